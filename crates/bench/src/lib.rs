@@ -1,0 +1,1 @@
+//! Workloads, experiments and reports of Farcall.

@@ -1,0 +1,1 @@
+//! Drivers of Farcall endpoints: thread loop, tokio adapter, waiting strategies, listeners.

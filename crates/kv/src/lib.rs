@@ -1,0 +1,1 @@
+//! A partitioned key-value store with RPC and memcached front doors.

@@ -1,0 +1,1 @@
+//! Peers, bootstrap handshake and registered pools for Farcall.

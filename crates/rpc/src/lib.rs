@@ -1,0 +1,1 @@
+//! Remote-fetching RPC over RDMA verbs (RF-RPC and server-reply).

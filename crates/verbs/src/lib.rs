@@ -1,0 +1,1 @@
+//! The RDMA verbs vocabulary: work requests, completions, provider traits, clock.

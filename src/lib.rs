@@ -1,0 +1,1 @@
+//! RDMA remote calls and services that run everywhere.

@@ -1,0 +1,2 @@
+//! The `farcall` binary.
+fn main() {}
