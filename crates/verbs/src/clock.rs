@@ -1,0 +1,107 @@
+//! Time as endpoints see it: a number that is handed to them.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Nanoseconds since a clock's own start. Only differences mean anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The later time, or `Nanos(u64::MAX)`.
+    #[must_use]
+    pub const fn saturating_add(self, duration: Duration) -> Self {
+        let ns = duration.as_nanos();
+        let ns = if ns > u64::MAX as u128 { u64::MAX } else { ns as u64 };
+        Self(self.0.saturating_add(ns))
+    }
+
+    /// How long after `earlier`; zero if it is not.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Nanos {
+    type Output = Self;
+    fn add(self, duration: Duration) -> Self {
+        self.saturating_add(duration)
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Duration;
+    fn sub(self, earlier: Self) -> Duration {
+        self.since(earlier)
+    }
+}
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// Something that tells the time. Endpoints never hold one: their driver does.
+pub trait Clock {
+    /// The time now; never less than any time told before.
+    fn now(&self) -> Nanos;
+}
+
+/// The machine's monotonic clock (vDSO, no system call), counted from its creation.
+#[derive(Clone, Copy, Debug)]
+pub struct MonotonicClock {
+    start: Instant,
+}
+
+impl MonotonicClock {
+    /// Starts at zero.
+    pub fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Default for MonotonicClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for MonotonicClock {
+    fn now(&self) -> Nanos {
+        Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+}
+
+/// A clock that moves when told: for tests and simulation.
+#[derive(Debug, Default)]
+pub struct VirtualClock(AtomicU64);
+
+impl VirtualClock {
+    /// Moves time forward.
+    pub fn advance(&self, duration: Duration) {
+        self.0.fetch_add(duration.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Nanos {
+        Nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates() {
+        let clock = VirtualClock::default();
+        clock.advance(Duration::from_micros(3));
+        assert_eq!(clock.now(), Nanos(3_000));
+        assert_eq!(Nanos(u64::MAX) + Duration::from_secs(1), Nanos(u64::MAX));
+        assert_eq!(Nanos(5) - Nanos(9), Duration::ZERO);
+    }
+}

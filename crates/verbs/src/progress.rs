@@ -1,0 +1,90 @@
+//! The sans-IO contract between endpoints and whoever runs them.
+//!
+//! A driver's rule: call [`Endpoint::progress`] until it is idle, call [`Endpoint::arm`], call `progress` once more, and
+//! only if that is idle too, sleep on the wait set until `until`.
+
+use std::os::fd::RawFd;
+
+use crate::{Nanos, Result};
+
+/// What an endpoint wants after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// There may be more to do now.
+    Again,
+    /// Nothing to do before something of the wait set is ready or the time has come.
+    Idle {
+        /// When to call again at the latest.
+        until: Option<Nanos>,
+    },
+}
+
+impl Next {
+    /// Idle without a deadline.
+    pub const IDLE: Self = Self::Idle { until: None };
+
+    /// What to do for two endpoints run by one driver.
+    #[must_use]
+    pub fn merge(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Again, _) | (_, Self::Again) => Self::Again,
+            (Self::Idle { until: a }, Self::Idle { until: b }) => {
+                Self::Idle { until: [a, b].into_iter().flatten().min() }
+            }
+        }
+    }
+}
+
+/// File descriptors whose readability means that an endpoint has something to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitSet {
+    fds: Vec<RawFd>,
+}
+
+impl WaitSet {
+    /// Adds a descriptor once.
+    pub fn insert(&mut self, fd: RawFd) {
+        if !self.fds.contains(&fd) {
+            self.fds.push(fd);
+        }
+    }
+
+    /// The descriptors.
+    pub fn fds(&self) -> &[RawFd] {
+        &self.fds
+    }
+
+    /// Forgets all, keeps the memory.
+    pub fn clear(&mut self) {
+        self.fds.clear();
+    }
+}
+
+/// A protocol end point: owns no thread, no clock and no socket.
+pub trait Endpoint {
+    /// Does what can be done at `now` without waiting, in bounded time.
+    fn progress(&mut self, now: Nanos) -> Next;
+
+    /// Asks for a wake-up: from now on an event makes a descriptor of the wait set readable. Call `progress` once more
+    /// before sleeping.
+    ///
+    /// # Errors
+    /// If the provider cannot arm a completion queue; the driver then must not sleep.
+    fn arm(&mut self) -> Result<()>;
+
+    /// What to sleep on.
+    fn wait_set(&self, set: &mut WaitSet);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merge_takes_the_earlier() {
+        let at = |ns| Next::Idle { until: Some(Nanos(ns)) };
+        assert_eq!(at(3).merge(at(2)), at(2));
+        assert_eq!(Next::IDLE.merge(at(2)), at(2));
+        assert_eq!(Next::IDLE.merge(Next::Again), Next::Again);
+    }
+}

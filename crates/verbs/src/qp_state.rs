@@ -1,0 +1,106 @@
+//! The queue pair state machine (IBA volume 1, section 10.3.1).
+
+use std::fmt;
+
+/// A queue pair's state, with libibverbs' values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u32)]
+pub enum QpState {
+    /// Created; nothing can be posted.
+    #[default]
+    Reset = 0,
+    /// Receives can be posted; nothing is processed.
+    Init = 1,
+    /// Ready to receive: incoming requests are processed.
+    Rtr = 2,
+    /// Ready to send: outgoing requests too.
+    Rts = 3,
+    /// Send queue draining.
+    Sqd = 4,
+    /// Send queue error (UC and UD).
+    Sqe = 5,
+    /// Error: everything posted is flushed.
+    Err = 6,
+}
+
+impl QpState {
+    /// Whether `modify_qp` may go from `self` to `to`. Any state may go to `Reset` or `Err`.
+    pub const fn may_become(self, to: Self) -> bool {
+        use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+        matches!(
+            (self, to),
+            (_, Reset | Err)
+                | (Reset | Init, Init)
+                | (Init, Rtr)
+                | (Rtr | Rts | Sqd | Sqe, Rts)
+                | (Rts | Sqd, Sqd)
+        )
+    }
+
+    /// Whether receives may be posted.
+    pub const fn accepts_receives(self) -> bool {
+        !matches!(self, Self::Reset)
+    }
+
+    /// Whether sends may be posted (in `Sqd` they wait, in `Sqe` and `Err` they are flushed).
+    pub const fn accepts_sends(self) -> bool {
+        matches!(self, Self::Rts | Self::Sqd | Self::Sqe | Self::Err)
+    }
+
+    /// Whether requests of the peer are executed.
+    pub const fn responds(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
+    }
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Err => "ERR",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::QpState::{self, *};
+
+    const ALL: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
+
+    #[test]
+    fn transitions_are_those_of_the_specification() {
+        let allowed: Vec<(QpState, QpState)> = ALL
+            .into_iter()
+            .flat_map(|from| ALL.into_iter().map(move |to| (from, to)))
+            .filter(|(from, to)| !matches!(to, Reset | Err) && from.may_become(*to))
+            .collect();
+        assert_eq!(
+            allowed,
+            [
+                (Reset, Init),
+                (Init, Init),
+                (Init, Rtr),
+                (Rtr, Rts),
+                (Rts, Rts),
+                (Rts, Sqd),
+                (Sqd, Rts),
+                (Sqd, Sqd),
+                (Sqe, Rts)
+            ]
+        );
+        assert!(ALL.into_iter().all(|from| from.may_become(Reset) && from.may_become(Err)));
+    }
+
+    #[test]
+    fn posting_rules() {
+        assert!(!Reset.accepts_receives() && Init.accepts_receives() && Err.accepts_receives());
+        assert!(!Rtr.accepts_sends() && Rts.accepts_sends() && Err.accepts_sends());
+        assert!(!Init.responds() && Rtr.responds() && !Err.responds());
+    }
+}
