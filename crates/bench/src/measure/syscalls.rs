@@ -1,0 +1,415 @@
+//! Counting the system calls of a running process over a bounded window, with ptrace(2).
+//!
+//! What is counted: every entry of any thread of the process into the kernel by a system call, from the moment all
+//! threads are attached until the window ends. Calls answered by the vDSO (`clock_gettime`) are none. A call that a
+//! thread was blocked in when it was attached is restarted by the kernel and counts once; page faults and interrupts
+//! do not count. Each call is slowed by two stops, so figures of speed taken during the window are void; a process
+//! that makes no calls runs at full speed.
+//!
+//! Who may count: a parent its descendants, anyone the process named with `PR_SET_PTRACER`, and root.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+use std::{fs, io, mem, ptr, thread};
+
+/// How long the tracer sleeps when no thread has stopped.
+const NAP: Duration = Duration::from_micros(50);
+/// How long attaching and detaching may take before they are given up.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// System calls seen in a window.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SyscallCount {
+    /// All of them.
+    pub total: u64,
+    /// By the kernel's number of the call.
+    pub by_number: BTreeMap<u64, u64>,
+    /// How long was watched.
+    pub window: Duration,
+    /// How many threads were attached at first.
+    pub threads: usize,
+}
+
+impl SyscallCount {
+    /// Calls per operation; `None` without operations.
+    #[must_use]
+    pub fn per_op(&self, ops: u64) -> Option<f64> {
+        (ops > 0).then(|| self.total as f64 / ops as f64)
+    }
+
+    /// The most frequent calls first, by name where it is a usual one.
+    #[must_use]
+    pub fn most_frequent(&self) -> Vec<(String, u64)> {
+        let mut calls: Vec<(String, u64)> =
+            self.by_number.iter().map(|(number, count)| (name_of(*number), *count)).collect();
+        calls.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        calls
+    }
+}
+
+/// Counting was not possible.
+#[derive(Debug, thiserror::Error)]
+pub enum SyscallError {
+    /// The process does not exist or its threads cannot be listed.
+    #[error("cannot list the threads of process {pid}: {source}; it may have ended")]
+    Threads {
+        /// Whose threads.
+        pid: u32,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Tracing is not permitted.
+    #[error(
+        "cannot trace thread {tid}: {source}; only a parent, a tracer named with PR_SET_PTRACER or root may, and \
+         containers often forbid it (docker run --cap-add SYS_PTRACE)"
+    )]
+    Attach {
+        /// Which thread.
+        tid: i32,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The threads did not stop in time.
+    #[error("process {pid} did not stop for tracing within {PATIENCE:?}")]
+    Stuck {
+        /// Which process.
+        pid: u32,
+    },
+    /// The thread that traces panicked.
+    #[error("the tracing thread ended early; this is a defect of farcall")]
+    Tracer,
+}
+
+/// Counts the system calls of process `pid` for `window`. `on_attached` runs once all threads are attached, and
+/// `on_detaching` when the window ends, so that the caller can count its operations between the two.
+///
+/// # Errors
+/// When the process ended, may not be traced, or does not stop.
+pub fn count_syscalls(
+    pid: u32,
+    window: Duration,
+    on_attached: impl FnOnce() + Send,
+    on_detaching: impl FnOnce() + Send,
+) -> Result<SyscallCount, SyscallError> {
+    // Tracees belong to the thread that attached them, and __WNOTHREAD keeps its waits apart from the caller's
+    // children; so tracing gets a thread of its own.
+    thread::scope(|scope| {
+        let tracer = scope.spawn(move || {
+            let mut tracer = Tracer::attach(pid)?;
+            on_attached();
+            let (total, by_number) = tracer.watch(window);
+            on_detaching();
+            let threads = tracer.attached_first;
+            tracer.detach();
+            Ok(SyscallCount { total, by_number, window, threads })
+        });
+        tracer.join().map_err(|_| SyscallError::Tracer)?
+    })
+}
+
+/// Threads under trace, and whether each stands still now.
+struct Tracer {
+    stopped: HashMap<i32, bool>,
+    attached_first: usize,
+}
+
+/// A change of state that `waitpid` reported.
+enum Event {
+    /// The thread entered a system call.
+    Entry(u64),
+    /// The thread left a system call, or stopped for tracing alone.
+    Stop,
+    /// The thread is about to take a signal, which must be passed on.
+    Signal(i32),
+    /// The thread stands still by job control and must be left so.
+    GroupStop,
+    /// The thread is gone.
+    Gone,
+}
+
+impl Tracer {
+    fn attach(pid: u32) -> Result<Self, SyscallError> {
+        let mut tracer = Self { stopped: HashMap::new(), attached_first: 0 };
+        // A thread may start while others are attached: list until nothing new turns up.
+        loop {
+            let fresh: Vec<i32> =
+                threads_of(pid)?.into_iter().filter(|tid| !tracer.stopped.contains_key(tid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for tid in fresh {
+                tracer.seize(tid)?;
+            }
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while tracer.stopped.values().any(|stopped| !stopped) {
+            if Instant::now() > deadline {
+                tracer.detach();
+                return Err(SyscallError::Stuck { pid });
+            }
+            if let Some((tid, event)) = tracer.next_event() {
+                match event {
+                    Event::Gone => drop(tracer.stopped.remove(&tid)),
+                    // The signal is delivered once the thread runs on.
+                    Event::Signal(signal) => tracer.resume(tid, signal),
+                    _ => drop(tracer.stopped.insert(tid, true)),
+                }
+            }
+        }
+        tracer.attached_first = tracer.stopped.len();
+        Ok(tracer)
+    }
+
+    fn seize(&mut self, tid: i32) -> Result<(), SyscallError> {
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
+        match ptrace(libc::PTRACE_SEIZE, tid, options as usize) {
+            Ok(()) => {
+                self.stopped.insert(tid, false);
+                // Fails only if the thread is gone, which waiting will tell.
+                let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0);
+                Ok(())
+            }
+            // Ended between listing and attaching.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            Err(source) => {
+                mem::replace(self, Self { stopped: HashMap::new(), attached_first: 0 }).detach();
+                Err(SyscallError::Attach { tid, source })
+            }
+        }
+    }
+
+    fn watch(&mut self, window: Duration) -> (u64, BTreeMap<u64, u64>) {
+        let tids: Vec<i32> = self.stopped.keys().copied().collect();
+        tids.into_iter().for_each(|tid| self.resume(tid, 0));
+        let (mut total, mut by_number) = (0, BTreeMap::new());
+        let deadline = Instant::now() + window;
+        while Instant::now() < deadline && !self.stopped.is_empty() {
+            let Some((tid, event)) = self.next_event() else {
+                thread::sleep(NAP);
+                continue;
+            };
+            match event {
+                Event::Gone => drop(self.stopped.remove(&tid)),
+                Event::Entry(number) => {
+                    total += 1;
+                    *by_number.entry(number).or_insert(0) += 1;
+                    self.resume(tid, 0);
+                }
+                Event::Stop => self.resume(tid, 0),
+                Event::Signal(signal) => self.resume(tid, signal),
+                Event::GroupStop => self.listen(tid),
+            }
+        }
+        (total, by_number)
+    }
+
+    /// Lets every thread go. A thread must stand still for that, so those that run are stopped first.
+    fn detach(mut self) {
+        for (tid, stopped) in &self.stopped {
+            if !stopped {
+                let _ = ptrace(libc::PTRACE_INTERRUPT, *tid, 0);
+            }
+        }
+        let standing: Vec<i32> = self.stopped.iter().filter(|entry| *entry.1).map(|entry| *entry.0).collect();
+        for tid in standing {
+            self.release(tid, 0);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while !self.stopped.is_empty() && Instant::now() < deadline {
+            match self.next_event() {
+                None => thread::sleep(NAP),
+                Some((tid, Event::Gone)) => drop(self.stopped.remove(&tid)),
+                Some((tid, Event::Signal(signal))) => self.release(tid, signal),
+                Some((tid, _)) => self.release(tid, 0),
+            }
+        }
+        // Whatever is left runs on untraced when this thread ends: the kernel detaches seized threads then.
+    }
+
+    fn release(&mut self, tid: i32, signal: i32) {
+        let _ = ptrace(libc::PTRACE_DETACH, tid, signal as usize);
+        self.stopped.remove(&tid);
+    }
+
+    fn resume(&mut self, tid: i32, signal: i32) {
+        // Fails only if the thread was killed meanwhile, which waiting will tell.
+        let _ = ptrace(libc::PTRACE_SYSCALL, tid, signal as usize);
+        self.stopped.insert(tid, false);
+    }
+
+    fn listen(&mut self, tid: i32) {
+        let _ = ptrace(libc::PTRACE_LISTEN, tid, 0);
+        self.stopped.insert(tid, false);
+    }
+
+    fn next_event(&mut self) -> Option<(i32, Event)> {
+        let mut status = 0;
+        let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
+        // SAFETY: `status` is a valid place for the result.
+        let tid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
+        (tid > 0).then(|| (tid, classify(tid, status)))
+    }
+}
+
+fn classify(tid: i32, status: i32) -> Event {
+    if !libc::WIFSTOPPED(status) {
+        return Event::Gone;
+    }
+    let (signal, ptrace_event) = (libc::WSTOPSIG(status), status >> 16);
+    if signal == libc::SIGTRAP | 0x80 {
+        return entered_syscall(tid).map_or(Event::Stop, Event::Entry);
+    }
+    if ptrace_event == libc::PTRACE_EVENT_STOP {
+        // A stop by job control carries its signal; one by PTRACE_INTERRUPT, or of a new thread, carries SIGTRAP.
+        return if signal == libc::SIGTRAP { Event::Stop } else { Event::GroupStop };
+    }
+    if ptrace_event != 0 {
+        return Event::Stop;
+    }
+    Event::Signal(signal)
+}
+
+/// The number of the system call that a stopped thread is entering, `None` if it is leaving one.
+fn entered_syscall(tid: i32) -> Option<u64> {
+    let mut info: libc::ptrace_syscall_info = unsafe {
+        // SAFETY: the structure holds integers and a union of integers, for which zero is valid.
+        mem::zeroed()
+    };
+    // SAFETY: `info` is a place of the size told for the result.
+    let filled = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GET_SYSCALL_INFO,
+            tid,
+            size_of::<libc::ptrace_syscall_info>(),
+            (&raw mut info).cast::<libc::c_void>(),
+        )
+    };
+    if filled <= 0 || info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
+        return None;
+    }
+    // SAFETY: the kernel filled the `entry` member, as `op` says.
+    Some(unsafe { info.u.entry.nr })
+}
+
+fn ptrace(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
+    // SAFETY: the requests used here read no memory of this process: address and data are plain numbers.
+    let result = unsafe { libc::ptrace(request, tid, ptr::null_mut::<libc::c_void>(), data) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn threads_of(pid: u32) -> Result<Vec<i32>, SyscallError> {
+    let entries =
+        fs::read_dir(format!("/proc/{pid}/task")).map_err(|source| SyscallError::Threads { pid, source })?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+fn name_of(number: u64) -> String {
+    const USUAL: [(libc::c_long, &str); 22] = [
+        (libc::SYS_read, "read"),
+        (libc::SYS_write, "write"),
+        (libc::SYS_readv, "readv"),
+        (libc::SYS_writev, "writev"),
+        (libc::SYS_recvfrom, "recvfrom"),
+        (libc::SYS_sendto, "sendto"),
+        (libc::SYS_recvmsg, "recvmsg"),
+        (libc::SYS_sendmsg, "sendmsg"),
+        (libc::SYS_epoll_pwait, "epoll_pwait"),
+        (libc::SYS_epoll_pwait2, "epoll_pwait2"),
+        (libc::SYS_ppoll, "ppoll"),
+        (libc::SYS_futex, "futex"),
+        (libc::SYS_membarrier, "membarrier"),
+        (libc::SYS_sched_yield, "sched_yield"),
+        (libc::SYS_nanosleep, "nanosleep"),
+        (libc::SYS_clock_nanosleep, "clock_nanosleep"),
+        (libc::SYS_restart_syscall, "restart_syscall"),
+        (libc::SYS_mmap, "mmap"),
+        (libc::SYS_munmap, "munmap"),
+        (libc::SYS_madvise, "madvise"),
+        (libc::SYS_accept4, "accept4"),
+        (libc::SYS_getpid, "getpid"),
+    ];
+    #[cfg(target_arch = "x86_64")]
+    const OLD: [(libc::c_long, &str); 2] = [(libc::SYS_epoll_wait, "epoll_wait"), (libc::SYS_poll, "poll")];
+    #[cfg(not(target_arch = "x86_64"))]
+    const OLD: [(libc::c_long, &str); 0] = [];
+    USUAL
+        .iter()
+        .chain(&OLD)
+        .find(|(known, _)| *known as u64 == number)
+        .map_or_else(|| format!("syscall {number}"), |(_, name)| (*name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).stdout(Stdio::null()).stdin(Stdio::null()).spawn().unwrap()
+    }
+
+    fn end(mut child: Child) {
+        // The child must have survived being traced.
+        assert!(child.try_wait().unwrap().is_none(), "the traced process ended");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn count(child: &Child, window_ms: u64) -> Result<SyscallCount, SyscallError> {
+        count_syscalls(child.id(), Duration::from_millis(window_ms), || {}, || {})
+    }
+
+    /// Sandboxes may forbid tracing; that must be an error with a remedy, and is no failure of the counter.
+    fn permitted(result: Result<SyscallCount, SyscallError>) -> Option<SyscallCount> {
+        match result {
+            Err(error @ SyscallError::Attach { .. }) => {
+                assert!(error.to_string().contains("SYS_PTRACE"));
+                None
+            }
+            other => Some(other.unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_writer_is_seen_and_survives() {
+        let child = shell("while :; do echo x; done");
+        if let Some(seen) = permitted(count(&child, 100)) {
+            assert!(seen.by_number.get(&(libc::SYS_write as u64)).copied().unwrap_or(0) > 0, "{seen:?}");
+            assert_eq!(seen.total, seen.by_number.values().sum::<u64>());
+            assert!(seen.most_frequent().iter().any(|(name, _)| name == "write"));
+        }
+        end(child);
+    }
+
+    #[test]
+    fn a_spinner_makes_none_even_when_signalled() {
+        let child = shell("trap '' USR1; while :; do :; done");
+        // Let the shell get past its start-up calls.
+        thread::sleep(Duration::from_millis(100));
+        let signal = || {
+            let pid = rustix::process::Pid::from_child(&child);
+            rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+        };
+        if let Some(seen) = permitted(count_syscalls(child.id(), Duration::from_millis(50), signal, || {})) {
+            assert_eq!(seen.total, 0, "{seen:?}");
+            assert_eq!(seen.per_op(10), Some(0.0));
+        }
+        end(child);
+    }
+
+    #[test]
+    fn a_sleeper_is_let_go_and_ends_by_itself() {
+        let mut child = Command::new("sleep").arg("0.3").spawn().unwrap();
+        thread::sleep(Duration::from_millis(50));
+        permitted(count(&child, 30));
+        assert!(child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_process_that_ended_is_an_error() {
+        let mut child = shell("exit 0");
+        child.wait().unwrap();
+        assert!(matches!(count(&child, 10), Err(SyscallError::Threads { .. })));
+    }
+}

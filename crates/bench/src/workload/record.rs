@@ -1,0 +1,238 @@
+//! Keys and values of records: a reader can recompute any value from the record's number and a version it carries.
+
+use serde::{Deserialize, Serialize};
+
+/// Below this a value cannot carry its version and a check.
+pub const VALUE_LEN_BYTES_MIN: usize = 16;
+/// Keys below this length could not name every record.
+const KEY_LEN_BYTES_MIN: usize = 8;
+/// Bytes of the version at the start of every value.
+const VERSION_LEN_BYTES: usize = 8;
+
+/// The sizes of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordShape {
+    key_len_bytes: usize,
+    value_len_bytes: usize,
+}
+
+impl Default for RecordShape {
+    /// The sizes of the RF-RPC evaluation: 16-byte keys, 32-byte values.
+    fn default() -> Self {
+        Self { key_len_bytes: 16, value_len_bytes: 32 }
+    }
+}
+
+/// A value is not what was written.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Mismatch {
+    /// It has another length than every value written.
+    #[error("record {record}: value of {found} bytes, {expected} were written")]
+    Length {
+        /// The record read.
+        record: u64,
+        /// The length of what was read.
+        found: usize,
+        /// The length of what was written.
+        expected: usize,
+    },
+    /// Its bytes do not belong to this record and the version they name: torn, or another record's.
+    #[error("record {record}: byte {at} does not belong to version {version}")]
+    Bytes {
+        /// The record read.
+        record: u64,
+        /// The version the value claims.
+        version: u64,
+        /// The first wrong byte.
+        at: usize,
+    },
+    /// It is older than an acknowledged write, or was never written.
+    #[error("record {record}: version {version} read, between {oldest} and {newest} was expected")]
+    Version {
+        /// The record read.
+        record: u64,
+        /// The version the value claims.
+        version: u64,
+        /// The last version acknowledged before the read began.
+        oldest: u64,
+        /// The last version written before the read ended.
+        newest: u64,
+    },
+}
+
+/// The sizes asked for cannot hold verifiable records.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "keys of {key_len_bytes} and values of {value_len_bytes} bytes cannot be verified; use keys of at least \
+     {KEY_LEN_BYTES_MIN} and values of at least {VALUE_LEN_BYTES_MIN} bytes"
+)]
+pub struct ShapeTooSmall {
+    key_len_bytes: usize,
+    value_len_bytes: usize,
+}
+
+impl RecordShape {
+    /// Keys and values of these sizes.
+    ///
+    /// # Errors
+    /// When they are too small to name the record and to carry a version with a check.
+    pub fn new(key_len_bytes: usize, value_len_bytes: usize) -> Result<Self, ShapeTooSmall> {
+        if key_len_bytes < KEY_LEN_BYTES_MIN || value_len_bytes < VALUE_LEN_BYTES_MIN {
+            return Err(ShapeTooSmall { key_len_bytes, value_len_bytes });
+        }
+        Ok(Self { key_len_bytes, value_len_bytes })
+    }
+
+    /// Length of every key.
+    #[must_use]
+    pub fn key_len_bytes(&self) -> usize {
+        self.key_len_bytes
+    }
+
+    /// Length of every value.
+    #[must_use]
+    pub fn value_len_bytes(&self) -> usize {
+        self.value_len_bytes
+    }
+
+    /// Writes the key of `record` into the first bytes of `out` and returns them: `k`, then the number in decimal
+    /// with leading zeros, so that text protocols can carry it. Longer keys than `out` are cut to nothing, so give
+    /// it at least [`Self::key_len_bytes`].
+    ///
+    /// # Panics
+    /// When `out` is shorter than a key.
+    pub fn key<'a>(&self, record: u64, out: &'a mut [u8]) -> &'a [u8] {
+        let key = &mut out[..self.key_len_bytes];
+        let mut rest = record;
+        for digit in key[1..].iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        key[0] = b'k';
+        key
+    }
+
+    /// Writes version `version` of the value of `record` into the first bytes of `out` and returns them.
+    ///
+    /// # Panics
+    /// When `out` is shorter than a value.
+    pub fn value<'a>(&self, record: u64, version: u64, out: &'a mut [u8]) -> &'a [u8] {
+        let value = &mut out[..self.value_len_bytes];
+        value[..VERSION_LEN_BYTES].copy_from_slice(&version.to_le_bytes());
+        let mut state = seed_of(record, version);
+        for chunk in value[VERSION_LEN_BYTES..].chunks_mut(8) {
+            let word = next_word(&mut state).to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+        value
+    }
+
+    /// Checks that `value` is one ever written to `record`, and returns the version it carries.
+    ///
+    /// # Errors
+    /// When its length or any byte is wrong.
+    pub fn verify(&self, record: u64, value: &[u8]) -> Result<u64, Mismatch> {
+        if value.len() != self.value_len_bytes {
+            return Err(Mismatch::Length { record, found: value.len(), expected: self.value_len_bytes });
+        }
+        let (head, tail) = value.split_at(VERSION_LEN_BYTES);
+        let mut version_bytes = [0; VERSION_LEN_BYTES];
+        version_bytes.copy_from_slice(head);
+        let version = u64::from_le_bytes(version_bytes);
+        let mut state = seed_of(record, version);
+        for (index, chunk) in tail.chunks(8).enumerate() {
+            let word = next_word(&mut state).to_le_bytes();
+            if let Some(wrong) = chunk.iter().zip(word).position(|(found, expected)| *found != expected) {
+                return Err(Mismatch::Bytes { record, version, at: VERSION_LEN_BYTES + index * 8 + wrong });
+            }
+        }
+        Ok(version)
+    }
+
+    /// Checks as [`Self::verify`] does, and that the version lies in `oldest..=newest`.
+    ///
+    /// # Errors
+    /// When the bytes or the version are wrong.
+    pub fn verify_between(
+        &self,
+        record: u64,
+        value: &[u8],
+        oldest: u64,
+        newest: u64,
+    ) -> Result<u64, Mismatch> {
+        let version = self.verify(record, value)?;
+        if version < oldest || version > newest {
+            return Err(Mismatch::Version { record, version, oldest, newest });
+        }
+        Ok(version)
+    }
+}
+
+fn seed_of(record: u64, version: u64) -> u64 {
+    record.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ version.rotate_left(32) ^ 0x5851_f42d_4c95_7f2d
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014): a few cycles a word and every bit of the seed matters.
+fn next_word(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_printable_distinct_and_of_the_right_length() {
+        let shape = RecordShape::default();
+        let (mut a, mut b) = ([0; 16], [0; 16]);
+        assert_eq!(shape.key(1234, &mut a), b"k000000000001234");
+        assert_ne!(shape.key(1, &mut a), shape.key(2, &mut b));
+    }
+
+    #[test]
+    fn a_value_verifies_only_for_its_record_version_and_bytes() {
+        for len in [16, 17, 32, 100, 1000] {
+            let shape = RecordShape::new(16, len).unwrap();
+            let mut buffer = vec![0; len];
+            shape.value(77, 5, &mut buffer);
+            assert_eq!(shape.verify(77, &buffer), Ok(5));
+            assert!(matches!(shape.verify(78, &buffer), Err(Mismatch::Bytes { .. })));
+            for at in 0..len {
+                buffer[at] ^= 1;
+                assert!(shape.verify(77, &buffer).is_err(), "flipped bit in byte {at} of {len} unnoticed");
+                buffer[at] ^= 1;
+            }
+            assert!(matches!(shape.verify(77, &buffer[1..]), Err(Mismatch::Length { .. })));
+        }
+    }
+
+    #[test]
+    fn a_torn_value_is_noticed() {
+        let shape = RecordShape::default();
+        let (mut old, mut new) = ([0; 32], [0; 32]);
+        shape.value(3, 8, &mut old);
+        shape.value(3, 9, &mut new);
+        old[16..].copy_from_slice(&new[16..]);
+        assert!(matches!(shape.verify(3, &old), Err(Mismatch::Bytes { at: 16.., .. })));
+    }
+
+    #[test]
+    fn stale_and_future_versions_are_noticed() {
+        let shape = RecordShape::default();
+        let mut buffer = [0; 32];
+        shape.value(3, 8, &mut buffer);
+        assert_eq!(shape.verify_between(3, &buffer, 8, 8), Ok(8));
+        assert!(matches!(shape.verify_between(3, &buffer, 9, 12), Err(Mismatch::Version { .. })));
+        assert!(matches!(shape.verify_between(3, &buffer, 1, 7), Err(Mismatch::Version { .. })));
+    }
+
+    #[test]
+    fn shapes_too_small_are_refused_with_the_limits() {
+        assert!(RecordShape::new(16, 15).unwrap_err().to_string().contains("at least 16"));
+        assert!(RecordShape::new(7, 32).is_err());
+    }
+}
