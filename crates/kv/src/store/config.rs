@@ -1,0 +1,231 @@
+//! How large a partition is and how its memory is divided.
+
+use thiserror::Error;
+
+use super::PAGE_BYTES;
+use super::arena::{GRANULE_BYTES, GRANULES_MAX};
+use super::bucket::Bucket;
+use super::item::{Header, ITEM_OVERHEAD_BYTES};
+use super::partition::Partition;
+use crate::key::{HashSeed, KEY_MAX_BYTES, Router};
+
+/// The size and the place of one partition.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// All memory the partition may take, in bytes: index, headers, keys, values and its own record.
+    pub limit_bytes: usize,
+    /// The largest value, in bytes.
+    pub value_max_bytes: usize,
+    /// The index's share of the memory.
+    pub index: IndexSize,
+    /// Whether old items give way to new ones. Without eviction a full store refuses with
+    /// [`super::StoreError::OutOfMemory`] and keeps what it has.
+    pub evict: bool,
+    /// The seed of the key hash; equal in all partitions and clients of a store.
+    pub seed: HashSeed,
+    /// This partition's number, below `partitions`.
+    pub partition: u32,
+    /// How many partitions the store has.
+    pub partitions: u32,
+}
+
+/// How the number of buckets is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexSize {
+    /// A quarter of the limit. With items of 96 bytes the index is then a third full when memory is.
+    Quarter,
+    /// Exactly this many buckets of 64 bytes and eight slots.
+    Buckets(u32),
+}
+
+/// Why a [`Config`] cannot work.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The limit cannot hold the index and a few of the largest items.
+    #[error(
+        "a limit of {limit_bytes} bytes is too small for values of {value_max_bytes} bytes: allow at least {needed_bytes} \
+         bytes a partition, lower the largest value, or take a smaller index"
+    )]
+    LimitTooSmall {
+        /// The limit asked for.
+        limit_bytes: usize,
+        /// The largest value asked for.
+        value_max_bytes: usize,
+        /// The smallest limit that works with the rest of the configuration.
+        needed_bytes: usize,
+    },
+    /// One partition addresses at most 32 GiB of items.
+    #[error(
+        "a limit of {limit_bytes} bytes is too large for one partition (about 32 GiB): use more partitions"
+    )]
+    LimitTooLarge {
+        /// The limit asked for.
+        limit_bytes: usize,
+    },
+    /// The length of a value is kept in 30 bits.
+    #[error(
+        "values of {value_max_bytes} bytes are too large: a value has at most {VALUE_MAX_BYTES_CEILING} bytes"
+    )]
+    ValueMaxTooLarge {
+        /// The largest value asked for.
+        value_max_bytes: usize,
+    },
+    /// The partition's number is not below the number of partitions.
+    #[error("partition {partition} of {partitions} does not exist: numbers start at 0")]
+    NoSuchPartition {
+        /// The number asked for.
+        partition: u32,
+        /// The number of partitions.
+        partitions: u32,
+    },
+    /// The system gave no memory.
+    #[error(
+        "mapping {bytes} bytes for the store failed: {source}; check the memory and address-space limits"
+    )]
+    Map {
+        /// What was asked of the system.
+        bytes: usize,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// The division a checked configuration comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) buckets: u32,
+    pub(crate) granules: u32,
+}
+
+/// The arena holds this many items of the largest size. Four make sure that room for one can always be cleared
+/// while another one (the value being replaced) stays in place in the middle.
+const LARGEST_ITEMS_MIN: usize = 4;
+
+/// No configuration allows larger values than this, in bytes.
+pub const VALUE_MAX_BYTES_CEILING: usize = 1 << 30;
+
+impl Default for Config {
+    /// 64 MiB, values to 1 MiB, eviction on, the only partition.
+    fn default() -> Self {
+        Config {
+            limit_bytes: 64 << 20,
+            value_max_bytes: 1 << 20,
+            index: IndexSize::Quarter,
+            evict: true,
+            seed: HashSeed::default(),
+            partition: 0,
+            partitions: 1,
+        }
+    }
+}
+
+impl Config {
+    /// A partition with room for `items` items of at most `key_bytes` and `value_bytes`, with two buckets an item:
+    /// the chance of an item to meet a full bucket is then below one in a hundred million.
+    pub fn for_items(items: u32, key_bytes: usize, value_bytes: usize) -> Self {
+        let buckets = items.saturating_mul(2).max(1);
+        let item_bytes = Header::granules(key_bytes, value_bytes) as usize * GRANULE_BYTES;
+        let defaults =
+            Config { value_max_bytes: value_bytes, index: IndexSize::Buckets(buckets), ..Config::default() };
+        // A sixteenth more than the sum: what the allocator's rounding may leave unused.
+        let items_bytes = items as usize * item_bytes;
+        let arena_bytes = (items_bytes + items_bytes / 16).max(defaults.arena_min_bytes());
+        let limit_bytes =
+            defaults.fixed_bytes(buckets) + arena_bytes.next_multiple_of(PAGE_BYTES) + PAGE_BYTES;
+        Config { limit_bytes, ..defaults }
+    }
+
+    /// The router that clients and servers of this store share.
+    pub fn router(&self) -> Router {
+        Router::new(self.seed, self.partitions)
+    }
+
+    /// Checks the configuration and divides the memory.
+    pub(crate) fn layout(&self) -> Result<Layout, ConfigError> {
+        let (partition, partitions) = (self.partition, self.partitions);
+        if partition >= partitions {
+            return Err(ConfigError::NoSuchPartition { partition, partitions });
+        }
+        if self.value_max_bytes > VALUE_MAX_BYTES_CEILING {
+            return Err(ConfigError::ValueMaxTooLarge { value_max_bytes: self.value_max_bytes });
+        }
+        let buckets = self.buckets();
+        let arena_bytes =
+            self.limit_bytes.saturating_sub(self.fixed_bytes(buckets)) / PAGE_BYTES * PAGE_BYTES;
+        if arena_bytes < self.arena_min_bytes() {
+            return Err(ConfigError::LimitTooSmall {
+                limit_bytes: self.limit_bytes,
+                value_max_bytes: self.value_max_bytes,
+                needed_bytes: self.needed_bytes(),
+            });
+        }
+        let granules =
+            u32::try_from(arena_bytes / GRANULE_BYTES).ok().filter(|&granules| granules <= GRANULES_MAX);
+        let granules = granules.ok_or(ConfigError::LimitTooLarge { limit_bytes: self.limit_bytes })?;
+        Ok(Layout { buckets, granules })
+    }
+
+    fn buckets(&self) -> u32 {
+        match self.index {
+            IndexSize::Buckets(buckets) => buckets.max(1),
+            IndexSize::Quarter => {
+                u32::try_from(self.limit_bytes / 4 / size_of::<Bucket>()).unwrap_or(u32::MAX).max(1)
+            }
+        }
+    }
+
+    /// All but the arena.
+    fn fixed_bytes(&self, buckets: u32) -> usize {
+        (buckets as usize * size_of::<Bucket>()).next_multiple_of(PAGE_BYTES) + size_of::<Partition>()
+    }
+
+    fn arena_min_bytes(&self) -> usize {
+        let largest = self.value_max_bytes.saturating_add(KEY_MAX_BYTES + ITEM_OVERHEAD_BYTES);
+        largest.saturating_mul(LARGEST_ITEMS_MIN).saturating_add(4 * GRANULE_BYTES)
+    }
+
+    fn needed_bytes(&self) -> usize {
+        let arena_bytes = self.arena_min_bytes().saturating_add(2 * PAGE_BYTES);
+        match self.index {
+            IndexSize::Buckets(buckets) => arena_bytes.saturating_add(self.fixed_bytes(buckets)),
+            IndexSize::Quarter => (arena_bytes.saturating_add(size_of::<Partition>() + PAGE_BYTES) / 3)
+                .saturating_mul(4)
+                .saturating_add(4),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_needed_limit_is_enough_and_one_page_group_less_is_not() {
+        for index in [IndexSize::Quarter, IndexSize::Buckets(100)] {
+            let config = Config { limit_bytes: 1 << 20, index, ..Config::default() };
+            let Err(ConfigError::LimitTooSmall { needed_bytes, .. }) = config.layout() else {
+                panic!("1 MiB cannot hold values of 1 MiB")
+            };
+            let enough = Config { limit_bytes: needed_bytes, ..config.clone() };
+            assert!(enough.layout().is_ok(), "{enough:?}");
+            let scarce = Config { limit_bytes: needed_bytes - 8 * PAGE_BYTES, ..config };
+            assert!(scarce.layout().is_err(), "{scarce:?}");
+        }
+    }
+
+    #[test]
+    fn impossible_configurations_are_refused_by_name() {
+        let lost = Config { partition: 2, partitions: 2, ..Config::default() };
+        assert!(matches!(lost.layout(), Err(ConfigError::NoSuchPartition { partition: 2, partitions: 2 })));
+        let huge = Config { limit_bytes: 1 << 40, ..Config::default() };
+        assert!(matches!(huge.layout(), Err(ConfigError::LimitTooLarge { .. })));
+        let absurd = Config { value_max_bytes: usize::MAX, ..Config::default() };
+        assert!(matches!(absurd.layout(), Err(ConfigError::ValueMaxTooLarge { .. })));
+    }
+
+    #[test]
+    fn for_items_is_a_working_configuration() {
+        assert!(Config::for_items(1_000_000, 16, 32).layout().is_ok());
+        assert!(Config::for_items(1, 250, 1 << 20).layout().is_ok());
+    }
+}

@@ -1,0 +1,142 @@
+//! Lookups with side effects, for memcached's meta commands: vivify, recache, stale marks.
+
+use super::error::StoreError;
+use super::item::state;
+use super::partition::{Found, Partition, seconds};
+use super::read::Item;
+use super::write::{Outcome, Put};
+use crate::key::Key;
+
+/// A lookup with its wishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MetaGet {
+    /// Does not count as a use.
+    pub keep_order: bool,
+    /// New expiry, in milliseconds since the Unix epoch (0: never).
+    pub touch_ms: Option<u64>,
+    /// On a miss, stores an empty item with this expiry and tells the caller to fill it.
+    pub vivify_ms: Option<u64>,
+    /// Tells one caller to refresh an item with less time left than this, in milliseconds.
+    pub recache_below_ms: Option<u64>,
+}
+
+/// A live item with what the store knows about it, as it was before this lookup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetaItem<'a> {
+    /// The item itself.
+    pub item: Item<'a>,
+    /// Seconds since the Unix epoch of the last use.
+    pub accessed_s: u32,
+    /// Read before since it was stored.
+    pub fetched: bool,
+    /// Marked stale.
+    pub stale: bool,
+    /// This caller shall recache it.
+    pub won: bool,
+    /// Another caller was told to recache it.
+    pub win_sent: bool,
+    /// Memory of the item, in bytes.
+    pub size_bytes: usize,
+}
+
+/// One mark-as-stale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Invalidation {
+    /// Only at exactly this version.
+    pub compare_cas: Option<u64>,
+    /// New expiry, in milliseconds since the Unix epoch (0: never).
+    pub touch_ms: Option<u64>,
+}
+
+impl Partition {
+    /// Looks `key` up with side effects; none on a miss that was not vivified.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the empty item could not be stored.
+    pub fn meta_get(
+        &mut self,
+        key: &Key<'_>,
+        wish: &MetaGet,
+        now_ms: u64,
+    ) -> Result<Option<MetaItem<'_>>, StoreError> {
+        let Some(mut found) = self.find(key, now_ms) else {
+            self.stats.get_misses += 1;
+            return self.vivify(key, wish, now_ms);
+        };
+        self.stats.get_hits += 1;
+        let before = found.header;
+        let win_sent = before.state & state::WIN_SENT != 0;
+        let stale = before.state & state::STALE != 0;
+        let short = wish.recache_below_ms.is_some_and(|below_ms| {
+            before.expires_ms != 0 && before.expires_ms.saturating_sub(now_ms) < below_ms
+        });
+        let won = (stale || short) && !win_sent;
+        if won {
+            found.header.state |= state::WIN_SENT;
+        }
+        if let Some(touch_ms) = wish.touch_ms {
+            self.stats.touch_hits += 1;
+            found.header.expires_ms = touch_ms;
+        }
+        if found.header != before {
+            let expires_ms = found.header.expires_ms;
+            self.set_expiry(&mut found, expires_ms);
+        }
+        if !wish.keep_order {
+            self.note_use(&found, now_ms);
+        }
+        Ok(Some(MetaItem {
+            accessed_s: before.accessed_s,
+            fetched: before.state & state::FETCHED != 0,
+            stale,
+            won,
+            win_sent,
+            size_bytes: self.size_bytes(&found),
+            item: self.lend(&found),
+        }))
+    }
+
+    fn vivify(
+        &mut self,
+        key: &Key<'_>,
+        wish: &MetaGet,
+        now_ms: u64,
+    ) -> Result<Option<MetaItem<'_>>, StoreError> {
+        let Some(expires_ms) = wish.vivify_ms else { return Ok(None) };
+        self.insert(key, &Put { expires_ms, ..Put::default() }, now_ms)?;
+        // A negative or past time: the stub is stored and gone at once, as with any put.
+        let Some(mut found) = self.find(key, now_ms) else { return Ok(None) };
+        found.header.state |= state::WIN_SENT;
+        found.header.write(&mut self.arena, found.at);
+        Ok(Some(MetaItem {
+            accessed_s: seconds(now_ms),
+            fetched: false,
+            stale: false,
+            won: true,
+            win_sent: false,
+            size_bytes: self.size_bytes(&found),
+            item: self.lend(&found),
+        }))
+    }
+
+    /// Marks the item under `key` stale: still served, but one caller is told to recache it.
+    ///
+    /// Returns [`Outcome::Stored`] with the new version, [`Outcome::Exists`] or [`Outcome::NotFound`].
+    pub fn invalidate(&mut self, key: &Key<'_>, how: &Invalidation, now_ms: u64) -> Outcome {
+        let Some(mut found) = self.find(key, now_ms) else { return Outcome::NotFound };
+        if how.compare_cas.is_some_and(|wanted| wanted != found.header.cas) {
+            self.stats.cas_mismatches += 1;
+            return Outcome::Exists;
+        }
+        let cas = self.take_cas();
+        found.header.cas = cas;
+        found.header.state = (found.header.state | state::STALE) & !state::WIN_SENT;
+        let expires_ms = how.touch_ms.unwrap_or(found.header.expires_ms);
+        self.set_expiry(&mut found, expires_ms);
+        Outcome::Stored { cas }
+    }
+
+    fn size_bytes(&self, found: &Found) -> usize {
+        self.arena.block(found.at).granules as usize * super::arena::GRANULE_BYTES
+    }
+}

@@ -1,0 +1,36 @@
+//! One partition of the store: a hash index of eight-slot buckets over an arena of items, owned by one thread.
+//!
+//! What gives way when there is no room, exactly:
+//! 1. A key whose bucket is full takes the slot of an expired item of that bucket, or else of the bucket's least
+//!    recently used item (strict LRU inside the bucket: RF-RPC, section 5.1).
+//! 2. When the memory is full, a hand walks over the items in address order. It removes every item it meets
+//!    until a hole of the wanted size has opened; an item used since the hand last passed gets one more round,
+//!    but for one allocation only a bounded number of items is spared, so that room for a large value opens in
+//!    one stretch.
+//! 3. Only with [`Config::evict`] off does a store refuse for lack of memory, and then nothing has changed.
+
+mod arena;
+mod bucket;
+mod config;
+mod error;
+mod evict;
+mod expire;
+mod item;
+mod meta;
+mod partition;
+mod read;
+mod region;
+mod stats;
+mod write;
+
+pub use config::{Config, ConfigError, IndexSize, VALUE_MAX_BYTES_CEILING};
+pub use error::{CounterError, StoreError};
+pub use item::ITEM_OVERHEAD_BYTES;
+pub use meta::{Invalidation, MetaGet, MetaItem};
+pub use partition::Partition;
+pub use read::Item;
+pub use stats::{Evictions, Stats};
+pub use write::{Counter, Outcome, Put, PutMode};
+
+/// The page size the layout is rounded to, in bytes.
+pub(crate) const PAGE_BYTES: usize = 4096;

@@ -1,0 +1,212 @@
+//! The partition: who owns what, and how an item is found, placed and removed.
+
+use super::arena::{Arena, GRANULE_BYTES, Granule};
+use super::bucket::{Bucket, SLOTS};
+use super::config::{Config, ConfigError};
+use super::item::{self, Header};
+use super::region::{Region, prefetch, prefetch_value};
+use super::stats::Stats;
+use crate::key::{Key, KeyError, Router};
+
+/// One partition of the store, owned by one thread: every operation takes `&mut self` and no lock.
+///
+/// All memory is mapped when the partition is made; no operation calls the system's allocator. Times are
+/// milliseconds since the Unix epoch, given by the caller and expected not to run backwards.
+pub struct Partition {
+    pub(super) index: Region<Bucket>,
+    pub(super) arena: Arena,
+    pub(super) stats: Stats,
+    /// The version the next stored item gets. Starts at the time of creation, so that a version handed out before
+    /// a restart never matches afterwards.
+    pub(super) next_cas: u64,
+    /// Items with an older version were flushed.
+    pub(super) flushed_before_cas: u64,
+    /// When a flush is due; `u64::MAX`: none.
+    pub(super) flush_at_ms: u64,
+    /// The bucket the sweep looks at next, and how many are still to be cleared of flushed items.
+    pub(super) sweep_bucket: u32,
+    pub(super) flushed_buckets_left: u32,
+    router: Router,
+    config: Config,
+}
+
+/// Where a live item was found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    pub(super) bucket: u32,
+    pub(super) slot: usize,
+    pub(super) at: Granule,
+    pub(super) header: Header,
+}
+
+impl Partition {
+    /// An empty partition. `now_ms` seeds the versions (see [`super::Item::cas`]).
+    ///
+    /// # Errors
+    /// [`ConfigError`] when the limits contradict each other or the system gives no memory.
+    pub fn new(config: Config, now_ms: u64) -> Result<Self, ConfigError> {
+        let layout = config.layout()?;
+        let map_error = |source| ConfigError::Map { bytes: config.limit_bytes, source };
+        let index = Region::map(layout.buckets as usize).map_err(map_error)?;
+        let arena = Arena::new(layout.granules).map_err(map_error)?;
+        let reserved_bytes = index.mapped_bytes() + arena.mapped_bytes() + size_of::<Partition>();
+        assert!(reserved_bytes <= config.limit_bytes, "the layout keeps the limit");
+        let stats = Stats {
+            reserved_bytes: reserved_bytes as u64,
+            limit_bytes: config.limit_bytes as u64,
+            slots: (index.len() * SLOTS) as u64,
+            ..Stats::default()
+        };
+        Ok(Partition {
+            index,
+            arena,
+            stats,
+            next_cas: (now_ms << 20).max(1),
+            flushed_before_cas: 0,
+            flush_at_ms: u64::MAX,
+            sweep_bucket: 0,
+            flushed_buckets_left: 0,
+            router: config.router(),
+            config,
+        })
+    }
+
+    /// The configuration this partition was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The router all partitions and clients of this store share.
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Checks and hashes a key for this store.
+    ///
+    /// # Errors
+    /// [`KeyError`] for a key of illegal length.
+    #[inline]
+    pub fn key<'a>(&self, bytes: &'a [u8]) -> Result<Key<'a>, KeyError> {
+        self.router.key(bytes)
+    }
+
+    /// Whether `key` belongs to this partition. The operations do not check it: their callers route.
+    #[inline]
+    pub fn owns(&self, key: &Key<'_>) -> bool {
+        self.config.partitions == 1 || self.router.owner(key) == self.config.partition
+    }
+
+    /// Counters and sizes as of now.
+    pub fn stats(&self) -> Stats {
+        Stats { item_bytes: self.arena.used_bytes() as u64, ..self.stats }
+    }
+
+    /// Asks the CPU for `key`'s bucket: first of the two hints that hide memory latency in a batch of lookups.
+    #[inline]
+    pub fn prefetch_bucket(&self, key: &Key<'_>) {
+        prefetch_value(&self.index[self.bucket_of(key) as usize]);
+    }
+
+    /// Asks the CPU for the item that is probably `key`'s: the second hint, some lookups after the first.
+    #[inline]
+    pub fn prefetch_item(&self, key: &Key<'_>) {
+        let bucket = &self.index[self.bucket_of(key) as usize];
+        let matches = bucket.matches(key.tag());
+        if matches != 0 {
+            let start = bucket.item(matches.trailing_zeros() as usize) as usize * GRANULE_BYTES;
+            prefetch(self.arena.bytes(), start);
+            prefetch(self.arena.bytes(), start + 64);
+        }
+    }
+
+    #[inline]
+    fn bucket_of(&self, key: &Key<'_>) -> u32 {
+        key.bucket_of(self.index.len() as u32)
+    }
+
+    /// Finds the item under `key`, alive or not.
+    #[inline]
+    fn find_any(&self, key: &Key<'_>) -> Option<Found> {
+        let number = self.bucket_of(key);
+        let bucket = &self.index[number as usize];
+        let mut matches = bucket.matches(key.tag());
+        while matches != 0 {
+            let slot = matches.trailing_zeros() as usize;
+            let at = bucket.item(slot);
+            let header = Header::read(&self.arena, at);
+            if self.arena.bytes()[item::key(&self.arena, at, &header)] == *key.bytes() {
+                return Some(Found { bucket: number, slot, at, header });
+            }
+            matches &= matches - 1;
+        }
+        None
+    }
+
+    /// Finds the live item under `key`; reclaims it instead when its time has come.
+    #[inline]
+    pub(super) fn find(&mut self, key: &Key<'_>, now_ms: u64) -> Option<Found> {
+        if now_ms >= self.flush_at_ms {
+            self.flush_now();
+        }
+        let found = self.find_any(key)?;
+        if self.is_dead(&found.header, now_ms) {
+            self.reclaim(&found);
+            return None;
+        }
+        Some(found)
+    }
+
+    #[inline]
+    pub(super) fn is_dead(&self, header: &Header, now_ms: u64) -> bool {
+        (header.expires_ms != 0 && header.expires_ms <= now_ms) || header.cas < self.flushed_before_cas
+    }
+
+    /// Removes an expired or flushed item.
+    pub(super) fn reclaim(&mut self, found: &Found) {
+        self.remove(found.bucket, found.slot);
+        self.stats.expired += 1;
+    }
+
+    /// Empties a slot and frees its item's memory.
+    pub(super) fn remove(&mut self, bucket: u32, slot: usize) {
+        let bucket = &mut self.index[bucket as usize];
+        let at = bucket.item(slot);
+        debug_assert_ne!(at, 0, "an empty slot is removed");
+        bucket.clear(slot);
+        self.arena.give_back(at);
+        self.stats.items -= 1;
+    }
+
+    /// A slot for a new key: an empty one, or that of an item that gives way.
+    pub(super) fn make_slot(&mut self, key: &Key<'_>, now_ms: u64) -> Option<(u32, usize)> {
+        let number = self.bucket_of(key);
+        if let Some(slot) = self.index[number as usize].empty_slot() {
+            return Some((number, slot));
+        }
+        self.reclaim_dead_in(number, now_ms);
+        let bucket = &self.index[number as usize];
+        if let Some(slot) = bucket.empty_slot() {
+            return Some((number, slot));
+        }
+        if !self.config.evict {
+            return None;
+        }
+        let slot = bucket.least_recent();
+        self.remove(number, slot);
+        self.stats.evictions.bucket_full += 1;
+        Some((number, slot))
+    }
+
+    #[inline]
+    pub(super) fn take_cas(&mut self) -> u64 {
+        let cas = self.next_cas;
+        self.next_cas += 1;
+        cas
+    }
+}
+
+/// Seconds for the access time of items.
+#[inline]
+pub(super) fn seconds(now_ms: u64) -> u32 {
+    (now_ms / 1000) as u32
+}

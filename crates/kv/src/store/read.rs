@@ -1,0 +1,89 @@
+//! Lookups.
+
+use super::item;
+use super::partition::{Found, Partition, seconds};
+use crate::key::Key;
+
+/// A live item, lent until the next operation on its partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// The stored bytes.
+    pub value: &'a [u8],
+    /// The client's own flags, stored with the value.
+    pub flags: u32,
+    /// The version: unique in the partition, new at every change of the value, never reused after a restart
+    /// (as long as the clock does not run backwards).
+    pub cas: u64,
+    /// When the item expires, in milliseconds since the Unix epoch; 0: never.
+    pub expires_ms: u64,
+}
+
+impl Partition {
+    /// The item under `key`. Counts as a use.
+    #[inline]
+    pub fn get(&mut self, key: &Key<'_>, now_ms: u64) -> Option<Item<'_>> {
+        let Some(found) = self.find(key, now_ms) else {
+            self.stats.get_misses += 1;
+            return None;
+        };
+        self.stats.get_hits += 1;
+        self.note_use(&found, now_ms);
+        Some(self.lend(&found))
+    }
+
+    /// The item under `key`, without counting as a use and without statistics.
+    pub fn peek(&mut self, key: &Key<'_>, now_ms: u64) -> Option<Item<'_>> {
+        let found = self.find(key, now_ms)?;
+        Some(self.lend(&found))
+    }
+
+    /// Sets when the item under `key` expires (0: never). Returns whether there was one. Its version stays.
+    pub fn touch(&mut self, key: &Key<'_>, expires_ms: u64, now_ms: u64) -> bool {
+        let found = self.find_to_touch(key, expires_ms, now_ms);
+        found.is_some()
+    }
+
+    /// [`Partition::touch`] and [`Partition::get`] at once: the item, which now expires at `expires_ms`.
+    pub fn get_and_touch(&mut self, key: &Key<'_>, expires_ms: u64, now_ms: u64) -> Option<Item<'_>> {
+        let Some(found) = self.find_to_touch(key, expires_ms, now_ms) else {
+            self.stats.get_misses += 1;
+            return None;
+        };
+        self.stats.get_hits += 1;
+        Some(self.lend(&found))
+    }
+
+    fn find_to_touch(&mut self, key: &Key<'_>, expires_ms: u64, now_ms: u64) -> Option<Found> {
+        let Some(mut found) = self.find(key, now_ms) else {
+            self.stats.touch_misses += 1;
+            return None;
+        };
+        self.stats.touch_hits += 1;
+        self.set_expiry(&mut found, expires_ms);
+        self.note_use(&found, now_ms);
+        Some(found)
+    }
+
+    pub(super) fn set_expiry(&mut self, found: &mut Found, expires_ms: u64) {
+        found.header.expires_ms = expires_ms;
+        found.header.write(&mut self.arena, found.at);
+        self.index[found.bucket as usize].note_expiry(expires_ms);
+    }
+
+    #[inline]
+    pub(super) fn note_use(&mut self, found: &Found, now_ms: u64) {
+        self.index[found.bucket as usize].bump(found.slot);
+        found.header.note_use(&mut self.arena, found.at, seconds(now_ms));
+    }
+
+    #[inline]
+    pub(super) fn lend(&self, found: &Found) -> Item<'_> {
+        let header = &found.header;
+        Item {
+            value: &self.arena.bytes()[item::value(found.at, header)],
+            flags: header.flags,
+            cas: header.cas,
+            expires_ms: header.expires_ms,
+        }
+    }
+}
