@@ -2,8 +2,12 @@
 //!
 //! - [`workload`]: the YCSB core workloads with values a reader can verify;
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
-//! - [`baseline`]: the bare limits of the machine.
+//! - [`baseline`]: the bare limits of the machine;
+//! - [`ucx`]: the yardstick, UCX over shared memory;
+//! - [`report`]: one table model, as text or JSON, always with its conditions.
 
 pub mod baseline;
 pub mod measure;
+pub mod report;
+pub mod ucx;
 pub mod workload;

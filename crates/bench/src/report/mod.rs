@@ -1,0 +1,62 @@
+//! What experiments say: one table model, printed as text or as JSON, always with its conditions.
+
+mod conditions;
+mod json;
+mod table;
+mod text;
+
+pub use conditions::Conditions;
+pub use table::{Cell, Column, Table};
+
+use std::fmt;
+
+/// What every report about the software RNIC says: its figures are not those of a network.
+pub const SOFTWARE_RNIC_NOTICE: &str =
+    "The software RNIC on one host measures inter-process communication, not a network.";
+
+/// The outcome of an experiment.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// What was measured.
+    pub title: String,
+    /// Under which conditions.
+    pub conditions: Conditions,
+    /// The figures.
+    pub tables: Vec<Table>,
+    /// What a reader must know to read them.
+    pub notes: Vec<String>,
+    /// What went wrong; a report with problems makes the command fail.
+    pub problems: Vec<String>,
+}
+
+impl Report {
+    /// An empty report that carries the notice about the software RNIC.
+    #[must_use]
+    pub fn new(title: impl Into<String>, conditions: Conditions) -> Self {
+        Self {
+            title: title.into(),
+            conditions,
+            tables: Vec::new(),
+            notes: vec![SOFTWARE_RNIC_NOTICE.to_owned()],
+            problems: Vec::new(),
+        }
+    }
+
+    /// Whether nothing went wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// The report as one JSON value; stable names, no formatting of numbers.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        json::report(self)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::report(self, f)
+    }
+}
