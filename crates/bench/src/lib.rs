@@ -1,12 +1,14 @@
 //! Workloads, experiments and reports of Farcall.
 //!
 //! - [`workload`]: the YCSB core workloads with values a reader can verify;
+//! - [`load`]: the load generator, over any [`load::Target`];
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
 //! - [`baseline`]: the bare limits of the machine;
 //! - [`ucx`]: the yardstick, UCX over shared memory;
 //! - [`report`]: one table model, as text or JSON, always with its conditions.
 
 pub mod baseline;
+pub mod load;
 pub mod measure;
 pub mod report;
 pub mod ucx;

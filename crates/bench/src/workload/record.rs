@@ -96,19 +96,23 @@ impl RecordShape {
     }
 
     /// Writes the key of `record` into the first bytes of `out` and returns them: `k`, then the number in decimal
-    /// with leading zeros, so that text protocols can carry it. Longer keys than `out` are cut to nothing, so give
-    /// it at least [`Self::key_len_bytes`].
+    /// with leading zeros, so that text protocols can carry it.
     ///
     /// # Panics
     /// When `out` is shorter than a key.
     pub fn key<'a>(&self, record: u64, out: &'a mut [u8]) -> &'a [u8] {
         let key = &mut out[..self.key_len_bytes];
+        key.fill(b'0');
+        key[0] = b'k';
+        // Only the digits there are: this runs once for every request.
         let mut rest = record;
         for digit in key[1..].iter_mut().rev() {
+            if rest == 0 {
+                break;
+            }
             *digit = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
-        key[0] = b'k';
         key
     }
 

@@ -1,0 +1,131 @@
+//! What a reader may find in a record: the versions written, acknowledged and outstanding.
+
+use std::ops::RangeInclusive;
+
+/// One record's writes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    /// Newest version handed to the service.
+    issued: u32,
+    /// Newest version the service acknowledged.
+    acknowledged: u32,
+    /// Writes of version `issued` that have not ended.
+    outstanding: u32,
+}
+
+/// Versions by record. Version 0 is the one loaded before a run.
+///
+/// Writes that overlap on one record carry the same version, because the order in which the service executes them is
+/// unknown; so a reader must find a version between the last acknowledged when its request began and the last issued
+/// when it ended.
+#[derive(Debug, Clone, Default)]
+pub struct Ledger {
+    entries: Vec<Entry>,
+    has_writes: bool,
+}
+
+impl Ledger {
+    /// All of `records` records at version 0.
+    #[must_use]
+    pub fn new(records: u64) -> Self {
+        Self { entries: vec![Entry::default(); records as usize], has_writes: false }
+    }
+
+    /// A write of `record` begins; returns the version it carries. Records inserted beyond the end are added.
+    pub fn begin_write(&mut self, record: u64) -> u64 {
+        self.has_writes = true;
+        let index = record as usize;
+        if index >= self.entries.len() {
+            self.entries.resize(index + 1, Entry::default());
+        }
+        let entry = &mut self.entries[index];
+        if entry.outstanding == 0 {
+            entry.issued += 1;
+        }
+        entry.outstanding += 1;
+        u64::from(entry.issued)
+    }
+
+    /// A write of `record` ended. Unless it was acknowledged, it may or may not have been executed.
+    pub fn end_write(&mut self, record: u64, version: u64, is_acknowledged: bool) {
+        let Some(entry) = self.entries.get_mut(record as usize) else { return };
+        entry.outstanding = entry.outstanding.saturating_sub(1);
+        if is_acknowledged {
+            entry.acknowledged = entry.acknowledged.max(version as u32);
+        }
+    }
+
+    /// The oldest version that a read of `record` that begins now may find.
+    #[inline]
+    #[must_use]
+    pub fn oldest(&self, record: u64) -> u64 {
+        if !self.has_writes {
+            return 0;
+        }
+        self.entries.get(record as usize).map_or(0, |entry| u64::from(entry.acknowledged))
+    }
+
+    /// The versions that a read of `record` may find that began when [`Self::oldest`] said `oldest` and ends now.
+    #[inline]
+    #[must_use]
+    pub fn expected(&self, record: u64, oldest: u64) -> RangeInclusive<u64> {
+        if !self.has_writes {
+            return 0..=0;
+        }
+        oldest..=self.entries.get(record as usize).map_or(0, |entry| u64::from(entry.issued))
+    }
+
+    /// Whether some write of `record` was acknowledged, or it was loaded (is below `loaded`).
+    #[must_use]
+    pub fn must_exist(&self, record: u64, loaded: u64) -> bool {
+        record < loaded || self.oldest(record) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_may_find_anything_from_the_last_acknowledged_to_the_last_issued() {
+        let mut ledger = Ledger::new(4);
+        assert_eq!(ledger.expected(2, ledger.oldest(2)), 0..=0);
+        let first = ledger.begin_write(2);
+        let oldest = ledger.oldest(2);
+        assert_eq!(ledger.expected(2, oldest), 0..=1);
+        ledger.end_write(2, first, true);
+        assert_eq!(ledger.expected(2, ledger.oldest(2)), 1..=1);
+        // The read that began before the acknowledgement may still have seen version 0.
+        assert_eq!(ledger.expected(2, oldest), 0..=1);
+        assert_eq!(ledger.expected(3, ledger.oldest(3)), 0..=0);
+    }
+
+    #[test]
+    fn overlapping_writes_carry_one_version() {
+        let mut ledger = Ledger::new(1);
+        assert_eq!((ledger.begin_write(0), ledger.begin_write(0)), (1, 1));
+        ledger.end_write(0, 1, true);
+        assert_eq!(ledger.begin_write(0), 1, "one write of version 1 is still under way");
+        ledger.end_write(0, 1, true);
+        ledger.end_write(0, 1, true);
+        assert_eq!(ledger.begin_write(0), 2);
+    }
+
+    #[test]
+    fn a_write_of_unknown_outcome_may_show_or_not() {
+        let mut ledger = Ledger::new(1);
+        let version = ledger.begin_write(0);
+        ledger.end_write(0, version, false);
+        assert_eq!(ledger.expected(0, ledger.oldest(0)), 0..=1);
+    }
+
+    #[test]
+    fn inserted_records_must_exist_once_acknowledged() {
+        let mut ledger = Ledger::new(10);
+        assert!(ledger.must_exist(9, 10) && !ledger.must_exist(10, 10));
+        let version = ledger.begin_write(10);
+        assert!(!ledger.must_exist(10, 10));
+        ledger.end_write(10, version, true);
+        assert!(ledger.must_exist(10, 10));
+    }
+}

@@ -1,0 +1,12 @@
+//! The load generator: a closed loop over any number of connections, each with a window of outstanding operations,
+//! that checks every value it reads.
+
+mod ledger;
+mod memcached;
+mod runner;
+mod target;
+
+pub use ledger::Ledger;
+pub use memcached::{MemcachedTarget, Stream};
+pub use runner::{Connection, Load, LoadError, LoadPlan, LoadResult};
+pub use target::{Outcome, Request, Target, TargetError};
