@@ -1,0 +1,217 @@
+//! What the kernel offers. Every check tries the thing itself: containers and seccomp hide what versions promise.
+
+use super::check::Finding;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket, socketpair};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use std::os::fd::AsRawFd;
+use std::{fs, io, mem};
+
+/// membarrier's global expedited command came with 4.16, pidfd_open with 5.3; 5.15 is the oldest kernel tried.
+const TRIED_SINCE: (u32, u32) = (5, 15);
+const NEEDED: (u32, u32) = (5, 3);
+
+pub fn check() -> Vec<Finding> {
+    let uname = rustix::system::uname();
+    vec![
+        version(&uname.release().to_string_lossy()),
+        sealing(),
+        membarrier(),
+        pidfd(),
+        peer_pidfd(),
+        abstract_sockets(),
+        own_memory(),
+        tracing(),
+    ]
+}
+
+fn version(release: &str) -> Finding {
+    const NAME: &str = "kernel";
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < NEEDED {
+        return Finding::fail(
+            NAME,
+            release,
+            "deaths of peers cannot be noticed before 5.3",
+            "use a newer kernel",
+        );
+    }
+    if version < TRIED_SINCE {
+        return Finding::warn(
+            NAME,
+            release,
+            "older than any kernel Farcall was tried on",
+            "use 5.15 or newer",
+        );
+    }
+    Finding::ok(NAME, release)
+}
+
+fn sealing() -> Finding {
+    const NAME: &str = "memfd sealing";
+    match try_sealing() {
+        Ok(true) => Finding::ok(NAME, "shared memory can be protected against truncation"),
+        Ok(false) => Finding::fail(
+            NAME,
+            "a sealed memfd could still be resized",
+            "a peer could kill this process with SIGBUS",
+            "run on a Linux kernel; sandboxes such as gVisor differ",
+        ),
+        Err(error) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "registered memory of the software RNIC is a sealed memfd",
+            "allow memfd_create and fcntl(F_ADD_SEALS) in the container's seccomp profile",
+        ),
+    }
+}
+
+/// Whether resizing a sealed memfd is refused.
+fn try_sealing() -> io::Result<bool> {
+    let memory = memfd_create("farcall-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&memory, 4096)?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(ftruncate(&memory, 0).is_err() && ftruncate(&memory, 8192).is_err())
+}
+
+fn membarrier() -> Finding {
+    const NAME: &str = "membarrier";
+    let needed = libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED | libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
+    // SAFETY: the query takes no pointer and changes nothing.
+    let offered = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_QUERY, 0, 0) };
+    if offered >= 0 && offered & i64::from(needed) == i64::from(needed) {
+        return Finding::ok(NAME, "GLOBAL_EXPEDITED is offered");
+    }
+    let found =
+        if offered < 0 { io::Error::last_os_error().to_string() } else { format!("commands {offered:#x}") };
+    Finding::warn(
+        NAME,
+        found,
+        "GLOBAL_EXPEDITED is not offered: one-sided operations pay a full fence each",
+        "allow membarrier in the container's seccomp profile, or use a kernel with CONFIG_MEMBARRIER",
+    )
+}
+
+fn pidfd() -> Finding {
+    const NAME: &str = "pidfd";
+    match pidfd_open(getpid(), PidfdFlags::empty()) {
+        Ok(_) => Finding::ok(NAME, "deaths of peers are noticed"),
+        Err(error) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "without pidfd_open the death of a peer goes unnoticed",
+            "allow pidfd_open in the container's seccomp profile, or use a newer kernel",
+        ),
+    }
+}
+
+fn peer_pidfd() -> Finding {
+    const NAME: &str = "SO_PEERPIDFD";
+    match try_peer_pidfd() {
+        Ok(()) => Finding::ok(NAME, "peers are identified without their pid"),
+        Err(error) => Finding::warn(
+            NAME,
+            error.to_string(),
+            "peers are identified by pid, which needs a common pid namespace",
+            "use kernel 6.5 or newer, or start containers with a shared pid namespace",
+        ),
+    }
+}
+
+fn try_peer_pidfd() -> io::Result<()> {
+    let (here, _there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let mut fd: libc::c_int = -1;
+    let mut len_bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `fd` and `len_bytes` are valid places for the result and its size.
+    let result = unsafe {
+        libc::getsockopt(
+            here.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut len_bytes,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+    Ok(())
+}
+
+fn abstract_sockets() -> Finding {
+    const NAME: &str = "abstract sockets";
+    let name = format!("farcall-doctor-{}", std::process::id());
+    let bound = SocketAddrUnix::new_abstract_name(name.as_bytes()).and_then(|address| {
+        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
+        bind(&socket, &address)
+    });
+    match bound {
+        Ok(()) => Finding::ok(NAME, "processes of this network namespace can meet"),
+        Err(error) => Finding::warn(
+            NAME,
+            error.to_string(),
+            "rendezvous by abstract name is not possible",
+            "share a directory for rendezvous sockets between the processes",
+        ),
+    }
+}
+
+fn own_memory() -> Finding {
+    const NAME: &str = "/proc/self/mem";
+    match fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem") {
+        Ok(file) => {
+            mem::drop(file);
+            Finding::ok(NAME, "memory that was not allocated by Farcall can be registered")
+        }
+        Err(error) => Finding::warn(
+            NAME,
+            error.to_string(),
+            "large transfers into memory that Farcall did not allocate take one more copy",
+            "mount /proc and let the process be dumpable (prctl PR_SET_DUMPABLE)",
+        ),
+    }
+}
+
+fn tracing() -> Finding {
+    const NAME: &str = "ptrace";
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "2" if !rustix::process::geteuid().is_root() => {
+            Finding::warn(NAME, "administrators only", TRACING_MEANING, "sysctl kernel.yama.ptrace_scope=1")
+        }
+        "3" => {
+            Finding::warn(NAME, "forbidden until reboot", TRACING_MEANING, "reboot with another ptrace_scope")
+        }
+        _ => Finding::ok(NAME, "benchmarks can count system calls (unless seccomp forbids it)"),
+    }
+}
+
+const TRACING_MEANING: &str = "benchmarks cannot count system calls; nothing else needs it";
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::Verdict;
+    use super::*;
+
+    #[test]
+    fn kernels_are_judged_by_their_numbers() {
+        for (release, verdict) in [
+            ("6.18.44-fc", Verdict::Ok),
+            ("5.15.0-91-generic", Verdict::Ok),
+            ("5.4.0", Verdict::Warn),
+            ("4.19.0-6", Verdict::Fail),
+            ("garbage", Verdict::Fail),
+        ] {
+            assert_eq!(version(release).verdict, verdict, "{release}");
+        }
+    }
+
+    #[test]
+    fn every_check_gives_a_finding() {
+        assert_eq!(check().len(), 8);
+    }
+}

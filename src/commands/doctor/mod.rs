@@ -1,0 +1,53 @@
+//! `farcall doctor`: can this machine run Farcall, and what to change if not.
+
+mod check;
+mod container;
+mod kernel;
+mod limits;
+mod machine;
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use check::{Finding, Verdict};
+use clap::Args;
+use serde_json::json;
+use std::fmt::Write;
+
+/// Check whether this machine can run Farcall, line by line with remedies.
+///
+/// Nothing is changed; every check tries the real thing where it can. Exits with 1 if something Farcall cannot do without
+/// is missing.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall doctor\n  farcall doctor --json | jq '.checks[] | select(.verdict != \"ok\")'"
+)]
+pub struct Doctor {
+    /// Show only what is not ok.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Doctor {
+    /// Runs all checks.
+    ///
+    /// # Errors
+    /// When the result cannot be printed.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let findings: Vec<Finding> = [kernel::check(), limits::check(), machine::check(), container::check()]
+            .into_iter()
+            .flatten()
+            .collect();
+        let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
+        let (ok, warnings, failures) = (count(Verdict::Ok), count(Verdict::Warn), count(Verdict::Fail));
+        let mut text = String::new();
+        for finding in findings.iter().filter(|finding| !self.quiet || finding.verdict != Verdict::Ok) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{finding}");
+        }
+        let _ = write!(text, "{ok} ok, {warnings} warnings, {failures} failures");
+        let checks: Vec<_> = findings.iter().map(Finding::to_json).collect();
+        console
+            .say(&text, &json!({ "ok": ok, "warnings": warnings, "failures": failures, "checks": checks }))?;
+        Ok(if failures == 0 { Exit::Success } else { Exit::Failure })
+    }
+}

@@ -1,0 +1,59 @@
+//! The commands, one file each.
+
+mod doctor;
+mod perf;
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::{Parser, Subcommand};
+
+/// RDMA remote calls and a key-value service that run everywhere: with an RNIC, or without one through a software RNIC.
+#[derive(Debug, Parser)]
+#[command(
+    name = "farcall",
+    version,
+    propagate_version = true,
+    after_help = "Exit codes: 0 done; 1 failed, or a check found something wrong; 2 wrong usage; 3 the answer is no (no such key, \
+                  no such process); 4 the service cannot be reached; 130 interrupted.\n\n\
+                  Examples:\n  farcall doctor                 can this machine run it, and what to change\n  \
+                  farcall kv bench               the main benchmark, about a minute\n  \
+                  farcall kv serve               a key-value service; any memcached client works"
+)]
+pub struct Cli {
+    /// Print results as JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Doctor(doctor::Doctor),
+    Perf(perf::Perf),
+    /// The other end of a measurement; started by farcall itself.
+    #[command(name = "__peer", hide = true)]
+    Peer,
+}
+
+impl Cli {
+    /// The form of the output.
+    pub fn console(&self) -> Console {
+        Console::new(self.json)
+    }
+
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// When it could not be done.
+    pub fn run(self) -> Result<Exit, Failure> {
+        let console = self.console();
+        match self.command {
+            Command::Doctor(doctor) => doctor.run(console),
+            Command::Perf(perf) => perf.run(console),
+            Command::Peer => farcall_bench::baseline::run_peer()
+                .map(|()| Exit::Success)
+                .map_err(|error| Failure::because("the other end of a measurement failed", &error)),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Where commands speak: results on standard output as text or JSON, progress on standard error.
+
+use crate::failure::Failure;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// The form of the output, chosen by `--json`.
+#[derive(Debug, Clone, Copy)]
+pub struct Console {
+    is_json: bool,
+}
+
+impl Console {
+    /// Speaks JSON or text.
+    pub fn new(is_json: bool) -> Self {
+        Self { is_json }
+    }
+
+    /// Whether results are JSON.
+    pub fn is_json(self) -> bool {
+        self.is_json
+    }
+
+    /// Prints a result in the form asked for.
+    ///
+    /// # Errors
+    /// When standard output cannot be written to. A reader that went away is no error: it has what it wanted.
+    pub fn say(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
+        let result =
+            if self.is_json { self.write(&format!("{json:#}\n")) } else { self.write(&format!("{text}\n")) };
+        result.map_err(|error| Failure::because("cannot write the result to standard output", &error))
+    }
+
+    /// Prints one line of JSON, or the text: for results that come one by one.
+    ///
+    /// # Errors
+    /// As [`Self::say`].
+    pub fn say_line(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
+        let result =
+            if self.is_json { self.write(&format!("{json}\n")) } else { self.write(&format!("{text}\n")) };
+        result.map_err(|error| Failure::because("cannot write the result to standard output", &error))
+    }
+
+    /// Writes bytes as they are.
+    ///
+    /// # Errors
+    /// As [`Self::say`].
+    pub fn raw(self, bytes: &[u8]) -> Result<(), Failure> {
+        self.write_bytes(bytes)
+            .map_err(|error| Failure::because("cannot write the result to standard output", &error))
+    }
+
+    fn write(self, text: &str) -> io::Result<()> {
+        self.write_bytes(text.as_bytes())
+    }
+
+    fn write_bytes(self, bytes: &[u8]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        match out.write_all(bytes).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Reports a failure: on standard error as text, and as JSON on standard output when that was asked for.
+    pub fn fail(self, failure: &Failure) {
+        eprintln!("{failure}");
+        if self.is_json {
+            // There is nobody left to tell if this fails too.
+            let _ = self.write(&format!("{:#}\n", failure.to_json()));
+        }
+    }
+}
+
+/// A bar over `total` steps on standard error; invisible unless that is a terminal.
+pub fn progress_bar(total: u64, unit: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(&format!(
+        "{{msg}} [{{bar:30}}] {{human_pos}}/{{human_len}} {unit} ({{per_sec}}, {{eta}} left)"
+    ));
+    ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// A line on standard error that says what is going on; invisible unless that is a terminal.
+pub fn spinner() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}");
+    let bar =
+        ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    // Slow, so that drawing does not disturb what is measured.
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}

@@ -1,0 +1,138 @@
+//! How a command fails: what, where, why, and what to do about it.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Why the program ends, as its exit code. Stable: scripts may rely on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Everything went as asked.
+    Success = 0,
+    /// Something went wrong, or a check found something wrong.
+    Failure = 1,
+    /// The command line makes no sense (the parser uses the same number).
+    Usage = 2,
+    /// The answer is no: no such key, not stored, no such process.
+    Negative = 3,
+    /// The service cannot be reached.
+    Unreachable = 4,
+    /// Ended by SIGINT or SIGTERM before the work was done.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// A failure as a person wants to read it.
+#[derive(Debug)]
+pub struct Failure {
+    /// What the program ends with.
+    pub exit: Exit,
+    what: String,
+    place: Option<String>,
+    why: Option<String>,
+    remedy: Option<String>,
+}
+
+impl Failure {
+    /// `what` could not be done.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { exit: Exit::Failure, what: what.into(), place: None, why: None, remedy: None }
+    }
+
+    /// `what` could not be done because of `error` and what caused it.
+    pub fn because(what: impl Into<String>, error: &dyn std::error::Error) -> Self {
+        let mut why = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // Many errors repeat their cause in their own text.
+            if !why.contains(&text) {
+                why = format!("{why}: {text}");
+            }
+            cause = error.source();
+        }
+        Self::new(what).why(why)
+    }
+
+    /// Names the address, file or process concerned.
+    #[must_use]
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.place = Some(place.to_string());
+        self
+    }
+
+    /// Says why.
+    #[must_use]
+    pub fn why(mut self, why: impl fmt::Display) -> Self {
+        self.why = Some(why.to_string());
+        self
+    }
+
+    /// Says what to do about it.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl fmt::Display) -> Self {
+        self.remedy = Some(remedy.to_string());
+        self
+    }
+
+    /// Ends the program with another code than [`Exit::Failure`].
+    #[must_use]
+    pub fn exit(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
+    }
+
+    /// The failure as JSON, for `--json`.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({ "error": {
+            "what": self.what, "where": self.place, "why": self.why, "remedy": self.remedy, "exit": self.exit as u8,
+        }})
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", self.what)?;
+        for (name, text) in [("where", &self.place), ("why", &self.why), ("remedy", &self.remedy)] {
+            if let Some(text) = text {
+                write!(f, "\n  {:<8}{text}", format!("{name}:"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_everything_it_knows() {
+        let io = std::io::Error::other("connection refused");
+        let failure = Failure::because("cannot reach the service", &io)
+            .at("127.0.0.1:1")
+            .remedy("start it: farcall kv serve")
+            .exit(Exit::Unreachable);
+        let text = failure.to_string();
+        assert_eq!(
+            text,
+            "error: cannot reach the service\n  where:  127.0.0.1:1\n  why:    connection refused\n  remedy: start it: farcall kv serve"
+        );
+        assert_eq!(failure.to_json()["error"]["exit"], 4);
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer")]
+        struct Outer(#[source] std::io::Error);
+        let failure = Failure::because("x", &Outer(std::io::Error::other("inner")));
+        assert!(failure.to_string().contains("why:    outer: inner"));
+    }
+}
