@@ -1,0 +1,359 @@
+//! The design space: one type per axis, a [`Plan`] as one choice on each, and the table of named points.
+//!
+//! A plan is plain data. It is what the tuner searches, the command line names and the handshake exchanges. Only points
+//! of [`PRESETS`] run; any other is refused together with the nearest one that does.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// How a request reaches the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum RequestPath {
+    /// WRITE into a mailbox that the server polls.
+    WriteMailbox,
+    /// SEND into a posted receive.
+    Send,
+}
+
+/// How a response reaches the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ResponsePath {
+    /// WRITE into a slot of the client, which polls it.
+    Write,
+    /// SEND into a posted receive of the client.
+    Send,
+    /// The client READs it out of the server's memory, always.
+    Fetch,
+    /// The client READs it, and turns to server-reply for calls that take long (RF-RPC, section 3.2).
+    FetchThenReply,
+}
+
+/// The transport of the queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// Who owns connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ConnectionModel {
+    /// Each client thread has its own.
+    PrivatePerThread,
+    /// One dispatcher per node serves the threads of the node.
+    DispatcherPerNode,
+    /// Several queue pairs between two peers.
+    SeveralPerPeer {
+        /// How many.
+        queue_pairs: u8,
+    },
+}
+
+/// How an endpoint's owner waits. A local choice of either side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Waiting {
+    /// Polls without end.
+    Busy,
+    /// Polls, and yields the core between polls (BPTS).
+    TimeShared,
+    /// Sleeps until an event, takes one completion.
+    Event,
+    /// Sleeps until an event, takes all completions.
+    EventBatch,
+    /// Polls for a while, then sleeps until an event.
+    NaiveHybrid,
+    /// Polls until `max_retry` empty polls in a row, taking at most `max_poll_wc` at once, then sleeps (RDMAbox,
+    /// algorithm 3).
+    Adaptive {
+        /// Completions, or steps with work, before the owner is asked for other things.
+        max_poll_wc: u32,
+        /// Empty polls in a row before it sleeps.
+        max_retry: u32,
+    },
+    /// Several threads share completion queues.
+    SharedCqs {
+        /// How many queues.
+        cqs: u8,
+    },
+    /// Dedicated pollers ring eventfds of workers (BPEV).
+    Bpev,
+}
+
+/// How messages are put together before they are posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Batching {
+    /// Each message at once.
+    None,
+    /// Several work requests, one doorbell.
+    DoorbellChain,
+    /// Adjacent requests in one work request.
+    Merge,
+    /// Both.
+    MergeChain,
+    /// Several messages in one.
+    Messages {
+        /// How many.
+        count: u16,
+    },
+    /// A window of bytes in flight; what is held back merges.
+    AdmissionWindow {
+        /// Bytes.
+        len_bytes: u32,
+    },
+}
+
+/// How memory gets registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Registration {
+    /// Pools registered beforehand; payloads are copied.
+    Pool,
+    /// Payloads are registered when used.
+    Dynamic,
+    /// Pools below a size, dynamic from it on.
+    SwitchAt {
+        /// Bytes.
+        len_bytes: u32,
+    },
+}
+
+/// Constants of memory and posting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MemoryPolicy {
+    /// How memory gets registered.
+    pub registration: Registration,
+    /// Messages up to this many bytes are copied into the work request (RF-RPC, section 3.2: 92 bytes on its RNIC).
+    pub inline_max_bytes: u32,
+    /// One of so many work requests is signalled.
+    pub signal_every: u16,
+    /// Whether pools use huge pages where there are any.
+    pub huge_pages: bool,
+    /// Whether pools are put on the NUMA node of the device.
+    pub numa_local: bool,
+}
+
+/// Slots of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Geometry {
+    /// Messages in flight: slots in each direction. A power of two.
+    pub window: u16,
+    /// Bytes of one request slot, header and tail included.
+    pub request_slot_bytes: u32,
+    /// Bytes of one response slot, header and tail included.
+    pub response_slot_bytes: u32,
+}
+
+impl Geometry {
+    /// The largest window.
+    pub const WINDOW_MAX: u16 = 256;
+    /// The largest slot.
+    pub const SLOT_BYTES_MAX: u32 = 1 << 20;
+    /// The smallest slot.
+    pub const SLOT_BYTES_MIN: u32 = 128;
+
+    /// Whether every number is in its range. Foreign geometries are checked before anything is allocated.
+    ///
+    /// # Errors
+    /// Which number is wrong, and its range.
+    pub fn check(&self) -> Result<(), String> {
+        if !self.window.is_power_of_two() || self.window > Self::WINDOW_MAX {
+            return Err(format!("window {}: a power of two up to {}", self.window, Self::WINDOW_MAX));
+        }
+        for (name, bytes) in
+            [("request slot", self.request_slot_bytes), ("response slot", self.response_slot_bytes)]
+        {
+            let fits = (Self::SLOT_BYTES_MIN..=Self::SLOT_BYTES_MAX).contains(&bytes);
+            if !fits || !bytes.is_multiple_of(64) {
+                let (min, max) = (Self::SLOT_BYTES_MIN, Self::SLOT_BYTES_MAX);
+                return Err(format!("{name} of {bytes} bytes: a multiple of 64 from {min} to {max}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The smaller of two in every number.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self {
+            window: self.window.min(other.window),
+            request_slot_bytes: self.request_slot_bytes.min(other.request_slot_bytes),
+            response_slot_bytes: self.response_slot_bytes.min(other.response_slot_bytes),
+        }
+    }
+
+    /// Bytes of all request slots.
+    pub const fn mailbox_bytes(&self) -> usize {
+        self.window as usize * self.request_slot_bytes as usize
+    }
+
+    /// Bytes of all response slots.
+    pub const fn responses_bytes(&self) -> usize {
+        self.window as usize * self.response_slot_bytes as usize
+    }
+}
+
+impl Default for Geometry {
+    /// Slots hold 4 KiB of payload. Their stride is odd in units of 128 bytes, so that the first lines of neighbouring
+    /// slots do not fall into one set of the cache, as a stride of 4,096 would make them.
+    fn default() -> Self {
+        Self { window: 16, request_slot_bytes: 4_224, response_slot_bytes: 4_224 }
+    }
+}
+
+/// One choice per axis, and the constants of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Plan {
+    /// Request verbs.
+    pub request: RequestPath,
+    /// Response verbs.
+    pub response: ResponsePath,
+    /// Transport.
+    pub transport: Transport,
+    /// Connection model.
+    pub connections: ConnectionModel,
+    /// Waiting, as this side would like it.
+    pub waiting: Waiting,
+    /// Batching.
+    pub batching: Batching,
+    /// Memory.
+    pub memory: MemoryPolicy,
+    /// Slots.
+    pub geometry: Geometry,
+}
+
+/// A named point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// Its name, as on the command line.
+    pub name: &'static str,
+    /// Its choices.
+    pub plan: Plan,
+}
+
+const BASE: Plan = Plan {
+    request: RequestPath::WriteMailbox,
+    response: ResponsePath::FetchThenReply,
+    transport: Transport::Rc,
+    connections: ConnectionModel::PrivatePerThread,
+    waiting: Waiting::Adaptive { max_poll_wc: 64, max_retry: 2_000 },
+    batching: Batching::None,
+    memory: MemoryPolicy {
+        registration: Registration::Pool,
+        inline_max_bytes: 256,
+        signal_every: 8,
+        huge_pages: false,
+        numa_local: false,
+    },
+    geometry: Geometry { window: 16, request_slot_bytes: 4_224, response_slot_bytes: 4_224 },
+};
+
+/// The points that run.
+pub const PRESETS: &[Preset] = &[
+    Preset { name: "rf-rpc", plan: BASE },
+    Preset { name: "server-reply", plan: Plan { response: ResponsePath::Write, ..BASE } },
+];
+
+/// A point that does not run, and the nearest that does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "no such point in the preset table (requests by {request:?}, responses by {response:?}, {transport:?}, {connections:?}, {batching:?}, {registration:?}); the nearest is \"{nearest}\"",
+    request = .asked.request,
+    response = .asked.response,
+    transport = .asked.transport,
+    connections = .asked.connections,
+    batching = .asked.batching,
+    registration = .asked.memory.registration,
+    nearest = .nearest.name
+)]
+pub struct PlanRefused {
+    /// What was asked for.
+    pub asked: Plan,
+    /// What to ask for instead.
+    pub nearest: &'static Preset,
+}
+
+impl Plan {
+    /// A preset's plan by name.
+    pub fn named(name: &str) -> Option<Self> {
+        PRESETS.iter().find(|preset| preset.name == name).map(|preset| preset.plan)
+    }
+
+    /// On how many axes of the table two plans differ. Waiting is each side's own, thresholds and slots are constants:
+    /// they do not count.
+    pub fn distance(&self, other: &Self) -> u32 {
+        u32::from(self.request != other.request)
+            + u32::from(self.response != other.response)
+            + u32::from(self.transport != other.transport)
+            + u32::from(self.connections != other.connections)
+            + u32::from(self.batching != other.batching)
+            + u32::from(self.memory.registration != other.memory.registration)
+    }
+
+    /// The preset this plan is a variant of.
+    ///
+    /// # Errors
+    /// If there is none: the nearest one.
+    pub fn preset(&self) -> Result<&'static Preset, PlanRefused> {
+        let nearest = PRESETS.iter().min_by_key(|preset| self.distance(&preset.plan)).unwrap_or(&PRESETS[0]);
+        if self.distance(&nearest.plan) == 0 {
+            Ok(nearest)
+        } else {
+            Err(PlanRefused { asked: *self, nearest })
+        }
+    }
+}
+
+impl Default for Plan {
+    /// `rf-rpc`.
+    fn default() -> Self {
+        BASE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_found_by_name_and_by_choice() {
+        for preset in PRESETS {
+            assert_eq!(Plan::named(preset.name), Some(preset.plan));
+            assert_eq!(preset.plan.preset().unwrap().name, preset.name);
+            preset.plan.geometry.check().unwrap();
+        }
+        let local = Plan { waiting: Waiting::Busy, ..Plan::default() };
+        assert_eq!(local.preset().unwrap().name, "rf-rpc");
+    }
+
+    #[test]
+    fn a_point_outside_of_the_table_is_refused_with_the_nearest() {
+        let asked =
+            Plan { response: ResponsePath::Write, batching: Batching::DoorbellChain, ..Plan::default() };
+        let refused = asked.preset().unwrap_err();
+        assert_eq!(refused.nearest.name, "server-reply");
+        assert!(
+            refused.to_string().contains("DoorbellChain") && refused.to_string().contains("server-reply")
+        );
+    }
+
+    #[test]
+    fn foreign_geometries_are_checked() {
+        let good = Geometry::default();
+        assert!(good.check().is_ok());
+        assert!(Geometry { window: 3, ..good }.check().is_err());
+        assert!(Geometry { window: 0, ..good }.check().is_err());
+        assert!(Geometry { window: 512, ..good }.check().is_err());
+        assert!(Geometry { request_slot_bytes: 100, ..good }.check().is_err());
+        assert!(Geometry { response_slot_bytes: u32::MAX - 63, ..good }.check().is_err());
+    }
+}
