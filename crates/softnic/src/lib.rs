@@ -1,1 +1,68 @@
-//! A software RNIC in user space: RDMA verbs between processes of one host.
+//! A software RNIC in user space: RDMA verbs between processes of one host, without kernel module, root or
+//! configuration.
+//!
+//! One-sided operations run in the initiator: it maps the target's registered memory (a sealed memfd handed over on
+//! grant) and copies. SENDs travel through one ring per queue pair and direction. Nothing a process does while dying or
+//! stopped can corrupt or block another: there are no locks between processes, every ring has one writer, revocation is
+//! fenced, and death is seen through a pidfd.
+//!
+//! What it measures between two processes of one host is inter-process communication, not a network.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `shared` | segments, and the only loads and stores of shared memory |
+//! | `ring` | the message ring: one producer, one consumer |
+//! | `readiness` | which queue pairs a completion queue must look at, and whether its owner sleeps |
+//! | `hazard` | fenced revocation |
+//! | `rendezvous` | how processes find each other and hand over memory |
+//! | `process`, `service`, `peer`, `regions` | what a process has once, its blocking thread, its peers, its memory |
+//! | `qp`, `cq`, `channel`, `mr`, `device` | the verbs objects |
+
+#[cfg(not(loom))]
+mod channel;
+#[cfg(not(loom))]
+mod cq;
+#[cfg(not(loom))]
+mod device;
+#[cfg(not(loom))]
+mod mr;
+#[cfg(not(loom))]
+mod peer;
+#[cfg(not(loom))]
+mod process;
+#[cfg(not(loom))]
+mod qp;
+#[cfg(not(loom))]
+mod regions;
+#[cfg(not(loom))]
+mod rendezvous;
+#[cfg(not(loom))]
+mod service;
+
+mod biased;
+mod fence;
+mod handoff;
+mod hazard;
+mod readiness;
+mod ring;
+mod shared;
+mod sync;
+mod wc_ring;
+
+#[cfg(not(loom))]
+pub use device::SoftNic;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use rendezvous::fuzz_frame;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use shared::arm_store_hook;
+
+/// The provider's name.
+pub const NAME: &str = "softnic";
+
+/// Permissions that let peers at memory.
+#[cfg(not(loom))]
+pub(crate) const REMOTE_ACCESS: farcall_verbs::Access = farcall_verbs::Access::REMOTE_WRITE
+    .union(farcall_verbs::Access::REMOTE_READ)
+    .union(farcall_verbs::Access::REMOTE_ATOMIC);

@@ -1,0 +1,258 @@
+//! Completion queues. A queue holds nothing itself: it looks at the queue pairs that its readiness bitmap names and
+//! writes their completions straight into the caller's array. So it cannot overrun.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farcall_verbs::{Error, Notify, RawCq, Result, Wc};
+
+use crate::channel::{Channel, Waker};
+use crate::qp::QpCore;
+use crate::readiness::{LEN_BYTES, MAX_BITS, Readiness};
+use crate::shared::Segment;
+
+/// Up to so many queue pairs are looked at on every poll; promises are withdrawn only from larger crowds.
+const ALWAYS_SCANNED: usize = 16;
+
+/// Empty polls between two withdrawals.
+const QUIET_POLLS: u32 = 512;
+
+pub(crate) struct CqCore {
+    id: u32,
+    segment: Segment,
+    readiness: Readiness,
+    waker: Option<Arc<Waker>>,
+    /// Armed by the owner, and the event not yet taken from the channel.
+    expects_event: AtomicBool,
+    attached: Mutex<Vec<Option<Attached>>>,
+    /// Changes whenever `attached` does.
+    epoch: AtomicU64,
+}
+
+/// A queue pair at a completion queue, and which of its completions come here.
+#[derive(Clone)]
+struct Attached {
+    qp: Arc<QpCore>,
+    sends: bool,
+    receives: bool,
+}
+
+impl CqCore {
+    pub(crate) fn new(id: u32, channel: Option<&Channel>) -> Result<Arc<Self>> {
+        let segment = Segment::create("farcall-cq", LEN_BYTES)?;
+        let core = Arc::new(Self {
+            id,
+            readiness: Readiness::create(segment.memory()),
+            segment,
+            waker: channel.map(|channel| channel.waker().clone()),
+            expects_event: AtomicBool::new(false),
+            attached: Mutex::default(),
+            epoch: AtomicU64::new(0),
+        });
+        if let Some(channel) = channel {
+            channel.attach(&core);
+        }
+        Ok(core)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn segment_fd(&self) -> BorrowedFd<'_> {
+        self.segment.fd()
+    }
+
+    pub(crate) fn waker_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.waker.as_ref().map(|waker| waker.fd())
+    }
+
+    /// Reserves a bit; `attach` gives it a queue pair.
+    pub(crate) fn reserve_bit(&self) -> Result<u32> {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = attached.iter().position(Option::is_none).unwrap_or(attached.len());
+        if free >= MAX_BITS {
+            return Err(Error::Exhausted {
+                operation: "create a queue pair",
+                what: "places at its completion queue",
+                limit: MAX_BITS as u64,
+                remedy: "use another completion queue",
+            });
+        }
+        if free == attached.len() {
+            attached.push(None);
+        }
+        Ok(free as u32)
+    }
+
+    /// Puts a queue pair at a bit.
+    pub(crate) fn attach(&self, bit: u32, qp: &Arc<QpCore>, sends: bool, receives: bool) {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        attached[bit as usize] = Some(Attached { qp: qp.clone(), sends, receives });
+        self.readiness.promise(bit);
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn detach(&self, bit: u32) {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        attached[bit as usize] = None;
+        while attached.last().is_some_and(Option::is_none) {
+            attached.pop();
+        }
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// A producer of this process published something for `bit`.
+    #[inline]
+    pub(crate) fn announce(&self, bit: u32, solicited: bool) {
+        if self.readiness.announce(bit, solicited) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether an event is waiting to be taken from the channel.
+    pub(crate) fn has_fired(&self) -> bool {
+        self.expects_event.load(Ordering::Acquire) && !self.readiness.is_armed()
+    }
+
+    /// The event was taken.
+    pub(crate) fn acknowledge(&self) {
+        self.expects_event.store(false, Ordering::Release);
+    }
+}
+
+/// The owner's handle.
+pub(crate) struct Cq {
+    core: Arc<CqCore>,
+    epoch: u64,
+    entries: Vec<Option<Attached>>,
+    /// Queue pairs that had completions since promises were last withdrawn.
+    active: Vec<u64>,
+    /// Where the next poll begins, for fairness.
+    start: usize,
+    empty_polls: u32,
+}
+
+impl Cq {
+    pub(crate) fn new(core: Arc<CqCore>) -> Self {
+        Self { core, epoch: u64::MAX, entries: Vec::new(), active: Vec::new(), start: 0, empty_polls: 0 }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<CqCore> {
+        &self.core
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        let attached = self.core.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        self.epoch = self.core.epoch.load(Ordering::Acquire);
+        self.entries.clone_from(&attached);
+        self.active.resize(self.entries.len().div_ceil(64), 0);
+        self.start = 0;
+    }
+
+    /// Polls the queue pairs of one bitmap word whose index is in `among`. Returns how many completions there were.
+    #[inline]
+    fn poll_word(&mut self, word: usize, among: u64, wc: &mut [Wc]) -> usize {
+        let mut bits = self.core.readiness.bits(word) & among;
+        let mut taken = 0;
+        while bits != 0 && taken < wc.len() {
+            let bit = bits.trailing_zeros();
+            bits &= bits - 1;
+            let at = word * 64 + bit as usize;
+            let Some(Some(entry)) = self.entries.get(at) else { continue };
+            let got = entry.qp.poll(entry.sends, entry.receives, &mut wc[taken..]);
+            if got > 0 {
+                self.active[word] |= 1 << bit;
+                taken += got;
+                self.start = at + 1;
+            }
+        }
+        taken
+    }
+
+    /// Takes back promises to look at pairs that were quiet, so that a poll of a large crowd costs a few words.
+    #[cold]
+    fn withdraw_quiet(&mut self) {
+        let mut withdrawn = vec![0_u64; self.active.len()];
+        for (word, active) in self.active.iter_mut().enumerate() {
+            withdrawn[word] = self.core.readiness.bits(word) & !*active;
+            self.core.readiness.withdraw(word, withdrawn[word]);
+            *active = 0;
+        }
+        if withdrawn.iter().all(|mask| *mask == 0) {
+            return;
+        }
+        self.core.readiness.settle();
+        for (at, entry) in self.entries.iter().enumerate() {
+            let was_withdrawn = withdrawn[at / 64] & 1 << (at % 64) != 0;
+            if was_withdrawn && entry.as_ref().is_some_and(|entry| entry.qp.has_something()) {
+                self.core.readiness.promise(at as u32);
+            }
+        }
+    }
+}
+
+impl RawCq for Cq {
+    fn id(&self) -> u32 {
+        self.core.id
+    }
+
+    #[inline]
+    fn poll(&mut self, wc: &mut [Wc]) -> Result<usize> {
+        if self.core.epoch.load(Ordering::Acquire) != self.epoch {
+            self.refresh();
+        }
+        let words = self.active.len();
+        if words == 0 || wc.is_empty() {
+            return Ok(0);
+        }
+        // From `start` to the end of its word, the other words in turn, then the beginning of the first again.
+        if self.start >= self.entries.len() {
+            self.start = 0;
+        }
+        let (first, later) = (self.start / 64, !0 << (self.start % 64));
+        let mut taken = self.poll_word(first, later, wc);
+        for i in 1..words {
+            taken += self.poll_word((first + i) % words, !0, &mut wc[taken..]);
+        }
+        if later != !0 {
+            taken += self.poll_word(first, !later, &mut wc[taken..]);
+        }
+        if taken == 0 && self.entries.len() > ALWAYS_SCANNED {
+            self.empty_polls += 1;
+            if self.empty_polls >= QUIET_POLLS {
+                self.empty_polls = 0;
+                self.withdraw_quiet();
+            }
+        }
+        Ok(taken)
+    }
+
+    fn req_notify(&mut self, notify: Notify) -> Result<()> {
+        if self.core.waker.is_none() {
+            return Err(Error::InvalidState {
+                operation: "req_notify_cq",
+                object: format!("completion queue {}", self.core.id),
+                state: "without a completion channel".into(),
+                remedy: "create it with a channel",
+            });
+        }
+        self.core.expects_event.store(true, Ordering::Release);
+        self.core.readiness.arm(notify == Notify::Solicited);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,168 @@
+//! The device and its context: what a program opens.
+
+use std::sync::Arc;
+
+use farcall_verbs::{
+    Access, AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, CqInitAttr, Device, DeviceAttr, Error,
+    Gid, LinkLayer, Mtu, OpCaps, PortAttr, PortState, ProtectionDomain, Provider, QpInitAttr, RawCq, RawMr,
+    RawQp, RawSrq, Result, SrqInitAttr,
+};
+
+use crate::NAME;
+use crate::channel::Channel;
+use crate::cq::{Cq, CqCore};
+use crate::mr::Mr;
+use crate::process::Process;
+use crate::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Qp};
+use crate::regions::MAX_REGIONS;
+
+/// The software RNIC of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoftNic;
+
+impl SoftNic {
+    /// The provider. Nothing is allocated before a device is opened.
+    pub fn new() -> Self {
+        Self
+    }
+
+    /// Opens its one device.
+    ///
+    /// # Errors
+    /// If the system refuses sockets, memory or a thread; the text says which and what to do.
+    pub fn open() -> Result<Arc<dyn Context>> {
+        SoftDevice.open()
+    }
+}
+
+impl Provider for SoftNic {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
+        Ok(vec![Arc::new(SoftDevice)])
+    }
+}
+
+struct SoftDevice;
+
+impl Device for SoftDevice {
+    fn name(&self) -> &str {
+        "softnic0"
+    }
+
+    fn provider(&self) -> &'static str {
+        NAME
+    }
+
+    fn open(&self) -> Result<Arc<dyn Context>> {
+        Ok(Arc::new(SoftContext { process: Process::get()? }))
+    }
+}
+
+struct SoftContext {
+    process: Arc<Process>,
+}
+
+fn require_port(operation: &'static str, port_num: u8) -> Result<()> {
+    if port_num == 1 {
+        Ok(())
+    } else {
+        Err(Error::invalid(operation, format!("port {port_num}; the device has port 1")))
+    }
+}
+
+impl Context for SoftContext {
+    fn query_device(&self) -> Result<DeviceAttr> {
+        let gid = self.process.gid();
+        let guid = u64::from_be_bytes(gid.0[8..].try_into().expect("eight bytes"));
+        let mut attr = DeviceAttr::new(guid);
+        attr.fw_ver = env!("CARGO_PKG_VERSION").into();
+        attr.max_qp = 1 << 20;
+        attr.max_qp_wr = MAX_WR;
+        attr.max_sge = MAX_SGE as u32;
+        attr.max_cq = 1 << 16;
+        attr.max_cqe = u32::MAX >> 1;
+        attr.max_mr = MAX_REGIONS as u32;
+        attr.max_mr_size = 1 << 40;
+        attr.max_inline_data = MAX_INLINE_BYTES;
+        attr.max_qp_rd_atom = 128;
+        attr.rc = OpCaps::SEND | OpCaps::SEND_IMM | OpCaps::WRITE | OpCaps::WRITE_IMM | OpCaps::READ;
+        Ok(attr)
+    }
+
+    fn query_port(&self, port_num: u8) -> Result<PortAttr> {
+        require_port("query_port", port_num)?;
+        Ok(PortAttr {
+            state: PortState::Active,
+            max_mtu: Mtu::Mtu4096,
+            active_mtu: Mtu::Mtu4096,
+            gid_tbl_len: 1,
+            lid: 0,
+            link_layer: LinkLayer::Ethernet,
+        })
+    }
+
+    fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
+        require_port("query_gid", port_num)?;
+        if index == 0 {
+            Ok(self.process.gid())
+        } else {
+            Err(Error::invalid("query_gid", format!("entry {index} of 1")))
+        }
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
+        Ok(Arc::new(Domain { process: self.process.clone(), number: self.process.next_pd() }))
+    }
+
+    fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
+        Ok(Arc::new(Channel::new()?))
+    }
+
+    fn create_cq(&self, attr: &CqInitAttr<'_>) -> Result<Box<dyn RawCq>> {
+        let channel = match attr.channel {
+            None => None,
+            Some(channel) => Some(channel.as_any().downcast_ref::<Channel>().ok_or_else(|| {
+                Error::invalid("create_cq", "the completion channel is of another provider")
+            })?),
+        };
+        Ok(Box::new(Cq::new(CqCore::new(self.process.next_cq(), channel)?)))
+    }
+
+    fn poll_async_event(&self) -> Option<AsyncEvent> {
+        self.process.next_event()
+    }
+}
+
+struct Domain {
+    process: Arc<Process>,
+    number: u32,
+}
+
+fn unsupported<T>(operation: &'static str, what: &str) -> Result<T> {
+    Err(Error::Unsupported { operation, provider: NAME, what: what.into() })
+}
+
+impl ProtectionDomain for Domain {
+    fn alloc_mr(&self, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
+        Ok(Box::new(Mr::allocate(&self.process, self.number, len_bytes, access)?))
+    }
+
+    unsafe fn reg_mr(&self, _addr: *mut u8, _len_bytes: usize, _access: Access) -> Result<Box<dyn RawMr>> {
+        unsupported("reg_mr", "memory that it did not allocate; use alloc_mr")
+    }
+
+    fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
+        Ok(Box::new(Qp::create(&self.process, self.number, attr)?))
+    }
+
+    fn create_srq(&self, _attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
+        unsupported("create_srq", "shared receive queues")
+    }
+
+    fn create_ah(&self, _attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
+        unsupported("create_ah", "datagrams")
+    }
+}

@@ -1,0 +1,287 @@
+//! A peer process: how we ask it for grants, what it granted, and whether it lives.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use farcall_verbs::{Access, Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+
+use crate::fence;
+use crate::qp::QpCore;
+use crate::regions;
+use crate::rendezvous::{
+    Reply, ReplyBody, Request, RequestBody, has_died, peer_pidfd, recv_frame, refusal, require_same_user,
+    send_frame, socket_address,
+};
+use crate::shared::{Mapping, Segment, SharedMem};
+
+/// How long we wait for a process that we meet for the first time.
+const HELLO_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a caller waits in place for a grant before its request is set aside; a live peer needs some microseconds.
+const GRANT_WAIT: Duration = Duration::from_millis(10);
+
+/// A region of the peer, mapped here.
+pub(crate) struct RemoteRegion {
+    pub(crate) receive: bool,
+    pub(crate) rkey: u32,
+    pub(crate) access: Access,
+    addr: u64,
+    len_bytes: u64,
+    generation: u32,
+    mapping: Arc<Mapping>,
+}
+
+impl RemoteRegion {
+    /// Where `len_bytes` at the peer's address `addr` are here; `None` if they are not inside the region.
+    #[inline]
+    pub(crate) fn locate(&self, addr: u64, len_bytes: u64) -> Option<*mut u8> {
+        let offset = addr.checked_sub(self.addr)?;
+        if offset > self.len_bytes || len_bytes > self.len_bytes - offset {
+            return None;
+        }
+        // SAFETY: `map_region` checked that the mapping covers the region, and the range is inside the region.
+        Some(unsafe { self.mapping.base().add(offset as usize) })
+    }
+
+    /// Whether the peer has not deregistered it. Only meaningful inside a hazard.
+    #[inline]
+    pub(crate) fn is_current(&self, peer: &Peer) -> bool {
+        regions::is_current(&peer.generations, self.rkey, self.generation)
+    }
+}
+
+/// A request that was sent and not yet answered to its asker.
+struct Outstanding {
+    id: u32,
+    body: RequestBody,
+    answer: Option<(ReplyBody, Vec<OwnedFd>)>,
+}
+
+struct Asks {
+    socket: OwnedFd,
+    next_id: u32,
+    outstanding: Vec<Outstanding>,
+}
+
+pub(crate) struct Peer {
+    pidfd: OwnedFd,
+    dead: AtomicBool,
+    generations: SharedMem,
+    asks: Mutex<Asks>,
+    regions: Mutex<HashMap<RegionId, Arc<RemoteRegion>>>,
+    queue_pairs: Mutex<Vec<Weak<QpCore>>>,
+}
+
+/// What a mapped region is known by: its key through which domain, and whether it was mapped to place receives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RegionId {
+    pub(crate) pd: u32,
+    pub(crate) rkey: u32,
+    pub(crate) receive: bool,
+}
+
+/// What came of asking a peer.
+pub(crate) enum Asked<T> {
+    /// It answered.
+    Granted(T),
+    /// It said no; see [`refusal`].
+    Refused(u32),
+    /// It has not answered yet; ask again.
+    NotYet,
+}
+
+impl Peer {
+    /// Meets the process that owns `block`.
+    pub(crate) fn meet(block: u32) -> Result<Self> {
+        const OP: &str = "connect to a peer process";
+        let name = format!("owner of queue pair numbers {block:#05x}xxx");
+        let fail = |what: String| Error::Peer { operation: OP, peer: name.clone(), what };
+        let socket = connect(block).map_err(|e| {
+            if e == Errno::CONNREFUSED || e == Errno::NOENT {
+                fail("no process owns it: the peer has ended, or is in another network namespace (share FARCALL_SOCKET_DIR)".into())
+            } else {
+                Error::os(OP, format!("reach the {name}"), e)
+            }
+        })?;
+        require_same_user(socket.as_fd(), &name)?;
+        let pidfd = peer_pidfd(socket.as_fd())?;
+        let mut asks = Asks { socket, next_id: 0, outstanding: Vec::new() };
+        let hello = RequestBody::Hello { asymmetric: fence::asymmetric() };
+        let (body, fds) = match asks.ask(hello, HELLO_WAIT) {
+            Ok(Asked::Granted(answer)) => answer,
+            Ok(Asked::Refused(reason)) => return Err(fail(refusal::text(reason).into())),
+            Ok(Asked::NotYet) => return Err(fail("it does not answer: it is stopped or overloaded".into())),
+            Err(e) => return Err(Error::os(OP, format!("talk to the {name}"), e)),
+        };
+        let ReplyBody::Hello { asymmetric, .. } = body else {
+            return Err(fail("it answered nonsense".into()));
+        };
+        if asymmetric != fence::asymmetric() {
+            return Err(fail(refusal::text(refusal::FENCES_DIFFER).into()));
+        }
+        let table = fds.first().ok_or_else(|| fail("it sent no table of regions".into()))?;
+        let generations = Segment::map_foreign(table.as_fd(), 0, regions::MAX_REGIONS * 8, false)?;
+        Ok(Self {
+            pidfd,
+            dead: AtomicBool::new(false),
+            generations: SharedMem::new(generations),
+            asks: Mutex::new(asks),
+            regions: Mutex::default(),
+            queue_pairs: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    /// Whether the process is known to have ended.
+    #[inline]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Asks the kernel, for waits that must not outlast a death.
+    pub(crate) fn check_dead(&self) -> bool {
+        if !self.is_dead() && has_died(&self.pidfd) {
+            self.dead.store(true, Ordering::Release);
+        }
+        self.is_dead()
+    }
+
+    /// Called once when the pidfd tells of the end: every queue pair connected to it is looked at by its owner.
+    pub(crate) fn bury(&self) {
+        self.dead.store(true, Ordering::Release);
+        let queue_pairs = self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        for qp in queue_pairs.iter().filter_map(Weak::upgrade) {
+            qp.announce_locally(true);
+        }
+    }
+
+    pub(crate) fn attach(&self, qp: Weak<QpCore>) {
+        let mut queue_pairs = self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        queue_pairs.retain(|qp| qp.strong_count() > 0);
+        queue_pairs.push(qp);
+    }
+
+    /// Asks for something; waits a little in place.
+    pub(crate) fn ask(&self, body: RequestBody) -> Asked<(ReplyBody, Vec<OwnedFd>)> {
+        let mut asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        // A broken socket means that the peer is dying; its pidfd will say so.
+        asks.ask(body, GRANT_WAIT).unwrap_or(Asked::NotYet)
+    }
+
+    /// A region as seen through the peer's queue pair `qpn`.
+    pub(crate) fn region(&self, qpn: u32, id: RegionId) -> Asked<Arc<RemoteRegion>> {
+        if !regions::is_plausible(id.rkey) {
+            return Asked::Refused(refusal::UNKNOWN_KEY);
+        }
+        let known = self.regions.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        if let Some(region) = known.filter(|region| region.is_current(self)) {
+            return Asked::Granted(region);
+        }
+        match self.ask(RequestBody::MapRegion { dst_qpn: qpn, rkey: id.rkey, receive: id.receive }) {
+            Asked::Granted((body, fds)) => match map_region(id, &body, &fds) {
+                Some(region) => {
+                    let region = Arc::new(region);
+                    let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+                    regions.retain(|_, region| region.is_current(self));
+                    regions.insert(id, region.clone());
+                    Asked::Granted(region)
+                }
+                None => Asked::Refused(refusal::MALFORMED),
+            },
+            Asked::Refused(reason) => Asked::Refused(reason),
+            Asked::NotYet => Asked::NotYet,
+        }
+    }
+}
+
+fn connect(block: u32) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let address = socket_address(block).map_err(|_| Errno::NAMETOOLONG)?;
+    let deadline = Instant::now() + HELLO_WAIT;
+    loop {
+        match net::connect(&socket, &address) {
+            // The backlog is full: its owner is busy or stopped.
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            result => return result.map(|()| socket),
+        }
+    }
+}
+
+fn map_region(id: RegionId, body: &ReplyBody, fds: &[OwnedFd]) -> Option<RemoteRegion> {
+    let ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access } = *body else {
+        return None;
+    };
+    let access = Access::from_bits(access)?;
+    // What peers may only read is mapped read-only.
+    let writable = id.receive || access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+    let len = usize::try_from(len_bytes).ok()?;
+    addr.checked_add(len_bytes)?;
+    let mapping = Segment::map_foreign(fds.first()?.as_fd(), file_offset, len, writable).ok()?;
+    Some(RemoteRegion { receive: id.receive, rkey: id.rkey, access, addr, len_bytes, generation, mapping })
+}
+
+impl Asks {
+    fn ask(
+        &mut self,
+        body: RequestBody,
+        wait: Duration,
+    ) -> rustix::io::Result<Asked<(ReplyBody, Vec<OwnedFd>)>> {
+        let id = match self.outstanding.iter().find(|o| o.body == body) {
+            Some(outstanding) => outstanding.id,
+            None => {
+                self.next_id = self.next_id.wrapping_add(1);
+                let request = Request { id: self.next_id, body };
+                send_frame(self.socket.as_fd(), &request.encode(), &[])?;
+                self.outstanding.push(Outstanding { id: request.id, body, answer: None });
+                request.id
+            }
+        };
+        let deadline = Instant::now() + wait;
+        loop {
+            self.receive()?;
+            let at = self.outstanding.iter().position(|o| o.id == id && o.answer.is_some());
+            if let Some(answer) = at.and_then(|at| self.outstanding.swap_remove(at).answer) {
+                return Ok(match answer {
+                    (ReplyBody::Refused(reason), _) => Asked::Refused(reason),
+                    granted => Asked::Granted(granted),
+                });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Asked::NotYet);
+            }
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn receive(&mut self) -> rustix::io::Result<()> {
+        loop {
+            match recv_frame(self.socket.as_fd()) {
+                Ok(Some((frame, fds))) => {
+                    let Some(reply) = Reply::decode(&frame) else { continue };
+                    if let Some(outstanding) = self.outstanding.iter_mut().find(|o| o.id == reply.id) {
+                        outstanding.answer = Some((reply.body, fds));
+                    }
+                }
+                Ok(None) => return Err(Errno::CONNRESET),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

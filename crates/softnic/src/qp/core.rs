@@ -1,0 +1,364 @@
+//! What a queue pair's owner, its completion queues' owners and the service thread share.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use farcall_verbs::{
+    Access, AsyncEvent, AsyncEventKind, QpCap, QpState, Result, SendFlags, Sge, Wc, WcStatus, WrOpcode,
+};
+
+use super::receive::{RecvQueue, RecvSide};
+use super::send::{SendSide, completion_opcode};
+use super::{Accept, Doorbells};
+use crate::biased::Biased;
+use crate::cq::CqCore;
+use crate::fence;
+use crate::handoff::Handoff;
+use crate::hazard;
+use crate::peer::Peer;
+use crate::process::Process;
+use crate::rendezvous::ReplyBody;
+use crate::ring::{ACCEPT, Consumer, Layout};
+use crate::shared::{Segment, SharedMem};
+use crate::wc_ring::WcRing;
+
+/// How long revocation waits for an access under way; longer only if the peer is stopped inside one.
+const HAZARD_WAIT: Duration = Duration::from_millis(100);
+
+/// A completion queue and our bit there.
+pub(super) struct Place {
+    pub(super) cq: Arc<CqCore>,
+    pub(super) bit: u32,
+}
+
+/// The inbound segment as long as it may still be granted.
+pub(super) struct Inbound {
+    segment: Segment,
+    mem: SharedMem,
+    granted_to: Option<(u64, u32)>,
+    /// Set when connected.
+    peer: Option<(Arc<Peer>, Arc<Doorbells>)>,
+}
+
+pub(crate) struct QpCore {
+    pub(super) process: Arc<Process>,
+    qpn: u32,
+    pd: u32,
+    cap: QpCap,
+    pub(super) layout: Layout,
+    signal_all: bool,
+    state: AtomicU32,
+    dest_qpn: AtomicU32,
+    pub(super) send_place: Place,
+    pub(super) recv_place: Place,
+    completions: WcRing,
+    pub(super) send: Handoff<SendSide>,
+    recv: Biased<RecvSide>,
+    pub(super) inbound: Mutex<Inbound>,
+    this: Weak<QpCore>,
+}
+
+/// What a queue pair is made of.
+pub(super) struct Parts {
+    pub(super) process: Arc<Process>,
+    pub(super) pd: u32,
+    pub(super) cap: QpCap,
+    pub(super) signal_all: bool,
+    pub(super) send_place: Place,
+    pub(super) recv_place: Place,
+}
+
+impl Inbound {
+    pub(super) fn create(layout: &Layout) -> Result<Self> {
+        let segment = Segment::create("farcall-qp", layout.len_bytes())?;
+        let mem = segment.memory();
+        layout.write_header(&mem);
+        Ok(Self { segment, mem, granted_to: None, peer: None })
+    }
+}
+
+impl QpCore {
+    pub(super) fn new(qpn: u32, parts: Parts) -> Result<(Arc<Self>, Arc<RecvQueue>, SharedMem)> {
+        let layout = Layout::new(parts.cap.max_recv_wr, parts.cap.max_recv_sge);
+        let inbound = Inbound::create(&layout)?;
+        let mem = inbound.mem.clone();
+        let queue = Arc::new(RecvQueue::new(&layout));
+        let recv = RecvSide::new(Consumer::new(inbound.mem.clone(), &layout), queue.clone());
+        let core = Arc::new_cyclic(|this| Self {
+            process: parts.process,
+            qpn,
+            pd: parts.pd,
+            cap: parts.cap,
+            layout,
+            signal_all: parts.signal_all,
+            state: AtomicU32::new(QpState::Reset as u32),
+            dest_qpn: AtomicU32::new(0),
+            send_place: parts.send_place,
+            recv_place: parts.recv_place,
+            completions: WcRing::new(parts.cap.max_send_wr as usize),
+            send: Handoff::new(SendSide::new()),
+            recv: Biased::new(recv),
+            inbound: Mutex::new(inbound),
+            this: this.clone(),
+        });
+        Ok((core, queue, mem))
+    }
+
+    pub(crate) fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    pub(crate) fn pd(&self) -> u32 {
+        self.pd
+    }
+
+    pub(crate) fn cap(&self) -> &QpCap {
+        &self.cap
+    }
+
+    pub(crate) fn dest_qpn(&self) -> u32 {
+        self.dest_qpn.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_dest_qpn(&self, qpn: u32) {
+        self.dest_qpn.store(qpn, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> QpState {
+        match self.state.load(Ordering::Acquire) {
+            0 => QpState::Reset,
+            1 => QpState::Init,
+            2 => QpState::Rtr,
+            3 => QpState::Rts,
+            4 => QpState::Sqd,
+            5 => QpState::Sqe,
+            _ => QpState::Err,
+        }
+    }
+
+    pub(super) fn set_state(&self, state: QpState) {
+        self.state.store(state as u32, Ordering::Release);
+    }
+
+    pub(super) fn lock_inbound(&self) -> std::sync::MutexGuard<'_, Inbound> {
+        self.inbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // --- Completions -------------------------------------------------------------------------------------------------
+
+    /// Delivers completions; called by the owner of a completion queue.
+    #[inline]
+    pub(crate) fn poll(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
+        if self.send.is_open()
+            && let Some(mut send) = self.send.visitor()
+        {
+            send.resume(self);
+        }
+        let mut taken = 0;
+        if sends {
+            // SAFETY: completions are taken by the owner of the one send completion queue only.
+            while taken < wc.len()
+                && let Some(completion) = unsafe { self.completions.pop() }
+            {
+                wc[taken] = completion;
+                taken += 1;
+            }
+        }
+        if receives && taken < wc.len() {
+            // SAFETY: the owner of the one receive completion queue is the resident.
+            taken += unsafe { self.recv.resident(|recv| recv.poll(self, &mut wc[taken..])) }.unwrap_or(0);
+        }
+        taken
+    }
+
+    /// Whether a poll may find something.
+    pub(crate) fn has_something(&self) -> bool {
+        // SAFETY: as in `poll`.
+        let receives = unsafe { self.recv.resident(|recv| recv.has_something(self)) };
+        self.send.is_open() || !self.completions.is_empty() || receives.unwrap_or(true)
+    }
+
+    /// Send completions not yet polled.
+    pub(super) fn unpolled(&self) -> usize {
+        self.completions.len()
+    }
+
+    /// Ends a send request; a success makes a completion only if it is signalled.
+    #[inline]
+    pub(super) fn complete_send(&self, wr_id: u64, opcode: WrOpcode, flags: SendFlags, status: WcStatus) {
+        if status.is_success() && !self.signal_all && !flags.contains(SendFlags::SIGNALED) {
+            return;
+        }
+        let completion = Wc::ended(wr_id, self.qpn, completion_opcode(opcode), status);
+        // SAFETY: called only from inside the send side, by one thread; posting keeps a place for every request.
+        unsafe { self.completions.push(completion) };
+        self.send_place.cq.announce(self.send_place.bit, !status.is_success());
+    }
+
+    /// Makes the owners of both completion queues look here.
+    pub(crate) fn announce_locally(&self, solicited: bool) {
+        self.send_place.cq.announce(self.send_place.bit, solicited);
+        self.recv_place.cq.announce(self.recv_place.bit, solicited);
+    }
+
+    // --- Waiting requests --------------------------------------------------------------------------------------------
+
+    /// Lets the service thread wake our owner from time to time.
+    pub(super) fn retry_later(&self) {
+        self.process.service.retry(self.this.clone());
+    }
+
+    /// Whether requests still wait.
+    pub(crate) fn keeps_waiting(&self) -> bool {
+        self.send.is_open()
+    }
+
+    /// Whether local elements are allowed.
+    #[inline]
+    pub(super) fn allows(&self, sges: &[Sge], need: Access) -> bool {
+        sges.iter().all(|sge| {
+            sge.length == 0 || self.process.regions.allows(sge.lkey, self.pd, sge.addr, sge.length, need)
+        })
+    }
+
+    /// After posting receives: wakes a peer that waits for one.
+    #[cold]
+    pub(super) fn give_credit(&self) {
+        let inbound = self.lock_inbound();
+        if let Some((_, doorbells)) = &inbound.peer {
+            doorbells.give_credit(&inbound.mem);
+        }
+    }
+
+    /// Refuses a request posted in the error state.
+    #[cold]
+    pub(super) fn flush_send(&self, wr_id: u64, opcode: WrOpcode) {
+        self.complete_send(wr_id, opcode, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
+    }
+
+    // --- Errors ------------------------------------------------------------------------------------------------------
+
+    /// Goes to the error state: nothing of the peer is executed any more, what is posted is flushed by later polls.
+    #[cold]
+    pub(crate) fn enter_error(&self) {
+        if self.state.swap(QpState::Err as u32, Ordering::AcqRel) != QpState::Err as u32 {
+            self.close();
+            self.announce_locally(true);
+        }
+    }
+
+    /// Revokes what the peer was granted through this pair.
+    pub(super) fn close(&self) {
+        self.lock_inbound().mem.store(ACCEPT, 0, Ordering::Release);
+        fence::heavy();
+    }
+
+    pub(super) fn open(&self, accept: Accept) {
+        self.lock_inbound().mem.store(ACCEPT, accept.word(), Ordering::Release);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        Accept::from_word(self.lock_inbound().mem.load(ACCEPT, Ordering::Relaxed)).is_open()
+    }
+
+    pub(crate) fn raise(&self, kind: AsyncEventKind) {
+        self.process.raise(AsyncEvent { kind, element: self.qpn });
+    }
+
+    /// Whether no access of the peer that `concerns` selects by its hazard is under way.
+    fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
+        let inbound = self.lock_inbound();
+        !concerns(hazard::current(&inbound.mem))
+            || inbound.peer.as_ref().is_some_and(|(peer, _)| peer.check_dead())
+    }
+
+    /// Waits until `is_clear`, but not for a stopped peer; returns whether it is.
+    fn wait_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
+        let deadline = Instant::now() + HAZARD_WAIT;
+        while !self.is_clear(&concerns) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// After `close`: whether no access of the peer is left.
+    pub(crate) fn is_quiesced(&self) -> bool {
+        self.is_clear(|hazard| hazard != 0)
+    }
+
+    pub(super) fn wait_quiesced(&self) -> bool {
+        self.wait_clear(|hazard| hazard != 0)
+    }
+
+    /// After the region was revoked: waits for the peer to leave it.
+    pub(crate) fn wait_out_of_region(&self, rkey: u32) -> bool {
+        self.wait_clear(|hazard| hazard == hazard::of_region(rkey) || hazard == hazard::RECEIVES)
+    }
+
+    // --- Connecting --------------------------------------------------------------------------------------------------
+
+    /// Grants the way in to a peer's queue pair, once: a ring has one producer.
+    pub(crate) fn grant_inbound<R>(
+        &self,
+        instance: u64,
+        src_qpn: u32,
+        send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
+    ) -> Option<R> {
+        let mut inbound = self.lock_inbound();
+        let asker = (instance, src_qpn);
+        let expected = matches!(self.state(), QpState::Reset | QpState::Init) || self.dest_qpn() == src_qpn;
+        if !expected || inbound.granted_to.is_some_and(|granted| granted != asker) {
+            return None;
+        }
+        inbound.granted_to = Some(asker);
+        let (recv, send_cq) = (&self.recv_place, &self.send_place);
+        let mut fds = vec![inbound.segment.fd(), recv.cq.segment_fd(), send_cq.cq.segment_fd()];
+        let wakers = (recv.cq.waker_fd(), send_cq.cq.waker_fd());
+        fds.extend(wakers.0);
+        fds.extend(wakers.1);
+        let body = ReplyBody::Connect {
+            pd: self.pd,
+            recv_bit: recv.bit,
+            send_bit: send_cq.bit,
+            recv_event: wakers.0.is_some(),
+            send_event: wakers.1.is_some(),
+        };
+        Some(send(body, &fds))
+    }
+
+    /// Tells the receive side and the revocation whose life they depend on.
+    pub(super) fn connected(&self, peer: &Arc<Peer>, doorbells: &Arc<Doorbells>) {
+        self.lock_inbound().peer = Some((peer.clone(), doorbells.clone()));
+        // SAFETY: visits come from the owner of the queue pair, or from a visitor of its send side under that lock.
+        unsafe { self.recv.visit(|recv| recv.connected(peer.clone(), doorbells.clone())) };
+        peer.attach(self.this.clone());
+    }
+
+    /// Begins a new life: new inbound segment, new queues. The peer's mapping of the old segment leads nowhere.
+    pub(super) fn renew(&self) -> Result<(Arc<RecvQueue>, SharedMem)> {
+        let fresh = Inbound::create(&self.layout)?;
+        let queue = Arc::new(RecvQueue::new(&self.layout));
+        let consumer = Consumer::new(fresh.mem.clone(), &self.layout);
+        // SAFETY: called by the owner of the queue pair.
+        unsafe { self.recv.visit(|recv| *recv = RecvSide::new(consumer, queue.clone())) };
+        let mem = fresh.mem.clone();
+        *self.lock_inbound() = fresh;
+        Ok((queue, mem))
+    }
+
+    /// Leaves the completion queues. Afterwards no poll is inside our receives.
+    pub(super) fn detach(&self) {
+        self.send_place.cq.detach(self.send_place.bit);
+        if !Arc::ptr_eq(&self.send_place.cq, &self.recv_place.cq) {
+            self.recv_place.cq.detach(self.recv_place.bit);
+        }
+        // SAFETY: called by the owner of the queue pair; an empty visit waits for the resident.
+        unsafe { self.recv.visit(|_| ()) };
+    }
+}

@@ -1,0 +1,286 @@
+//! The owner's handle of a queue pair.
+
+use std::sync::Arc;
+
+use farcall_verbs::{
+    Access, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvWr, Result,
+    RnrTimer, SendFlags, SendWr, WrOpcode,
+};
+
+use super::core::{Parts, Place};
+use super::receive::RecvQueue;
+use super::{MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, MAX_SGE, MAX_WR, QpCore};
+use crate::cq::Cq;
+use crate::fence;
+use crate::mr::Mr;
+use crate::process::Process;
+use crate::ring::{RQ_POSTED, WANT};
+use crate::shared::SharedMem;
+use crate::sync::atomic::Ordering::{Relaxed, Release};
+
+pub(crate) struct Qp {
+    pub(super) core: Arc<QpCore>,
+    pub(super) recv_queue: Arc<RecvQueue>,
+    pub(super) inbound: SharedMem,
+    pub(super) access: Access,
+    pub(super) rnr_timer: RnrTimer,
+}
+
+impl Qp {
+    pub(crate) fn create(process: &Arc<Process>, pd: u32, attr: &QpInitAttr<'_>) -> Result<Self> {
+        const OP: &str = "create_qp";
+        if attr.qp_type != QpType::Rc {
+            let what = format!("transport {:?}; use RC", attr.qp_type);
+            return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+        }
+        if attr.srq.is_some() {
+            let what = "shared receive queues; give the queue pair its own".into();
+            return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+        }
+        let cap = checked_cap(&attr.cap)?;
+        let queue = |cq: &dyn farcall_verbs::RawCq| {
+            let cq = cq.as_any().downcast_ref::<Cq>();
+            cq.map(|cq| cq.core().clone())
+                .ok_or_else(|| Error::invalid(OP, "a completion queue of another provider"))
+        };
+        let (send_cq, recv_cq) = (queue(attr.send_cq)?, queue(attr.recv_cq)?);
+        let one_cq = Arc::ptr_eq(&send_cq, &recv_cq);
+        let mut receives = None;
+        let core = process.register_qp(|qpn| {
+            let send_bit = send_cq.reserve_bit()?;
+            let recv_bit = if one_cq { send_bit } else { recv_cq.reserve_bit()? };
+            let (core, queue, inbound) = QpCore::new(
+                qpn,
+                Parts {
+                    process: process.clone(),
+                    pd,
+                    cap,
+                    signal_all: attr.sq_sig_all,
+                    send_place: Place { cq: send_cq.clone(), bit: send_bit },
+                    recv_place: Place { cq: recv_cq.clone(), bit: recv_bit },
+                },
+            )?;
+            send_cq.attach(send_bit, &core, true, one_cq);
+            if !one_cq {
+                recv_cq.attach(recv_bit, &core, false, true);
+            }
+            receives = Some((queue, inbound));
+            Ok(core)
+        })?;
+        let (recv_queue, inbound) = receives.expect("made together with the core");
+        Ok(Self { core, recv_queue, inbound, access: Access::empty(), rnr_timer: RnrTimer(12) })
+    }
+
+    fn check_send(&self, wr: &SendWr<'_>, queued: usize) -> Result<u64> {
+        const OP: &str = "post_send";
+        let cap = self.core.cap();
+        if queued >= cap.max_send_wr as usize {
+            return Err(Error::Exhausted {
+                operation: OP,
+                what: "places in the send queue",
+                limit: cap.max_send_wr.into(),
+                remedy: "poll the completion queue, or create the queue pair with a larger max_send_wr",
+            });
+        }
+        let supported = matches!(
+            wr.opcode,
+            WrOpcode::WRITE
+                | WrOpcode::WRITE_WITH_IMM
+                | WrOpcode::SEND
+                | WrOpcode::SEND_WITH_IMM
+                | WrOpcode::READ
+        );
+        if !supported {
+            let what = format!("opcode {}", wr.opcode.0);
+            return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+        }
+        let (sges, len_bytes) = (wr.sges(), wr.len_bytes());
+        if sges.len() > cap.max_send_sge as usize {
+            return Err(Error::invalid(
+                OP,
+                format!("{} elements; max_send_sge is {}", sges.len(), cap.max_send_sge),
+            ));
+        }
+        if len_bytes > MAX_MESSAGE_BYTES {
+            return Err(Error::invalid(
+                OP,
+                format!("{len_bytes} bytes; a message has at most {MAX_MESSAGE_BYTES}"),
+            ));
+        }
+        if wr.send_flags.contains(SendFlags::INLINE) {
+            if wr.opcode == WrOpcode::READ {
+                return Err(Error::invalid(OP, "a READ cannot be inline"));
+            }
+            if len_bytes > cap.max_inline_data.into() {
+                let what = format!("{len_bytes} inline bytes; max_inline_data is {}", cap.max_inline_data);
+                return Err(Error::invalid(OP, what));
+            }
+        }
+        Ok(len_bytes)
+    }
+
+    fn check_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        const OP: &str = "post_recv";
+        let cap = self.core.cap();
+        if self.recv_queue.is_full() {
+            return Err(Error::Exhausted {
+                operation: OP,
+                what: "places in the receive queue",
+                limit: cap.max_recv_wr.into(),
+                remedy: "poll the completion queue, or create the queue pair with a larger max_recv_wr",
+            });
+        }
+        if wr.sges().len() > cap.max_recv_sge as usize {
+            let what = format!("{} elements; max_recv_sge is {}", wr.sges().len(), cap.max_recv_sge);
+            return Err(Error::invalid(OP, what));
+        }
+        if !self.core.allows(wr.sges(), Access::LOCAL_WRITE) {
+            return Err(Error::invalid(
+                OP,
+                "an element's lkey, bounds or LOCAL_WRITE permission do not allow it",
+            ));
+        }
+        Ok(())
+    }
+
+    fn require(&self, allowed: bool, operation: &'static str, remedy: &'static str) -> Result<(), PostError> {
+        if allowed {
+            return Ok(());
+        }
+        let (object, state) = (format!("queue pair {:#x}", self.core.qpn()), self.core.state().to_string());
+        Err(PostError { posted: 0, source: Error::InvalidState { operation, object, state, remedy } })
+    }
+
+    /// Publishes a receive's scatter list for direct placement.
+    fn advertise(&self, inbound: &SharedMem, wr: &RecvWr<'_>) {
+        let (layout, seq) = (&self.core.layout, self.recv_queue.next_seq());
+        let mut sges = wr.sges().iter();
+        for i in 0..layout.recv_sge {
+            let sge = sges.next().copied().unwrap_or_default();
+            let at = layout.advert_at(seq, i);
+            inbound.store(at, sge.addr, Relaxed);
+            inbound.store(at + 8, u64::from(sge.length) | u64::from(sge.lkey) << 32, Relaxed);
+        }
+    }
+}
+
+fn checked_cap(cap: &QpCap) -> Result<QpCap> {
+    const OP: &str = "create_qp";
+    let within = |value: u32, limit: u32, name: &str| {
+        if value <= limit {
+            Ok(())
+        } else {
+            Err(Error::invalid(OP, format!("{name} {value}; the device has {limit}")))
+        }
+    };
+    within(cap.max_send_wr, MAX_WR, "max_send_wr")?;
+    within(cap.max_recv_wr, MAX_WR, "max_recv_wr")?;
+    within(cap.max_send_sge, MAX_SGE as u32, "max_send_sge")?;
+    within(cap.max_recv_sge, MAX_SGE as u32, "max_recv_sge")?;
+    within(cap.max_inline_data, MAX_INLINE_BYTES, "max_inline_data")?;
+    Ok(QpCap {
+        max_send_wr: cap.max_send_wr.max(1).next_power_of_two(),
+        max_recv_wr: cap.max_recv_wr.max(1).next_power_of_two(),
+        max_send_sge: cap.max_send_sge.max(1),
+        max_recv_sge: cap.max_recv_sge.max(1),
+        max_inline_data: MAX_INLINE_BYTES,
+    })
+}
+
+impl RawQp for Qp {
+    fn qp_num(&self) -> u32 {
+        self.core.qpn()
+    }
+
+    fn qp_type(&self) -> QpType {
+        QpType::Rc
+    }
+
+    fn state(&self) -> QpState {
+        self.core.state()
+    }
+
+    fn cap(&self) -> QpCap {
+        *self.core.cap()
+    }
+
+    fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        self.modify_to(attr)
+    }
+
+    #[inline]
+    unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let core = &*self.core;
+        let state = core.state();
+        self.require(state.accepts_sends(), "post_send", "bring the queue pair to RTS first")?;
+        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        let mut send = unsafe { core.send.owner() };
+        if send.waiting() > 0 {
+            send.resume(core);
+        }
+        let mut result = Ok(());
+        for (posted, wr) in wrs.iter().enumerate() {
+            match self.check_send(wr, core.unpolled() + send.waiting()) {
+                // SAFETY: the caller's promise.
+                Ok(len_bytes) if core.state() == QpState::Rts => unsafe { send.post(core, wr, len_bytes) },
+                Ok(_) => core.flush_send(wr.wr_id, wr.opcode),
+                Err(source) => {
+                    result = Err(PostError { posted, source });
+                    break;
+                }
+            }
+        }
+        send.ring();
+        result
+    }
+
+    unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.require(
+            self.core.state().accepts_receives(),
+            "post_recv",
+            "bring the queue pair to INIT first",
+        )?;
+        let mut result = Ok(());
+        for (posted, wr) in wrs.iter().enumerate() {
+            if let Err(source) = self.check_recv(wr) {
+                result = Err(PostError { posted, source });
+                break;
+            }
+            self.advertise(&self.inbound, wr);
+            // SAFETY: `&mut self`; checked that it is not full and the list not too long.
+            unsafe { self.recv_queue.push(wr.wr_id, wr.sges()) };
+        }
+        self.inbound.store(RQ_POSTED, self.recv_queue.next_seq(), Release);
+        fence::light();
+        if self.inbound.load(WANT, Relaxed) != 0 {
+            self.core.give_credit();
+        }
+        if self.core.state() == QpState::Err {
+            self.core.announce_locally(true);
+        }
+        result
+    }
+
+    fn places_in_order(&self, mr: &dyn RawMr) -> bool {
+        mr.as_any().is::<Mr>()
+    }
+
+    fn is_quiesced(&self) -> bool {
+        !self.core.is_open() && self.core.is_quiesced()
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.core.set_state(QpState::Reset);
+        self.core.close();
+        if !self.core.wait_quiesced() {
+            tracing::warn!(
+                "queue pair {:#x} destroyed while its peer is stopped inside an access",
+                self.core.qpn()
+            );
+        }
+        self.core.detach();
+        self.core.process.unregister_qp(self.core.qpn());
+    }
+}

@@ -1,0 +1,24 @@
+//! Queue pairs: a send side that executes, a receive side that matches, and the state between them.
+
+mod accept;
+mod core;
+mod handle;
+mod modify;
+mod receive;
+mod remote;
+mod send;
+mod transfer;
+
+pub(crate) use self::core::QpCore;
+pub(crate) use accept::Accept;
+pub(crate) use handle::Qp;
+pub(crate) use remote::Doorbells;
+
+/// Scatter/gather elements in one request.
+pub(crate) const MAX_SGE: usize = 16;
+/// Requests in one queue.
+pub(crate) const MAX_WR: u32 = 16_384;
+/// Bytes of inline data.
+pub(crate) const MAX_INLINE_BYTES: u32 = 1024;
+/// Bytes in one message (IBA: 2^31).
+pub(crate) const MAX_MESSAGE_BYTES: u64 = 1 << 31;

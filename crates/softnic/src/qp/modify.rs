@@ -1,0 +1,129 @@
+//! `modify_qp`: the state machine with its required attributes (IBA table 91, RC rows).
+
+use std::time::Duration;
+
+use farcall_verbs::{Error, QpAttr, QpState, Result, RnrTimer};
+
+use super::handle::Qp;
+use super::remote::{Remote, refused};
+use super::send::SendSide;
+use super::{Accept, QpCore};
+use crate::peer::Asked;
+
+const OP: &str = "modify_qp";
+
+fn required<T>(value: Option<T>, name: &'static str, to: QpState) -> Result<T> {
+    value.ok_or_else(|| Error::invalid(OP, format!("the transition to {to} needs {name}")))
+}
+
+impl QpCore {
+    /// Reaches the peer; false if it has not answered yet.
+    pub(super) fn connect(&self, send: &mut SendSide) -> Result<bool> {
+        match Remote::connect(&self.process, self, send.dest_qpn)? {
+            Asked::Granted(remote) => {
+                self.connected(&remote.peer, &remote.doorbells);
+                send.remote = Some(remote);
+                Ok(true)
+            }
+            Asked::NotYet => Ok(false),
+            Asked::Refused(reason) => Err(refused(send.dest_qpn, reason)),
+        }
+    }
+}
+
+impl Qp {
+    pub(super) fn modify_to(&mut self, attr: &QpAttr) -> Result<()> {
+        let (from, to) = (self.core.state(), attr.state.unwrap_or_else(|| self.core.state()));
+        if !from.may_become(to) {
+            return Err(Error::InvalidState {
+                operation: OP,
+                object: format!("queue pair {:#x}", self.core.qpn()),
+                state: from.to_string(),
+                remedy: "follow RESET → INIT → RTR → RTS; RESET and ERR are always allowed",
+            });
+        }
+        match to {
+            QpState::Reset => self.to_reset()?,
+            QpState::Init => self.to_init(attr)?,
+            QpState::Rtr => self.to_rtr(attr)?,
+            QpState::Rts => self.to_rts(attr, from)?,
+            QpState::Err => self.core.enter_error(),
+            QpState::Sqd | QpState::Sqe => {
+                let what =
+                    format!("state {to}: sends are executed as they are posted, there is nothing to drain");
+                return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+            }
+        }
+        if to != QpState::Err {
+            self.core.set_state(to);
+        }
+        if to == QpState::Rtr {
+            self.core.open(Accept::new(self.core.dest_qpn(), self.access));
+        }
+        Ok(())
+    }
+
+    fn to_reset(&mut self) -> Result<()> {
+        self.core.set_state(QpState::Reset);
+        self.core.close();
+        self.core.wait_quiesced();
+        (self.recv_queue, self.inbound) = self.core.renew()?;
+        // SAFETY: we are the owner of the queue pair.
+        let mut send = unsafe { self.core.send.owner() };
+        send.flush(&self.core);
+        *send = SendSide::new();
+        Ok(())
+    }
+
+    fn to_init(&mut self, attr: &QpAttr) -> Result<()> {
+        let port = required(attr.port_num, "port_num", QpState::Init)?;
+        if port != 1 {
+            return Err(Error::invalid(OP, format!("port {port}: this device has port 1 only")));
+        }
+        self.access = required(attr.access, "access", QpState::Init)?;
+        Ok(())
+    }
+
+    fn to_rtr(&mut self, attr: &QpAttr) -> Result<()> {
+        let dest_qpn = required(attr.dest_qp_num, "dest_qp_num", QpState::Rtr)?;
+        let path = required(attr.ah, "ah (the path to the peer)", QpState::Rtr)?;
+        required(attr.path_mtu, "path_mtu", QpState::Rtr)?;
+        required(attr.rq_psn, "rq_psn", QpState::Rtr)?;
+        self.rnr_timer = attr.min_rnr_timer.unwrap_or(RnrTimer(12));
+        if path.dgid != self.core.process.gid() {
+            let what = format!(
+                "GID {} is not of this host and network namespace ({}): the same-host device cannot reach it \
+                 (containers: share a directory through FARCALL_SOCKET_DIR)",
+                path.dgid,
+                self.core.process.gid()
+            );
+            return Err(Error::invalid(OP, what));
+        }
+        if dest_qpn >> 24 != 0 {
+            return Err(Error::invalid(OP, format!("queue pair number {dest_qpn:#x} has more than 24 bits")));
+        }
+        self.core.set_dest_qpn(dest_qpn);
+        // SAFETY: we are the owner of the queue pair.
+        let mut send = unsafe { self.core.send.owner() };
+        send.dest_qpn = dest_qpn;
+        // A peer that does not answer at once is asked again by the first request.
+        self.core.connect(&mut send).map(drop)
+    }
+
+    fn to_rts(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
+        if from == QpState::Rtr {
+            required(attr.sq_psn, "sq_psn", QpState::Rts)?;
+        }
+        // SAFETY: we are the owner of the queue pair.
+        let mut send = unsafe { self.core.send.owner() };
+        if let (Some(timeout), Some(retries)) = (attr.timeout, attr.retry_cnt) {
+            let one = Duration::from_nanos(4_096 << u32::from(timeout & 31));
+            send.timers.transport = (timeout != 0).then(|| one * (u32::from(retries & 7) + 1));
+        }
+        if let Some(retries) = attr.rnr_retry {
+            let one = self.rnr_timer.duration();
+            send.timers.rnr = (retries & 7 != 7).then(|| one * (u32::from(retries & 7) + 1));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! The receive side of a queue pair: posted receives, and the records of the peer that meet them.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use farcall_verbs::{AsyncEventKind, QpState, Sge, Wc, WcFlags, WcOpcode, WcStatus};
+
+use super::transfer::scatter_from_ring;
+use super::{Doorbells, QpCore};
+use crate::hazard;
+use crate::peer::Peer;
+use crate::ring::{self, Consumer, Garbage, Kind, Layout, Record};
+
+/// Posted receives: a private ring from the thread that posts to the thread that polls.
+pub(super) struct RecvQueue {
+    depth: u64,
+    sges_per_wr: usize,
+    wr_ids: Box<[AtomicU64]>,
+    counts: Box<[AtomicU32]>,
+    sges: Box<[UnsafeCell<Sge>]>,
+    head: AtomicU64,
+    tail: AtomicU64,
+}
+
+// SAFETY: as `WcRing`: what lies between head and tail is the consumer's, the rest the producer's.
+unsafe impl Sync for RecvQueue {}
+// SAFETY: `Sge` is plain data.
+unsafe impl Send for RecvQueue {}
+
+impl RecvQueue {
+    pub(super) fn new(layout: &Layout) -> Self {
+        let (depth, sges_per_wr) = (layout.rq_depth as usize, layout.recv_sge as usize);
+        Self {
+            depth: layout.rq_depth,
+            sges_per_wr,
+            wr_ids: (0..depth).map(|_| AtomicU64::new(0)).collect(),
+            counts: (0..depth).map(|_| AtomicU32::new(0)).collect(),
+            sges: (0..depth * sges_per_wr).map(|_| UnsafeCell::new(Sge::default())).collect(),
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+        }
+    }
+
+    fn slot(&self, seq: u64) -> usize {
+        (seq & (self.depth - 1)) as usize
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.tail.load(Relaxed) - self.head.load(Acquire) >= self.depth
+    }
+
+    /// Sequence number of the next receive to be posted.
+    pub(super) fn next_seq(&self) -> u64 {
+        self.tail.load(Relaxed)
+    }
+
+    /// Adds a receive.
+    ///
+    /// # Safety
+    /// One thread at a time, only if not full, with at most `sges_per_wr` elements.
+    pub(super) unsafe fn push(&self, wr_id: u64, sges: &[Sge]) {
+        let tail = self.tail.load(Relaxed);
+        let slot = self.slot(tail);
+        self.wr_ids[slot].store(wr_id, Relaxed);
+        self.counts[slot].store(sges.len() as u32, Relaxed);
+        for (cell, sge) in self.sges[slot * self.sges_per_wr..].iter().zip(sges) {
+            // SAFETY: the slot is the producer's until `tail` moves.
+            unsafe { *cell.get() = *sge };
+        }
+        self.tail.store(tail + 1, Release);
+    }
+
+    /// The oldest receive, given to `work` and then removed.
+    ///
+    /// # Safety
+    /// One thread at a time.
+    #[inline]
+    unsafe fn pop<R>(&self, work: impl FnOnce(u64, &[Sge]) -> R) -> Option<R> {
+        let head = self.head.load(Relaxed);
+        if self.tail.load(Acquire) == head {
+            return None;
+        }
+        let slot = self.slot(head);
+        let first = self.sges[slot * self.sges_per_wr].get();
+        let count = self.counts[slot].load(Relaxed) as usize;
+        // SAFETY: the slot is the consumer's until `head` moves; its elements are contiguous; `UnsafeCell<Sge>` has the
+        // layout of `Sge`.
+        let sges = unsafe { std::slice::from_raw_parts(first, count) };
+        let result = work(self.wr_ids[slot].load(Relaxed), sges);
+        self.head.store(head + 1, Release);
+        Some(result)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tail.load(Acquire) == self.head.load(Relaxed)
+    }
+}
+
+/// What the thread that polls the receive completion queue works on.
+pub(super) struct RecvSide {
+    consumer: Consumer,
+    queue: Arc<RecvQueue>,
+    /// A record could not be met or believed: what follows it is not looked at.
+    broken: bool,
+    /// Set when connected: whose death ends the wait for hazards, and where to give credits.
+    peer: Option<(Arc<Peer>, Arc<Doorbells>)>,
+}
+
+impl RecvSide {
+    pub(super) fn new(consumer: Consumer, queue: Arc<RecvQueue>) -> Self {
+        Self { consumer, queue, broken: false, peer: None }
+    }
+
+    pub(super) fn connected(&mut self, peer: Arc<Peer>, doorbells: Arc<Doorbells>) {
+        self.peer = Some((peer, doorbells));
+    }
+
+    /// Whether a poll would find something.
+    pub(super) fn has_something(&self, core: &QpCore) -> bool {
+        (self.consumer.has_record() && !self.broken)
+            || (core.state() == QpState::Err && !self.queue.is_empty())
+    }
+
+    /// Delivers what has come.
+    #[inline]
+    pub(super) fn poll(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
+        let mut taken = 0;
+        if self.consumer.has_record() && !self.broken {
+            taken = self.deliver(core, wc);
+        }
+        if core.state() == QpState::Err && taken < wc.len() {
+            taken += self.flush(core, &mut wc[taken..]);
+        }
+        taken
+    }
+
+    fn deliver(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
+        let mut taken = 0;
+        while taken < wc.len() && !self.broken {
+            match self.consumer.peek() {
+                Ok(None) => break,
+                Ok(Some(record)) if record.kind == Kind::AccessNak => {
+                    self.break_off(core, AsyncEventKind::QpAccessErr);
+                }
+                Ok(Some(record)) => match self.complete(core, &record) {
+                    Ok(completion) => {
+                        self.consumer.advance(&record);
+                        wc[taken] = completion;
+                        taken += 1;
+                        if !completion.status.is_success() {
+                            self.broken = true;
+                            core.enter_error();
+                        }
+                    }
+                    Err(Garbage) => self.break_off(core, AsyncEventKind::QpReqErr),
+                },
+                Err(Garbage) => self.break_off(core, AsyncEventKind::QpReqErr),
+            }
+        }
+        if self.consumer.publish_head() {
+            self.give_credit();
+        }
+        taken
+    }
+
+    /// Matches a record with the oldest receive.
+    #[inline]
+    fn complete(&self, core: &QpCore, record: &Record) -> Result<Wc, Garbage> {
+        let consumer = &self.consumer;
+        // SAFETY: the receive side is worked by one thread at a time (`Biased`).
+        let completion = unsafe {
+            self.queue.pop(|wr_id, sges| {
+                let fits = match record.kind {
+                    // SAFETY: the receive's memory is the poster's promise until this completion is polled; its keys
+                    // were checked when it was posted.
+                    Kind::Send => scatter_from_ring(consumer.memory(), record, sges),
+                    Kind::SendPlaced => {
+                        u64::from(record.len_bytes) <= sges.iter().map(|sge| u64::from(sge.length)).sum()
+                    }
+                    Kind::TooLong => false,
+                    _ => true,
+                };
+                let status = if fits { WcStatus::SUCCESS } else { WcStatus::LOC_LEN_ERR };
+                Wc::ended(wr_id, core.qpn(), WcOpcode::RECV, status)
+            })
+        };
+        let mut completion = completion.ok_or(Garbage)?;
+        completion.byte_len = record.len_bytes;
+        completion.src_qp = core.dest_qpn();
+        if record.kind == Kind::WriteImm {
+            completion.opcode = WcOpcode::RECV_RDMA_WITH_IMM;
+        }
+        if record.flags & ring::WITH_IMM != 0 {
+            completion.imm_data_be = record.imm;
+            completion.wc_flags = WcFlags::WITH_IMM;
+        }
+        Ok(completion)
+    }
+
+    /// In the error state: returns posted receives, but not while the peer may still be placing into one of them.
+    #[cold]
+    fn flush(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
+        let peer_is_inside = hazard::current(self.consumer.memory()) != 0;
+        if peer_is_inside && self.peer.as_ref().is_some_and(|(peer, _)| !peer.check_dead()) {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < wc.len() {
+            // SAFETY: as in `complete`.
+            let flushed = unsafe {
+                self.queue
+                    .pop(|wr_id, _| Wc::ended(wr_id, core.qpn(), WcOpcode::RECV, WcStatus::WR_FLUSH_ERR))
+            };
+            let Some(flushed) = flushed else { break };
+            wc[taken] = flushed;
+            taken += 1;
+        }
+        taken
+    }
+
+    #[cold]
+    fn break_off(&mut self, core: &QpCore, kind: AsyncEventKind) {
+        self.broken = true;
+        core.raise(kind);
+        core.enter_error();
+    }
+
+    /// Tells a peer that waits for it that there is room again.
+    #[inline]
+    fn give_credit(&self) {
+        if let Some((_, doorbells)) = &self.peer {
+            doorbells.give_credit(self.consumer.memory());
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The way to the peer's queue pair: its inbound segment, its completion queues' readiness, the regions it granted.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use farcall_verbs::{Error, Result};
+
+use super::{Accept, QpCore};
+use crate::channel::Waker;
+use crate::fence;
+use crate::peer::{Asked, Peer, RegionId, RemoteRegion};
+use crate::process::Process;
+use crate::readiness::{LEN_BYTES, Readiness};
+use crate::rendezvous::{ReplyBody, RequestBody, refusal};
+use crate::ring::{ACCEPT, Layout, Producer, WANT};
+use crate::shared::{Segment, SharedMem};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// Regions that a queue pair finds without asking its peer object.
+const CACHED_REGIONS: usize = 4;
+
+/// A completion queue of the peer.
+struct RemoteCq {
+    readiness: Readiness,
+    bit: u32,
+    waker: Option<Waker>,
+}
+
+impl RemoteCq {
+    fn announce(&self, solicited: bool) {
+        if self.readiness.announce(self.bit, solicited)
+            && let Some(waker) = &self.waker
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// The peer's completion queues: where our messages are announced, and where it waits for credit from us.
+pub(crate) struct Doorbells {
+    recv_cq: RemoteCq,
+    send_cq: RemoteCq,
+}
+
+impl Doorbells {
+    /// Announces messages.
+    #[inline]
+    pub(super) fn announce(&self, solicited: bool) {
+        self.recv_cq.announce(solicited);
+    }
+
+    /// After we posted receives or consumed records of `inbound`, our segment: wakes the peer if it waits for that.
+    #[inline]
+    pub(super) fn give_credit(&self, inbound: &SharedMem) {
+        fence::light();
+        if inbound.load(WANT, Relaxed) != 0 {
+            self.send_cq.announce(true);
+        }
+    }
+}
+
+/// What an initiator needs of its target.
+pub(super) struct Remote {
+    pub(super) peer: Arc<Peer>,
+    pub(super) doorbells: Arc<Doorbells>,
+    pub(super) layout: Layout,
+    pub(super) producer: Producer,
+    /// Messages sent that consumed a receive.
+    pub(super) sent: u64,
+    /// Receives the target had posted when we last looked.
+    pub(super) posted_seen: u64,
+    qpn: u32,
+    pd: u32,
+    /// Our own number, which the target must expect.
+    src_qpn: u32,
+    regions: [Option<Arc<RemoteRegion>>; CACHED_REGIONS],
+    /// Which cached region is replaced next.
+    victim: usize,
+}
+
+impl Remote {
+    /// Asks the peer for the way into `dst_qpn`.
+    pub(super) fn connect(process: &Process, core: &QpCore, dst_qpn: u32) -> Result<Asked<Self>> {
+        let peer = process.peer_of(dst_qpn)?;
+        let request = RequestBody::Connect { instance: process.instance(), src_qpn: core.qpn(), dst_qpn };
+        let (body, fds) = match peer.ask(request) {
+            Asked::Granted(answer) => answer,
+            Asked::Refused(reason) => return Ok(Asked::Refused(reason)),
+            Asked::NotYet => return Ok(Asked::NotYet),
+        };
+        let remote = Self::from_grant(peer, core, dst_qpn, &body, fds).ok_or_else(|| Error::Peer {
+            operation: "connect a queue pair",
+            peer: format!("queue pair {dst_qpn:#x}"),
+            what: "it granted something that is no queue pair of this version".into(),
+        })?;
+        Ok(Asked::Granted(remote))
+    }
+
+    fn from_grant(
+        peer: Arc<Peer>,
+        core: &QpCore,
+        qpn: u32,
+        body: &ReplyBody,
+        fds: Vec<OwnedFd>,
+    ) -> Option<Self> {
+        let ReplyBody::Connect { pd, recv_bit, send_bit, recv_event, send_event } = *body else {
+            return None;
+        };
+        let mut fds = fds.into_iter();
+        let inbound = fds.next()?;
+        let size = rustix::fs::fstat(&inbound).ok()?.st_size;
+        let mem =
+            SharedMem::new(Segment::map_foreign(inbound.as_fd(), 0, usize::try_from(size).ok()?, true).ok()?);
+        let layout = Layout::read_header(&mem).ok()?;
+        let mut readiness = || {
+            let fd = fds.next()?;
+            Readiness::open(SharedMem::new(Segment::map_foreign(fd.as_fd(), 0, LEN_BYTES, true).ok()?))
+        };
+        let (recv_readiness, send_readiness) = (readiness()?, readiness()?);
+        let mut waker = |there_is: bool| {
+            if there_is { fds.next().map(|fd| Some(Waker::foreign(fd))) } else { Some(None) }
+        };
+        let in_range = |bit: u32| ((bit as usize) < crate::readiness::MAX_BITS).then_some(bit);
+        let recv_cq =
+            RemoteCq { readiness: recv_readiness, bit: in_range(recv_bit)?, waker: waker(recv_event)? };
+        let send_cq =
+            RemoteCq { readiness: send_readiness, bit: in_range(send_bit)?, waker: waker(send_event)? };
+        Some(Self {
+            doorbells: Arc::new(Doorbells { recv_cq, send_cq }),
+            producer: Producer::new(mem, &layout),
+            layout,
+            sent: 0,
+            posted_seen: 0,
+            qpn,
+            pd,
+            src_qpn: core.qpn(),
+            regions: [const { None }; CACHED_REGIONS],
+            victim: 0,
+            peer,
+        })
+    }
+
+    pub(super) fn inbound(&self) -> &SharedMem {
+        self.producer.memory()
+    }
+
+    /// What the target accepts from us now; `None`: nothing. Only meaningful inside a hazard.
+    #[inline]
+    pub(super) fn accepts(&self) -> Option<Accept> {
+        let accept = Accept::from_word(self.inbound().load(ACCEPT, Acquire));
+        (accept.is_open() && accept.src_qpn() == self.src_qpn).then_some(accept)
+    }
+
+    /// The mapped region of a key; an index for [`Remote::cached`].
+    #[inline]
+    pub(super) fn find_region(&mut self, rkey: u32, receive: bool) -> Asked<usize> {
+        for (at, region) in self.regions.iter().enumerate() {
+            if let Some(region) = region
+                && region.rkey == rkey
+                && region.receive == receive
+            {
+                return Asked::Granted(at);
+            }
+        }
+        self.map_region(rkey, receive)
+    }
+
+    #[cold]
+    fn map_region(&mut self, rkey: u32, receive: bool) -> Asked<usize> {
+        match self.peer.region(self.qpn, RegionId { pd: self.pd, rkey, receive }) {
+            Asked::Granted(region) => {
+                let at = self.victim;
+                self.victim = (at + 1) % CACHED_REGIONS;
+                self.regions[at] = Some(region);
+                Asked::Granted(at)
+            }
+            Asked::Refused(reason) => Asked::Refused(reason),
+            Asked::NotYet => Asked::NotYet,
+        }
+    }
+
+    #[inline]
+    pub(super) fn cached(&self, at: usize) -> &Arc<RemoteRegion> {
+        self.regions[at].as_ref().expect("find_region returned it")
+    }
+
+    /// Forgets a region that its owner has deregistered.
+    #[cold]
+    pub(super) fn forget(&mut self, at: usize) {
+        self.regions[at] = None;
+    }
+}
+
+/// A refused connection, in words.
+pub(super) fn refused(dst_qpn: u32, reason: u32) -> Error {
+    Error::Peer {
+        operation: "connect a queue pair",
+        peer: format!("queue pair {dst_qpn:#x}"),
+        what: format!("its process refused: {}", refusal::text(reason)),
+    }
+}

@@ -1,0 +1,106 @@
+//! Moving payload between gather/scatter lists, rings and regions.
+
+use farcall_verbs::Sge;
+
+use crate::ring::Record;
+use crate::shared::{SharedMem, copy_in_order, copy_out};
+
+fn pointer(sge: &Sge) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(sge.addr as usize)
+}
+
+/// Gathers into contiguous memory of a peer (WRITE), final byte last.
+///
+/// # Safety
+/// `dst` must be valid for the total length; the elements are the poster's promise.
+#[inline]
+pub(super) unsafe fn gather(mut dst: *mut u8, sges: &[Sge]) {
+    for sge in sges {
+        let len = sge.length as usize;
+        // SAFETY: the caller's promise, piece by piece.
+        unsafe {
+            copy_in_order(dst, pointer(sge), len);
+            dst = dst.add(len);
+        }
+    }
+}
+
+/// Scatters contiguous memory of a peer (READ), first word first.
+///
+/// # Safety
+/// `src` must be valid for the total length; the elements are the poster's promise.
+#[inline]
+pub(super) unsafe fn scatter(mut src: *const u8, sges: &[Sge]) {
+    for sge in sges {
+        let len = sge.length as usize;
+        // SAFETY: the caller's promise, piece by piece.
+        unsafe {
+            copy_out(pointer(sge), src, len);
+            src = src.add(len);
+        }
+    }
+}
+
+/// Gathers into a record of a ring.
+///
+/// # Safety
+/// The elements are the poster's promise. `mem` checks its own bounds.
+#[inline]
+pub(super) unsafe fn gather_to_ring(mem: &SharedMem, mut offset: usize, sges: &[Sge]) {
+    for sge in sges {
+        let len = sge.length as usize;
+        // SAFETY: the caller's promise.
+        unsafe { mem.copy_in_raw(offset, pointer(sge), len) };
+        offset += len;
+    }
+}
+
+/// Scatters a record's payload into a receive; false, and nothing written, if it does not fit.
+///
+/// # Safety
+/// The elements are the poster's promise.
+#[inline]
+pub(super) unsafe fn scatter_from_ring(mem: &SharedMem, record: &Record, sges: &[Sge]) -> bool {
+    let mut left = record.len_bytes as usize;
+    if sges.iter().map(|sge| sge.length as usize).sum::<usize>() < left {
+        return false;
+    }
+    let mut offset = record.payload_at;
+    for sge in sges {
+        let len = left.min(sge.length as usize);
+        if len == 0 {
+            break;
+        }
+        // SAFETY: the element is the poster's promise; `range` checks the ring's bounds.
+        unsafe { std::ptr::copy_nonoverlapping(mem.range(offset, len).cast_const(), pointer(sge), len) };
+        offset += len;
+        left -= len;
+    }
+    true
+}
+
+/// Moves the bytes of `from` to the pieces `to`, in order; both lists are walked together.
+///
+/// # Safety
+/// Every piece must be valid, and `to` hold at least as many bytes as `from`.
+pub(super) unsafe fn gather_to_pieces(from: &[Sge], to: &[(*mut u8, usize)]) {
+    let mut pieces = to.iter().copied();
+    let mut piece = pieces.next();
+    for sge in from {
+        let (mut src, mut left) = (pointer(sge).cast_const(), sge.length as usize);
+        while left > 0 {
+            let Some((dst, room)) = piece else { return };
+            let len = left.min(room);
+            // SAFETY: the caller's promise; `len` is inside both.
+            unsafe {
+                copy_in_order(dst, src, len);
+                src = src.add(len);
+                piece = Some((dst.add(len), room - len));
+            }
+            left -= len;
+            if room == len {
+                piece = pieces.next();
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The memory regions of this process: local checks without locks, grants to peers, generations that peers can read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farcall_verbs::{Access, Error, Result};
+
+use crate::shared::{Segment, SharedMem};
+
+/// Regions a process can have.
+pub(crate) const MAX_REGIONS: usize = 16_384;
+
+/// A key is an index and the low byte of the generation, so that a key outlives its region unused.
+const KEY_BITS: u32 = 8;
+
+/// What a lookup by local key reads. Plain atomics: a region that vanishes meanwhile is its user's broken promise.
+#[derive(Default)]
+struct Entry {
+    addr: AtomicU64,
+    len_bytes: AtomicU64,
+    pd_access: AtomicU64,
+}
+
+struct Slow {
+    backing: Vec<Option<Arc<Segment>>>,
+    next_generation: Vec<u32>,
+    free: Vec<u32>,
+}
+
+pub(crate) struct RegionTable {
+    /// Generation of each live region, 0 if there is none. Peers map this segment to check what they were granted.
+    generations: SharedMem,
+    segment: Segment,
+    entries: Box<[Entry]>,
+    slow: Mutex<Slow>,
+}
+
+/// A region as a peer may map it.
+pub(crate) struct Grant {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) addr: u64,
+    pub(crate) len_bytes: u64,
+    pub(crate) generation: u32,
+    pub(crate) access: Access,
+}
+
+const fn index_of(key: u32) -> usize {
+    (key >> KEY_BITS) as usize
+}
+
+impl RegionTable {
+    pub(crate) fn new() -> Result<Self> {
+        let segment = Segment::create("farcall-regions", MAX_REGIONS * 8)?;
+        Ok(Self {
+            generations: segment.memory(),
+            segment,
+            entries: (0..MAX_REGIONS).map(|_| Entry::default()).collect(),
+            slow: Mutex::new(Slow {
+                backing: (0..MAX_REGIONS).map(|_| None).collect(),
+                next_generation: vec![1; MAX_REGIONS],
+                free: (0..MAX_REGIONS as u32).rev().collect(),
+            }),
+        })
+    }
+
+    /// The segment of generations, for peers.
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// Adds a region over a whole segment; returns its key.
+    pub(crate) fn insert(
+        &self,
+        segment: Arc<Segment>,
+        len_bytes: usize,
+        pd: u32,
+        access: Access,
+    ) -> Result<u32> {
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = slow.free.pop().ok_or(Error::Exhausted {
+            operation: "register memory",
+            what: "memory regions",
+            limit: MAX_REGIONS as u64,
+            remedy: "use fewer, larger regions or deregister some",
+        })?;
+        let at = index as usize;
+        let generation = slow.next_generation[at];
+        slow.next_generation[at] = generation.wrapping_add(1).max(1);
+        let entry = &self.entries[at];
+        entry.addr.store(segment.mapping().base() as u64, Ordering::Relaxed);
+        entry.len_bytes.store(len_bytes as u64, Ordering::Relaxed);
+        entry.pd_access.store(u64::from(pd) << 32 | u64::from(access.bits()), Ordering::Relaxed);
+        slow.backing[at] = Some(segment);
+        self.generations.store(at * 8, generation.into(), Ordering::Release);
+        Ok(index << KEY_BITS | (generation & 0xFF))
+    }
+
+    /// Revokes a region. The caller issues the barrier and waits for hazards before it calls [`RegionTable::release`].
+    pub(crate) fn revoke(&self, key: u32) {
+        self.generations.store(index_of(key) * 8, 0, Ordering::Release);
+    }
+
+    /// Gives the index of a revoked region free.
+    pub(crate) fn release(&self, key: u32) {
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        slow.backing[index_of(key)] = None;
+        slow.free.insert(0, key >> KEY_BITS);
+    }
+
+    fn is_live(&self, key: u32) -> bool {
+        if index_of(key) >= MAX_REGIONS {
+            return false;
+        }
+        let generation = self.generations.load(index_of(key) * 8, Ordering::Acquire);
+        generation != 0 && generation as u32 & 0xFF == key & 0xFF
+    }
+
+    /// Checks a local element: key, domain, bounds and permission.
+    #[inline]
+    pub(crate) fn allows(&self, lkey: u32, pd: u32, addr: u64, len_bytes: u32, need: Access) -> bool {
+        if !self.is_live(lkey) {
+            return false;
+        }
+        let entry = &self.entries[index_of(lkey)];
+        let pd_access = entry.pd_access.load(Ordering::Relaxed);
+        let access = Access::from_bits_retain(pd_access as u32);
+        let offset = addr.wrapping_sub(entry.addr.load(Ordering::Relaxed));
+        let region_len = entry.len_bytes.load(Ordering::Relaxed);
+        (pd_access >> 32) as u32 == pd
+            && access.contains(need)
+            && offset <= region_len
+            && u64::from(len_bytes) <= region_len - offset
+    }
+
+    /// What a peer that came through a queue pair of `pd` may map for `key`.
+    pub(crate) fn grant(&self, key: u32, pd: u32) -> Option<Grant> {
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_live(key) {
+            return None;
+        }
+        let entry = &self.entries[index_of(key)];
+        let pd_access = entry.pd_access.load(Ordering::Relaxed);
+        let segment = slow.backing[index_of(key)].clone()?;
+        ((pd_access >> 32) as u32 == pd).then(|| Grant {
+            segment,
+            addr: entry.addr.load(Ordering::Relaxed),
+            len_bytes: entry.len_bytes.load(Ordering::Relaxed),
+            generation: self.generations.load(index_of(key) * 8, Ordering::Relaxed) as u32,
+            access: Access::from_bits_truncate(pd_access as u32),
+        })
+    }
+}
+
+/// Whether `generation` of the region `key` is still live in a peer's table of generations.
+#[inline]
+pub(crate) fn is_current(generations: &SharedMem, key: u32, generation: u32) -> bool {
+    generations.load(index_of(key) * 8, Ordering::Acquire) == u64::from(generation)
+}
+
+/// Whether a key can be one at all.
+pub(crate) const fn is_plausible(key: u32) -> bool {
+    index_of(key) < MAX_REGIONS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_checks_and_stale_keys() {
+        let table = RegionTable::new().unwrap();
+        let segment = Arc::new(Segment::create("test", 4096).unwrap());
+        let base = segment.mapping().base() as u64;
+        let key = table.insert(segment.clone(), 4096, 7, Access::LOCAL_WRITE).unwrap();
+        let none = Access::empty();
+        assert!(table.allows(key, 7, base, 4096, Access::LOCAL_WRITE));
+        assert!(table.allows(key, 7, base + 4096, 0, none));
+        assert!(!table.allows(key, 7, base + 1, 4096, none), "past the end");
+        assert!(!table.allows(key, 7, base.wrapping_sub(1), 1, none), "before the start");
+        assert!(!table.allows(key, 7, u64::MAX, u32::MAX, none), "overflow");
+        assert!(!table.allows(key, 8, base, 1, none), "another domain");
+        assert!(!table.allows(key, 7, base, 1, Access::REMOTE_READ), "not permitted");
+        assert!(
+            !table.allows(key ^ 1, 7, base, 1, none) && !table.allows(u32::MAX, 7, base, 1, none),
+            "wrong keys"
+        );
+        assert!(table.grant(key, 7).is_some() && table.grant(key, 8).is_none());
+        table.revoke(key);
+        assert!(!table.allows(key, 7, base, 1, none) && table.grant(key, 7).is_none());
+        table.release(key);
+        assert_ne!(table.insert(segment, 4096, 7, none).unwrap(), key);
+    }
+}

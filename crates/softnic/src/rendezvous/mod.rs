@@ -1,0 +1,17 @@
+//! How processes of one host find each other and hand over memory.
+//!
+//! A queue pair number is a *block* (upper 12 bits) and an index in it. A process owns a block by being bound to the
+//! block's Unix socket, which the kernel gives to one process at a time and takes back when it dies; so a number leads
+//! to its process without pids, files in /dev/shm or a daemon. Over that socket a peer asks for what it was granted:
+//! a queue pair's inbound segment, a region.
+
+mod address;
+mod server;
+mod socket;
+mod wire;
+
+pub(crate) use address::{BLOCK_QPS, Block, block_of, claim_block, gid, socket_address};
+pub(crate) use server::answer;
+pub(crate) use socket::{has_died, peer_pidfd, recv_frame, require_same_user, send_frame};
+pub use wire::fuzz_frame;
+pub(crate) use wire::{Reply, ReplyBody, Request, RequestBody, refusal};

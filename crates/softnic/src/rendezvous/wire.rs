@@ -1,0 +1,265 @@
+//! The frames of a rendezvous socket: fixed size, little-endian, versioned. Descriptors travel beside them.
+
+/// Bytes of every frame.
+pub(crate) const FRAME_BYTES: usize = 80;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"fcrv");
+
+/// Version of the frames and of every segment layout behind them.
+const VERSION: u16 = 1;
+
+/// What a process asks of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Chosen by the asker, returned in the reply.
+    pub(crate) id: u32,
+    pub(crate) body: RequestBody,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestBody {
+    /// Who are you? `asymmetric`: whether the asker relies on membarrier.
+    Hello { asymmetric: bool },
+    /// Give me the way into `dst_qpn`, for my `src_qpn` in the process `instance`.
+    Connect { instance: u64, src_qpn: u32, dst_qpn: u32 },
+    /// Give me the region `rkey` as seen through `dst_qpn`; `receive`: to place messages into posted receives, not for
+    /// one-sided access.
+    MapRegion { dst_qpn: u32, rkey: u32, receive: bool },
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) id: u32,
+    pub(crate) body: ReplyBody,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyBody {
+    /// No. The number is a [`refusal`] reason.
+    Refused(u32),
+    /// One descriptor: the table of region generations.
+    Hello { instance: u64, asymmetric: bool },
+    /// Descriptors: inbound segment, receive CQ, send CQ, then the CQs' event descriptors as the flags say.
+    Connect { pd: u32, recv_bit: u32, send_bit: u32, recv_event: bool, send_event: bool },
+    /// One descriptor: the memory. `addr` and `len_bytes` are the region's, the rest says what to map.
+    MapRegion { addr: u64, len_bytes: u64, file_offset: u64, generation: u32, access: u32 },
+}
+
+/// Why a request was refused.
+pub(crate) mod refusal {
+    pub(crate) const UNKNOWN_QP: u32 = 1;
+    pub(crate) const TAKEN: u32 = 2;
+    pub(crate) const UNKNOWN_KEY: u32 = 3;
+    pub(crate) const FENCES_DIFFER: u32 = 4;
+    pub(crate) const MALFORMED: u32 = 5;
+
+    /// The reason in words.
+    pub(crate) const fn text(reason: u32) -> &'static str {
+        match reason {
+            UNKNOWN_QP => "it has no such queue pair",
+            TAKEN => "the queue pair is connected to another peer",
+            UNKNOWN_KEY => "no such key in the queue pair's protection domain",
+            FENCES_DIFFER => {
+                "one process may use membarrier and the other may not (set FARCALL_NO_MEMBARRIER for both)"
+            }
+            _ => "it did not understand the request (another version?)",
+        }
+    }
+}
+
+struct Writer {
+    frame: [u8; FRAME_BYTES],
+    at: usize,
+}
+
+impl Writer {
+    fn new(kind: u16, id: u32) -> Self {
+        let mut writer = Self { frame: [0; FRAME_BYTES], at: 0 };
+        writer.u32(MAGIC).u16(VERSION).u16(kind).u32(id);
+        writer
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.frame[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+        self
+    }
+
+    fn u16(&mut self, v: u16) -> &mut Self {
+        self.bytes(&v.to_le_bytes())
+    }
+
+    fn u32(&mut self, v: u32) -> &mut Self {
+        self.bytes(&v.to_le_bytes())
+    }
+
+    fn u64(&mut self, v: u64) -> &mut Self {
+        self.bytes(&v.to_le_bytes())
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*head)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.u32()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Kind and id of a frame of our version.
+    fn header(&mut self) -> Option<(u16, u32)> {
+        let ours = self.u32()? == MAGIC && self.u16()? == VERSION;
+        let header = (self.u16()?, self.u32()?);
+        ours.then_some(header)
+    }
+}
+
+impl Request {
+    pub(crate) fn encode(&self) -> [u8; FRAME_BYTES] {
+        match self.body {
+            RequestBody::Hello { asymmetric } => Writer::new(1, self.id).u32(asymmetric.into()).frame,
+            RequestBody::Connect { instance, src_qpn, dst_qpn } => {
+                Writer::new(2, self.id).u64(instance).u32(src_qpn).u32(dst_qpn).frame
+            }
+            RequestBody::MapRegion { dst_qpn, rkey, receive } => {
+                Writer::new(3, self.id).u32(dst_qpn).u32(rkey).u32(receive.into()).frame
+            }
+        }
+    }
+
+    pub(crate) fn decode(frame: &[u8]) -> Option<Self> {
+        let mut r = Reader { rest: frame };
+        let (kind, id) = r.header()?;
+        let body = match kind {
+            1 => RequestBody::Hello { asymmetric: r.flag()? },
+            2 => RequestBody::Connect { instance: r.u64()?, src_qpn: r.u32()?, dst_qpn: r.u32()? },
+            3 => RequestBody::MapRegion { dst_qpn: r.u32()?, rkey: r.u32()?, receive: r.flag()? },
+            _ => return None,
+        };
+        Some(Self { id, body })
+    }
+}
+
+impl Reply {
+    pub(crate) fn encode(&self) -> [u8; FRAME_BYTES] {
+        match self.body {
+            ReplyBody::Refused(reason) => Writer::new(0x8000, self.id).u32(reason).frame,
+            ReplyBody::Hello { instance, asymmetric } => {
+                Writer::new(0x8001, self.id).u64(instance).u32(asymmetric.into()).frame
+            }
+            ReplyBody::Connect { pd, recv_bit, send_bit, recv_event, send_event } => {
+                Writer::new(0x8002, self.id)
+                    .u32(pd)
+                    .u32(recv_bit)
+                    .u32(send_bit)
+                    .u32(recv_event.into())
+                    .u32(send_event.into())
+                    .frame
+            }
+            ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access } => {
+                Writer::new(0x8003, self.id)
+                    .u64(addr)
+                    .u64(len_bytes)
+                    .u64(file_offset)
+                    .u32(generation)
+                    .u32(access)
+                    .frame
+            }
+        }
+    }
+
+    pub(crate) fn decode(frame: &[u8]) -> Option<Self> {
+        let mut r = Reader { rest: frame };
+        let (kind, id) = r.header()?;
+        let body = match kind {
+            0x8000 => ReplyBody::Refused(r.u32()?),
+            0x8001 => ReplyBody::Hello { instance: r.u64()?, asymmetric: r.flag()? },
+            0x8002 => ReplyBody::Connect {
+                pd: r.u32()?,
+                recv_bit: r.u32()?,
+                send_bit: r.u32()?,
+                recv_event: r.flag()?,
+                send_event: r.flag()?,
+            },
+            0x8003 => ReplyBody::MapRegion {
+                addr: r.u64()?,
+                len_bytes: r.u64()?,
+                file_offset: r.u64()?,
+                generation: r.u32()?,
+                access: r.u32()?,
+            },
+            _ => return None,
+        };
+        Some(Self { id, body })
+    }
+}
+
+/// Feeds arbitrary bytes to the decoders and checks that what they accept encodes to itself. For fuzzing.
+#[doc(hidden)]
+pub fn fuzz_frame(bytes: &[u8]) {
+    if let Some(request) = Request::decode(bytes) {
+        assert_eq!(Request::decode(&request.encode()), Some(request));
+    }
+    if let Some(reply) = Reply::decode(bytes) {
+        assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_round_trip_and_garbage_is_refused() {
+        let requests = [
+            RequestBody::Hello { asymmetric: true },
+            RequestBody::Connect { instance: u64::MAX, src_qpn: 1, dst_qpn: 2 },
+            RequestBody::MapRegion { dst_qpn: 7, rkey: 9, receive: true },
+        ];
+        for body in requests {
+            let request = Request { id: 5, body };
+            assert_eq!(Request::decode(&request.encode()), Some(request));
+            let mut other_version = request.encode();
+            other_version[4] = 2;
+            assert_eq!(Request::decode(&other_version), None);
+            assert_eq!(Request::decode(&request.encode()[..13]), None);
+        }
+        let replies = [
+            ReplyBody::Refused(3),
+            ReplyBody::Hello { instance: 1, asymmetric: false },
+            ReplyBody::Connect { pd: 1, recv_bit: 2, send_bit: 3, recv_event: true, send_event: false },
+            ReplyBody::MapRegion { addr: 1, len_bytes: 2, file_offset: 3, generation: 4, access: 5 },
+        ];
+        for body in replies {
+            let reply = Reply { id: 5, body };
+            assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+            assert_eq!(Request::decode(&reply.encode()), None);
+        }
+        assert_eq!(Request::decode(&[]), None);
+        assert_eq!(Request::decode(&[0xFF; FRAME_BYTES]), None);
+    }
+}

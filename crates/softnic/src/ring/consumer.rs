@@ -1,0 +1,103 @@
+//! The receiving end of a ring.
+
+use super::{Kind, Layout, RECORD_HEADER_BYTES, SLOT_BYTES, TAG_BITS, TAG_MASK, layout, slots_for, tag};
+use crate::shared::SharedMem;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+pub(crate) struct Consumer {
+    mem: SharedMem,
+    ring_at: usize,
+    slots: u64,
+    position: u64,
+    published: u64,
+}
+
+/// A record, read once and checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    pub(crate) len_bytes: u32,
+    pub(crate) imm: u32,
+    /// Offset of the payload, if it is in the record.
+    pub(crate) payload_at: usize,
+    slots: u64,
+}
+
+/// The peer wrote something impossible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Garbage;
+
+impl Consumer {
+    pub(crate) fn new(mem: SharedMem, layout: &Layout) -> Self {
+        Self { mem, ring_at: layout.ring_at(), slots: layout.ring_slots, position: 0, published: 0 }
+    }
+
+    fn slot_at(&self, position: u64) -> usize {
+        self.ring_at + (position & (self.slots - 1)) as usize * SLOT_BYTES
+    }
+
+    /// Whether a record is there: one load.
+    #[inline]
+    pub(crate) fn has_record(&self) -> bool {
+        self.mem.load(self.slot_at(self.position), Relaxed) & TAG_MASK == tag(self.position)
+    }
+
+    /// The next record, left in place until `advance`. Skips filler.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Result<Option<Record>, Garbage> {
+        loop {
+            let at = self.slot_at(self.position);
+            let word = self.mem.load(at, Acquire);
+            if word & TAG_MASK != tag(self.position) {
+                return Ok(None);
+            }
+            let kind = Kind::from_bits((word >> TAG_BITS) as u8).ok_or(Garbage)?;
+            let sizes = self.mem.load(at + 8, Relaxed);
+            let len_bytes = sizes as u32;
+            let to_end = self.slots - (self.position & (self.slots - 1));
+            let slots = match kind {
+                Kind::Pad => u64::from(len_bytes),
+                Kind::Send => slots_for(len_bytes as usize),
+                _ => 1,
+            };
+            if slots == 0 || slots > to_end {
+                return Err(Garbage);
+            }
+            if kind == Kind::Pad {
+                self.position += slots;
+                continue;
+            }
+            let (flags, imm) = ((word >> (TAG_BITS + 8)) as u8, (sizes >> 32) as u32);
+            return Ok(Some(Record {
+                kind,
+                flags,
+                len_bytes,
+                imm,
+                payload_at: at + RECORD_HEADER_BYTES,
+                slots,
+            }));
+        }
+    }
+
+    /// Consumes the record that `peek` returned.
+    #[inline]
+    pub(crate) fn advance(&mut self, record: &Record) {
+        self.position += record.slots;
+    }
+
+    /// Gives the consumed slots back to the producer; returns whether there were any.
+    #[inline]
+    pub(crate) fn publish_head(&mut self) -> bool {
+        if self.published == self.position {
+            return false;
+        }
+        self.published = self.position;
+        self.mem.store(layout::HEAD, self.position, Release);
+        true
+    }
+
+    pub(crate) fn memory(&self) -> &SharedMem {
+        &self.mem
+    }
+}

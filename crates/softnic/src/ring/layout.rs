@@ -1,0 +1,91 @@
+//! Where things lie in a queue pair's inbound segment.
+
+use farcall_verbs::{Error, Result};
+
+use crate::shared::SharedMem;
+use crate::sync::atomic::Ordering::Relaxed;
+
+pub(crate) const SLOT_BYTES: usize = 64;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"farcqp01");
+const AT_MAGIC: usize = 0;
+const AT_RING_SLOTS: usize = 8;
+const AT_RQ_DEPTH: usize = 16;
+const AT_RECV_SGE: usize = 24;
+
+/// Written by the owner, rarely: whom it accepts requests from (see `qp::accept`).
+pub(crate) const ACCEPT: usize = 64;
+/// Written by the owner: slots consumed.
+pub(crate) const HEAD: usize = 128;
+/// Written by the owner: receives posted since the segment was made.
+pub(crate) const RQ_POSTED: usize = 136;
+/// Written by the initiator around every access to the owner's memory.
+pub(crate) const HAZARD: usize = 192;
+/// Written by the initiator, rarely: it waits for a receive or for ring space.
+pub(crate) const WANT: usize = 256;
+const ADVERTS: usize = 320;
+
+/// Bytes of one advertised scatter element: address, then length and key.
+const ADVERT_BYTES: usize = 16;
+
+/// The sizes of an inbound segment, which fix all its offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Slots in the ring, a power of two.
+    pub(crate) ring_slots: u64,
+    /// Receives in the queue, a power of two.
+    pub(crate) rq_depth: u64,
+    /// Scatter elements per receive.
+    pub(crate) recv_sge: u64,
+}
+
+impl Layout {
+    /// For a receive queue of at least `max_recv_wr`: four slots per receive, so that small messages travel inside the
+    /// ring, and one slot each is always left for messages placed directly.
+    pub(crate) fn new(max_recv_wr: u32, max_recv_sge: u32) -> Self {
+        let rq_depth = u64::from(max_recv_wr.max(1)).next_power_of_two();
+        Self { ring_slots: (4 * rq_depth).max(64), rq_depth, recv_sge: u64::from(max_recv_sge.max(1)) }
+    }
+
+    pub(crate) fn ring_at(&self) -> usize {
+        (ADVERTS + (self.rq_depth * self.recv_sge) as usize * ADVERT_BYTES).next_multiple_of(SLOT_BYTES)
+    }
+
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.ring_at() + self.ring_slots as usize * SLOT_BYTES
+    }
+
+    /// Offset of element `sge` of the receive with sequence number `seq`.
+    pub(crate) fn advert_at(&self, seq: u64, sge: u64) -> usize {
+        ADVERTS + (((seq & (self.rq_depth - 1)) * self.recv_sge + sge) as usize) * ADVERT_BYTES
+    }
+
+    /// Writes the constant header of a new segment.
+    pub(crate) fn write_header(&self, mem: &SharedMem) {
+        mem.store(AT_RING_SLOTS, self.ring_slots, Relaxed);
+        mem.store(AT_RQ_DEPTH, self.rq_depth, Relaxed);
+        mem.store(AT_RECV_SGE, self.recv_sge, Relaxed);
+        mem.store(AT_MAGIC, MAGIC, Relaxed);
+    }
+
+    /// Reads and checks the header of a peer's segment.
+    #[cfg(not(loom))]
+    pub(crate) fn read_header(mem: &SharedMem) -> Result<Self> {
+        const OP: &str = "read a peer's queue pair segment";
+        if mem.len_bytes() < ADVERTS || mem.load(AT_MAGIC, Relaxed) != MAGIC {
+            return Err(Error::invalid(OP, "bad magic: another version or a broken peer"));
+        }
+        let layout = Self {
+            ring_slots: mem.load(AT_RING_SLOTS, Relaxed),
+            rq_depth: mem.load(AT_RQ_DEPTH, Relaxed),
+            recv_sge: mem.load(AT_RECV_SGE, Relaxed),
+        };
+        let sane = layout.ring_slots.is_power_of_two()
+            && layout.rq_depth.is_power_of_two()
+            && (64..=1 << 24).contains(&layout.ring_slots)
+            && layout.rq_depth <= 1 << 20
+            && (1..=64).contains(&layout.recv_sge)
+            && layout.len_bytes() <= mem.len_bytes();
+        if sane { Ok(layout) } else { Err(Error::invalid(OP, format!("impossible sizes {layout:?}"))) }
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of the ring without a model checker.

@@ -1,0 +1,198 @@
+//! The one service thread: it blocks, serves grants to peers, sees peers die, and wakes owners whose requests wait.
+//! It never touches a queue.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use farcall_verbs::{Error, Result};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+
+use crate::channel::Waker;
+use crate::peer::Peer;
+use crate::process::Process;
+use crate::qp::QpCore;
+use crate::rendezvous::{Block, answer, require_same_user};
+
+/// Peers that may be connected to us at once.
+const MAX_CLIENTS: usize = 4096;
+
+/// How often waiting requests are looked at again: from, to, doubling.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_LAST: Duration = Duration::from_millis(20);
+
+pub(crate) struct Service {
+    epoll: OwnedFd,
+    waker: Waker,
+    next_token: AtomicU64,
+    watched: Mutex<HashMap<u64, Watched>>,
+    waiting: Mutex<Vec<Waiting>>,
+}
+
+/// What a descriptor of the epoll set is.
+#[derive(Clone)]
+enum Watched {
+    Listener(Arc<Block>),
+    Client(Arc<OwnedFd>),
+    Peer(Weak<Peer>),
+}
+
+/// A queue pair whose requests wait.
+struct Waiting {
+    qp: Weak<QpCore>,
+    at: Instant,
+    every: Duration,
+}
+
+const WAKER_TOKEN: u64 = 0;
+
+impl Service {
+    pub(crate) fn new() -> Result<Self> {
+        let what = "create the service thread's descriptors (check RLIMIT_NOFILE)";
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::os("epoll_create", what, e))?;
+        let waker = Waker::create()?;
+        epoll::add(&epoll, waker.fd(), epoll::EventData::new_u64(WAKER_TOKEN), epoll::EventFlags::IN)
+            .map_err(|e| Error::os("epoll_ctl", what, e))?;
+        Ok(Self {
+            epoll,
+            waker,
+            next_token: AtomicU64::new(WAKER_TOKEN + 1),
+            watched: Mutex::default(),
+            waiting: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn start(&self, process: &Arc<Process>) -> Result<()> {
+        let process = process.clone();
+        std::thread::Builder::new()
+            .name("farcall-softnic".into())
+            .stack_size(256 << 10)
+            .spawn(move || {
+                block_signals();
+                loop {
+                    process.service.turn(&process);
+                }
+            })
+            .map(drop)
+            .map_err(|e| Error::os("start the service thread", "create a thread (check RLIMIT_NPROC)", e))
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, watched: Watched) -> Result<()> {
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(token, watched);
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN).map_err(|e| {
+            self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&token);
+            Error::os("epoll_ctl", "watch a descriptor", e)
+        })
+    }
+
+    /// Serves peers that ask for queue pairs of a block.
+    pub(crate) fn listen(&self, block: &Arc<Block>) -> Result<()> {
+        self.add(block.listener().as_fd(), Watched::Listener(block.clone()))
+    }
+
+    /// Watches a peer's life.
+    pub(crate) fn watch(&self, peer: &Arc<Peer>) -> Result<()> {
+        self.add(peer.pidfd().as_fd(), Watched::Peer(Arc::downgrade(peer)))
+    }
+
+    /// Stops watching a dead peer.
+    pub(crate) fn unwatch(&self, peer: &Arc<Peer>) {
+        let _ = epoll::delete(&self.epoll, peer.pidfd());
+    }
+
+    /// Wakes the owner of `qp` from time to time until its requests no longer wait.
+    pub(crate) fn retry(&self, qp: Weak<QpCore>) {
+        let waiting = Waiting { qp, at: Instant::now() + RETRY_FIRST, every: RETRY_FIRST };
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(waiting);
+        self.waker.wake();
+    }
+
+    fn turn(&self, process: &Process) {
+        let timeout = self
+            .retry_due()
+            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let mut events = Vec::with_capacity(32);
+        match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => {
+                tracing::error!("softnic service: epoll_wait: {e}");
+                std::thread::sleep(RETRY_LAST);
+            }
+        }
+        for event in events {
+            let token = event.data.u64();
+            if token == WAKER_TOKEN {
+                self.waker.clear();
+                continue;
+            }
+            let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).get(&token).cloned();
+            let keep = match watched {
+                Some(Watched::Listener(block)) => self.accept(&block),
+                Some(Watched::Client(socket)) => answer(process, socket.as_fd()),
+                Some(Watched::Peer(peer)) => {
+                    if let Some(peer) = peer.upgrade() {
+                        self.unwatch(&peer);
+                        peer.bury();
+                    }
+                    false
+                }
+                None => true,
+            };
+            if !keep {
+                self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&token);
+            }
+        }
+    }
+
+    fn accept(&self, block: &Block) -> bool {
+        while let Ok(socket) = accept_with(block.listener(), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            if let Err(error) = require_same_user(socket.as_fd(), "a local process") {
+                tracing::warn!("softnic service: refused a connection: {error}");
+                continue;
+            }
+            if self.watched.lock().unwrap_or_else(PoisonError::into_inner).len() > MAX_CLIENTS {
+                tracing::warn!("softnic service: more than {MAX_CLIENTS} peers; refused one");
+                continue;
+            }
+            let socket = Arc::new(socket);
+            if let Err(error) = self.add(socket.as_fd(), Watched::Client(socket.clone())) {
+                tracing::warn!("softnic service: {error}");
+            }
+        }
+        true
+    }
+
+    /// Wakes what is due and returns how long until the next.
+    fn retry_due(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain_mut(|waiting| {
+            if waiting.at > now {
+                return true;
+            }
+            let Some(qp) = waiting.qp.upgrade().filter(|qp| qp.keeps_waiting()) else { return false };
+            qp.announce_locally(true);
+            waiting.every = (waiting.every * 2).min(RETRY_LAST);
+            waiting.at = now + waiting.every;
+            true
+        });
+        waiting.iter().map(|waiting| waiting.at.saturating_duration_since(now)).min()
+    }
+}
+
+/// Signals are for the program's own threads.
+fn block_signals() {
+    // SAFETY: fills and installs a signal set of this thread; no memory is kept.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}

@@ -1,0 +1,232 @@
+//! Loads from and stores to shared memory. Nothing else in the crate touches it.
+//!
+//! Such memory is never a reference: control words are atomics at 8-byte offsets, payload moves by bounded copies. A
+//! racing writer (a broken or hostile peer) can garble what a copy brings, never what bounds it.
+
+#[cfg(not(loom))]
+mod imp {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+    use crate::shared::segment::Mapping;
+    use crate::shared::store_hook::step;
+
+    /// A mapped piece of shared memory, addressed by byte offset.
+    #[derive(Clone)]
+    pub(crate) struct SharedMem {
+        base: *mut u8,
+        len_bytes: usize,
+        _keep: Arc<Mapping>,
+    }
+
+    // SAFETY: all access goes through atomics and bounded copies below; the mapping lives as long as `_keep`.
+    unsafe impl Send for SharedMem {}
+    // SAFETY: as above.
+    unsafe impl Sync for SharedMem {}
+
+    impl SharedMem {
+        pub(crate) fn new(mapping: Arc<Mapping>) -> Self {
+            Self { base: mapping.base(), len_bytes: mapping.len_bytes(), _keep: mapping }
+        }
+
+        pub(crate) fn len_bytes(&self) -> usize {
+            self.len_bytes
+        }
+
+        #[inline]
+        fn word(&self, offset: usize) -> &AtomicU64 {
+            assert!(
+                offset.is_multiple_of(8) && offset + 8 <= self.len_bytes,
+                "word {offset} outside shared memory"
+            );
+            // SAFETY: in bounds by the check, aligned because mappings are page-aligned, alive by `_keep`; every access
+            // to the bytes of control words is atomic.
+            unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
+        }
+
+        #[inline]
+        pub(crate) fn load(&self, offset: usize, order: Ordering) -> u64 {
+            self.word(offset).load(order)
+        }
+
+        #[inline]
+        pub(crate) fn store(&self, offset: usize, value: u64, order: Ordering) {
+            step();
+            self.word(offset).store(value, order);
+        }
+
+        #[inline]
+        pub(crate) fn fetch_or(&self, offset: usize, bits: u64, order: Ordering) -> u64 {
+            step();
+            self.word(offset).fetch_or(bits, order)
+        }
+
+        #[inline]
+        pub(crate) fn fetch_and(&self, offset: usize, bits: u64, order: Ordering) -> u64 {
+            step();
+            self.word(offset).fetch_and(bits, order)
+        }
+
+        #[inline]
+        pub(crate) fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+            step();
+            self.word(offset).compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
+
+        /// Copies memory that is no slice of ours (a registered buffer) in, in no particular order.
+        ///
+        /// # Safety
+        /// `src` must be valid for `len_bytes` and not overlap this memory.
+        #[inline]
+        pub(crate) unsafe fn copy_in_raw(&self, offset: usize, src: *const u8, len_bytes: usize) {
+            let dst = self.range(offset, len_bytes);
+            step();
+            // SAFETY: destination in bounds by `range`, source by the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(src, dst, len_bytes) };
+        }
+
+        /// The address of a range, for copies between two shared memories.
+        #[inline]
+        pub(crate) fn range(&self, offset: usize, len_bytes: usize) -> *mut u8 {
+            assert!(
+                offset <= self.len_bytes && len_bytes <= self.len_bytes - offset,
+                "range outside shared memory"
+            );
+            // SAFETY: in bounds by the check.
+            unsafe { self.base.add(offset) }
+        }
+    }
+
+    /// Places a payload in address order, the final byte (if possible the final aligned word) last with release: who
+    /// polls on it sees all the rest. This is the one routine that in-order placement rests on.
+    ///
+    /// # Safety
+    /// `dst` and `src` must be valid for `len_bytes`, must not overlap, and nobody may hold a reference to `dst`.
+    #[inline]
+    pub(crate) unsafe fn copy_in_order(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        if len_bytes == 0 {
+            return;
+        }
+        // SAFETY: inside both ranges by the caller's promise; the last store is atomic and aligned for its type.
+        unsafe {
+            let end = dst.add(len_bytes);
+            if len_bytes >= 8 && end.addr().is_multiple_of(8) {
+                let body = len_bytes - 8;
+                copy_body(dst, src, body);
+                let last = src.add(body).cast::<u64>().read_unaligned();
+                step();
+                AtomicU64::from_ptr(end.sub(8).cast()).store(last, Ordering::Release);
+            } else {
+                copy_body(dst, src, len_bytes - 1);
+                step();
+                AtomicU8::from_ptr(end.sub(1)).store(*src.add(len_bytes - 1), Ordering::Release);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`copy_in_order`].
+    #[inline]
+    unsafe fn copy_body(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        step();
+        // SAFETY: the caller's promise. With the test hook, the copy is cut so that a death can fall into its middle.
+        unsafe {
+            if cfg!(feature = "store-hook") && len_bytes > 1 {
+                let half = len_bytes / 2;
+                std::ptr::copy_nonoverlapping(src, dst, half);
+                step();
+                std::ptr::copy_nonoverlapping(src.add(half), dst.add(half), len_bytes - half);
+            } else {
+                std::ptr::copy_nonoverlapping(src, dst, len_bytes);
+            }
+        }
+    }
+
+    /// Reads a payload, its first aligned word first with acquire: a reader that finds a finished header there also has
+    /// what was written before it.
+    ///
+    /// # Safety
+    /// As [`copy_in_order`], with `src` the shared side.
+    #[inline]
+    pub(crate) unsafe fn copy_out(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        // SAFETY: the caller's promise; the first load is atomic and aligned.
+        unsafe {
+            if len_bytes >= 8 && src.addr().is_multiple_of(8) {
+                let first = AtomicU64::from_ptr(src.cast_mut().cast()).load(Ordering::Acquire);
+                dst.cast::<u64>().write_unaligned(first);
+                std::ptr::copy_nonoverlapping(src.add(8), dst.add(8), len_bytes - 8);
+            } else {
+                std::ptr::copy_nonoverlapping(src, dst, len_bytes);
+            }
+        }
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU64, Ordering};
+
+    /// The model of shared memory: loom's atomics, addressed like the real thing.
+    #[derive(Clone)]
+    pub(crate) struct SharedMem(Arc<Vec<AtomicU64>>);
+
+    impl SharedMem {
+        pub(crate) fn model(len_bytes: usize) -> Self {
+            Self(Arc::new((0..len_bytes / 8).map(|_| AtomicU64::new(0)).collect()))
+        }
+
+        pub(crate) fn load(&self, offset: usize, order: Ordering) -> u64 {
+            self.0[offset / 8].load(order)
+        }
+
+        pub(crate) fn store(&self, offset: usize, value: u64, order: Ordering) {
+            self.0[offset / 8].store(value, order);
+        }
+
+        pub(crate) fn fetch_or(&self, offset: usize, bits: u64, order: Ordering) -> u64 {
+            self.0[offset / 8].fetch_or(bits, order)
+        }
+
+        pub(crate) fn fetch_and(&self, offset: usize, bits: u64, order: Ordering) -> u64 {
+            self.0[offset / 8].fetch_and(bits, order)
+        }
+
+        pub(crate) fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+            self.0[offset / 8].compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
+
+        pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+            for (i, word) in bytes.chunks(8).enumerate() {
+                let mut padded = [0; 8];
+                padded[..word.len()].copy_from_slice(word);
+                self.0[offset / 8 + i].store(u64::from_le_bytes(padded), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+pub(crate) use imp::*;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordered_copies_are_exact_at_every_length_and_alignment() {
+        let src: Vec<u8> = (0..=255).collect();
+        for len in 0..80 {
+            for (from, to) in [(0, 0), (1, 0), (0, 3), (5, 8)] {
+                let mut dst = vec![0xEE_u8; 128];
+                // SAFETY: both ranges are inside their vectors, which do not overlap.
+                unsafe { copy_in_order(dst.as_mut_ptr().add(to), src.as_ptr().add(from), len) };
+                assert_eq!(dst[to..to + len], src[from..from + len]);
+                assert!(dst[..to].iter().chain(&dst[to + len..]).all(|b| *b == 0xEE));
+                let mut back = vec![0; len];
+                // SAFETY: as above.
+                unsafe { copy_out(back.as_mut_ptr(), dst.as_ptr().add(to), len) };
+                assert_eq!(back, src[from..from + len]);
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Memory that other processes write: segments, and the only module that loads from and stores to them.
+
+mod memory;
+#[cfg(not(loom))]
+mod segment;
+mod store_hook;
+
+pub(crate) use memory::SharedMem;
+#[cfg(not(loom))]
+pub(crate) use memory::{copy_in_order, copy_out};
+#[cfg(not(loom))]
+pub(crate) use segment::{Mapping, Segment};
+#[cfg(not(loom))]
+pub use store_hook::arm_store_hook;

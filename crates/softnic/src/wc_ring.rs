@@ -1,0 +1,74 @@
+//! Completions on their way from a queue pair's owner to its completion queue's: a private ring, one producer, one
+//! consumer, who may be two threads.
+
+use std::cell::UnsafeCell;
+
+use farcall_verbs::Wc;
+
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+pub(crate) struct WcRing {
+    slots: Box<[UnsafeCell<Wc>]>,
+    head: Line<AtomicU64>,
+    tail: Line<AtomicU64>,
+}
+
+/// A cache line of its own.
+#[repr(align(64))]
+struct Line<T>(T);
+
+// SAFETY: a slot between head and tail belongs to the consumer, any other to the producer; the two indices hand slots
+// over with release and acquire. `push` and `pop` name who may call them.
+unsafe impl Sync for WcRing {}
+// SAFETY: `Wc` is plain data.
+unsafe impl Send for WcRing {}
+
+impl WcRing {
+    /// A ring of at least `capacity` completions.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let slots = (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(Wc::default())).collect();
+        Self { slots, head: Line(AtomicU64::new(0)), tail: Line(AtomicU64::new(0)) }
+    }
+
+    /// Completions not yet taken; exact for the producer as an upper bound.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        (self.tail.0.load(Relaxed) - self.head.0.load(Acquire)) as usize
+    }
+
+    /// Adds a completion.
+    ///
+    /// # Safety
+    /// One thread at a time, and only if `len()` is below the capacity.
+    #[inline]
+    pub(crate) unsafe fn push(&self, wc: Wc) {
+        let tail = self.tail.0.load(Relaxed);
+        debug_assert!(self.len() < self.slots.len());
+        // SAFETY: the slot is the producer's because the ring is not full, as the caller promises.
+        unsafe { *self.slots[tail as usize & (self.slots.len() - 1)].get() = wc };
+        self.tail.0.store(tail + 1, Release);
+    }
+
+    /// Whether there is nothing to take.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tail.0.load(Acquire) == self.head.0.load(Relaxed)
+    }
+
+    /// Takes the oldest completion.
+    ///
+    /// # Safety
+    /// One thread at a time.
+    #[inline]
+    pub(crate) unsafe fn pop(&self) -> Option<Wc> {
+        let head = self.head.0.load(Relaxed);
+        if self.tail.0.load(Acquire) == head {
+            return None;
+        }
+        // SAFETY: the slot lies between head and tail, so it is the consumer's.
+        let wc = unsafe { *self.slots[head as usize & (self.slots.len() - 1)].get() };
+        self.head.0.store(head + 1, Release);
+        Some(wc)
+    }
+}

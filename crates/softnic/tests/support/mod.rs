@@ -1,0 +1,148 @@
+//! Two connected queue pairs and what tests do with them.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farcall_softnic::SoftNic;
+use farcall_verbs::{
+    Access, AhAttr, CompChannel, Context, CqInitAttr, Mtu, ProtectionDomain, QpAttr, QpCap, QpInitAttr,
+    QpState, QpType, RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc,
+};
+
+pub const ALL: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// How long anything may take before a test calls it lost. Not a measurement.
+pub const LOST: Duration = Duration::from_secs(20);
+
+pub struct End {
+    pub context: Arc<dyn Context>,
+    pub pd: Arc<dyn ProtectionDomain>,
+    pub channel: Arc<dyn CompChannel>,
+    pub cq: Box<dyn RawCq>,
+    pub qp: Box<dyn RawQp>,
+    pub mr: Box<dyn RawMr>,
+}
+
+impl End {
+    pub fn new(mr_bytes: usize, access: Access, cap: QpCap) -> Self {
+        let context = SoftNic::open().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let channel = context.create_comp_channel().unwrap();
+        let cq = context.create_cq(&CqInitAttr { cqe: 256, channel: Some(&*channel) }).unwrap();
+        let qp = pd
+            .create_qp(&QpInitAttr {
+                send_cq: &*cq,
+                recv_cq: &*cq,
+                srq: None,
+                cap,
+                qp_type: QpType::Rc,
+                sq_sig_all: false,
+            })
+            .unwrap();
+        let mr = pd.alloc_mr(mr_bytes, access).unwrap();
+        Self { context, pd, channel, cq, qp, mr }
+    }
+
+    pub fn default() -> Self {
+        Self::new(1 << 20, ALL, QpCap::default())
+    }
+
+    pub fn path(&self) -> AhAttr {
+        AhAttr { dgid: self.context.query_gid(1, 0).unwrap(), port_num: 1, ..AhAttr::default() }
+    }
+
+    pub fn init(&mut self) {
+        self.qp.modify(&QpAttr::init(ALL)).unwrap();
+    }
+
+    pub fn rtr(&mut self, dest: u32) {
+        let path = self.path();
+        self.qp.modify(&QpAttr::rtr(dest, 0, path, Mtu::Mtu4096)).unwrap();
+    }
+
+    pub fn rts(&mut self) {
+        self.qp.modify(&QpAttr::rts(0)).unwrap();
+    }
+
+    pub fn connect(&mut self, dest: u32) {
+        self.init();
+        self.rtr(dest);
+        self.rts();
+    }
+
+    pub fn sge(&self, offset: usize, len: usize) -> Sge {
+        Sge { addr: self.mr.addr() as u64 + offset as u64, length: len as u32, lkey: self.mr.lkey() }
+    }
+
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.mr.len_bytes());
+        // SAFETY: inside the region; tests are quiet while they look or write.
+        unsafe { self.mr.addr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    pub fn get(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.mr.len_bytes());
+        let mut bytes = vec![0; len];
+        // SAFETY: as in `put`.
+        unsafe { self.mr.addr().add(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    pub fn send(&mut self, wrs: &[SendWr<'_>]) {
+        // SAFETY: tests keep their regions and wait for completions.
+        unsafe { self.qp.post_send(wrs) }.unwrap();
+    }
+
+    pub fn recv(&mut self, wr_id: u64, sges: &[Sge]) {
+        // SAFETY: as in `send`.
+        unsafe { self.qp.post_recv(&[RecvWr::new(wr_id, sges)]) }.unwrap();
+    }
+
+    pub fn poll(&mut self) -> Option<Wc> {
+        let mut wc = [Wc::default()];
+        (self.cq.poll(&mut wc).unwrap() == 1).then_some(wc[0])
+    }
+
+    /// Polls until a completion comes.
+    pub fn wait(&mut self) -> Wc {
+        let start = Instant::now();
+        loop {
+            if let Some(wc) = self.poll() {
+                return wc;
+            }
+            assert!(start.elapsed() < LOST, "no completion; queue pair in {}", self.qp.state());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Polls until `n` completions have come.
+    pub fn wait_n(&mut self, n: usize) -> Vec<Wc> {
+        (0..n).map(|_| self.wait()).collect()
+    }
+}
+
+pub fn pair_with(a: QpCap, b: QpCap) -> (End, End) {
+    let (mut a, mut b) = (End::new(4 << 20, ALL, a), End::new(4 << 20, ALL, b));
+    let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
+    a.init();
+    b.init();
+    a.rtr(qb);
+    b.rtr(qa);
+    a.rts();
+    b.rts();
+    assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
+    (a, b)
+}
+
+pub fn pair() -> (End, End) {
+    pair_with(QpCap::default(), QpCap::default())
+}
+
+pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(0x9E37_79B9).wrapping_add(seed * 77) >> 5) as u8).collect()
+}
+
+pub const SIGNALED: SendFlags = SendFlags::SIGNALED;
+pub const INLINE: SendFlags = SendFlags::INLINE;
