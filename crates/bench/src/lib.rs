@@ -5,6 +5,7 @@
 //! - [`load`]: the load generator, over any [`load::Target`];
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
 //! - [`baseline`]: the bare limits of the machine;
+//! - [`rnic`]: what verbs can do between two processes;
 //! - [`ucx`]: the yardstick, UCX over shared memory;
 //! - [`report`]: one table model, as text or JSON, always with its conditions.
 
@@ -13,5 +14,6 @@ pub mod experiments;
 pub mod load;
 pub mod measure;
 pub mod report;
+pub mod rnic;
 pub mod ucx;
 pub mod workload;

@@ -12,6 +12,9 @@ mod syscall;
 
 pub use peer::{Peer, PeerError, PeerLauncher, PeerTask, run_peer};
 
+#[cfg(test)]
+pub(crate) use peer::tests::launcher as tests_launcher;
+
 use crate::measure::RoundTrips;
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};

@@ -6,10 +6,14 @@
 
 use super::{events, shared_line, sockets};
 use crate::measure::{CoreError, pin_thread};
+use crate::rnic::{self, RnicError, RnicTask};
+use farcall_softnic::SoftNic;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -31,6 +35,8 @@ pub enum PeerTask {
     EchoEpoll,
     /// Answers one eventfd with another. Two descriptors.
     Eventfd,
+    /// The passive end of a measurement of verbs, over the software RNIC.
+    Rnic(RnicTask),
 }
 
 /// Starting or running the other end failed.
@@ -56,6 +62,9 @@ pub enum PeerError {
     /// The task in the environment is missing or not understood: this subcommand is internal.
     #[error("{SUBCOMMAND} is started by farcall itself; {TASK_VARIABLE} is {0}")]
     Task(&'static str),
+    /// The passive end of a measurement of verbs failed.
+    #[error(transparent)]
+    Rnic(Box<RnicError>),
     /// Pinning failed.
     #[error(transparent)]
     Core(#[from] CoreError),
@@ -118,12 +127,11 @@ impl PeerLauncher {
         unsafe { command.pre_exec(move || prepare_child(&inherited)) };
         let child =
             command.spawn().map_err(|source| PeerError::Start { program: self.program.clone(), source })?;
-        let peer = Peer { child };
+        let mut peer = Peer { child, control: mine.into() };
         drop(theirs);
-        let mut byte = [0];
-        match rustix::io::retry_on_intr(|| rustix::io::read(&mine, &mut byte)) {
-            Ok(1) => Ok(peer),
-            _ => Err(PeerError::NotReady),
+        match peer.control.read_exact(&mut [0]) {
+            Ok(()) => Ok(peer),
+            Err(_) => Err(PeerError::NotReady),
         }
     }
 }
@@ -152,6 +160,7 @@ fn prepare_child(fds: &[RawFd]) -> io::Result<()> {
 #[derive(Debug)]
 pub struct Peer {
     child: Child,
+    control: UnixStream,
 }
 
 impl Peer {
@@ -159,6 +168,12 @@ impl Peer {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The stream between the two ends, silent once the peer is ready.
+    #[must_use]
+    pub fn control(&self) -> &UnixStream {
+        &self.control
     }
 
     /// Whether it is still there. A spinning end asks now and then, so that a dead peer cannot hang it.
@@ -195,6 +210,11 @@ pub fn run_peer() -> Result<(), PeerError> {
         PeerTask::EchoSpinning => sockets::echo(&next()?, sockets::Waiting::Spin, ready),
         PeerTask::EchoEpoll => sockets::echo(&next()?, sockets::Waiting::Epoll, ready),
         PeerTask::Eventfd => events::answer(&next()?, &next()?, ready),
+        PeerTask::Rnic(task) => {
+            let provider = SoftNic::new();
+            let stream = UnixStream::from(control.try_clone().map_err(PeerError::system("dup"))?);
+            rnic::serve(&provider, task, &stream, ready).map_err(|error| PeerError::Rnic(Box::new(error)))
+        }
     }
 }
 
@@ -211,11 +231,11 @@ fn adopt(fd: RawFd) -> Result<OwnedFd, PeerError> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Starts this test binary again, running nothing but `entry_of_the_peer_process`.
-    pub(in super::super) fn launcher() -> PeerLauncher {
+    pub(crate) fn launcher() -> PeerLauncher {
         PeerLauncher::new(
             env::current_exe().unwrap(),
             ["--exact", "baseline::peer::tests::entry_of_the_peer_process", "--nocapture"],
