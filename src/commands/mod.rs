@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod devices;
 mod doctor;
 mod perf;
 
@@ -29,6 +30,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Devices(devices::Devices),
     Doctor(doctor::Doctor),
     Perf(perf::Perf),
     /// The other end of a measurement; started by farcall itself.
@@ -49,6 +51,7 @@ impl Cli {
     pub fn run(self) -> Result<Exit, Failure> {
         let console = self.console();
         match self.command {
+            Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Peer => farcall_bench::baseline::run_peer()

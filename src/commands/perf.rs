@@ -3,40 +3,55 @@
 use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
-use clap::{Args, Subcommand, ValueEnum};
-use farcall_bench::experiments::{Stage, limits};
+use clap::{Args, ValueEnum};
+use farcall_bench::experiments::{Stage, limits, perf};
+use farcall_bench::report::Report;
+use farcall_softnic::SoftNic;
 use std::time::Duration;
 
-/// Measure latency, rate and bandwidth between two pinned processes.
+/// Measure latency, rate and bandwidth of verbs between two pinned processes.
 ///
 /// All rivals are measured in one run, interleaved; figures are medians with ranges over the repetitions.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall perf limits                    what bare memory and sockets can do here\n  \
-                        farcall perf limits --against ucx --json"
+    after_help = "Examples:\n  farcall perf all --against ucx         every verb, beside UCX over shared memory\n  \
+                        farcall perf write --size 64 --size 1048576\n  \
+                        farcall perf limits                    what bare memory and sockets can do here\n  \
+                        farcall perf send --json | jq '.tables[0].rows'"
 )]
 pub struct Perf {
-    #[command(subcommand)]
+    /// What to measure.
     what: What,
+    /// Bytes of each message; may be given several times. By default 8 B to 1 MiB, whatever suits the test.
+    #[arg(long = "size", value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
+    sizes: Vec<u32>,
     /// How often each figure is taken.
-    #[arg(long, default_value_t = 5, global = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
     /// How long each measurement takes, in milliseconds.
-    #[arg(long, default_value_t = 300, global = true, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     duration_ms: u64,
     /// Measure another system in the same run.
-    #[arg(long, global = true)]
+    #[arg(long)]
     against: Option<Rival>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Rival {
-    /// ucx_perftest over shared memory (Debian: ucx-utils).
+    /// ucx_perftest over shared memory (Debian: apt-get install ucx-utils).
     Ucx,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
+    /// RDMA WRITE: ping-pong latency, rate in chains, bandwidth.
+    Write,
+    /// RDMA READ: latency, bandwidth.
+    Read,
+    /// SEND: ping-pong latency, rate in chains.
+    Send,
+    /// All verbs.
+    All,
     /// The bare limits: shared cache lines, copies, sockets, eventfds, system calls.
     Limits,
 }
@@ -55,16 +70,32 @@ impl Perf {
             line.set_message(what.to_owned());
             !stop.is_raised()
         };
-        let report = match self.what {
-            What::Limits => limits::run(&stage, self.against == Some(Rival::Ucx), &mut progress)
-                .map_err(|error| Failure::because("cannot measure the limits of this machine", &error))?,
-        };
+        let report = self.measure(&stage, &mut progress)?;
         line.finish_and_clear();
         console.say(&report, &report.to_json())?;
         Ok(match (stop.is_raised(), report.is_sound()) {
             (true, _) => Exit::Interrupted,
             (false, true) => Exit::Success,
             (false, false) => Exit::Failure,
+        })
+    }
+
+    fn measure(&self, stage: &Stage, progress: &mut dyn FnMut(&str) -> bool) -> Result<Report, Failure> {
+        let with_ucx = self.against == Some(Rival::Ucx);
+        let verbs = match self.what {
+            What::Write => perf::Verbs::Write,
+            What::Read => perf::Verbs::Read,
+            What::Send => perf::Verbs::Send,
+            What::All => perf::Verbs::All,
+            What::Limits => {
+                return limits::run(stage, with_ucx, progress)
+                    .map_err(|error| Failure::because("cannot measure the limits of this machine", &error));
+            }
+        };
+        let sizes: Vec<usize> = self.sizes.iter().map(|size| *size as usize).collect();
+        perf::run(&SoftNic::new(), stage, verbs, &sizes, with_ucx, progress).map_err(|error| {
+            Failure::because("cannot measure the verbs of this machine", &error)
+                .remedy("see what is missing: farcall doctor")
         })
     }
 }

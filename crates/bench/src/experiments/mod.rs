@@ -1,6 +1,8 @@
 //! The experiments, one file each. All repetitions are interleaved: a slow second of the machine hits every rival alike.
 
 pub mod limits;
+pub mod perf;
+pub mod server;
 mod stage;
 
 pub use stage::{Progress, Stage};
