@@ -1,0 +1,97 @@
+# The steps of .ci/run: one function each. Sourced.
+
+# Prints a command and runs it, without input.
+run() {
+    printf '$ %s\n' "$*"
+    "$@" </dev/null
+}
+
+# Installs Debian packages that are not there yet.
+need() {
+    local package missing=()
+    for package; do
+        dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+    done
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    run apt-get update -qq
+    run apt-get install -qq -y --no-install-recommends "${missing[@]}"
+}
+
+# The repository speaks of the project alone: no path of anybody's machine, no dependency from elsewhere.
+step_guard() {
+    local found
+    if found=$(git grep -nIE '(^|[^A-Za-z0-9_.$}-])/(root|home|work|Users)/' -- . ':!.ci/steps.sh'); then
+        printf '%s\n' "$found" "Paths of a developer's machine: name them relatively."
+        return 1
+    fi
+    if found=$(git grep -n '^source = ' -- '*Cargo.lock' | grep -vF 'registry+https://github.com/rust-lang/crates.io-index'); then
+        printf '%s\n' "$found" 'Dependencies from elsewhere than crates.io cannot be published.'
+        return 1
+    fi
+    run bash -n .ci/run .ci/steps.sh
+    run /usr/bin/env python3 -m py_compile .ci/read_back.py
+}
+
+step_format() {
+    run cargo fmt --all --check
+    run cargo fmt --manifest-path fuzz/Cargo.toml --check
+}
+
+# README's command for the tests.
+step_test() {
+    run cargo test --workspace
+}
+
+step_clippy() {
+    run cargo clippy --workspace --all-targets --all-features -- -D warnings
+}
+
+step_docs() {
+    RUSTDOCFLAGS='-D warnings' run cargo doc --workspace --no-deps
+}
+
+# Builds every package as it would be published, in the order of their dependencies.
+step_package() {
+    run cargo publish --workspace --dry-run
+}
+
+# Models of the lock-free structures: every interleaving and every ordering that the memory model allows.
+step_loom() {
+    RUSTFLAGS='--cfg loom' run cargo test --release -p farcall-softnic --lib
+}
+
+# Processes killed and stopped at their n-th store to shared memory, for every n, and at random under load.
+step_kill() {
+    run cargo test --release -p farcall-softnic --features store-hook --test store_hook --test kill_random --test process
+}
+
+step_sleepers() {
+    :
+}
+
+# README's command for the main job: it fails if anything was wrong, not if this machine is slow.
+step_main_job() {
+    run cargo run --release -- kv bench
+}
+
+step_words() {
+    :
+}
+
+# A minute of fuzzing for each target, from the committed seeds.
+step_fuzz() {
+    command -v cargo-fuzz >/dev/null || run cargo install cargo-fuzz --locked
+    run cargo +nightly fuzz build
+    local target
+    for target in $(cargo +nightly fuzz list); do
+        mkdir -p "fuzz/corpus/$target"
+        run cargo +nightly fuzz run "$target" "fuzz/corpus/$target" $([[ -d fuzz/seeds/$target ]] && echo "fuzz/seeds/$target") \
+            -- -max_total_time="${FUZZ_SECONDS:-60}" -verbosity=0 -print_final_stats=1
+    done
+}
+
+# Beside UCX over shared memory. Printed, not judged: the machine is shared.
+step_ucx() {
+    need ucx-utils
+    run cargo run --release -- perf all --against ucx --repetitions 3
+}
