@@ -2,6 +2,7 @@
 
 mod devices;
 mod doctor;
+mod kv;
 mod perf;
 
 use crate::console::Console;
@@ -32,6 +33,7 @@ pub struct Cli {
 enum Command {
     Devices(devices::Devices),
     Doctor(doctor::Doctor),
+    Kv(kv::Kv),
     Perf(perf::Perf),
     /// The other end of a measurement; started by farcall itself.
     #[command(name = "__peer", hide = true)]
@@ -53,6 +55,7 @@ impl Cli {
         match self.command {
             Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),
+            Command::Kv(kv) => kv.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Peer => farcall_bench::baseline::run_peer()
                 .map(|()| Exit::Success)

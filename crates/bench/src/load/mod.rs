@@ -7,6 +7,6 @@ mod runner;
 mod target;
 
 pub use ledger::Ledger;
-pub use memcached::{MemcachedTarget, Stream};
+pub use memcached::MemcachedTarget;
 pub use runner::{Connection, Load, LoadError, LoadPlan, LoadResult};
 pub use target::{Outcome, Request, Target, TargetError};

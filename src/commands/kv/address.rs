@@ -1,0 +1,70 @@
+//! Where a key-value service is: `tcp:HOST:PORT` or `unix:PATH`.
+
+use clap::Args;
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The port of memcached, where most clients look.
+pub const MEMCACHED_PORT: u16 = 11_211;
+
+/// The address of a service and how it is spoken to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// The memcached protocol over TCP.
+    Tcp(SocketAddr),
+    /// The memcached protocol over a Unix socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "tcp:{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
+            Some(("tcp", address)) => resolve(address).map(Self::Tcp),
+            _ => Err(format!("{text:?} is no address; write tcp:HOST:PORT or unix:PATH")),
+        }
+    }
+}
+
+/// The first address that `HOST:PORT` stands for.
+pub fn resolve(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|error| format!("{text:?} is no HOST:PORT: {error}"))?;
+    found.next().ok_or_else(|| format!("{text:?} has no address"))
+}
+
+/// The option that names a service.
+#[derive(Debug, Args)]
+pub struct Server {
+    /// The service: tcp:HOST:PORT or unix:PATH.
+    #[arg(long = "server", short = 's', value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211")]
+    pub address: Address,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_round_trip_and_others_are_explained() {
+        for text in ["tcp:127.0.0.1:11211", "unix:/run/kv.sock", "tcp:[::1]:7"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in ["", "127.0.0.1:80", "tcp:nowhere", "unix:", "ftp:x"] {
+            assert!(text.parse::<Address>().is_err(), "{text:?}");
+        }
+        assert!("kv".parse::<Address>().unwrap_err().contains("write tcp:HOST:PORT"));
+    }
+}

@@ -1,0 +1,111 @@
+//! `farcall kv serve`: the key-value service.
+
+use super::address::{MEMCACHED_PORT, resolve};
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use crate::signals::StopFlag;
+use clap::Args;
+use farcall::kv_server::{KvServer, KvServerConfig, KvServerError};
+use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How often the main thread looks for signals and failed threads.
+const WATCH: Duration = Duration::from_millis(50);
+
+/// Serve a key-value store; any memcached client works.
+///
+/// Runs until SIGINT or SIGTERM, then answers what it received and ends. Without any address it listens on
+/// 127.0.0.1:11211 only. The memcached doors have no authentication: bind them to addresses you trust.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall kv serve\n  farcall kv serve --tcp 127.0.0.1:0 --unix /run/kv.sock --memory-mib 1024\n  \
+                        farcall kv serve --partitions 4 --json      says where it serves in one line of JSON"
+)]
+pub struct Serve {
+    /// Listen for memcached clients on this TCP address; port 0 lets the system choose. May be given several times.
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
+    tcp: Vec<SocketAddr>,
+    /// Listen for memcached clients on a Unix socket, usable by this user alone. May be given several times.
+    #[arg(long, value_name = "PATH")]
+    unix: Vec<PathBuf>,
+    /// Server threads; each owns its part of the keys.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    partitions: u32,
+    /// Memory of the whole store in MiB, index included.
+    #[arg(long, default_value_t = 64, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    memory_mib: u64,
+    /// Largest value in bytes.
+    #[arg(long, default_value_t = 1 << 20, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    value_max: u32,
+    /// Refuse writes when memory is full, instead of evicting old records.
+    #[arg(long)]
+    no_evict: bool,
+    /// Connections open at a time, over all memcached doors.
+    #[arg(long, default_value_t = 4096, value_name = "COUNT")]
+    connections_max: u64,
+}
+
+impl Serve {
+    /// Serves until told to stop.
+    ///
+    /// # Errors
+    /// When the service cannot start, or a thread fails.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        count_allocations_for_parent()
+            .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
+        let stop = StopFlag::install()?;
+        let server = KvServer::start(self.config()).map_err(|error| cannot_start(&error))?;
+        say_ready(console, &server)?;
+        while !stop.is_raised() && server.is_serving() {
+            std::thread::sleep(WATCH);
+        }
+        server.stop().map_err(|error| Failure::because("the key-value service failed", &error))?;
+        Ok(Exit::Success)
+    }
+
+    fn config(&self) -> KvServerConfig {
+        let mut tcp = self.tcp.clone();
+        if tcp.is_empty() && self.unix.is_empty() {
+            tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
+        }
+        KvServerConfig {
+            partitions: self.partitions,
+            memory_bytes: (self.memory_mib as usize) << 20,
+            value_max_bytes: self.value_max as usize,
+            evict: !self.no_evict,
+            tcp,
+            unix: self.unix.clone(),
+            connections_max: self.connections_max,
+        }
+    }
+}
+
+fn cannot_start(error: &KvServerError) -> Failure {
+    let failure = Failure::because("cannot start the key-value service", error);
+    match error {
+        KvServerError::Listen(_) => failure.remedy("choose another address, or stop what uses this one"),
+        KvServerError::Store(_) => failure.remedy("change --memory-mib, --value-max or --partitions"),
+        _ => failure.remedy("see what is missing: farcall doctor"),
+    }
+}
+
+fn say_ready(console: Console, server: &KvServer) -> Result<(), Failure> {
+    let ready = Ready {
+        serving: "kv".to_owned(),
+        pid: std::process::id(),
+        tcp: server.tcp_addresses().iter().map(SocketAddr::to_string).collect(),
+        unix: server.unix_paths().map(Into::into).collect(),
+        rpc: None,
+    };
+    let doors = ready
+        .tcp
+        .iter()
+        .map(|address| format!("tcp:{address}"))
+        .chain(ready.unix.iter().map(|path| format!("unix:{}", path.display())));
+    let text = format!("serving on {} (pid {})", doors.collect::<Vec<_>>().join(", "), ready.pid);
+    let json = serde_json::to_value(&ready)
+        .map_err(|error| Failure::because("cannot say where the service is", &error))?;
+    console.say_line(&text, &json)
+}

@@ -1,0 +1,97 @@
+//! What a server is made of.
+
+use farcall_kv::door::{DoorError, ListenError, Listener};
+use farcall_kv::store::{Config, ConfigError};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Threads, memory and doors of a server.
+#[derive(Debug, Clone)]
+pub struct KvServerConfig {
+    /// Server threads, each with its own part of the keys.
+    pub partitions: u32,
+    /// Memory of the whole store, index included.
+    pub memory_bytes: usize,
+    /// Largest value.
+    pub value_max_bytes: usize,
+    /// Whether old items give way when memory is full; otherwise writes are refused then.
+    pub evict: bool,
+    /// Addresses of memcached doors; port 0 lets the system choose.
+    pub tcp: Vec<SocketAddr>,
+    /// Paths of memcached doors.
+    pub unix: Vec<PathBuf>,
+    /// Connections open at a time, over all memcached doors.
+    pub connections_max: u64,
+}
+
+impl Default for KvServerConfig {
+    /// One thread, 64 MiB, values to 1 MiB, no door.
+    fn default() -> Self {
+        let store = Config::default();
+        Self {
+            partitions: 1,
+            memory_bytes: store.limit_bytes,
+            value_max_bytes: store.value_max_bytes,
+            evict: true,
+            tcp: Vec::new(),
+            unix: Vec::new(),
+            connections_max: 4096,
+        }
+    }
+}
+
+/// A server could not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum KvServerError {
+    /// Nobody could reach it.
+    #[error("the server has no door: give it a TCP address, a Unix socket or an RPC address")]
+    NoDoor,
+    /// No threads.
+    #[error("a server has at least one partition")]
+    NoPartition,
+    /// A door cannot be opened.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A door failed.
+    #[error(transparent)]
+    Door(#[from] DoorError),
+    /// The store's sizes contradict each other.
+    #[error(transparent)]
+    Store(#[from] ConfigError),
+    /// A thread could not be started.
+    #[error(
+        "cannot start a server thread: {0}; see the limits of processes and memory (ulimit -u, ulimit -v)"
+    )]
+    Thread(#[source] std::io::Error),
+    /// A thread panicked.
+    #[error("a server thread panicked; its message is on standard error; this is a defect")]
+    Panicked,
+}
+
+impl KvServerConfig {
+    pub(super) fn check(&self) -> Result<(), KvServerError> {
+        if self.tcp.is_empty() && self.unix.is_empty() {
+            return Err(KvServerError::NoDoor);
+        }
+        if self.partitions == 0 {
+            return Err(KvServerError::NoPartition);
+        }
+        Ok(())
+    }
+
+    pub(super) fn listen(&self) -> Result<Vec<Listener>, ListenError> {
+        let tcp = self.tcp.iter().map(|address| Listener::tcp(*address));
+        tcp.chain(self.unix.iter().map(|path| Listener::unix(path))).collect()
+    }
+
+    pub(super) fn partition(&self, partition: u32) -> Config {
+        Config {
+            limit_bytes: self.memory_bytes / self.partitions as usize,
+            value_max_bytes: self.value_max_bytes,
+            evict: self.evict,
+            partition,
+            partitions: self.partitions,
+            ..Config::default()
+        }
+    }
+}

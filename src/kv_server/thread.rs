@@ -1,0 +1,41 @@
+//! One server thread.
+
+use super::{KvServerError, now_ms};
+use farcall_kv::door::Door;
+use farcall_kv::store::Partition;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// An idle thread looks this often whether it is to stop: ten wake-ups a second cost nothing that can be measured.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+/// A stopping thread answers what it received, but not for longer than this.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A partition and the doors to it.
+pub(super) struct Worker {
+    door: Door,
+    partition: Partition,
+    stop: Arc<AtomicBool>,
+}
+
+impl Worker {
+    pub(super) fn new(door: Door, partition: Partition, stop: Arc<AtomicBool>) -> Self {
+        Self { door, partition, stop }
+    }
+
+    /// Serves until told to stop, then answers what was received.
+    pub(super) fn run(mut self) -> Result<(), KvServerError> {
+        while !self.stop.load(Ordering::Relaxed) {
+            self.door.poll(&mut self.partition, now_ms, Some(STOP_CHECK))?;
+        }
+        self.door.stop_listening();
+        let deadline = Instant::now() + DRAIN_PATIENCE;
+        loop {
+            let turns = self.door.poll(&mut self.partition, now_ms, Some(Duration::ZERO))?;
+            if (turns == 0 && self.door.is_drained()) || Instant::now() > deadline {
+                return Ok(());
+            }
+        }
+    }
+}
