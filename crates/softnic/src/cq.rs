@@ -39,6 +39,12 @@ struct Attached {
     receives: bool,
 }
 
+impl Attached {
+    fn has_something(&self) -> bool {
+        self.qp.has_something(self.sends, self.receives)
+    }
+}
+
 impl CqCore {
     pub(crate) fn new(id: u32, channel: Option<&Channel>) -> Result<Arc<Self>> {
         let segment = Segment::create("farcall-cq", LEN_BYTES)?;
@@ -90,6 +96,10 @@ impl CqCore {
     /// Puts a queue pair at a bit.
     pub(crate) fn attach(&self, bit: u32, qp: &Arc<QpCore>, sends: bool, receives: bool) {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another pair's end may have shortened the list since the bit was reserved.
+        if attached.len() <= bit as usize {
+            attached.resize(bit as usize + 1, None);
+        }
         attached[bit as usize] = Some(Attached { qp: qp.clone(), sends, receives });
         self.readiness.promise(bit);
         self.epoch.fetch_add(1, Ordering::Release);
@@ -157,6 +167,12 @@ impl Cq {
         self.epoch = self.core.epoch.load(Ordering::Acquire);
         self.entries.clone_from(&attached);
         self.active.resize(self.entries.len().div_ceil(64), 0);
+        // A poll under way when a pair was attached may have withdrawn its bit without knowing it.
+        for (at, entry) in self.entries.iter().enumerate() {
+            if entry.is_some() {
+                self.core.readiness.promise(at as u32);
+            }
+        }
         self.start = 0;
     }
 
@@ -195,7 +211,7 @@ impl Cq {
         self.core.readiness.settle();
         for (at, entry) in self.entries.iter().enumerate() {
             let was_withdrawn = withdrawn[at / 64] & 1 << (at % 64) != 0;
-            if was_withdrawn && entry.as_ref().is_some_and(|entry| entry.qp.has_something()) {
+            if was_withdrawn && entry.as_ref().is_some_and(Attached::has_something) {
                 self.core.readiness.promise(at as u32);
             }
         }

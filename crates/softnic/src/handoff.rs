@@ -39,6 +39,13 @@ impl<T: LeavesWork> Handoff<T> {
         self.open.load(Acquire)
     }
 
+    #[cold]
+    fn lock(&self) {
+        while !self.try_lock() {
+            spin_loop();
+        }
+    }
+
     fn try_lock(&self) -> bool {
         !self.locked.swap(true, Acquire)
     }
@@ -51,9 +58,7 @@ impl<T: LeavesWork> Handoff<T> {
     pub(crate) unsafe fn owner(&self) -> HandoffGuard<'_, T> {
         let locked = self.open.load(Acquire);
         if locked {
-            while !self.try_lock() {
-                spin_loop();
-            }
+            self.lock();
         }
         HandoffGuard { of: self, locked }
     }

@@ -17,6 +17,14 @@ pub(crate) const fn of_region(rkey: u32) -> u64 {
     rkey as u64 + 1
 }
 
+/// Initiator: as [`enter`], through a word that was looked up before.
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn enter_word(word: &crate::shared::SharedWord, value: u64) {
+    word.store(value, Relaxed);
+    fence::light();
+}
+
 /// Initiator: begins an access. What it was granted must be checked *after* this.
 #[inline]
 pub(crate) fn enter(mem: &SharedMem, value: u64) {

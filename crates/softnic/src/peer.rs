@@ -18,7 +18,7 @@ use crate::rendezvous::{
     Reply, ReplyBody, Request, RequestBody, has_died, peer_pidfd, recv_frame, refusal, require_same_user,
     send_frame, socket_address,
 };
-use crate::shared::{Mapping, Segment, SharedMem};
+use crate::shared::{Mapping, Segment, SharedMem, SharedWord};
 
 /// How long we wait for a process that we meet for the first time.
 const HELLO_WAIT: Duration = Duration::from_secs(1);
@@ -28,7 +28,6 @@ const GRANT_WAIT: Duration = Duration::from_millis(10);
 
 /// A region of the peer, mapped here.
 pub(crate) struct RemoteRegion {
-    pub(crate) receive: bool,
     pub(crate) rkey: u32,
     pub(crate) access: Access,
     addr: u64,
@@ -47,6 +46,16 @@ impl RemoteRegion {
         }
         // SAFETY: `map_region` checked that the mapping covers the region, and the range is inside the region.
         Some(unsafe { self.mapping.base().add(offset as usize) })
+    }
+
+    /// Its address at the peer, its length, and where it is here.
+    pub(crate) fn extent(&self) -> (u64, u64, *mut u8) {
+        (self.addr, self.len_bytes, self.mapping.base())
+    }
+
+    /// The word at the peer that equals the returned number while the region is live.
+    pub(crate) fn generation_word(&self, peer: &Peer) -> (SharedWord, u64) {
+        (regions::generation_word(&peer.generations, self.rkey), self.generation.into())
     }
 
     /// Whether the peer has not deregistered it. Only meaningful inside a hazard.
@@ -227,7 +236,7 @@ fn map_region(id: RegionId, body: &ReplyBody, fds: &[OwnedFd]) -> Option<RemoteR
     let len = usize::try_from(len_bytes).ok()?;
     addr.checked_add(len_bytes)?;
     let mapping = Segment::map_foreign(fds.first()?.as_fd(), file_offset, len, writable).ok()?;
-    Some(RemoteRegion { receive: id.receive, rkey: id.rkey, access, addr, len_bytes, generation, mapping })
+    Some(RemoteRegion { rkey: id.rkey, access, addr, len_bytes, generation, mapping })
 }
 
 impl Asks {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_verbs::{Access, Error, Result};
 
-use crate::shared::{Segment, SharedMem};
+use crate::shared::{Segment, SharedMem, SharedWord};
 
 /// Regions a process can have.
 pub(crate) const MAX_REGIONS: usize = 16_384;
@@ -33,6 +33,16 @@ pub(crate) struct RegionTable {
     segment: Segment,
     entries: Box<[Entry]>,
     slow: Mutex<Slow>,
+}
+
+/// A region of this process as its own requests see it.
+pub(crate) struct Local {
+    pub(crate) addr: u64,
+    pub(crate) len_bytes: u64,
+    pub(crate) access: Access,
+    /// The word that holds `generation` while the region lives.
+    pub(crate) word: SharedWord,
+    pub(crate) generation: u64,
 }
 
 /// A region as a peer may map it.
@@ -132,6 +142,20 @@ impl RegionTable {
             && u64::from(len_bytes) <= region_len - offset
     }
 
+    /// What `allows` compares with for `lkey`, to compare it elsewhere; `None` if it is not live or of another domain.
+    pub(crate) fn local(&self, lkey: u32, pd: u32) -> Option<Local> {
+        let entry = self.is_live(lkey).then(|| &self.entries[index_of(lkey)])?;
+        let pd_access = entry.pd_access.load(Ordering::Relaxed);
+        let word = generation_word(&self.generations, lkey);
+        ((pd_access >> 32) as u32 == pd).then(|| Local {
+            addr: entry.addr.load(Ordering::Relaxed),
+            len_bytes: entry.len_bytes.load(Ordering::Relaxed),
+            access: Access::from_bits_retain(pd_access as u32),
+            generation: word.load(Ordering::Acquire),
+            word,
+        })
+    }
+
     /// What a peer that came through a queue pair of `pd` may map for `key`.
     pub(crate) fn grant(&self, key: u32, pd: u32) -> Option<Grant> {
         let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,6 +179,11 @@ impl RegionTable {
 #[inline]
 pub(crate) fn is_current(generations: &SharedMem, key: u32, generation: u32) -> bool {
     generations.load(index_of(key) * 8, Ordering::Acquire) == u64::from(generation)
+}
+
+/// The word that says whether the region `key` is live.
+pub(crate) fn generation_word(generations: &SharedMem, key: u32) -> SharedWord {
+    generations.word_at(index_of(key) * 8)
 }
 
 /// Whether a key can be one at all.

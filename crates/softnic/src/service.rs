@@ -108,9 +108,12 @@ impl Service {
     }
 
     /// Wakes the owner of `qp` from time to time until its requests no longer wait.
-    pub(crate) fn retry(&self, qp: Weak<QpCore>) {
-        let waiting = Waiting { qp, at: Instant::now() + RETRY_FIRST, every: RETRY_FIRST };
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(waiting);
+    pub(crate) fn retry(&self, qp: &QpCore, weak: &Weak<QpCore>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if qp.is_listed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        waiting.push(Waiting { qp: weak.clone(), at: Instant::now() + RETRY_FIRST, every: RETRY_FIRST });
         self.waker.wake();
     }
 
@@ -177,7 +180,11 @@ impl Service {
             if waiting.at > now {
                 return true;
             }
-            let Some(qp) = waiting.qp.upgrade().filter(|qp| qp.keeps_waiting()) else { return false };
+            let Some(qp) = waiting.qp.upgrade() else { return false };
+            if !qp.keeps_waiting() {
+                qp.is_listed.store(false, Ordering::Relaxed);
+                return false;
+            }
             qp.announce_locally(true);
             waiting.every = (waiting.every * 2).min(RETRY_LAST);
             waiting.at = now + waiting.every;

@@ -38,16 +38,19 @@ impl QpState {
     }
 
     /// Whether receives may be posted.
+    #[inline]
     pub const fn accepts_receives(self) -> bool {
         !matches!(self, Self::Reset)
     }
 
     /// Whether sends may be posted (in `Sqd` they wait, in `Sqe` and `Err` they are flushed).
+    #[inline]
     pub const fn accepts_sends(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd | Self::Sqe | Self::Err)
     }
 
     /// Whether requests of the peer are executed.
+    #[inline]
     pub const fn responds(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }

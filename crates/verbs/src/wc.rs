@@ -76,6 +76,7 @@ statuses! {
 
 impl WcStatus {
     /// Whether the request succeeded.
+    #[inline]
     pub const fn is_success(self) -> bool {
         self.0 == 0
     }
@@ -115,6 +116,7 @@ impl WcOpcode {
     pub const RECV_RDMA_WITH_IMM: Self = Self(129);
 
     /// Whether the completion is of a receive.
+    #[inline]
     pub const fn is_receive(self) -> bool {
         self.0 & 128 != 0
     }
@@ -156,11 +158,13 @@ const _: () = assert!(size_of::<Wc>() == 48);
 
 impl Wc {
     /// The immediate data in host byte order, if there is any.
+    #[inline]
     pub fn imm(&self) -> Option<u32> {
         self.wc_flags.contains(WcFlags::WITH_IMM).then(|| u32::from_be(self.imm_data_be))
     }
 
     /// A completion that only says how the request ended.
+    #[inline]
     pub fn ended(wr_id: u64, qp_num: u32, opcode: WcOpcode, status: WcStatus) -> Self {
         Self { wr_id, qp_num, opcode, status, ..Self::default() }
     }

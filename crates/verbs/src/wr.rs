@@ -129,6 +129,7 @@ const _: () =
 unsafe impl Send for SendWr<'_> {}
 
 impl<'sg> SendWr<'sg> {
+    #[inline]
     fn new(opcode: WrOpcode, wr_id: u64, sges: &'sg [Sge], target: WrTarget) -> Self {
         Self {
             wr_id,
@@ -145,6 +146,7 @@ impl<'sg> SendWr<'sg> {
         }
     }
 
+    #[inline]
     fn rdma_target(remote_addr: u64, rkey: u32) -> WrTarget {
         // The largest arm first, so that all bytes are initialised whichever arm is read later.
         let mut target = WrTarget { atomic: AtomicTarget { remote_addr, compare_add: 0, swap: 0, rkey: 0 } };
@@ -153,11 +155,13 @@ impl<'sg> SendWr<'sg> {
     }
 
     /// A SEND over a connection.
+    #[inline]
     pub fn send(wr_id: u64, sges: &'sg [Sge]) -> Self {
         Self::new(WrOpcode::SEND, wr_id, sges, Self::rdma_target(0, 0))
     }
 
     /// A datagram SEND.
+    #[inline]
     pub fn send_to(wr_id: u64, sges: &'sg [Sge], to: UdTarget) -> Self {
         let mut wr = Self::send(wr_id, sges);
         wr.target.ud = to;
@@ -165,22 +169,26 @@ impl<'sg> SendWr<'sg> {
     }
 
     /// An RDMA WRITE to `remote_addr`.
+    #[inline]
     pub fn write(wr_id: u64, sges: &'sg [Sge], remote_addr: u64, rkey: u32) -> Self {
         Self::new(WrOpcode::WRITE, wr_id, sges, Self::rdma_target(remote_addr, rkey))
     }
 
     /// An RDMA READ from `remote_addr`.
+    #[inline]
     pub fn read(wr_id: u64, sges: &'sg [Sge], remote_addr: u64, rkey: u32) -> Self {
         Self::new(WrOpcode::READ, wr_id, sges, Self::rdma_target(remote_addr, rkey))
     }
 
     /// A 64-bit atomic; `opcode` is [`WrOpcode::ATOMIC_CMP_AND_SWP`] or [`WrOpcode::ATOMIC_FETCH_AND_ADD`].
+    #[inline]
     pub fn atomic(opcode: WrOpcode, wr_id: u64, sges: &'sg [Sge], atomic: AtomicTarget) -> Self {
         Self::new(opcode, wr_id, sges, WrTarget { atomic })
     }
 
     /// Adds immediate data; SEND and WRITE become their `_WITH_IMM` form.
     #[must_use]
+    #[inline]
     pub fn with_imm(mut self, imm: u32) -> Self {
         self.imm_data_be = imm.to_be();
         self.opcode = match self.opcode {
@@ -193,35 +201,41 @@ impl<'sg> SendWr<'sg> {
 
     /// Adds flags.
     #[must_use]
+    #[inline]
     pub fn with_flags(mut self, flags: SendFlags) -> Self {
         self.send_flags |= flags;
         self
     }
 
     /// The gather list (READ: scatter list).
+    #[inline]
     pub fn sges(&self) -> &'sg [Sge] {
         // SAFETY: set from a slice of life 'sg by `new`; a C caller's list is promised by the C shell that built us.
         unsafe { sge_slice(self.sg_list, self.num_sge) }
     }
 
     /// Payload length in bytes over all elements.
+    #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.sges().iter().map(|sge| u64::from(sge.length)).sum()
     }
 
     /// Where a WRITE or READ goes; meaningless for other opcodes.
+    #[inline]
     pub fn rdma(&self) -> RdmaTarget {
         // SAFETY: every arm of the union is plain data and all constructors initialise all bytes this arm covers.
         unsafe { self.target.rdma }
     }
 
     /// The operands of an atomic; meaningless for other opcodes.
+    #[inline]
     pub fn atomic_target(&self) -> AtomicTarget {
         // SAFETY: as `rdma`.
         unsafe { self.target.atomic }
     }
 
     /// The destination of a datagram; meaningless on connected transports.
+    #[inline]
     pub fn ud(&self) -> UdTarget {
         // SAFETY: as `rdma`.
         unsafe { self.target.ud }
@@ -246,12 +260,14 @@ unsafe impl Send for RecvWr<'_> {}
 
 impl<'sg> RecvWr<'sg> {
     /// A receive into `sges`; an empty list receives immediate data only.
+    #[inline]
     pub fn new(wr_id: u64, sges: &'sg [Sge]) -> Self {
         let num_sge = i32::try_from(sges.len()).unwrap_or(i32::MAX);
         Self { wr_id, next: ptr::null(), sg_list: sges.as_ptr(), num_sge, life: PhantomData }
     }
 
     /// The scatter list.
+    #[inline]
     pub fn sges(&self) -> &'sg [Sge] {
         // SAFETY: as `SendWr::sges`.
         unsafe { sge_slice(self.sg_list, self.num_sge) }
@@ -260,6 +276,7 @@ impl<'sg> RecvWr<'sg> {
 
 /// # Safety
 /// `list` must point to `num` elements that live for `'sg`, or `num` must not be positive.
+#[inline]
 unsafe fn sge_slice<'sg>(list: *const Sge, num: i32) -> &'sg [Sge] {
     match usize::try_from(num) {
         Ok(num) if num > 0 && !list.is_null() => {

@@ -1,7 +1,7 @@
 //! What a queue pair's owner, its completion queues' owners and the service thread share.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,12 @@ pub(crate) struct QpCore {
     pub(super) send_place: Place,
     pub(super) recv_place: Place,
     completions: WcRing,
+    /// Requests wait for the peer.
+    send_waits: AtomicBool,
+    /// Receives cannot be flushed yet, because the peer is inside one.
+    flush_waits: AtomicBool,
+    /// In the service thread's list; changed under its lock.
+    pub(crate) is_listed: AtomicBool,
     pub(super) send: Handoff<SendSide>,
     recv: Biased<RecvSide>,
     pub(super) inbound: Mutex<Inbound>,
@@ -98,6 +104,9 @@ impl QpCore {
             send_place: parts.send_place,
             recv_place: parts.recv_place,
             completions: WcRing::new(parts.cap.max_send_wr as usize),
+            send_waits: AtomicBool::new(false),
+            flush_waits: AtomicBool::new(false),
+            is_listed: AtomicBool::new(false),
             send: Handoff::new(SendSide::new()),
             recv: Biased::new(recv),
             inbound: Mutex::new(inbound),
@@ -159,8 +168,8 @@ impl QpCore {
         }
         let mut taken = 0;
         if sends {
-            // SAFETY: completions are taken by the owner of the one send completion queue only.
             while taken < wc.len()
+                // SAFETY: completions are taken by the owner of the one send completion queue only.
                 && let Some(completion) = unsafe { self.completions.pop() }
             {
                 wc[taken] = completion;
@@ -175,10 +184,11 @@ impl QpCore {
     }
 
     /// Whether a poll may find something.
-    pub(crate) fn has_something(&self) -> bool {
-        // SAFETY: as in `poll`.
-        let receives = unsafe { self.recv.resident(|recv| recv.has_something(self)) };
-        self.send.is_open() || !self.completions.is_empty() || receives.unwrap_or(true)
+    pub(crate) fn has_something(&self, sends: bool, receives: bool) -> bool {
+        self.send.is_open()
+            || (sends && !self.completions.is_empty())
+            // SAFETY: as in `poll`: only the owner of the receive completion queue is the resident.
+            || (receives && unsafe { self.recv.resident(|recv| recv.has_something(self)) }.unwrap_or(true))
     }
 
     /// Send completions not yet polled.
@@ -208,12 +218,23 @@ impl QpCore {
 
     /// Lets the service thread wake our owner from time to time.
     pub(super) fn retry_later(&self) {
-        self.process.service.retry(self.this.clone());
+        self.process.service.retry(self, &self.this);
     }
 
-    /// Whether requests still wait.
+    pub(super) fn set_send_waits(&self, waits: bool) {
+        self.send_waits.store(waits, Ordering::Release);
+    }
+
+    /// Receives cannot be flushed now (true), or were (false).
+    pub(super) fn set_flush_waits(&self, waits: bool) {
+        if self.flush_waits.swap(waits, Ordering::AcqRel) != waits && waits {
+            self.retry_later();
+        }
+    }
+
+    /// Whether our owner must look here from time to time.
     pub(crate) fn keeps_waiting(&self) -> bool {
-        self.send.is_open()
+        self.send_waits.load(Ordering::Acquire) || self.flush_waits.load(Ordering::Acquire)
     }
 
     /// Whether local elements are allowed.
@@ -358,7 +379,10 @@ impl QpCore {
         if !Arc::ptr_eq(&self.send_place.cq, &self.recv_place.cq) {
             self.recv_place.cq.detach(self.recv_place.bit);
         }
-        // SAFETY: called by the owner of the queue pair; an empty visit waits for the resident.
-        unsafe { self.recv.visit(|_| ()) };
+        // A poll that began before may still come in by its own copy of the list: it must find nothing to do.
+        // SAFETY: called by the owner of the queue pair.
+        unsafe { self.send.owner() }.discard(self);
+        // SAFETY: as above; visits wait for the resident.
+        unsafe { self.recv.visit(RecvSide::end) };
     }
 }

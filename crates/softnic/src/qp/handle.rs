@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farcall_verbs::{
     Access, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvWr, Result,
-    RnrTimer, SendFlags, SendWr, WrOpcode,
+    RnrTimer, SendFlags, SendWr, WcStatus, WrOpcode,
 };
 
 use super::core::{Parts, Place};
@@ -71,84 +71,141 @@ impl Qp {
         Ok(Self { core, recv_queue, inbound, access: Access::empty(), rnr_timer: RnrTimer(12) })
     }
 
+    /// Checks a request against the queue's sizes; returns its length in bytes.
+    #[inline]
     fn check_send(&self, wr: &SendWr<'_>, queued: usize) -> Result<u64> {
-        const OP: &str = "post_send";
         let cap = self.core.cap();
+        let len_bytes = wr.len_bytes();
+        let inline = wr.send_flags.contains(SendFlags::INLINE);
+        let supported = wr.opcode.0 <= WrOpcode::READ.0;
+        let in_limits = queued < cap.max_send_wr as usize
+            && wr.sges().len() <= cap.max_send_sge as usize
+            && len_bytes <= MAX_MESSAGE_BYTES
+            && !(inline && (len_bytes > cap.max_inline_data.into() || wr.opcode == WrOpcode::READ));
+        if supported && in_limits { Ok(len_bytes) } else { Err(self.refuse_send(wr, queued)) }
+    }
+
+    /// Why `check_send` refused.
+    #[cold]
+    fn refuse_send(&self, wr: &SendWr<'_>, queued: usize) -> Error {
+        const OP: &str = "post_send";
+        let (cap, len_bytes) = (self.core.cap(), wr.len_bytes());
         if queued >= cap.max_send_wr as usize {
-            return Err(Error::Exhausted {
+            return Error::Exhausted {
                 operation: OP,
                 what: "places in the send queue",
                 limit: cap.max_send_wr.into(),
                 remedy: "poll the completion queue, or create the queue pair with a larger max_send_wr",
-            });
+            };
         }
-        let supported = matches!(
-            wr.opcode,
-            WrOpcode::WRITE
-                | WrOpcode::WRITE_WITH_IMM
-                | WrOpcode::SEND
-                | WrOpcode::SEND_WITH_IMM
-                | WrOpcode::READ
-        );
-        if !supported {
+        if wr.opcode.0 > WrOpcode::READ.0 {
             let what = format!("opcode {}", wr.opcode.0);
-            return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+            return Error::Unsupported { operation: OP, provider: crate::NAME, what };
         }
-        let (sges, len_bytes) = (wr.sges(), wr.len_bytes());
-        if sges.len() > cap.max_send_sge as usize {
-            return Err(Error::invalid(
-                OP,
-                format!("{} elements; max_send_sge is {}", sges.len(), cap.max_send_sge),
-            ));
+        if wr.sges().len() > cap.max_send_sge as usize {
+            let what = format!("{} elements; max_send_sge is {}", wr.sges().len(), cap.max_send_sge);
+            return Error::invalid(OP, what);
         }
         if len_bytes > MAX_MESSAGE_BYTES {
-            return Err(Error::invalid(
+            return Error::invalid(
                 OP,
                 format!("{len_bytes} bytes; a message has at most {MAX_MESSAGE_BYTES}"),
-            ));
+            );
         }
-        if wr.send_flags.contains(SendFlags::INLINE) {
-            if wr.opcode == WrOpcode::READ {
-                return Err(Error::invalid(OP, "a READ cannot be inline"));
-            }
-            if len_bytes > cap.max_inline_data.into() {
-                let what = format!("{len_bytes} inline bytes; max_inline_data is {}", cap.max_inline_data);
-                return Err(Error::invalid(OP, what));
-            }
+        if wr.opcode == WrOpcode::READ {
+            return Error::invalid(OP, "a READ cannot be inline");
         }
-        Ok(len_bytes)
+        Error::invalid(OP, format!("{len_bytes} inline bytes; max_inline_data is {}", cap.max_inline_data))
     }
 
+    #[inline]
     fn check_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        let fits = !self.recv_queue.is_full() && wr.sges().len() <= self.core.cap().max_recv_sge as usize;
+        if fits && self.core.allows(wr.sges(), Access::LOCAL_WRITE) {
+            Ok(())
+        } else {
+            Err(self.refuse_recv(wr))
+        }
+    }
+
+    /// Why `check_recv` refused.
+    #[cold]
+    fn refuse_recv(&self, wr: &RecvWr<'_>) -> Error {
         const OP: &str = "post_recv";
         let cap = self.core.cap();
         if self.recv_queue.is_full() {
-            return Err(Error::Exhausted {
+            return Error::Exhausted {
                 operation: OP,
                 what: "places in the receive queue",
                 limit: cap.max_recv_wr.into(),
                 remedy: "poll the completion queue, or create the queue pair with a larger max_recv_wr",
-            });
+            };
         }
         if wr.sges().len() > cap.max_recv_sge as usize {
             let what = format!("{} elements; max_recv_sge is {}", wr.sges().len(), cap.max_recv_sge);
-            return Err(Error::invalid(OP, what));
+            return Error::invalid(OP, what);
         }
-        if !self.core.allows(wr.sges(), Access::LOCAL_WRITE) {
-            return Err(Error::invalid(
-                OP,
-                "an element's lkey, bounds or LOCAL_WRITE permission do not allow it",
-            ));
-        }
-        Ok(())
+        Error::invalid(OP, "an element's lkey, bounds or LOCAL_WRITE permission do not allow it")
     }
 
-    fn require(&self, allowed: bool, operation: &'static str, remedy: &'static str) -> Result<(), PostError> {
-        if allowed {
-            return Ok(());
-        }
+    #[cold]
+    fn wrong_state(&self, operation: &'static str, remedy: &'static str) -> PostError {
         let (object, state) = (format!("queue pair {:#x}", self.core.qpn()), self.core.state().to_string());
-        Err(PostError { posted: 0, source: Error::InvalidState { operation, object, state, remedy } })
+        PostError { posted: 0, source: Error::InvalidState { operation, object, state, remedy } }
+    }
+
+    /// Posts a lone one-sided request that earlier grants cover; false, and nothing done, otherwise.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    #[inline]
+    unsafe fn post_repeated(&mut self, wr: &SendWr<'_>) -> bool {
+        let core = &*self.core;
+        let cap = core.cap();
+        // Nothing waits, and the queue pair sends.
+        if core.send.is_open() || core.state() != QpState::Rts || core.unpolled() >= cap.max_send_wr as usize
+        {
+            return false;
+        }
+        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        let mut send = unsafe { core.send.owner() };
+        // SAFETY: the caller's promise.
+        let done = unsafe { send.repeat(wr, cap.max_inline_data) };
+        if done {
+            core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
+        }
+        done
+    }
+
+    /// Posts requests in order and announces them once.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    #[inline(never)]
+    unsafe fn post_batch(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let core = &*self.core;
+        if !core.state().accepts_sends() {
+            return Err(self.wrong_state("post_send", "bring the queue pair to RTS first"));
+        }
+        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        let mut send = unsafe { core.send.owner() };
+        if send.waiting() > 0 {
+            send.resume(core);
+        }
+        let mut result = Ok(());
+        for (posted, wr) in wrs.iter().enumerate() {
+            match self.check_send(wr, core.unpolled() + send.waiting()) {
+                // SAFETY: the caller's promise.
+                Ok(len_bytes) if core.state() == QpState::Rts => unsafe { send.post(core, wr, len_bytes) },
+                Ok(_) => core.flush_send(wr.wr_id, wr.opcode),
+                Err(source) => {
+                    result = Err(PostError { posted, source });
+                    break;
+                }
+            }
+        }
+        send.ring();
+        result
     }
 
     /// Publishes a receive's scatter list for direct placement.
@@ -210,36 +267,20 @@ impl RawQp for Qp {
 
     #[inline]
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        let core = &*self.core;
-        let state = core.state();
-        self.require(state.accepts_sends(), "post_send", "bring the queue pair to RTS first")?;
-        // SAFETY: `&mut self`: we are the one owner, and have no guard.
-        let mut send = unsafe { core.send.owner() };
-        if send.waiting() > 0 {
-            send.resume(core);
+        if let [wr] = wrs
+            // SAFETY: the caller's promise.
+            && unsafe { self.post_repeated(wr) }
+        {
+            return Ok(());
         }
-        let mut result = Ok(());
-        for (posted, wr) in wrs.iter().enumerate() {
-            match self.check_send(wr, core.unpolled() + send.waiting()) {
-                // SAFETY: the caller's promise.
-                Ok(len_bytes) if core.state() == QpState::Rts => unsafe { send.post(core, wr, len_bytes) },
-                Ok(_) => core.flush_send(wr.wr_id, wr.opcode),
-                Err(source) => {
-                    result = Err(PostError { posted, source });
-                    break;
-                }
-            }
-        }
-        send.ring();
-        result
+        // SAFETY: the caller's promise.
+        unsafe { self.post_batch(wrs) }
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        self.require(
-            self.core.state().accepts_receives(),
-            "post_recv",
-            "bring the queue pair to INIT first",
-        )?;
+        if !self.core.state().accepts_receives() {
+            return Err(self.wrong_state("post_recv", "bring the queue pair to INIT first"));
+        }
         let mut result = Ok(());
         for (posted, wr) in wrs.iter().enumerate() {
             if let Err(source) = self.check_recv(wr) {

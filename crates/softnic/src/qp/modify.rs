@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_verbs::{Error, QpAttr, QpState, Result, RnrTimer};
+use farcall_verbs::{Error, QpAttr, QpState, Result};
 
 use super::handle::Qp;
 use super::remote::{Remote, refused};
@@ -43,10 +43,10 @@ impl Qp {
             });
         }
         match to {
-            QpState::Reset => self.to_reset()?,
-            QpState::Init => self.to_init(attr)?,
-            QpState::Rtr => self.to_rtr(attr)?,
-            QpState::Rts => self.to_rts(attr, from)?,
+            QpState::Reset => self.enter_reset()?,
+            QpState::Init => self.enter_init(attr)?,
+            QpState::Rtr => self.enter_rtr(attr)?,
+            QpState::Rts => self.enter_rts(attr, from)?,
             QpState::Err => self.core.enter_error(),
             QpState::Sqd | QpState::Sqe => {
                 let what =
@@ -63,33 +63,36 @@ impl Qp {
         Ok(())
     }
 
-    fn to_reset(&mut self) -> Result<()> {
+    fn enter_reset(&mut self) -> Result<()> {
         self.core.set_state(QpState::Reset);
         self.core.close();
         self.core.wait_quiesced();
-        (self.recv_queue, self.inbound) = self.core.renew()?;
+        // First the send side: a poll that continues requests there may be connecting us.
         // SAFETY: we are the owner of the queue pair.
         let mut send = unsafe { self.core.send.owner() };
-        send.flush(&self.core);
+        send.discard(&self.core);
         *send = SendSide::new();
+        (self.recv_queue, self.inbound) = self.core.renew()?;
         Ok(())
     }
 
-    fn to_init(&mut self, attr: &QpAttr) -> Result<()> {
+    fn enter_init(&mut self, attr: &QpAttr) -> Result<()> {
         let port = required(attr.port_num, "port_num", QpState::Init)?;
         if port != 1 {
             return Err(Error::invalid(OP, format!("port {port}: this device has port 1 only")));
         }
+        required(attr.pkey_index, "pkey_index", QpState::Init)?;
         self.access = required(attr.access, "access", QpState::Init)?;
         Ok(())
     }
 
-    fn to_rtr(&mut self, attr: &QpAttr) -> Result<()> {
+    fn enter_rtr(&mut self, attr: &QpAttr) -> Result<()> {
         let dest_qpn = required(attr.dest_qp_num, "dest_qp_num", QpState::Rtr)?;
         let path = required(attr.ah, "ah (the path to the peer)", QpState::Rtr)?;
         required(attr.path_mtu, "path_mtu", QpState::Rtr)?;
         required(attr.rq_psn, "rq_psn", QpState::Rtr)?;
-        self.rnr_timer = attr.min_rnr_timer.unwrap_or(RnrTimer(12));
+        required(attr.max_dest_rd_atomic, "max_dest_rd_atomic", QpState::Rtr)?;
+        let rnr_timer = required(attr.min_rnr_timer, "min_rnr_timer", QpState::Rtr)?;
         if path.dgid != self.core.process.gid() {
             let what = format!(
                 "GID {} is not of this host and network namespace ({}): the same-host device cannot reach it \
@@ -102,6 +105,7 @@ impl Qp {
         if dest_qpn >> 24 != 0 {
             return Err(Error::invalid(OP, format!("queue pair number {dest_qpn:#x} has more than 24 bits")));
         }
+        self.rnr_timer = rnr_timer;
         self.core.set_dest_qpn(dest_qpn);
         // SAFETY: we are the owner of the queue pair.
         let mut send = unsafe { self.core.send.owner() };
@@ -110,9 +114,13 @@ impl Qp {
         self.core.connect(&mut send).map(drop)
     }
 
-    fn to_rts(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
+    fn enter_rts(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
         if from == QpState::Rtr {
             required(attr.sq_psn, "sq_psn", QpState::Rts)?;
+            required(attr.timeout, "timeout", QpState::Rts)?;
+            required(attr.retry_cnt, "retry_cnt", QpState::Rts)?;
+            required(attr.rnr_retry, "rnr_retry", QpState::Rts)?;
+            required(attr.max_rd_atomic, "max_rd_atomic", QpState::Rts)?;
         }
         // SAFETY: we are the owner of the queue pair.
         let mut send = unsafe { self.core.send.owner() };

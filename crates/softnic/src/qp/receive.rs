@@ -113,6 +113,11 @@ impl RecvSide {
         Self { consumer, queue, broken: false, peer: None }
     }
 
+    /// Delivers nothing any more.
+    pub(super) fn end(&mut self) {
+        self.broken = true;
+    }
+
     pub(super) fn connected(&mut self, peer: Arc<Peer>, doorbells: Arc<Doorbells>) {
         self.peer = Some((peer, doorbells));
     }
@@ -204,8 +209,10 @@ impl RecvSide {
     fn flush(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
         let peer_is_inside = hazard::current(self.consumer.memory()) != 0;
         if peer_is_inside && self.peer.as_ref().is_some_and(|(peer, _)| !peer.check_dead()) {
+            core.set_flush_waits(true);
             return 0;
         }
+        core.set_flush_waits(false);
         let mut taken = 0;
         while taken < wc.len() {
             // SAFETY: as in `complete`.

@@ -19,6 +19,12 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 /// Regions that a queue pair finds without asking its peer object.
 const CACHED_REGIONS: usize = 4;
 
+const NO_KEY: u64 = u64::MAX;
+
+const fn cache_key(rkey: u32, receive: bool) -> u64 {
+    rkey as u64 | (receive as u64) << 32
+}
+
 /// A completion queue of the peer.
 struct RemoteCq {
     readiness: Readiness,
@@ -73,6 +79,8 @@ pub(super) struct Remote {
     pd: u32,
     /// Our own number, which the target must expect.
     src_qpn: u32,
+    /// What `regions` holds, by key: the key, and one bit more for regions of receives. `NO_KEY` if nothing.
+    cached_keys: [u64; CACHED_REGIONS],
     regions: [Option<Arc<RemoteRegion>>; CACHED_REGIONS],
     /// Which cached region is replaced next.
     victim: usize,
@@ -134,6 +142,7 @@ impl Remote {
             qpn,
             pd,
             src_qpn: core.qpn(),
+            cached_keys: [NO_KEY; CACHED_REGIONS],
             regions: [const { None }; CACHED_REGIONS],
             victim: 0,
             peer,
@@ -154,13 +163,9 @@ impl Remote {
     /// The mapped region of a key; an index for [`Remote::cached`].
     #[inline]
     pub(super) fn find_region(&mut self, rkey: u32, receive: bool) -> Asked<usize> {
-        for (at, region) in self.regions.iter().enumerate() {
-            if let Some(region) = region
-                && region.rkey == rkey
-                && region.receive == receive
-            {
-                return Asked::Granted(at);
-            }
+        let key = cache_key(rkey, receive);
+        if let Some(at) = self.cached_keys.iter().position(|cached| *cached == key) {
+            return Asked::Granted(at);
         }
         self.map_region(rkey, receive)
     }
@@ -171,6 +176,7 @@ impl Remote {
             Asked::Granted(region) => {
                 let at = self.victim;
                 self.victim = (at + 1) % CACHED_REGIONS;
+                self.cached_keys[at] = cache_key(rkey, receive);
                 self.regions[at] = Some(region);
                 Asked::Granted(at)
             }
@@ -187,6 +193,7 @@ impl Remote {
     /// Forgets a region that its owner has deregistered.
     #[cold]
     pub(super) fn forget(&mut self, at: usize) {
+        self.cached_keys[at] = NO_KEY;
         self.regions[at] = None;
     }
 }

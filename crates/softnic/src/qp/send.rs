@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, QpState, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 
+use super::grants::Grants;
 use super::remote::Remote;
 use super::transfer::{gather, gather_to_pieces, gather_to_ring, scatter};
 use super::{MAX_SGE, QpCore};
@@ -25,9 +26,11 @@ pub(super) struct SendSide {
     pub(super) dest_qpn: u32,
     pub(super) remote: Option<Remote>,
     pub(super) timers: Timers,
+    /// What the last one-sided request was granted.
+    pub(super) grants: Option<Grants>,
     waiting: WaitQueue,
-    /// When the oldest waiting request gives up, and how.
-    gives_up: Option<(Instant, WcStatus)>,
+    /// When the oldest waiting request gives up, and what it waits for.
+    gives_up: Option<(Instant, Wait)>,
     /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
     wrote: bool,
     /// Messages published since the target was last told, and whether one asked for a solicited event.
@@ -68,6 +71,16 @@ enum Step {
 enum Wait {
     Receiver,
     Peer,
+}
+
+impl Wait {
+    /// How a request ends that has waited too long.
+    const fn ends_in(self) -> WcStatus {
+        match self {
+            Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
+            Self::Peer => WcStatus::RETRY_EXC_ERR,
+        }
+    }
 }
 
 /// A request set aside; its buffers are reused.
@@ -153,6 +166,7 @@ impl SendSide {
             dest_qpn: 0,
             remote: None,
             timers: Timers { transport: None, rnr: None },
+            grants: None,
             waiting: WaitQueue::default(),
             gives_up: None,
             wrote: false,
@@ -196,6 +210,30 @@ impl SendSide {
         unsafe { self.waiting.push(wr, core.cap().max_send_wr as usize) };
     }
 
+    /// Executes a one-sided request that repeats an earlier one's grants; false, and nothing done, if it does not.
+    ///
+    /// # Safety
+    /// See [`farcall_verbs::RawQp::post_send`].
+    #[inline]
+    pub(super) unsafe fn repeat(&mut self, wr: &SendWr<'_>, inline_bytes_max: u32) -> bool {
+        let (Some(grants), [sge]) = (&self.grants, wr.sges()) else { return false };
+        if wr.send_flags.contains(SendFlags::INLINE) && sge.length > inline_bytes_max {
+            return false;
+        }
+        match wr.opcode {
+            // SAFETY: the caller's promise.
+            WrOpcode::WRITE if unsafe { grants.write(wr, sge) } => {
+                self.wrote = true;
+                true
+            }
+            WrOpcode::READ if !self.wrote => {
+                // SAFETY: the caller's promise.
+                unsafe { grants.read(wr, sge) }
+            }
+            _ => false,
+        }
+    }
+
     /// Continues requests that wait.
     pub(super) fn resume(&mut self, core: &QpCore) {
         while let Some(parked) = self.waiting.front() {
@@ -222,9 +260,10 @@ impl SendSide {
                 Step::Done => WcStatus::SUCCESS,
                 Step::Failed(status) => status,
                 Step::Wait(wait) => match self.gives_up {
-                    Some((at, status)) if Instant::now() >= at => status,
-                    Some(_) => break,
-                    None => {
+                    Some((at, of)) if of == wait && Instant::now() >= at => wait.ends_in(),
+                    Some((_, of)) if of == wait => break,
+                    // A peer that becomes ready but has no receive (or the reverse) begins a wait of its own.
+                    _ => {
                         self.begin_wait(core, wait);
                         break;
                     }
@@ -239,11 +278,13 @@ impl SendSide {
             }
         }
         self.ring();
-        if self.waiting.len == 0
-            && let Some(remote) = &self.remote
-            && remote.inbound().load(WANT, Relaxed) != 0
-        {
-            remote.inbound().store(WANT, 0, Relaxed);
+        if self.waiting.len == 0 {
+            core.set_send_waits(false);
+            if let Some(remote) = &self.remote
+                && remote.inbound().load(WANT, Relaxed) != 0
+            {
+                remote.inbound().store(WANT, 0, Relaxed);
+            }
         }
     }
 
@@ -261,13 +302,14 @@ impl SendSide {
 
     #[cold]
     fn begin_wait(&mut self, core: &QpCore, wait: Wait) {
-        let (after, status) = match wait {
-            Wait::Receiver => (self.timers.rnr, WcStatus::RNR_RETRY_EXC_ERR),
-            Wait::Peer => (self.timers.transport, WcStatus::RETRY_EXC_ERR),
+        let after = match wait {
+            Wait::Receiver => self.timers.rnr,
+            Wait::Peer => self.timers.transport,
         };
         // A deadline far away stands for "for ever": the slot also says that waiting has begun.
         let after = after.unwrap_or(Duration::from_secs(u32::MAX.into()));
-        self.gives_up = Some((Instant::now() + after, status));
+        self.gives_up = Some((Instant::now() + after, wait));
+        core.set_send_waits(true);
         core.retry_later();
     }
 
@@ -286,6 +328,14 @@ impl SendSide {
         while let Some((wr_id, opcode, _)) = self.waiting.pop() {
             core.complete_send(wr_id, opcode, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
         }
+        core.set_send_waits(false);
+    }
+
+    /// Drops everything that waits, without completions (RESET, destroy).
+    pub(super) fn discard(&mut self, core: &QpCore) {
+        self.gives_up = None;
+        while self.waiting.pop().is_some() {}
+        core.set_send_waits(false);
     }
 
     /// # Safety
@@ -313,10 +363,29 @@ impl SendSide {
                 _ => self.message(request),
             }
         };
-        if let Step::Failed(WcStatus::REM_ACCESS_ERR) = step {
-            self.nak_access();
+        match step {
+            Step::Failed(WcStatus::REM_ACCESS_ERR) => self.nak_access(),
+            Step::Done if matches!(request.opcode, WrOpcode::WRITE | WrOpcode::READ) => {
+                self.remember(core, request)
+            }
+            _ => {}
         }
         step
+    }
+
+    /// Keeps what a one-sided request was granted, for the next like it.
+    fn remember(&mut self, core: &QpCore, request: &Request<'_>) {
+        let inline = request.flags.contains(SendFlags::INLINE);
+        if let (Some(remote), [sge]) = (&mut self.remote, request.sges)
+            && request.len_bytes > 0
+            && let Asked::Granted(at) = remote.find_region(request.rkey, false)
+        {
+            let lkey = (!inline).then_some(sge.lkey);
+            let local = lkey.and_then(|lkey| core.process.regions.local(lkey, core.pd()));
+            if !self.grants.as_ref().is_some_and(|grants| grants.covers(request.rkey, lkey)) {
+                self.grants = Grants::of(remote, at, lkey.zip(local));
+            }
+        }
     }
 
     /// Tries to reach a peer that was not ready when we became ready to receive; `None` if it is reached now.
@@ -393,35 +462,44 @@ impl SendSide {
     /// # Safety
     /// See `execute`.
     unsafe fn message(&mut self, request: &Request<'_>) -> Step {
+        // SAFETY: the poster's promise, passed on.
+        let mut step = unsafe { self.try_message(request) };
+        if matches!(step, Step::Wait(_)) && self.want() {
+            // What the target gave before it saw that we want it is not announced: look once more.
+            // SAFETY: as above; the first attempt did nothing.
+            step = unsafe { self.try_message(request) };
+        }
+        if let Step::Done | Step::Failed(WcStatus::REM_INV_REQ_ERR) = step {
+            self.unannounced = true;
+            self.solicited |= request.flags.contains(SendFlags::SOLICITED);
+        }
+        step
+    }
+
+    /// # Safety
+    /// See `execute`.
+    unsafe fn try_message(&mut self, request: &Request<'_>) -> Step {
         if !self.receive_is_posted() {
-            return Step::Wait(Wait::Receiver);
+            // A target that is not ready to receive does not answer at all, whatever it has posted.
+            let responds = self.remote.as_ref().is_some_and(|remote| remote.accepts().is_some());
+            return Step::Wait(if responds { Wait::Receiver } else { Wait::Peer });
         }
         // SAFETY: the poster's promise, passed on.
-        let step = unsafe {
+        unsafe {
             match request.opcode {
                 WrOpcode::WRITE_WITH_IMM => self.write_with_imm(request),
                 _ => self.send(request),
             }
-        };
-        match step {
-            Step::Done | Step::Failed(WcStatus::REM_INV_REQ_ERR) => {
-                self.unannounced = true;
-                self.solicited |= request.flags.contains(SendFlags::SOLICITED);
-            }
-            // The ring is full, or the target's credit must be told of.
-            Step::Wait(_) => self.want(),
-            Step::Failed(_) => {}
         }
-        step
     }
 
     fn record_flags(request: &Request<'_>) -> u8 {
         let imm = matches!(request.opcode, WrOpcode::SEND_WITH_IMM | WrOpcode::WRITE_WITH_IMM);
         let solicited = request.flags.contains(SendFlags::SOLICITED);
-        u8::from(imm) * ring::WITH_IMM | u8::from(solicited) * ring::SOLICITED
+        (u8::from(imm) * ring::WITH_IMM) | (u8::from(solicited) * ring::SOLICITED)
     }
 
-    /// Whether the target has a receive for our next message; asks to be told if not.
+    /// Whether the target has a receive for our next message.
     #[inline]
     fn receive_is_posted(&mut self) -> bool {
         let Some(remote) = &mut self.remote else { return false };
@@ -429,23 +507,19 @@ impl SendSide {
             return true;
         }
         remote.posted_seen = remote.inbound().load(RQ_POSTED, Acquire);
-        if remote.sent < remote.posted_seen {
-            return true;
-        }
-        self.want();
-        let Some(remote) = &mut self.remote else { return false };
-        remote.posted_seen = remote.inbound().load(RQ_POSTED, Acquire);
         remote.sent < remote.posted_seen
     }
 
-    /// Asks the target to tell us when it gives credit. The caller looks once more, or a timer does.
-    fn want(&mut self) {
-        if let Some(remote) = &self.remote
-            && remote.inbound().load(WANT, Relaxed) == 0
-        {
-            remote.inbound().store(WANT, 1, Relaxed);
-            process_fence::heavy();
+    /// Asks the target to tell us when it posts receives or consumes records. Returns whether that is new, so that the
+    /// caller must look once more.
+    fn want(&mut self) -> bool {
+        let Some(remote) = &self.remote else { return false };
+        if remote.inbound().load(WANT, Relaxed) != 0 {
+            return false;
         }
+        remote.inbound().store(WANT, 1, Relaxed);
+        process_fence::heavy();
+        true
     }
 
     /// # Safety
@@ -485,8 +559,9 @@ impl SendSide {
             } else {
                 Step::Wait(Wait::Receiver)
             }
+        // A slot stays free for every receive that the target may post before it polls.
         } else if request.len_bytes <= EAGER_BYTES
-            && remote.producer.has_room(len as usize, remote.posted_seen - remote.sent)
+            && remote.producer.has_room(len as usize, remote.layout.rq_depth)
         {
             let at = remote.producer.payload_at(len as usize);
             // SAFETY: the elements are the poster's promise.

@@ -3,7 +3,7 @@
 use farcall_verbs::Sge;
 
 use crate::ring::Record;
-use crate::shared::{SharedMem, copy_in_order, copy_out};
+use crate::shared::{SharedMem, copy_in_order, copy_out, copy_plain};
 
 fn pointer(sge: &Sge) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(sge.addr as usize)
@@ -72,7 +72,7 @@ pub(super) unsafe fn scatter_from_ring(mem: &SharedMem, record: &Record, sges: &
             break;
         }
         // SAFETY: the element is the poster's promise; `range` checks the ring's bounds.
-        unsafe { std::ptr::copy_nonoverlapping(mem.range(offset, len).cast_const(), pointer(sge), len) };
+        unsafe { copy_plain(pointer(sge), mem.range(offset, len).cast_const(), len) };
         offset += len;
         left -= len;
     }

@@ -62,8 +62,8 @@ pub(crate) fn socket_address(block: u32) -> Result<SocketAddrUnix> {
 pub(crate) fn gid() -> Gid {
     let mut id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().into_bytes();
     let space = match directory() {
-        Some(directory) => fs::stat(&directory).map(|s| (s.st_dev as u64, s.st_ino as u64)),
-        None => fs::stat("/proc/self/ns/net").map(|s| (s.st_dev as u64, s.st_ino as u64)),
+        Some(directory) => fs::stat(&directory).map(|s| (s.st_dev, s.st_ino)),
+        None => fs::stat("/proc/self/ns/net").map(|s| (s.st_dev, s.st_ino)),
     };
     let (dev, ino) = space.unwrap_or((0, 0));
     id.extend(dev.to_le_bytes());

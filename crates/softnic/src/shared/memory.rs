@@ -44,6 +44,11 @@ mod imp {
             unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
         }
 
+        /// A word that is used often.
+        pub(crate) fn word_at(&self, offset: usize) -> SharedWord {
+            SharedWord { word: self.word(offset), _keep: self._keep.clone() }
+        }
+
         #[inline]
         pub(crate) fn load(&self, offset: usize, order: Ordering) -> u64 {
             self.word(offset).load(order)
@@ -82,7 +87,7 @@ mod imp {
             let dst = self.range(offset, len_bytes);
             step();
             // SAFETY: destination in bounds by `range`, source by the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(src, dst, len_bytes) };
+            unsafe { copy_plain(dst, src, len_bytes) };
         }
 
         /// The address of a range, for copies between two shared memories.
@@ -94,6 +99,33 @@ mod imp {
             );
             // SAFETY: in bounds by the check.
             unsafe { self.base.add(offset) }
+        }
+    }
+
+    /// One control word, its bounds checked once.
+    #[derive(Clone)]
+    pub(crate) struct SharedWord {
+        word: *const AtomicU64,
+        _keep: Arc<Mapping>,
+    }
+
+    // SAFETY: as `SharedMem`.
+    unsafe impl Send for SharedWord {}
+    // SAFETY: as `SharedMem`.
+    unsafe impl Sync for SharedWord {}
+
+    impl SharedWord {
+        #[inline]
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            // SAFETY: made by `SharedMem::word_at` from a checked word; alive by `_keep`.
+            unsafe { &*self.word }.load(order)
+        }
+
+        #[inline]
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            step();
+            // SAFETY: as `load`.
+            unsafe { &*self.word }.store(value, order);
         }
     }
 
@@ -133,9 +165,28 @@ mod imp {
         unsafe {
             if cfg!(feature = "store-hook") && len_bytes > 1 {
                 let half = len_bytes / 2;
-                std::ptr::copy_nonoverlapping(src, dst, half);
+                copy_plain(dst, src, half);
                 step();
-                std::ptr::copy_nonoverlapping(src.add(half), dst.add(half), len_bytes - half);
+                copy_plain(dst.add(half), src.add(half), len_bytes - half);
+            } else {
+                copy_plain(dst, src, len_bytes);
+            }
+        }
+    }
+
+    /// Copies without order. Small multiples of a word are copied word by word: a call of memcpy costs more than that.
+    ///
+    /// # Safety
+    /// As [`copy_in_order`].
+    #[inline]
+    pub(crate) unsafe fn copy_plain(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        const BY_WORDS: usize = 64;
+        // SAFETY: the caller's promise; all accesses are inside the two ranges.
+        unsafe {
+            if len_bytes <= BY_WORDS && len_bytes.is_multiple_of(8) {
+                for at in (0..len_bytes).step_by(8) {
+                    dst.add(at).cast::<u64>().write_unaligned(src.add(at).cast::<u64>().read_unaligned());
+                }
             } else {
                 std::ptr::copy_nonoverlapping(src, dst, len_bytes);
             }
@@ -154,7 +205,7 @@ mod imp {
             if len_bytes >= 8 && src.addr().is_multiple_of(8) {
                 let first = AtomicU64::from_ptr(src.cast_mut().cast()).load(Ordering::Acquire);
                 dst.cast::<u64>().write_unaligned(first);
-                std::ptr::copy_nonoverlapping(src.add(8), dst.add(8), len_bytes - 8);
+                copy_plain(dst.add(8), src.add(8), len_bytes - 8);
             } else {
                 std::ptr::copy_nonoverlapping(src, dst, len_bytes);
             }
