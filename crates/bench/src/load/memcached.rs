@@ -31,11 +31,14 @@ impl Target for MemcachedTarget {
         Ok(())
     }
 
-    fn poll(&mut self, mut done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
+    fn flush(&mut self) -> Result<(), TargetError> {
         if self.outstanding.is_empty() {
             return Ok(());
         }
-        self.client.flush().map_err(|error| broken(&error))?;
+        self.client.flush().map_err(|error| broken(&error))
+    }
+
+    fn poll(&mut self, mut done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
         while let Some((slot, is_read)) = self.outstanding.pop_front() {
             if is_read {
                 match self.client.read_value() {
@@ -110,18 +113,21 @@ mod tests {
         target.submit(2, Request::Put { key: b"b", value: b"hi" }).unwrap();
         target.submit(5, Request::Get { key: b"c" }).unwrap();
         let mut seen = Vec::new();
+        target.flush().unwrap();
         target.poll(|slot, outcome| seen.push((slot, format!("{outcome:?}")))).unwrap();
         service.join().unwrap();
         let names: Vec<_> = seen.iter().map(|(slot, outcome)| (*slot, outcome.as_str())).collect();
         assert_eq!(names, [(7, "Value([120, 121, 122])"), (2, "Refused"), (5, "Absent")]);
         target.submit(0, Request::Get { key: b"a" }).unwrap();
-        assert!(matches!(target.poll(|_, _| {}), Err(TargetError::Lost(_))));
+        let result = target.flush().and_then(|()| target.poll(|_, _| {}));
+        assert!(matches!(result, Err(TargetError::Lost(_))));
     }
 
     #[test]
     fn garbage_is_a_protocol_error() {
         let (mut target, service) = converse("garbage", b"get a\r\n", b"HELLO\r\n");
         target.submit(0, Request::Get { key: b"a" }).unwrap();
+        target.flush().unwrap();
         assert!(matches!(target.poll(|_, _| {}), Err(TargetError::Protocol(_))));
         service.join().unwrap();
     }

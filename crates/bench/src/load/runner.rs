@@ -5,6 +5,8 @@ use super::target::{Outcome, Request, Target, TargetError};
 use crate::measure::{LatencyRecorder, LatencySummary, TscClock};
 use crate::workload::{Op, OpKind, RecordShape};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Longest keys and values a run can handle; larger shapes are refused.
@@ -150,6 +152,9 @@ pub struct Load {
     key: Vec<u8>,
     value: Vec<u8>,
     is_recording: bool,
+    /// Operations completed, warm-up included, and where observers read them.
+    completed: u64,
+    observed: Arc<AtomicU64>,
 }
 
 impl Load {
@@ -173,7 +178,15 @@ impl Load {
             key: vec![0; shape.key_len_bytes()],
             value: vec![0; shape.value_len_bytes()],
             is_recording: false,
+            completed: 0,
+            observed: Arc::new(AtomicU64::new(0)),
         })
+    }
+
+    /// The number of operations completed so far, warm-up included; kept up to date while the run goes on.
+    #[must_use]
+    pub fn completed(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.observed)
     }
 
     /// Runs `connections` in the calling thread. `on_recording` runs when the recorded stretch begins and again when
@@ -213,11 +226,15 @@ impl Load {
     ) -> Result<u64, TargetError> {
         let mut now = self.clock.now();
         while now < deadline {
+            // All connections send before the first is waited for.
             for connection in &mut *connections {
                 self.submit_all(connection, ledger, now)?;
-                self.poll(connection, ledger)?;
-                now = self.clock.now();
             }
+            for connection in &mut *connections {
+                self.poll(connection, ledger)?;
+            }
+            now = self.clock.now();
+            self.publish();
         }
         Ok(now)
     }
@@ -231,10 +248,17 @@ impl Load {
         for connection in connections {
             while connection.outstanding() > 0 {
                 self.submit_second_halves(connection, ledger)?;
+                connection.target.flush()?;
                 self.poll(connection, ledger)?;
             }
         }
         Ok(())
+    }
+
+    /// Lets observers in other threads see how far the run is.
+    #[inline]
+    fn publish(&self) {
+        self.observed.store(self.completed, Ordering::Relaxed);
     }
 
     fn submit_all<T: Target>(
@@ -254,7 +278,7 @@ impl Load {
             connection.slots[slot as usize] = Slot { op, started: now, version: 0, is_write };
             self.submit(connection, ledger, slot)?;
         }
-        Ok(())
+        connection.target.flush()
     }
 
     fn submit_second_halves<T: Target>(
@@ -308,6 +332,7 @@ impl Load {
                 return;
             }
             free.push(slot_number);
+            self.completed += 1;
             if self.is_recording {
                 let now = *now.get_or_insert_with(|| self.clock.now());
                 self.latencies.record_ns(self.clock.ns_between(slot.started, now));
@@ -423,6 +448,10 @@ mod tests {
             };
             self.waiting.push_back((slot, found, is_write));
             self.outstanding_max = self.outstanding_max.max(self.waiting.len());
+            Ok(())
+        }
+
+        fn flush(&mut self) -> Result<(), TargetError> {
             Ok(())
         }
 

@@ -46,13 +46,19 @@ pub enum TargetError {
 /// A connection to a key-value service with up to a window of outstanding requests. The caller names each request by
 /// a slot below the window, and does not use a slot again before its request ended.
 pub trait Target {
-    /// Takes a request; it may be sent now or with the next [`Self::poll`].
+    /// Takes a request; it may be sent now or with the next [`Self::flush`].
     ///
     /// # Errors
     /// When the connection is of no use any more; outstanding requests are then forgotten.
     fn submit(&mut self, slot: u32, request: Request<'_>) -> Result<(), TargetError>;
 
-    /// Sends what was taken, and calls `done` with the slot and the outcome of every request that ended. May block
+    /// Sends what was taken and is not sent yet.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    fn flush(&mut self) -> Result<(), TargetError>;
+
+    /// Calls `done` with the slot and the outcome of every request that ended. May block
     /// while requests are outstanding, or return without any.
     ///
     /// # Errors

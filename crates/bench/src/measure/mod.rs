@@ -16,4 +16,4 @@ pub use latency::{LatencyRecorder, LatencySummary};
 pub use ping_pong::{RoundTrips, ping_pong};
 pub use process::{ContextSwitches, CpuMeter, CpuTime, Footprint, ProcessError, ResourceLeak};
 pub use spread::Spread;
-pub use syscalls::{SyscallCount, SyscallError, count_syscalls};
+pub use syscalls::{SyscallCount, SyscallError, Traced, count_syscalls};

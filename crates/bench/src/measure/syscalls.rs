@@ -70,24 +70,33 @@ pub enum SyscallError {
         /// Why not.
         source: io::Error,
     },
+    /// Nothing is left to be traced.
+    #[error("{0:?} has ended")]
+    Gone(Traced),
     /// The threads did not stop in time.
-    #[error("process {pid} did not stop for tracing within {PATIENCE:?}")]
-    Stuck {
-        /// Which process.
-        pid: u32,
-    },
+    #[error("the threads to be traced did not stop within {PATIENCE:?}")]
+    Stuck,
     /// The thread that traces panicked.
     #[error("the tracing thread ended early; this is a defect of farcall")]
     Tracer,
 }
 
-/// Counts the system calls of process `pid` for `window`. `on_attached` runs once all threads are attached, and
+/// Whose system calls are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Traced {
+    /// All threads of a process, and those they start meanwhile.
+    Process(u32),
+    /// One thread of another process, by its kernel id.
+    Thread(i32),
+}
+
+/// Counts system calls for `window`. `on_attached` runs once all threads are attached, and
 /// `on_detaching` when the window ends, so that the caller can count its operations between the two.
 ///
 /// # Errors
 /// When the process ended, may not be traced, or does not stop.
 pub fn count_syscalls(
-    pid: u32,
+    traced: Traced,
     window: Duration,
     on_attached: impl FnOnce() + Send,
     on_detaching: impl FnOnce() + Send,
@@ -96,7 +105,7 @@ pub fn count_syscalls(
     // children; so tracing gets a thread of its own.
     thread::scope(|scope| {
         let tracer = scope.spawn(move || {
-            let mut tracer = Tracer::attach(pid)?;
+            let mut tracer = Tracer::attach(traced)?;
             on_attached();
             let (total, by_number) = tracer.watch(window);
             on_detaching();
@@ -129,24 +138,42 @@ enum Event {
 }
 
 impl Tracer {
-    fn attach(pid: u32) -> Result<Self, SyscallError> {
+    fn attach(traced: Traced) -> Result<Self, SyscallError> {
+        let options = match traced {
+            Traced::Process(_) => libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE,
+            Traced::Thread(_) => libc::PTRACE_O_TRACESYSGOOD,
+        };
         let mut tracer = Self { stopped: HashMap::new(), attached_first: 0 };
-        // A thread may start while others are attached: list until nothing new turns up.
+        // A thread may start while others are attached: list until nothing new turns up. One that ends between listing
+        // and attaching is not attached and not listed again.
         loop {
+            let listed = match traced {
+                Traced::Process(pid) => threads_of(pid)?,
+                Traced::Thread(tid) => vec![tid],
+            };
             let fresh: Vec<i32> =
-                threads_of(pid)?.into_iter().filter(|tid| !tracer.stopped.contains_key(tid)).collect();
-            if fresh.is_empty() {
+                listed.into_iter().filter(|tid| !tracer.stopped.contains_key(tid)).collect();
+            let mut any = false;
+            for tid in fresh {
+                any |= tracer.seize(tid, options)?;
+            }
+            if !any {
                 break;
             }
-            for tid in fresh {
-                tracer.seize(tid)?;
-            }
         }
+        if tracer.stopped.is_empty() {
+            return Err(SyscallError::Gone(traced));
+        }
+        tracer.wait_until_stopped()
+    }
+
+    fn wait_until_stopped(mut self) -> Result<Self, SyscallError> {
+        let tracer = &mut self;
         let deadline = Instant::now() + PATIENCE;
         while tracer.stopped.values().any(|stopped| !stopped) {
             if Instant::now() > deadline {
-                tracer.detach();
-                return Err(SyscallError::Stuck { pid });
+                self.detach();
+                return Err(SyscallError::Stuck);
             }
             if let Some((tid, event)) = tracer.next_event() {
                 match event {
@@ -157,21 +184,20 @@ impl Tracer {
                 }
             }
         }
-        tracer.attached_first = tracer.stopped.len();
-        Ok(tracer)
+        self.attached_first = self.stopped.len();
+        Ok(self)
     }
 
-    fn seize(&mut self, tid: i32) -> Result<(), SyscallError> {
-        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
+    /// Attaches a thread; false if it has ended.
+    fn seize(&mut self, tid: i32, options: i32) -> Result<bool, SyscallError> {
         match ptrace(libc::PTRACE_SEIZE, tid, options as usize) {
             Ok(()) => {
                 self.stopped.insert(tid, false);
                 // Fails only if the thread is gone, which waiting will tell.
                 let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0);
-                Ok(())
+                Ok(true)
             }
-            // Ended between listing and attaching.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
             Err(source) => {
                 mem::replace(self, Self { stopped: HashMap::new(), attached_first: 0 }).detach();
                 Err(SyscallError::Attach { tid, source })
@@ -357,7 +383,7 @@ mod tests {
     }
 
     fn count(child: &Child, window_ms: u64) -> Result<SyscallCount, SyscallError> {
-        count_syscalls(child.id(), Duration::from_millis(window_ms), || {}, || {})
+        count_syscalls(Traced::Process(child.id()), Duration::from_millis(window_ms), || {}, || {})
     }
 
     /// Sandboxes may forbid tracing; that must be an error with a remedy, and is no failure of the counter.
@@ -391,7 +417,9 @@ mod tests {
             let pid = rustix::process::Pid::from_child(&child);
             rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
         };
-        if let Some(seen) = permitted(count_syscalls(child.id(), Duration::from_millis(50), signal, || {})) {
+        if let Some(seen) =
+            permitted(count_syscalls(Traced::Process(child.id()), Duration::from_millis(50), signal, || {}))
+        {
             assert_eq!(seen.total, 0, "{seen:?}");
             assert_eq!(seen.per_op(10), Some(0.0));
         }
