@@ -5,6 +5,7 @@
 //! kills it, which dropping [`Peer`] does, or when the parent dies.
 
 use super::{events, shared_line, sockets};
+use crate::experiments::own_syscalls;
 use crate::measure::{CoreError, pin_thread};
 use crate::rnic::{self, RnicError, RnicTask};
 use farcall_softnic::SoftNic;
@@ -17,6 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use std::{env, io};
 
 /// The environment variable that carries the task.
@@ -37,6 +39,13 @@ pub enum PeerTask {
     Eventfd,
     /// The passive end of a measurement of verbs, over the software RNIC.
     Rnic(RnicTask),
+    /// Counts the system calls of a thread of the parent; see [`crate::experiments::own_syscalls`].
+    Tracer {
+        /// The thread's kernel id.
+        tid: i32,
+        /// How long to count.
+        window_ms: u64,
+    },
 }
 
 /// Starting or running the other end failed.
@@ -201,7 +210,8 @@ pub fn run_peer() -> Result<(), PeerError> {
     let mut next = || fds.next().ok_or(PeerError::Task("short of descriptors"));
     let control = next()?;
     pin_thread(order.core)?;
-    let ready = || match rustix::io::write(&control, b"1") {
+    let speaker = control.try_clone().map_err(PeerError::system("dup"))?;
+    let ready = move || match rustix::io::write(&speaker, b"1") {
         Ok(_) => Ok(()),
         Err(errno) => Err(PeerError::System { call: "write", source: errno.into() }),
     };
@@ -210,10 +220,15 @@ pub fn run_peer() -> Result<(), PeerError> {
         PeerTask::EchoSpinning => sockets::echo(&next()?, sockets::Waiting::Spin, ready),
         PeerTask::EchoEpoll => sockets::echo(&next()?, sockets::Waiting::Epoll, ready),
         PeerTask::Eventfd => events::answer(&next()?, &next()?, ready),
+        PeerTask::Tracer { tid, window_ms } => {
+            ready()?;
+            own_syscalls::trace_parent(UnixStream::from(control), tid, Duration::from_millis(window_ms))
+                .map_err(PeerError::system("control socket"))
+        }
         PeerTask::Rnic(task) => {
             let provider = SoftNic::new();
-            let stream = UnixStream::from(control.try_clone().map_err(PeerError::system("dup"))?);
-            rnic::serve(&provider, task, &stream, ready).map_err(|error| PeerError::Rnic(Box::new(error)))
+            rnic::serve(&provider, task, &UnixStream::from(control), ready)
+                .map_err(|error| PeerError::Rnic(Box::new(error)))
         }
     }
 }

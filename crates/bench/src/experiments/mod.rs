@@ -1,6 +1,7 @@
 //! The experiments, one file each. All repetitions are interleaved: a slow second of the machine hits every rival alike.
 
 pub mod limits;
+pub mod own_syscalls;
 pub mod perf;
 pub mod server;
 mod stage;

@@ -74,12 +74,6 @@ impl Ledger {
         }
         oldest..=self.entries.get(record as usize).map_or(0, |entry| u64::from(entry.issued))
     }
-
-    /// Whether some write of `record` was acknowledged, or it was loaded (is below `loaded`).
-    #[must_use]
-    pub fn must_exist(&self, record: u64, loaded: u64) -> bool {
-        record < loaded || self.oldest(record) > 0
-    }
 }
 
 #[cfg(test)]
@@ -117,15 +111,5 @@ mod tests {
         let version = ledger.begin_write(0);
         ledger.end_write(0, version, false);
         assert_eq!(ledger.expected(0, ledger.oldest(0)), 0..=1);
-    }
-
-    #[test]
-    fn inserted_records_must_exist_once_acknowledged() {
-        let mut ledger = Ledger::new(10);
-        assert!(ledger.must_exist(9, 10) && !ledger.must_exist(10, 10));
-        let version = ledger.begin_write(10);
-        assert!(!ledger.must_exist(10, 10));
-        ledger.end_write(10, version, true);
-        assert!(ledger.must_exist(10, 10));
     }
 }

@@ -11,6 +11,8 @@ pub struct Column {
     pub heading: &'static str,
     /// Digits after the point in text. JSON carries numbers in full.
     pub decimals: usize,
+    /// Whether text shows the range of repeated figures. JSON always carries it.
+    pub shows_range: bool,
 }
 
 impl Column {
@@ -23,7 +25,14 @@ impl Column {
     /// A column of numbers with `decimals` digits after the point.
     #[must_use]
     pub const fn with_decimals(key: &'static str, heading: &'static str, decimals: usize) -> Self {
-        Self { key, heading, decimals }
+        Self { key, heading, decimals, shows_range: true }
+    }
+
+    /// The same column, its range left out in text.
+    #[must_use]
+    pub const fn median_only(mut self) -> Self {
+        self.shows_range = false;
+        self
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reports as aligned text for a terminal.
 
 use super::Report;
-use super::table::{Cell, Table};
+use super::table::{Cell, Column, Table};
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
 use std::fmt;
 
@@ -41,7 +41,7 @@ fn render(table: &Table) -> comfy_table::Table {
     out.load_style(RULES).set_content_arrangement(ContentArrangement::Disabled);
     out.set_header(table.columns.iter().map(|column| column.heading));
     for row in table.rows() {
-        out.add_row(row.iter().zip(&table.columns).map(|(cell, column)| format_cell(cell, column.decimals)));
+        out.add_row(row.iter().zip(&table.columns).map(|(cell, column)| format_cell(cell, column)));
     }
     for (index, _) in table.columns.iter().enumerate() {
         let is_text = |row: &Vec<Cell>| matches!(row[index], Cell::Text(_));
@@ -54,11 +54,14 @@ fn render(table: &Table) -> comfy_table::Table {
     out
 }
 
-fn format_cell(cell: &Cell, decimals: usize) -> String {
+fn format_cell(cell: &Cell, column: &Column) -> String {
+    let decimals = column.decimals;
     match cell {
         Cell::Text(text) => text.clone(),
         Cell::Number(number) => format_number(*number, decimals),
-        Cell::Spread(spread) if spread.repetitions == 1 => format_number(spread.median, decimals),
+        Cell::Spread(spread) if spread.repetitions == 1 || !column.shows_range => {
+            format_number(spread.median, decimals)
+        }
         Cell::Spread(spread) => {
             let [median, min, max] =
                 [spread.median, spread.min, spread.max].map(|number| format_number(number, decimals));
@@ -86,7 +89,7 @@ fn format_number(number: f64, decimals: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Column, Conditions};
+    use super::super::Conditions;
     use super::*;
     use crate::measure::Spread;
 
