@@ -96,6 +96,21 @@ impl Partition {
         }))
     }
 
+    /// What is known about the item under `key`; no use, no effect, no statistics.
+    pub fn inspect(&mut self, key: &Key<'_>, now_ms: u64) -> Option<MetaItem<'_>> {
+        let found = self.find(key, now_ms)?;
+        let has = |bit| found.header.state & bit != 0;
+        Some(MetaItem {
+            accessed_s: found.header.accessed_s,
+            fetched: has(state::FETCHED),
+            stale: has(state::STALE),
+            won: false,
+            win_sent: has(state::WIN_SENT),
+            size_bytes: self.size_bytes(&found),
+            item: self.lend(&found),
+        })
+    }
+
     fn vivify(
         &mut self,
         key: &Key<'_>,

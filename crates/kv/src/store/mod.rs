@@ -30,6 +30,7 @@ pub use meta::{Invalidation, MetaGet, MetaItem};
 pub use partition::Partition;
 pub use read::Item;
 pub use stats::{Evictions, Stats};
+pub(crate) use write::format_decimal;
 pub use write::{Counter, Outcome, Put, PutMode};
 
 /// The page size the layout is rounded to, in bytes.

@@ -1,0 +1,112 @@
+//! The single-key commands of the text protocol, executed on the partition that owns the key.
+
+use super::command::{Command, StoreLine};
+use super::target::Retrieval;
+use super::text::push_number;
+use crate::key::Key;
+use crate::store::{CounterError, Outcome, Partition, Put, StoreError};
+
+pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+
+/// The error line for a refused write.
+pub(super) fn refusal(error: StoreError) -> &'static [u8] {
+    match error {
+        StoreError::ValueTooLarge { .. } => TOO_LARGE,
+        StoreError::OutOfMemory => OUT_OF_MEMORY,
+    }
+}
+
+/// The error line for a refused increment or decrement.
+pub(super) fn counter_refusal(error: CounterError) -> &'static [u8] {
+    match error {
+        CounterError::NotANumber => NOT_A_NUMBER,
+        CounterError::Store(error) => refusal(error),
+    }
+}
+
+/// Executes a storage command with its data.
+pub(super) fn store(
+    line: &StoreLine<'_>,
+    key: &Key<'_>,
+    value: &[u8],
+    partition: &mut Partition,
+    now_ms: u64,
+) -> &'static [u8] {
+    let put = Put {
+        value,
+        flags: line.flags,
+        expires_ms: line.exptime.to_ms(now_ms),
+        mode: line.mode,
+        compare_cas: line.compare_cas,
+        stale_if_older: false,
+    };
+    match partition.put(key, &put, now_ms) {
+        Ok(Outcome::Stored { .. }) => b"STORED\r\n",
+        Ok(Outcome::NotStored) => b"NOT_STORED\r\n",
+        Ok(Outcome::Exists) => b"EXISTS\r\n",
+        Ok(Outcome::NotFound) => b"NOT_FOUND\r\n",
+        Err(error) => refusal(error),
+    }
+}
+
+/// Executes `delete`, `incr`, `decr` or `touch` and writes the reply.
+pub(super) fn change(
+    command: &Command<'_>,
+    key: &Key<'_>,
+    partition: &mut Partition,
+    now_ms: u64,
+    out: &mut Vec<u8>,
+) {
+    const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
+    let reply = match *command {
+        Command::Delete { .. } => match partition.delete(key, None, now_ms) {
+            Outcome::Stored { .. } => b"DELETED\r\n",
+            _ => NOT_FOUND,
+        },
+        Command::Touch { exptime, .. } => match partition.touch(key, exptime.to_ms(now_ms), now_ms) {
+            true => b"TOUCHED\r\n",
+            false => NOT_FOUND,
+        },
+        Command::Count { by, .. } => match partition.count(key, by, now_ms) {
+            Ok(Some((number, _))) => {
+                push_number(out, number);
+                b"\r\n"
+            }
+            Ok(None) => NOT_FOUND,
+            Err(error) => counter_refusal(error),
+        },
+        ref other => unreachable!("{other:?} is no single-key change"),
+    };
+    out.extend_from_slice(reply);
+}
+
+/// Looks one key of a retrieval up and writes its value; nothing on a miss.
+pub(super) fn get(
+    retrieval: Retrieval,
+    key: &Key<'_>,
+    partition: &mut Partition,
+    now_ms: u64,
+    out: &mut Vec<u8>,
+) {
+    let found = match retrieval.touch {
+        Some(exptime) => partition.get_and_touch(key, exptime.to_ms(now_ms), now_ms),
+        None => partition.get(key, now_ms),
+    };
+    let Some(item) = found else { return };
+    out.reserve(key.bytes().len() + item.value.len() + 64);
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key.bytes());
+    out.push(b' ');
+    push_number(out, u64::from(item.flags));
+    out.push(b' ');
+    push_number(out, item.value.len() as u64);
+    if retrieval.with_cas {
+        out.push(b' ');
+        push_number(out, item.cas);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(item.value);
+    out.extend_from_slice(b"\r\n");
+}

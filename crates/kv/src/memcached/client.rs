@@ -1,0 +1,411 @@
+//! A small blocking client of the text protocol, with pipelining: for loading, benchmarks and tests.
+//!
+//! Requests are queued without being sent; [`Client::flush`] sends them in one write, and the replies are then read
+//! in the order of the requests. The plain calls ([`Client::get`], [`Client::set`] …) do all three steps.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::text::{number, push_number};
+use crate::key::{KEY_MAX_BYTES, KeyError};
+
+/// What can go wrong between this client and its server.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The connection failed.
+    #[error("the connection to the memcached server failed: {0}")]
+    Io(#[from] io::Error),
+    /// The server closed the connection with replies outstanding; whether they were executed is unknown.
+    #[error("the server closed the connection; what became of unanswered requests is unknown")]
+    Closed,
+    /// The server refused the request.
+    #[error("the server refused: {0}")]
+    Refused(String),
+    /// The reply is not what this request is answered with.
+    #[error("the server's reply is not understood: {0:?}")]
+    Unexpected(String),
+    /// The key cannot be sent.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Text protocol keys have no spaces and no control characters.
+    #[error(
+        "the key holds a space or a control character (byte {byte:#04x}), which this protocol cannot carry"
+    )]
+    KeyByte {
+        /// The first such byte.
+        byte: u8,
+    },
+}
+
+/// An item as the server sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Value<'a> {
+    /// The stored bytes.
+    pub bytes: &'a [u8],
+    /// The client's own flags.
+    pub flags: u32,
+    /// The version, when it was asked for.
+    pub cas: Option<u64>,
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connection to a memcached server.
+pub struct Client {
+    stream: Stream,
+    out: Vec<u8>,
+    /// Received bytes; those before `at` are done with, those from `filled` on are room.
+    input: Vec<u8>,
+    at: usize,
+    filled: usize,
+}
+
+const INPUT_BYTES: usize = 64 << 10;
+
+impl Client {
+    /// Connects over TCP; Nagle's algorithm is off.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        Ok(Self::over(Stream::Tcp(stream)))
+    }
+
+    /// Connects to a Unix socket.
+    ///
+    /// # Errors
+    /// Whatever the system reports.
+    pub fn connect_unix(path: &Path) -> io::Result<Self> {
+        Ok(Self::over(Stream::Unix(UnixStream::connect(path)?)))
+    }
+
+    fn over(stream: Stream) -> Self {
+        Client { stream, out: Vec::new(), input: vec![0; INPUT_BYTES], at: 0, filled: 0 }
+    }
+
+    /// Bounds every wait for the server (none: wait for ever); past it, calls fail with
+    /// [`io::ErrorKind::WouldBlock`] and the connection should be dropped.
+    ///
+    /// # Errors
+    /// Whatever the system reports; a zero duration is refused.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match &self.stream {
+            Stream::Tcp(stream) => stream.set_read_timeout(timeout).and(stream.set_write_timeout(timeout)),
+            Stream::Unix(stream) => stream.set_read_timeout(timeout).and(stream.set_write_timeout(timeout)),
+        }
+    }
+
+    /// Queues a `get`; its reply is read by [`Client::read_value`].
+    ///
+    /// # Errors
+    /// A key this protocol cannot carry.
+    pub fn queue_get(&mut self, key: &[u8]) -> Result<(), ClientError> {
+        self.queue(&[b"get ", check(key)?])
+    }
+
+    /// Queues a `gets`: as [`Client::queue_get`], and the value comes with its version.
+    ///
+    /// # Errors
+    /// A key this protocol cannot carry.
+    pub fn queue_gets(&mut self, key: &[u8]) -> Result<(), ClientError> {
+        self.queue(&[b"gets ", check(key)?])
+    }
+
+    /// Queues a storage command (`set`, `add`, `replace`, `append`, `prepend`); its reply is read by
+    /// [`Client::read_stored`]. `exptime` is in seconds, 0: never.
+    ///
+    /// # Errors
+    /// A key this protocol cannot carry.
+    pub fn queue_store(
+        &mut self,
+        verb: &str,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        exptime: u32,
+    ) -> Result<(), ClientError> {
+        self.begin_store(verb, key, value.len(), flags, exptime)?;
+        self.end_store(value);
+        Ok(())
+    }
+
+    /// Queues a `cas`: a `set` that only replaces the version `cas`; read by [`Client::read_stored`].
+    ///
+    /// # Errors
+    /// A key this protocol cannot carry.
+    pub fn queue_cas(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        exptime: u32,
+        cas: u64,
+    ) -> Result<(), ClientError> {
+        self.begin_store("cas", key, value.len(), flags, exptime)?;
+        self.out.push(b' ');
+        push_number(&mut self.out, cas);
+        self.end_store(value);
+        Ok(())
+    }
+
+    /// Queues a `delete`; its reply is read by [`Client::read_found`].
+    ///
+    /// # Errors
+    /// A key this protocol cannot carry.
+    pub fn queue_delete(&mut self, key: &[u8]) -> Result<(), ClientError> {
+        self.queue(&[b"delete ", check(key)?])
+    }
+
+    /// Sends everything queued.
+    ///
+    /// # Errors
+    /// [`ClientError::Io`].
+    pub fn flush(&mut self) -> Result<(), ClientError> {
+        let sent = match &mut self.stream {
+            Stream::Tcp(stream) => stream.write_all(&self.out),
+            Stream::Unix(stream) => stream.write_all(&self.out),
+        };
+        self.out.clear();
+        Ok(sent?)
+    }
+
+    /// Reads the reply to a [`Client::queue_get`]: the value, lent until the next call, or none.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn read_value(&mut self) -> Result<Option<Value<'_>>, ClientError> {
+        let line = self.read_line()?;
+        let text = &self.input[line.clone()];
+        if text == b"END" {
+            return Ok(None);
+        }
+        let Some(rest) = text.strip_prefix(b"VALUE ") else { return Err(unexpected(text)) };
+        let mut fields = rest.split(|&byte| byte == b' ').skip(1);
+        let mut field = || fields.next().and_then(number);
+        let (Some(flags), Some(len)) = (field().and_then(|flags| u32::try_from(flags).ok()), field()) else {
+            return Err(unexpected(text));
+        };
+        let cas = field();
+        let len = usize::try_from(len).map_err(|_| unexpected(text))?;
+        const TRAILER: &[u8] = b"\r\nEND\r\n";
+        let whole = self.read_exact(len + TRAILER.len())?;
+        let (bytes, trailer) = self.input[whole].split_at(len);
+        if trailer != TRAILER {
+            return Err(unexpected(trailer));
+        }
+        Ok(Some(Value { bytes, flags, cas }))
+    }
+
+    /// Reads the reply to a storage command: whether the value was stored.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn read_stored(&mut self) -> Result<bool, ClientError> {
+        let line = self.read_line()?;
+        match &self.input[line] {
+            b"STORED" => Ok(true),
+            b"NOT_STORED" | b"EXISTS" | b"NOT_FOUND" => Ok(false),
+            text => Err(unexpected(text)),
+        }
+    }
+
+    /// Reads the reply to a `delete`: whether the key had an item.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn read_found(&mut self) -> Result<bool, ClientError> {
+        let line = self.read_line()?;
+        match &self.input[line] {
+            b"DELETED" => Ok(true),
+            b"NOT_FOUND" => Ok(false),
+            text => Err(unexpected(text)),
+        }
+    }
+
+    /// The value of `key`, lent until the next call.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Value<'_>>, ClientError> {
+        self.queue_get(key)?;
+        self.flush()?;
+        self.read_value()
+    }
+
+    /// Stores a value for ever.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), ClientError> {
+        self.queue_store("set", key, value, 0, 0)?;
+        self.flush()?;
+        self.read_stored()?;
+        Ok(())
+    }
+
+    /// Removes a key; whether it had an item.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool, ClientError> {
+        self.queue_delete(key)?;
+        self.flush()?;
+        self.read_found()
+    }
+
+    /// The server's statistics by name.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn stats(&mut self) -> Result<Vec<(String, String)>, ClientError> {
+        self.queue(&[b"stats"])?;
+        self.flush()?;
+        let mut stats = Vec::new();
+        loop {
+            let line = self.read_line()?;
+            let text = &self.input[line];
+            if text == b"END" {
+                return Ok(stats);
+            }
+            let readable = String::from_utf8_lossy(text);
+            let mut fields = readable.splitn(3, ' ');
+            match (fields.next(), fields.next(), fields.next()) {
+                (Some("STAT"), Some(name), Some(value)) => stats.push((name.to_owned(), value.to_owned())),
+                _ => return Err(unexpected(text)),
+            }
+        }
+    }
+
+    /// Makes everything on the server unreachable.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn flush_all(&mut self) -> Result<(), ClientError> {
+        self.queue(&[b"flush_all"])?;
+        self.flush()?;
+        let line = self.read_line()?;
+        match &self.input[line] {
+            b"OK" => Ok(()),
+            text => Err(unexpected(text)),
+        }
+    }
+
+    fn queue(&mut self, parts: &[&[u8]]) -> Result<(), ClientError> {
+        parts.iter().for_each(|part| self.out.extend_from_slice(part));
+        self.out.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    fn begin_store(
+        &mut self,
+        verb: &str,
+        key: &[u8],
+        len: usize,
+        flags: u32,
+        exptime: u32,
+    ) -> Result<(), ClientError> {
+        let key = check(key)?;
+        self.out.extend_from_slice(verb.as_bytes());
+        self.out.push(b' ');
+        self.out.extend_from_slice(key);
+        for number in [u64::from(flags), u64::from(exptime), len as u64] {
+            self.out.push(b' ');
+            push_number(&mut self.out, number);
+        }
+        Ok(())
+    }
+
+    fn end_store(&mut self, value: &[u8]) {
+        for part in [b"\r\n", value, b"\r\n"] {
+            self.out.extend_from_slice(part);
+        }
+    }
+
+    /// One line without its end, as a range of `input`.
+    fn read_line(&mut self) -> Result<std::ops::Range<usize>, ClientError> {
+        let mut searched = 0;
+        loop {
+            let unread = &self.input[self.at..self.filled];
+            if let Some(found) = memchr::memchr(b'\n', &unread[searched..]) {
+                let (start, end) = (self.at, self.at + searched + found);
+                self.at = end + 1;
+                let end = if end > start && self.input[end - 1] == b'\r' { end - 1 } else { end };
+                return Ok(start..end);
+            }
+            searched = unread.len();
+            self.fill(searched + 1)?;
+        }
+    }
+
+    fn read_exact(&mut self, len: usize) -> Result<std::ops::Range<usize>, ClientError> {
+        while self.filled - self.at < len {
+            self.fill(len)?;
+        }
+        self.at += len;
+        Ok(self.at - len..self.at)
+    }
+
+    /// Reads once, into room for at least `needed` unread bytes.
+    fn fill(&mut self, needed: usize) -> Result<(), ClientError> {
+        if self.at + needed > self.input.len() || self.at == self.filled {
+            self.input.copy_within(self.at..self.filled, 0);
+            (self.filled, self.at) = (self.filled - self.at, 0);
+        }
+        if needed > self.input.len() {
+            self.input.resize(needed.next_multiple_of(INPUT_BYTES), 0);
+        }
+        let room = &mut self.input[self.filled..];
+        let read = match &mut self.stream {
+            Stream::Tcp(stream) => stream.read(room),
+            Stream::Unix(stream) => stream.read(room),
+        };
+        match read {
+            Ok(0) => Err(ClientError::Closed),
+            Ok(bytes) => {
+                self.filled += bytes;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.stream {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+fn check(key: &[u8]) -> Result<&[u8], ClientError> {
+    match key.len() {
+        0 => return Err(KeyError::Empty.into()),
+        1..=KEY_MAX_BYTES => {}
+        len_bytes => return Err(KeyError::TooLong { len_bytes }.into()),
+    }
+    match key.iter().find(|&&byte| byte <= b' ' || byte == 0x7f) {
+        Some(&byte) => Err(ClientError::KeyByte { byte }),
+        None => Ok(key),
+    }
+}
+
+fn unexpected(text: &[u8]) -> ClientError {
+    let readable = String::from_utf8_lossy(text).into_owned();
+    let refused =
+        readable == "ERROR" || readable.starts_with("CLIENT_ERROR") || readable.starts_with("SERVER_ERROR");
+    if refused { ClientError::Refused(readable) } else { ClientError::Unexpected(readable) }
+}

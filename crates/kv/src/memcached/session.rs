@@ -1,0 +1,332 @@
+//! One connection's protocol state: finds commands in a stream of bytes and runs them in order.
+
+use super::classic::TOO_LARGE;
+use super::command::{BAD_EXPTIME, BAD_FORMAT, Command, ERROR, Refusal, parse, retrieval};
+use super::stats::{ServerInfo, VERSION_LINE};
+use super::target::{Direct, KeyedCommand, Op, Retrieval, Target};
+use super::text::Exptime;
+use crate::key::KEY_MAX_BYTES;
+use crate::store::Partition;
+
+/// Longest command line, in bytes; the keys of a retrieval do not count.
+pub const LINE_MAX_BYTES: usize = 2048;
+
+const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
+const LINE_TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
+const END: &[u8] = b"END\r\n";
+
+/// A connection's state. It holds no input: what [`Session::feed`] does not consume is offered again with more.
+#[derive(Debug, Default)]
+pub struct Session {
+    state: State,
+    wants_bytes: usize,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// At the start of a line.
+    #[default]
+    Line,
+    /// Behind `gat`, before its time.
+    Exptime { retrieval: Retrieval },
+    /// Among the keys of a retrieval.
+    Keys { retrieval: Retrieval, any: bool },
+    /// In a data block that nobody wants; answered with `reply` at the end of its line.
+    SkipBlock { left_bytes: u64, reply: &'static [u8] },
+    /// In a line that nobody wants.
+    SkipLine { reply: &'static [u8] },
+    /// Over: `quit` or a protocol violation.
+    Closed,
+}
+
+/// What one step did with the input.
+enum Step {
+    /// Used this many bytes.
+    Used(usize),
+    /// Needs at least this many bytes at once.
+    Wants(usize),
+    /// The target takes nothing now.
+    Blocked,
+}
+
+impl Session {
+    /// A session at its beginning.
+    pub fn new() -> Self {
+        Session::default()
+    }
+
+    /// The connection shall be closed once the replies are sent. No input is consumed any more.
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// How many bytes must be offered at once before feeding again makes a difference; at most
+    /// [`LINE_MAX_BYTES`] + 2 + the largest value + 2.
+    pub fn wants_bytes(&self) -> usize {
+        self.wants_bytes
+    }
+
+    /// Feeds one partition's session: executes every complete command at the start of `input`, appends the replies to
+    /// `out` and returns how many bytes are done with. The rest is offered again, with what came after it.
+    pub fn feed(&mut self, input: &[u8], partition: &mut Partition, now_ms: u64, out: &mut Vec<u8>) -> usize {
+        let info = ServerInfo::default();
+        self.feed_into(input, &mut Direct { partition, now_ms, out, out_max_bytes: usize::MAX, info: &info })
+    }
+
+    /// [`Session::feed`] for any target. Stops early when the target has no room.
+    pub fn feed_into(&mut self, input: &[u8], target: &mut impl Target) -> usize {
+        let mut consumed = 0;
+        self.wants_bytes = 1;
+        while consumed < input.len() && target.has_room() {
+            match self.step(&input[consumed..], target) {
+                Step::Used(bytes) => consumed += bytes,
+                Step::Wants(bytes) => {
+                    self.wants_bytes = bytes;
+                    break;
+                }
+                Step::Blocked => break,
+            }
+        }
+        consumed
+    }
+
+    fn step(&mut self, input: &[u8], target: &mut impl Target) -> Step {
+        match self.state {
+            State::Line => self.line(input, target),
+            State::Exptime { retrieval } => self.exptime(input, retrieval),
+            State::Keys { retrieval, any } => self.key(input, retrieval, any, target),
+            State::SkipBlock { left_bytes, reply } => self.skip_block(input, left_bytes, reply),
+            State::SkipLine { reply } => self.skip_line(input, reply, target),
+            State::Closed => Step::Blocked,
+        }
+    }
+
+    fn line(&mut self, input: &[u8], target: &mut impl Target) -> Step {
+        if let Some(used) = self.begin_retrieval(input) {
+            return Step::Used(used);
+        }
+        let window = &input[..input.len().min(LINE_MAX_BYTES)];
+        let Some(end) = memchr::memchr(b'\n', window) else {
+            if input.len() < LINE_MAX_BYTES {
+                return Step::Wants(input.len() + 1);
+            }
+            // Nothing tells where the next command starts: the connection cannot go on.
+            self.state = State::Closed;
+            target.run(Op::Text(LINE_TOO_LONG));
+            return Step::Used(input.len());
+        };
+        let line = strip_return(&input[..end]);
+        match parse(line) {
+            Ok(command) => self.command(command, line, end + 1, input, target),
+            Err(Refusal { reply, skip_bytes: None }) => {
+                target.run(Op::Text(reply));
+                Step::Used(end + 1)
+            }
+            Err(Refusal { reply, skip_bytes: Some(left_bytes) }) => {
+                self.state = State::SkipBlock { left_bytes, reply };
+                Step::Used(end + 1)
+            }
+        }
+    }
+
+    /// A retrieval's keys are read one by one, so that its line may have any length.
+    fn begin_retrieval(&mut self, input: &[u8]) -> Option<usize> {
+        let verb_len = [&b"get "[..], b"gets ", b"gat ", b"gats "]
+            .into_iter()
+            .find(|verb| input.starts_with(verb))?
+            .len();
+        let Command::Retrieve { retrieval, with_exptime } = retrieval(&input[..verb_len - 1]) else {
+            return None;
+        };
+        self.state = match with_exptime {
+            true => State::Exptime { retrieval },
+            false => State::Keys { retrieval, any: false },
+        };
+        Some(verb_len)
+    }
+
+    fn command(
+        &mut self,
+        command: Command<'_>,
+        line: &[u8],
+        line_bytes: usize,
+        input: &[u8],
+        target: &mut impl Target,
+    ) -> Step {
+        if let Some(block_bytes) = command.block_bytes() {
+            return self.block_command(command, block_bytes, line, line_bytes, input, target);
+        }
+        let reply: &[u8] = match &command {
+            // A verb without a single key: "get" and nothing behind it.
+            Command::Retrieve { .. } => ERROR,
+            Command::Noop => b"MN\r\n",
+            Command::Version => VERSION_LINE,
+            Command::Verbosity { noreply } => {
+                if *noreply {
+                    b""
+                } else {
+                    b"OK\r\n"
+                }
+            }
+            Command::Quit => {
+                self.state = State::Closed;
+                b""
+            }
+            Command::Stats { what: b"items" | b"slabs" } => END,
+            Command::Stats { what: b"" } => return taken(target.run(Op::Stats), line_bytes),
+            Command::Stats { .. } => ERROR,
+            Command::FlushAll { delay, noreply } => {
+                let reply: &[u8] = if *noreply { b"" } else { b"OK\r\n" };
+                return taken(target.run(Op::FlushAll { delay: *delay, reply }), line_bytes);
+            }
+            _ => return taken(run_keyed(command, line, &[], target), line_bytes),
+        };
+        taken(target.run(Op::Text(reply)), line_bytes)
+    }
+
+    /// A command with a data block: waits for the whole block, or skips what is too large.
+    fn block_command(
+        &mut self,
+        command: Command<'_>,
+        block_bytes: u64,
+        line: &[u8],
+        line_bytes: usize,
+        input: &[u8],
+        target: &mut impl Target,
+    ) -> Step {
+        if block_bytes > target.value_max_bytes() as u64 {
+            let reply = if command.noreply() { &b""[..] } else { TOO_LARGE };
+            self.state = State::SkipBlock { left_bytes: block_bytes, reply };
+            return Step::Used(line_bytes);
+        }
+        let block_end = line_bytes + block_bytes as usize;
+        // The block's own line end may be "\r\n" or "\n"; one byte decides which.
+        let (ends, total_bytes) = match input.get(block_end..) {
+            Some([b'\r', b'\n', ..]) => (true, block_end + 2),
+            Some([b'\n', ..]) => (true, block_end + 1),
+            Some([b'\r']) => return Step::Wants(block_end + 2),
+            Some([]) | None => return Step::Wants(block_end + 1),
+            Some(_) => (false, block_end),
+        };
+        if !ends {
+            self.state = State::SkipLine { reply: BAD_CHUNK };
+            return Step::Used(total_bytes);
+        }
+        let data = &input[line_bytes..block_end];
+        taken(run_keyed(command, line, data, target), total_bytes)
+    }
+
+    fn exptime(&mut self, input: &[u8], retrieval: Retrieval) -> Step {
+        match token(input) {
+            Token::Spaces(bytes) => Step::Used(bytes),
+            Token::Whole(text) => {
+                self.state = match Exptime::parse(text) {
+                    Some(exptime) => {
+                        State::Keys { retrieval: Retrieval { touch: Some(exptime), ..retrieval }, any: false }
+                    }
+                    None => State::SkipLine { reply: BAD_EXPTIME },
+                };
+                Step::Used(text.len())
+            }
+            Token::LineEnd(_) => {
+                self.state = State::SkipLine { reply: ERROR };
+                Step::Used(0)
+            }
+            Token::TooLong => {
+                self.state = State::SkipLine { reply: BAD_EXPTIME };
+                Step::Used(0)
+            }
+            Token::Partial => Step::Wants(input.len() + 1),
+        }
+    }
+
+    fn key(&mut self, input: &[u8], retrieval: Retrieval, any: bool, target: &mut impl Target) -> Step {
+        match token(input) {
+            Token::Spaces(bytes) => Step::Used(bytes),
+            Token::Whole(text) => {
+                let Ok(key) = target.key(text) else {
+                    self.state = State::SkipLine { reply: BAD_FORMAT };
+                    return Step::Used(0);
+                };
+                if !target.run(Op::Get { key, retrieval }) {
+                    return Step::Blocked;
+                }
+                self.state = State::Keys { retrieval, any: true };
+                Step::Used(text.len())
+            }
+            Token::LineEnd(bytes) => {
+                self.state = State::Line;
+                taken(target.run(Op::Text(if any { END } else { ERROR })), bytes)
+            }
+            Token::TooLong => {
+                self.state = State::SkipLine { reply: BAD_FORMAT };
+                Step::Used(0)
+            }
+            Token::Partial => Step::Wants(input.len() + 1),
+        }
+    }
+
+    fn skip_block(&mut self, input: &[u8], left_bytes: u64, reply: &'static [u8]) -> Step {
+        let skipped = left_bytes.min(input.len() as u64);
+        self.state = match left_bytes - skipped {
+            0 => State::SkipLine { reply },
+            left_bytes => State::SkipBlock { left_bytes, reply },
+        };
+        Step::Used(skipped as usize)
+    }
+
+    fn skip_line(&mut self, input: &[u8], reply: &'static [u8], target: &mut impl Target) -> Step {
+        let Some(end) = memchr::memchr(b'\n', input) else { return Step::Used(input.len()) };
+        self.state = State::Line;
+        target.run(Op::Text(reply));
+        Step::Used(end + 1)
+    }
+}
+
+fn taken(accepted: bool, bytes: usize) -> Step {
+    if accepted { Step::Used(bytes) } else { Step::Blocked }
+}
+
+fn run_keyed(command: Command<'_>, line: &[u8], data: &[u8], target: &mut impl Target) -> bool {
+    let command = KeyedCommand(command);
+    // The parser has checked the length; a command without a key has been answered before.
+    let Some(Ok(key)) = command.0.key().map(|bytes| target.key(bytes)) else {
+        return target.run(Op::Text(BAD_FORMAT));
+    };
+    target.run(Op::Keyed { key, line, command: &command, data })
+}
+
+fn strip_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// What stands next in a line of keys.
+enum Token<'a> {
+    Spaces(usize),
+    Whole(&'a [u8]),
+    LineEnd(usize),
+    TooLong,
+    Partial,
+}
+
+fn token(input: &[u8]) -> Token<'_> {
+    let spaces = input.iter().take_while(|&&byte| byte == b' ').count();
+    if spaces > 0 {
+        return Token::Spaces(spaces);
+    }
+    // The longest key, and the two bytes of a line end behind it.
+    let window = &input[..input.len().min(KEY_MAX_BYTES + 2)];
+    match memchr::memchr2(b' ', b'\n', window) {
+        Some(end) => {
+            let (at_end_of_line, text) = (window[end] == b'\n', &window[..end]);
+            let text = if at_end_of_line { strip_return(text) } else { text };
+            match text.len() {
+                0 => Token::LineEnd(end + 1),
+                1..=KEY_MAX_BYTES => Token::Whole(text),
+                _ => Token::TooLong,
+            }
+        }
+        None if window.len() < KEY_MAX_BYTES + 2 => Token::Partial,
+        None => Token::TooLong,
+    }
+}

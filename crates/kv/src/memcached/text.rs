@@ -1,0 +1,115 @@
+//! Small pieces of the text protocols: tokens, numbers, times.
+
+use crate::store::Counter;
+
+/// Splits the next token off `line`; tokens are separated by spaces. Empty when there is none.
+pub(super) fn next_token<'a>(line: &mut &'a [u8]) -> &'a [u8] {
+    let start = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
+    let rest = &line[start..];
+    let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
+    let (token, rest) = rest.split_at(end);
+    *line = rest;
+    token
+}
+
+/// A decimal number without sign.
+pub(super) fn number(token: &[u8]) -> Option<u64> {
+    if token.is_empty() || token.len() > 20 {
+        return None;
+    }
+    token.iter().try_fold(0u64, |number, &byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 { None } else { number.checked_mul(10)?.checked_add(u64::from(digit)) }
+    })
+}
+
+/// A decimal number below 2^32.
+pub(super) fn number32(token: &[u8]) -> Option<u32> {
+    u32::try_from(number(token)?).ok()
+}
+
+/// An expiry as clients write it: a decimal number of seconds, possibly negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exptime(i64);
+
+/// Above this many seconds (30 days) an expiry counts from the Unix epoch, not from now.
+const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
+
+impl Exptime {
+    pub(super) fn parse(token: &[u8]) -> Option<Exptime> {
+        let (digits, negative) = match token.strip_prefix(b"-") {
+            Some(digits) => (digits, true),
+            None => (token, false),
+        };
+        let seconds = i64::try_from(number(digits)?).ok()?;
+        Some(Exptime(if negative { -seconds } else { seconds }))
+    }
+
+    /// The time in milliseconds since the Unix epoch; 0: never. Negative times lie in the past.
+    pub(crate) fn to_ms(self, now_ms: u64) -> u64 {
+        const LONG_PAST_MS: u64 = 1;
+        match self.0 {
+            0 => 0,
+            ..0 => LONG_PAST_MS,
+            1..=RELATIVE_MAX_S => now_ms + self.0 as u64 * 1000,
+            absolute => (absolute as u64).saturating_mul(1000),
+        }
+    }
+
+    /// The delay of a flush: as an expiry, but zero and the past mean now.
+    pub(crate) fn to_flush_ms(self, now_ms: u64) -> u64 {
+        match self.to_ms(now_ms) {
+            0 | 1 => now_ms,
+            at_ms => at_ms,
+        }
+    }
+
+    pub(crate) fn from_seconds(seconds: i64) -> Exptime {
+        Exptime(seconds)
+    }
+}
+
+/// A counter command's direction and amount.
+pub(super) fn counter(increment: bool, delta: u64) -> Counter {
+    if increment { Counter::Increment(delta) } else { Counter::Decrement(delta) }
+}
+
+/// Appends a decimal number.
+pub(super) fn push_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(crate::store::format_decimal(number, &mut [0; 20]));
+}
+
+/// Appends a decimal number with sign.
+pub(super) fn push_signed(out: &mut Vec<u8>, number: i64) {
+    if number < 0 {
+        out.push(b'-');
+    }
+    push_number(out, number.unsigned_abs());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_split_at_runs_of_spaces() {
+        let mut line: &[u8] = b"  get  a b ";
+        let tokens: Vec<&[u8]> =
+            std::iter::from_fn(|| Some(next_token(&mut line)).filter(|t| !t.is_empty())).collect();
+        assert_eq!(tokens, [&b"get"[..], b"a", b"b"]);
+    }
+
+    #[test]
+    fn exptime_is_relative_up_to_thirty_days() {
+        let ms = |text: &str| Exptime::parse(text.as_bytes()).unwrap().to_ms(5_000);
+        assert_eq!(ms("0"), 0);
+        assert_eq!(ms("-1"), 1);
+        assert_eq!(ms("10"), 15_000);
+        assert_eq!(ms("2592000"), 2_592_005_000);
+        assert_eq!(ms("2592001"), 2_592_001_000);
+        assert_eq!(ms("9223372036854775807"), u64::MAX);
+        for bad in ["", "-", "1x", "9223372036854775808", "--1", "+1"] {
+            assert_eq!(Exptime::parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}
