@@ -28,9 +28,4 @@ impl StopFlag {
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
-
-    /// The flag itself, for those who poll it.
-    pub fn shared(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.0)
-    }
 }

@@ -74,7 +74,6 @@ impl KvServer {
     }
 
     /// Where memcached clients connect over Unix sockets.
-    #[must_use]
     pub fn unix_paths(&self) -> impl Iterator<Item = &Path> {
         self.unix.iter().map(PathBuf::as_path)
     }

@@ -1,6 +1,7 @@
 //! `farcall kv`: the key-value service and its clients.
 
 mod address;
+mod bench;
 mod client;
 mod del;
 mod get;
@@ -29,6 +30,7 @@ enum Command {
     Set(set::Set),
     Del(del::Del),
     Stats(stats::Stats),
+    Bench(bench::Bench),
 }
 
 impl Kv {
@@ -44,6 +46,7 @@ impl Kv {
             Command::Set(set) => set.run(console),
             Command::Del(del) => del.run(console),
             Command::Stats(stats) => stats.run(console),
+            Command::Bench(bench) => bench.run(console),
         }
     }
 }

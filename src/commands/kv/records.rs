@@ -4,6 +4,9 @@ use clap::ValueEnum;
 use serde_json::Value;
 use std::path::Path;
 
+/// A key and its value.
+pub type Record = (Vec<u8>, Vec<u8>);
+
 /// How a file holds records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -28,7 +31,7 @@ impl Format {
     ///
     /// # Errors
     /// What is wrong with the line.
-    pub fn parse(self, line: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, String> {
+    pub fn parse(self, line: &[u8]) -> Result<Option<Record>, String> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() {
             return Ok(None);
@@ -47,7 +50,7 @@ impl Format {
     }
 }
 
-fn parse_json(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+fn parse_json(line: &[u8]) -> Result<Record, String> {
     let record: Value = serde_json::from_slice(line).map_err(|error| format!("no JSON: {error}"))?;
     let field = |name: &str| record.get(name).ok_or_else(|| format!("no {name:?} in the object"));
     let key = field("key")?.as_str().ok_or("\"key\" is no string")?.as_bytes().to_vec();
@@ -62,7 +65,7 @@ fn parse_json(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
 mod tests {
     use super::*;
 
-    fn record(key: &str, value: &str) -> Result<Option<(Vec<u8>, Vec<u8>)>, String> {
+    fn record(key: &str, value: &str) -> Result<Option<Record>, String> {
         Ok(Some((key.into(), value.into())))
     }
 

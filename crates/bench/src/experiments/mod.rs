@@ -1,5 +1,6 @@
 //! The experiments, one file each. All repetitions are interleaved: a slow second of the machine hits every rival alike.
 
+pub mod kv_main;
 pub mod limits;
 pub mod own_syscalls;
 pub mod perf;

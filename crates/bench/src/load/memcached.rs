@@ -10,13 +10,20 @@ pub struct MemcachedTarget {
     client: Client,
     /// Requests in the order of their replies: the slot, and whether it is a read.
     outstanding: VecDeque<(u32, bool)>,
+    exchanges: u64,
 }
 
 impl MemcachedTarget {
     /// Speaks over `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, outstanding: VecDeque::new() }
+        Self { client, outstanding: VecDeque::new(), exchanges: 0 }
+    }
+
+    /// Times that requests were sent together and awaited.
+    #[must_use]
+    pub fn exchanges(&self) -> u64 {
+        self.exchanges
     }
 }
 
@@ -35,6 +42,7 @@ impl Target for MemcachedTarget {
         if self.outstanding.is_empty() {
             return Ok(());
         }
+        self.exchanges += 1;
         self.client.flush().map_err(|error| broken(&error))
     }
 

@@ -1,0 +1,168 @@
+//! A server killed under load and started again.
+
+use super::figures::{connect, load_plan};
+use super::{Door, KvMainError, KvMainPlan, Post, STOP_PATIENCE, fill, open};
+use crate::experiments::server::{ServerCommand, ServerProcess};
+use crate::load::{Ledger, Load, LoadError, LoadPlan, LoadResult, Outcome, Request, Target, TargetError};
+use crate::report::Report;
+use crate::workload::{Distribution, Workload};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Load before the kill.
+const BEFORE: Duration = Duration::from_millis(300);
+/// Load that the kill interrupts: longer than anything that could happen before it.
+const INTERRUPTED: Duration = Duration::from_secs(10);
+/// How long reconnecting may take.
+const RECONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// Between attempts to connect.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What became of the calls when the server died.
+#[derive(Debug, Clone)]
+pub(super) struct Crash {
+    pub(super) door: Door,
+    pub(super) window: u32,
+    /// Calls completed before the kill.
+    pub(super) answered: u64,
+    /// Calls under way that failed.
+    pub(super) failed: u64,
+    /// From the kill until the failure was known.
+    pub(super) noticed_ms: f64,
+    /// From the kill until the new server said that it serves.
+    pub(super) restarted_ms: f64,
+    /// From then until the first call was answered; from the failure's notice if that came later.
+    pub(super) reconnected_ms: f64,
+    /// Values checked after the restart.
+    pub(super) verified_after: u64,
+}
+
+/// The doors whose servers are killed: the slowest and the fastest of those measured.
+pub(super) fn doors(plan: &KvMainPlan) -> Vec<Door> {
+    let mut doors = Vec::new();
+    doors.extend(plan.doors.first());
+    doors.extend(plan.doors.last().filter(|last| plan.doors.first() != Some(last)));
+    doors
+}
+
+/// Kills a server under load, starts it again at the same address, and calls it until it answers.
+pub(super) fn measure(plan: &KvMainPlan, door: Door, report: &mut Report) -> Result<Crash, KvMainError> {
+    let window = plan.windows.iter().copied().max().unwrap_or(1);
+    let post = open(plan, door)?;
+    let ready = post.server.ready().clone();
+    let mut connections = connect(plan, Workload::C, Distribution::Zipfian, &post, 0)?;
+    let load = Load::new(LoadPlan { duration: INTERRUPTED, ..load_plan(plan, window) });
+    let load = load.map_err(|source| KvMainError::Load { door, source })?;
+    let Post { server, mut ledger, .. } = post;
+
+    // The calling thread kills and starts servers, which die with it; the load runs in another.
+    let (lost, outcome, killed, restarted) = thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            let outcome = load.run(&mut connections, &mut ledger, |_| {});
+            (Instant::now(), outcome)
+        });
+        thread::sleep(BEFORE);
+        let killed = Instant::now();
+        server.kill();
+        let command = ServerCommand::this_program(door.serve_args(Some(&ready)), plan.stage.server_core);
+        let restarted = ServerProcess::start(&command).map(|server| (server, Instant::now()));
+        let (lost, outcome) = running
+            .join()
+            .unwrap_or((Instant::now(), Err(LoadError::Plan("the load thread panicked; this is a defect"))));
+        (lost, outcome, killed, restarted)
+    });
+    let (server, serving) = restarted?;
+    let so_far = before_the_kill(door, outcome, report)?;
+    let failed =
+        connections.iter().map(|connection| connection.outstanding() as u64).sum::<u64>() + so_far.unknown;
+    let reconnected = call_until_answered(plan, door, &server, report)?;
+    let after = verify_again(plan, door, &server, report)?;
+    if let Err(error) = server.stop(STOP_PATIENCE) {
+        report.problems.push(format!("{door}: after a restart: {error}"));
+    }
+    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    Ok(Crash {
+        door,
+        window,
+        answered: so_far.verified,
+        failed,
+        noticed_ms: ms(lost.saturating_duration_since(killed)),
+        restarted_ms: ms(serving.saturating_duration_since(killed)),
+        reconnected_ms: ms(reconnected.saturating_duration_since(serving.max(lost))),
+        verified_after: after.verified,
+    })
+}
+
+/// What the run had found when its server died; that it did not break off would be wrong.
+fn before_the_kill(
+    door: Door,
+    outcome: Result<LoadResult, LoadError>,
+    report: &mut Report,
+) -> Result<LoadResult, KvMainError> {
+    let so_far = match outcome {
+        Err(LoadError::Lost { error: TargetError::Lost(_), so_far }) => *so_far,
+        Err(source) => return Err(KvMainError::Load { door, source }),
+        Ok(result) => {
+            report.problems.push(format!("{door}: the client did not notice that its server was killed"));
+            result
+        }
+    };
+    let wrong = so_far.mismatches.iter().map(|mismatch| format!("{door}: before the kill: {mismatch}"));
+    report.problems.extend(wrong);
+    Ok(so_far)
+}
+
+/// When the first call to the new server was answered.
+fn call_until_answered(
+    plan: &KvMainPlan,
+    door: Door,
+    server: &ServerProcess,
+    report: &mut Report,
+) -> Result<Instant, KvMainError> {
+    let deadline = Instant::now() + RECONNECT_PATIENCE;
+    loop {
+        match call_once(plan, door, server) {
+            Ok(is_absent) => {
+                if !is_absent {
+                    report.problems.push(format!("{door}: a restarted server has records nobody stored"));
+                }
+                return Ok(Instant::now());
+            }
+            Err(source) if Instant::now() > deadline => return Err(KvMainError::Connect { door, source }),
+            Err(_) => thread::sleep(RETRY),
+        }
+    }
+}
+
+/// One read from a fresh server; whether it found nothing, as it must.
+fn call_once(plan: &KvMainPlan, door: Door, server: &ServerProcess) -> Result<bool, TargetError> {
+    let mut target = door.connect(server.ready())?;
+    let mut key = vec![0; plan.shape.key_len_bytes()];
+    target.submit(0, Request::Get { key: plan.shape.key(0, &mut key) })?;
+    target.flush()?;
+    let mut is_absent = None;
+    while is_absent.is_none() {
+        target.poll(|_, outcome| is_absent = Some(outcome == Outcome::Absent))?;
+    }
+    Ok(is_absent == Some(true))
+}
+
+/// Fills the new server and runs a verified load on it.
+fn verify_again(
+    plan: &KvMainPlan,
+    door: Door,
+    server: &ServerProcess,
+    report: &mut Report,
+) -> Result<LoadResult, KvMainError> {
+    fill::fill(plan, door, server)?;
+    let load = Load::new(load_plan(plan, 1)).map_err(|source| KvMainError::Load { door, source })?;
+    let target = door.connect(server.ready()).map_err(|source| KvMainError::Connect { door, source })?;
+    let script = vec![crate::workload::Op { kind: crate::workload::OpKind::Read, record: 0 }];
+    let mut connections = [crate::load::Connection::new(target, script)];
+    let result = load.run(&mut connections, &mut Ledger::new(plan.records), |_| {});
+    let result = result.map_err(|source| KvMainError::Load { door, source })?;
+    report
+        .problems
+        .extend(result.problems().into_iter().map(|problem| format!("{door}: after a restart: {problem}")));
+    Ok(result)
+}

@@ -1,0 +1,106 @@
+//! `farcall kv bench`: the main job.
+
+use crate::console::{Console, spinner};
+use crate::failure::{Exit, Failure};
+use crate::signals::StopFlag;
+use clap::Args;
+use farcall_bench::experiments::Stage;
+use farcall_bench::experiments::kv_main::{self, KvMainPlan};
+use farcall_bench::workload::{Distribution, RecordShape, Workload};
+use std::time::Duration;
+
+/// Measure the key-value service behind every door, on this machine, in about a minute.
+///
+/// Starts server processes of its own, pinned to one core, with the client pinned to another; loads records; runs YCSB over
+/// each door, interleaved; checks every value read; counts system calls and heap operations; kills a server and starts it
+/// again. Prints tables of medians. Exits with 1 if anything was wrong.
+///
+/// On one host the software RNIC measures inter-process communication, not a network.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --all --json > kv.json\n  \
+                        farcall kv bench --workload A --workload F --value-len 1024 --connections 4")]
+pub struct Bench {
+    /// Run workloads A, B, C, D and F, and C with uniform requests, too.
+    #[arg(long, conflicts_with = "workload")]
+    all: bool,
+    /// Run these YCSB workloads instead of C: A, B, C, D or F. May be given several times.
+    #[arg(long)]
+    workload: Vec<Workload>,
+    /// Request distribution instead of each workload's own: zipfian, uniform or latest.
+    #[arg(long)]
+    distribution: Option<Distribution>,
+    /// Outstanding operations on each connection. May be given several times; by default 1 and 16.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    window: Vec<u32>,
+    /// Connections, all run by one client thread.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
+    connections: u32,
+    /// Records loaded.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=200_000))]
+    records: u32,
+    /// Bytes of each key.
+    #[arg(long, default_value_t = 16, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(8..=250))]
+    key_len: u16,
+    /// Bytes of each value.
+    #[arg(long, default_value_t = 32, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(16..=32_768))]
+    value_len: u16,
+    /// How often each figure is taken.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// How long each measurement takes, in milliseconds.
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    duration_ms: u64,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Bench {
+    /// Measures and prints.
+    ///
+    /// # Errors
+    /// When it cannot be measured at all.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let stop = StopFlag::install()?;
+        let plan = self.plan()?;
+        let line = spinner();
+        let report = kv_main::run(&plan, &mut |what: &str| {
+            line.set_message(what.to_owned());
+            !stop.is_raised()
+        })
+        .map_err(|error| {
+            Failure::because("cannot measure the key-value service", &error)
+                .remedy("see what is missing: farcall doctor")
+        })?;
+        line.finish_and_clear();
+        console.say(&report, &report.to_json())?;
+        Ok(match (stop.is_raised(), report.is_sound()) {
+            (true, _) => Exit::Interrupted,
+            (false, true) => Exit::Success,
+            (false, false) => Exit::Failure,
+        })
+    }
+
+    fn plan(&self) -> Result<KvMainPlan, Failure> {
+        let stage = Stage::new(self.repetitions, Duration::from_millis(self.duration_ms), self.seed)
+            .map_err(|error| Failure::because("cannot prepare the measurement", &error))?;
+        let shape = RecordShape::new(self.key_len.into(), self.value_len.into()).map_err(|error| {
+            Failure::because("cannot measure with such records", &error).exit(Exit::Usage)
+        })?;
+        let mut plan = KvMainPlan::new(stage, self.all);
+        if !self.workload.is_empty() {
+            plan.workloads =
+                self.workload.iter().map(|workload| (*workload, workload.distribution())).collect();
+        }
+        if let Some(distribution) = self.distribution {
+            plan.workloads.iter_mut().for_each(|(_, chosen)| *chosen = distribution);
+        }
+        if !self.window.is_empty() {
+            plan.windows.clone_from(&self.window);
+        }
+        plan.records = self.records.into();
+        plan.shape = shape;
+        plan.connections = self.connections;
+        Ok(plan)
+    }
+}
