@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use farcall_stats::Block;
 use farcall_verbs::{
     Access, AsyncEvent, AsyncEventKind, QpCap, QpState, Result, SendFlags, Sge, Wc, WcStatus, WrOpcode,
 };
 
+use super::counters::{Event, FLIGHT_RECORDS, QpCounters};
 use super::receive::{RecvQueue, RecvSide};
 use super::send::{SendSide, completion_opcode};
 use super::{Accept, Doorbells};
@@ -63,6 +65,7 @@ pub(crate) struct QpCore {
     pub(super) send: Handoff<SendSide>,
     recv: Biased<RecvSide>,
     pub(super) inbound: Mutex<Inbound>,
+    pub(super) stats: Block<QpCounters>,
     this: Weak<QpCore>,
 }
 
@@ -110,6 +113,7 @@ impl QpCore {
             send: Handoff::new(SendSide::new()),
             recv: Biased::new(recv),
             inbound: Mutex::new(inbound),
+            stats: Block::new(&format!("softnic qp {qpn:#08x}"), FLIGHT_RECORDS),
             this: this.clone(),
         });
         Ok((core, queue, mem))
@@ -150,6 +154,7 @@ impl QpCore {
 
     pub(super) fn set_state(&self, state: QpState) {
         self.state.store(state as u32, Ordering::Release);
+        self.stats.record(Event::State as u64, state as u64);
     }
 
     pub(super) fn lock_inbound(&self) -> std::sync::MutexGuard<'_, Inbound> {
@@ -199,6 +204,10 @@ impl QpCore {
     /// Ends a send request; a success makes a completion only if it is signalled.
     #[inline]
     pub(super) fn complete_send(&self, wr_id: u64, opcode: WrOpcode, flags: SendFlags, status: WcStatus) {
+        if !status.is_success() {
+            self.stats.send_errors.increment();
+            self.stats.record(Event::SendFailed as u64, status.0.into());
+        }
         if status.is_success() && !self.signal_all && !flags.contains(SendFlags::SIGNALED) {
             return;
         }
@@ -266,6 +275,7 @@ impl QpCore {
     #[cold]
     pub(crate) fn enter_error(&self) {
         if self.state.swap(QpState::Err as u32, Ordering::AcqRel) != QpState::Err as u32 {
+            self.stats.record(Event::State as u64, QpState::Err as u64);
             self.close();
             self.announce_locally(true);
         }

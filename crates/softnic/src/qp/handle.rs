@@ -172,6 +172,7 @@ impl Qp {
         // SAFETY: the caller's promise.
         let done = unsafe { send.repeat(wr, cap.max_inline_data) };
         if done {
+            core.stats.executed(wr.opcode, wr.len_bytes());
             core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
         }
         done

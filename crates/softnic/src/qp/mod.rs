@@ -2,6 +2,7 @@
 
 mod accept;
 mod core;
+mod counters;
 mod grants;
 mod handle;
 mod modify;

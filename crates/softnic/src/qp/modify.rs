@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use farcall_verbs::{Error, QpAttr, QpState, Result};
 
+use super::counters::Event;
 use super::handle::Qp;
 use super::remote::{Remote, refused};
 use super::send::SendSide;
@@ -22,6 +23,7 @@ impl QpCore {
         match Remote::connect(&self.process, self, send.dest_qpn)? {
             Asked::Granted(remote) => {
                 self.connected(&remote.peer, &remote.doorbells);
+                self.stats.record(Event::Connected as u64, send.dest_qpn.into());
                 send.remote = Some(remote);
                 Ok(true)
             }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use farcall_verbs::{AsyncEventKind, QpState, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
+use super::counters::Event;
 use super::transfer::scatter_from_ring;
 use super::{Doorbells, QpCore};
 use crate::hazard;
@@ -192,6 +193,13 @@ impl RecvSide {
             })
         };
         let mut completion = completion.ok_or(Garbage)?;
+        if completion.status.is_success() {
+            core.stats.messages_received.increment();
+            core.stats.bytes_received.add(record.len_bytes.into());
+        } else {
+            core.stats.receive_errors.increment();
+            core.stats.record(Event::ReceiveFailed as u64, completion.status.0.into());
+        }
         completion.byte_len = record.len_bytes;
         completion.src_qp = core.dest_qpn();
         if record.kind == Kind::WriteImm {

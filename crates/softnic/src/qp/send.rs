@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, QpState, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 
+use super::counters::Event;
 use super::grants::Grants;
 use super::remote::Remote;
 use super::transfer::{gather, gather_to_pieces, gather_to_ring, scatter};
@@ -309,6 +310,8 @@ impl SendSide {
         // A deadline far away stands for "for ever": the slot also says that waiting has begun.
         let after = after.unwrap_or(Duration::from_secs(u32::MAX.into()));
         self.gives_up = Some((Instant::now() + after, wait));
+        core.stats.waits.increment();
+        core.stats.record(Event::Wait as u64, u64::from(wait == Wait::Peer));
         core.set_send_waits(true);
         core.retry_later();
     }
@@ -363,6 +366,9 @@ impl SendSide {
                 _ => self.message(request),
             }
         };
+        if let Step::Done = step {
+            core.stats.executed(request.opcode, request.len_bytes);
+        }
         match step {
             Step::Failed(WcStatus::REM_ACCESS_ERR) => self.nak_access(),
             Step::Done if matches!(request.opcode, WrOpcode::WRITE | WrOpcode::READ) => {

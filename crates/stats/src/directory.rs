@@ -1,0 +1,105 @@
+//! Where statistics files are, and what is done about old ones.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use thiserror::Error;
+
+/// Files of dead processes are kept so long.
+const KEPT: Duration = Duration::from_hours(24);
+
+/// Why statistics cannot be written or read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StatsError {
+    /// The directory is unusable.
+    #[error("statistics directory {path}: {why} (set XDG_RUNTIME_DIR to a directory of yours)")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No file for the process.
+    #[error(
+        "process {pid} has no statistics in {path}: it is not a Farcall process of this user, or older than a day"
+    )]
+    NotFound {
+        /// Which process.
+        pid: u32,
+        /// Where we looked.
+        path: PathBuf,
+    },
+    /// A file that is not one of ours.
+    #[error("{path}: not a statistics file of version 1: {why}")]
+    Malformed {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The system refused something.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// The directory, private to the user: `$XDG_RUNTIME_DIR/farcall`, else `farcall-UID` in `/dev/shm` or `/tmp`. In memory if
+/// possible: counters on a disk's file system would be written back for ever.
+///
+/// # Errors
+/// If it cannot be made, is a link, or others may enter it.
+pub fn directory() -> Result<PathBuf, StatsError> {
+    let uid = rustix::process::geteuid().as_raw();
+    let path = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(base) if !base.is_empty() => Path::new(&base).join("farcall"),
+        _ if Path::new("/dev/shm").is_dir() => PathBuf::from(format!("/dev/shm/farcall-{uid}")),
+        _ => PathBuf::from(format!("/tmp/farcall-{uid}")),
+    };
+    let fail = |why: String| StatsError::Directory { path: path.clone(), why };
+    match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(fail(e.to_string())),
+        _ => {}
+    }
+    let meta = std::fs::symlink_metadata(&path).map_err(|e| fail(e.to_string()))?;
+    if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o077 != 0 {
+        return Err(fail("it is not a directory that only you may enter".into()));
+    }
+    Ok(path)
+}
+
+/// The name of a process's file. The start time tells a reused pid apart.
+pub(crate) fn file_name(pid: u32, start_ticks: u64) -> String {
+    format!("{pid}-{start_ticks}.stats")
+}
+
+/// Start time of a process in clock ticks since boot; 0 if it is gone.
+pub(crate) fn start_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name may contain anything; fields are counted behind its closing parenthesis.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    fields.split_whitespace().nth(19).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Removes files of processes that have been dead for long.
+pub(crate) fn tidy(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_suffix(".stats")?.split_once('-'));
+        let Some((Ok(pid), Ok(start))) = owner.map(|(pid, start)| (pid.parse(), start.parse())) else {
+            continue;
+        };
+        let age =
+            entry.metadata().and_then(|meta| meta.modified()).map(|at| SystemTime::now().duration_since(at));
+        if start_ticks(pid) != start && matches!(age, Ok(Ok(age)) if age > KEPT) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}

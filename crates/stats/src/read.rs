@@ -1,0 +1,205 @@
+//! Reading statistics of another process, alive or dead. The file is foreign bytes: everything is checked.
+
+use std::path::Path;
+
+use crate::directory::{StatsError, directory, file_name, start_ticks};
+use crate::format::{
+    AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, BLOCK_COUNTERS, BLOCK_LABEL, BLOCK_NEXT, BLOCK_RECORDS,
+    BLOCK_STATE, ENDED, EXE_BYTES, FILE_BYTES, FIRST_BLOCK, LABEL_BYTES, LIVE, MAGIC, NAME_BYTES,
+    RECORD_BYTES, Shape,
+};
+
+/// What a process has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its pid.
+    pub pid: u32,
+    /// Whether it still runs.
+    pub alive: bool,
+    /// Its command line.
+    pub command: String,
+    /// Its endpoints.
+    pub blocks: Vec<BlockReport>,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockReport {
+    /// What it calls itself.
+    pub label: String,
+    /// Whether it is still in use.
+    pub live: bool,
+    /// Names and values.
+    pub counters: Vec<(String, u64)>,
+    /// Its last events, oldest first.
+    pub records: Vec<FlightRecord>,
+}
+
+/// An event of a flight recorder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlightRecord {
+    /// Nanoseconds since the process began to count.
+    pub at_ns: u64,
+    /// What happened, in the endpoint's own numbering.
+    pub code: u64,
+    /// With what.
+    pub argument: u64,
+}
+
+/// Reads the newest statistics of a pid of this user.
+///
+/// # Errors
+/// If there are none, or the file is no statistics file.
+pub fn read_pid(pid: u32) -> Result<Report, StatsError> {
+    let directory = directory()?;
+    let start = start_ticks(pid);
+    let live = directory.join(file_name(pid, start));
+    let path = if start != 0 && live.exists() { live } else { newest(&directory, pid)? };
+    let bytes = std::fs::read(&path).map_err(|source| StatsError::Io { path: path.clone(), source })?;
+    let (mut report, started) = parse(&bytes).map_err(|why| StatsError::Malformed { path, why })?;
+    report.alive = start != 0 && started == start;
+    Ok(report)
+}
+
+fn newest(directory: &Path, pid: u32) -> Result<std::path::PathBuf, StatsError> {
+    let prefix = format!("{pid}-");
+    let entries =
+        std::fs::read_dir(directory).map_err(|source| StatsError::Io { path: directory.into(), source })?;
+    entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)))
+        .max_by_key(|entry| entry.metadata().and_then(|meta| meta.modified()).ok())
+        .map(|entry| entry.path())
+        .ok_or_else(|| StatsError::NotFound { pid, path: directory.into() })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(word.try_into().ok()?))
+}
+
+fn text(bytes: &[u8], at: usize, room: usize) -> Option<String> {
+    let text = bytes.get(at..at.checked_add(room)?)?;
+    let end = text.iter().position(|b| *b == 0).unwrap_or(room);
+    Some(String::from_utf8_lossy(&text[..end]).into_owned())
+}
+
+/// Reads a statistics file from its bytes; also returns the start time of its process.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn parse(bytes: &[u8]) -> Result<(Report, u64), &'static str> {
+    const SHORT: &str = "shorter than a header";
+    if word(bytes, AT_MAGIC).ok_or(SHORT)? != MAGIC {
+        return Err("bad magic");
+    }
+    let pid = word(bytes, AT_PID).ok_or(SHORT)?;
+    let pid = u32::try_from(pid).map_err(|_| "impossible pid")?;
+    let start = word(bytes, AT_START).ok_or(SHORT)?;
+    let used = word(bytes, AT_USED).ok_or(SHORT)?.min(bytes.len().min(FILE_BYTES) as u64) as usize;
+    let command = text(bytes, AT_EXE, EXE_BYTES).ok_or(SHORT)?;
+    let (mut blocks, mut at) = (Vec::new(), FIRST_BLOCK);
+    while at < used {
+        let (block, len) = block(&bytes[at..used]).ok_or("a block that is cut or impossible")?;
+        blocks.extend(block);
+        at += len;
+    }
+    Ok((Report { pid, alive: false, command, blocks }, start))
+}
+
+/// A block and its length; no block if its place is being filled.
+fn block(bytes: &[u8]) -> Option<(Option<BlockReport>, usize)> {
+    let bounded = |at| word(bytes, at).filter(|n| *n <= FILE_BYTES as u64).map(|n| n as usize);
+    let shape = Shape { counters: bounded(BLOCK_COUNTERS)?, records: bounded(BLOCK_RECORDS)? };
+    let len = shape.len_bytes();
+    if len > bytes.len() {
+        return None;
+    }
+    let state = word(bytes, BLOCK_STATE)?;
+    if state != LIVE && state != ENDED {
+        return Some((None, len));
+    }
+    let counter = |i| {
+        let name = text(bytes, shape.names_at() + i * NAME_BYTES, NAME_BYTES)?;
+        Some((name, word(bytes, shape.values_at() + i * 8)?))
+    };
+    let next = word(bytes, BLOCK_NEXT)?;
+    let kept = next.min(shape.records as u64);
+    let record = |i: u64| {
+        let at = shape.records_at() + (i % shape.records as u64) as usize * RECORD_BYTES;
+        Some(FlightRecord {
+            at_ns: word(bytes, at)?,
+            code: word(bytes, at + 8)?,
+            argument: word(bytes, at + 16)?,
+        })
+    };
+    let report = BlockReport {
+        label: text(bytes, BLOCK_LABEL, LABEL_BYTES)?,
+        live: state == LIVE,
+        counters: (0..shape.counters).map(counter).collect::<Option<_>>()?,
+        records: (next - kept..next).map(record).collect::<Option<_>>()?,
+    };
+    Some((Some(report), len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Block;
+    use proptest::prelude::*;
+
+    crate::counters! {
+        /// Counters of a test.
+        struct Sample {
+            /// One.
+            apples,
+            /// Two.
+            pears,
+        }
+    }
+
+    #[test]
+    fn what_was_counted_is_read_back_also_after_the_end_and_places_are_reused() {
+        let first = Block::<Sample>::new("first", 4);
+        first.apples.add(3);
+        first.pears.increment();
+        for i in 0..6 {
+            first.record(i, 10 * i);
+        }
+        let find =
+            |label: &str| read_pid(std::process::id()).unwrap().blocks.into_iter().find(|b| b.label == label);
+        let seen = find("first").unwrap();
+        assert!(seen.live && read_pid(std::process::id()).unwrap().alive);
+        assert_eq!(seen.counters, [("apples".into(), 3), ("pears".into(), 1)]);
+        assert_eq!(
+            seen.records.iter().map(|r| (r.code, r.argument)).collect::<Vec<_>>(),
+            [(2, 20), (3, 30), (4, 40), (5, 50)]
+        );
+        drop(first);
+        assert_eq!(find("first").map(|b| (b.live, b.counters[0].1)), Some((false, 3)));
+        let second = Block::<Sample>::new("second", 4);
+        assert_eq!((second.apples.get(), find("first").is_none(), find("second").is_some()), (0, true, true));
+    }
+
+    #[test]
+    fn an_unknown_process_has_a_clear_error() {
+        assert!(matches!(read_pid(u32::MAX), Err(StatsError::NotFound { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_or_read_but_never_believed(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..8192), start in prop::bool::ANY, used in any::<u64>(),
+            counters in any::<u64>(), records in any::<u64>(),
+        ) {
+            if start && bytes.len() >= FIRST_BLOCK + 128 {
+                bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+                bytes[AT_PID..AT_PID + 8].copy_from_slice(&1_u64.to_le_bytes());
+                bytes[AT_USED..AT_USED + 8].copy_from_slice(&used.to_le_bytes());
+                bytes[FIRST_BLOCK + BLOCK_COUNTERS..][..8].copy_from_slice(&counters.to_le_bytes());
+                bytes[FIRST_BLOCK + BLOCK_RECORDS..][..8].copy_from_slice(&records.to_le_bytes());
+            }
+            let _ = parse(&bytes);
+        }
+    }
+}
