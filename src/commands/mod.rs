@@ -4,6 +4,7 @@ mod devices;
 mod doctor;
 mod kv;
 mod perf;
+mod stats;
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
@@ -35,6 +36,7 @@ enum Command {
     Doctor(doctor::Doctor),
     Kv(kv::Kv),
     Perf(perf::Perf),
+    Stats(stats::Stats),
     /// The other end of a measurement; started by farcall itself.
     #[command(name = "__peer", hide = true)]
     Peer,
@@ -57,6 +59,7 @@ impl Cli {
             Command::Doctor(doctor) => doctor.run(console),
             Command::Kv(kv) => kv.run(console),
             Command::Perf(perf) => perf.run(console),
+            Command::Stats(stats) => stats.run(console),
             Command::Peer => farcall_bench::baseline::run_peer()
                 .map(|()| Exit::Success)
                 .map_err(|error| Failure::because("the other end of a measurement failed", &error)),

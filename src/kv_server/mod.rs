@@ -11,6 +11,7 @@
 //! ```
 
 mod config;
+mod counters;
 mod thread;
 
 pub use config::{KvServerConfig, KvServerError};

@@ -1,5 +1,6 @@
 //! One server thread.
 
+use super::counters::ThreadCounters;
 use super::{KvServerError, now_ms};
 use farcall_kv::door::Door;
 use farcall_kv::store::Partition;
@@ -16,18 +17,21 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Worker {
     door: Door,
     partition: Partition,
+    counters: ThreadCounters,
     stop: Arc<AtomicBool>,
 }
 
 impl Worker {
     pub(super) fn new(door: Door, partition: Partition, stop: Arc<AtomicBool>) -> Self {
-        Self { door, partition, stop }
+        let counters = ThreadCounters::new(partition.config().partition);
+        Self { door, partition, counters, stop }
     }
 
     /// Serves until told to stop, then answers what was received.
     pub(super) fn run(mut self) -> Result<(), KvServerError> {
         while !self.stop.load(Ordering::Relaxed) {
             self.door.poll(&mut self.partition, now_ms, Some(STOP_CHECK))?;
+            self.counters.publish_if_due(Instant::now(), || self.partition.stats());
         }
         self.door.stop_listening();
         let deadline = Instant::now() + DRAIN_PATIENCE;
