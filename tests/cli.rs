@@ -1,0 +1,203 @@
+//! The binary as people and scripts use it: exit codes, JSON, errors that say what to do, a clean end.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+fn farcall(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_farcall")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn farcall_with_input(args: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_farcall"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"))
+}
+
+/// A `farcall kv serve` on a private socket; killed when dropped.
+struct Server {
+    child: Child,
+    ready: Value,
+}
+
+impl Server {
+    fn start(name: &str) -> Self {
+        let socket = std::env::temp_dir().join(format!("farcall-cli-{}-{name}.sock", std::process::id()));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_farcall"))
+            .args(["--json", "kv", "serve", "--tcp", "127.0.0.1:0", "--unix"])
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { child, ready: serde_json::from_str(&line).unwrap() }
+    }
+
+    fn address(&self) -> String {
+        format!("unix:{}", self.ready["unix"][0].as_str().unwrap())
+    }
+
+    fn tcp(&self) -> String {
+        format!("tcp:{}", self.ready["tcp"][0].as_str().unwrap())
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.ready["unix"][0].as_str().unwrap().into()
+    }
+
+    fn terminate(mut self) -> i32 {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    let commands: [&[&str]; 11] = [
+        &["devices"],
+        &["doctor"],
+        &["perf"],
+        &["stats"],
+        &["kv", "serve"],
+        &["kv", "load"],
+        &["kv", "get"],
+        &["kv", "set"],
+        &["kv", "del"],
+        &["kv", "stats"],
+        &["kv", "bench"],
+    ];
+    for command in commands {
+        let output = farcall(&[command, &["--help"]].concat());
+        assert_eq!(code(&output), 0, "{command:?}");
+        let help = text(&output.stdout);
+        assert!(help.contains("Examples:") && help.contains("--json"), "{command:?}:\n{help}");
+    }
+}
+
+#[test]
+fn values_go_in_and_out_through_both_doors() {
+    let server = Server::start("values");
+    let (unix, tcp) = (server.address(), server.tcp());
+    assert_eq!(code(&farcall(&["kv", "set", "greeting", "hello", "--server", &unix])), 0);
+    let got = farcall(&["kv", "get", "greeting", "--server", &tcp]);
+    assert_eq!((code(&got), text(&got.stdout).as_str()), (0, "hello\n"));
+    let absent = farcall(&["kv", "get", "nothing", "--json", "--server", &unix]);
+    let json: Value = serde_json::from_slice(&absent.stdout).unwrap();
+    assert_eq!((code(&absent), &json["found"]), (3, &Value::Bool(false)));
+    let binary = [0u8, 255, 10, 13];
+    assert_eq!(code(&farcall_with_input(&["kv", "set", "binary", "--server", &unix], &binary)), 0);
+    assert_eq!(farcall(&["kv", "get", "binary", "--server", &unix]).stdout, [&binary[..], b"\n"].concat());
+    assert_eq!(code(&farcall(&["kv", "del", "greeting", "binary", "--server", &unix])), 0);
+    assert_eq!(code(&farcall(&["kv", "del", "greeting", "--server", &unix])), 3);
+    let stats: Value =
+        serde_json::from_slice(&farcall(&["kv", "stats", "--json", "--server", &unix]).stdout).unwrap();
+    assert_eq!(stats["curr_items"], 0, "{stats}");
+}
+
+#[test]
+fn files_are_loaded_and_bad_lines_are_named() {
+    let server = Server::start("load");
+    let unix = server.address();
+    let tsv: String = (0..1000).map(|number| format!("key{number}\tvalue {number}\n")).collect();
+    let loaded = farcall_with_input(&["kv", "load", "-", "--json", "--server", &unix], tsv.as_bytes());
+    let json: Value = serde_json::from_slice(&loaded.stdout).unwrap();
+    assert_eq!((code(&loaded), &json["stored"]), (0, &1000.into()));
+    assert_eq!(text(&farcall(&["kv", "get", "key777", "--server", &unix]).stdout), "value 777\n");
+
+    let jsonl = b"{\"key\":\"a\",\"value\":\"b\"}\nnonsense\n{\"key\":\"c\",\"value\":[1]}\n";
+    let loaded = farcall_with_input(&["kv", "load", "-", "--format", "jsonl", "--server", &unix], jsonl);
+    assert_eq!(code(&loaded), 1);
+    assert!(text(&loaded.stderr).contains("line 2"), "{loaded:?}");
+    assert_eq!(text(&farcall(&["kv", "get", "c", "--server", &unix]).stdout), "[1]\n");
+}
+
+#[test]
+fn errors_say_what_where_why_and_what_to_do() {
+    let output = farcall(&["kv", "get", "x", "--server", "unix:/nonexistent/socket"]);
+    assert_eq!(code(&output), 4);
+    let error = text(&output.stderr);
+    for part in ["error: cannot reach", "where:", "unix:/nonexistent/socket", "why:", "remedy:", "kv serve"] {
+        assert!(error.contains(part), "{part:?} missing in {error}");
+    }
+    assert_eq!(code(&farcall(&["kv", "get", "x", "--server", "nonsense"])), 2);
+    assert_eq!(code(&farcall(&["kv", "serve", "--unix", "/nonexistent/socket"])), 1);
+    assert_eq!(code(&farcall(&["stats", "4294967295"])), 3);
+    let json: Value = serde_json::from_slice(&farcall(&["stats", "4294967295", "--json"]).stdout).unwrap();
+    assert_eq!(json["error"]["exit"], 3);
+}
+
+#[test]
+fn a_server_ends_cleanly_on_sigterm_and_leaves_nothing() {
+    let server = Server::start("term");
+    let socket = server.socket();
+    assert!(socket.exists());
+    assert_eq!(server.terminate(), 0);
+    assert!(!socket.exists());
+}
+
+#[test]
+fn counters_of_a_killed_server_stay_readable() {
+    let mut server = Server::start("killed");
+    let unix = server.address();
+    assert_eq!(code(&farcall(&["kv", "set", "a", "b", "--server", &unix])), 0);
+    let pid = server.child.id().to_string();
+    let read =
+        || -> Value { serde_json::from_slice(&farcall(&["stats", &pid, "--all", "--json"]).stdout).unwrap() };
+    let puts = |report: &Value| report["blocks"][0]["counters"]["puts"].clone();
+    // Published ten times a second.
+    let mut tries = 0;
+    while puts(&read()) != 1 && tries < 100 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        tries += 1;
+    }
+    assert_eq!(read()["alive"], true);
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let report = read();
+    assert_eq!((&report["alive"], puts(&report)), (&Value::Bool(false), 1.into()));
+    let _ = std::fs::remove_file(server.socket());
+}
+
+#[test]
+fn doctor_and_devices_speak_json() {
+    let doctor: Value = serde_json::from_slice(&farcall(&["doctor", "--json"]).stdout).unwrap();
+    assert!(doctor["checks"].as_array().unwrap().len() >= 15);
+    let devices: Value = serde_json::from_slice(&farcall(&["devices", "--json"]).stdout).unwrap();
+    assert_eq!(devices["devices"][0]["provider"], "softnic");
+}
+
+#[test]
+fn a_short_perf_run_reports_figures_with_conditions() {
+    let output =
+        farcall(&["perf", "write", "--size", "64", "--repetitions", "1", "--duration-ms", "5", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(code(&output), 0, "{report}");
+    assert!(report["conditions"]["kernel"].is_string() && report["conditions"]["provider"] == "softnic");
+    assert!(report["notes"].to_string().contains("not a network"));
+    assert!(report["tables"][0]["rows"].as_array().unwrap().len() >= 4);
+}
