@@ -20,7 +20,7 @@ mod pool;
 mod random;
 
 pub use backoff::Backoff;
-pub use mem::{Region, RemoteRegion};
+pub use mem::{Region, RemoteRegion, Watch};
 pub use nic::Nic;
 pub use peer::{Completed, Peer, PeerConfig, PeerError, PeerState, Piece, RegionId, Remote, Ticket};
 pub use plan::{

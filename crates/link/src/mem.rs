@@ -8,6 +8,7 @@
 //!   that memory may have changed, so it can never read the shared original again in place of the copy.
 
 use std::arch::asm;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farcall_verbs::{Access, ProtectionDomain, RawMr, Result, Sge};
@@ -161,6 +162,41 @@ impl Region {
         self.check(offset, len_bytes);
         // SAFETY: inside the region (checked).
         unsafe { self.base.add(offset).write_bytes(0, len_bytes) };
+    }
+}
+
+/// One word of a region, kept at hand to be looked at often: a load without the way through the region.
+pub struct Watch {
+    word: *const AtomicU64,
+    region: Arc<Region>,
+}
+
+// SAFETY: a pointer to an atomic inside of `region`, which is `Send + Sync` and kept alive here.
+unsafe impl Send for Watch {}
+
+impl Watch {
+    /// Watches the word at `offset`.
+    ///
+    /// # Panics
+    /// If it is outside of the region or not aligned.
+    pub fn new(region: Arc<Region>, offset: usize) -> Self {
+        Self { word: region.word(offset), region }
+    }
+
+    /// Watches another word of the region.
+    ///
+    /// # Panics
+    /// As [`Watch::new`].
+    #[inline]
+    pub fn move_to(&mut self, offset: usize) {
+        self.word = self.region.word(offset);
+    }
+
+    /// Loads the word; what its writer stored before it with release is visible afterwards.
+    #[inline]
+    pub fn load_acquire(&self) -> u64 {
+        // SAFETY: inside of the region (checked when set), which lives as long as `self`.
+        unsafe { &*self.word }.load(Ordering::Acquire)
     }
 }
 

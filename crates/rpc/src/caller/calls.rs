@@ -1,0 +1,217 @@
+//! The calls of a client: a slab of records, reused without allocation.
+
+use std::collections::VecDeque;
+
+use farcall_verbs::Nanos;
+
+use crate::error::CallError;
+
+/// A call of one client; unique in its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId(pub u64);
+
+/// What comes with a call besides method and payload.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallOptions {
+    /// When to give up, by the clock of the client's driver.
+    pub deadline: Option<Nanos>,
+    /// The trace it belongs to; 0: none.
+    pub trace_id: u64,
+}
+
+/// Where a record is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Free,
+    /// Its outcome is not known yet.
+    Pending,
+    /// Its outcome waits to be taken.
+    Done,
+    /// Its outcome was taken, or nobody wants it: free as soon as no message of it is in flight.
+    Over,
+}
+
+pub(super) struct Record {
+    pub state: State,
+    pub id: CallId,
+    pub method: u16,
+    pub options: CallOptions,
+    /// The payload, if it could not be sent at once.
+    pub request: Vec<u8>,
+    /// Bytes of it that were sent.
+    pub sent_bytes: usize,
+    /// Whether the message was sent that makes the server execute it.
+    pub may_be_executed: bool,
+    /// Messages in flight.
+    pub in_flight: u32,
+    /// The result so far.
+    pub reply: Vec<u8>,
+    /// The whole result's length, once known.
+    pub total_bytes: usize,
+    /// Bytes of the result that were asked for.
+    pub asked_bytes: usize,
+    pub error: Option<CallError>,
+}
+
+impl Record {
+    fn new() -> Self {
+        Self {
+            state: State::Free,
+            id: CallId(0),
+            method: 0,
+            options: CallOptions::default(),
+            request: Vec::new(),
+            sent_bytes: 0,
+            may_be_executed: false,
+            in_flight: 0,
+            reply: Vec::new(),
+            total_bytes: 0,
+            asked_bytes: 0,
+            error: None,
+        }
+    }
+}
+
+/// How much memory an idle record keeps for the next call.
+const KEEP_BYTES: usize = 64 << 10;
+
+pub(super) struct Calls {
+    pub records: Vec<Record>,
+    free: Vec<u16>,
+    done: VecDeque<u16>,
+    lent: Option<u16>,
+    next_id: u64,
+    /// No deadline is earlier than this one.
+    pub earliest_deadline: Option<Nanos>,
+}
+
+impl Calls {
+    pub fn new(count: u16) -> Self {
+        Self {
+            records: (0..count).map(|_| Record::new()).collect(),
+            free: (0..count).rev().collect(),
+            done: VecDeque::with_capacity(usize::from(count)),
+            lent: None,
+            next_id: 0,
+            earliest_deadline: None,
+        }
+    }
+
+    /// Starts a record.
+    #[inline]
+    pub fn begin(&mut self, method: u16, options: CallOptions) -> Result<u16, CallError> {
+        if self.free.is_empty() {
+            self.reclaim_lent();
+        }
+        let Some(at) = self.free.pop() else {
+            return Err(CallError::WindowFull { window: self.records.len() });
+        };
+        self.next_id += 1;
+        let record = &mut self.records[usize::from(at)];
+        debug_assert!(record.state == State::Free && record.in_flight == 0);
+        record.state = State::Pending;
+        record.id = CallId(self.next_id);
+        record.method = method;
+        record.options = options;
+        record.sent_bytes = 0;
+        record.may_be_executed = false;
+        record.request.clear();
+        record.reply.clear();
+        record.total_bytes = 0;
+        record.asked_bytes = 0;
+        record.error = None;
+        if let Some(deadline) = options.deadline {
+            let earliest = self.earliest_deadline.map_or(deadline, |earliest| earliest.min(deadline));
+            self.earliest_deadline = Some(earliest);
+        }
+        Ok(at)
+    }
+
+    #[inline]
+    pub fn get(&mut self, at: u16) -> &mut Record {
+        &mut self.records[usize::from(at)]
+    }
+
+    /// The record of a call whose outcome is not known yet.
+    pub fn find_pending(&self, id: CallId) -> Option<u16> {
+        let at = self.records.iter().position(|r| r.state == State::Pending && r.id == id)?;
+        u16::try_from(at).ok()
+    }
+
+    /// Ends a pending call; its outcome waits to be taken.
+    #[inline]
+    pub fn finish(&mut self, at: u16, error: Option<CallError>) {
+        let record = self.get(at);
+        if record.state == State::Pending {
+            record.state = State::Done;
+            record.error = error;
+            self.done.push_back(at);
+        }
+    }
+
+    /// Ends a pending call that nobody waits for.
+    pub fn forget(&mut self, at: u16) {
+        if self.get(at).state == State::Pending {
+            self.get(at).state = State::Over;
+            self.settle(at);
+        }
+    }
+
+    /// A message of the call is no longer in flight.
+    #[inline]
+    pub fn message_over(&mut self, at: u16) {
+        let record = self.get(at);
+        record.in_flight -= 1;
+        if record.state == State::Over {
+            self.settle(at);
+        }
+    }
+
+    fn settle(&mut self, at: u16) {
+        let record = self.get(at);
+        if record.in_flight > 0 {
+            return;
+        }
+        record.state = State::Free;
+        for buffer in [&mut record.request, &mut record.reply] {
+            if buffer.capacity() > KEEP_BYTES {
+                *buffer = Vec::new();
+            }
+        }
+        self.free.push(at);
+    }
+
+    #[inline]
+    fn reclaim_lent(&mut self) {
+        if let Some(at) = self.lent.take() {
+            self.get(at).state = State::Over;
+            self.settle(at);
+        }
+    }
+
+    /// The next call that ended; it is lent until the next one is asked for.
+    #[inline]
+    pub fn next_done(&mut self) -> Option<&mut Record> {
+        self.reclaim_lent();
+        let at = self.done.pop_front()?;
+        self.lent = Some(at);
+        Some(self.get(at))
+    }
+
+    /// Whether outcomes wait to be taken.
+    #[inline]
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// Calls that are not over.
+    pub fn pending(&self) -> usize {
+        self.records.iter().filter(|r| r.state == State::Pending).count()
+    }
+
+    /// Records that can be begun now.
+    pub fn available(&self) -> usize {
+        self.free.len()
+            + usize::from(self.lent.is_some_and(|at| self.records[usize::from(at)].in_flight == 0))
+    }
+}

@@ -1,0 +1,231 @@
+//! How a connection begins: a client's hello in, a welcome or a refusal out.
+
+use std::sync::Arc;
+
+use farcall_link::bootstrap::{
+    Features, Grants, Hello, Refusal, RefusalKind, Resume, Resumed, SessionId, Welcome,
+};
+use farcall_link::{Geometry, Peer, PeerConfig, Plan, Region, Ticket, Watch, os_random};
+use farcall_verbs::{Access, Clock, Nanos};
+
+use super::connection::Connection;
+use super::drain::Phase;
+use super::session::Session;
+use super::{ConnectionId, Handler, Responder};
+use crate::wire::TailKey;
+
+/// Wake-ups that a client may have on the way beyond one for each message.
+const SPARE_WAKES: u32 = 16;
+
+/// Turns a failure of ours into a refusal.
+fn no_resources(what: &str) -> impl Fn(farcall_verbs::Error) -> Refusal + '_ {
+    move |error| RefusalKind::Resources.because(format!("{what}: {error}"))
+}
+
+impl<H: Handler, C: Clock> Responder<H, C> {
+    /// Opens a connection, or goes on with a session over a new one. Nothing of the hello is believed before it is checked.
+    ///
+    /// # Errors
+    /// What to tell the client; nothing is changed then.
+    pub fn accept(&mut self, hello: &Hello, now: Nanos) -> Result<(ConnectionId, Welcome), Refusal> {
+        let plan = self.check(hello)?;
+        let (session, resumed) = match &hello.resume {
+            Some(resume) => match self.take_session(resume, now)? {
+                Some(session) => {
+                    let next_seq = session.expect.0;
+                    (session, Some(Resumed { next_seq }))
+                }
+                None => (self.new_session(plan.geometry)?, None),
+            },
+            None => (self.new_session(plan.geometry)?, None),
+        };
+        // A session keeps the slots it began with.
+        let plan = Plan { geometry: session.geometry, ..plan };
+        let expect = session.expect;
+        match self.connect(hello, plan, session) {
+            Ok((connection, welcome)) => {
+                let welcome = Welcome { resumed, ..welcome };
+                let id = connection.id;
+                self.by_qp.insert(connection.peer.qp_num(), id);
+                self.connections.push(connection);
+                self.engine.counters.connections_opened.increment();
+                if resumed.is_some() {
+                    self.engine.counters.sessions_resumed.increment();
+                }
+                debug_assert_eq!(welcome.resumed.map(|r| r.next_seq), resumed.map(|_| expect.0));
+                Ok((id, welcome))
+            }
+            Err((refusal, session)) => {
+                if resumed.is_some() {
+                    let expires = now + self.engine.config.session_linger;
+                    self.parked.push(super::Parked { session, expires });
+                }
+                Err(refusal)
+            }
+        }
+    }
+
+    fn check(&self, hello: &Hello) -> Result<Plan, Refusal> {
+        let config = &self.engine.config;
+        if self.phase != Phase::Serving {
+            return Err(RefusalKind::GoingAway.because("the server drains"));
+        }
+        if hello.provider != self.nic.provider {
+            return Err(RefusalKind::Provider.because(format!(
+                "the client is on {}, the server on {}",
+                hello.provider, self.nic.provider
+            )));
+        }
+        hello.plan.preset().map_err(|refused| RefusalKind::Plan.because(refused.to_string()))?;
+        hello.plan.geometry.check().map_err(|why| RefusalKind::OutOfRange.because(why))?;
+        let geometry = hello.plan.geometry.min(config.geometry_max);
+        if hello.thread != config.thread {
+            return Err(RefusalKind::NoSuchThread.because(format!(
+                "thread {} of {}; here is {}",
+                hello.thread, config.threads, config.thread
+            )));
+        }
+        if !hello.features.contains(Features::KICK) {
+            return Err(RefusalKind::Malformed.because("every version can KICK, this client says it cannot"));
+        }
+        if !hello.grants.inbox.holds(0, geometry.responses_bytes() as u64) {
+            return Err(RefusalKind::OutOfRange.because(format!(
+                "the client grants {} bytes for replies; its slots take {}",
+                hello.grants.inbox.len_bytes,
+                geometry.responses_bytes()
+            )));
+        }
+        if self.connections.len() >= config.connections_max {
+            return Err(RefusalKind::TooManyConnections.because(format!(
+                "{} connections on thread {}",
+                self.connections.len(),
+                config.thread
+            )));
+        }
+        Ok(Plan { geometry, ..hello.plan })
+    }
+
+    /// The session that a client wants to go on with; `None` if it is unknown here (forgotten, or of an earlier start).
+    fn take_session(&mut self, resume: &Resume, now: Nanos) -> Result<Option<Session>, Refusal> {
+        if resume.incarnation != self.incarnation {
+            return Ok(None);
+        }
+        // The client may have noticed the break before we did.
+        let live = self.connections.iter().position(|c| c.session.id == resume.session);
+        if let Some(at) = live {
+            same_secret(&self.connections[at].session, resume)?;
+            self.end(at, crate::error::Broken::HungUp, None, Some(now));
+            self.poll_completions(now);
+        }
+        if self.closing.iter().any(|c| c.session.id == resume.session) {
+            return Err(RefusalKind::Resources.because("the old connection still drains"));
+        }
+        let Some(at) = self.parked.iter().position(|parked| parked.session.id == resume.session) else {
+            return Ok(None);
+        };
+        same_secret(&self.parked[at].session, resume)?;
+        let session = self.parked.remove(at).session;
+        session.forget_mailbox();
+        Ok(Some(session))
+    }
+
+    fn new_session(&self, geometry: Geometry) -> Result<Session, Refusal> {
+        let random = os_random::<32>().map_err(|e| RefusalKind::Resources.because(e.to_string()))?;
+        let (id, secret) = random.split_at(16);
+        let (id, secret) = (id.try_into().unwrap_or_default(), secret.try_into().unwrap_or_default());
+        let region = |len_bytes, access| {
+            Region::alloc(&*self.nic.pd, len_bytes, access).map(Arc::new).map_err(no_resources("memory"))
+        };
+        let mailbox = region(geometry.mailbox_bytes(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let results = region(geometry.responses_bytes(), Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+        Ok(Session::new(SessionId(id), secret, geometry, mailbox, results))
+    }
+
+    /// Makes the queue pair and connects it. On failure the session is given back.
+    fn connect(
+        &mut self,
+        hello: &Hello,
+        plan: Plan,
+        session: Session,
+    ) -> Result<(Connection, Welcome), (Refusal, Session)> {
+        let window = u32::from(session.geometry.window);
+        let config = PeerConfig {
+            send_depth: 4 * window + 64,
+            recv_depth: window + SPARE_WAKES,
+            signal_every: plan.memory.signal_every.clamp(1, session.geometry.window.max(2)),
+            inline_max_bytes: plan.memory.inline_max_bytes,
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+        };
+        let made = Peer::new(&self.nic, &*self.cq, config).and_then(|mut peer| {
+            peer.connect(&self.nic, &hello.qp)?;
+            Ok(peer)
+        });
+        let mut peer = match made {
+            Ok(peer) => peer,
+            Err(error) => return Err((no_resources("queue pair")(error), session)),
+        };
+        let random = match os_random::<8>() {
+            Ok(random) => u64::from_le_bytes(random),
+            Err(error) => return Err((RefusalKind::Resources.because(error.to_string()), session)),
+        };
+        peer.attach(Arc::clone(&session.mailbox));
+        let results_id = peer.attach(Arc::clone(&session.results));
+        let must_check = !peer.places_in_order(&session.mailbox);
+        let checksum =
+            must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
+        self.next_id += 1;
+        let welcome = self.welcome_of(&peer, &session, plan, checksum, random);
+        let connection = Connection {
+            watch: Watch::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
+            id: ConnectionId(self.next_id),
+            peer,
+            tail_key: TailKey(random),
+            checksum,
+            replies: hello.grants.inbox,
+            results_id,
+            tickets: vec![Ticket::NONE; usize::from(session.geometry.window)].into(),
+            push_end: session.expect,
+            owed: None,
+            violation: None,
+            keep_from: None,
+            session,
+        };
+        Ok((connection, welcome))
+    }
+
+    fn welcome_of(
+        &self,
+        peer: &Peer,
+        session: &Session,
+        plan: Plan,
+        checksum: bool,
+        tail_key: u64,
+    ) -> Welcome {
+        let config = &self.engine.config;
+        let features = if checksum { Features::KICK | Features::CHECKSUM } else { Features::KICK };
+        Welcome {
+            provider: self.nic.provider.to_owned(),
+            qp: peer.info(&self.nic),
+            grants: Grants { inbox: session.mailbox.remote(), results: session.results.remote() },
+            plan,
+            features,
+            incarnation: self.incarnation,
+            threads: config.threads,
+            session: session.id,
+            secret: session.secret,
+            tail_key,
+            resumed: None,
+            request_bytes_max: config.request_bytes_max,
+            result_bytes_max: config.result_bytes_max,
+        }
+    }
+}
+
+/// Compares in a time that does not depend on where the secrets differ.
+fn same_secret(session: &Session, resume: &Resume) -> Result<(), Refusal> {
+    let difference = session.secret.iter().zip(&resume.secret).fold(0, |all, (a, b)| all | (a ^ b));
+    if difference == 0 {
+        return Ok(());
+    }
+    Err(RefusalKind::WrongSecret.because(format!("session {:?}", session.id)))
+}

@@ -1,0 +1,193 @@
+//! What a service implements.
+
+use std::io;
+
+use farcall_link::Region;
+use farcall_verbs::Nanos;
+
+use crate::wire::Status;
+
+/// A service: answers calls. It runs on a server thread, one call at a time, and so needs no locks of its own.
+pub trait Handler {
+    /// Answers one call: reads the request, appends the result to `reply`.
+    ///
+    /// A panic is caught: the caller gets an error, the server goes on. What the handler had changed stays changed.
+    ///
+    /// # Errors
+    /// What the caller gets instead of a result.
+    fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError>;
+
+    /// Called between batches of calls, at least once whenever the thread had something to do. For expiry and the like.
+    fn tick(&mut self, _now: Nanos) {}
+}
+
+impl<F> Handler for F
+where
+    F: FnMut(&Call<'_>, &mut Reply<'_>) -> Result<(), HandlerError>,
+{
+    fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
+        self(call, reply)
+    }
+}
+
+/// A handler's refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandlerError {
+    pub(crate) status: Status,
+    pub(crate) message: String,
+}
+
+impl HandlerError {
+    /// An application's own error. The caller sees `code` (15 bits) and the message.
+    pub fn new(code: u16, message: impl Into<String>) -> Self {
+        Self { status: Status::application(code), message: message.into() }
+    }
+
+    /// There is no such method.
+    pub fn unknown_method(method: u16) -> Self {
+        Self { status: Status::UNKNOWN_METHOD, message: format!("method {method}") }
+    }
+}
+
+/// One call, as its handler sees it.
+#[derive(Debug)]
+pub struct Call<'a> {
+    pub(crate) method: u16,
+    pub(crate) payload: &'a [u8],
+    pub(crate) call_id: u64,
+    pub(crate) trace_id: u64,
+    pub(crate) deadline: Option<Nanos>,
+    pub(crate) arrived: Nanos,
+    pub(crate) connection: u32,
+}
+
+impl<'a> Call<'a> {
+    /// Which method.
+    pub const fn method(&self) -> u16 {
+        self.method
+    }
+
+    /// The request: a private copy, so the caller cannot change it any more.
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The call's number, unique in its session.
+    pub const fn call_id(&self) -> u64 {
+        self.call_id
+    }
+
+    /// The caller's trace; 0 if it has none.
+    pub const fn trace_id(&self) -> u64 {
+        self.trace_id
+    }
+
+    /// When the caller gives up, by the clock of the server thread.
+    pub const fn deadline(&self) -> Option<Nanos> {
+        self.deadline
+    }
+
+    /// When the server began to take the call in.
+    pub const fn arrived(&self) -> Nanos {
+        self.arrived
+    }
+
+    /// The connection it came over: a number that is unique while the connection lives.
+    pub const fn connection(&self) -> u32 {
+        self.connection
+    }
+}
+
+/// Where a result is written: in place, in the slot that the client fetches it from; longer ones go to memory that is kept
+/// until the client has all of it.
+pub struct Reply<'a> {
+    slot: &'a Region,
+    payload_at: usize,
+    capacity: usize,
+    in_slot: usize,
+    spill: &'a mut Vec<u8>,
+    max_bytes: usize,
+    overflow: bool,
+}
+
+impl<'a> Reply<'a> {
+    pub(crate) fn new(
+        slot: &'a Region,
+        payload_at: usize,
+        capacity: usize,
+        spill: &'a mut Vec<u8>,
+        max_bytes: usize,
+    ) -> Self {
+        debug_assert!(spill.is_empty());
+        Self { slot, payload_at, capacity, in_slot: 0, spill, max_bytes, overflow: false }
+    }
+
+    /// Appends bytes to the result.
+    #[inline]
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        if self.spill.is_empty() && bytes.len() <= self.capacity - self.in_slot {
+            self.slot.copy_in(self.payload_at + self.in_slot, bytes);
+            self.in_slot += bytes.len();
+        } else {
+            self.extend_beyond(bytes);
+        }
+    }
+
+    #[cold]
+    fn extend_beyond(&mut self, bytes: &[u8]) {
+        if self.len() + bytes.len() > self.max_bytes {
+            // Remembered, and answered with an error when the handler is done; nothing is kept that will not be sent.
+            self.overflow = true;
+            return;
+        }
+        if self.spill.is_empty() {
+            self.slot.append_to(self.payload_at, self.in_slot, self.spill);
+            self.in_slot = 0;
+        }
+        self.spill.extend_from_slice(bytes);
+    }
+
+    /// Forgets what was appended.
+    pub fn clear(&mut self) {
+        self.spill.clear();
+        self.in_slot = 0;
+        self.overflow = false;
+    }
+
+    /// Bytes appended so far.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.in_slot + self.spill.len()
+    }
+
+    /// Whether nothing was appended.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How long the result may become.
+    pub const fn max_bytes(&self) -> usize {
+        self.max_bytes
+    }
+
+    /// Whether more was appended than is allowed.
+    pub(crate) const fn is_overflown(&self) -> bool {
+        self.overflow
+    }
+
+    /// Bytes of the result that are in the slot; the rest of it, if any, is all in the spill.
+    pub(crate) const fn in_slot(&self) -> usize {
+        self.in_slot
+    }
+}
+
+impl io::Write for Reply<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

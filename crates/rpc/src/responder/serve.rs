@@ -1,0 +1,422 @@
+//! One message's way through the server: taken in, executed, answered.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use farcall_verbs::{Clock, Nanos};
+
+use super::connection::Connection;
+use super::session::Assembly;
+use super::{Call, Handler, HandlerError, Reply};
+use crate::config::ResponderConfig;
+use crate::counters::Counters;
+use crate::wire::{
+    FirstWord, Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags,
+    ResponseHeader, Status, TIME_UNIT_NS, checksum,
+};
+
+/// What taking in a message came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Served {
+    /// One message is answered.
+    One,
+    /// There is no whole message.
+    Nothing,
+    /// There is one, and no room for its answer yet.
+    Stalled,
+    /// The stream cannot be trusted any more; the reason is in the connection.
+    Violation,
+}
+
+/// The part of a responder that all connections share.
+pub(super) struct Engine<H, C> {
+    pub config: ResponderConfig,
+    pub handler: H,
+    pub counters: Counters,
+    pub going_away: bool,
+    clock: C,
+    incarnation: u32,
+    /// The message at hand: header and payload, private.
+    message: Vec<u8>,
+    /// The part of a result that its slot does not hold.
+    spill: Vec<u8>,
+}
+
+/// How a call ended, before it is written into its slot.
+struct Answer {
+    status: Status,
+    flags: ResponseFlags,
+    len_bytes: usize,
+    total_bytes: usize,
+    time_units: u16,
+}
+
+impl Answer {
+    const ACK: Self = Self::ok(0, 0);
+
+    const fn ok(len_bytes: usize, total_bytes: usize) -> Self {
+        Self { status: Status::OK, flags: ResponseFlags::empty(), len_bytes, total_bytes, time_units: 0 }
+    }
+}
+
+impl<H: Handler, C: Clock> Engine<H, C> {
+    pub fn new(config: ResponderConfig, incarnation: u64, handler: H, clock: C) -> Self {
+        Self {
+            config,
+            handler,
+            counters: Counters::default(),
+            going_away: false,
+            clock,
+            incarnation: incarnation as u32,
+            message: Vec::new(),
+            spill: Vec::new(),
+        }
+    }
+
+    /// Takes in the next message of a connection, if it is whole, and answers it.
+    pub fn serve(&mut self, connection: &mut Connection, now: Nanos) -> Served {
+        if !connection.can_answer() {
+            self.counters.stalls.increment();
+            return Served::Stalled;
+        }
+        let header = match self.take_in(connection) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Served::Nothing,
+            Err(why) => return self.violated(connection, Status::BAD_REQUEST, why),
+        };
+        let session = &connection.session;
+        if header.session != session.id.tag() || header.incarnation != self.incarnation {
+            let why = format!(
+                "message {} is of session {:#x}, incarnation {:#x}; here is session {:#x}, incarnation {:#x}",
+                header.seq.0,
+                header.session,
+                header.incarnation,
+                session.id.tag(),
+                self.incarnation
+            );
+            return self.violated(connection, Status::WRONG_SESSION, why);
+        }
+        self.counters.messages.increment();
+        self.counters.request_bytes.add(u64::from(header.len_bytes));
+        let answer = if header.flags.contains(RequestFlags::CONTINUE) {
+            self.go_on(connection, &header)
+        } else if header.flags.contains(RequestFlags::PART) {
+            self.take_part(connection, &header, now)
+        } else {
+            connection.session.assembly = None;
+            Ok(self.execute(connection, &header, None, now))
+        };
+        match answer {
+            Ok(answer) => self.answer(connection, &header, &answer),
+            Err(why) => return self.violated(connection, Status::BAD_REQUEST, why),
+        }
+        Served::One
+    }
+
+    /// Copies the message in the next slot to private memory, if it is whole.
+    #[inline]
+    fn take_in(&mut self, connection: &Connection) -> Result<Option<RequestHeader>, String> {
+        let session = &connection.session;
+        let (slots, seq) = (&session.requests, session.expect);
+        let Some(first) = FirstWord::decode(connection.watch.load_acquire()) else { return Ok(None) };
+        if first.seq != seq {
+            return Ok(None);
+        }
+        let len_bytes = first.len_bytes as usize;
+        if len_bytes > slots.capacity() {
+            return Err(format!(
+                "message {} claims {len_bytes} bytes; a slot holds {}",
+                seq.0,
+                slots.capacity()
+            ));
+        }
+        let at = slots.offset(seq);
+        if session.mailbox.load_acquire(at + slots.tail_at(len_bytes)) != connection.tail_key.tail(seq) {
+            return Ok(None);
+        }
+        self.message.clear();
+        session.mailbox.append_to(at, REQUEST_HEADER_BYTES + len_bytes, &mut self.message);
+        let mut words = [0u64; 6];
+        for (word, bytes) in words.iter_mut().zip(self.message[..REQUEST_HEADER_BYTES].chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+        }
+        // The first word was read, and checked, before: the copy of it may have changed since.
+        words[0] = first.encode();
+        let header = RequestHeader::decode(&words).map_err(|why| format!("message {}: {why}", seq.0))?;
+        if connection.checksum {
+            let payload = &self.message[REQUEST_HEADER_BYTES..];
+            let whole = header.flags.contains(RequestFlags::CHECKSUM)
+                && header.crc == checksum(&RequestHeader::checked_words(&words), payload);
+            // Not all of it is placed yet; without order, only the checksum tells.
+            return Ok(whole.then_some(header));
+        }
+        Ok(Some(header))
+    }
+
+    /// Executes a call whose payload is the message at hand, or `whole`.
+    fn execute(
+        &mut self,
+        connection: &mut Connection,
+        header: &RequestHeader,
+        whole: Option<Assembly>,
+        now: Nanos,
+    ) -> Answer {
+        let began = whole.as_ref().map_or(now, |whole| whole.began);
+        if let Err((status, text)) = self.admit(connection, header, began, now) {
+            return self.refuse(connection, status, &text);
+        }
+        let session = &mut connection.session;
+        let payload = whole.as_ref().map_or(&self.message[REQUEST_HEADER_BYTES..], |whole| &whole.bytes);
+        let call = Call {
+            method: header.method,
+            payload,
+            call_id: header.call_id,
+            trace_id: header.trace_id,
+            deadline: deadline(began, header.deadline_us),
+            arrived: began,
+            connection: connection.id.0,
+        };
+        let capacity = session.responses.capacity();
+        let payload_at = session.responses.offset(header.seq) + RESPONSE_HEADER_BYTES;
+        let max_bytes = self.config.result_bytes_max as usize;
+        let mut reply = Reply::new(&session.results, payload_at, capacity, &mut self.spill, max_bytes);
+        let start = self.clock.now();
+        let handler = &mut self.handler;
+        let outcome = catch_unwind(AssertUnwindSafe(|| handler.handle(&call, &mut reply)));
+        let worked = self.clock.now().since(start);
+        let (in_slot, overflown) = (reply.in_slot(), reply.is_overflown());
+        self.counters.calls.increment();
+        let mut answer = match outcome {
+            Ok(Ok(())) if overflown => {
+                let text = format!("more than {max_bytes} bytes");
+                self.refuse(connection, Status::RESULT_TOO_LARGE, &text)
+            }
+            Ok(Ok(())) => self.finish(connection, header.call_id, in_slot),
+            Ok(Err(HandlerError { status, message })) => self.refuse(connection, status, &message),
+            Err(panic) => {
+                self.counters.panics.increment();
+                self.refuse(connection, Status::PANICKED, panic_text(&*panic))
+            }
+        };
+        answer.time_units = time_units(worked);
+        answer
+    }
+
+    /// Whether a call may be executed.
+    #[inline]
+    fn admit(
+        &self,
+        connection: &Connection,
+        header: &RequestHeader,
+        began: Nanos,
+        now: Nanos,
+    ) -> Result<(), (Status, String)> {
+        if header.flags.contains(RequestFlags::CANCEL) {
+            return Err((Status::CANCELLED, String::new()));
+        }
+        if self.going_away {
+            return Err((Status::GOING_AWAY, String::new()));
+        }
+        if deadline(began, header.deadline_us).is_some_and(|deadline| now >= deadline) {
+            self.counters.deadlines_exceeded.increment();
+            return Err((Status::DEADLINE_EXCEEDED, "while its parts came".into()));
+        }
+        let retained = connection.session.retained_bytes;
+        if retained > self.config.retained_bytes_max {
+            return Err((Status::OVERLOADED, format!("{retained} bytes of results are kept")));
+        }
+        Ok(())
+    }
+
+    /// Leaves in the slot what fits, keeps the rest.
+    #[inline]
+    fn finish(&mut self, connection: &mut Connection, call_id: u64, in_slot: usize) -> Answer {
+        if self.spill.is_empty() {
+            return Answer::ok(in_slot, in_slot);
+        }
+        let session = &mut connection.session;
+        let total_bytes = self.spill.len();
+        let len_bytes = total_bytes.min(session.responses.capacity());
+        let at = session.responses.offset(session.expect) + RESPONSE_HEADER_BYTES;
+        session.results.copy_in(at, &self.spill[..len_bytes]);
+        if len_bytes == total_bytes {
+            self.spill.clear();
+            return Answer::ok(len_bytes, total_bytes);
+        }
+        session.retain(call_id, std::mem::take(&mut self.spill));
+        Answer { flags: ResponseFlags::MORE, ..Answer::ok(len_bytes, total_bytes) }
+    }
+
+    /// An error and its text instead of a result.
+    #[cold]
+    fn refuse(&mut self, connection: &Connection, status: Status, text: &str) -> Answer {
+        self.spill.clear();
+        self.counters.errors.increment();
+        let session = &connection.session;
+        let mut len_bytes = text.len().min(session.responses.capacity());
+        while !text.is_char_boundary(len_bytes) {
+            len_bytes -= 1;
+        }
+        let at = session.responses.offset(session.expect) + RESPONSE_HEADER_BYTES;
+        session.results.copy_in(at, &text.as_bytes()[..len_bytes]);
+        Answer { status, flags: ResponseFlags::ERROR, ..Answer::ok(len_bytes, len_bytes) }
+    }
+
+    /// Takes in a part of a long request; the last one executes it.
+    fn take_part(
+        &mut self,
+        connection: &mut Connection,
+        header: &RequestHeader,
+        now: Nanos,
+    ) -> Result<Answer, String> {
+        let (offset, total_bytes, bytes) = part_numbers(&self.message[REQUEST_HEADER_BYTES..])?;
+        if total_bytes > self.config.request_bytes_max as usize {
+            let text = format!("{total_bytes} bytes; at most {}", self.config.request_bytes_max);
+            return Ok(self.refuse(connection, Status::REQUEST_TOO_LARGE, &text));
+        }
+        let session = &mut connection.session;
+        if offset == 0 {
+            let bytes = Vec::with_capacity(total_bytes);
+            session.assembly = Some(Assembly { call_id: header.call_id, total_bytes, bytes, began: now });
+        }
+        let Some(mut assembly) = session.assembly.take() else {
+            return Err(format!("message {}: a part without a beginning", header.seq.0));
+        };
+        let fits = assembly.call_id == header.call_id
+            && assembly.total_bytes == total_bytes
+            && assembly.bytes.len() == offset
+            && bytes.len() <= total_bytes - offset
+            && !bytes.is_empty();
+        if !fits {
+            return Err(format!("message {}: a part that does not follow the one before", header.seq.0));
+        }
+        assembly.bytes.extend_from_slice(bytes);
+        if assembly.bytes.len() == total_bytes {
+            return Ok(self.execute(connection, header, Some(assembly), now));
+        }
+        session.assembly = Some(assembly);
+        Ok(Answer::ACK)
+    }
+
+    /// Gives a piece of a result that is kept, or forgets it.
+    fn go_on(&mut self, connection: &mut Connection, header: &RequestHeader) -> Result<Answer, String> {
+        let (offset, longest, rest) = part_numbers(&self.message[REQUEST_HEADER_BYTES..])?;
+        if !rest.is_empty() {
+            return Err(format!("message {}: a continuation with a payload", header.seq.0));
+        }
+        let session = &mut connection.session;
+        let kept = session.find_retained(header.call_id);
+        if header.flags.contains(RequestFlags::CANCEL) {
+            if let Some(kept) = kept {
+                session.release(kept);
+            }
+            return Ok(Answer::ACK);
+        }
+        let Some(kept) = kept else {
+            return Ok(self.refuse(connection, Status::RESULT_GONE, ""));
+        };
+        let bytes = &session.retained[kept].bytes;
+        let total_bytes = bytes.len();
+        if offset > total_bytes {
+            return Err(format!("message {}: asks for byte {offset} of {total_bytes}", header.seq.0));
+        }
+        let len_bytes = longest.min(session.responses.capacity()).min(total_bytes - offset);
+        let at = session.responses.offset(header.seq) + RESPONSE_HEADER_BYTES;
+        session.results.copy_in(at, &bytes[offset..offset + len_bytes]);
+        let is_last = offset + len_bytes == total_bytes;
+        if is_last {
+            // The last pieces are in slots, which keep them until the client has them.
+            session.release(kept);
+        }
+        let flags = if is_last { ResponseFlags::empty() } else { ResponseFlags::MORE };
+        Ok(Answer { flags, ..Answer::ok(len_bytes, total_bytes) })
+    }
+
+    /// Writes the header of an answer whose payload is in its slot, publishes it, and sends it to clients that do not
+    /// fetch.
+    #[inline]
+    fn answer(&mut self, connection: &mut Connection, header: &RequestHeader, answer: &Answer) {
+        let seq = header.seq;
+        let session = &connection.session;
+        let at = session.responses.offset(seq);
+        let mut response = ResponseHeader {
+            seq,
+            len_bytes: answer.len_bytes as u32,
+            time_units: answer.time_units,
+            flags: answer.flags,
+            status: answer.status,
+            credits: self.config.credits.min(session.geometry.window),
+            total_len_bytes: answer.total_bytes as u32,
+            crc: 0,
+        };
+        if connection.checksum {
+            response.flags |= ResponseFlags::CHECKSUM;
+            self.message.clear();
+            session.results.append_to(at + RESPONSE_HEADER_BYTES, answer.len_bytes, &mut self.message);
+            response.crc = checksum(&ResponseHeader::checked_words(&response.encode()), &self.message);
+        }
+        let words = response.encode();
+        let results = &session.results;
+        results.store_relaxed(at + 8, words[1]);
+        results.store_relaxed(at + 16, words[2]);
+        results
+            .store_relaxed(at + session.responses.tail_at(answer.len_bytes), connection.tail_key.tail(seq));
+        results.store_release(at, words[0]);
+        self.counters.result_bytes.add(answer.len_bytes as u64);
+        let is_pushed = seq.is_before(connection.push_end);
+        connection.advance();
+        match header.mode() {
+            Mode::Fetch if !is_pushed => self.counters.fetched.increment(),
+            Mode::Reply if !is_pushed => {
+                self.counters.replied.increment();
+                connection.write_reply(seq, false);
+            }
+            _ => {
+                self.counters.notified.increment();
+                connection.write_reply(seq, true);
+            }
+        }
+    }
+
+    /// Answers a message that breaks the protocol, once and clearly; the connection is then closed.
+    #[cold]
+    fn violated(&mut self, connection: &mut Connection, status: Status, why: String) -> Served {
+        let answer = self.refuse(connection, status, &why);
+        let header = RequestHeader {
+            seq: connection.session.expect,
+            flags: Mode::ReplyNotify.flags(),
+            ..RequestHeader::default()
+        };
+        self.answer(connection, &header, &answer);
+        connection.violation = Some(why);
+        Served::Violation
+    }
+}
+
+#[inline]
+fn deadline(began: Nanos, deadline_us: u32) -> Option<Nanos> {
+    (deadline_us != 0).then(|| began + Duration::from_micros(u64::from(deadline_us)))
+}
+
+#[inline]
+fn time_units(worked: Duration) -> u16 {
+    u16::try_from(worked.as_nanos() as u64 / TIME_UNIT_NS).unwrap_or(u16::MAX)
+}
+
+/// The two numbers in front of a part or continuation.
+fn part_numbers(payload: &[u8]) -> Result<(usize, usize, &[u8]), String> {
+    let Some((numbers, rest)) = payload.split_first_chunk::<8>() else {
+        return Err("a part or continuation without its numbers".into());
+    };
+    let [a, b, c, d, e, f, g, h] = *numbers;
+    let first = u32::from_le_bytes([a, b, c, d]) as usize;
+    Ok((first, u32::from_le_bytes([e, f, g, h]) as usize, rest))
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a text")
+}

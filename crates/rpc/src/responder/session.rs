@@ -1,0 +1,86 @@
+//! What outlives a connection: the slots, how far execution came, and results that are still to be fetched.
+
+use std::sync::Arc;
+
+use farcall_link::bootstrap::SessionId;
+use farcall_link::{Geometry, Region};
+use farcall_verbs::Nanos;
+
+use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots};
+
+/// The state that makes calls at-most-once: a message below `expect` was executed, its response is in its slot until the
+/// client, by reusing the slot, says that it has it.
+pub(super) struct Session {
+    pub id: SessionId,
+    pub secret: [u8; 16],
+    pub geometry: Geometry,
+    pub requests: Slots,
+    pub responses: Slots,
+    pub mailbox: Arc<Region>,
+    pub results: Arc<Region>,
+    /// The next message to execute.
+    pub expect: Seq,
+    pub assembly: Option<Assembly>,
+    pub retained: Vec<Retained>,
+    pub retained_bytes: usize,
+}
+
+/// A request that comes in parts.
+pub(super) struct Assembly {
+    pub call_id: u64,
+    pub total_bytes: usize,
+    pub bytes: Vec<u8>,
+    pub began: Nanos,
+}
+
+/// A result that is fetched in pieces.
+pub(super) struct Retained {
+    pub call_id: u64,
+    pub bytes: Vec<u8>,
+}
+
+impl Session {
+    pub fn new(
+        id: SessionId,
+        secret: [u8; 16],
+        geometry: Geometry,
+        mailbox: Arc<Region>,
+        results: Arc<Region>,
+    ) -> Self {
+        Self {
+            id,
+            secret,
+            geometry,
+            requests: Slots::new(geometry.window, geometry.request_slot_bytes, REQUEST_HEADER_BYTES),
+            responses: Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES),
+            mailbox,
+            results,
+            expect: Seq::FIRST,
+            assembly: None,
+            retained: Vec::new(),
+            retained_bytes: 0,
+        }
+    }
+
+    /// Keeps the rest of a result.
+    pub fn retain(&mut self, call_id: u64, bytes: Vec<u8>) {
+        self.retained_bytes += bytes.len();
+        self.retained.push(Retained { call_id, bytes });
+    }
+
+    /// The place of a kept result.
+    pub fn find_retained(&self, call_id: u64) -> Option<usize> {
+        self.retained.iter().position(|retained| retained.call_id == call_id)
+    }
+
+    /// Forgets a kept result.
+    pub fn release(&mut self, at: usize) {
+        let retained = self.retained.swap_remove(at);
+        self.retained_bytes -= retained.bytes.len();
+    }
+
+    /// Makes sure that nothing the old connection left in the mailbox is taken for a message of the new one.
+    pub fn forget_mailbox(&self) {
+        self.mailbox.zero(0, self.geometry.mailbox_bytes());
+    }
+}

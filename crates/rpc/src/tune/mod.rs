@@ -1,0 +1,122 @@
+//! R and F: how many fetches may fail, and how many bytes each fetches (RF-RPC, section 3.2, equations 1 and 2).
+//!
+//! A one-time probe of the link ([`LinkProfile::measure`]) gives the rate of READs by size, and from it the range [L, H]
+//! of F and the bound N of R. Results are sampled while the client runs; from time to time R and F are chosen by
+//! enumeration over the samples.
+
+mod choose;
+mod profile;
+
+pub use choose::{Choice, Sample, choose};
+pub use profile::LinkProfile;
+
+/// Samples kept; old ones make room.
+const SAMPLES: usize = 128;
+/// Calls before the first choice; it is repeated each time their number has doubled, up to every million calls.
+const FIRST_CHOICE: u64 = 512;
+const CHOICE_EVERY_MAX: u64 = 1 << 20;
+
+/// Samples calls and keeps R and F.
+#[derive(Debug)]
+pub struct Tuner {
+    profile: Option<LinkProfile>,
+    samples: Vec<Sample>,
+    seen: u64,
+    next_choice: u64,
+    choice: Choice,
+    slot_bytes: u32,
+}
+
+/// What a READ is taken to cost before the link was probed, in nanoseconds.
+const READ_NS_UNPROBED: u64 = 200;
+
+impl Tuner {
+    /// Starts with given R and F; F is kept within a slot.
+    pub fn new(retries_max: u32, fetch_bytes: u32, slot_bytes: u32) -> Self {
+        Self {
+            profile: None,
+            samples: Vec::with_capacity(SAMPLES),
+            seen: 0,
+            next_choice: FIRST_CHOICE,
+            choice: Choice { retries_max, fetch_bytes: clamp_fetch(fetch_bytes, slot_bytes) },
+            slot_bytes,
+        }
+    }
+
+    /// Takes over what a probe measured. R and F begin at its bounds N and L.
+    pub fn set_profile(&mut self, profile: LinkProfile) {
+        self.choice = Choice {
+            retries_max: profile.retries_bound,
+            fetch_bytes: clamp_fetch(profile.low_bytes, self.slot_bytes),
+        };
+        self.profile = Some(profile);
+    }
+
+    /// R.
+    #[inline]
+    pub const fn retries_max(&self) -> u32 {
+        self.choice.retries_max
+    }
+
+    /// F.
+    #[inline]
+    pub const fn fetch_bytes(&self) -> usize {
+        self.choice.fetch_bytes as usize
+    }
+
+    /// What counts as a short processing time: R fetches would not fail during it.
+    #[inline]
+    pub fn short_time_ns(&self) -> u64 {
+        let read_ns = self.profile.as_ref().map_or(READ_NS_UNPROBED, |p| p.read_ns(self.choice.fetch_bytes));
+        u64::from(self.choice.retries_max) * read_ns
+    }
+
+    /// Takes a result's size and processing time into account.
+    #[inline]
+    pub fn sample(&mut self, result_bytes: u32, time_ns: u64) {
+        let sample = Sample { result_bytes, time_ns };
+        if self.samples.len() < SAMPLES {
+            self.samples.push(sample);
+        } else {
+            self.samples[self.seen as usize % SAMPLES] = sample;
+        }
+        self.seen += 1;
+        if self.seen == self.next_choice {
+            self.choose_again();
+        }
+    }
+
+    #[cold]
+    fn choose_again(&mut self) {
+        self.next_choice += self.seen.min(CHOICE_EVERY_MAX);
+        if let Some(profile) = &self.profile {
+            let choice = choose(profile, &self.samples);
+            let fetch_bytes = clamp_fetch(choice.fetch_bytes, self.slot_bytes);
+            self.choice = Choice { fetch_bytes, ..choice };
+        }
+    }
+}
+
+fn clamp_fetch(fetch_bytes: u32, slot_bytes: u32) -> u32 {
+    fetch_bytes.next_multiple_of(8).clamp(64, slot_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f_follows_the_results_while_running() {
+        let mut tuner = Tuner::new(5, 64, 4_224);
+        tuner.set_profile(LinkProfile::of_connectx3());
+        assert_eq!((tuner.retries_max(), tuner.fetch_bytes()), (5, 256));
+        for _ in 0..FIRST_CHOICE {
+            tuner.sample(600, 300);
+        }
+        assert!(tuner.fetch_bytes() >= 632, "header and tail included: {}", tuner.fetch_bytes());
+        for _ in 0..2 * FIRST_CHOICE {
+            tuner.sample(32, 300);
+        }
+        assert_eq!(tuner.fetch_bytes(), 256);
+    }
+}

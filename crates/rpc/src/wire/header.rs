@@ -1,0 +1,393 @@
+//! Version 1 of the headers, as words in little-endian order.
+
+use bitflags::bitflags;
+use thiserror::Error;
+
+use super::{Seq, Status};
+
+/// The version of the headers.
+pub const VERSION: u8 = 1;
+
+/// Bytes of a request's header.
+pub const REQUEST_HEADER_BYTES: usize = 48;
+
+/// Bytes of a response's header.
+pub const RESPONSE_HEADER_BYTES: usize = 24;
+
+/// What the two-byte processing time of a response counts: it saturates at 4.19 ms.
+pub const TIME_UNIT_NS: u64 = 64;
+
+const READY: u64 = 1 << 63;
+const LEN_MASK: u64 = 0x7fff_ffff;
+
+/// The first word of a message: its number, its payload's length in 31 bits, and a status bit that is set in every
+/// message and in no fresh memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstWord {
+    /// The message's number.
+    pub seq: Seq,
+    /// Bytes of payload in this slot.
+    pub len_bytes: u32,
+}
+
+impl FirstWord {
+    /// As it travels.
+    #[inline]
+    pub const fn encode(self) -> u64 {
+        READY | (self.len_bytes as u64 & LEN_MASK) << 32 | self.seq.0 as u64
+    }
+
+    /// As it came; `None` if the status bit is not set.
+    #[inline]
+    pub const fn decode(word: u64) -> Option<Self> {
+        if word & READY == 0 {
+            return None;
+        }
+        Some(Self { seq: Seq(word as u32), len_bytes: (word >> 32 & LEN_MASK) as u32 })
+    }
+}
+
+/// How a client wants its response: the mode flag of RF-RPC, section 3.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// It will READ it.
+    #[default]
+    Fetch,
+    /// WRITE it to me: I poll.
+    Reply,
+    /// WRITE it to me and wake me.
+    ReplyNotify,
+}
+
+bitflags! {
+    /// Flags of a request.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct RequestFlags: u8 {
+        /// WRITE the response instead of keeping it for a READ.
+        const REPLY = 1;
+        /// Wake the client with it. Only with `REPLY`.
+        const NOTIFY = 1 << 1;
+        /// A part of a request: the payload begins with its offset and the total length (two u32).
+        const PART = 1 << 2;
+        /// Asks for a piece of a result: the payload is its offset and longest length (two u32).
+        const CONTINUE = 1 << 3;
+        /// Given up: do not execute (a request), or forget the result (`CONTINUE`).
+        const CANCEL = 1 << 4;
+        /// The CRC is valid.
+        const CHECKSUM = 1 << 5;
+    }
+}
+
+bitflags! {
+    /// Flags of a response.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct ResponseFlags: u8 {
+        /// The result is longer than this payload; `total_len_bytes` says how long.
+        const MORE = 1;
+        /// The call failed: the payload is a text.
+        const ERROR = 1 << 1;
+        /// The server sleeps. Set in the slot of the *next* response, beside whatever that slot still holds.
+        const SLEEPING = 1 << 2;
+        /// The CRC is valid.
+        const CHECKSUM = 1 << 3;
+    }
+}
+
+/// Why a header is impossible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum HeaderError {
+    /// Another version.
+    #[error("header version {0}; this side speaks {VERSION}")]
+    Version(u8),
+    /// Bits that mean nothing.
+    #[error("flags {0:#04x} contain unknown bits")]
+    UnknownFlags(u8),
+    /// Bits that exclude each other.
+    #[error("flags {0:#04x} contradict each other")]
+    Contradiction(u8),
+    /// The first word's status bit is missing.
+    #[error("the status bit is not set")]
+    NotReady,
+    /// A part or continuation without its two numbers, or with impossible ones.
+    #[error("the payload of a part or continuation is impossible")]
+    BadPart,
+}
+
+/// A request's header.
+///
+/// | word | low → high |
+/// |---|---|
+/// | 0 | seq u32, length 31 bits, status bit |
+/// | 1 | method u16, version u8, flags u8, consumed u32 |
+/// | 2 | call id u64 |
+/// | 3 | session u32, incarnation u32 |
+/// | 4 | remaining deadline µs u32 (0: none), CRC-32C u32 |
+/// | 5 | trace id u64 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RequestHeader {
+    /// The message's number.
+    pub seq: Seq,
+    /// Bytes of payload in this slot.
+    pub len_bytes: u32,
+    /// The method called.
+    pub method: u16,
+    /// Flags.
+    pub flags: RequestFlags,
+    /// All responses before this number were consumed.
+    pub consumed: Seq,
+    /// The call, unique in its session.
+    pub call_id: u64,
+    /// The session's tag.
+    pub session: u32,
+    /// Low half of the server's incarnation.
+    pub incarnation: u32,
+    /// Microseconds until the caller gives up; 0: never.
+    pub deadline_us: u32,
+    /// CRC-32C, if flagged.
+    pub crc: u32,
+    /// The caller's trace.
+    pub trace_id: u64,
+}
+
+impl RequestHeader {
+    /// As it travels.
+    #[inline]
+    pub const fn encode(&self) -> [u64; 6] {
+        [
+            FirstWord { seq: self.seq, len_bytes: self.len_bytes }.encode(),
+            self.method as u64
+                | (VERSION as u64) << 16
+                | (self.flags.bits() as u64) << 24
+                | (self.consumed.0 as u64) << 32,
+            self.call_id,
+            self.session as u64 | (self.incarnation as u64) << 32,
+            self.deadline_us as u64 | (self.crc as u64) << 32,
+            self.trace_id,
+        ]
+    }
+
+    /// As it came.
+    ///
+    /// # Errors
+    /// If no endpoint of this version sends such a header.
+    #[inline]
+    pub fn decode(words: &[u64; 6]) -> Result<Self, HeaderError> {
+        let Some(FirstWord { seq, len_bytes }) = FirstWord::decode(words[0]) else {
+            return Err(HeaderError::NotReady);
+        };
+        let (version, bits) = ((words[1] >> 16) as u8, (words[1] >> 24) as u8);
+        if version != VERSION {
+            return Err(HeaderError::Version(version));
+        }
+        let flags = RequestFlags::from_bits(bits).ok_or(HeaderError::UnknownFlags(bits))?;
+        let both = RequestFlags::PART | RequestFlags::CONTINUE;
+        let lone_notify = flags.contains(RequestFlags::NOTIFY) && !flags.contains(RequestFlags::REPLY);
+        if flags.contains(both) || lone_notify {
+            return Err(HeaderError::Contradiction(bits));
+        }
+        Ok(Self {
+            seq,
+            len_bytes,
+            method: words[1] as u16,
+            flags,
+            consumed: Seq((words[1] >> 32) as u32),
+            call_id: words[2],
+            session: words[3] as u32,
+            incarnation: (words[3] >> 32) as u32,
+            deadline_us: words[4] as u32,
+            crc: (words[4] >> 32) as u32,
+            trace_id: words[5],
+        })
+    }
+
+    /// The words that a checksum covers: all, with the CRC zeroed.
+    pub fn checked_words(words: &[u64; 6]) -> [u64; 6] {
+        let mut words = *words;
+        words[4] &= 0xffff_ffff;
+        words
+    }
+
+    /// How the client wants its response.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        match (self.flags.contains(RequestFlags::REPLY), self.flags.contains(RequestFlags::NOTIFY)) {
+            (false, _) => Mode::Fetch,
+            (true, false) => Mode::Reply,
+            (true, true) => Mode::ReplyNotify,
+        }
+    }
+}
+
+impl Mode {
+    /// As flags of a request.
+    #[inline]
+    pub const fn flags(self) -> RequestFlags {
+        match self {
+            Self::Fetch => RequestFlags::empty(),
+            Self::Reply => RequestFlags::REPLY,
+            Self::ReplyNotify => RequestFlags::REPLY.union(RequestFlags::NOTIFY),
+        }
+    }
+}
+
+/// A response's header.
+///
+/// | word | low → high |
+/// |---|---|
+/// | 0 | seq u32, length 31 bits, status bit |
+/// | 1 | processing time u16 (64 ns units), version u8, flags u8, status u16, credits u16 |
+/// | 2 | total length u32, CRC-32C u32 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ResponseHeader {
+    /// The request's number.
+    pub seq: Seq,
+    /// Bytes of payload in this slot.
+    pub len_bytes: u32,
+    /// How long the handler worked, in [`TIME_UNIT_NS`]; `u16::MAX` is "that long or longer".
+    pub time_units: u16,
+    /// Flags.
+    pub flags: ResponseFlags,
+    /// How the call ended.
+    pub status: Status,
+    /// How many messages the client may have in flight.
+    pub credits: u16,
+    /// Bytes of the whole result.
+    pub total_len_bytes: u32,
+    /// CRC-32C, if flagged.
+    pub crc: u32,
+}
+
+impl ResponseHeader {
+    /// The bit of word 1 that says that the server sleeps.
+    pub const SLEEPING_BIT: u64 = (ResponseFlags::SLEEPING.bits() as u64) << 24;
+
+    /// As it travels.
+    #[inline]
+    pub const fn encode(&self) -> [u64; 3] {
+        [
+            FirstWord { seq: self.seq, len_bytes: self.len_bytes }.encode(),
+            self.time_units as u64
+                | (VERSION as u64) << 16
+                | (self.flags.bits() as u64) << 24
+                | (self.status.0 as u64) << 32
+                | (self.credits as u64) << 48,
+            self.total_len_bytes as u64 | (self.crc as u64) << 32,
+        ]
+    }
+
+    /// As it came.
+    ///
+    /// # Errors
+    /// If no endpoint of this version sends such a header.
+    #[inline]
+    pub fn decode(words: &[u64; 3]) -> Result<Self, HeaderError> {
+        let Some(FirstWord { seq, len_bytes }) = FirstWord::decode(words[0]) else {
+            return Err(HeaderError::NotReady);
+        };
+        let (version, bits) = ((words[1] >> 16) as u8, (words[1] >> 24) as u8);
+        if version != VERSION {
+            return Err(HeaderError::Version(version));
+        }
+        let flags = ResponseFlags::from_bits(bits).ok_or(HeaderError::UnknownFlags(bits))?;
+        Ok(Self {
+            seq,
+            len_bytes,
+            time_units: words[1] as u16,
+            flags,
+            status: Status((words[1] >> 32) as u16),
+            credits: (words[1] >> 48) as u16,
+            total_len_bytes: words[2] as u32,
+            crc: (words[2] >> 32) as u32,
+        })
+    }
+
+    /// The words that a checksum covers: all, with the CRC and the sleep flag zeroed (the server may go to sleep after it
+    /// answered).
+    pub fn checked_words(words: &[u64; 3]) -> [u64; 3] {
+        [words[0], words[1] & !Self::SLEEPING_BIT, words[2] & 0xffff_ffff]
+    }
+
+    /// The processing time in nanoseconds.
+    pub const fn time_ns(&self) -> u64 {
+        self.time_units as u64 * TIME_UNIT_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request() -> RequestHeader {
+        RequestHeader {
+            seq: Seq(5),
+            len_bytes: 64,
+            method: 3,
+            flags: Mode::ReplyNotify.flags() | RequestFlags::CHECKSUM,
+            consumed: Seq(4),
+            call_id: 9,
+            session: 10,
+            incarnation: 11,
+            deadline_us: 12,
+            crc: 13,
+            trace_id: 14,
+        }
+    }
+
+    #[test]
+    fn impossible_flags_are_refused() {
+        let with = |bits: u8| {
+            let mut words = request().encode();
+            words[1] = words[1] & !(0xff << 24) | u64::from(bits) << 24;
+            RequestHeader::decode(&words)
+        };
+        assert_eq!(with(0x80), Err(HeaderError::UnknownFlags(0x80)));
+        assert_eq!(with(0x0c), Err(HeaderError::Contradiction(0x0c)));
+        assert_eq!(with(0x02), Err(HeaderError::Contradiction(0x02)));
+        let mut words = request().encode();
+        words[1] ^= 0x3 << 16;
+        assert_eq!(RequestHeader::decode(&words), Err(HeaderError::Version(2)));
+        assert_eq!(RequestHeader::decode(&[0; 6]), Err(HeaderError::NotReady));
+        assert_eq!(ResponseHeader::decode(&[0; 3]), Err(HeaderError::NotReady));
+    }
+
+    #[test]
+    fn a_sleeper_does_not_spoil_a_checksum() {
+        let mut words = ResponseHeader { seq: Seq(1), ..ResponseHeader::default() }.encode();
+        let before = ResponseHeader::checked_words(&words);
+        words[1] |= ResponseHeader::SLEEPING_BIT;
+        assert_eq!(ResponseHeader::checked_words(&words), before);
+        assert!(ResponseHeader::decode(&words).unwrap().flags.contains(ResponseFlags::SLEEPING));
+    }
+
+    proptest! {
+        #[test]
+        fn requests_travel(seq: u32, len in 0u32..1 << 31, method: u16, consumed: u32, call_id: u64, session: u32,
+                incarnation: u32, deadline_us: u32, crc: u32, trace_id: u64, mode in 0usize..3) {
+            let header = RequestHeader {
+                seq: Seq(seq), len_bytes: len, method, consumed: Seq(consumed), call_id, session, incarnation,
+                deadline_us, crc, trace_id,
+                flags: [Mode::Fetch, Mode::Reply, Mode::ReplyNotify][mode].flags(),
+            };
+            prop_assert_eq!(RequestHeader::decode(&header.encode()), Ok(header));
+        }
+
+        #[test]
+        fn responses_travel(seq: u32, len in 0u32..1 << 31, time_units: u16, status: u16, credits: u16, total: u32,
+                crc: u32, flags in 0u8..16) {
+            let header = ResponseHeader {
+                seq: Seq(seq), len_bytes: len, time_units, status: Status(status), credits, total_len_bytes: total, crc,
+                flags: ResponseFlags::from_bits_truncate(flags),
+            };
+            prop_assert_eq!(ResponseHeader::decode(&header.encode()), Ok(header));
+        }
+
+        #[test]
+        fn any_words_decode_or_are_refused(words: [u64; 6]) {
+            if let Ok(header) = RequestHeader::decode(&words) {
+                prop_assert_eq!(header.encode(), words);
+            }
+            let _ = ResponseHeader::decode(&[words[0], words[1], words[2]]);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What travels: slots, headers, tails, immediate data.
+//!
+//! A message is `[header][payload][padding to 8][tail]` at the start of a slot. The first word of the header says which
+//! message it is and how long; the tail is a keyed function of the connection and the sequence number, so stale payload
+//! cannot pass for one. A message is complete when both match; WRITEs that are placed in order store the tail last.
+
+mod header;
+mod imm;
+mod layout;
+mod seq;
+mod status;
+mod tail;
+
+pub use header::{
+    FirstWord, HeaderError, Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader,
+    ResponseFlags, ResponseHeader, TIME_UNIT_NS, VERSION,
+};
+pub use imm::Imm;
+pub use layout::{Slots, TAIL_BYTES, message_bytes, padded};
+pub use seq::Seq;
+pub use status::Status;
+pub use tail::{TailKey, checksum};

@@ -1,0 +1,47 @@
+//! Sequence numbers of the messages of one session.
+
+/// Counts messages of a session from 1 and wraps around. Slots are reused every `window` (a power of two) numbers, so a
+/// number and the one a whole turn of 2³² earlier are never in flight together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+#[repr(transparent)]
+pub struct Seq(pub u32);
+
+impl Seq {
+    /// The first message's.
+    pub const FIRST: Self = Self(1);
+
+    /// The following number.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+
+    /// The number `count` later.
+    #[must_use]
+    pub const fn plus(self, count: u32) -> Self {
+        Self(self.0.wrapping_add(count))
+    }
+
+    /// How many numbers lie from `earlier` to this one.
+    pub const fn distance_from(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0)
+    }
+
+    /// Whether this number comes before `other`, seen from within half a turn.
+    pub const fn is_before(self, other: Self) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) < 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Seq;
+
+    #[test]
+    fn order_survives_the_wrap() {
+        let last = Seq(u32::MAX);
+        assert_eq!(last.next(), Seq(0));
+        assert!(last.is_before(last.next()) && !last.next().is_before(last) && !last.is_before(last));
+        assert_eq!(last.plus(3).distance_from(last), 3);
+    }
+}

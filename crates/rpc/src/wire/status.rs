@@ -1,0 +1,83 @@
+//! How the server ended a call.
+
+use std::fmt;
+
+/// A response's status. Numbers from 0x8000 belong to applications.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(transparent)]
+pub struct Status(pub u16);
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $value:literal, executed $executed:ident, $text:literal;)*) => {
+        impl Status {
+            $($(#[$doc])* pub const $name: Self = Self($value);)*
+
+            /// For people.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                    Self(APPLICATION_FIRST..) => "the handler refused the call",
+                    _ => "a status that this version does not know",
+                }
+            }
+
+            /// Whether the handler ran. An unknown status leaves it open, so it counts as run.
+            pub const fn executed(self) -> bool {
+                match self { $(Self::$name => $executed,)* _ => true }
+            }
+        }
+    };
+}
+
+const APPLICATION_FIRST: u16 = 0x8000;
+
+statuses! {
+    /// Done.
+    OK = 0, executed true, "done";
+    /// No handler for the method.
+    UNKNOWN_METHOD = 1, executed true, "the server has no such method";
+    /// The handler panicked.
+    PANICKED = 2, executed true, "the handler panicked; what it changed before is not undone";
+    /// The deadline had passed before execution.
+    DEADLINE_EXCEEDED = 3, executed false, "the deadline had passed before the server could execute the call";
+    /// The request is longer than the server takes.
+    REQUEST_TOO_LARGE = 4, executed false, "the request is longer than the server accepts; send less or raise its limit";
+    /// The result is longer than the server gives.
+    RESULT_TOO_LARGE = 5, executed true, "the result is longer than the server gives; ask for less or raise its limit";
+    /// The server has no room for it.
+    OVERLOADED = 6, executed false, "the server holds too many results for this client; fetch them first";
+    /// The server is draining.
+    GOING_AWAY = 7, executed false, "the server is shutting down; call another one or later";
+    /// The message breaks the protocol.
+    BAD_REQUEST = 8, executed false, "the message breaks the protocol; the connection is closed";
+    /// The message is of another session or another life of the server.
+    WRONG_SESSION = 9, executed false, "the message is of another session or incarnation; the connection is closed";
+    /// The client had given the call up.
+    CANCELLED = 10, executed false, "the call had been given up";
+    /// The rest of a result is asked for that the server does not hold.
+    RESULT_GONE = 11, executed true, "the rest of the result is no longer there";
+}
+
+impl Status {
+    /// An application's status: `code` with the top bit set.
+    pub const fn application(code: u16) -> Self {
+        Self(code | APPLICATION_FIRST)
+    }
+
+    /// The application's code, if it is one.
+    pub const fn application_code(self) -> Option<u16> {
+        if self.0 >= APPLICATION_FIRST { Some(self.0 & !APPLICATION_FIRST) } else { None }
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Status({:#06x}: {})", self.0, self.meaning())
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.meaning())
+    }
+}

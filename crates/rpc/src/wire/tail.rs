@@ -1,0 +1,42 @@
+//! What ends a message, and the optional checksum.
+
+use farcall_link::SplitMix64;
+
+use super::Seq;
+
+/// A connection's key.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct TailKey(pub u64);
+
+impl TailKey {
+    /// The tail of a message: 64 bits that payload holds by chance once in 2⁶⁴, since the key is random and never part of
+    /// a payload.
+    #[inline]
+    pub const fn tail(self, seq: Seq) -> u64 {
+        SplitMix64::mix(self.0 ^ (seq.0 as u64 | (seq.0 as u64) << 32))
+    }
+}
+
+/// CRC-32C of a message: its header words (the CRC's own half zeroed) and its payload.
+pub fn checksum(header: &[u64], payload: &[u8]) -> u32 {
+    let crc = header.iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()));
+    crc32c::crc32c_append(crc, payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tails_differ_by_key_and_by_number() {
+        let tails = [
+            TailKey(1).tail(Seq(1)),
+            TailKey(1).tail(Seq(2)),
+            TailKey(2).tail(Seq(1)),
+            TailKey(2).tail(Seq(2)),
+        ];
+        for (i, a) in tails.iter().enumerate() {
+            assert!(tails[i + 1..].iter().all(|b| a != b));
+        }
+    }
+}
