@@ -245,8 +245,13 @@ impl Asks {
         body: RequestBody,
         wait: Duration,
     ) -> rustix::io::Result<Asked<(ReplyBody, Vec<OwnedFd>)>> {
+        let mut deadline = Instant::now() + wait;
         let id = match self.outstanding.iter().find(|o| o.body == body) {
-            Some(outstanding) => outstanding.id,
+            // Who asks again has waited before: a stopped peer must not cost it that at every turn.
+            Some(outstanding) => {
+                deadline = Instant::now();
+                outstanding.id
+            }
             None => {
                 self.next_id = self.next_id.wrapping_add(1);
                 let request = Request { id: self.next_id, body };
@@ -255,7 +260,6 @@ impl Asks {
                 request.id
             }
         };
-        let deadline = Instant::now() + wait;
         loop {
             self.receive()?;
             let at = self.outstanding.iter().position(|o| o.id == id && o.answer.is_some());

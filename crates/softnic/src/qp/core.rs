@@ -21,7 +21,7 @@ use crate::handoff::Handoff;
 use crate::hazard;
 use crate::peer::Peer;
 use crate::process::Process;
-use crate::rendezvous::ReplyBody;
+use crate::rendezvous::{ReplyBody, refusal};
 use crate::ring::{ACCEPT, Consumer, Layout};
 use crate::shared::{Segment, SharedMem};
 use crate::wc_ring::WcRing;
@@ -35,11 +35,16 @@ pub(super) struct Place {
     pub(super) bit: u32,
 }
 
+/// Who asks for the way in: process instance, queue pair number, life of the queue pair.
+pub(crate) type Asker = (u64, u32, u32);
+
 /// The inbound segment as long as it may still be granted.
 pub(super) struct Inbound {
     segment: Segment,
     mem: SharedMem,
-    granted_to: Option<(u64, u32)>,
+    granted_to: Option<Asker>,
+    /// How often the pair was reset.
+    life: u32,
     /// Set when connected.
     peer: Option<(Arc<Peer>, Arc<Doorbells>)>,
 }
@@ -80,18 +85,18 @@ pub(super) struct Parts {
 }
 
 impl Inbound {
-    pub(super) fn create(layout: &Layout) -> Result<Self> {
+    pub(super) fn create(layout: &Layout, life: u32) -> Result<Self> {
         let segment = Segment::create("farcall-qp", layout.len_bytes())?;
         let mem = segment.memory();
         layout.write_header(&mem);
-        Ok(Self { segment, mem, granted_to: None, peer: None })
+        Ok(Self { segment, mem, granted_to: None, life, peer: None })
     }
 }
 
 impl QpCore {
     pub(super) fn new(qpn: u32, parts: Parts) -> Result<(Arc<Self>, Arc<RecvQueue>, SharedMem)> {
         let layout = Layout::new(parts.cap.max_recv_wr, parts.cap.max_recv_sge);
-        let inbound = Inbound::create(&layout)?;
+        let inbound = Inbound::create(&layout, 0)?;
         let mem = inbound.mem.clone();
         let queue = Arc::new(RecvQueue::new(&layout));
         let recv = RecvSide::new(Consumer::new(inbound.mem.clone(), &layout), queue.clone());
@@ -334,18 +339,26 @@ impl QpCore {
 
     // --- Connecting --------------------------------------------------------------------------------------------------
 
-    /// Grants the way in to a peer's queue pair, once: a ring has one producer.
+    /// How often the pair was reset.
+    pub(super) fn life(&self) -> u32 {
+        self.lock_inbound().life
+    }
+
+    /// Grants the way in to the peer's queue pair, once: a ring has one producer, which begins at its beginning.
+    ///
+    /// # Errors
+    /// The reason of refusal.
     pub(crate) fn grant_inbound<R>(
         &self,
-        instance: u64,
-        src_qpn: u32,
+        asker: Asker,
         send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
-    ) -> Option<R> {
+    ) -> Result<R, u32> {
         let mut inbound = self.lock_inbound();
-        let asker = (instance, src_qpn);
-        let expected = matches!(self.state(), QpState::Reset | QpState::Init) || self.dest_qpn() == src_qpn;
-        if !expected || inbound.granted_to.is_some_and(|granted| granted != asker) {
-            return None;
+        if !self.state().responds() {
+            return Err(refusal::NOT_READY);
+        }
+        if self.dest_qpn() != asker.1 || inbound.granted_to.is_some_and(|granted| granted != asker) {
+            return Err(refusal::TAKEN);
         }
         inbound.granted_to = Some(asker);
         let (recv, send_cq) = (&self.recv_place, &self.send_place);
@@ -360,7 +373,7 @@ impl QpCore {
             recv_event: wakers.0.is_some(),
             send_event: wakers.1.is_some(),
         };
-        Some(send(body, &fds))
+        Ok(send(body, &fds))
     }
 
     /// Tells the receive side and the revocation whose life they depend on.
@@ -373,7 +386,7 @@ impl QpCore {
 
     /// Begins a new life: new inbound segment, new queues. The peer's mapping of the old segment leads nowhere.
     pub(super) fn renew(&self) -> Result<(Arc<RecvQueue>, SharedMem)> {
-        let fresh = Inbound::create(&self.layout)?;
+        let fresh = Inbound::create(&self.layout, self.life().wrapping_add(1))?;
         let queue = Arc::new(RecvQueue::new(&self.layout));
         let consumer = Consumer::new(fresh.mem.clone(), &self.layout);
         // SAFETY: called by the owner of the queue pair.

@@ -90,11 +90,12 @@ impl Remote {
     /// Asks the peer for the way into `dst_qpn`.
     pub(super) fn connect(process: &Process, core: &QpCore, dst_qpn: u32) -> Result<Asked<Self>> {
         let peer = process.peer_of(dst_qpn)?;
-        let request = RequestBody::Connect { instance: process.instance(), src_qpn: core.qpn(), dst_qpn };
+        let (instance, life) = (process.instance(), core.life());
+        let request = RequestBody::Connect { instance, src_qpn: core.qpn(), life, dst_qpn };
         let (body, fds) = match peer.ask(request) {
             Asked::Granted(answer) => answer,
+            Asked::NotYet | Asked::Refused(refusal::NOT_READY) => return Ok(Asked::NotYet),
             Asked::Refused(reason) => return Ok(Asked::Refused(reason)),
-            Asked::NotYet => return Ok(Asked::NotYet),
         };
         let remote = Self::from_grant(peer, core, dst_qpn, &body, fds).ok_or_else(|| Error::Peer {
             operation: "connect a queue pair",

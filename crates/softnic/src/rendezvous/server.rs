@@ -42,11 +42,11 @@ fn answer_one(process: &Process, socket: BorrowedFd<'_>, request: &Request) -> r
             let body = ReplyBody::Hello { instance: process.instance(), asymmetric };
             send(body, &[process.regions.segment().fd()])
         }
-        RequestBody::Connect { instance, src_qpn, dst_qpn } => {
+        RequestBody::Connect { instance, src_qpn, life, dst_qpn } => {
             let Some(qp) = process.qp(dst_qpn) else { return refuse(refusal::UNKNOWN_QP) };
-            match qp.grant_inbound(instance, src_qpn, |body, fds| send(body, fds)) {
-                Some(sent) => sent,
-                None => refuse(refusal::TAKEN),
+            match qp.grant_inbound((instance, src_qpn, life), |body, fds| send(body, fds)) {
+                Ok(sent) => sent,
+                Err(reason) => refuse(reason),
             }
         }
         RequestBody::MapRegion { dst_qpn, rkey, receive } => {

@@ -20,8 +20,9 @@ pub(crate) struct Request {
 pub(crate) enum RequestBody {
     /// Who are you? `asymmetric`: whether the asker relies on membarrier.
     Hello { asymmetric: bool },
-    /// Give me the way into `dst_qpn`, for my `src_qpn` in the process `instance`.
-    Connect { instance: u64, src_qpn: u32, dst_qpn: u32 },
+    /// Give me the way into `dst_qpn`, for my `src_qpn` in the process `instance`, in its `life`: the number of its
+    /// resets.
+    Connect { instance: u64, src_qpn: u32, life: u32, dst_qpn: u32 },
     /// Give me the region `rkey` as seen through `dst_qpn`; `receive`: to place messages into posted receives, not for
     /// one-sided access.
     MapRegion { dst_qpn: u32, rkey: u32, receive: bool },
@@ -53,12 +54,17 @@ pub(crate) mod refusal {
     pub(crate) const UNKNOWN_KEY: u32 = 3;
     pub(crate) const FENCES_DIFFER: u32 = 4;
     pub(crate) const MALFORMED: u32 = 5;
+    /// Not a final answer: the queue pair is not told yet whom to accept. Ask again.
+    pub(crate) const NOT_READY: u32 = 6;
 
     /// The reason in words.
     pub(crate) const fn text(reason: u32) -> &'static str {
         match reason {
             UNKNOWN_QP => "it has no such queue pair",
-            TAKEN => "the queue pair is connected to another peer",
+            TAKEN => {
+                "the queue pair is connected to another peer, or to an earlier life of ours: it must be reset"
+            }
+            NOT_READY => "the queue pair is not ready to receive",
             UNKNOWN_KEY => "no such key in the queue pair's protection domain",
             FENCES_DIFFER => {
                 "one process may use membarrier and the other may not (set FARCALL_NO_MEMBARRIER for both)"
@@ -142,8 +148,8 @@ impl Request {
     pub(crate) fn encode(&self) -> [u8; FRAME_BYTES] {
         match self.body {
             RequestBody::Hello { asymmetric } => Writer::new(1, self.id).u32(asymmetric.into()).frame,
-            RequestBody::Connect { instance, src_qpn, dst_qpn } => {
-                Writer::new(2, self.id).u64(instance).u32(src_qpn).u32(dst_qpn).frame
+            RequestBody::Connect { instance, src_qpn, life, dst_qpn } => {
+                Writer::new(2, self.id).u64(instance).u32(src_qpn).u32(life).u32(dst_qpn).frame
             }
             RequestBody::MapRegion { dst_qpn, rkey, receive } => {
                 Writer::new(3, self.id).u32(dst_qpn).u32(rkey).u32(receive.into()).frame
@@ -156,7 +162,12 @@ impl Request {
         let (kind, id) = r.header()?;
         let body = match kind {
             1 => RequestBody::Hello { asymmetric: r.flag()? },
-            2 => RequestBody::Connect { instance: r.u64()?, src_qpn: r.u32()?, dst_qpn: r.u32()? },
+            2 => RequestBody::Connect {
+                instance: r.u64()?,
+                src_qpn: r.u32()?,
+                life: r.u32()?,
+                dst_qpn: r.u32()?,
+            },
             3 => RequestBody::MapRegion { dst_qpn: r.u32()?, rkey: r.u32()?, receive: r.flag()? },
             _ => return None,
         };
@@ -237,7 +248,7 @@ mod tests {
     fn frames_round_trip_and_garbage_is_refused() {
         let requests = [
             RequestBody::Hello { asymmetric: true },
-            RequestBody::Connect { instance: u64::MAX, src_qpn: 1, dst_qpn: 2 },
+            RequestBody::Connect { instance: u64::MAX, src_qpn: 1, life: 3, dst_qpn: 2 },
             RequestBody::MapRegion { dst_qpn: 7, rkey: 9, receive: true },
         ];
         for body in requests {

@@ -1,13 +1,14 @@
 //! Two connected queue pairs and what tests do with them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farcall_softnic::SoftNic;
 use farcall_verbs::{
-    Access, AhAttr, CompChannel, Context, CqInitAttr, Mtu, ProtectionDomain, QpAttr, QpCap, QpInitAttr,
-    QpState, QpType, RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc,
+    Access, AhAttr, CompChannel, Context, CqInitAttr, Mtu, Notify, ProtectionDomain, QpAttr, QpCap,
+    QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc,
 };
 
 pub const ALL: Access =
@@ -66,6 +67,12 @@ impl End {
         self.qp.modify(&QpAttr::rts(0)).unwrap();
     }
 
+    /// RTS with about 2 ms of transport retries and 20 ms of receiver-not-ready retries.
+    pub fn rts_impatient(&mut self) {
+        let attr = QpAttr { timeout: Some(8), retry_cnt: Some(1), rnr_retry: Some(1), ..QpAttr::rts(0) };
+        self.qp.modify(&attr).unwrap();
+    }
+
     pub fn connect(&mut self, dest: u32) {
         self.init();
         self.rtr(dest);
@@ -117,21 +124,53 @@ impl End {
         }
     }
 
+    /// Sleeps on the channel until a completion comes; never polls otherwise.
+    pub fn sleep(&mut self, notify: Notify) -> Wc {
+        let start = Instant::now();
+        loop {
+            self.cq.req_notify(notify).unwrap();
+            if let Some(wc) = self.poll() {
+                return wc;
+            }
+            while !readable(self.channel.fd(), 100) {
+                assert!(start.elapsed() < LOST, "no event; queue pair in {}", self.qp.state());
+            }
+            self.channel.poll_cq_event().unwrap();
+        }
+    }
+
+    /// Whether an event is there now.
+    pub fn event(&self) -> Option<u32> {
+        self.channel.poll_cq_event().unwrap()
+    }
+
     /// Polls until `n` completions have come.
     pub fn wait_n(&mut self, n: usize) -> Vec<Wc> {
         (0..n).map(|_| self.wait()).collect()
     }
 }
 
-pub fn pair_with(a: QpCap, b: QpCap) -> (End, End) {
-    let (mut a, mut b) = (End::new(4 << 20, ALL, a), End::new(4 << 20, ALL, b));
+/// Waits up to `timeout_ms` for a descriptor to become readable.
+pub fn readable(fd: RawFd, timeout_ms: i32) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, which lives through the call.
+    unsafe { libc::poll(&raw mut poll, 1, timeout_ms) == 1 }
+}
+
+/// Connects two ends that have been made; both reach RTS as `rts` says.
+pub fn join(a: &mut End, b: &mut End, rts: impl Fn(&mut End)) {
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();
     b.init();
     a.rtr(qb);
     b.rtr(qa);
-    a.rts();
-    b.rts();
+    rts(a);
+    rts(b);
+}
+
+pub fn pair_with(a: QpCap, b: QpCap) -> (End, End) {
+    let (mut a, mut b) = (End::new(4 << 20, ALL, a), End::new(4 << 20, ALL, b));
+    join(&mut a, &mut b, End::rts);
     assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
     (a, b)
 }
