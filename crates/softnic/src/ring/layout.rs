@@ -5,7 +5,8 @@ use farcall_verbs::{Error, Result};
 use crate::shared::SharedMem;
 use crate::sync::atomic::Ordering::Relaxed;
 
-pub(crate) const SLOT_BYTES: usize = 64;
+/// A record occupies whole slots. Small ones, so that a cache line carries several short messages.
+pub(crate) const SLOT_BYTES: usize = 16;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farcqp01");
 const AT_MAGIC: usize = 0;
@@ -40,15 +41,15 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// For a receive queue of at least `max_recv_wr`: four slots per receive, so that small messages travel inside the
+    /// For a receive queue of at least `max_recv_wr`: 256 bytes per receive, so that small messages travel inside the
     /// ring, and one slot each is always left for messages placed directly.
     pub(crate) fn new(max_recv_wr: u32, max_recv_sge: u32) -> Self {
         let rq_depth = u64::from(max_recv_wr.max(1)).next_power_of_two();
-        Self { ring_slots: (4 * rq_depth).max(64), rq_depth, recv_sge: u64::from(max_recv_sge.max(1)) }
+        Self { ring_slots: (16 * rq_depth).max(256), rq_depth, recv_sge: u64::from(max_recv_sge.max(1)) }
     }
 
     pub(crate) fn ring_at(&self) -> usize {
-        (ADVERTS + (self.rq_depth * self.recv_sge) as usize * ADVERT_BYTES).next_multiple_of(SLOT_BYTES)
+        (ADVERTS + (self.rq_depth * self.recv_sge) as usize * ADVERT_BYTES).next_multiple_of(64)
     }
 
     pub(crate) fn len_bytes(&self) -> usize {
@@ -82,7 +83,7 @@ impl Layout {
         };
         let sane = layout.ring_slots.is_power_of_two()
             && layout.rq_depth.is_power_of_two()
-            && (64..=1 << 24).contains(&layout.ring_slots)
+            && (256..=1 << 24).contains(&layout.ring_slots)
             && layout.rq_depth <= 1 << 20
             && (1..=64).contains(&layout.recv_sge)
             && layout.len_bytes() <= mem.len_bytes();

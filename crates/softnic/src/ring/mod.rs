@@ -1,6 +1,6 @@
 //! The message ring: one per queue pair and direction, one producer, one consumer, one writer per cache line.
 //!
-//! A record is published by one store: the first word of its first 64-byte slot carries a tag made of the record's
+//! A record is published by one store: the first word of its first slot carries a tag made of the record's
 //! position. Before publishing, the producer clears the first word of the slot *after* the record, so payload of an
 //! earlier lap is never mistaken for a header. A producer that dies before the store has published nothing; there is no
 //! reservation that could be left open.
