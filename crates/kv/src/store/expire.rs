@@ -32,6 +32,10 @@ impl Partition {
     /// earlier one that is not yet due.
     pub fn flush_all(&mut self, at_ms: u64, now_ms: u64) {
         self.stats.flushes += 1;
+        // An earlier flush that has come due meanwhile must not be lost to the new one.
+        if now_ms >= self.flush_at_ms {
+            self.flush_now();
+        }
         self.flush_at_ms = at_ms;
         if now_ms >= at_ms {
             self.flush_now();
