@@ -1,5 +1,7 @@
 //! Time as endpoints see it: a number that is handed to them.
 
+mod tsc;
+
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,16 +52,18 @@ pub trait Clock {
     fn now(&self) -> Nanos;
 }
 
-/// The machine's monotonic clock (vDSO, no system call), counted from its creation.
+/// The machine's monotonic clock, counted from its creation: the processor's time stamp counter where the kernel trusts
+/// it too (half the cost of asking the vDSO, and it is asked twice a call), else the vDSO. Never a system call.
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock {
     start: Instant,
+    counter: Option<tsc::Counter>,
 }
 
 impl MonotonicClock {
-    /// Starts at zero.
+    /// Starts at zero. The first one in a process takes some milliseconds to calibrate the counter.
     pub fn new() -> Self {
-        Self { start: Instant::now() }
+        Self { counter: tsc::Counter::calibrated(), start: Instant::now() }
     }
 }
 
@@ -70,8 +74,12 @@ impl Default for MonotonicClock {
 }
 
 impl Clock for MonotonicClock {
+    #[inline]
     fn now(&self) -> Nanos {
-        Nanos(self.start.elapsed().as_nanos() as u64)
+        Nanos(match &self.counter {
+            Some(counter) => counter.elapsed_ns(),
+            None => self.start.elapsed().as_nanos() as u64,
+        })
     }
 }
 
@@ -95,6 +103,20 @@ impl Clock for VirtualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_monotonic_clock_keeps_the_pace_of_the_systems() {
+        let (clock, start) = (MonotonicClock::new(), Instant::now());
+        let mut last = clock.now();
+        while start.elapsed() < Duration::from_millis(30) {
+            let now = clock.now();
+            assert!(now >= last);
+            last = now;
+        }
+        let (ours, theirs) = (clock.now() - Nanos(0), start.elapsed());
+        // Not a measurement: a wrong rate would be off by far more than a tenth.
+        assert!(ours.abs_diff(theirs) < theirs / 10 + Duration::from_millis(20), "{ours:?} and {theirs:?}");
+    }
 
     #[test]
     fn arithmetic_saturates() {
