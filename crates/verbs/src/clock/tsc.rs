@@ -68,7 +68,7 @@ mod imp {
         pub(in super::super) fn elapsed_ns(&self) -> u64 {
             // Cores agree within nanoseconds; time must not run backwards below the start.
             let ticks = ticks().saturating_sub(self.start);
-            (u128::from(ticks) * u128::from(self.ns_per_tick) >> 32) as u64
+            ((u128::from(ticks) * u128::from(self.ns_per_tick)) >> 32) as u64
         }
     }
 }
