@@ -134,8 +134,8 @@ fn pipelined_replies_come_in_order_from_all_partitions() {
         ("12000", "12000", "4")
     );
     clients[1].flush_all().unwrap();
-    for who in 0..6 {
-        assert!(clients[who].get(format!("{who}-77").as_bytes()).unwrap().is_none());
+    for (who, client) in clients.iter_mut().enumerate() {
+        assert!(client.get(format!("{who}-77").as_bytes()).unwrap().is_none());
     }
     let stats = server.stop();
     assert!(stats.iter().all(|stats| stats.puts > 2500), "every partition stored its share: {stats:?}");

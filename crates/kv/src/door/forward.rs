@@ -1,6 +1,6 @@
 //! Commands for another thread's partition: carried to the owner in batches, answered in batches.
 //!
-//! Each server thread holds a [`Port`]. What the connections of one thread ask of another during one turn travels as
+//! Each server thread holds a port. What the connections of one thread ask of another during one turn travels as
 //! one batch through a bounded channel, with one wake-up; the owner executes it on its partition and sends the same
 //! batch back with the replies. Batches are reused, and a thread never has more than [`BATCHES_MAX`] of them at one
 //! owner, so that the channels cannot overflow: when all are under way, the connections concerned wait.
@@ -46,13 +46,13 @@ struct Peer {
     mail: SyncSender<Mail>,
     arrivals: SyncSender<Stream>,
     waker: Arc<Waker>,
-    open: Box<Batch>,
-    spare: Vec<Box<Batch>>,
+    open: Batch,
+    spare: Vec<Batch>,
 }
 
 enum Mail {
-    Request(Box<Batch>),
-    Reply(Box<Batch>),
+    Request(Batch),
+    Reply(Batch),
 }
 
 /// Commands of one thread for another one's partition.
@@ -114,8 +114,8 @@ pub(super) fn ports(wakers: &[Arc<Waker>]) -> Vec<Port> {
 }
 
 impl Batch {
-    fn between(here: usize, there: usize) -> Box<Self> {
-        Box::new(Batch { from: here as u32, to: there as u32, ..Batch::default() })
+    fn between(here: usize, there: usize) -> Self {
+        Batch { from: here as u32, to: there as u32, ..Batch::default() }
     }
 
     fn is_full(&self) -> bool {

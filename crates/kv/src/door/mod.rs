@@ -7,11 +7,11 @@
 //!
 //! Several server threads have one door each ([`Door::bind`] makes them together). The first accepts and deals the
 //! connections out in turn. A command for a key of another thread's partition is forwarded to its owner (see
-//! [`forward`]), and its reply is put in its place; the store itself is never shared.
+//! `forward.rs`), and its reply is put in its place; the store itself is never shared.
 
 mod connection;
 mod event_loop;
-pub mod forward;
+mod forward;
 mod listener;
 mod replies;
 

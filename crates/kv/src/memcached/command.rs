@@ -15,6 +15,10 @@ pub(super) const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\
 
 /// A parsed line.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "lives on the stack for one command; a box would allocate for each"
+)]
 pub(crate) enum Command<'a> {
     /// The line goes on with keys; read key by key.
     Retrieve {
