@@ -20,6 +20,8 @@ pub struct KvServerConfig {
     pub tcp: Vec<SocketAddr>,
     /// Paths of memcached doors.
     pub unix: Vec<PathBuf>,
+    /// Address where RPC clients connect; port 0 lets the system choose. Needs a single partition.
+    pub rpc: Option<SocketAddr>,
     /// Connections open at a time, over all memcached doors.
     pub connections_max: u64,
 }
@@ -35,6 +37,7 @@ impl Default for KvServerConfig {
             evict: true,
             tcp: Vec::new(),
             unix: Vec::new(),
+            rpc: None,
             connections_max: 4096,
         }
     }
@@ -49,6 +52,20 @@ pub enum KvServerError {
     /// No threads.
     #[error("a server has at least one partition")]
     NoPartition,
+    /// RPC serves one thread.
+    #[error("RPC serves a single partition, {0} were asked for; start one server for each partition")]
+    RpcPartitions(u32),
+    /// The RPC address cannot be bound.
+    #[error("listening on {address} for RPC clients failed: {source}")]
+    ListenRpc {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The RNIC failed.
+    #[error(transparent)]
+    Verbs(#[from] farcall_verbs::Error),
     /// A door cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -70,11 +87,14 @@ pub enum KvServerError {
 
 impl KvServerConfig {
     pub(super) fn check(&self) -> Result<(), KvServerError> {
-        if self.tcp.is_empty() && self.unix.is_empty() {
+        if self.tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() {
             return Err(KvServerError::NoDoor);
         }
         if self.partitions == 0 {
             return Err(KvServerError::NoPartition);
+        }
+        if self.rpc.is_some() && self.partitions > 1 {
+            return Err(KvServerError::RpcPartitions(self.partitions));
         }
         Ok(())
     }

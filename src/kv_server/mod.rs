@@ -10,28 +10,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod bootstrap;
 mod config;
 mod counters;
+mod handler;
+mod rpc_thread;
 mod thread;
 
 pub use config::{KvServerConfig, KvServerError};
 
+use bootstrap::Bootstrap;
+use farcall_drive::Stop;
 use farcall_kv::door::{Door, DoorConfig, Listener};
 use farcall_kv::store::Partition;
+use rpc_thread::RpcWorker;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use thread::Worker;
 
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct KvServer {
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     threads: Vec<std::thread::JoinHandle<Result<(), KvServerError>>>,
     tcp: Vec<SocketAddr>,
     unix: Vec<PathBuf>,
+    rpc: Option<SocketAddr>,
 }
 
 impl KvServer {
@@ -51,21 +56,29 @@ impl KvServer {
         let partitions = (0..config.partitions)
             .map(|partition| Partition::new(config.partition(partition), started_ms))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut server = Self {
-            stop: Arc::new(AtomicBool::new(false)),
-            threads: Vec::new(),
-            tcp,
-            unix: config.unix.clone(),
-        };
+        let mut bootstrap = config.rpc.map(listen_for_rpc).transpose()?;
+        let rpc = bootstrap.as_ref().map(Bootstrap::address).transpose().map_err(KvServerError::Thread)?;
+        let stop = Stop::new().map_err(KvServerError::Thread)?;
+        let mut server = Self { stop, threads: Vec::new(), tcp, unix: config.unix.clone(), rpc };
         for (number, (door, partition)) in doors.into_iter().zip(partitions).enumerate() {
-            let worker = Worker::new(door, partition, Arc::clone(&server.stop));
-            let thread = std::thread::Builder::new()
-                .name(format!("kv-{number}"))
-                .spawn(move || worker.run())
-                .map_err(KvServerError::Thread)?;
-            server.threads.push(thread);
+            let stop = server.stop.clone();
+            let body: Box<dyn FnOnce() -> Result<(), KvServerError> + Send> = match bootstrap.take() {
+                None => Box::new(move || Worker::new(door, partition, stop).run()),
+                Some(bootstrap) => {
+                    let worker = RpcWorker::new(door, partition, bootstrap)?;
+                    Box::new(move || worker.run(stop))
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("kv-{number}")).spawn(body);
+            server.threads.push(thread.map_err(KvServerError::Thread)?);
         }
         Ok(server)
+    }
+
+    /// Where RPC clients connect.
+    #[must_use]
+    pub fn rpc_address(&self) -> Option<SocketAddr> {
+        self.rpc
     }
 
     /// Where memcached clients connect over TCP, in the order of the configuration.
@@ -94,7 +107,7 @@ impl KvServer {
     }
 
     fn join(&mut self) -> Result<(), KvServerError> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.request();
         let mut result = Ok(());
         for thread in self.threads.drain(..) {
             let ended = thread.join().unwrap_or(Err(KvServerError::Panicked));
@@ -109,6 +122,10 @@ impl Drop for KvServer {
         // Failures were there to be had from `stop`.
         let _ = self.join();
     }
+}
+
+fn listen_for_rpc(address: SocketAddr) -> Result<Bootstrap, KvServerError> {
+    Bootstrap::listen(address).map_err(|source| KvServerError::ListenRpc { address, source })
 }
 
 /// Milliseconds since the Unix epoch.

@@ -1,11 +1,10 @@
-//! One server thread.
+//! A server thread that answers memcached clients only: it sleeps in the door.
 
 use super::counters::ThreadCounters;
 use super::{KvServerError, now_ms};
+use farcall_drive::Stop;
 use farcall_kv::door::Door;
 use farcall_kv::store::Partition;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// An idle thread looks this often whether it is to stop: ten wake-ups a second cost nothing that can be measured.
@@ -18,18 +17,18 @@ pub(super) struct Worker {
     door: Door,
     partition: Partition,
     counters: ThreadCounters,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 impl Worker {
-    pub(super) fn new(door: Door, partition: Partition, stop: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(door: Door, partition: Partition, stop: Stop) -> Self {
         let counters = ThreadCounters::new(partition.config().partition);
         Self { door, partition, counters, stop }
     }
 
     /// Serves until told to stop, then answers what was received.
     pub(super) fn run(mut self) -> Result<(), KvServerError> {
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.stop.is_requested() {
             self.door.poll(&mut self.partition, now_ms, Some(STOP_CHECK))?;
             self.counters.publish_if_due(Instant::now(), || self.partition.stats());
         }

@@ -30,6 +30,9 @@ pub struct Serve {
     /// Listen for memcached clients on a Unix socket, usable by this user alone. May be given several times.
     #[arg(long, value_name = "PATH")]
     unix: Vec<PathBuf>,
+    /// Listen for RPC clients on this TCP address, which carries the handshake only; needs a single partition.
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
+    rpc: Option<SocketAddr>,
     /// Server threads; each owns its part of the keys.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     partitions: u32,
@@ -67,7 +70,7 @@ impl Serve {
 
     fn config(&self) -> KvServerConfig {
         let mut tcp = self.tcp.clone();
-        if tcp.is_empty() && self.unix.is_empty() {
+        if tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() {
             tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
         }
         KvServerConfig {
@@ -77,6 +80,7 @@ impl Serve {
             evict: !self.no_evict,
             tcp,
             unix: self.unix.clone(),
+            rpc: self.rpc,
             connections_max: self.connections_max,
         }
     }
@@ -85,7 +89,9 @@ impl Serve {
 fn cannot_start(error: &KvServerError) -> Failure {
     let failure = Failure::because("cannot start the key-value service", error);
     match error {
-        KvServerError::Listen(_) => failure.remedy("choose another address, or stop what uses this one"),
+        KvServerError::Listen(_) | KvServerError::ListenRpc { .. } => {
+            failure.remedy("choose another address, or stop what uses this one")
+        }
         KvServerError::Store(_) => failure.remedy("change --memory-mib, --value-max or --partitions"),
         _ => failure.remedy("see what is missing: farcall doctor"),
     }
@@ -97,13 +103,14 @@ fn say_ready(console: Console, server: &KvServer) -> Result<(), Failure> {
         pid: std::process::id(),
         tcp: server.tcp_addresses().iter().map(SocketAddr::to_string).collect(),
         unix: server.unix_paths().map(Into::into).collect(),
-        rpc: None,
+        rpc: server.rpc_address().map(|address| address.to_string()),
     };
     let doors = ready
         .tcp
         .iter()
         .map(|address| format!("tcp:{address}"))
-        .chain(ready.unix.iter().map(|path| format!("unix:{}", path.display())));
+        .chain(ready.unix.iter().map(|path| format!("unix:{}", path.display())))
+        .chain(ready.rpc.iter().map(|address| format!("rpc:{address}")));
     let text = format!("serving on {} (pid {})", doors.collect::<Vec<_>>().join(", "), ready.pid);
     let json = serde_json::to_value(&ready)
         .map_err(|error| Failure::because("cannot say where the service is", &error))?;

@@ -3,10 +3,12 @@
 
 mod ledger;
 mod memcached;
+mod rpc;
 mod runner;
 mod target;
 
 pub use ledger::Ledger;
 pub use memcached::MemcachedTarget;
+pub use rpc::RpcTarget;
 pub use runner::{Connection, Load, LoadError, LoadPlan, LoadResult};
 pub use target::{Outcome, Request, Target, TargetError};

@@ -50,7 +50,7 @@ pub(super) fn measure(plan: &KvMainPlan, door: Door, report: &mut Report) -> Res
     let window = plan.windows.iter().copied().max().unwrap_or(1);
     let post = open(plan, door)?;
     let ready = post.server.ready().clone();
-    let mut connections = connect(plan, Workload::C, Distribution::Zipfian, &post, 0)?;
+    let mut connections = connect(plan, Workload::C, Distribution::Zipfian, &post, window, 0)?;
     let load = Load::new(LoadPlan { duration: INTERRUPTED, ..load_plan(plan, window) });
     let load = load.map_err(|source| KvMainError::Load { door, source })?;
     let Post { server, mut ledger, .. } = post;
@@ -136,7 +136,7 @@ fn call_until_answered(
 
 /// One read from a fresh server; whether it found nothing, as it must.
 fn call_once(plan: &KvMainPlan, door: Door, server: &ServerProcess) -> Result<bool, TargetError> {
-    let mut target = door.connect(server.ready())?;
+    let mut target = door.connect(server.ready(), 1)?;
     let mut key = vec![0; plan.shape.key_len_bytes()];
     target.submit(0, Request::Get { key: plan.shape.key(0, &mut key) })?;
     target.flush()?;
@@ -156,7 +156,7 @@ fn verify_again(
 ) -> Result<LoadResult, KvMainError> {
     fill::fill(plan, door, server)?;
     let load = Load::new(load_plan(plan, 1)).map_err(|source| KvMainError::Load { door, source })?;
-    let target = door.connect(server.ready()).map_err(|source| KvMainError::Connect { door, source })?;
+    let target = door.connect(server.ready(), 1).map_err(|source| KvMainError::Connect { door, source })?;
     let script = vec![crate::workload::Op { kind: crate::workload::OpKind::Read, record: 0 }];
     let mut connections = [crate::load::Connection::new(target, script)];
     let result = load.run(&mut connections, &mut Ledger::new(plan.records), |_| {});

@@ -1,10 +1,13 @@
 //! The ways to the store.
 
 use super::super::server::Ready;
-use crate::load::{MemcachedTarget, Outcome, Request, Target, TargetError};
+use crate::load::{MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError};
 use farcall_kv::memcached::client::Client;
+use farcall_rpc::{FetchThenReply, ServerReply};
+use farcall_softnic::SoftNic;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +22,10 @@ pub enum Door {
     Tcp,
     /// The memcached protocol over a Unix stream socket.
     Unix,
+    /// RPC over RDMA verbs: requests by WRITE, replies by WRITE.
+    ServerReply,
+    /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, with the switch to server-reply.
+    RfRpc,
 }
 
 impl fmt::Display for Door {
@@ -26,13 +33,15 @@ impl fmt::Display for Door {
         f.write_str(match self {
             Self::Tcp => "TCP",
             Self::Unix => "Unix socket",
+            Self::ServerReply => "server-reply",
+            Self::RfRpc => "rf-rpc",
         })
     }
 }
 
 impl Door {
     /// All of them, the slowest first.
-    pub const ALL: [Self; 2] = [Self::Tcp, Self::Unix];
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Unix, Self::ServerReply, Self::RfRpc];
 
     /// The arguments that start a server with this door only; `again` is where an earlier one served.
     #[must_use]
@@ -43,6 +52,9 @@ impl Door {
             Self::Tcp => {
                 args.extend(["--tcp".to_owned(), address(again.and_then(|ready| ready.tcp.first()))])
             }
+            Self::ServerReply | Self::RfRpc => {
+                args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
+            }
             Self::Unix => {
                 let known = again.and_then(|ready| ready.unix.first()).cloned();
                 let path = known.unwrap_or_else(private_socket);
@@ -52,19 +64,26 @@ impl Door {
         args
     }
 
-    /// Connects to a server of this door.
+    /// Connects to a server of this door, for up to `window` requests at a time.
     ///
     /// # Errors
     /// When it cannot be reached.
-    pub fn connect(self, ready: &Ready) -> Result<DoorTarget, TargetError> {
+    pub fn connect(self, ready: &Ready, window: u32) -> Result<DoorTarget, TargetError> {
         let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
         let absent = || TargetError::Lost("the server does not serve this door".to_owned());
+        let parse = |address: &String| address.parse::<SocketAddr>().map_err(|error| lost(&error));
+        let rpc_address = || ready.rpc.as_ref().ok_or_else(absent).and_then(parse);
         let client = match self {
-            Self::Tcp => {
-                let address = ready.tcp.first().ok_or_else(absent)?;
-                Client::connect_tcp(address.parse().map_err(|error: std::net::AddrParseError| lost(&error))?)
-            }
+            Self::Tcp => Client::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
             Self::Unix => Client::connect_unix(ready.unix.first().ok_or_else(absent)?),
+            Self::ServerReply => {
+                let target = RpcTarget::connect(&SoftNic::new(), rpc_address()?, window, PATIENCE)?;
+                return Ok(DoorTarget::ServerReply(Box::new(target)));
+            }
+            Self::RfRpc => {
+                let target = RpcTarget::connect(&SoftNic::new(), rpc_address()?, window, PATIENCE)?;
+                return Ok(DoorTarget::RfRpc(Box::new(target)));
+            }
         };
         let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
         Ok(DoorTarget::Memcached(Box::new(MemcachedTarget::new(client.map_err(|error| lost(&error))?))))
@@ -83,14 +102,20 @@ fn private_socket() -> PathBuf {
 pub enum DoorTarget {
     /// Over a stream socket.
     Memcached(Box<MemcachedTarget>),
+    /// Over verbs, replies written.
+    ServerReply(Box<RpcTarget<ServerReply>>),
+    /// Over verbs, results fetched.
+    RfRpc(Box<RpcTarget<FetchThenReply>>),
 }
 
 impl DoorTarget {
-    /// Operations on the wire that this end began so far: WRITEs and READs over RDMA, exchanges over sockets.
+    /// Operations on the wire so far: WRITEs and READs of both ends over RDMA, exchanges over sockets.
     #[must_use]
     pub fn round_trips(&self) -> u64 {
         match self {
             Self::Memcached(target) => target.exchanges(),
+            Self::ServerReply(target) => target.operations(),
+            Self::RfRpc(target) => target.operations(),
         }
     }
 }
@@ -100,6 +125,8 @@ impl Target for DoorTarget {
     fn submit(&mut self, slot: u32, request: Request<'_>) -> Result<(), TargetError> {
         match self {
             Self::Memcached(target) => target.submit(slot, request),
+            Self::ServerReply(target) => target.submit(slot, request),
+            Self::RfRpc(target) => target.submit(slot, request),
         }
     }
 
@@ -107,6 +134,8 @@ impl Target for DoorTarget {
     fn flush(&mut self) -> Result<(), TargetError> {
         match self {
             Self::Memcached(target) => target.flush(),
+            Self::ServerReply(target) => target.flush(),
+            Self::RfRpc(target) => target.flush(),
         }
     }
 
@@ -114,6 +143,8 @@ impl Target for DoorTarget {
     fn poll(&mut self, done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
         match self {
             Self::Memcached(target) => target.poll(done),
+            Self::ServerReply(target) => target.poll(done),
+            Self::RfRpc(target) => target.poll(done),
         }
     }
 }

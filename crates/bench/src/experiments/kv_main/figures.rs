@@ -63,7 +63,8 @@ impl Sample {
         problems: &mut Vec<String>,
     ) -> Result<Self, KvMainError> {
         let door = post.door;
-        let mut connections = connect(plan, figure.workload, figure.distribution, post, repetition)?;
+        let mut connections =
+            connect(plan, figure.workload, figure.distribution, post, figure.window, repetition)?;
         let load =
             Load::new(load_plan(plan, figure.window)).map_err(|source| KvMainError::Load { door, source })?;
         let (server, client) = (post.server.pid(), std::process::id());
@@ -116,11 +117,12 @@ pub(super) fn connect(
     workload: Workload,
     distribution: Distribution,
     post: &Post,
+    window: u32,
     repetition: u32,
 ) -> Result<Vec<Connection<super::DoorTarget>>, KvMainError> {
     (0..plan.connections)
         .map(|stream| {
-            let target = post.door.connect(post.server.ready());
+            let target = post.door.connect(post.server.ready(), window);
             let target = target.map_err(|source| KvMainError::Connect { door: post.door, source })?;
             let mut ops = OpStream::new(StreamConfig {
                 workload,

@@ -30,7 +30,7 @@ pub(super) struct Costs {
 
 /// Counts while the calling thread runs a load.
 pub(super) fn measure(plan: &KvMainPlan, post: &mut Post, report: &mut Report) -> Result<Costs, KvMainError> {
-    let mut connections = connect(plan, Workload::C, Distribution::Zipfian, post, 0)?;
+    let mut connections = connect(plan, Workload::C, Distribution::Zipfian, post, 1, 0)?;
     let load = Load::new(LoadPlan { duration: RUN, ..load_plan(plan, 1) });
     let load = load.map_err(|source| KvMainError::Load { door: post.door, source })?;
     let ops = load.completed();
