@@ -117,9 +117,7 @@ impl CqCore {
     /// A producer of this process published something for `bit`.
     #[inline]
     pub(crate) fn announce(&self, bit: u32, solicited: bool) {
-        if self.readiness.announce(bit, solicited) {
-            self.wake();
-        }
+        self.readiness.announce(bit, solicited, || self.wake());
     }
 
     #[cold]

@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
 use crate::sync::atomic::AtomicBool;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::spin_loop;
 
 /// State that knows whether it has left work behind.
@@ -68,7 +68,8 @@ impl<T: LeavesWork> Handoff<T> {
         if !self.open.load(Acquire) || !self.try_lock() {
             return None;
         }
-        if self.open.load(Relaxed) {
+        // Acquire: the owner may have closed and left work anew since the load above, without the lock.
+        if self.open.load(Acquire) {
             return Some(HandoffGuard { of: self, locked: true });
         }
         self.locked.store(false, Release);
@@ -132,7 +133,9 @@ mod tests {
     /// unsynchronised access to the cell through the broken count).
     #[test]
     fn owner_and_visitor_exclude_each_other() {
-        loom::model(|| {
+        let mut builder = loom::model::Builder::new();
+        (builder.preemption_bound, builder.max_branches) = (Some(3), 100_000);
+        builder.check(|| {
             let shared = Arc::new(Handoff::new(Counter { done: 0, left: 0 }));
             let visitor = {
                 let shared = shared.clone();

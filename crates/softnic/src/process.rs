@@ -132,6 +132,12 @@ impl Process {
         Ok(peer)
     }
 
+    /// Gives up a dead peer, so that its descriptors and mappings go with its last queue pair.
+    pub(crate) fn forget(&self, peer: &Arc<Peer>) {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.retain(|_, known| !Arc::ptr_eq(known, peer));
+    }
+
     pub(crate) fn raise(&self, event: AsyncEvent) {
         const KEPT: usize = 1024;
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);

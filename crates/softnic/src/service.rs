@@ -105,6 +105,8 @@ impl Service {
     /// Stops watching a dead peer.
     pub(crate) fn unwatch(&self, peer: &Arc<Peer>) {
         let _ = epoll::delete(&self.epoll, peer.pidfd());
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|_, w| !matches!(w, Watched::Peer(weak) if weak.as_ptr() == Arc::as_ptr(peer)));
     }
 
     /// Wakes the owner of `qp` from time to time until its requests no longer wait.
@@ -143,6 +145,7 @@ impl Service {
                     if let Some(peer) = peer.upgrade() {
                         self.unwatch(&peer);
                         peer.bury();
+                        process.forget(&peer);
                     }
                     false
                 }

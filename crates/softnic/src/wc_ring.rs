@@ -72,3 +72,47 @@ impl WcRing {
         Some(wc)
     }
 }
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use farcall_verbs::{WcOpcode, WcStatus};
+    use loom::sync::Arc;
+
+    /// Every completion comes once, whole and in order, over a lap of a ring of two.
+    #[test]
+    fn completions_come_whole_and_in_order() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let ring = Arc::new(WcRing::new(2));
+            let producer = {
+                let ring = ring.clone();
+                loom::thread::spawn(move || {
+                    let mut sent = 0;
+                    for _ in 0..4 {
+                        if ring.len() < 2 {
+                            let wc = Wc::ended(sent, sent as u32, WcOpcode::SEND, WcStatus::SUCCESS);
+                            // SAFETY: the only producer, and there is room.
+                            unsafe { ring.push(wc) };
+                            sent += 1;
+                        }
+                    }
+                    sent
+                })
+            };
+            let mut next = 0;
+            let mut take = || {
+                // SAFETY: the only consumer.
+                while let Some(wc) = unsafe { ring.pop() } {
+                    assert_eq!((wc.wr_id, u64::from(wc.qp_num)), (next, next));
+                    next += 1;
+                }
+                next
+            };
+            take();
+            let sent = producer.join().unwrap();
+            assert_eq!(take(), sent);
+        });
+    }
+}

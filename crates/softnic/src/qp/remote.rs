@@ -34,11 +34,11 @@ struct RemoteCq {
 
 impl RemoteCq {
     fn announce(&self, solicited: bool) {
-        if self.readiness.announce(self.bit, solicited)
-            && let Some(waker) = &self.waker
-        {
-            waker.wake();
-        }
+        self.readiness.announce(self.bit, solicited, || {
+            if let Some(waker) = &self.waker {
+                waker.wake();
+            }
+        });
     }
 }
 
