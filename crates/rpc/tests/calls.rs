@@ -1,0 +1,133 @@
+//! Calls of all sizes, by both presets.
+
+mod support;
+
+use farcall_link::{Geometry, Plan};
+use farcall_rpc::*;
+use support::*;
+
+const SIZES: [usize; 16] =
+    [0, 1, 7, 8, 9, 64, 255, 256, 1_000, 4_095, 4_096, 4_168, 4_169, 20_000, 300_000, 3 << 20];
+
+fn echo_all_sizes<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    for size in SIZES {
+        let payload = pattern(size);
+        assert!(world.call(&mut client, ECHO, &payload).unwrap() == payload, "{size} bytes");
+    }
+    assert_eq!(world.server.handler().executed, SIZES.len() as u64);
+}
+
+/// An acknowledged call was executed once, and its result is whole, whatever its size.
+#[test]
+fn echo_of_all_sizes_by_fetching() {
+    echo_all_sizes::<FetchThenReply>();
+}
+
+#[test]
+fn echo_of_all_sizes_by_server_reply() {
+    echo_all_sizes::<ServerReply>();
+}
+
+#[test]
+fn results_longer_than_the_fetch_take_a_second_read_and_no_third() {
+    let mut world = World::new();
+    let config = CallerConfig { fetch_bytes: 128, tune_while_running: false, ..CallerConfig::default() };
+    let mut client = world.client_with::<FetchThenReply>(config);
+    for (size, second_reads) in [(96, 0), (97, 1), (4_000, 1)] {
+        let before = client.counters().second_reads.get();
+        assert_eq!(world.call(&mut client, MAKE, &u32::to_le_bytes(size)).unwrap(), pattern(size as usize));
+        assert_eq!(client.counters().second_reads.get() - before, second_reads, "{size}");
+    }
+}
+
+fn windows<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    let (mut sent, mut got) = (std::collections::HashMap::new(), 0);
+    for i in 0..2_000u64 {
+        loop {
+            let payload = pattern((i % 50) as usize * if i % 97 == 0 { 400 } else { 1 });
+            match client.submit(ECHO, &payload, CallOptions::default(), world.now()) {
+                Ok(id) => {
+                    sent.insert(id, payload);
+                    break;
+                }
+                Err(CallError::WindowFull { window }) => assert_eq!(window, 16),
+                Err(other) => panic!("{other}"),
+            }
+            world.step(&mut client);
+            while let Some(done) = client.next_completion() {
+                assert_eq!(done.result.unwrap(), sent.remove(&done.call).unwrap());
+                got += 1;
+            }
+        }
+    }
+    while got < 2_000 {
+        let (id, result) = world.finish(&mut client);
+        assert_eq!(result.unwrap(), sent.remove(&id).unwrap());
+        got += 1;
+    }
+    assert!(sent.is_empty());
+    assert_eq!(world.server.handler().executed, 2_000);
+}
+
+#[test]
+fn many_outstanding_calls_by_fetching() {
+    windows::<FetchThenReply>();
+}
+
+#[test]
+fn many_outstanding_calls_by_server_reply() {
+    windows::<ServerReply>();
+}
+
+#[test]
+fn small_slots_carry_large_calls() {
+    let mut world = World::new();
+    let geometry = Geometry { window: 2, request_slot_bytes: 128, response_slot_bytes: 128 };
+    let plan = Plan { geometry, ..Plan::default() };
+    let mut client =
+        world.client_with::<FetchThenReply>(CallerConfig { plan, ..CallerConfig::default() });
+    let payload = pattern(10_000);
+    assert!(world.call(&mut client, ECHO, &payload).unwrap() == payload);
+}
+
+/// One stalled client costs the others nothing.
+#[test]
+fn many_connections_and_one_that_never_takes_its_results() {
+    let mut world = World::new();
+    let mut clients: Vec<Caller<FetchThenReply>> = (0..40).map(|_| world.client()).collect();
+    let mut stalled = world.client::<ServerReply>();
+    for _ in 0..16 {
+        stalled.submit(ECHO, b"never taken", CallOptions::default(), world.now()).unwrap();
+    }
+    for round in 0..5u8 {
+        for client in &mut clients {
+            assert_eq!(world.call(client, ECHO, &[round]).unwrap(), [round]);
+        }
+    }
+    assert_eq!(world.server.handler().executed, 16 + 200);
+}
+
+#[test]
+fn checksums_travel_when_asked_for() {
+    let mut world = World::new();
+    for (client_asks, server_asks) in [(true, false), (false, true)] {
+        let mut world = if server_asks {
+            World::with(ResponderConfig { checksum: true, ..ResponderConfig::default() })
+        } else {
+            World::new()
+        };
+        let config = CallerConfig { checksum: client_asks, ..CallerConfig::default() };
+        let mut fetching = world.client_with::<FetchThenReply>(config.clone());
+        let mut replied = world.client_with::<ServerReply>(config);
+        for size in [0, 100, 5_000] {
+            assert_eq!(world.call(&mut fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
+            assert_eq!(world.call(&mut replied, ECHO, &pattern(size)).unwrap(), pattern(size));
+        }
+    }
+    let mut plain = world.client::<ServerReply>();
+    assert_eq!(world.call(&mut plain, ECHO, b"x").unwrap(), b"x");
+}

@@ -1,0 +1,147 @@
+//! A server and clients in one thread, in virtual time, over the software RNIC.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farcall_link::Nic;
+use farcall_link::bootstrap::Refusal;
+use farcall_rpc::*;
+use farcall_softnic::SoftNic;
+use farcall_verbs::{Clock, Endpoint, Nanos, Next, VirtualClock};
+
+/// A clock that server and test share.
+#[derive(Clone, Default)]
+pub struct Time(pub Arc<VirtualClock>);
+
+impl Clock for Time {
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+}
+
+pub const ECHO: u16 = 1;
+pub const SLOW: u16 = 2;
+pub const PANIC: u16 = 3;
+pub const REFUSE: u16 = 4;
+/// Answers with as many bytes as the request's u32 says.
+pub const MAKE: u16 = 5;
+
+/// The service of the tests: counts what it executes.
+pub struct Service {
+    pub time: Time,
+    pub executed: u64,
+    pub slow: Duration,
+}
+
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+impl Handler for Service {
+    fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
+        self.executed += 1;
+        match call.method() {
+            ECHO => reply.extend_from_slice(call.payload()),
+            SLOW => {
+                self.time.0.advance(self.slow);
+                reply.extend_from_slice(call.payload());
+            }
+            PANIC => panic!("told to"),
+            REFUSE => return Err(HandlerError::new(42, "no")),
+            MAKE => {
+                let len = u32::from_le_bytes(call.payload().try_into().unwrap()) as usize;
+                // In uneven pieces, across the border between slot and spill.
+                pattern(len).chunks(1_000).for_each(|piece| reply.extend_from_slice(piece));
+            }
+            other => return Err(HandlerError::unknown_method(other)),
+        }
+        Ok(())
+    }
+}
+
+pub type Server = Responder<Service, Time>;
+
+pub struct World {
+    pub time: Time,
+    pub nic: Nic,
+    pub server: Server,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(ResponderConfig::default())
+    }
+
+    pub fn with(config: ResponderConfig) -> Self {
+        let nic = Nic::open(&SoftNic::new()).unwrap();
+        let time = Time::default();
+        let server = Self::start(&nic, &time, config, 1);
+        Self { time, nic, server }
+    }
+
+    fn start(nic: &Nic, time: &Time, config: ResponderConfig, incarnation: u64) -> Server {
+        let service = Service { time: time.clone(), executed: 0, slow: Duration::from_micros(50) };
+        Responder::new(nic.clone(), config, incarnation, service, time.clone()).unwrap()
+    }
+
+    /// A new life of the server: sessions are forgotten.
+    pub fn restart(&mut self) {
+        self.server = Self::start(&self.nic, &self.time, ResponderConfig::default(), 2);
+    }
+
+    pub fn now(&self) -> Nanos {
+        self.time.now()
+    }
+
+    pub fn client<P: Path>(&mut self) -> Caller<P> {
+        self.client_with(CallerConfig::default())
+    }
+
+    pub fn client_with<P: Path>(&mut self, config: CallerConfig) -> Caller<P> {
+        let mut client = Caller::new(self.nic.clone(), config).unwrap();
+        self.connect(&mut client).unwrap();
+        client
+    }
+
+    /// Connects, or goes on with the client's session.
+    pub fn connect<P: Path>(&mut self, client: &mut Caller<P>) -> Result<ConnectionId, Refusal> {
+        let hello = client.hello().unwrap();
+        let now = self.now();
+        let (id, welcome) = self.server.accept(&hello, now)?;
+        client.welcome(welcome, now).unwrap();
+        Ok(id)
+    }
+
+    /// One turn of both; time moves on by 100 ns.
+    pub fn step<P: Path>(&mut self, client: &mut Caller<P>) -> Next {
+        self.time.0.advance(Duration::from_nanos(100));
+        let now = self.now();
+        let server = self.server.progress(now);
+        server.merge(client.progress(now))
+    }
+
+    /// Steps until a call ends.
+    pub fn finish<P: Path>(&mut self, client: &mut Caller<P>) -> (CallId, Result<Vec<u8>, CallError>) {
+        for _ in 0..200_000 {
+            self.step(client);
+            if let Some(completion) = client.next_completion() {
+                return (completion.call, completion.result.map(<[u8]>::to_vec));
+            }
+        }
+        panic!("no call ended; client {:?}", client.counters());
+    }
+
+    /// One call.
+    pub fn call<P: Path>(
+        &mut self,
+        client: &mut Caller<P>,
+        method: u16,
+        payload: &[u8],
+    ) -> Result<Vec<u8>, CallError> {
+        let id = client.submit(method, payload, CallOptions::default(), self.now())?;
+        let (ended, result) = self.finish(client);
+        assert_eq!(ended, id);
+        result
+    }
+}
