@@ -1,0 +1,153 @@
+//! docs/SEMANTICS.md promises; this checks that every promise names a test, and that the test exists.
+//!
+//! A sentence is a list item of the document. It ends with its proof in brackets: `` [`package::test_name`] ``, several
+//! separated by commas. `package` is the folder under `crates/`, or `farcall` for the root package.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A promise: where it stands, what it says, what proves it.
+#[derive(Debug, PartialEq, Eq)]
+struct Promise {
+    line: usize,
+    text: String,
+    proofs: Vec<String>,
+}
+
+/// The list items of a document, each with its proofs.
+fn promises(document: &str) -> Vec<Promise> {
+    let mut items: Vec<(usize, String)> = Vec::new();
+    let mut is_open = false;
+    for (at, line) in document.lines().enumerate() {
+        if let Some(text) = line.strip_prefix("- ") {
+            items.push((at + 1, text.to_owned()));
+            is_open = true;
+        } else if line.starts_with("  ") && is_open {
+            let (_, text) = items.last_mut().expect("an open item");
+            text.push(' ');
+            text.push_str(line.trim());
+        } else {
+            is_open = false;
+        }
+    }
+    items.into_iter().map(|(line, text)| split(line, &text)).collect()
+}
+
+/// Cuts an item into its sentence and its proofs.
+fn split(line: usize, item: &str) -> Promise {
+    let inside = item.trim_end().strip_suffix(']').and_then(|item| item.rsplit_once(" ["));
+    let proofs = inside.and_then(|(_, list)| {
+        list.split(", ")
+            .map(|name| name.strip_prefix('`')?.strip_suffix('`').map(str::to_owned))
+            .collect::<Option<Vec<_>>>()
+    });
+    match (inside, proofs) {
+        (Some((text, _)), Some(proofs)) => Promise { line, text: text.to_owned(), proofs },
+        _ => Promise { line, text: item.to_owned(), proofs: Vec::new() },
+    }
+}
+
+/// The names of the test functions in the Rust files below `directory`.
+fn tests_below(directory: &Path, found: &mut HashSet<String>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            tests_below(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            tests_in(&fs::read_to_string(&path).unwrap(), found);
+        }
+    }
+}
+
+/// The functions of a source text that an attribute marks as tests, directly or inside `proptest!`.
+fn tests_in(source: &str, found: &mut HashSet<String>) {
+    let mut is_marked = false;
+    for line in source.lines().map(str::trim) {
+        let is_marker = ["#[test]", "#[tokio::test"].iter().any(|marker| line.starts_with(marker));
+        let name = line
+            .trim_start_matches("async ")
+            .strip_prefix("fn ")
+            .and_then(|rest| rest.split(['(', '<']).next());
+        if is_marker {
+            is_marked = true;
+        } else if let Some(name) = name {
+            if std::mem::take(&mut is_marked) {
+                found.insert(name.to_owned());
+            }
+        } else if !line.starts_with("#[") && !line.starts_with("//") {
+            is_marked = false;
+        }
+    }
+}
+
+/// The tests of every package, by the name of its folder.
+fn all_tests() -> HashMap<String, HashSet<String>> {
+    let mut all = HashMap::new();
+    let mut of_root = HashSet::new();
+    tests_below(&root().join("src"), &mut of_root);
+    tests_below(&root().join("tests"), &mut of_root);
+    all.insert("farcall".to_owned(), of_root);
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let path = entry.unwrap().path();
+        let tests: &mut HashSet<String> =
+            all.entry(path.file_name().unwrap().to_string_lossy().into_owned()).or_default();
+        for part in ["src", "tests"].map(|part| path.join(part)) {
+            if part.is_dir() {
+                tests_below(&part, tests);
+            }
+        }
+    }
+    all
+}
+
+/// What is wrong with a document's promises, one line each.
+fn faults(document: &str, tests: &HashMap<String, HashSet<String>>) -> Vec<String> {
+    let mut faults = Vec::new();
+    for promise in promises(document) {
+        if promise.proofs.is_empty() {
+            faults.push(format!("line {}: no test named: {}", promise.line, promise.text));
+        }
+        for proof in &promise.proofs {
+            let exists = proof
+                .split_once("::")
+                .is_some_and(|(package, name)| tests.get(package).is_some_and(|tests| tests.contains(name)));
+            if !exists {
+                faults.push(format!("line {}: no such test: {proof}", promise.line));
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn every_sentence_of_the_semantics_has_a_test() {
+    let document = fs::read_to_string(root().join("docs/SEMANTICS.md")).unwrap();
+    let count = promises(&document).len();
+    assert!(count > 20, "only {count} promises found: has the form of the document changed?");
+    let faults = faults(&document, &all_tests());
+    assert!(faults.is_empty(), "docs/SEMANTICS.md:\n{}", faults.join("\n"));
+}
+
+#[test]
+fn promises_without_a_proof_are_found() {
+    let tests = HashMap::from([("kv".to_owned(), HashSet::from(["proves".to_owned()]))]);
+    let good = "# Title\n\nProse is free.\n\n- It holds,\n  always. [`kv::proves`]\n";
+    assert_eq!(faults(good, &tests), Vec::<String>::new());
+    for bad in [
+        "- It holds.\n",
+        "- It holds. [`kv::gone`]\n",
+        "- It holds. [`rpc::proves`]\n",
+        "- It holds. [proves]\n",
+        "- It holds. [`kv::proves`, `kv::gone`]\n",
+    ] {
+        assert_eq!(faults(bad, &tests).len(), 1, "{bad}");
+    }
+    let mut found = HashSet::new();
+    tests_in("#[test]\n#[should_panic]\nfn a() {}\nfn b() {}\n#[tokio::test]\nasync fn c() {}\n", &mut found);
+    assert_eq!(found, HashSet::from(["a".to_owned(), "c".to_owned()]));
+}
