@@ -229,6 +229,7 @@ fn meta_get() {
     check(&[
         ("mn\r\n", "MN\r\n"),
         ("mg a v\r\n", "EN\r\n"),
+        ("mg a v k O7\r\n", "EN ka O7\r\n"),
         ("mg a v q\r\nmn\r\n", "MN\r\n"),
         ("set a 7 0 3\r\nabc\r\n", "STORED\r\n"),
         ("mg a\r\n", "HD\r\n"),
@@ -261,8 +262,11 @@ fn meta_set_delete_arithmetic() {
         ("ms a 1 C1\r\nx\r\nms z 1 C1\r\nx\r\n", "EX\r\nNF\r\n"),
         ("ms a x\r\n", "CLIENT_ERROR bad data chunk\r\n"),
         ("ms a 1 E5\r\nx\r\nmn\r\n", "CLIENT_ERROR invalid flag\r\nMN\r\n"),
-        ("md a C1\r\nmd a q\r\nmd a q\r\nmd a O9 k\r\nmn\r\n", "EX\r\nNF O9 ka\r\nMN\r\n"),
-        ("ma n\r\nma n q\r\nma n N0 J13 v\r\nma n v t c\r\n", "NF\r\nVA 2\r\n13\r\nVA 2 t-1 c6\r\n14\r\n"),
+        ("md a C1\r\nmd a q\r\nmd a q\r\nmd a O9 k\r\nmn\r\n", "EX\r\nNF\r\nNF O9 ka\r\nMN\r\n"),
+        (
+            "ma n\r\nma n q\r\nma n N0 J13 v\r\nma n v t c\r\n",
+            "NF\r\nNF\r\nVA 2\r\n13\r\nVA 2 t-1 c6\r\n14\r\n",
+        ),
         (
             "ma n MD D5 v\r\nma n M- D50 v\r\nma n M+ q\r\nma n v\r\n",
             "VA 1\r\n9\r\nVA 1\r\n0\r\nVA 1\r\n2\r\n",

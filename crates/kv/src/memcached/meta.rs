@@ -34,7 +34,7 @@ fn get(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64, o
     let found = match partition.meta_get(key, &wish, now_ms) {
         Ok(Some(found)) => found,
         Ok(None) if meta.quiet => return,
-        Ok(None) => return out.extend_from_slice(b"EN\r\n"),
+        Ok(None) => return miss(meta, out),
         Err(error) => return out.extend_from_slice(refusal(error)),
     };
     if meta.wants_value {
@@ -58,6 +58,12 @@ fn get(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64, o
         out.extend_from_slice(found.item.value);
         out.extend_from_slice(b"\r\n");
     }
+}
+
+fn miss(meta: &Meta<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"EN");
+    meta.flags().for_each(|token| push_echo(meta, token, out));
+    out.extend_from_slice(b"\r\n");
 }
 
 fn push_item_flags(meta: &Meta<'_>, found: &MetaItem<'_>, now_ms: u64, out: &mut Vec<u8>) {
@@ -103,9 +109,7 @@ fn delete(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64
     } else {
         partition.delete(key, meta.compare_cas, now_ms)
     };
-    if !(meta.quiet && outcome == Outcome::NotFound) {
-        finish(meta, outcome, out);
-    }
+    finish(meta, outcome, out);
 }
 
 /// Writes the reply of a change: code, then the flags that are echoed.
@@ -138,7 +142,6 @@ fn arithmetic(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms:
         Ok(Some(counted)) => counted,
         Ok(None) => match vivify(meta, key, partition, now_ms) {
             Ok(Some(created)) => created,
-            Ok(None) if meta.quiet => return,
             Ok(None) => return finish(meta, Outcome::NotFound, out),
             Err(reply) => return out.extend_from_slice(reply),
         },

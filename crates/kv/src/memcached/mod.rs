@@ -15,6 +15,7 @@
 //! - `verbosity` is accepted and ignored. `stats items` and `stats slabs` are empty: there are no slab classes.
 //! - A refused `set` leaves the old value in place (memcached removes it when the new one is too large).
 //! - After a malformed storage line whose length can be read, the data block is skipped, never executed.
+//! - With `b`, a key that is returned stays in base64 and `b` is repeated (memcached 1.6.18 returns the raw key).
 //! - `decr` does not pad with spaces. Keys of a long `get` are served as they arrive, so an illegal key ends a reply that
 //!   may already hold values.
 
