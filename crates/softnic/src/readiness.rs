@@ -233,7 +233,10 @@ mod tests {
                 // The owner wakes and sleeps again before the producer goes on.
                 scene.readiness.arm(false);
             });
-            assert!(scene.event.load(Acquire) && scene.readiness.is_armed(), "the second sleep was taken away");
+            assert!(
+                scene.event.load(Acquire) && scene.readiness.is_armed(),
+                "the second sleep was taken away"
+            );
         });
     }
 }

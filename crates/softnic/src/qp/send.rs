@@ -27,8 +27,9 @@ pub(super) struct SendSide {
     pub(super) dest_qpn: u32,
     pub(super) remote: Option<Remote>,
     pub(super) timers: Timers,
-    /// What the last one-sided request was granted.
-    pub(super) grants: Option<Grants>,
+    /// What the last WRITE and the last READ were granted: a protocol's two directions are two regions.
+    write_grants: Option<Grants>,
+    read_grants: Option<Grants>,
     waiting: WaitQueue,
     /// When the oldest waiting request gives up, and what it waits for.
     gives_up: Option<(Instant, Wait)>,
@@ -167,7 +168,8 @@ impl SendSide {
             dest_qpn: 0,
             remote: None,
             timers: Timers { transport: None, rnr: None },
-            grants: None,
+            write_grants: None,
+            read_grants: None,
             waiting: WaitQueue::default(),
             gives_up: None,
             wrote: false,
@@ -217,17 +219,20 @@ impl SendSide {
     /// See [`farcall_verbs::RawQp::post_send`].
     #[inline]
     pub(super) unsafe fn repeat(&mut self, wr: &SendWr<'_>, inline_bytes_max: u32) -> bool {
-        let (Some(grants), [sge]) = (&self.grants, wr.sges()) else { return false };
+        let [sge] = wr.sges() else { return false };
         if wr.send_flags.contains(SendFlags::INLINE) && sge.length > inline_bytes_max {
             return false;
         }
-        match wr.opcode {
-            // SAFETY: the caller's promise.
-            WrOpcode::WRITE if unsafe { grants.write(wr, sge) } => {
+        match (wr.opcode, &self.write_grants, &self.read_grants) {
+            (WrOpcode::WRITE, Some(grants), _) => {
                 self.wrote = true;
-                true
+                // SAFETY: the caller's promise.
+                unsafe { grants.write(wr, sge) }
             }
-            WrOpcode::READ if !self.wrote => {
+            (WrOpcode::READ, _, Some(grants)) => {
+                if std::mem::take(&mut self.wrote) {
+                    fence(Ordering::SeqCst);
+                }
                 // SAFETY: the caller's promise.
                 unsafe { grants.read(wr, sge) }
             }
@@ -388,8 +393,10 @@ impl SendSide {
         {
             let lkey = (!inline).then_some(sge.lkey);
             let local = lkey.and_then(|lkey| core.process.regions.local(lkey, core.pd()));
-            if !self.grants.as_ref().is_some_and(|grants| grants.covers(request.rkey, lkey)) {
-                self.grants = Grants::of(remote, at, lkey.zip(local));
+            let grants =
+                if request.opcode == WrOpcode::READ { &mut self.read_grants } else { &mut self.write_grants };
+            if !grants.as_ref().is_some_and(|grants| grants.covers(request.rkey, lkey)) {
+                *grants = Grants::of(remote, at, lkey.zip(local));
             }
         }
     }

@@ -8,8 +8,8 @@
 use loom::model::Builder;
 
 use super::*;
-use crate::sync::atomic::Ordering::Relaxed;
 use crate::shared::SharedMem;
+use crate::sync::atomic::Ordering::Relaxed;
 
 const LAYOUT: Layout = Layout { ring_slots: 8, rq_depth: 1, recv_sge: 1 };
 
