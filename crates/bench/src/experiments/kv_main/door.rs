@@ -77,11 +77,13 @@ impl Door {
             Self::Tcp => Client::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
             Self::Unix => Client::connect_unix(ready.unix.first().ok_or_else(absent)?),
             Self::ServerReply => {
-                let target = RpcTarget::connect(&SoftNic::new(), rpc_address()?, window, PATIENCE)?;
+                let target = RpcTarget::connect(&SoftNic::new(), rpc_address()?, window, PATIENCE)
+                    .map_err(|error| lost(&error))?;
                 return Ok(DoorTarget::ServerReply(Box::new(target)));
             }
             Self::RfRpc => {
-                let target = RpcTarget::connect(&SoftNic::new(), rpc_address()?, window, PATIENCE)?;
+                let target = RpcTarget::connect(&SoftNic::new(), rpc_address()?, window, PATIENCE)
+                    .map_err(|error| lost(&error))?;
                 return Ok(DoorTarget::RfRpc(Box::new(target)));
             }
         };
