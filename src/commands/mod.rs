@@ -4,6 +4,7 @@ mod devices;
 mod doctor;
 mod kv;
 mod perf;
+mod rpc;
 mod stats;
 
 use crate::console::Console;
@@ -36,6 +37,7 @@ enum Command {
     Doctor(doctor::Doctor),
     Kv(kv::Kv),
     Perf(perf::Perf),
+    Rpc(rpc::Rpc),
     Stats(stats::Stats),
     /// The other end of a measurement; started by farcall itself.
     #[command(name = "__peer", hide = true)]
@@ -59,6 +61,7 @@ impl Cli {
             Command::Doctor(doctor) => doctor.run(console),
             Command::Kv(kv) => kv.run(console),
             Command::Perf(perf) => perf.run(console),
+            Command::Rpc(rpc) => rpc.run(console),
             Command::Stats(stats) => stats.run(console),
             Command::Peer => farcall_bench::baseline::run_peer()
                 .map(|()| Exit::Success)

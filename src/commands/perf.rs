@@ -37,7 +37,7 @@ pub struct Perf {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Rival {
+pub enum Rival {
     /// ucx_perftest over shared memory (Debian: apt-get install ucx-utils).
     Ucx,
 }

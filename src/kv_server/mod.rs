@@ -10,7 +10,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod bootstrap;
 mod config;
 mod counters;
 mod handler;
@@ -19,7 +18,7 @@ mod thread;
 
 pub use config::{KvServerConfig, KvServerError};
 
-use bootstrap::Bootstrap;
+use crate::rpc_server::Bootstrap;
 use farcall_drive::Stop;
 use farcall_kv::door::{Door, DoorConfig, Listener};
 use farcall_kv::store::Partition;

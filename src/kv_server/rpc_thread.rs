@@ -1,9 +1,9 @@
 //! A server thread that answers RPC clients, and memcached clients beside them.
 
-use super::bootstrap::{Bootstrap, KvResponder};
 use super::counters::ThreadCounters;
 use super::handler::KvHandler;
 use super::{KvServerError, now_ms};
+use crate::rpc_server::{Bootstrap, DRAIN_PATIENCE, IDLE_POLLS, incarnation};
 use farcall_drive::{Driver, Stop};
 use farcall_kv::door::Door;
 use farcall_kv::store::Partition;
@@ -17,14 +17,10 @@ use std::time::{Duration, Instant};
 const TURNS_PER_DOOR_LOOK: u32 = 64;
 /// Between two looks at bootstrap connections under load. Looking takes system calls, so it is seldom.
 const BOOTSTRAP_PERIOD: Duration = Duration::from_millis(10);
-/// Polls without work before the thread sleeps: some hundred microseconds.
-const IDLE_POLLS: u32 = 10_000;
-/// A draining thread is ended by force after this.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A partition with its RPC clients and its door.
 pub(super) struct RpcWorker {
-    responder: KvResponder,
+    responder: Responder<KvHandler, MonotonicClock>,
     bootstrap: Bootstrap,
     door: Door,
     counters: ThreadCounters,
@@ -41,9 +37,7 @@ impl RpcWorker {
         let counters = ThreadCounters::new(partition.config().partition);
         let handler = KvHandler::new(partition, now_ms().saturating_sub(clock.now().0 / 1_000_000));
         let nic = Nic::open(&SoftNic::new())?;
-        // Two starts within a microsecond are not possible: starting takes longer.
-        let incarnation = now_ms() << 20 | u64::from(std::process::id());
-        let responder = Responder::new(nic, ResponderConfig::default(), incarnation, handler, clock)?;
+        let responder = Responder::new(nic, ResponderConfig::default(), incarnation(), handler, clock)?;
         Ok(Self {
             responder,
             bootstrap,

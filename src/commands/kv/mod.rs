@@ -11,6 +11,8 @@ mod serve;
 mod set;
 mod stats;
 
+pub use address::resolve;
+
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand};

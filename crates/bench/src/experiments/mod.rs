@@ -4,6 +4,7 @@ pub mod kv_main;
 pub mod limits;
 pub mod own_syscalls;
 pub mod perf;
+pub mod rpc_echo;
 pub mod server;
 mod stage;
 

@@ -1,9 +1,8 @@
 //! Where RPC clients connect: a TCP listener that carries the handshake, and tells when a client's process is gone.
 
-use super::handler::KvHandler;
 use farcall_link::bootstrap::{Acceptor, Notice, Refusal, RefusalKind, VersionRange};
-use farcall_rpc::{ConnectionId, Responder, ResponderEvent};
-use farcall_verbs::{MonotonicClock, Nanos, WaitSet};
+use farcall_rpc::{ConnectionId, Handler, Responder, ResponderEvent};
+use farcall_verbs::{Clock, Nanos, WaitSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -16,11 +15,8 @@ const CONVERSATIONS_MAX: usize = 2048;
 /// One read takes so much; a handshake is shorter.
 const READ_LEN_BYTES: usize = 4096;
 
-/// The service's endpoint.
-pub(super) type KvResponder = Responder<KvHandler, MonotonicClock>;
-
 /// The listener and the open conversations.
-pub(super) struct Bootstrap {
+pub(crate) struct Bootstrap {
     listener: TcpListener,
     conversations: Vec<Conversation>,
 }
@@ -46,7 +42,7 @@ impl Bootstrap {
     ///
     /// # Errors
     /// When the address cannot be bound.
-    pub(super) fn listen(address: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn listen(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, conversations: Vec::new() })
@@ -56,18 +52,18 @@ impl Bootstrap {
     ///
     /// # Errors
     /// When the system does not tell.
-    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
     /// What to sleep on.
-    pub(super) fn wait_set(&self, set: &mut WaitSet) {
+    pub(crate) fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.listener.as_raw_fd());
         self.conversations.iter().for_each(|conversation| set.insert(conversation.stream.as_raw_fd()));
     }
 
     /// Does what can be done without waiting; returns whether there was anything.
-    pub(super) fn look(&mut self, responder: &mut KvResponder, now: Nanos) -> bool {
+    pub(crate) fn look<H: Handler, C: Clock>(&mut self, responder: &mut Responder<H, C>, now: Nanos) -> bool {
         let mut any = self.accept(now);
         while let Some(event) = responder.poll_event() {
             any = true;
@@ -118,7 +114,7 @@ impl Bootstrap {
     }
 
     /// Tells all clients that the server drains.
-    pub(super) fn say_going_away(&mut self) {
+    pub(crate) fn say_going_away(&mut self) {
         for conversation in &mut self.conversations {
             let notice = conversation.acceptor.notice(Notice::GoingAway);
             // A client that cannot be told finds out by its next call.
@@ -129,7 +125,11 @@ impl Bootstrap {
 
 impl Conversation {
     /// Takes in what the client says.
-    fn listen(&mut self, responder: &mut KvResponder, now: Nanos) -> io::Result<Outcome> {
+    fn listen<H: Handler, C: Clock>(
+        &mut self,
+        responder: &mut Responder<H, C>,
+        now: Nanos,
+    ) -> io::Result<Outcome> {
         let mut bytes = [0; READ_LEN_BYTES];
         match self.stream.read(&mut bytes) {
             Ok(0) => Ok(Outcome::Over),
@@ -142,7 +142,12 @@ impl Conversation {
         }
     }
 
-    fn hear(&mut self, mut bytes: &[u8], responder: &mut KvResponder, now: Nanos) -> Outcome {
+    fn hear<H: Handler, C: Clock>(
+        &mut self,
+        mut bytes: &[u8],
+        responder: &mut Responder<H, C>,
+        now: Nanos,
+    ) -> Outcome {
         if self.connection.is_none() {
             let taken = match self.acceptor.feed_hello(bytes) {
                 Ok((_, None)) => return Outcome::Open,
@@ -172,7 +177,12 @@ impl Conversation {
         }
     }
 
-    fn hang_up(&mut self, responder: &mut KvResponder, may_come_back: bool, now: Nanos) {
+    fn hang_up<H: Handler, C: Clock>(
+        &mut self,
+        responder: &mut Responder<H, C>,
+        may_come_back: bool,
+        now: Nanos,
+    ) {
         if let Some(connection) = self.connection.take() {
             responder.hang_up(connection, may_come_back, now);
         }

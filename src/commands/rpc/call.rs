@@ -1,0 +1,90 @@
+//! `farcall rpc call`: one remote call.
+
+use super::Preset;
+use crate::commands::kv::resolve;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use farcall_bench::rpc_connection::{RpcCallError, RpcConnectError, RpcConnection};
+use farcall_rpc::{FetchThenReply, Path, ServerReply};
+use farcall_softnic::SoftNic;
+use serde_json::json;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Make one call and print its result.
+///
+/// The bytes are written as they are, followed by a line feed.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall rpc call hello\n  farcall rpc call hello --method 2 --preset server-reply --json"
+)]
+pub struct Call {
+    /// The request.
+    #[arg(default_value = "")]
+    payload: String,
+    /// The method, by its number.
+    #[arg(long, short, default_value_t = 1)]
+    method: u16,
+    /// The service's bootstrap address.
+    #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
+    server: SocketAddr,
+    /// How the result comes back.
+    #[arg(long, default_value = "rf-rpc")]
+    preset: Preset,
+    /// Give up after so many milliseconds.
+    #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    timeout_ms: u64,
+}
+
+impl Call {
+    /// Connects, calls, prints.
+    ///
+    /// # Errors
+    /// When the service cannot be reached, or the call fails.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let (reply, round_trip) = match self.preset {
+            Preset::RfRpc => self.call::<FetchThenReply>()?,
+            Preset::ServerReply => self.call::<ServerReply>()?,
+        };
+        if console.is_json() {
+            let text = String::from_utf8_lossy(&reply);
+            let us = round_trip.as_secs_f64() * 1e6;
+            console.say(&"", &json!({ "method": self.method, "reply": text, "reply_len_bytes": reply.len(), "round_trip_us": us }))?;
+        } else {
+            console.raw(&reply)?;
+            console.raw(b"\n")?;
+        }
+        Ok(Exit::Success)
+    }
+
+    fn call<P: Path>(&self) -> Result<(Vec<u8>, Duration), Failure> {
+        let patience = Duration::from_millis(self.timeout_ms);
+        let connection = RpcConnection::<P>::connect(&SoftNic::new(), self.server, 1, patience);
+        let mut connection = connection.map_err(|error| self.cannot_connect(&error))?;
+        let start = Instant::now();
+        let reply = connection.call(self.method, self.payload.as_bytes(), patience, <[u8]>::to_vec);
+        reply.map(|reply| (reply, start.elapsed())).map_err(|error| self.failed(&error))
+    }
+
+    fn cannot_connect(&self, error: &RpcConnectError) -> Failure {
+        let failure = Failure::because("cannot connect to the RPC service", error).at(self.server);
+        match error {
+            RpcConnectError::Unreachable { .. } | RpcConnectError::HungUp(_) => failure
+                .exit(Exit::Unreachable)
+                .remedy("start it (farcall rpc serve), or name another with --server"),
+            _ => failure,
+        }
+    }
+
+    fn failed(&self, error: &RpcCallError) -> Failure {
+        let failure =
+            Failure::because(format!("the call of method {} failed", self.method), error).at(self.server);
+        match error {
+            RpcCallError::Call(_) => failure,
+            RpcCallError::Lost(_) | RpcCallError::Silent(_) => failure
+                .exit(Exit::Unreachable)
+                .remedy("see whether the service runs; whether the call was executed is unknown"),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `farcall rpc serve`: the echo service.
+
+use crate::commands::kv::resolve;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use crate::signals::StopFlag;
+use clap::Args;
+use farcall::rpc_server::{RpcServer, echo::Echo};
+use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How often the main thread looks for signals and a failed thread.
+const WATCH: Duration = Duration::from_millis(50);
+
+/// Serve an echo service: method 1 answers with the request, 2 with its first 8 bytes, 3 computes for so many microseconds.
+///
+/// Runs until SIGINT or SIGTERM, then finishes the calls that came and ends. TCP carries only the handshake; calls go over
+/// RDMA verbs.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  farcall rpc serve\n  farcall rpc serve --listen 127.0.0.1:0 --json")]
+pub struct Serve {
+    /// Listen for handshakes on this TCP address; port 0 lets the system choose.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
+    listen: SocketAddr,
+}
+
+impl Serve {
+    /// Serves until told to stop.
+    ///
+    /// # Errors
+    /// When the service cannot start, or fails.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        count_allocations_for_parent()
+            .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
+        let stop = StopFlag::install()?;
+        let server = RpcServer::start(self.listen, Echo).map_err(|error| {
+            Failure::because("cannot start the echo service", &error)
+                .remedy("choose another address with --listen; see what else is missing: farcall doctor")
+        })?;
+        let address = server.address().to_string();
+        let ready = Ready {
+            serving: "rpc".to_owned(),
+            pid: std::process::id(),
+            rpc: Some(address.clone()),
+            ..Ready::default()
+        };
+        let json = serde_json::to_value(&ready)
+            .map_err(|error| Failure::because("cannot say where the service is", &error))?;
+        console.say_line(&format!("serving echo on {address} (pid {})", ready.pid), &json)?;
+        while !stop.is_raised() && server.is_serving() {
+            std::thread::sleep(WATCH);
+        }
+        server.stop().map_err(|error| Failure::because("the echo service failed", &error))?;
+        Ok(Exit::Success)
+    }
+}
