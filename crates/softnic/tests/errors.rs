@@ -257,7 +257,7 @@ fn no_receive_ends_after_the_retries_and_the_rest_is_flushed() {
         let sges = [a.sge(0, 8)];
         a.send(&[SendWr::send(1, &sges), SendWr::write(2, &sges, b.mr.addr() as u64, b.mr.rkey())]);
         a.send(&[SendWr::send(3, &sges)]);
-        let mut next = |a: &mut End| if sleeps { a.sleep(Notify::Any) } else { a.wait() };
+        let next = |a: &mut End| if sleeps { a.sleep(Notify::Any) } else { a.wait() };
         let ends: Vec<(u64, WcStatus)> =
             (0..3).map(|_| next(&mut a)).map(|wc| (wc.wr_id, wc.status)).collect();
         let flushed = WcStatus::WR_FLUSH_ERR;

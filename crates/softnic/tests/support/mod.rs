@@ -1,6 +1,8 @@
 //! Two connected queue pairs and what tests do with them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod process;
+
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

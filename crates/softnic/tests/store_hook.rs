@@ -1,0 +1,290 @@
+//! A process is killed, or stopped, before its n-th store to shared memory, for every n of a scripted run.
+//! Needs `--features store-hook`; release takes some ten seconds: `cargo test --release --features store-hook --test store_hook`.
+
+#![cfg(feature = "store-hook")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use farcall_softnic::arm_store_hook;
+use farcall_verbs::{Notify, QpAttr, QpCap, QpState, Revoked, SendWr, Wc, WcOpcode, WcStatus};
+use support::process::*;
+use support::*;
+
+const SLOT: usize = 16 << 10;
+/// Messages each way; the script's receives are fewer, so that the survivor always has sends that wait.
+const TO_SCRIPT: u64 = 12;
+const TAKEN_BY_SCRIPT: u64 = 6;
+const FROM_SCRIPT: u64 = 10;
+
+fn len_of(seq: u64) -> usize {
+    [16, 900, 9000][seq as usize % 3]
+}
+
+fn cap() -> QpCap {
+    QpCap { max_send_wr: 32, max_recv_wr: 8, ..QpCap::default() }
+}
+
+/// The process that dies: a bit of everything, in both roles.
+fn script(line: &mut Line, nth: u64, signal: i32) {
+    let mut end = End::new(1 << 20, ALL, cap());
+    end.init();
+    tell(line, &end);
+    let Some(to) = learn(line) else { return };
+    assert!(arm_store_hook(nth, signal));
+    end.rtr(to.qpn);
+    end.rts();
+    for i in 0..3 {
+        end.recv(i, &[end.sge((8 + i as usize) * SLOT, SLOT)]);
+    }
+    end.put(0, &bytes(1 << 16, 7));
+    let (small, large, back) = ([end.sge(0, 8)], [end.sge(0, 1 << 16)], [end.sge(1 << 19, 64)]);
+    end.send(&[
+        SendWr::write(1, &small, to.addr + (1 << 19), to.rkey),
+        SendWr::write(2, &large, to.addr + (1 << 19) + 64, to.rkey),
+        SendWr::read(3, &back, to.addr + (1 << 19), to.rkey).with_flags(SIGNALED),
+    ]);
+    let mut sent = 0;
+    let mut taken = 0;
+    let mut done = 0;
+    while sent < FROM_SCRIPT || taken < TAKEN_BY_SCRIPT || done < FROM_SCRIPT + 1 {
+        if sent < FROM_SCRIPT {
+            let at = sent as usize * SLOT;
+            end.put(at, &bytes(len_of(sent), sent));
+            let sges = [end.sge(at, len_of(sent))];
+            // The survivor posts four receives and then one for each that it takes: some of these wait.
+            end.send(&[SendWr::send(100 + sent, &sges).with_flags(SIGNALED)]);
+            sent += 1;
+            continue;
+        }
+        let wc = end.sleep(Notify::Any);
+        assert_eq!(wc.status, WcStatus::SUCCESS);
+        if wc.opcode == WcOpcode::RECV {
+            if taken < 3 {
+                end.recv(taken, &[end.sge((8 + taken as usize) * SLOT, SLOT)]);
+            }
+            taken += 1;
+        } else {
+            done += 1;
+        }
+    }
+    let sges = [end.sge(0, 32)];
+    end.send(&[SendWr::write(5, &sges, to.addr + (1 << 19), to.rkey).with_imm(9).with_flags(SIGNALED)]);
+    while end.wait().wr_id != 5 {}
+    assert_eq!(end.pd.alloc_mr(4096, ALL).unwrap().dereg(), Revoked::Now);
+    end.recv(50, &[end.sge(0, 64)]);
+    end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+    while end.wait().wr_id != 50 {}
+    drop(end);
+}
+
+#[test]
+fn child_entry() {
+    if let Some((_, args, mut line)) = role() {
+        script(&mut line, args[0], args[1] as i32);
+        line.say([0xD0_0E, 0, 0, 0]);
+        // Stay alive until told: the survivor distinguishes an end of the script from a death.
+        line.hear();
+        std::process::exit(0);
+    }
+}
+
+/// The surviving end.
+struct Survivor {
+    end: End,
+    /// Completions of sends, receives still posted, messages received.
+    sends_ended: u64,
+    posted: u64,
+    received: u64,
+    failed: bool,
+    sleeps: bool,
+}
+
+impl Survivor {
+    fn begin(line: &mut Line, sleeps: bool) -> Option<Self> {
+        let (end, _) = connect(line, cap())?;
+        let mut this = Self { end, sends_ended: 0, posted: 0, received: 0, failed: false, sleeps };
+        for _ in 0..4 {
+            this.post_receive();
+        }
+        for seq in 0..TO_SCRIPT {
+            let at = (16 + seq as usize) * SLOT;
+            this.end.put(at, &bytes(len_of(seq), seq));
+            let sges = [this.end.sge(at, len_of(seq))];
+            this.end.send(&[SendWr::send(1000 + seq, &sges).with_flags(SIGNALED)]);
+        }
+        Some(this)
+    }
+
+    fn post_receive(&mut self) {
+        let at = (self.posted % 8) as usize * SLOT;
+        let sge = [self.end.sge(at, SLOT)];
+        self.end.recv(self.posted, &sge);
+        self.posted += 1;
+    }
+
+    /// Judges one completion.
+    fn take(&mut self, wc: Wc) {
+        if wc.wr_id >= 1000 {
+            assert_eq!(wc.wr_id, 1000 + self.sends_ended, "sends end in order");
+            self.sends_ended += 1;
+            let expected = if self.failed {
+                wc.status == WcStatus::WR_FLUSH_ERR
+            } else {
+                matches!(wc.status, WcStatus::SUCCESS | WcStatus::RETRY_EXC_ERR | WcStatus::WR_FLUSH_ERR)
+            };
+            assert!(expected, "{wc:?}");
+            self.failed |= !wc.status.is_success();
+            return;
+        }
+        assert_eq!(wc.wr_id, self.received, "receives end in order");
+        self.received += 1;
+        if !wc.status.is_success() {
+            assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR);
+            return;
+        }
+        let seq = wc.wr_id;
+        if wc.opcode == WcOpcode::RECV {
+            assert_eq!(wc.byte_len as usize, len_of(seq), "message {seq}");
+            let got = self.end.get((seq % 8) as usize * SLOT, len_of(seq));
+            assert_eq!(got, bytes(len_of(seq), seq), "message {seq} is corrupt");
+        } else {
+            assert_eq!((seq, wc.imm()), (FROM_SCRIPT, Some(9)));
+        }
+        if self.end.qp.state() == QpState::Rts {
+            self.post_receive();
+        }
+    }
+
+    /// One completion if there is one; when it sleeps, the channel is what wakes it.
+    fn turn(&mut self) {
+        if self.sleeps {
+            self.end.cq.req_notify(Notify::Any).unwrap();
+        }
+        if let Some(wc) = self.end.poll() {
+            return self.take(wc);
+        }
+        if !self.sleeps {
+            return std::thread::yield_now();
+        }
+        readable(self.end.channel.fd(), 20);
+        self.end.event();
+    }
+
+    /// Runs to the end of all sends, then drains; returns how long after `death`.
+    fn finish(mut self, death: impl Fn() -> Option<Instant>) -> Duration {
+        let start = Instant::now();
+        while self.sends_ended < TO_SCRIPT {
+            assert!(start.elapsed() < LOST, "sends never end: {} of {TO_SCRIPT}", self.sends_ended);
+            self.turn();
+            let _ = death();
+        }
+        let after = death().map_or(Duration::ZERO, |at| at.elapsed());
+        self.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+        while self.received < self.posted {
+            assert!(start.elapsed() < LOST, "receives are not flushed: {} of {}", self.received, self.posted);
+            self.turn();
+        }
+        assert!(self.end.qp.is_quiesced(), "a dead peer is not inside anything");
+        let End { mr, qp, .. } = self.end;
+        drop(qp);
+        assert_eq!(mr.dereg(), Revoked::Now);
+        after
+    }
+}
+
+/// Whether the survivor is unblocked while the other is stopped: other queue pairs work, and calls return.
+fn works_beside(survivor: &mut Survivor) {
+    let (mut a, mut b) = pair();
+    for i in 0..5_u64 {
+        b.recv(i, &[b.sge(0, 64)]);
+        let sges = [a.sge(0, 8)];
+        a.send(&[SendWr::send(i, &sges).with_flags(SIGNALED)]);
+        assert_eq!(b.sleep(Notify::Any).wr_id, i);
+        assert_eq!(a.wait().status, WcStatus::SUCCESS);
+    }
+    let start = Instant::now();
+    for _ in 0..20 {
+        if let Some(wc) = survivor.end.poll() {
+            survivor.take(wc);
+        }
+    }
+    let _ = survivor.end.pd.alloc_mr(4096, ALL).unwrap().dereg();
+    assert!(start.elapsed() < Duration::from_secs(5), "a stopped peer holds us up: {:?}", start.elapsed());
+}
+
+/// One run; returns whether the script ended by itself, and how long after the death the survivor was done.
+fn run(nth: u64, signal: i32) -> (bool, Duration) {
+    let mut other = start("script", &[nth, signal as u64]);
+    let Some(mut survivor) = Survivor::begin(&mut other.line, nth % 2 == 1) else {
+        // It was killed or stopped before we reached it: a clear error, nothing to clean up.
+        assert_ne!(other.wait(), Fate::Exited(0));
+        return (false, Duration::ZERO);
+    };
+    let died: std::cell::Cell<Option<Instant>> = std::cell::Cell::new(None);
+    let start = Instant::now();
+    let mut finished = false;
+    let mut stopped = false;
+    // Until it is dead, stopped or done.
+    loop {
+        survivor.turn();
+        match other.fate() {
+            Fate::Runs => {}
+            Fate::Stopped => stopped = true,
+            _ => break,
+        }
+        if stopped {
+            works_beside(&mut survivor);
+            other.kill();
+            while !matches!(other.fate(), Fate::Killed(_)) {}
+            break;
+        }
+        if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0) && other.fate() == Fate::Runs {
+            finished = other.line.hear() == Some([0xD0_0E, 0, 0, 0]);
+            if finished {
+                assert_eq!(survivor.received, FROM_SCRIPT + 1, "a finished script has sent everything");
+                other.kill();
+                break;
+            }
+        }
+        assert!(start.elapsed() < LOST, "store {nth}: neither dead nor done");
+    }
+    died.set(Some(Instant::now()));
+    let after = survivor.finish(|| died.get());
+    (finished, after)
+}
+
+fn sweep(signal: i32, name: &str) {
+    for nth in 1..4 {
+        run(nth, signal);
+    }
+    let before = holdings();
+    let (mut nth, mut worst, mut finished) = (0, Duration::ZERO, false);
+    while !finished {
+        nth += 1;
+        let after;
+        (finished, after) = run(nth, signal);
+        worst = worst.max(after);
+    }
+    println!("{name}: {nth} stores; the survivor was done at most {worst:?} after a death");
+    assert!(nth > 50, "the script stores more often than that");
+    assert!(worst < Duration::from_secs(2), "{worst:?} after a death");
+    // The service thread closes what the dead left, a moment later.
+    let start = Instant::now();
+    while holdings() != before {
+        assert!(
+            start.elapsed() < LOST,
+            "leaked: {:?}, before {before:?} (fds, mappings, threads)",
+            holdings()
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// One test, because it counts what the whole process holds.
+#[test]
+fn a_process_may_be_killed_or_stopped_before_any_store() {
+    sweep(libc::SIGKILL, "killed");
+    sweep(libc::SIGSTOP, "stopped");
+}
