@@ -1,6 +1,6 @@
 //! What a queue pair's owner, its completion queues' owners and the service thread share.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::handoff::Handoff;
 use crate::hazard;
 use crate::peer::Peer;
 use crate::process::Process;
-use crate::rendezvous::{ReplyBody, refusal};
+use crate::rendezvous::{ReplyBody, has_died, refusal};
 use crate::ring::{ACCEPT, Consumer, Layout};
 use crate::shared::{Segment, SharedMem};
 use crate::wc_ring::WcRing;
@@ -47,6 +47,8 @@ pub(super) struct Inbound {
     life: u32,
     /// Set when connected.
     peer: Option<(Arc<Peer>, Arc<Doorbells>)>,
+    /// Until then: the life of the process that was granted, whose death ends its accesses.
+    initiator: Option<OwnedFd>,
 }
 
 pub(crate) struct QpCore {
@@ -89,7 +91,7 @@ impl Inbound {
         let segment = Segment::create("farcall-qp", layout.len_bytes())?;
         let mem = segment.memory();
         layout.write_header(&mem);
-        Ok(Self { segment, mem, granted_to: None, life, peer: None })
+        Ok(Self { segment, mem, granted_to: None, life, peer: None, initiator: None })
     }
 }
 
@@ -309,6 +311,7 @@ impl QpCore {
         let inbound = self.lock_inbound();
         !concerns(hazard::current(&inbound.mem))
             || inbound.peer.as_ref().is_some_and(|(peer, _)| peer.check_dead())
+            || inbound.initiator.as_ref().is_some_and(has_died)
     }
 
     /// Waits until `is_clear`, but not for a stopped peer; returns whether it is.
@@ -351,6 +354,7 @@ impl QpCore {
     pub(crate) fn grant_inbound<R>(
         &self,
         asker: Asker,
+        life: impl FnOnce() -> Option<OwnedFd>,
         send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
     ) -> Result<R, u32> {
         let mut inbound = self.lock_inbound();
@@ -361,6 +365,9 @@ impl QpCore {
             return Err(refusal::TAKEN);
         }
         inbound.granted_to = Some(asker);
+        if inbound.peer.is_none() {
+            inbound.initiator = life();
+        }
         let (recv, send_cq) = (&self.recv_place, &self.send_place);
         let mut fds = vec![inbound.segment.fd(), recv.cq.segment_fd(), send_cq.cq.segment_fd()];
         let wakers = (recv.cq.waker_fd(), send_cq.cq.waker_fd());
@@ -378,7 +385,11 @@ impl QpCore {
 
     /// Tells the receive side and the revocation whose life they depend on.
     pub(super) fn connected(&self, peer: &Arc<Peer>, doorbells: &Arc<Doorbells>) {
-        self.lock_inbound().peer = Some((peer.clone(), doorbells.clone()));
+        {
+            let mut inbound = self.lock_inbound();
+            inbound.peer = Some((peer.clone(), doorbells.clone()));
+            inbound.initiator = None;
+        }
         // SAFETY: visits come from the owner of the queue pair, or from a visitor of its send side under that lock.
         unsafe { self.recv.visit(|recv| recv.connected(peer.clone(), doorbells.clone())) };
         peer.attach(self.this.clone());

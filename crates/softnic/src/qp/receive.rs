@@ -216,7 +216,7 @@ impl RecvSide {
     #[cold]
     fn flush(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
         let peer_is_inside = hazard::current(self.consumer.memory()) != 0;
-        if peer_is_inside && self.peer.as_ref().is_some_and(|(peer, _)| !peer.check_dead()) {
+        if peer_is_inside && !core.is_quiesced() {
             core.set_flush_waits(true);
             return 0;
         }

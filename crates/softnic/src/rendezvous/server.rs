@@ -4,13 +4,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::{Reply, ReplyBody, Request, RequestBody, recv_frame, refusal, send_frame};
+use super::{Reply, ReplyBody, Request, RequestBody, peer_pidfd, recv_frame, refusal, send_frame};
 use crate::fence;
 use crate::process::Process;
 
+/// Frames of one client that are answered before others have their turn.
+const FRAMES_A_TURN: usize = 32;
+
 /// Answers what a client socket holds; returns whether to keep it.
 pub(crate) fn answer(process: &Process, socket: BorrowedFd<'_>) -> bool {
-    loop {
+    // Then others have their turn; epoll tells again of what is left.
+    for _ in 0..FRAMES_A_TURN {
         match recv_frame(socket) {
             Ok(Some((frame, _unwanted_fds))) => {
                 let Some(request) = Request::decode(&frame) else {
@@ -28,6 +32,7 @@ pub(crate) fn answer(process: &Process, socket: BorrowedFd<'_>) -> bool {
             Err(_) => return false,
         }
     }
+    true
 }
 
 fn answer_one(process: &Process, socket: BorrowedFd<'_>, request: &Request) -> rustix::io::Result<()> {
@@ -44,7 +49,8 @@ fn answer_one(process: &Process, socket: BorrowedFd<'_>, request: &Request) -> r
         }
         RequestBody::Connect { instance, src_qpn, life, dst_qpn } => {
             let Some(qp) = process.qp(dst_qpn) else { return refuse(refusal::UNKNOWN_QP) };
-            match qp.grant_inbound((instance, src_qpn, life), |body, fds| send(body, fds)) {
+            let initiator = || peer_pidfd(socket).ok();
+            match qp.grant_inbound((instance, src_qpn, life), initiator, |body, fds| send(body, fds)) {
                 Ok(sent) => sent,
                 Err(reason) => refuse(reason),
             }
