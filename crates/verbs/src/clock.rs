@@ -14,13 +14,25 @@ pub struct Nanos(pub u64);
 impl Nanos {
     /// The later time, or `Nanos(u64::MAX)`.
     #[must_use]
+    #[inline]
     pub const fn saturating_add(self, duration: Duration) -> Self {
         let ns = duration.as_nanos();
         let ns = if ns > u64::MAX as u128 { u64::MAX } else { ns as u64 };
         Self(self.0.saturating_add(ns))
     }
 
+    /// The earlier of two times that there may be. Endpoints ask this every turn.
+    #[must_use]
+    #[inline]
+    pub fn earlier(a: Option<Self>, b: Option<Self>) -> Option<Self> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(if b < a { b } else { a }),
+            (at, None) | (None, at) => at,
+        }
+    }
+
     /// How long after `earlier`; zero if it is not.
+    #[inline]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

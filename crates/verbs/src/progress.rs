@@ -25,12 +25,11 @@ impl Next {
 
     /// What to do for two endpoints run by one driver.
     #[must_use]
+    #[inline]
     pub fn merge(self, other: Self) -> Self {
         match (self, other) {
             (Self::Again, _) | (_, Self::Again) => Self::Again,
-            (Self::Idle { until: a }, Self::Idle { until: b }) => {
-                Self::Idle { until: [a, b].into_iter().flatten().min() }
-            }
+            (Self::Idle { until: a }, Self::Idle { until: b }) => Self::Idle { until: Nanos::earlier(a, b) },
         }
     }
 }

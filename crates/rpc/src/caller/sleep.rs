@@ -70,10 +70,12 @@ impl<P: Path> Caller<P> {
         }
     }
 
+    #[inline]
     fn until(&self) -> Option<Nanos> {
-        let fetch = if self.frames.is_empty() { None } else { self.next_fetch };
-        let kick = if self.frames.is_empty() { None } else { self.kicks.at };
-        [fetch, kick, self.calls.earliest_deadline].into_iter().flatten().min()
+        if self.frames.is_empty() {
+            return self.calls.earliest_deadline;
+        }
+        Nanos::earlier(self.calls.earliest_deadline, Nanos::earlier(self.next_fetch, self.kicks.at))
     }
 }
 
