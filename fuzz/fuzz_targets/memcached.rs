@@ -26,7 +26,8 @@ fuzz_target!(|input: &[u8]| {
     let consumed = whole.feed(bytes, &mut whole_store, NOW_MS, &mut expected);
     assert!(consumed <= bytes.len());
 
-    let (mut part_store, mut parts, mut replies, mut pending) = (store(), Session::new(), Vec::new(), Vec::new());
+    let (mut part_store, mut parts, mut replies, mut pending) =
+        (store(), Session::new(), Vec::new(), Vec::new());
     for piece in bytes.chunks(usize::from(pace) + 1) {
         pending.extend_from_slice(piece);
         if pending.len() >= parts.wants_bytes() && !parts.is_closed() {
