@@ -1,16 +1,52 @@
-//! Remote-fetching RPC over RDMA verbs.
-#![cfg_attr(not(test), warn(missing_docs))]
+//! Remote calls over RDMA verbs: RF-RPC and server-reply.
+//!
+//! The request goes in by RDMA WRITE; the server computes and leaves the result in its own memory; the client fetches it
+//! by RDMA READ (RF-RPC), or has it written to it for methods that take long, or always (server-reply). The server's NIC
+//! only does in-bound work for quick methods, and its CPU none for sending.
+//!
+//! ```
+//! use farcall_rpc::{Call, Client, ClientOptions, Reply, Server};
+//! use farcall_softnic::SoftNic;
+//!
+//! // A server: one thread, on a free port of the loopback interface.
+//! let echo = |call: &Call<'_>, reply: &mut Reply<'_>| {
+//!     reply.extend_from_slice(call.payload());
+//!     Ok(())
+//! };
+//! let server = Server::builder().start(&SoftNic::new(), move |_thread| echo)?;
+//!
+//! // A client, here or in another process.
+//! let address = server.address().to_string();
+//! let mut client = Client::connect(&SoftNic::new(), address, ClientOptions::default())?;
+//! let mut reply = Vec::new();
+//! client.call(1, b"hello", &mut reply)?;
+//! assert_eq!(reply, b"hello");
+//!
+//! server.drain();
+//! server.join();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Layers
+//! * [`Server`] and [`Client`]: threads, sockets, waiting, reconnection. What most users need.
+//! * [`Responder`] and [`Caller`]: the endpoints below, without thread, clock or socket.
+//! * [`tune`]: R and F.
+//! * [`wire`]: headers, slots, tails.
 
 mod caller;
+mod client;
 mod config;
 mod counters;
 mod error;
 mod responder;
+mod server;
 pub mod tune;
 pub mod wire;
 
 pub use caller::{CallId, CallOptions, Caller, Completion, FetchThenReply, Path, ServerReply};
+pub use client::{Client, ClientOptions, NothingOutstanding};
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::{Counter, Counters};
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
 pub use responder::{Call, ConnectionId, Handler, HandlerError, Reply, Responder, ResponderEvent};
+pub use server::{DrainHandle, Server, ServerBuilder, ServerError};

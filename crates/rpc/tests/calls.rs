@@ -88,8 +88,7 @@ fn small_slots_carry_large_calls() {
     let mut world = World::new();
     let geometry = Geometry { window: 2, request_slot_bytes: 128, response_slot_bytes: 128 };
     let plan = Plan { geometry, ..Plan::default() };
-    let mut client =
-        world.client_with::<FetchThenReply>(CallerConfig { plan, ..CallerConfig::default() });
+    let mut client = world.client_with::<FetchThenReply>(CallerConfig { plan, ..CallerConfig::default() });
     let payload = pattern(10_000);
     assert!(world.call(&mut client, ECHO, &payload).unwrap() == payload);
 }

@@ -137,12 +137,22 @@ impl Initiator {
         }
     }
 
-    /// Takes bytes in until a notice is whole. Returns how many it took.
+    /// Takes bytes in, after the welcome, until a notice is whole. Returns how many it took.
     ///
     /// # Errors
-    /// If the server says anything else.
-    pub fn feed_notice(&mut self, bytes: &[u8]) -> Result<Said<Notice>, Refusal> {
-        notice(&mut self.reader, bytes)
+    /// If the server says why it ends the connection, or anything that it should not.
+    pub fn feed_later(&mut self, bytes: &[u8]) -> Result<Said<Notice>, BootstrapError> {
+        let (taken, frame) = self.reader.feed(bytes).map_err(BootstrapError::Unusable)?;
+        let Some(frame) = frame else { return Ok((taken, None)) };
+        match frame.kind {
+            FrameKind::Refuse => {
+                Err(BootstrapError::Refused(decode(&frame).map_err(BootstrapError::Unusable)?))
+            }
+            FrameKind::Notice => Ok((taken, Some(decode(&frame).map_err(BootstrapError::Unusable)?))),
+            other => Err(BootstrapError::Unusable(
+                RefusalKind::OutOfTurn.because(format!("a {other:?} frame after the handshake")),
+            )),
+        }
     }
 
     /// The bytes of a notice.
@@ -229,7 +239,7 @@ mod tests {
             let (_, said) = initiator.feed_welcome(&acceptor.welcome(&welcome())).unwrap();
             assert_eq!(said, Some(welcome()));
             assert_eq!(
-                initiator.feed_notice(&acceptor.notice(Notice::GoingAway)).unwrap().1,
+                initiator.feed_later(&acceptor.notice(Notice::GoingAway)).unwrap().1,
                 Some(Notice::GoingAway)
             );
             assert_eq!(

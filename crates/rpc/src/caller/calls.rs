@@ -132,9 +132,10 @@ impl Calls {
         &mut self.records[usize::from(at)]
     }
 
-    /// The record of a call whose outcome is not known yet.
-    pub fn find_pending(&self, id: CallId) -> Option<u16> {
-        let at = self.records.iter().position(|r| r.state == State::Pending && r.id == id)?;
+    /// The record of a call whose outcome was not taken yet.
+    pub fn find(&self, id: CallId) -> Option<u16> {
+        let is_open = |r: &Record| matches!(r.state, State::Pending | State::Done) && r.id == id;
+        let at = self.records.iter().position(is_open).filter(|at| self.lent != Some(*at as u16))?;
         u16::try_from(at).ok()
     }
 
@@ -149,12 +150,11 @@ impl Calls {
         }
     }
 
-    /// Ends a pending call that nobody waits for.
+    /// Ends a call that nobody waits for.
     pub fn forget(&mut self, at: u16) {
-        if self.get(at).state == State::Pending {
-            self.get(at).state = State::Over;
-            self.settle(at);
-        }
+        self.done.retain(|done| *done != at);
+        self.get(at).state = State::Over;
+        self.settle(at);
     }
 
     /// A message of the call is no longer in flight.

@@ -223,7 +223,7 @@ impl<P: Path> Caller<P> {
     /// Gives a call up: its outcome will not be told. Its slot is used again only after the server has answered. Returns
     /// whether it is certain that the call was and will not be executed.
     pub fn cancel(&mut self, call: CallId) -> bool {
-        let Some(at) = self.calls.find_pending(call) else { return false };
+        let Some(at) = self.calls.find(call) else { return false };
         self.counters.cancelled.increment();
         let never_sent = !self.calls.get(at).may_be_executed;
         self.stop_sending(at);

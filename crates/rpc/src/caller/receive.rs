@@ -340,8 +340,10 @@ impl<P: Path> Caller<P> {
         record.total_bytes = total_bytes;
         record.asked_bytes = record.reply.len();
         record.reply.reserve_exact(total_bytes - record.reply.len());
-        // Before calls that have not begun: it holds the server's memory.
-        self.to_send.push_front(call);
+        // Before calls that have not begun, since it holds the server's memory; after results that came before.
+        let records = &self.calls.records;
+        let begun = self.to_send.iter().take_while(|at| records[usize::from(**at)].total_bytes > 0).count();
+        self.to_send.insert(begun, call);
     }
 
     #[cold]

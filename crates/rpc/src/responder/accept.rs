@@ -55,7 +55,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 debug_assert_eq!(welcome.resumed.map(|r| r.next_seq), resumed.map(|_| expect.0));
                 Ok((id, welcome))
             }
-            Err((refusal, session)) => {
+            Err(failed) => {
+                let (refusal, session) = *failed;
                 if resumed.is_some() {
                     let expires = now + self.engine.config.session_linger;
                     self.parked.push(super::Parked { session, expires });
@@ -130,15 +131,15 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     fn new_session(&self, geometry: Geometry) -> Result<Session, Refusal> {
-        let random = os_random::<32>().map_err(|e| RefusalKind::Resources.because(e.to_string()))?;
-        let (id, secret) = random.split_at(16);
-        let (id, secret) = (id.try_into().unwrap_or_default(), secret.try_into().unwrap_or_default());
+        let random = || os_random::<16>().map_err(|e| RefusalKind::Resources.because(e.to_string()));
+        let (id, secret, key) = (random()?, random()?, random()?);
+        let tail_key = TailKey(u128::from_le_bytes(key) as u64);
         let region = |len_bytes, access| {
             Region::alloc(&*self.nic.pd, len_bytes, access).map(Arc::new).map_err(no_resources("memory"))
         };
         let mailbox = region(geometry.mailbox_bytes(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let results = region(geometry.responses_bytes(), Access::LOCAL_WRITE | Access::REMOTE_READ)?;
-        Ok(Session::new(SessionId(id), secret, geometry, mailbox, results))
+        Ok(Session::new(SessionId(id), secret, tail_key, geometry, mailbox, results))
     }
 
     /// Makes the queue pair and connects it. On failure the session is given back.
@@ -147,7 +148,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         hello: &Hello,
         plan: Plan,
         session: Session,
-    ) -> Result<(Connection, Welcome), (Refusal, Session)> {
+    ) -> Result<(Connection, Welcome), Box<(Refusal, Session)>> {
         let window = u32::from(session.geometry.window);
         let config = PeerConfig {
             send_depth: 4 * window + 64,
@@ -162,11 +163,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         });
         let mut peer = match made {
             Ok(peer) => peer,
-            Err(error) => return Err((no_resources("queue pair")(error), session)),
-        };
-        let random = match os_random::<8>() {
-            Ok(random) => u64::from_le_bytes(random),
-            Err(error) => return Err((RefusalKind::Resources.because(error.to_string()), session)),
+            Err(error) => return Err(Box::new((no_resources("queue pair")(error), session))),
         };
         peer.attach(Arc::clone(&session.mailbox));
         let results_id = peer.attach(Arc::clone(&session.results));
@@ -174,12 +171,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
-        let welcome = self.welcome_of(&peer, &session, plan, checksum, random);
+        let welcome = self.welcome_of(&peer, &session, plan, checksum);
         let connection = Connection {
             watch: Watch::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
             id: ConnectionId(self.next_id),
             peer,
-            tail_key: TailKey(random),
             checksum,
             replies: hello.grants.inbox,
             results_id,
@@ -193,14 +189,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         Ok((connection, welcome))
     }
 
-    fn welcome_of(
-        &self,
-        peer: &Peer,
-        session: &Session,
-        plan: Plan,
-        checksum: bool,
-        tail_key: u64,
-    ) -> Welcome {
+    fn welcome_of(&self, peer: &Peer, session: &Session, plan: Plan, checksum: bool) -> Welcome {
         let config = &self.engine.config;
         let features = if checksum { Features::KICK | Features::CHECKSUM } else { Features::KICK };
         Welcome {
@@ -213,7 +202,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             threads: config.threads,
             session: session.id,
             secret: session.secret,
-            tail_key,
+            tail_key: session.tail_key.0,
             resumed: None,
             request_bytes_max: config.request_bytes_max,
             result_bytes_max: config.result_bytes_max,

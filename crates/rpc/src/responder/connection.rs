@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::ConnectionId;
 use super::session::Session;
 use crate::counters::Counters;
-use crate::wire::{FirstWord, Imm, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, TailKey, message_bytes};
+use crate::wire::{FirstWord, Imm, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
 
 pub(super) struct Connection {
     /// The first word of the next slot of the mailbox.
@@ -15,7 +15,6 @@ pub(super) struct Connection {
     pub id: ConnectionId,
     pub session: Session,
     pub peer: Peer,
-    pub tail_key: TailKey,
     pub checksum: bool,
     /// Where the client takes replies.
     pub replies: RemoteRegion,

@@ -131,7 +131,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             ));
         }
         let at = slots.offset(seq);
-        if session.mailbox.load_acquire(at + slots.tail_at(len_bytes)) != connection.tail_key.tail(seq) {
+        if session.mailbox.load_acquire(at + slots.tail_at(len_bytes)) != session.tail_key.tail(seq) {
             return Ok(None);
         }
         self.message.clear();
@@ -359,8 +359,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         let results = &session.results;
         results.store_relaxed(at + 8, words[1]);
         results.store_relaxed(at + 16, words[2]);
-        results
-            .store_relaxed(at + session.responses.tail_at(answer.len_bytes), connection.tail_key.tail(seq));
+        results.store_relaxed(at + session.responses.tail_at(answer.len_bytes), session.tail_key.tail(seq));
         results.store_release(at, words[0]);
         self.counters.result_bytes.add(answer.len_bytes as u64);
         let is_pushed = seq.is_before(connection.push_end);

@@ -6,13 +6,15 @@ use farcall_link::bootstrap::SessionId;
 use farcall_link::{Geometry, Region};
 use farcall_verbs::Nanos;
 
-use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots};
+use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
 /// The state that makes calls at-most-once: a message below `expect` was executed, its response is in its slot until the
 /// client, by reusing the slot, says that it has it.
 pub(super) struct Session {
     pub id: SessionId,
     pub secret: [u8; 16],
+    /// Of the session, not of the connection: responses that wait in their slots stay readable over the next one.
+    pub tail_key: TailKey,
     pub geometry: Geometry,
     pub requests: Slots,
     pub responses: Slots,
@@ -43,6 +45,7 @@ impl Session {
     pub fn new(
         id: SessionId,
         secret: [u8; 16],
+        tail_key: TailKey,
         geometry: Geometry,
         mailbox: Arc<Region>,
         results: Arc<Region>,
@@ -50,6 +53,7 @@ impl Session {
         Self {
             id,
             secret,
+            tail_key,
             geometry,
             requests: Slots::new(geometry.window, geometry.request_slot_bytes, REQUEST_HEADER_BYTES),
             responses: Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES),

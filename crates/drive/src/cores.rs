@@ -1,0 +1,18 @@
+//! Cores.
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// Keeps the calling thread on one core.
+///
+/// # Errors
+/// If there is no such core, or the process may not use it.
+pub fn pin_to_core(core: usize) -> io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::Error::other(format!("core {core}: at most {} are known", CpuSet::MAX_CPU)));
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
+}

@@ -1,0 +1,166 @@
+//! How a server is described and started.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
+
+use farcall_drive::{Inbox, ListenConfig, Listener, Stop, on_termination};
+use farcall_link::{Nic, Waiting, os_random};
+use farcall_verbs::Provider;
+use thiserror::Error;
+
+use super::thread::{Start, run};
+use super::{Server, Shared};
+use crate::config::ResponderConfig;
+use crate::responder::Handler;
+
+/// Why a server did not start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The address cannot be used.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: String,
+        /// The system's words.
+        #[source]
+        source: io::Error,
+    },
+    /// The device gives no resources.
+    #[error(transparent)]
+    Verbs(#[from] farcall_verbs::Error),
+    /// The system gives no thread, descriptor or random number.
+    #[error("cannot start a server thread: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Describes a server.
+#[derive(Clone, Debug)]
+pub struct ServerBuilder {
+    address: String,
+    threads: u16,
+    cores: Vec<usize>,
+    waiting: Waiting,
+    config: ResponderConfig,
+    listen: ListenConfig,
+    drain_on_signals: bool,
+}
+
+impl ServerBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            address: "127.0.0.1:0".into(),
+            threads: 1,
+            cores: Vec::new(),
+            waiting: Waiting::Adaptive { max_poll_wc: 64, max_retry: 20_000 },
+            config: ResponderConfig::default(),
+            listen: ListenConfig::default(),
+            drain_on_signals: false,
+        }
+    }
+
+    /// Where clients connect; by default a free port on the loopback interface. Anyone who can reach the address can call:
+    /// bind others only on networks you trust.
+    #[must_use]
+    pub fn address(mut self, address: impl Into<String>) -> Self {
+        self.address = address.into();
+        self
+    }
+
+    /// How many threads, each with its own service and connections. One by default.
+    #[must_use]
+    pub fn threads(mut self, threads: u16) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// The cores that threads are kept on, in turn. None by default.
+    #[must_use]
+    pub fn cores(mut self, cores: impl Into<Vec<usize>>) -> Self {
+        self.cores = cores.into();
+        self
+    }
+
+    /// How threads wait. By default they poll for a while, then sleep.
+    #[must_use]
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Limits.
+    #[must_use]
+    pub fn config(mut self, config: ResponderConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Limits of the bootstrap door.
+    #[must_use]
+    pub fn listen(mut self, listen: ListenConfig) -> Self {
+        self.listen = listen;
+        self
+    }
+
+    /// Drains on SIGTERM or SIGINT; a second signal ends the program at once.
+    #[must_use]
+    pub fn drain_on_signals(mut self) -> Self {
+        self.drain_on_signals = true;
+        self
+    }
+
+    /// Starts the server. `service` makes the service of each thread, in that thread.
+    ///
+    /// # Errors
+    /// If the address cannot be used, or resources cannot be had.
+    pub fn start<H, F>(self, provider: &dyn Provider, service: F) -> Result<Server, ServerError>
+    where
+        H: Handler + 'static,
+        F: Fn(u16) -> H + Send + Sync + 'static,
+    {
+        let nic = Nic::open(provider)?;
+        let incarnation = u64::from_le_bytes(os_random::<8>()?);
+        let inboxes = (0..self.threads).map(|_| Inbox::new()).collect::<io::Result<Vec<_>>>()?;
+        let failed = |source| ServerError::Listen { address: self.address.clone(), source };
+        let address = resolve(&self.address).map_err(failed)?;
+        let listener = Listener::start(address, inboxes.clone(), self.listen.clone()).map_err(failed)?;
+        let shared = Arc::new(Shared { drain: AtomicBool::new(false), inboxes, stop: Stop::new()? });
+        let address = listener.address();
+        let sender = listener.sender();
+        let mut server =
+            Server { listener: Some(listener), shared: Arc::clone(&shared), threads: Vec::new(), address };
+        let service = Arc::new(service);
+        for thread in 0..self.threads {
+            let config = ResponderConfig { threads: self.threads, thread, ..self.config.clone() };
+            let start = Start {
+                nic: nic.clone(),
+                config,
+                incarnation,
+                waiting: self.waiting,
+                core: self.cores.get(usize::from(thread) % self.cores.len().max(1)).copied(),
+                shared: Arc::clone(&shared),
+                lines: sender.clone(),
+            };
+            let (started, has_started) = mpsc::channel();
+            let service = Arc::clone(&service);
+            let name = format!("farcall-{thread}");
+            let handle = std::thread::Builder::new().name(name).spawn(move || {
+                run(start, || service(thread), &started);
+            })?;
+            server.threads.push(handle);
+            // Dropping the server on an error stops the threads that run already.
+            has_started.recv().map_err(|_| io::Error::other("a server thread ended at its start"))??;
+        }
+        if self.drain_on_signals {
+            let drain = server.drain_handle();
+            on_termination(move || drain.drain())?;
+        }
+        Ok(server)
+    }
+}
+
+fn resolve(address: &str) -> io::Result<SocketAddr> {
+    address.to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the name has no address"))
+}

@@ -1,0 +1,133 @@
+//! The mode flag, sleeping and waking.
+
+mod support;
+
+use std::time::Duration;
+
+use farcall_rpc::*;
+use farcall_verbs::{Endpoint, Next};
+use support::*;
+
+#[test]
+fn slow_methods_turn_to_server_reply_and_back_when_they_get_quick() {
+    let mut world = World::new();
+    let config = CallerConfig { fetch_retries_max: 5, tune_while_running: false, ..CallerConfig::default() };
+    let mut client = world.client_with::<FetchThenReply>(config);
+    world.server.handler().slow = Duration::from_micros(100);
+    // A server that takes long is not looked at while it works: the client's turns go by.
+    let slow_call = |world: &mut World, client: &mut Caller<FetchThenReply>, method| {
+        client.submit(method, b"x", CallOptions::default(), world.now()).unwrap();
+        for _ in 0..10 {
+            world.time.0.advance(Duration::from_micros(100));
+            client.progress(world.now());
+        }
+        assert_eq!(world.finish(client).1.unwrap(), b"x");
+    };
+    slow_call(&mut world, &mut client, SLOW);
+    assert_eq!(client.counters().switches_to_reply.get(), 0, "one long call is no reason");
+    slow_call(&mut world, &mut client, SLOW);
+    assert_eq!(client.counters().switches_to_reply.get(), 1);
+    let replied = client.counters().replied.get();
+    assert_eq!(world.call(&mut client, SLOW, b"y").unwrap(), b"y");
+    assert_eq!(client.counters().replied.get(), replied + 1);
+    // Another method of the same client still fetches.
+    assert_eq!(world.call(&mut client, ECHO, b"z").unwrap(), b"z");
+    assert_eq!(client.counters().replied.get(), replied + 1);
+    // The reported time gets short.
+    world.server.handler().slow = Duration::from_nanos(200);
+    for _ in 0..2 {
+        assert_eq!(client.counters().switches_to_fetch.get(), 0);
+        assert_eq!(world.call(&mut client, SLOW, b"q").unwrap(), b"q");
+    }
+    assert_eq!(client.counters().switches_to_fetch.get(), 1);
+    let fetched = client.counters().fetched.get();
+    assert_eq!(world.call(&mut client, SLOW, b"q").unwrap(), b"q");
+    assert_eq!(client.counters().fetched.get(), fetched + 1);
+}
+
+/// Puts the server to sleep by the driver's rule.
+fn put_to_sleep(world: &mut World) {
+    let now = world.now();
+    world.server.arm().unwrap();
+    assert!(matches!(world.server.progress(now), Next::Idle { .. }));
+}
+
+fn server_event(world: &World) -> bool {
+    let mut set = farcall_verbs::WaitSet::default();
+    world.server.wait_set(&mut set);
+    readable(set.fds()[0])
+}
+
+fn readable(fd: i32) -> bool {
+    // SAFETY: the descriptor belongs to an endpoint that lives.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    let timeout = rustix::event::Timespec { tv_sec: 2, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1
+}
+
+#[test]
+fn a_fetching_client_sees_that_the_server_sleeps_and_wakes_it() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    for round in 0..40u8 {
+        put_to_sleep(&mut world);
+        client.submit(ECHO, &[round], CallOptions::default(), world.now()).unwrap();
+        client.progress(world.now());
+        client.progress(world.now());
+        assert_eq!(client.counters().kicks.get(), u64::from(round) + 1, "one wake-up a call");
+        assert!(server_event(&world));
+        assert_eq!(world.finish(&mut client).1.unwrap(), [round]);
+    }
+}
+
+#[test]
+fn a_client_that_does_not_fetch_wakes_a_silent_server_after_a_while() {
+    let mut world = World::new();
+    let mut client = world.client::<ServerReply>();
+    put_to_sleep(&mut world);
+    client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap();
+    client.progress(world.now());
+    assert_eq!(client.counters().kicks.get(), 0);
+    world.time.0.advance(CallerConfig::default().kick_after);
+    client.progress(world.now());
+    assert_eq!(client.counters().kicks.get(), 1);
+    assert!(server_event(&world));
+    assert_eq!(world.finish(&mut client).1.unwrap(), b"x");
+}
+
+fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    for round in 0..40u8 {
+        for i in 0..3 {
+            client.submit(ECHO, &[round, i], CallOptions::default(), world.now()).unwrap();
+        }
+        if executed_first {
+            let now = world.now();
+            world.server.progress(now);
+        }
+        // The client sleeps without having looked.
+        client.arm().unwrap();
+        let now = world.now();
+        let asleep = matches!(client.progress(now), Next::Idle { .. });
+        assert!(asleep || executed_first);
+        for _ in 0..20 {
+            world.server.progress(now);
+        }
+        let mut set = farcall_verbs::WaitSet::default();
+        client.wait_set(&mut set);
+        assert!(!asleep || readable(set.fds()[0]), "woken in round {round}");
+        for i in 0..3 {
+            assert_eq!(world.finish(&mut client).1.unwrap(), [round, i]);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
+    a_sleeping_client_is_woken::<FetchThenReply>(false);
+    a_sleeping_client_is_woken::<FetchThenReply>(true);
+    a_sleeping_client_is_woken::<ServerReply>(false);
+    a_sleeping_client_is_woken::<ServerReply>(true);
+}

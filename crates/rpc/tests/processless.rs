@@ -1,0 +1,108 @@
+//! Server threads and clients in one process, over real sockets and clocks.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use farcall_link::Waiting;
+use farcall_rpc::*;
+use farcall_softnic::SoftNic;
+
+fn echo_server(builder: ServerBuilder) -> (Server, Arc<AtomicU64>) {
+    let executed = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&executed);
+    let service = move |_| {
+        let counted = Arc::clone(&counted);
+        move |call: &Call<'_>, reply: &mut Reply<'_>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            reply.extend_from_slice(call.payload());
+            Ok(())
+        }
+    };
+    (builder.start(&SoftNic::new(), service).unwrap(), executed)
+}
+
+fn connect(server: &Server, options: ClientOptions) -> Client {
+    Client::connect(&SoftNic::new(), server.address().to_string(), options).unwrap()
+}
+
+fn call(client: &mut Client, payload: &[u8]) -> Result<Vec<u8>, CallError> {
+    let mut reply = Vec::new();
+    client.call(1, payload, &mut reply).map(|()| reply)
+}
+
+#[test]
+fn sleepers_wake_each_other() {
+    for preset in ["rf-rpc", "server-reply"] {
+        for server_waits in [Waiting::Event, Waiting::Adaptive { max_poll_wc: 1, max_retry: 5 }] {
+            for client_waits in [Waiting::Event, Waiting::Adaptive { max_poll_wc: 1, max_retry: 16 }] {
+                let (server, executed) = echo_server(Server::builder().waiting(server_waits));
+                let mut client =
+                    connect(&server, ClientOptions::preset(preset).unwrap().wait_by(client_waits));
+                for i in 0..200u32 {
+                    assert_eq!(call(&mut client, &i.to_le_bytes()).unwrap(), i.to_le_bytes());
+                }
+                assert_eq!(executed.load(Ordering::Relaxed), 200);
+            }
+        }
+    }
+}
+
+#[test]
+fn clients_of_many_threads_reach_the_thread_they_ask_for() {
+    let service = |thread: u16| {
+        move |_: &Call<'_>, reply: &mut Reply<'_>| {
+            reply.extend_from_slice(&thread.to_le_bytes());
+            Ok(())
+        }
+    };
+    let server = Server::builder().threads(3).start(&SoftNic::new(), service).unwrap();
+    for thread in [0u16, 2, 1] {
+        let mut client = connect(&server, ClientOptions::default().thread(thread));
+        assert_eq!(client.server_threads(), 3);
+        assert_eq!(call(&mut client, b"").unwrap(), thread.to_le_bytes());
+    }
+    let refused =
+        Client::connect(&SoftNic::new(), server.address().to_string(), ClientOptions::default().thread(9));
+    assert!(matches!(refused.err(), Some(ConnectError::Handshake(_))));
+}
+
+#[test]
+fn a_drained_server_ends_and_its_clients_learn_why() {
+    let (server, executed) = echo_server(Server::builder());
+    let address = server.address();
+    let mut options = ClientOptions::default();
+    options.reconnect = false;
+    let mut client = connect(&server, options);
+    assert_eq!(call(&mut client, b"before").unwrap(), b"before");
+    server.drain();
+    server.join();
+    // Longer than the pause after which a client looks whether its server is still there.
+    std::thread::sleep(Duration::from_millis(20));
+    let error = call(&mut client, b"after").unwrap_err();
+    assert_eq!(error.executed(), Executed::No, "{error}");
+    assert_eq!(executed.load(Ordering::Relaxed), 1);
+    drop(client);
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn a_client_finds_a_restarted_server_by_itself() {
+    let (server, _) = echo_server(Server::builder());
+    let address = server.address().to_string();
+    let mut client = connect(&server, ClientOptions::default().call_timeout(Duration::from_secs(20)));
+    assert_eq!(call(&mut client, b"one").unwrap(), b"one");
+    let incarnation = client.server_incarnation();
+    drop(server);
+    let (_server, executed) = echo_server(Server::builder().address(address));
+    // The call after the restart may have been sent into the void; then its outcome is unknown, and said so.
+    let outcomes: Vec<_> = (0..3).map(|_| call(&mut client, b"two")).collect();
+    assert!(outcomes[1..].iter().all(|outcome| outcome.as_deref() == Ok(b"two")), "{outcomes:?}");
+    if let Err(error) = &outcomes[0] {
+        assert_eq!(error.executed(), Executed::Unknown);
+    }
+    assert_ne!(client.server_incarnation(), incarnation);
+    assert!(executed.load(Ordering::Relaxed) >= 2);
+}

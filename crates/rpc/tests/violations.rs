@@ -1,0 +1,171 @@
+//! A client that breaks the protocol: one clear error, its connection closed, nothing else changed.
+
+mod support;
+
+use std::sync::Arc;
+
+use farcall_link::bootstrap::{Features, Grants, Hello, RefusalKind, Welcome};
+use farcall_link::{Peer, PeerConfig, Piece, Plan, Region, RegionId, Remote};
+use farcall_rpc::wire::*;
+use farcall_rpc::*;
+use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq};
+use support::*;
+
+/// Where the slot of the first message, number 1, begins.
+const SLOT: usize = 4_224;
+
+/// A client that writes whatever it is told into its mailbox.
+struct Rogue {
+    peer: Peer,
+    _cq: Box<dyn RawCq>,
+    memory: Arc<Region>,
+    replies: Arc<Region>,
+    memory_id: RegionId,
+    welcome: Welcome,
+}
+
+impl Rogue {
+    fn connect(world: &mut World) -> Self {
+        let nic = world.nic.clone();
+        let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let config =
+            PeerConfig { send_depth: 64, recv_depth: 16, signal_every: 4, inline_max_bytes: 0, access };
+        let mut peer = Peer::new(&nic, &*cq, config).unwrap();
+        let plan = Plan::named("server-reply").unwrap();
+        let memory = Arc::new(Region::alloc(&*nic.pd, 65_536, Access::LOCAL_WRITE).unwrap());
+        let replies = Arc::new(Region::alloc(&*nic.pd, plan.geometry.responses_bytes(), access).unwrap());
+        let memory_id = peer.attach(Arc::clone(&memory));
+        let hello = Hello {
+            provider: nic.provider.into(),
+            qp: peer.info(&nic),
+            grants: Grants { inbox: replies.remote(), ..Grants::default() },
+            plan,
+            features: Features::KICK,
+            thread: 0,
+            resume: None,
+        };
+        let now = world.now();
+        let (_, welcome) = world.server.accept(&hello, now).unwrap();
+        peer.connect(&nic, &welcome.qp).unwrap();
+        Self { peer, _cq: cq, memory, replies, memory_id, welcome }
+    }
+
+    fn header(&self) -> RequestHeader {
+        RequestHeader {
+            seq: Seq::FIRST,
+            flags: Mode::Reply.flags(),
+            method: ECHO,
+            session: self.welcome.session.tag(),
+            incarnation: self.welcome.incarnation as u32,
+            ..RequestHeader::default()
+        }
+    }
+
+    /// Writes header words and, where the length claims it, a tail.
+    fn send(&mut self, words: [u64; 6], tail: bool) {
+        for (i, word) in words.into_iter().enumerate() {
+            self.memory.store_relaxed(8 * i, word);
+        }
+        let len = FirstWord::decode(words[0]).map_or(0, |first| first.len_bytes) as usize;
+        let slots = Slots::new(16, 4_224, REQUEST_HEADER_BYTES);
+        if tail && len <= slots.capacity() {
+            let key = TailKey(self.welcome.tail_key);
+            self.memory.store_relaxed(slots.tail_at(len), key.tail(Seq::FIRST));
+        }
+        let piece = Piece { region: self.memory_id, offset: 0, len_bytes: 4_224 };
+        self.peer.write(piece, Remote { grant: &self.welcome.grants.inbox, offset: SLOT }).unwrap();
+    }
+
+    fn answer(&self) -> (Status, String) {
+        let words = [0, 8, 16].map(|at| self.replies.load_acquire(SLOT + at));
+        let header = ResponseHeader::decode(&words).unwrap();
+        let mut text = Vec::new();
+        self.replies.append_to(SLOT + RESPONSE_HEADER_BYTES, header.len_bytes as usize, &mut text);
+        (header.status, String::from_utf8(text).unwrap())
+    }
+}
+
+/// Sends one message; returns what the server says to the client and to its owner.
+fn violate(words: impl FnOnce(&Rogue) -> [u64; 6]) -> (Status, String) {
+    let mut world = World::new();
+    let mut honest = world.client::<FetchThenReply>();
+    let mut rogue = Rogue::connect(&mut world);
+    let words = words(&rogue);
+    rogue.send(words, true);
+    let now = world.now();
+    world.server.progress(now);
+    let Some(ResponderEvent::Closed { why: Broken::Protocol(why), tell: Some(tell), .. }) =
+        world.server.poll_event()
+    else {
+        panic!("the connection stays open");
+    };
+    assert_eq!((tell.kind, world.server.counters().violations.get()), (RefusalKind::Malformed, 1));
+    assert_eq!(world.server.handler().executed, 0);
+    let (status, text) = rogue.answer();
+    assert_eq!(text, why);
+    assert_eq!(world.call(&mut honest, ECHO, b"honest").unwrap(), b"honest");
+    assert_eq!(world.server.sessions_parked(), 0, "nothing of it is kept");
+    (status, text)
+}
+
+#[test]
+fn impossible_messages_get_one_clear_error_and_close_only_their_connection() {
+    let (status, text) = violate(|r| RequestHeader { len_bytes: 1 << 30, ..r.header() }.encode());
+    assert!(status == Status::BAD_REQUEST && text.contains("1073741824 bytes"), "{text}");
+    let (status, text) = violate(|r| {
+        let mut words = r.header().encode();
+        words[1] |= 0x80 << 24;
+        words
+    });
+    assert!(status == Status::BAD_REQUEST && text.contains("unknown bits"), "{text}");
+    let (status, text) = violate(|r| {
+        let mut words = r.header().encode();
+        words[1] ^= 0x7 << 16;
+        words
+    });
+    assert!(status == Status::BAD_REQUEST && text.contains("version"), "{text}");
+    let (status, text) = violate(|r| RequestHeader { session: 1, ..r.header() }.encode());
+    assert!(status == Status::WRONG_SESSION && text.contains("session"), "{text}");
+    let (status, _) = violate(|r| RequestHeader { incarnation: 77, ..r.header() }.encode());
+    assert_eq!(status, Status::WRONG_SESSION);
+    let part = |r: &Rogue| RequestHeader { flags: Mode::Reply.flags() | RequestFlags::PART, ..r.header() };
+    let (_, text) = violate(|r| part(r).encode());
+    assert!(text.contains("without its numbers"), "{text}");
+    let (_, text) = violate(|r| RequestHeader { len_bytes: 8, ..part(r) }.encode());
+    assert!(text.contains("does not follow"), "{text}");
+}
+
+#[test]
+fn a_message_without_its_tail_is_not_a_message() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world);
+    let words = rogue.header().encode();
+    rogue.send(words, false);
+    let now = world.now();
+    for _ in 0..10 {
+        world.server.progress(now);
+    }
+    assert_eq!((world.server.handler().executed, world.server.connections()), (0, 1));
+    rogue.send(words, true);
+    world.server.progress(now);
+    assert_eq!((rogue.answer().0, world.server.handler().executed), (Status::OK, 1));
+}
+
+#[test]
+fn wrong_wake_ups_are_harmless() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world);
+    for imm in [0, u32::MAX, Imm::Push { oldest_low: 7_777, count: 4_095 }.encode()] {
+        rogue.peer.kick(&rogue.welcome.grants.inbox, imm).unwrap();
+    }
+    let now = world.now();
+    for _ in 0..20 {
+        world.server.progress(now);
+    }
+    assert_eq!((world.server.counters().kicks.get(), world.server.connections()), (3, 1));
+    let words = rogue.header().encode();
+    rogue.send(words, true);
+    world.server.progress(now);
+    assert_eq!(rogue.answer().0, Status::OK);
+}
