@@ -36,7 +36,7 @@ fn script(line: &mut Line, nth: u64, signal: i32) {
     end.rtr(to.qpn);
     end.rts();
     for i in 0..3 {
-        end.recv(i, &[end.sge((8 + i as usize) * SLOT, SLOT)]);
+        end.recv(i, &[end.sge((20 + i as usize) * SLOT, SLOT)]);
     }
     end.put(0, &bytes(1 << 16, 7));
     let (small, large, back) = ([end.sge(0, 8)], [end.sge(0, 1 << 16)], [end.sge(1 << 19, 64)]);
@@ -62,7 +62,7 @@ fn script(line: &mut Line, nth: u64, signal: i32) {
         assert_eq!(wc.status, WcStatus::SUCCESS);
         if wc.opcode == WcOpcode::RECV {
             if taken < 3 {
-                end.recv(taken, &[end.sge((8 + taken as usize) * SLOT, SLOT)]);
+                end.recv(taken, &[end.sge((20 + taken as usize) * SLOT, SLOT)]);
             }
             taken += 1;
         } else {
@@ -148,7 +148,7 @@ impl Survivor {
         if wc.opcode == WcOpcode::RECV {
             assert_eq!(wc.byte_len as usize, len_of(seq), "message {seq}");
             let got = self.end.get((seq % 8) as usize * SLOT, len_of(seq));
-            assert_eq!(got, bytes(len_of(seq), seq), "message {seq} is corrupt");
+            assert!(got == bytes(len_of(seq), seq), "message {seq} is corrupt");
         } else {
             assert_eq!((seq, wc.imm()), (FROM_SCRIPT, Some(9)));
         }
@@ -243,7 +243,10 @@ fn run(nth: u64, signal: i32) -> (bool, Duration) {
         if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0) && other.fate() == Fate::Runs {
             finished = other.line.hear() == Some([0xD0_0E, 0, 0, 0]);
             if finished {
-                assert_eq!(survivor.received, FROM_SCRIPT + 1, "a finished script has sent everything");
+                while survivor.received < FROM_SCRIPT + 1 {
+                    assert!(start.elapsed() < LOST, "a finished script has sent everything");
+                    survivor.turn();
+                }
                 other.kill();
                 break;
             }
@@ -260,12 +263,13 @@ fn sweep(signal: i32, name: &str) {
         run(nth, signal);
     }
     let before = holdings();
-    let (mut nth, mut worst, mut finished) = (0, Duration::ZERO, false);
-    while !finished {
+    // How often the script stores depends a little on how often it sleeps: it has ended when it ends every time.
+    let (mut nth, mut worst, mut ends) = (0, Duration::ZERO, 0);
+    while ends < 10 {
         nth += 1;
-        let after;
-        (finished, after) = run(nth, signal);
+        let (finished, after) = run(nth, signal);
         worst = worst.max(after);
+        ends = if finished { ends + 1 } else { 0 };
     }
     println!("{name}: {nth} stores; the survivor was done at most {worst:?} after a death");
     assert!(nth > 50, "the script stores more often than that");

@@ -1,0 +1,168 @@
+//! Completion channels: who is woken when, and that nobody sleeps through.
+//!
+//! The sleep/wake rounds are 20 000 in a debug build and a million in release (half a minute); CI runs
+//! `cargo test --release -p farcall-softnic --test events`. `FARCALL_TEST_ROUNDS` sets another number.
+
+mod support;
+
+use std::os::fd::AsRawFd;
+
+use farcall_verbs::{
+    CqInitAttr, Notify, QpAttr, QpInitAttr, QpState, QpType, SendFlags, SendWr, Wc, WcOpcode, WcStatus,
+};
+use rustix::event::epoll;
+use support::*;
+
+fn send_one(a: &mut End, flags: SendFlags) {
+    let sges = [a.sge(0, 8)];
+    a.send(&[SendWr::send(1, &sges).with_flags(flags)]);
+}
+
+fn pair_with_receives(n: u64) -> (End, End) {
+    let (a, mut b) = pair();
+    for i in 0..n {
+        b.recv(i, &[b.sge(0, 8)]);
+    }
+    (a, b)
+}
+
+#[test]
+fn armed_then_completed_is_one_event() {
+    let (mut a, mut b) = pair_with_receives(3);
+    b.cq.req_notify(Notify::Any).unwrap();
+    assert_eq!(b.event(), None);
+    (0..3).for_each(|_| send_one(&mut a, SendFlags::empty()));
+    assert!(readable(b.channel.fd(), 0));
+    assert_eq!((b.event(), b.event()), (Some(b.cq.id()), None), "one event for one arming");
+    assert!(!readable(b.channel.fd(), 0));
+    assert_eq!(b.wait_n(3).len(), 3);
+}
+
+#[test]
+fn completed_then_armed_is_no_event_but_a_poll_finds_it() {
+    let (mut a, mut b) = pair_with_receives(2);
+    send_one(&mut a, SendFlags::SOLICITED);
+    b.cq.req_notify(Notify::Any).unwrap();
+    assert!(!readable(b.channel.fd(), 10));
+    assert!(b.poll().is_some());
+    // It is still armed.
+    send_one(&mut a, SendFlags::empty());
+    assert_eq!(b.event(), Some(b.cq.id()));
+}
+
+#[test]
+fn a_solicited_sleeper_wakes_for_solicited_and_failed_only() {
+    let (mut a, mut b) = pair_with_receives(4);
+    b.cq.req_notify(Notify::Solicited).unwrap();
+    send_one(&mut a, SendFlags::empty());
+    assert!(!readable(b.channel.fd(), 10));
+    send_one(&mut a, SendFlags::SOLICITED);
+    assert_eq!(b.event(), Some(b.cq.id()));
+    assert_eq!(b.wait_n(2).len(), 2);
+    b.cq.req_notify(Notify::Solicited).unwrap();
+    b.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+    assert_eq!(b.event(), Some(b.cq.id()));
+    assert_eq!(b.wait().status, WcStatus::WR_FLUSH_ERR);
+}
+
+#[test]
+fn send_completions_wake_their_owner() {
+    let (mut a, b) = pair();
+    a.cq.req_notify(Notify::Any).unwrap();
+    let sges = [a.sge(0, 8)];
+    a.send(&[SendWr::write(1, &sges, b.mr.addr() as u64, b.mr.rkey())]);
+    assert_eq!(a.event(), None, "an unsignalled success is no completion");
+    a.send(&[SendWr::write(2, &sges, b.mr.addr() as u64, b.mr.rkey()).with_flags(SIGNALED)]);
+    assert_eq!(a.event(), Some(a.cq.id()));
+    assert_eq!(a.wait().wr_id, 2);
+    // A send that waits for a receive completes when the target gives one, and wakes.
+    send_one(&mut a, SIGNALED);
+    a.cq.req_notify(Notify::Any).unwrap();
+    assert_eq!(a.poll(), None);
+    let mut b = b;
+    b.recv(1, &[b.sge(0, 8)]);
+    assert_eq!(a.sleep(Notify::Any).opcode, WcOpcode::SEND);
+}
+
+#[test]
+fn two_queues_on_one_channel_are_told_apart() {
+    let (mut a, mut b) = (End::default(), End::default());
+    let recv_cq = b.context.create_cq(&CqInitAttr { cqe: 16, channel: Some(&*b.channel) }).unwrap();
+    let attr = QpInitAttr {
+        send_cq: &*b.cq,
+        recv_cq: &*recv_cq,
+        srq: None,
+        cap: farcall_verbs::QpCap::default(),
+        qp_type: QpType::Rc,
+        sq_sig_all: true,
+    };
+    b.qp = b.pd.create_qp(&attr).unwrap();
+    let mut recv_cq = recv_cq;
+    join(&mut a, &mut b, End::rts);
+    b.recv(1, &[b.sge(0, 8)]);
+    recv_cq.req_notify(Notify::Any).unwrap();
+    b.cq.req_notify(Notify::Any).unwrap();
+    send_one(&mut a, SendFlags::empty());
+    assert_eq!((b.event(), b.event()), (Some(recv_cq.id()), None));
+    assert_eq!(b.poll(), None, "a receive does not come to the queue of sends");
+    let sges = [b.sge(64, 8)];
+    b.send(&[SendWr::write(2, &sges, a.mr.addr() as u64, a.mr.rkey())]);
+    assert_eq!((b.event(), b.event()), (Some(b.cq.id()), None));
+    let mut wc = [Wc::default(); 4];
+    assert_eq!((recv_cq.poll(&mut wc).unwrap(), wc[0].opcode, b.wait().wr_id), (1, WcOpcode::RECV, 2));
+    // Both at once: two events, whichever comes first.
+    b.recv(2, &[b.sge(0, 8)]);
+    recv_cq.req_notify(Notify::Any).unwrap();
+    b.cq.req_notify(Notify::Any).unwrap();
+    send_one(&mut a, SendFlags::empty());
+    b.send(&[SendWr::write(3, &sges, a.mr.addr() as u64, a.mr.rkey())]);
+    let mut fired = [b.event(), b.event()];
+    fired.sort();
+    let mut expected = [Some(b.cq.id()), Some(recv_cq.id())];
+    expected.sort();
+    assert_eq!((fired, b.event()), (expected, None));
+}
+
+#[test]
+fn edge_triggered_epoll_tells_of_every_arming() {
+    let (mut a, mut b) = pair_with_receives(100);
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    // SAFETY: the channel's descriptor lives as long as `b`.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(b.channel.fd()) };
+    epoll::add(&set, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN | epoll::EventFlags::ET)
+        .unwrap();
+    for i in 0..100 {
+        b.cq.req_notify(Notify::Any).unwrap();
+        assert_eq!(b.poll(), None);
+        send_one(&mut a, SendFlags::empty());
+        assert!(readable(set.as_raw_fd(), 5000), "no edge in round {i}");
+        let mut events = Vec::with_capacity(4);
+        epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+        assert_eq!((events.len(), b.event()), (1, Some(b.cq.id())));
+        assert!(b.poll().is_some());
+    }
+}
+
+#[test]
+fn nobody_sleeps_through_a_million_rounds() {
+    let default = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
+    let rounds = std::env::var("FARCALL_TEST_ROUNDS").ok().and_then(|r| r.parse().ok()).unwrap_or(default);
+    let (mut a, mut b) = pair();
+    (0..64).for_each(|i| (a.recv(i, &[a.sge(0, 8)]), b.recv(i, &[b.sge(0, 8)])).0);
+    let echo = std::thread::spawn(move || {
+        for round in 0..rounds {
+            let wc = b.sleep(if round % 2 == 0 { Notify::Any } else { Notify::Solicited });
+            assert_eq!(wc.imm(), Some(round));
+            b.recv(wc.wr_id, &[b.sge(0, 8)]);
+            b.send(&[SendWr::send(0, &[]).with_imm(round).with_flags(SendFlags::SOLICITED)]);
+        }
+        b
+    });
+    for round in 0..rounds {
+        a.send(&[SendWr::send(0, &[]).with_imm(round).with_flags(SendFlags::SOLICITED)]);
+        let wc = a.sleep(Notify::Any);
+        assert_eq!((wc.status, wc.imm()), (WcStatus::SUCCESS, Some(round)));
+        a.recv(wc.wr_id, &[a.sge(0, 8)]);
+    }
+    drop(echo.join().unwrap());
+}

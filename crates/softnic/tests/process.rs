@@ -1,0 +1,258 @@
+//! Real processes: every operation between two of them, ends, deaths, stops, garbage, and other users.
+
+mod support;
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use farcall_verbs::{Error, Mtu, Notify, QpAttr, QpCap, QpState, Revoked, SendWr, WcOpcode, WcStatus};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use support::process::*;
+use support::*;
+
+#[test]
+fn child_entry() {
+    let Some((role, _, mut line)) = role() else { return };
+    match role.as_str() {
+        "echo" => echo(&mut line),
+        "holder" => holder(&mut line),
+        "stranger" => stranger(&mut line),
+        other => panic!("unknown role {other}"),
+    }
+    std::process::exit(0);
+}
+
+/// Sends every message back until its peer says goodbye with an immediate of 0.
+fn echo(line: &mut Line) {
+    let (mut end, _) = connect(line, QpCap::default()).unwrap();
+    for i in 0..16 {
+        end.recv(i, &[end.sge(i as usize * 32_768, 32_768)]);
+    }
+    line.say([1, 0, 0, 0]);
+    loop {
+        let wc = end.sleep(Notify::Any);
+        if wc.opcode == WcOpcode::SEND {
+            continue;
+        }
+        if wc.imm() == Some(0) {
+            return;
+        }
+        let sges = [end.sge(wc.wr_id as usize * 32_768, wc.byte_len as usize)];
+        end.send(&[SendWr::send(wc.wr_id, &sges).with_imm(wc.imm().unwrap()).with_flags(SIGNALED)]);
+        while end.wait().opcode != WcOpcode::SEND {}
+        end.recv(wc.wr_id, &[end.sge(wc.wr_id as usize * 32_768, 32_768)]);
+    }
+}
+
+/// Connects, posts as many receives as it is told, and then only holds on.
+fn holder(line: &mut Line) {
+    let receives = line.hear().unwrap()[0];
+    let (mut end, _) = connect(line, QpCap::default()).unwrap();
+    for i in 0..receives {
+        end.recv(i, &[end.sge(0, 64 << 10)]);
+    }
+    line.say([1, 0, 0, 0]);
+    line.hear();
+    // It was let go: everything that was sent to it is here.
+    for i in 0..receives {
+        assert_eq!(end.wait().wr_id, i);
+    }
+    line.say([2, 0, 0, 0]);
+    line.hear();
+}
+
+/// As another user: must not be able to connect.
+fn stranger(line: &mut Line) {
+    let to = learn(line).unwrap();
+    // SAFETY: plain system calls; this process has one thread that matters and ends soon.
+    let dropped = unsafe { libc::setgid(65534) == 0 && libc::setuid(65534) == 0 };
+    assert!(dropped);
+    let mut end = End::default();
+    end.init();
+    let error = end.qp.modify(&QpAttr::rtr(to.qpn, 0, end.path(), Mtu::Mtu4096)).unwrap_err();
+    line.say([u64::from(matches!(error, Error::Peer { .. }) && error.to_string().contains("user")), 0, 0, 0]);
+}
+
+fn started(role: &str, receives: Option<u64>) -> (Other, End, Address) {
+    let mut other = start(role, &[]);
+    if let Some(receives) = receives {
+        other.line.say([receives, 0, 0, 0]);
+    }
+    let (end, to) = connect(&mut other.line, QpCap::default()).unwrap();
+    assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+    (other, end, to)
+}
+
+#[test]
+fn every_operation_between_two_processes_and_a_clean_end() {
+    let (other, mut end, to) = started("echo", None);
+    for (i, len) in [0, 8, 1000, 1025, 32_768].into_iter().enumerate() {
+        let data = bytes(len, i as u64);
+        end.put(0, &data);
+        let (from, back) = ([end.sge(0, len)], [end.sge(1 << 19, len)]);
+        end.send(&[
+            SendWr::write(1, &from, to.addr + (1 << 19), to.rkey),
+            SendWr::read(2, &back, to.addr + (1 << 19), to.rkey).with_flags(SIGNALED),
+        ]);
+        assert_eq!(end.wait().status, WcStatus::SUCCESS);
+        assert!(end.get(1 << 19, len) == data);
+        end.put(1 << 19, &vec![0; len]);
+        end.recv(7, &[end.sge(1 << 19, len)]);
+        end.send(&[SendWr::send(3, &from).with_imm(5)]);
+        let wc = end.sleep(Notify::Any);
+        assert_eq!((wc.wr_id, wc.imm(), wc.byte_len as usize), (7, Some(5), len));
+        assert!(end.get(1 << 19, len) == data);
+        end.recv(8, &[end.sge(1 << 19, len)]);
+        end.send(&[SendWr::write(4, &from, to.addr + (1 << 18), to.rkey).with_imm(6)]);
+        let wc = end.wait();
+        assert_eq!((wc.status, wc.wr_id, wc.imm()), (WcStatus::SUCCESS, 8, Some(6)), "{len} bytes");
+    }
+    drop((end, other));
+
+    let (other, mut end, _) = started("echo", None);
+    end.send(&[SendWr::send(1, &[]).with_imm(0).with_flags(SIGNALED)]);
+    assert_eq!(end.wait().status, WcStatus::SUCCESS);
+    assert_eq!(other.wait(), Fate::Exited(0));
+    end.send(&[SendWr::send(2, &[])]);
+    assert_eq!((end.wait().status, end.qp.state()), (WcStatus::RETRY_EXC_ERR, QpState::Err));
+}
+
+#[test]
+fn a_killed_peer_ends_what_waits_for_it() {
+    for sleeps in [false, true] {
+        let (other, mut end, _) = started("holder", Some(2));
+        for i in 0..3 {
+            end.recv(100 + i, &[end.sge(0, 8)]);
+        }
+        let sges = [end.sge(0, 8)];
+        for i in 0..5 {
+            end.send(&[SendWr::send(i, &sges).with_flags(SIGNALED)]);
+        }
+        assert_eq!(end.wait_n(2).iter().filter(|wc| wc.status.is_success()).count(), 2);
+        assert_eq!(end.poll(), None, "no receive for the rest");
+        let killed = Instant::now();
+        other.kill();
+        let next = |end: &mut End| if sleeps { end.sleep(Notify::Any) } else { end.wait() };
+        let ends: Vec<_> = (0..6).map(|_| next(&mut end)).map(|wc| (wc.wr_id, wc.status)).collect();
+        let took = killed.elapsed();
+        println!(
+            "peer killed, owner {}: all ended after {took:?}",
+            if sleeps { "asleep" } else { "polling" }
+        );
+        let sends: Vec<_> = ends.iter().copied().filter(|(id, _)| *id < 100).collect();
+        let flushed = WcStatus::WR_FLUSH_ERR;
+        assert_eq!(sends, [(2, WcStatus::RETRY_EXC_ERR), (3, flushed), (4, flushed)]);
+        assert!(ends.iter().filter(|(id, _)| *id >= 100).all(|(_, status)| *status == flushed));
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert_eq!(end.mr.dereg(), Revoked::Now);
+    }
+}
+
+#[test]
+fn a_stopped_peer_is_still_a_target() {
+    let (mut other, mut end, to) = started("holder", Some(8));
+    let sges = [end.sge(0, 4096)];
+    // The region is granted while the peer runs.
+    end.send(&[SendWr::write(1, &sges, to.addr + (1 << 19), to.rkey).with_flags(SIGNALED)]);
+    assert_eq!(end.wait().status, WcStatus::SUCCESS);
+    end.send(&[SendWr::send(2, &sges).with_flags(SIGNALED)]);
+    assert_eq!(end.wait().status, WcStatus::SUCCESS);
+    other.signal(libc::SIGSTOP);
+    assert_eq!(other.wait(), Fate::Stopped);
+    end.send(&[
+        SendWr::write(3, &sges, to.addr + (1 << 19), to.rkey).with_flags(SIGNALED),
+        SendWr::read(4, &sges, to.addr + (1 << 19), to.rkey).with_flags(SIGNALED),
+    ]);
+    (5..12).for_each(|i| end.send(&[SendWr::send(i, &sges).with_flags(SIGNALED)]));
+    assert!(end.wait_n(9).iter().all(|wc| wc.status.is_success()), "posted receives are enough");
+    let start = Instant::now();
+    let revoked = end.pd.alloc_mr(4096, ALL).unwrap().dereg();
+    println!("dereg with a stopped peer: {revoked:?} after {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(5));
+    // No receive is left: this one waits, and must not fail while the peer lives.
+    end.send(&[SendWr::send(20, &sges).with_flags(SIGNALED)]);
+    assert_eq!(end.poll(), None);
+    other.signal(libc::SIGCONT);
+    other.line.say([0; 4]);
+    assert_eq!(other.line.hear(), Some([2, 0, 0, 0]), "it found everything that came while it was stopped");
+    assert_eq!((end.poll(), end.qp.state()), (None, QpState::Rts));
+}
+
+fn rendezvous(qpn: u32) -> OwnedFd {
+    let socket =
+        net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let name = format!("farcall/softnic/v1/{}", qpn >> 12);
+    net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+    socket
+}
+
+#[test]
+fn the_service_survives_garbage_and_answers_others() {
+    let end = End::default();
+    let mut hello = [0_u8; 80];
+    hello[..4].copy_from_slice(b"fcrv");
+    hello[4] = 1;
+    hello[6] = 1;
+    let with = |at: usize, value: u8| {
+        let mut frame = hello;
+        frame[at] = value;
+        frame.to_vec()
+    };
+    let frames: Vec<Vec<u8>> = vec![
+        vec![0xFF; 80],
+        vec![0],
+        vec![0x5A; 60_000],
+        hello[..13].to_vec(),
+        with(0, b'X'),
+        with(4, 2),
+        with(5, 0xFF),
+        with(6, 9),
+        with(7, 0x80),
+        with(12, 7),
+    ];
+    for frame in &frames {
+        let socket = rendezvous(end.qp.qp_num());
+        let _ = net::send(&socket, frame, net::SendFlags::NOSIGNAL);
+        assert!(
+            readable(std::os::fd::AsRawFd::as_raw_fd(&socket), 5000),
+            "no answer to {:02x?}",
+            &frame[..1]
+        );
+        // A refusal or a closed socket, nothing else.
+        let mut answer = [MaybeUninit::uninit(); 128];
+        if let Ok(((answer, _), _)) = net::recv(&socket, &mut answer[..], net::RecvFlags::empty()) {
+            assert!(answer.is_empty() || (answer[..4] == *b"fcrv" && answer[6..8] == [0x00, 0x80]));
+        }
+    }
+    // Many that connect and say nothing, and one that floods, hold nobody up.
+    let idle: Vec<_> = (0..100).map(|_| rendezvous(end.qp.qp_num())).collect();
+    let (mut a, mut b) = pair();
+    b.recv(1, &[b.sge(0, 8)]);
+    let sges = [a.sge(0, 8)];
+    a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
+    assert_eq!((a.wait().status, b.wait().status), (WcStatus::SUCCESS, WcStatus::SUCCESS));
+    let (other, mut end, _) = started("echo", None);
+    end.send(&[SendWr::send(1, &[]).with_imm(0)]);
+    assert_eq!(other.wait(), Fate::Exited(0));
+    drop(idle);
+}
+
+#[test]
+fn another_user_is_refused() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("needs root to become another user: nothing checked");
+        return;
+    }
+    let mut end = End::default();
+    end.init();
+    let mut other = start("stranger", &[]);
+    tell(&mut other.line, &end);
+    assert_eq!(
+        other.line.hear().map(|words| words[0]),
+        Some(1),
+        "another user got in, or got no clear error"
+    );
+    assert_eq!(end.qp.state(), QpState::Init);
+}
