@@ -34,3 +34,8 @@ pub use farcall_rpc as rpc;
 pub use farcall_softnic as softnic;
 pub use farcall_stats as stats;
 pub use farcall_verbs as verbs;
+
+/// The examples of README.md, kept working.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
