@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 /// Turns between two looks at the clock: deadlines and wake-ups need no finer time.
 const TURNS_PER_CLOCK: u32 = 16;
-/// How long the one-time probe of READ times may take.
-const PROBE_PATIENCE: Duration = Duration::from_millis(50);
 
 /// There is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +76,8 @@ impl<P: Path> RpcConnection<P> {
         let unreachable = |source| RpcConnectError::Unreachable { address, source };
         let clock = MonotonicClock::new();
         let plan = Plan { response: P::AXIS, geometry: geometry(window), ..Plan::default() };
-        let config = CallerConfig { plan, ..CallerConfig::default() };
+        // R and F stay as they are: experiments compare runs, and a choice in the middle of one would not be alike in all.
+        let config = CallerConfig { plan, tune_while_running: false, ..CallerConfig::default() };
         let mut caller = Caller::<P>::new(Nic::open(provider)?, config)?;
         let hello = caller.hello()?;
         let mut bootstrap = TcpStream::connect_timeout(&address, patience).map_err(unreachable)?;
@@ -96,7 +95,6 @@ impl<P: Path> RpcConnection<P> {
             }
         };
         caller.welcome(welcome, clock.now())?;
-        caller.probe(&clock, PROBE_PATIENCE);
         Ok(Self { caller, bootstrap, initiator, clock, now: clock.now(), turns: 0 })
     }
 
