@@ -78,11 +78,14 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 11] = [
+    let commands: [&[&str]; 14] = [
         &["devices"],
         &["doctor"],
         &["perf"],
         &["stats"],
+        &["rpc", "serve"],
+        &["rpc", "call"],
+        &["rpc", "bench"],
         &["kv", "serve"],
         &["kv", "load"],
         &["kv", "get"],
@@ -134,6 +137,31 @@ fn files_are_loaded_and_bad_lines_are_named() {
     assert_eq!(code(&loaded), 1);
     assert!(text(&loaded.stderr).contains("line 2"), "{loaded:?}");
     assert_eq!(text(&farcall(&["kv", "get", "c", "--server", &unix]).stdout), "[1]\n");
+}
+
+#[test]
+fn calls_are_made_under_both_presets_and_refused_ones_are_explained() {
+    let mut server = Command::new(env!("CARGO_BIN_EXE_farcall"))
+        .args(["--json", "rpc", "serve", "--listen", "127.0.0.1:0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    let address = ready["rpc"].as_str().unwrap();
+    for preset in ["rf-rpc", "server-reply"] {
+        let output = farcall(&["rpc", "call", "hello", "--server", address, "--preset", preset]);
+        assert_eq!((code(&output), text(&output.stdout).as_str()), (0, "hello\n"), "{preset}: {output:?}");
+    }
+    let refused = farcall(&["rpc", "call", "x", "--method", "77", "--server", address]);
+    assert_eq!(code(&refused), 1);
+    assert!(text(&refused.stderr).contains("77"), "{refused:?}");
+    let pid = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(server.wait().unwrap().success());
+    assert_eq!(code(&farcall(&["rpc", "call", "x", "--server", address])), 4);
 }
 
 #[test]
