@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_server_is_ready_when_it_says_so_and_ends_when_asked() {
-        let script = r#"echo '{"serving":"kv","pid":7,"tcp":["127.0.0.1:9"]}'; trap 'exit 0' TERM; while :; do sleep 0.01; done"#;
+        let script = r#"trap 'exit 0' TERM; echo '{"serving":"kv","pid":7,"tcp":["127.0.0.1:9"]}'; while :; do sleep 0.01; done"#;
         let server = ServerProcess::start(&shell(script)).unwrap();
         assert_eq!(server.ready().tcp, ["127.0.0.1:9"]);
         assert_eq!(server.allocations().allocations, 0);
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_failing_end_is_an_error() {
-        let script = r#"echo '{"serving":"kv","pid":7}'; trap 'exit 5' TERM; while :; do sleep 0.01; done"#;
+        let script = r#"trap 'exit 5' TERM; echo '{"serving":"kv","pid":7}'; while :; do sleep 0.01; done"#;
         let server = ServerProcess::start(&shell(script)).unwrap();
         assert!(matches!(server.stop(Duration::from_secs(10)), Err(ServerError::Failed(_))));
     }
