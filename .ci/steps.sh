@@ -42,6 +42,11 @@ step_test() {
     run cargo test --workspace
 }
 
+# What the default features leave out: the tokio adapters.
+step_features() {
+    run cargo test --package farcall-drive --package farcall-rpc --all-features
+}
+
 step_clippy() {
     run cargo clippy --workspace --all-targets --all-features -- -D warnings
 }
