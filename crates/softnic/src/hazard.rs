@@ -45,7 +45,7 @@ pub(crate) fn current(mem: &SharedMem) -> u64 {
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! That the model can fail was tried by hand: without the fence of `enter` or the `heavy` of the owner, it does.
+    //! That the models can fail was tried by hand: without the fence of `enter`, or with `leave` relaxed, they do.
 
     use super::*;
     use crate::ring::ACCEPT;

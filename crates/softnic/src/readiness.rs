@@ -125,8 +125,8 @@ impl Readiness {
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! That these models can fail was tried by hand: with `light` a relaxed compiler fence, with `fence::heavy` taken out
-    //! of `arm` or of `settle`, and with `fire` going to IDLE before it wakes, the model named for it fails.
+    //! That these models can fail was tried by hand: without the fence after the bit is set, without `fence::heavy` in
+    //! `arm` or in `settle`, and with `fire` going to IDLE before it wakes, the model for it fails.
 
     use super::*;
     use loom::sync::Arc;

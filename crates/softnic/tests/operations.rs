@@ -173,7 +173,7 @@ fn a_million_messages_wrap_the_ring_intact() {
         b.recv(i, &[b.sge(slot(i), 2048)]);
     }
     let total = if cfg!(debug_assertions) { 60_000 } else { 1_000_000 };
-    let len = |i: u64| (i * 37 % 300) as usize + if i % 61 == 0 { 1500 } else { 0 };
+    let len = |i: u64| (i * 37 % 300) as usize + if i.is_multiple_of(61) { 1500 } else { 0 };
     let (mut sent, mut got) = (0, 0);
     while got < total {
         while sent < total && sent < got + WINDOW {

@@ -1,7 +1,7 @@
 //! Models of the ring: what the consumer finds under every interleaving and every reordering that the orderings allow.
 //!
-//! That they can fail was tried by hand: with the tag stored relaxed, with the word ahead not cleared, and with the head
-//! stored relaxed, a model below fails.
+//! That they can fail was tried by hand: with the tag stored relaxed, and with the word ahead not cleared, a model fails.
+//! (A head stored relaxed is not caught: loom does not let a load see a store that comes after it in its own thread.)
 
 #![cfg(loom)]
 
@@ -23,22 +23,35 @@ fn memory() -> SharedMem {
     SharedMem::model(LAYOUT.ring_at() + 8 * SLOT_BYTES)
 }
 
-/// Puts message `n`, all of whose payload words look like the header of a later record in the same slots.
-fn produce(producer: &mut Producer, n: u32, len: usize) {
-    let at = producer.payload_at(len);
-    let looks_real = tag(8 + u64::from(n)) | u64::from(Kind::Send as u8) << TAG_BITS;
-    producer.memory().copy_in(at, &[looks_real.to_le_bytes(), looks_real.to_le_bytes()].concat()[..len]);
-    producer.publish(Kind::Send, 0, len as u32, n, len);
+/// Messages alternate between two slots and one, so that payload of one lap lies where the next has headers.
+const fn len_of(n: u32) -> usize {
+    if n.is_multiple_of(2) { 16 } else { 0 }
 }
 
-/// Takes what is there; checks order, length and payload.
-fn consume(consumer: &mut Consumer, next: &mut u32, len: usize) {
+/// What a payload word holds: the header that its slot would have as a record of the next lap.
+fn disguised(position: u64) -> u64 {
+    tag(position + 1 + LAYOUT.ring_slots) | u64::from(Kind::WriteImm as u8) << TAG_BITS
+}
+
+fn produce(producer: &mut Producer, n: u32, position: &mut u64) {
+    let len = len_of(n);
+    let to_end = LAYOUT.ring_slots - *position % LAYOUT.ring_slots;
+    *position += if to_end < slots_for(len) { to_end } else { 0 };
+    let at = producer.payload_at(len);
+    let word = disguised(*position).to_le_bytes();
+    producer.memory().copy_in(at, &[word, word].concat()[..len]);
+    producer.publish(Kind::Send, 0, len as u32, n, len);
+    *position += slots_for(len);
+}
+
+/// Takes what is there; checks order and length, and that the payload is of this record.
+fn consume(consumer: &mut Consumer, next: &mut u32) {
     while let Some(record) = consumer.peek().expect("the producer writes no garbage") {
-        assert_eq!((record.kind, record.imm, record.len_bytes as usize), (Kind::Send, *next, len));
-        for word in 0..len / 8 {
-            let got = consumer.memory().load(record.payload_at + word * 8, Relaxed);
-            let expected = tag(8 + u64::from(*next)) | u64::from(Kind::Send as u8) << TAG_BITS;
-            assert_eq!(got, expected, "payload of another time");
+        assert_eq!((record.kind, record.imm, record.len_bytes as usize), (Kind::Send, *next, len_of(*next)));
+        if record.len_bytes > 0 {
+            let got = consumer.memory().load(record.payload_at, Relaxed);
+            assert_eq!(got, consumer.memory().load(record.payload_at + 8, Relaxed), "half a payload");
+            assert_ne!(got, 0, "payload not there yet");
         }
         consumer.advance(&record);
         *next += 1;
@@ -46,46 +59,48 @@ fn consume(consumer: &mut Consumer, next: &mut u32, len: usize) {
     consumer.publish_head();
 }
 
-/// A stream of `total` messages of `len` bytes; the producer stops for ever after `stop_after` of them.
-fn stream(total: u32, stop_after: u32, len: usize) {
+/// The producer tries `total` times to send, beside a consumer; then it stops for ever. The first `before` messages have
+/// passed already, so that the laps meet.
+fn stream(before: u32, total: u32) {
     check(move || {
         let mem = memory();
-        let mut consumer = Consumer::new(mem.clone(), &LAYOUT);
+        let (mut consumer, mut producer) = (Consumer::new(mem.clone(), &LAYOUT), Producer::new(mem, &LAYOUT));
+        let (mut position, mut next) = (0, 0);
+        for n in 0..before {
+            assert!(producer.has_room(len_of(n), 0));
+            produce(&mut producer, n, &mut position);
+            consume(&mut consumer, &mut next);
+        }
         let producer = loom::thread::spawn(move || {
-            let mut producer = Producer::new(mem, &LAYOUT);
-            let mut sent = 0;
-            // A bounded number of attempts: a full ring is not waited for, the test drains it below.
+            let mut sent = before;
             for _ in 0..total {
-                if sent < stop_after && producer.has_room(len, 0) {
-                    produce(&mut producer, sent, len);
+                // A full ring is not waited for.
+                if producer.has_room(len_of(sent), 0) {
+                    produce(&mut producer, sent, &mut position);
                     sent += 1;
                 }
             }
             sent
         });
-        let mut next = 0;
-        consume(&mut consumer, &mut next, len);
-        consume(&mut consumer, &mut next, len);
+        consume(&mut consumer, &mut next);
+        consume(&mut consumer, &mut next);
         let sent = producer.join().unwrap();
-        consume(&mut consumer, &mut next, len);
+        consume(&mut consumer, &mut next);
         assert_eq!(next, sent, "published and not found, or found and not published");
     });
 }
 
 #[test]
 fn messages_come_whole_and_in_order_across_the_end() {
-    stream(6, 6, 16);
-}
-
-#[test]
-fn small_messages_fill_the_ring_to_the_last_slot() {
-    stream(9, 9, 0);
+    for before in 0..9 {
+        stream(before, 3);
+    }
 }
 
 #[test]
 fn a_producer_that_stops_leaves_nothing_half_done() {
-    for stop_after in 0..3 {
-        stream(3, stop_after, 16);
+    for total in 0..3 {
+        stream(5, total);
     }
 }
 
@@ -97,15 +112,15 @@ fn an_unpublished_payload_is_not_seen() {
         let mut consumer = Consumer::new(mem.clone(), &LAYOUT);
         let producer = loom::thread::spawn(move || {
             let mut producer = Producer::new(mem, &LAYOUT);
-            produce(&mut producer, 0, 16);
+            produce(&mut producer, 0, &mut 0);
             assert!(producer.has_room(16, 0));
             let at = producer.payload_at(16);
             producer.memory().copy_in(at, &[0xFF; 16]);
         });
         let mut next = 0;
-        consume(&mut consumer, &mut next, 16);
+        consume(&mut consumer, &mut next);
         producer.join().unwrap();
-        consume(&mut consumer, &mut next, 16);
+        consume(&mut consumer, &mut next);
         assert_eq!(next, 1);
     });
 }
@@ -114,25 +129,24 @@ fn an_unpublished_payload_is_not_seen() {
 fn a_lagging_head_only_means_less_room() {
     check(|| {
         let mem = memory();
-        let mut consumer = Consumer::new(mem.clone(), &LAYOUT);
-        let mut producer = Producer::new(mem, &LAYOUT);
-        let mut sent = 0;
-        while producer.has_room(0, 0) {
-            produce(&mut producer, sent, 0);
+        let (mut consumer, mut producer) = (Consumer::new(mem.clone(), &LAYOUT), Producer::new(mem, &LAYOUT));
+        let (mut sent, mut position) = (0, 0);
+        while producer.has_room(len_of(sent), 0) {
+            produce(&mut producer, sent, &mut position);
             sent += 1;
         }
-        assert_eq!(u64::from(sent), LAYOUT.ring_slots - 1, "one slot is kept for the word cleared ahead");
+        assert!(position < LAYOUT.ring_slots, "one slot is kept for the word cleared ahead");
         let drain = loom::thread::spawn(move || {
             let mut next = 0;
-            consume(&mut consumer, &mut next, 0);
+            consume(&mut consumer, &mut next);
             (consumer, next)
         });
-        if producer.has_room(0, 0) {
-            produce(&mut producer, sent, 0);
+        if producer.has_room(len_of(sent), 0) {
+            produce(&mut producer, sent, &mut position);
             sent += 1;
         }
         let (mut consumer, mut next) = drain.join().unwrap();
-        consume(&mut consumer, &mut next, 0);
+        consume(&mut consumer, &mut next);
         assert_eq!(next, sent);
     });
 }
