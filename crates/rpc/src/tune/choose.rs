@@ -27,33 +27,68 @@ const STEP_BYTES: u32 = 64;
 /// The R and F that maximise equation 2 over the samples: the sum of each result's rate, halved where F is shorter than
 /// the message. The rate I(R, F) of a result whose process time makes k fetches fail is that of k + 1 READs of F bytes if
 /// k ≤ R, else that of a reply. Among equals the smallest F (fewer bytes) and the largest R (no needless switch) win.
+///
+/// Only pairs that can win are tried: F matters only where it begins to hold some message or to cost more (a slower READ
+/// may fail once less), R only where a sample's k is passed.
 pub fn choose(profile: &LinkProfile, samples: &[Sample]) -> Choice {
     let mut best = Choice { retries_max: profile.retries_bound, fetch_bytes: profile.low_bytes };
     let mut best_rate = 0.0;
-    let mut fetch_bytes = profile.low_bytes;
-    while fetch_bytes <= profile.high_bytes {
-        for retries_max in (1..=profile.retries_bound).rev() {
-            let rate = samples.iter().map(|sample| rate(profile, sample, retries_max, fetch_bytes)).sum();
-            // A difference in the last digits is none.
-            if rate > best_rate * (1.0 + 1e-9) {
-                (best, best_rate) = (Choice { retries_max, fetch_bytes }, rate);
-            }
+    for fetch_bytes in fetch_candidates(profile, samples) {
+        let (retries_max, rate) = best_retries(profile, samples, fetch_bytes);
+        // A difference in the last digits is none.
+        if rate > best_rate * (1.0 + 1e-9) {
+            (best, best_rate) = (Choice { retries_max, fetch_bytes }, rate);
         }
-        fetch_bytes = fetch_bytes.next_multiple_of(STEP_BYTES) + STEP_BYTES;
     }
     best
 }
 
-/// T_i of equation 2, per nanosecond.
-fn rate(profile: &LinkProfile, sample: &Sample, retries_max: u32, fetch_bytes: u32) -> f64 {
+fn whole_message_bytes(sample: &Sample) -> u32 {
+    u32::try_from(message_bytes(RESPONSE_HEADER_BYTES, sample.result_bytes as usize)).unwrap_or(u32::MAX)
+}
+
+/// L, and between L and H every message's length and every size at which READs begin to cost more, ascending.
+fn fetch_candidates(profile: &LinkProfile, samples: &[Sample]) -> Vec<u32> {
+    let (low, high) = (profile.low_bytes, profile.high_bytes);
+    let lengths =
+        samples.iter().map(|sample| whole_message_bytes(sample).checked_next_multiple_of(STEP_BYTES));
+    let dearer = profile.read_ns_by_size.iter().map(|(size, _)| size.saturating_add(STEP_BYTES));
+    let mut candidates: Vec<u32> =
+        lengths.flatten().chain(dearer).filter(|bytes| (low..=high).contains(bytes)).collect();
+    candidates.push(low);
+    candidates.sort_unstable();
+    candidates.dedup();
+    candidates
+}
+
+/// The best R for an F, and equation 2's sum with it, per nanosecond.
+fn best_retries(profile: &LinkProfile, samples: &[Sample], fetch_bytes: u32) -> (u32, f64) {
+    let bound = u64::from(profile.retries_bound);
+    let reply = 1.0 / profile.reply_ns.max(1) as f64;
     let read_ns = profile.read_ns(fetch_bytes);
-    let failed = sample.time_ns / read_ns;
-    if failed > u64::from(retries_max) {
-        return 1.0 / profile.reply_ns.max(1) as f64;
+    // For each sample: the fetches that fail, and what fetching gains over a reply.
+    let mut gains: Vec<(u64, f64)> = samples
+        .iter()
+        .map(|sample| {
+            let failed = sample.time_ns / read_ns;
+            let rate = 1.0 / ((failed + 1) * read_ns) as f64;
+            let whole = whole_message_bytes(sample) <= fetch_bytes;
+            (failed, if whole { rate } else { rate / 2.0 } - reply)
+        })
+        .filter(|(failed, _)| *failed <= bound)
+        .collect();
+    gains.sort_unstable_by_key(|(failed, _)| *failed);
+    let mut rate = reply * samples.len() as f64 + gains.iter().map(|(_, gain)| gain).sum::<f64>();
+    let mut best = (profile.retries_bound, rate);
+    // From the largest R down: R just below a sample's k makes that sample a reply.
+    while let Some((failed, gain)) = gains.pop() {
+        rate -= gain;
+        let settled = gains.last().is_none_or(|(next, _)| *next < failed);
+        if settled && failed > 1 && rate > best.1 * (1.0 + 1e-9) {
+            best = (failed as u32 - 1, rate);
+        }
     }
-    let whole = message_bytes(RESPONSE_HEADER_BYTES, sample.result_bytes as usize) <= fetch_bytes as usize;
-    let rate = 1.0 / ((failed + 1) * read_ns) as f64;
-    if whole { rate } else { rate / 2.0 }
+    best
 }
 
 #[cfg(test)]
@@ -78,6 +113,41 @@ mod tests {
         assert!((432..=512).contains(&long.fetch_bytes), "{long:?}");
         let few = choose(&profile, &samples(&[32, 32, 32, 32, 32, 32, 32, 900], 200));
         assert_eq!(few.fetch_bytes, 256, "one long result in eight does not pay");
+    }
+
+    /// Equation 2 as it stands, over every pair.
+    fn enumerate_all(profile: &LinkProfile, samples: &[Sample]) -> f64 {
+        let rate = |sample: &Sample, retries_max: u32, fetch_bytes: u32| {
+            let read_ns = profile.read_ns(fetch_bytes);
+            let failed = sample.time_ns / read_ns;
+            let whole = whole_message_bytes(sample) <= fetch_bytes;
+            match failed <= u64::from(retries_max) {
+                true => 1.0 / ((failed + 1) * read_ns) as f64 / if whole { 1.0 } else { 2.0 },
+                false => 1.0 / profile.reply_ns as f64,
+            }
+        };
+        let mut best = 0.0_f64;
+        for fetch_bytes in (profile.low_bytes..=profile.high_bytes).step_by(8) {
+            for retries_max in 1..=profile.retries_bound {
+                best = best.max(samples.iter().map(|sample| rate(sample, retries_max, fetch_bytes)).sum());
+            }
+        }
+        best
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_that_the_full_enumeration_finds_is_missed(
+            drawn in proptest::collection::vec((0_u32..1_500, 0_u64..12_000), 1..20), reply_ns in 500_u64..9_000,
+        ) {
+            let profile = LinkProfile { reply_ns, ..LinkProfile::of_connectx3() };
+            let samples: Vec<Sample> =
+                drawn.into_iter().map(|(result_bytes, time_ns)| Sample { result_bytes, time_ns }).collect();
+            let choice = choose(&profile, &samples);
+            let (_, rate) = best_retries(&profile, &samples, choice.fetch_bytes);
+            proptest::prop_assert!(rate >= enumerate_all(&profile, &samples) * 0.999_999);
+            proptest::prop_assert!((1..=profile.retries_bound).contains(&choice.retries_max));
+        }
     }
 
     #[test]
