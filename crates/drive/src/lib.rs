@@ -8,7 +8,7 @@
 //!   connection stays as a lifeline whose hang-up says that the peer went.
 //! * [`Inbox`]: what is handed to a thread that polls and sometimes sleeps.
 //! * [`on_termination`], [`pin_to_core`]: signals and cores.
-//! * [`tokio_driver`] (feature `tokio`): the same rule as a future.
+//! * `tokio_driver` (feature `tokio`): the same rule as a future.
 
 mod cores;
 mod driver;

@@ -73,8 +73,7 @@ fn clients_of_many_threads_reach_the_thread_they_ask_for() {
 fn a_drained_server_ends_and_its_clients_learn_why() {
     let (server, executed) = echo_server(Server::builder());
     let address = server.address();
-    let mut options = ClientOptions::default();
-    options.reconnect = false;
+    let options = ClientOptions { reconnect: false, ..ClientOptions::default() };
     let mut client = connect(&server, options);
     assert_eq!(call(&mut client, b"before").unwrap(), b"before");
     server.drain();
