@@ -44,6 +44,8 @@ pub mod tune;
 pub mod wire;
 
 pub use caller::{CallId, CallOptions, Caller, Completion, FetchThenReply, Path, ServerReply};
+#[cfg(feature = "tokio")]
+pub use client::AsyncClient;
 pub use client::{Client, ClientOptions, NothingOutstanding};
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::{Counter, Counters};

@@ -1,5 +1,7 @@
 //! The client that users hold: blocking calls, windows of outstanding calls, reconnection.
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod core;
 mod lifeline;
 mod options;
@@ -15,6 +17,8 @@ use crate::caller::{CallId, CallOptions, Caller, Completion, FetchThenReply, Ser
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
 use crate::wire::Status;
+#[cfg(feature = "tokio")]
+pub use asynchronous::AsyncClient;
 pub(crate) use core::Core;
 pub(crate) use lifeline::{Lifeline, Said};
 pub use options::ClientOptions;

@@ -131,6 +131,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         &mut self.engine.handler
     }
 
+    /// The service, to look at.
+    pub(crate) fn handler_ref(&self) -> &H {
+        &self.engine.handler
+    }
+
     /// What the owner should know.
     pub fn poll_event(&mut self) -> Option<ResponderEvent> {
         self.events.pop_front()

@@ -67,6 +67,11 @@ impl Server {
         DrainHandle(Arc::clone(&self.shared))
     }
 
+    /// Whether all threads run. One that ended without a drain has said why on standard error.
+    pub fn is_serving(&self) -> bool {
+        !self.threads.iter().any(JoinHandle::is_finished)
+    }
+
     /// Waits until the threads have ended, after [`Server::drain`].
     pub fn join(mut self) {
         self.join_threads();

@@ -52,7 +52,7 @@ pub(super) fn run<H: Handler>(
     let _ = started.send(Ok(()));
     let mut driver = Driver::new(clock, waiting, stop);
     // An error here means that the system cannot sleep on a descriptor: the thread cannot go on.
-    if let Err(error) = driver.run_until(&mut endpoint, |endpoint| endpoint.responder.is_drained()) {
+    if let Err(error) = driver.run_until(&mut endpoint, ServerThread::is_drained) {
         eprintln!("farcall server thread {thread}: {error}");
     }
     endpoint.tell_events();
@@ -68,6 +68,11 @@ struct ServerThread<H> {
 }
 
 impl<H: Handler> ServerThread<H> {
+    #[inline]
+    fn is_drained(&mut self) -> bool {
+        self.responder.is_drained() && self.responder.handler_ref().is_drained_beside()
+    }
+
     #[cold]
     fn take_events(&mut self, now: Nanos) {
         while let Some(event) = self.shared.inboxes[self.thread].pop() {
@@ -108,9 +113,10 @@ impl<H: Handler> ServerThread<H> {
     }
 
     #[cold]
-    fn begin_drain(&mut self) {
+    fn begin_drain(&mut self, now: Nanos) {
         self.draining = true;
         self.responder.drain();
+        self.responder.handler().drain_beside(now);
         for line in self.connections.keys() {
             self.lines.notice(*line, Notice::GoingAway);
         }
@@ -124,11 +130,12 @@ impl<H: Handler> Endpoint for ServerThread<H> {
             self.take_events(now);
         }
         let next = self.responder.progress(now);
+        let next = next.merge(self.responder.handler().beside(now));
         if next != Next::Again {
             // Rare things are looked at when there is a moment.
             self.tell_events();
             if !self.draining && self.shared.drain.load(Ordering::Acquire) {
-                self.begin_drain();
+                self.begin_drain(now);
                 return Next::Again;
             }
         }
@@ -138,11 +145,13 @@ impl<H: Handler> Endpoint for ServerThread<H> {
     fn arm(&mut self) -> Result<()> {
         // Before the last look: a drain that is asked for from now on makes the descriptor readable again.
         self.shared.inboxes[self.thread].clear_wake();
+        self.responder.handler().arm_beside();
         self.responder.arm()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.shared.inboxes[self.thread].fd());
         self.responder.wait_set(set);
+        self.responder.handler_ref().wait_set_beside(set);
     }
 }
