@@ -30,6 +30,7 @@
 //! # Layers
 //! * [`Server`] and [`Client`]: threads, sockets, waiting, reconnection. What most users need.
 //! * [`Responder`] and [`Caller`]: the endpoints below, without thread, clock or socket.
+//! * [`six`]: the six calls of the paper's table 2.
 //! * [`tune`]: R and F.
 //! * [`wire`]: headers, slots, tails.
 
@@ -40,6 +41,7 @@ mod counters;
 mod error;
 mod responder;
 mod server;
+pub mod six;
 pub mod tune;
 pub mod wire;
 

@@ -184,6 +184,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             owed: None,
             violation: None,
             keep_from: None,
+            held: None,
             session,
         };
         Ok((connection, welcome))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::ConnectionId;
 use super::session::Session;
 use crate::counters::Counters;
-use crate::wire::{FirstWord, Imm, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
+use crate::wire::{FirstWord, Imm, RESPONSE_HEADER_BYTES, RequestHeader, ResponseHeader, Seq, message_bytes};
 
 pub(super) struct Connection {
     /// The first word of the next slot of the mailbox.
@@ -28,6 +28,8 @@ pub(super) struct Connection {
     /// Why it must be closed.
     pub violation: Option<String>,
     pub keep_from: Option<Nanos>,
+    /// A call that was taken in and waits for its answer ([`crate::six`]), and since when.
+    pub held: Option<(RequestHeader, Nanos)>,
 }
 
 impl Connection {

@@ -8,6 +8,7 @@ mod accept;
 mod connection;
 mod drain;
 mod handler;
+mod held;
 mod serve;
 mod session;
 mod sleep;
@@ -27,6 +28,7 @@ use crate::error::Broken;
 use connection::Connection;
 use drain::Phase;
 pub use handler::{Call, Handler, HandlerError, Reply};
+pub use held::Held;
 use serve::{Engine, Served};
 use session::Session;
 use sleep::Sleep;
@@ -80,6 +82,8 @@ pub struct Responder<H, C> {
     turns_to_poll: u32,
     /// Connections with responses to push that found no room.
     owing: usize,
+    /// Where [`Responder::take_call`] looks first: each connection has its turn.
+    next_to_take: usize,
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
@@ -108,6 +112,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
             turns_to_poll: 0,
             owing: 0,
+            next_to_take: 0,
         })
     }
 

@@ -42,6 +42,30 @@ pub(super) struct Engine<H, C> {
     spill: Vec<u8>,
 }
 
+/// What beginning with a message came to.
+enum Begun {
+    /// It is dealt with.
+    Over(Served),
+    /// It is a call, to be executed and answered. Its payload is the message at hand, or `whole`.
+    Call { header: RequestHeader, whole: Option<Assembly> },
+}
+
+/// What a part of a request came to.
+enum Part {
+    /// It is acknowledged or refused.
+    Answer(Answer),
+    /// The request is whole.
+    Last(Assembly),
+}
+
+/// What holding a call came to.
+pub(super) enum Holding {
+    /// There is none to hold.
+    None(Served),
+    /// One is held.
+    Call { method: u16 },
+}
+
 /// How a call ended, before it is written into its slot.
 struct Answer {
     status: Status,
@@ -74,15 +98,29 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     }
 
     /// Takes in the next message of a connection, if it is whole, and answers it.
+    #[inline]
     pub fn serve(&mut self, connection: &mut Connection, now: Nanos) -> Served {
+        match self.begin(connection, now) {
+            Begun::Over(served) => served,
+            Begun::Call { header, whole } => {
+                let answer = self.execute(connection, &header, whole, now);
+                self.answer(connection, &header, &answer);
+                Served::One
+            }
+        }
+    }
+
+    /// Takes in the next message, and answers it unless that is the service's to do.
+    #[inline]
+    fn begin(&mut self, connection: &mut Connection, now: Nanos) -> Begun {
         if !connection.can_answer() {
             self.counters.stalls.increment();
-            return Served::Stalled;
+            return Begun::Over(Served::Stalled);
         }
         let header = match self.take_in(connection) {
             Ok(Some(header)) => header,
-            Ok(None) => return Served::Nothing,
-            Err(why) => return self.violated(connection, Status::BAD_REQUEST, why),
+            Ok(None) => return Begun::Over(Served::Nothing),
+            Err(why) => return Begun::Over(self.violated(connection, Status::BAD_REQUEST, why)),
         };
         let session = &connection.session;
         if header.session != session.id.tag() || header.incarnation != self.incarnation {
@@ -94,23 +132,70 @@ impl<H: Handler, C: Clock> Engine<H, C> {
                 session.id.tag(),
                 self.incarnation
             );
-            return self.violated(connection, Status::WRONG_SESSION, why);
+            return Begun::Over(self.violated(connection, Status::WRONG_SESSION, why));
         }
         self.counters.messages.increment();
         self.counters.request_bytes.add(u64::from(header.len_bytes));
         let answer = if header.flags.contains(RequestFlags::CONTINUE) {
             self.go_on(connection, &header)
         } else if header.flags.contains(RequestFlags::PART) {
-            self.take_part(connection, &header, now)
+            match self.take_part(connection, &header, now) {
+                Ok(Part::Answer(answer)) => Ok(answer),
+                Ok(Part::Last(whole)) => return Begun::Call { header, whole: Some(whole) },
+                Err(why) => Err(why),
+            }
         } else {
             connection.session.assembly = None;
-            Ok(self.execute(connection, &header, None, now))
+            return Begun::Call { header, whole: None };
         };
-        match answer {
-            Ok(answer) => self.answer(connection, &header, &answer),
-            Err(why) => return self.violated(connection, Status::BAD_REQUEST, why),
+        Begun::Over(match answer {
+            Ok(answer) => {
+                self.answer(connection, &header, &answer);
+                Served::One
+            }
+            Err(why) => self.violated(connection, Status::BAD_REQUEST, why),
+        })
+    }
+
+    /// Takes in the next message; if it is a call, its payload is appended to `request` and it is held until
+    /// [`Engine::give`] answers it.
+    pub fn hold(&mut self, connection: &mut Connection, request: &mut Vec<u8>, now: Nanos) -> Holding {
+        let (header, whole) = match self.begin(connection, now) {
+            Begun::Over(served) => return Holding::None(served),
+            Begun::Call { header, whole } => (header, whole),
+        };
+        let began = whole.as_ref().map_or(now, |whole| whole.began);
+        if let Err((status, text)) = self.admit(connection, &header, began, now) {
+            let answer = self.refuse(connection, status, &text);
+            self.answer(connection, &header, &answer);
+            return Holding::None(Served::One);
         }
-        Served::One
+        let payload = whole.as_ref().map_or(&self.message[REQUEST_HEADER_BYTES..], |whole| &whole.bytes);
+        request.extend_from_slice(payload);
+        connection.held = Some((header, self.clock.now()));
+        Holding::Call { method: header.method }
+    }
+
+    /// Answers the call that a connection holds. False if it holds none.
+    pub fn give(&mut self, connection: &mut Connection, result: &[u8]) -> bool {
+        let Some((header, start)) = connection.held.take() else { return false };
+        let worked = self.clock.now().since(start);
+        let session = &connection.session;
+        let payload_at = session.responses.offset(header.seq) + RESPONSE_HEADER_BYTES;
+        let max_bytes = self.config.result_bytes_max as usize;
+        let capacity = session.responses.capacity();
+        let mut reply = Reply::new(&session.results, payload_at, capacity, &mut self.spill, max_bytes);
+        reply.extend_from_slice(result);
+        let (in_slot, overflown) = (reply.in_slot(), reply.is_overflown());
+        self.counters.calls.increment();
+        let mut answer = if overflown {
+            self.refuse(connection, Status::RESULT_TOO_LARGE, &format!("more than {max_bytes} bytes"))
+        } else {
+            self.finish(connection, header.call_id, in_slot)
+        };
+        answer.time_units = time_units(worked);
+        self.answer(connection, &header, &answer);
+        true
     }
 
     /// Copies the message in the next slot to private memory, if it is whole.
@@ -262,17 +347,17 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Answer { status, flags: ResponseFlags::ERROR, ..Answer::ok(len_bytes, len_bytes) }
     }
 
-    /// Takes in a part of a long request; the last one executes it.
+    /// Takes in a part of a long request.
     fn take_part(
         &mut self,
         connection: &mut Connection,
         header: &RequestHeader,
         now: Nanos,
-    ) -> Result<Answer, String> {
+    ) -> Result<Part, String> {
         let (offset, total_bytes, bytes) = part_numbers(&self.message[REQUEST_HEADER_BYTES..])?;
         if total_bytes > self.config.request_bytes_max as usize {
             let text = format!("{total_bytes} bytes; at most {}", self.config.request_bytes_max);
-            return Ok(self.refuse(connection, Status::REQUEST_TOO_LARGE, &text));
+            return Ok(Part::Answer(self.refuse(connection, Status::REQUEST_TOO_LARGE, &text)));
         }
         let session = &mut connection.session;
         if offset == 0 {
@@ -292,10 +377,10 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         }
         assembly.bytes.extend_from_slice(bytes);
         if assembly.bytes.len() == total_bytes {
-            return Ok(self.execute(connection, header, Some(assembly), now));
+            return Ok(Part::Last(assembly));
         }
         session.assembly = Some(assembly);
-        Ok(Answer::ACK)
+        Ok(Part::Answer(Answer::ACK))
     }
 
     /// Gives a piece of a result that is kept, or forgets it.
