@@ -2,11 +2,13 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Instant;
 
 use farcall_verbs::{Access, Error, RawMr, Result, Revoked};
 
 use crate::fence;
 use crate::process::Process;
+use crate::qp::HAZARD_WAIT;
 use crate::shared::Segment;
 
 pub(crate) struct Mr {
@@ -48,8 +50,10 @@ impl Mr {
         self.process.regions.revoke(self.key);
         fence::heavy();
         let mut clear = true;
+        // One bound for all: several stopped peers cost no more than one.
+        let deadline = Instant::now() + HAZARD_WAIT;
         for qp in self.process.queue_pairs() {
-            clear &= qp.wait_out_of_region(self.key);
+            clear &= qp.wait_out_of_region(self.key, deadline);
         }
         self.process.regions.release(self.key);
         // A stopped peer goes on in its own mapping of the sealed memory, which nobody else will ever be given.

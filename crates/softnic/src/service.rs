@@ -158,7 +158,19 @@ impl Service {
     }
 
     fn accept(&self, block: &Block) -> bool {
-        while let Ok(socket) = accept_with(block.listener(), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        loop {
+            let socket = match accept_with(block.listener(), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => socket,
+                Err(error @ (Errno::MFILE | Errno::NFILE)) => {
+                    // The peer stays in the backlog, which stays readable: do not spin on it.
+                    tracing::warn!(
+                        "softnic service: no descriptor for a peer (raise RLIMIT_NOFILE): {error}"
+                    );
+                    std::thread::sleep(RETRY_LAST);
+                    return true;
+                }
+                Err(_) => return true,
+            };
             if let Err(error) = require_same_user(socket.as_fd(), "a local process") {
                 tracing::warn!("softnic service: refused a connection: {error}");
                 continue;
@@ -172,7 +184,6 @@ impl Service {
                 tracing::warn!("softnic service: {error}");
             }
         }
-        true
     }
 
     /// Wakes what is due and returns how long until the next.

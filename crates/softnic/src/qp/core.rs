@@ -27,7 +27,7 @@ use crate::shared::{Segment, SharedMem};
 use crate::wc_ring::WcRing;
 
 /// How long revocation waits for an access under way; longer only if the peer is stopped inside one.
-const HAZARD_WAIT: Duration = Duration::from_millis(100);
+pub(crate) const HAZARD_WAIT: Duration = Duration::from_millis(100);
 
 /// A completion queue and our bit there.
 pub(super) struct Place {
@@ -314,9 +314,8 @@ impl QpCore {
             || inbound.initiator.as_ref().is_some_and(has_died)
     }
 
-    /// Waits until `is_clear`, but not for a stopped peer; returns whether it is.
-    fn wait_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
-        let deadline = Instant::now() + HAZARD_WAIT;
+    /// Waits until `is_clear`, but not beyond `deadline`, for a stopped peer; returns whether it is.
+    fn wait_clear(&self, deadline: Instant, concerns: impl Fn(u64) -> bool) -> bool {
         while !self.is_clear(&concerns) {
             if Instant::now() >= deadline {
                 return false;
@@ -332,12 +331,12 @@ impl QpCore {
     }
 
     pub(super) fn wait_quiesced(&self) -> bool {
-        self.wait_clear(|hazard| hazard != 0)
+        self.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0)
     }
 
     /// After the region was revoked: waits for the peer to leave it.
-    pub(crate) fn wait_out_of_region(&self, rkey: u32) -> bool {
-        self.wait_clear(|hazard| hazard == hazard::of_region(rkey) || hazard == hazard::RECEIVES)
+    pub(crate) fn wait_out_of_region(&self, rkey: u32, deadline: Instant) -> bool {
+        self.wait_clear(deadline, |hazard| hazard == hazard::of_region(rkey) || hazard == hazard::RECEIVES)
     }
 
     // --- Connecting --------------------------------------------------------------------------------------------------

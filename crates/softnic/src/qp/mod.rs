@@ -11,7 +11,7 @@ mod remote;
 mod send;
 mod transfer;
 
-pub(crate) use self::core::QpCore;
+pub(crate) use self::core::{HAZARD_WAIT, QpCore};
 pub(crate) use accept::Accept;
 pub(crate) use handle::Qp;
 pub(crate) use remote::Doorbells;
