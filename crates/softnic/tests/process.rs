@@ -18,6 +18,7 @@ fn child_entry() {
         "echo" => echo(&mut line),
         "holder" => holder(&mut line),
         "stranger" => stranger(&mut line),
+        "caller" => caller(&mut line),
         other => panic!("unknown role {other}"),
     }
     std::process::exit(0);
@@ -71,7 +72,28 @@ fn stranger(line: &mut Line) {
     let mut end = End::default();
     end.init();
     let error = end.qp.modify(&QpAttr::rtr(to.qpn, 0, end.path(), Mtu::Mtu4096)).unwrap_err();
-    line.say([u64::from(matches!(error, Error::Peer { .. }) && error.to_string().contains("user")), 0, 0, 0]);
+    line.say([u64::from(is_refused_user(&error)), 0, 0, 0]);
+    tell(line, &end);
+    line.hear();
+}
+
+fn is_refused_user(error: &Error) -> bool {
+    matches!(error, Error::Peer { .. }) && error.to_string().contains("user")
+}
+
+/// Starts an echo of its own, which finds it through the environment that both have, and talks to it.
+fn caller(line: &mut Line) {
+    let (other, mut end, _) = started("echo", None);
+    end.put(0, &bytes(5000, 1));
+    end.recv(7, &[end.sge(1 << 19, 5000)]);
+    let sges = [end.sge(0, 5000)];
+    end.send(&[SendWr::send(1, &sges).with_imm(5)]);
+    assert_eq!(end.sleep(Notify::Any).wr_id, 7);
+    assert!(end.get(1 << 19, 5000) == bytes(5000, 1));
+    end.send(&[SendWr::send(2, &[]).with_imm(0)]);
+    assert_eq!(other.wait(), Fate::Exited(0));
+    line.say([1, (end.qp.qp_num() >> 12).into(), 0, 0]);
+    line.hear();
 }
 
 fn started(role: &str, receives: Option<u64>) -> (Other, End, Address) {
@@ -254,5 +276,136 @@ fn another_user_is_refused() {
         Some(1),
         "another user got in, or got no clear error"
     );
+    let theirs = learn(&mut other.line).unwrap();
+    let error = end.qp.modify(&QpAttr::rtr(theirs.qpn, 0, end.path(), Mtu::Mtu4096)).unwrap_err();
+    assert!(is_refused_user(&error), "{error}");
     assert_eq!(end.qp.state(), QpState::Init);
+}
+
+#[test]
+fn what_belongs_to_a_stopped_peer_s_pair_can_be_destroyed() {
+    let (other, mut end, to) = started("holder", Some(2));
+    let sges = [end.sge(0, 8)];
+    end.send(&[SendWr::write(1, &sges, to.addr + (1 << 19), to.rkey).with_flags(SIGNALED)]);
+    assert_eq!(end.wait().status, WcStatus::SUCCESS);
+    other.signal(libc::SIGSTOP);
+    assert_eq!(other.wait(), Fate::Stopped);
+    (2..6).for_each(|i| end.send(&[SendWr::send(i, &sges)]));
+    end.recv(9, &[end.sge(0, 8)]);
+    let start = Instant::now();
+    let End { qp, mr, .. } = end;
+    drop(qp);
+    // Nothing of the peer's was under way.
+    assert_eq!(mr.dereg(), Revoked::Now);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
+fn processes_meet_through_a_directory_and_replace_what_the_dead_left_there() {
+    let directory = std::env::temp_dir().join(format!("farcall-test-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    // Whatever block a process picks, the socket of a dead owner lies there.
+    let socket = |block: u32| directory.join(format!("softnic-v1-{block}.sock"));
+    for block in 1..4096 {
+        drop(std::os::unix::net::UnixListener::bind(socket(block)).unwrap());
+    }
+    let mut other = start_with("caller", &[], &[("FARCALL_SOCKET_DIR", &directory)]);
+    let heard = other.line.hear().expect("the two found each other");
+    assert_eq!(heard[0], 1);
+    assert!(heard[1] > 0 && directory.join(format!("softnic-v1-{}.lock", heard[1])).exists());
+    // Its socket is in the directory, not in the network namespace's list of abstract names.
+    let abstract_name = format!("@farcall/softnic/v1/{}", heard[1]);
+    let listed = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let path = socket(heard[1] as u32);
+    assert!(listed.lines().any(|line| line.ends_with(path.to_str().unwrap())), "nobody listens at {path:?}");
+    assert!(!listed.lines().any(|line| line.ends_with(&abstract_name)), "{abstract_name}");
+    drop(other);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// What a broken peer sends as its table of regions or as its queue pair's segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bad {
+    Nothing,
+    Unsealed,
+    Short,
+    NoMemory,
+    /// Right in form, and zeros.
+    Empty,
+}
+
+fn bad_descriptor(bad: Bad) -> Option<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let memory = |len_bytes: u64, seals: SealFlags| {
+        let fd = rustix::fs::memfd_create("bad", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, len_bytes).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+        fd
+    };
+    let sealed = SealFlags::SHRINK | SealFlags::GROW;
+    match bad {
+        Bad::Nothing => None,
+        Bad::Unsealed => Some(memory(64 << 20, SealFlags::GROW)),
+        Bad::Short => Some(memory(64, sealed)),
+        Bad::NoMemory => Some(std::fs::File::open("/dev/null").unwrap().into()),
+        Bad::Empty => Some(memory(64 << 20, sealed)),
+    }
+}
+
+/// Answers one client at `listener`: its greeting with `table`, its request for a queue pair with `segment`.
+/// Returns the connection: an answer on one that has ended counts for nothing.
+fn answer_badly(listener: &OwnedFd, table: Bad, segment: Bad) -> Option<OwnedFd> {
+    let client = net::accept(listener).unwrap();
+    for (kind, bad) in [(0x8001_u16, table), (0x8002, segment)] {
+        let mut request = [0_u8; 80];
+        if !matches!(net::recv(&client, &mut request, net::RecvFlags::empty()), Ok((80, _))) {
+            return None;
+        }
+        let mut reply = [0_u8; 80];
+        reply[..6].copy_from_slice(&request[..6]);
+        reply[6..8].copy_from_slice(&kind.to_le_bytes());
+        reply[8..12].copy_from_slice(&request[8..12]);
+        if kind == 0x8001 {
+            // It fences as the asker does.
+            reply[20] = request[12];
+        }
+        let fd = bad_descriptor(bad);
+        let fds: Vec<_> = fd.iter().map(std::os::fd::AsFd::as_fd).collect();
+        let fds = fds.repeat(3);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = net::SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || control.push(net::SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = [std::io::IoSlice::new(&reply)];
+        net::sendmsg(&client, &bytes, &mut control, net::SendFlags::NOSIGNAL).unwrap();
+    }
+    Some(client)
+}
+
+#[test]
+fn a_broken_peer_is_refused_before_its_memory_is_touched() {
+    let bad = [Bad::Nothing, Bad::Unsealed, Bad::Short, Bad::NoMemory];
+    let tables = bad.map(|table| (table, Bad::Nothing));
+    let segments = [bad[0], bad[1], bad[2], bad[3], Bad::Empty].map(|segment| (Bad::Empty, segment));
+    for (case, (table, segment)) in (1..).zip(tables.into_iter().chain(segments)) {
+        let listener =
+            net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        // A number of its own each time: a peer is remembered while its process, this one, lives.
+        let block = (case * 100..)
+            .find(|block| {
+                let name = format!("farcall/softnic/v1/{block}");
+                let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+                net::bind(&listener, &address).is_ok()
+            })
+            .expect("a free block");
+        net::listen(&listener, 1).unwrap();
+        let broken = std::thread::spawn(move || answer_badly(&listener, table, segment));
+        let mut end = End::default();
+        end.init();
+        let rtr = QpAttr::rtr(block << 12 | 5, 0, end.path(), Mtu::Mtu4096);
+        let refused = end.qp.modify(&rtr);
+        assert!(refused.is_err(), "table {table:?}, segment {segment:?}");
+        assert_eq!(end.qp.state(), QpState::Init);
+        // Only a table that is right brings the second question.
+        assert_eq!(broken.join().unwrap().is_some(), table == Bad::Empty);
+    }
 }

@@ -41,6 +41,11 @@ pub struct Other {
 
 /// Starts this test binary again; its test `child_entry` takes the role.
 pub fn start(role: &str, args: &[u64]) -> Other {
+    start_with(role, args, &[])
+}
+
+/// As [`start`], with more environment.
+pub fn start_with(role: &str, args: &[u64], environment: &[(&str, &std::path::Path)]) -> Other {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(LOST)).unwrap();
     let args: Vec<String> = args.iter().map(u64::to_string).collect();
@@ -48,6 +53,7 @@ pub fn start(role: &str, args: &[u64]) -> Other {
         .args(["--exact", "child_entry", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(ARGS, args.join(","))
+        .envs(environment.iter().copied())
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn()
