@@ -85,6 +85,22 @@ fn send_completions_wake_their_owner() {
 }
 
 #[test]
+fn a_sleeper_learns_that_its_send_found_no_receive() {
+    let (mut a, mut b) = (End::default(), End::default());
+    join(&mut a, &mut b, End::rts_impatient);
+    send_one(&mut a, SIGNALED);
+    assert_eq!(a.sleep(Notify::Any).status, WcStatus::RNR_RETRY_EXC_ERR);
+}
+
+#[test]
+fn a_queue_without_a_channel_cannot_notify() {
+    let end = End::default();
+    let mut cq = end.context.create_cq(&CqInitAttr { cqe: 16, channel: None }).unwrap();
+    let error = cq.req_notify(Notify::Any).unwrap_err().to_string();
+    assert!(error.contains("without a completion channel"), "{error}");
+}
+
+#[test]
 fn two_queues_on_one_channel_are_told_apart() {
     let (mut a, mut b) = (End::default(), End::default());
     let recv_cq = b.context.create_cq(&CqInitAttr { cqe: 16, channel: Some(&*b.channel) }).unwrap();
