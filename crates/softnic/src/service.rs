@@ -1,6 +1,7 @@
-//! The one service thread: it blocks, serves grants to peers, sees peers die, and wakes owners whose requests wait.
-//! It never touches a queue.
+//! The one service thread: it blocks, serves grants to peers, sees peers die, and continues requests that wait, as any
+//! visitor of a send side may, for owners who sleep or do something else.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,6 +76,7 @@ impl Service {
             .stack_size(256 << 10)
             .spawn(move || {
                 block_signals();
+                IS_SERVICE.set(true);
                 loop {
                     process.service.turn(&process);
                 }
@@ -186,9 +188,10 @@ impl Service {
         }
     }
 
-    /// Wakes what is due and returns how long until the next.
+    /// Continues requests that are due, for owners who do something else; returns how long until the next.
     fn retry_due(&self) -> Option<Duration> {
         let now = Instant::now();
+        let mut due = Vec::new();
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.retain_mut(|waiting| {
             if waiting.at > now {
@@ -199,13 +202,29 @@ impl Service {
                 qp.is_listed.store(false, Ordering::Relaxed);
                 return false;
             }
-            qp.announce_locally(true);
             waiting.every = (waiting.every * 2).min(RETRY_LAST);
             waiting.at = now + waiting.every;
+            due.push(qp);
             true
         });
-        waiting.iter().map(|waiting| waiting.at.saturating_duration_since(now)).min()
+        let next = waiting.iter().map(|waiting| waiting.at.saturating_duration_since(now)).min();
+        // Not under the lock: what is continued may have to wait again.
+        drop(waiting);
+        for qp in due {
+            qp.continue_sends();
+            qp.announce_locally(true);
+        }
+        next
     }
+}
+
+thread_local! {
+    static IS_SERVICE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller is the service thread, which answers others and so must never wait for an answer.
+pub(crate) fn is_service_thread() -> bool {
+    IS_SERVICE.get()
 }
 
 /// Signals are for the program's own threads.

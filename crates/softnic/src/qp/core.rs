@@ -173,10 +173,8 @@ impl QpCore {
     /// Delivers completions; called by the owner of a completion queue.
     #[inline]
     pub(crate) fn poll(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
-        if self.send.is_open()
-            && let Some(mut send) = self.send.visitor()
-        {
-            send.resume(self);
+        if self.send.is_open() {
+            self.continue_sends();
         }
         let mut taken = 0;
         if sends {
@@ -193,6 +191,13 @@ impl QpCore {
             taken += unsafe { self.recv.resident(|recv| recv.poll(self, &mut wc[taken..])) }.unwrap_or(0);
         }
         taken
+    }
+
+    /// Continues requests that wait, unless somebody does already.
+    pub(crate) fn continue_sends(&self) {
+        if let Some(mut send) = self.send.visitor() {
+            send.resume(self);
+        }
     }
 
     /// Whether a poll may find something.
