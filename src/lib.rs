@@ -2,8 +2,7 @@
 //!
 //! This crate gathers the floors of the project for programs, and the `farcall` binary for people. What you may want:
 //!
-//! - *remote calls*: [`rpc`] (the endpoints, and what a service implements) and [`rpc_server`] (a server that runs them);
-//! - *a key-value service*: [`kv_server`] serves the store of [`kv`] over RPC and to any memcached client;
+//! - *remote calls*: [`rpc`] (servers, clients, and what a service implements); [`echo`] is a service to try;
 //! - *verbs*: [`verbs`] is the vocabulary, [`softnic`] the software RNIC behind it;
 //! - *counters of a running process*: [`stats`].
 //!
@@ -24,8 +23,8 @@
 //! Between processes of one host the software RNIC is inter-process communication, not a network. Its keys catch bugs, not
 //! a malicious process of the same user.
 
+pub mod echo;
 pub mod kv_server;
-pub mod rpc_server;
 
 pub use farcall_drive as drive;
 pub use farcall_kv as kv;

@@ -20,7 +20,7 @@ pub struct KvServerConfig {
     pub tcp: Vec<SocketAddr>,
     /// Paths of memcached doors.
     pub unix: Vec<PathBuf>,
-    /// Address where RPC clients connect; port 0 lets the system choose. Needs a single partition.
+    /// Address where RPC clients connect; port 0 lets the system choose. Clients choose the partition by the key.
     pub rpc: Option<SocketAddr>,
     /// Connections open at a time, over all memcached doors.
     pub connections_max: u64,
@@ -52,20 +52,12 @@ pub enum KvServerError {
     /// No threads.
     #[error("a server has at least one partition")]
     NoPartition,
-    /// RPC serves one thread.
-    #[error("RPC serves a single partition, {0} were asked for; start one server for each partition")]
-    RpcPartitions(u32),
-    /// The RPC address cannot be bound.
-    #[error("listening on {address} for RPC clients failed: {source}")]
-    ListenRpc {
-        /// The address.
-        address: SocketAddr,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// The RNIC failed.
+    /// More threads than RPC clients can name.
+    #[error("{0} partitions; a server has at most 65535")]
+    TooManyPartitions(u32),
+    /// RPC cannot be served.
     #[error(transparent)]
-    Verbs(#[from] farcall_verbs::Error),
+    Rpc(#[from] farcall_rpc::ServerError),
     /// A door cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -83,6 +75,9 @@ pub enum KvServerError {
     /// A thread panicked.
     #[error("a server thread panicked; its message is on standard error; this is a defect")]
     Panicked,
+    /// A thread ended by itself.
+    #[error("a server thread ended; its message is on standard error")]
+    Ended,
 }
 
 impl KvServerConfig {
@@ -93,8 +88,8 @@ impl KvServerConfig {
         if self.partitions == 0 {
             return Err(KvServerError::NoPartition);
         }
-        if self.rpc.is_some() && self.partitions > 1 {
-            return Err(KvServerError::RpcPartitions(self.partitions));
+        if self.partitions > u32::from(u16::MAX) {
+            return Err(KvServerError::TooManyPartitions(self.partitions));
         }
         Ok(())
     }

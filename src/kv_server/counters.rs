@@ -113,7 +113,12 @@ impl ThreadCounters {
             return;
         }
         self.due = now + PERIOD;
-        for (counter, value) in self.block.all().into_iter().zip(stats().to_array()) {
+        self.publish(&stats());
+    }
+
+    /// Publishes.
+    pub(super) fn publish(&mut self, stats: &Stats) {
+        for (counter, value) in self.block.all().into_iter().zip(stats.to_array()) {
             counter.set(value);
         }
     }

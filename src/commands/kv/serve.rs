@@ -6,6 +6,7 @@ use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::Args;
 use farcall::kv_server::{KvServer, KvServerConfig, KvServerError};
+use farcall::rpc::ServerError;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ pub struct Serve {
     /// Listen for memcached clients on a Unix socket, usable by this user alone. May be given several times.
     #[arg(long, value_name = "PATH")]
     unix: Vec<PathBuf>,
-    /// Listen for RPC clients on this TCP address, which carries the handshake only; needs a single partition.
+    /// Listen for RPC clients on this TCP address, which carries the handshake only.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
     rpc: Option<SocketAddr>,
     /// Server threads; each owns its part of the keys.
@@ -89,7 +90,7 @@ impl Serve {
 fn cannot_start(error: &KvServerError) -> Failure {
     let failure = Failure::because("cannot start the key-value service", error);
     match error {
-        KvServerError::Listen(_) | KvServerError::ListenRpc { .. } => {
+        KvServerError::Listen(_) | KvServerError::Rpc(ServerError::Listen { .. }) => {
             failure.remedy("choose another address, or stop what uses this one")
         }
         KvServerError::Store(_) => failure.remedy("change --memory-mib, --value-max or --partitions"),

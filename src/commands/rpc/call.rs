@@ -5,8 +5,7 @@ use crate::commands::kv::resolve;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_bench::rpc_connection::{RpcCallError, RpcConnectError, RpcConnection};
-use farcall_rpc::{FetchThenReply, Path, ServerReply};
+use farcall_rpc::{CallError, Client, ClientOptions, ConnectError};
 use farcall_softnic::SoftNic;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -43,10 +42,7 @@ impl Call {
     /// # Errors
     /// When the service cannot be reached, or the call fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let (reply, round_trip) = match self.preset {
-            Preset::RfRpc => self.call::<FetchThenReply>()?,
-            Preset::ServerReply => self.call::<ServerReply>()?,
-        };
+        let (reply, round_trip) = self.call()?;
         if console.is_json() {
             let text = String::from_utf8_lossy(&reply);
             let us = round_trip.as_secs_f64() * 1e6;
@@ -58,33 +54,41 @@ impl Call {
         Ok(Exit::Success)
     }
 
-    fn call<P: Path>(&self) -> Result<(Vec<u8>, Duration), Failure> {
+    fn call(&self) -> Result<(Vec<u8>, Duration), Failure> {
         let patience = Duration::from_millis(self.timeout_ms);
-        let connection = RpcConnection::<P>::connect(&SoftNic::new(), self.server, 1, patience);
-        let mut connection = connection.map_err(|error| self.cannot_connect(&error))?;
-        let start = Instant::now();
-        let reply = connection.call(self.method, self.payload.as_bytes(), patience, <[u8]>::to_vec);
-        reply.map(|reply| (reply, start.elapsed())).map_err(|error| self.failed(&error))
+        // One call: nothing to come back for, nothing to tune.
+        let options = ClientOptions {
+            connect_timeout: patience,
+            reconnect: false,
+            probe: false,
+            ..self.preset.client_options()
+        };
+        let client =
+            Client::connect(&SoftNic::new(), self.server.to_string(), options.call_timeout(patience));
+        let mut client = client.map_err(|error| self.cannot_connect(&error))?;
+        let (start, mut reply) = (Instant::now(), Vec::new());
+        client.call(self.method, self.payload.as_bytes(), &mut reply).map_err(|error| self.failed(&error))?;
+        Ok((reply, start.elapsed()))
     }
 
-    fn cannot_connect(&self, error: &RpcConnectError) -> Failure {
+    fn cannot_connect(&self, error: &ConnectError) -> Failure {
         let failure = Failure::because("cannot connect to the RPC service", error).at(self.server);
         match error {
-            RpcConnectError::Unreachable { .. } | RpcConnectError::HungUp(_) => failure
+            ConnectError::Unreachable { .. } | ConnectError::Timeout { .. } => failure
                 .exit(Exit::Unreachable)
                 .remedy("start it (farcall rpc serve), or name another with --server"),
             _ => failure,
         }
     }
 
-    fn failed(&self, error: &RpcCallError) -> Failure {
+    fn failed(&self, error: &CallError) -> Failure {
         let failure =
             Failure::because(format!("the call of method {} failed", self.method), error).at(self.server);
         match error {
-            RpcCallError::Call(_) => failure,
-            RpcCallError::Lost(_) | RpcCallError::Silent(_) => failure
-                .exit(Exit::Unreachable)
-                .remedy("see whether the service runs; whether the call was executed is unknown"),
+            CallError::NotSent(_) | CallError::DeadlineExceeded | CallError::OutcomeUnknown(_) => {
+                failure.exit(Exit::Unreachable).remedy("see whether the service runs: farcall rpc call")
+            }
+            _ => failure,
         }
     }
 }

@@ -7,6 +7,8 @@ mod serve;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand, ValueEnum};
+use farcall_link::{Plan, ResponsePath};
+use farcall_rpc::{CallerConfig, ClientOptions};
 
 /// Serve, make and measure remote calls over RDMA verbs.
 #[derive(Debug, Args)]
@@ -29,6 +31,17 @@ enum Preset {
     RfRpc,
     /// The server writes every result.
     ServerReply,
+}
+
+impl Preset {
+    /// How a client asks for it.
+    fn client_options(self) -> ClientOptions {
+        let plan = match self {
+            Self::RfRpc => Plan::default(),
+            Self::ServerReply => Plan { response: ResponsePath::Write, ..Plan::default() },
+        };
+        ClientOptions { config: CallerConfig { plan, ..CallerConfig::default() }, ..ClientOptions::default() }
+    }
 }
 
 impl Rpc {

@@ -5,8 +5,10 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::Args;
-use farcall::rpc_server::{RpcServer, echo::Echo};
+use farcall::echo::Echo;
+use farcall::rpc::Server;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
+use farcall_softnic::SoftNic;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -34,7 +36,8 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
-        let server = RpcServer::start(self.listen, Echo).map_err(|error| {
+        let server = Server::builder().address(self.listen.to_string());
+        let server = server.start(&SoftNic::new(), |_| Echo).map_err(|error| {
             Failure::because("cannot start the echo service", &error)
                 .remedy("choose another address with --listen; see what else is missing: farcall doctor")
         })?;
@@ -51,7 +54,13 @@ impl Serve {
         while !stop.is_raised() && server.is_serving() {
             std::thread::sleep(WATCH);
         }
-        server.stop().map_err(|error| Failure::because("the echo service failed", &error))?;
-        Ok(Exit::Success)
+        let is_healthy = server.is_serving();
+        server.drain();
+        server.join();
+        if is_healthy {
+            Ok(Exit::Success)
+        } else {
+            Err(Failure::new("the echo service failed; its message is on standard error"))
+        }
     }
 }

@@ -49,3 +49,36 @@ fn work(payload: &[u8]) -> Result<(), HandlerError> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farcall_rpc::{CallError, Client, ClientOptions, Server};
+    use farcall_softnic::SoftNic;
+
+    #[test]
+    fn calls_are_answered_under_both_presets_until_the_server_stops() {
+        for preset in ["rf-rpc", "server-reply"] {
+            let server = Server::builder().start(&SoftNic::new(), |_| Echo).unwrap();
+            let options = ClientOptions { reconnect: false, ..ClientOptions::preset(preset).unwrap() };
+            let mut client = Client::connect(&SoftNic::new(), server.address().to_string(), options).unwrap();
+            let mut call = |method, payload: &[u8]| {
+                let mut reply = Vec::new();
+                client.call(method, payload, &mut reply).map(|()| reply)
+            };
+            for len in [0, 1, 8, 64, 1000, 100_000] {
+                let payload: Vec<u8> = (0..len).map(|at| at as u8).collect();
+                assert_eq!(call(ECHO, &payload).unwrap(), payload);
+                assert_eq!(call(HEAD, &payload).unwrap(), payload[..payload.len().min(8)]);
+            }
+            assert_eq!(call(WORK, &1u32.to_le_bytes()).unwrap(), b"");
+            assert!(matches!(call(WORK, b"long"), Err(CallError::Application { code: BAD_WORK, .. })));
+            assert!(matches!(call(99, b""), Err(CallError::Server { .. })));
+            assert_eq!(call(ECHO, b"still there").unwrap(), b"still there");
+            assert!(server.is_serving());
+            server.drain();
+            server.join();
+            assert!(call(ECHO, b"gone").is_err());
+        }
+    }
+}
