@@ -3,6 +3,7 @@
 //! This crate gathers the floors of the project for programs, and the `farcall` binary for people. What you may want:
 //!
 //! - *remote calls*: [`rpc`] (servers, clients, and what a service implements); [`echo`] is a service to try;
+//! - *a key-value service*: [`kv_server`] serves the store of [`kv`] over RPC and to any memcached client;
 //! - *verbs*: [`verbs`] is the vocabulary, [`softnic`] the software RNIC behind it;
 //! - *counters of a running process*: [`stats`].
 //!
