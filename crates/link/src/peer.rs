@@ -48,7 +48,7 @@ pub struct PeerConfig {
     pub send_depth: u32,
     /// Empty receives kept posted: how many wake-ups the other side may have on the way.
     pub recv_depth: u32,
-    /// One of so many sends is signalled.
+    /// One of so many inline sends is signalled; others always, since their buffers wait for the completion.
     pub signal_every: u16,
     /// Sends up to this many bytes are inline (no more than the device can).
     pub inline_max_bytes: u32,
@@ -334,7 +334,8 @@ impl Peer {
         if inline {
             wr.send_flags |= SendFlags::INLINE;
         }
-        let signal = signal || self.unsignalled + 1 >= self.config.signal_every;
+        // Whoever waits for a ticket must not depend on how much is posted after it.
+        let signal = signal || !inline || self.unsignalled + 1 >= self.config.signal_every;
         if signal {
             wr.send_flags |= SendFlags::SIGNALED;
         }
