@@ -131,3 +131,18 @@ fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
     a_sleeping_client_is_woken::<ServerReply>(false);
     a_sleeping_client_is_woken::<ServerReply>(true);
 }
+
+#[test]
+fn a_slot_whose_response_was_pushed_once_is_free_again_without_further_pushes() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    // Longer than what goes inline: the push reads the slot until its completion.
+    let long = pattern(1_000);
+    client.submit(ECHO, &long, CallOptions::default(), world.now()).unwrap();
+    client.arm().unwrap();
+    assert_eq!(world.finish(&mut client).1.unwrap(), long);
+    // Twice around the window, fetched: nothing more is posted by the server.
+    for i in 0..64_u8 {
+        assert_eq!(world.call(&mut client, ECHO, &[i]).unwrap(), [i]);
+    }
+}
