@@ -10,6 +10,9 @@ use thiserror::Error;
 /// Files of dead processes are kept so long.
 const KEPT: Duration = Duration::from_hours(24);
 
+/// And no more than so many.
+const KEPT_FILES: usize = 32;
+
 /// Why statistics cannot be written or read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -87,19 +90,48 @@ pub(crate) fn start_ticks(pid: u32) -> u64 {
     fields.split_whitespace().nth(19).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// Removes files of processes that have been dead for long.
+/// Removes files of processes that have been dead for long, and of all but the newest dead: they hold memory.
 pub(crate) fn tidy(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| name.strip_suffix(".stats")?.split_once('-'));
-        let Some((Ok(pid), Ok(start))) = owner.map(|(pid, start)| (pid.parse(), start.parse())) else {
-            continue;
-        };
-        let age =
-            entry.metadata().and_then(|meta| meta.modified()).map(|at| SystemTime::now().duration_since(at));
-        if start_ticks(pid) != start && matches!(age, Ok(Ok(age)) if age > KEPT) {
-            let _ = std::fs::remove_file(entry.path());
+    let mut dead: Vec<(SystemTime, PathBuf)> = entries
+        .flatten()
+        .filter(|entry| is_of_the_dead(entry.file_name().to_str()))
+        .filter_map(|entry| Some((entry.metadata().and_then(|meta| meta.modified()).ok()?, entry.path())))
+        .collect();
+    dead.sort_unstable_by_key(|(modified, _)| std::cmp::Reverse(*modified));
+    for (at, (modified, path)) in dead.iter().enumerate() {
+        let is_old = SystemTime::now().duration_since(*modified).is_ok_and(|age| age > KEPT);
+        if at >= KEPT_FILES || is_old {
+            let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+/// Whether a file is the statistics of a process that has ended.
+fn is_of_the_dead(name: Option<&str>) -> bool {
+    let owner = name.and_then(|name| name.strip_suffix(".stats")?.split_once('-'));
+    matches!(owner.map(|(pid, start)| (pid.parse(), start.parse::<u64>())),
+        Some((Ok(pid), Ok(start))) if start_ticks(pid) != start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_of_the_dead_are_kept_and_the_living_always() {
+        let directory = std::env::temp_dir().join(format!("farcall-tidy-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let living = directory.join(file_name(std::process::id(), start_ticks(std::process::id())));
+        std::fs::write(&living, b"").unwrap();
+        // No process has so large a pid.
+        for i in 0..KEPT_FILES as u32 + 10 {
+            std::fs::write(directory.join(file_name(u32::MAX - i, 1)), b"").unwrap();
+        }
+        std::fs::write(directory.join("of somebody else"), b"").unwrap();
+        tidy(&directory);
+        assert!(living.exists() && directory.join("of somebody else").exists());
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), KEPT_FILES + 2);
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }
