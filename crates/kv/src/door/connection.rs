@@ -49,6 +49,8 @@ pub(super) struct Connection {
     pending: Vec<u8>,
     pub(super) replies: Replies,
     readable: bool,
+    /// The end of the stream was announced: it is read up to that, since no edge comes for it again.
+    ending: bool,
     writable: bool,
     /// The peer sends no more.
     ended: bool,
@@ -63,14 +65,16 @@ impl Connection {
             pending: Vec::new(),
             replies: Replies::default(),
             readable: true,
+            ending: false,
             writable: true,
             ended: false,
         }
     }
 
     /// Notes what the system reported about the socket.
-    pub(super) fn note(&mut self, readable: bool, writable: bool) {
-        self.readable |= readable;
+    pub(super) fn note(&mut self, readable: bool, writable: bool, ending: bool) {
+        self.readable |= readable || ending;
+        self.ending |= ending;
         self.writable |= writable;
     }
 
@@ -139,8 +143,9 @@ impl Connection {
                     return Ok(0);
                 }
                 Ok(bytes) => {
-                    // A short read has emptied the socket; new bytes raise a new edge.
-                    self.readable = bytes == around.read_buffer.len();
+                    // A short read has emptied the socket; new bytes raise a new edge. The end may have come with the
+                    // edge of the bytes, so it is looked for if it was announced.
+                    self.readable = bytes == around.read_buffer.len() || self.ending;
                     return Ok(bytes);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {

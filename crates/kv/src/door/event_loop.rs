@@ -227,7 +227,7 @@ impl Door {
                     if let Some(Some(connection)) = self.connections.get_mut(place) {
                         // Errors and hang-ups are found by reading.
                         let ended = event.is_error() || event.is_read_closed();
-                        connection.note(event.is_readable() || ended, event.is_writable());
+                        connection.note(event.is_readable(), event.is_writable(), ended);
                         due.push(place);
                     }
                 }
