@@ -120,11 +120,13 @@ impl<T: LeavesWork> Drop for HandoffGuard<'_, T> {
 #[cfg(all(test, loom))]
 mod tests {
     //! That the model can fail was tried by hand: it does if `drop` under the lock only ever closes, if the second load
-    //! of `visitor` is relaxed, or if `drop` unlocks with a relaxed store.
+    //! of `visitor` is relaxed, or if any store of `drop` is relaxed. (The steps on a common counter order no memory; they
+    //! make loom try all the turns, see `wc_ring`.)
 
     use super::*;
     use loom::cell::UnsafeCell as Checked;
     use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
 
     /// Work in a cell that loom watches: it reports two threads inside at once, or one that misses what the last wrote.
     struct Work(Checked<Counts>);
@@ -162,15 +164,17 @@ mod tests {
 
     /// Runs `owner` against a visitor that looks twice. Afterwards every piece of work is done once or still there, and
     /// visitors may enter exactly if some is left: work behind a closed door would wait for ever.
-    fn check(total: u32, owner: impl Fn(&Handoff<Work>) + Sync + Send + 'static) {
+    fn check(total: u32, owner: impl Fn(&Handoff<Work>, &dyn Fn()) + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(move || {
             let shared = Arc::new(Handoff::new(Work(Checked::new(Counts { done: 0, left: 0 }))));
+            let turns = Arc::new(AtomicU64::new(0));
             let visitor = {
-                let shared = shared.clone();
+                let (shared, turns) = (shared.clone(), turns.clone());
                 loom::thread::spawn(move || {
                     for _ in 0..2 {
+                        turns.fetch_add(1, Relaxed);
                         if let Some(mut guard) = shared.visitor() {
                             assert!(guard.has_work(), "let in without work");
                             guard.finish();
@@ -178,7 +182,7 @@ mod tests {
                     }
                 })
             };
-            owner(&shared);
+            owner(&shared, &|| drop(turns.fetch_add(1, Relaxed)));
             visitor.join().unwrap();
             let is_open = shared.is_open();
             // SAFETY: only this thread is the owner.
@@ -189,8 +193,9 @@ mod tests {
 
     #[test]
     fn work_that_is_added_while_a_visitor_finishes_is_not_shut_in() {
-        check(2, |shared| {
+        check(2, |shared, turn| {
             for _ in 0..2 {
+                turn();
                 // SAFETY: only this thread is the owner.
                 unsafe { shared.owner() }.add();
             }
@@ -199,11 +204,14 @@ mod tests {
 
     #[test]
     fn a_visitor_between_two_openings_sees_the_second() {
-        check(2, |shared| {
-            // SAFETY: as above, three times.
+        check(2, |shared, turn| {
+            turn();
+            // SAFETY: only this thread is the owner.
             unsafe { shared.owner() }.add();
+            turn();
             // SAFETY: as above.
             unsafe { shared.owner() }.finish();
+            turn();
             // SAFETY: as above.
             unsafe { shared.owner() }.add();
         });

@@ -6,6 +6,32 @@ pub(crate) use std::sync::atomic;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic;
 
+#[cfg(loom)]
+pub(crate) use loom::cell;
+
+/// Cells with the interface of loom's, which watches who is inside.
+#[cfg(not(loom))]
+pub(crate) mod cell {
+    #[derive(Debug)]
+    pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(std::cell::UnsafeCell::new(value))
+        }
+
+        #[inline]
+        pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+            read(self.0.get().cast_const())
+        }
+
+        #[inline]
+        pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+            write(self.0.get())
+        }
+    }
+}
+
 /// Tells the processor (or the model) that this is a spin loop.
 pub(crate) fn spin_loop() {
     #[cfg(loom)]

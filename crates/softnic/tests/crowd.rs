@@ -67,7 +67,15 @@ impl Crowd {
             senders.push(std::mem::replace(&mut a.qp, fresh_a));
             receivers.push(std::mem::replace(&mut b.qp, fresh_b));
         }
-        Self { a, b, senders, receivers, place }
+        let mut crowd = Self { a, b, senders, receivers, place };
+        // A first message may have to wait for its peer; afterwards a message is there when it is posted.
+        crowd.senders.iter_mut().for_each(|qp| send(&mut **qp, 0));
+        for _ in 0..n {
+            let qpn = crowd.wait().qp_num;
+            let at = crowd.place[&qpn];
+            receive(&mut *crowd.receivers[at]);
+        }
+        crowd
     }
 
     /// The next message. Both ends are polled: a sender whose peer did not answer at once goes on when it polls.
