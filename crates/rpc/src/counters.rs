@@ -1,105 +1,59 @@
 //! What happened, in numbers: one writer, any number of readers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of one endpoint. Its owner is the only writer; the layout is plain, so it may live in shared memory
-        /// and be read after the owner died.
-        #[derive(Debug, Default)]
-        #[repr(C)]
-        pub struct Counters {
-            $($(#[$doc])* pub $name: Counter,)*
-        }
-
-        impl Counters {
-            /// Names, in the order of the fields.
-            pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)*];
-
-            /// Values, in the order of the names.
-            pub fn values(&self) -> [u64; Self::NAMES.len()] {
-                [$(self.$name.get(),)*]
-            }
-        }
-    };
-}
-
-/// A number with one writer.
-#[derive(Debug, Default)]
-#[repr(transparent)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds one. Only the owner may.
-    #[inline]
-    pub fn increment(&self) {
-        self.add(1);
+farcall_stats::counters! {
+    /// Counters of one endpoint. Its owner is the only writer; `farcall stats` reads them, also after it died.
+    pub struct Counters {
+        /// Calls submitted (client) or executed (server).
+        calls,
+        /// Messages sent (client) or taken in (server); a long call takes several.
+        messages,
+        /// Payload bytes of requests.
+        request_bytes,
+        /// Payload bytes of results.
+        result_bytes,
+        /// Results fetched by READ (client) or left for it (server).
+        fetched,
+        /// Results that came (client) or went (server) by WRITE.
+        replied,
+        /// Results that came or went by WRITE with a wake-up.
+        notified,
+        /// READs posted.
+        reads,
+        /// READs that found no result yet.
+        failed_fetches,
+        /// Second READs, for results longer than the fetch size.
+        second_reads,
+        /// Methods that turned to server-reply.
+        switches_to_reply,
+        /// Methods that turned back to fetching.
+        switches_to_fetch,
+        /// Wake-ups sent (client) or received (server).
+        kicks,
+        /// How often the owner was about to sleep.
+        arms,
+        /// Calls that failed with the server's error.
+        errors,
+        /// Handlers that panicked.
+        panics,
+        /// Calls whose deadline passed.
+        deadlines_exceeded,
+        /// Calls given up by their caller.
+        cancelled,
+        /// Calls whose outcome is unknown.
+        outcomes_unknown,
+        /// Messages sent again after a reconnect.
+        resent,
+        /// Sessions that went on after a reconnect.
+        sessions_resumed,
+        /// Connections opened.
+        connections_opened,
+        /// Connections closed.
+        connections_closed,
+        /// Connections closed because the peer broke the protocol.
+        violations,
+        /// Messages not taken in because the send queue had no room for the answer.
+        stalls,
     }
-
-    /// Adds. Only the owner may: a load and a store, no locked instruction.
-    #[inline]
-    pub fn add(&self, count: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
-    }
-
-    /// Reads.
-    #[inline]
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-counters! {
-    /// Calls submitted (client) or executed (server).
-    calls,
-    /// Messages sent (client) or taken in (server); a long call takes several.
-    messages,
-    /// Payload bytes of requests.
-    request_bytes,
-    /// Payload bytes of results.
-    result_bytes,
-    /// Results fetched by READ (client) or left for it (server).
-    fetched,
-    /// Results that came (client) or went (server) by WRITE.
-    replied,
-    /// Results that came or went by WRITE with a wake-up.
-    notified,
-    /// READs posted.
-    reads,
-    /// READs that found no result yet.
-    failed_fetches,
-    /// Second READs, for results longer than the fetch size.
-    second_reads,
-    /// Methods that turned to server-reply.
-    switches_to_reply,
-    /// Methods that turned back to fetching.
-    switches_to_fetch,
-    /// Wake-ups sent (client) or received (server).
-    kicks,
-    /// How often the owner was about to sleep.
-    arms,
-    /// Calls that failed with the server's error.
-    errors,
-    /// Handlers that panicked.
-    panics,
-    /// Calls whose deadline passed.
-    deadlines_exceeded,
-    /// Calls given up by their caller.
-    cancelled,
-    /// Calls whose outcome is unknown.
-    outcomes_unknown,
-    /// Messages sent again after a reconnect.
-    resent,
-    /// Sessions that went on after a reconnect.
-    sessions_resumed,
-    /// Connections opened.
-    connections_opened,
-    /// Connections closed.
-    connections_closed,
-    /// Connections closed because the peer broke the protocol.
-    violations,
-    /// Messages not taken in because the send queue had no room for the answer.
-    stalls,
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub use caller::{CallId, CallOptions, Caller, Completion, FetchThenReply, Path, 
 pub use client::AsyncClient;
 pub use client::{Client, ClientOptions, NothingOutstanding};
 pub use config::{CallerConfig, ResponderConfig};
-pub use counters::{Counter, Counters};
+pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
 pub use responder::{Call, ConnectionId, Handler, HandlerError, Reply, Responder, ResponderEvent};
 pub use server::{DrainHandle, Server, ServerBuilder, ServerError};

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use farcall_link::bootstrap::Welcome;
 use farcall_link::{Completed, Nic, Peer, Region, RegionId};
+use farcall_stats::Block;
 use farcall_verbs::{CompChannel, CqInitAttr, Nanos, RawCq, Wc};
 
 use crate::config::CallerConfig;
@@ -108,7 +109,7 @@ pub struct Caller<P> {
     turns_to_poll: u32,
     going_away: bool,
     wcs: [Wc; COMPLETIONS_AT_ONCE],
-    counters: Counters,
+    counters: Block<Counters>,
     path: std::marker::PhantomData<P>,
 }
 
@@ -158,7 +159,7 @@ impl<P: Path> Caller<P> {
             turns_to_poll: 0,
             going_away: false,
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
-            counters: Counters::default(),
+            counters: Block::new("rpc client", 0),
             config,
             path: std::marker::PhantomData,
         })

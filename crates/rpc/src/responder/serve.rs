@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use farcall_stats::Block;
 use farcall_verbs::{Clock, Nanos};
 
 use super::connection::Connection;
@@ -32,7 +33,7 @@ pub(super) enum Served {
 pub(super) struct Engine<H, C> {
     pub config: ResponderConfig,
     pub handler: H,
-    pub counters: Counters,
+    pub counters: Block<Counters>,
     pub going_away: bool,
     clock: C,
     incarnation: u32,
@@ -85,10 +86,11 @@ impl Answer {
 
 impl<H: Handler, C: Clock> Engine<H, C> {
     pub fn new(config: ResponderConfig, incarnation: u64, handler: H, clock: C) -> Self {
+        let counters = Block::new(&format!("rpc server thread {}", config.thread), 0);
         Self {
             config,
             handler,
-            counters: Counters::default(),
+            counters,
             going_away: false,
             clock,
             incarnation: incarnation as u32,
