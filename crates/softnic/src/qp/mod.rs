@@ -5,11 +5,13 @@ mod core;
 mod counters;
 mod grants;
 mod handle;
+mod message;
 mod modify;
 mod receive;
 mod remote;
 mod send;
 mod transfer;
+mod wait_queue;
 
 pub(crate) use self::core::{HAZARD_WAIT, QpCore};
 pub(crate) use accept::Accept;

@@ -1,0 +1,204 @@
+//! What consumes a receive of the target: SEND and WRITE with immediate. Small messages travel inside the ring; large
+//! ones are placed into the receive that the target has advertised.
+
+use farcall_verbs::{Access, SendFlags, WcStatus, WrOpcode};
+
+use super::MAX_SGE;
+use super::remote::Remote;
+use super::send::{Request, SendSide, Step};
+use super::transfer::{gather, gather_to_pieces, gather_to_ring};
+use super::wait_queue::Wait;
+use crate::fence;
+use crate::hazard;
+use crate::peer::Asked;
+use crate::ring::{self, Kind, RQ_POSTED, WANT};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// Messages up to this size travel inside the ring: two small copies cost less than finding the receive's region.
+const EAGER_BYTES: u64 = 1024;
+
+impl SendSide {
+    /// SEND and WRITE with immediate: what consumes a receive.
+    ///
+    /// # Safety
+    /// See `execute`.
+    pub(super) unsafe fn message(&mut self, request: &Request<'_>) -> Step {
+        // SAFETY: the poster's promise, passed on.
+        let mut step = unsafe { self.try_message(request) };
+        if matches!(step, Step::Wait(_)) && self.want() {
+            // What the target gave before it saw that we want it is not announced: look once more.
+            // SAFETY: as above; the first attempt did nothing.
+            step = unsafe { self.try_message(request) };
+        }
+        if let Step::Done | Step::Failed(WcStatus::REM_INV_REQ_ERR) = step {
+            self.unannounced = true;
+            self.solicited |= request.flags.contains(SendFlags::SOLICITED);
+        }
+        step
+    }
+
+    /// # Safety
+    /// See `execute`.
+    unsafe fn try_message(&mut self, request: &Request<'_>) -> Step {
+        if !self.receive_is_posted() {
+            // A target that is not ready to receive does not answer at all, whatever it has posted.
+            let responds = self.remote.as_ref().is_some_and(|remote| remote.accepts().is_some());
+            return Step::Wait(if responds { Wait::Receiver } else { Wait::Peer });
+        }
+        // SAFETY: the poster's promise, passed on.
+        unsafe {
+            match request.opcode {
+                WrOpcode::WRITE_WITH_IMM => self.write_with_imm(request),
+                _ => self.send(request),
+            }
+        }
+    }
+
+    fn record_flags(request: &Request<'_>) -> u8 {
+        let imm = matches!(request.opcode, WrOpcode::SEND_WITH_IMM | WrOpcode::WRITE_WITH_IMM);
+        let solicited = request.flags.contains(SendFlags::SOLICITED);
+        (u8::from(imm) * ring::WITH_IMM) | (u8::from(solicited) * ring::SOLICITED)
+    }
+
+    /// Whether the target has a receive for our next message.
+    #[inline]
+    fn receive_is_posted(&mut self) -> bool {
+        let Some(remote) = &mut self.remote else { return false };
+        if remote.sent < remote.posted_seen {
+            return true;
+        }
+        remote.posted_seen = remote.inbound().load(RQ_POSTED, Acquire);
+        remote.sent < remote.posted_seen
+    }
+
+    /// Asks the target to tell us when it posts receives or consumes records. Returns whether that is new, so that the
+    /// caller must look once more.
+    fn want(&mut self) -> bool {
+        let Some(remote) = &self.remote else { return false };
+        if remote.inbound().load(WANT, Relaxed) != 0 {
+            return false;
+        }
+        remote.inbound().store(WANT, 1, Relaxed);
+        fence::heavy();
+        true
+    }
+
+    /// # Safety
+    /// See `execute`.
+    unsafe fn write_with_imm(&mut self, request: &Request<'_>) -> Step {
+        let Some(remote) = &mut self.remote else { return Step::Wait(Wait::Peer) };
+        if !remote.producer.has_room(0, 0) {
+            return Step::Wait(Wait::Receiver);
+        }
+        self.wrote = true;
+        // SAFETY: as in `write`.
+        let step =
+            self.one_sided(request, Access::REMOTE_WRITE, |place| unsafe { gather(place, request.sges) });
+        if let (Step::Done, Some(remote)) = (&step, &mut self.remote) {
+            remote.producer.payload_at(0);
+            let len = request.len_bytes as u32;
+            remote.producer.publish(Kind::WriteImm, Self::record_flags(request), len, request.imm_be, 0);
+            remote.sent += 1;
+        }
+        step
+    }
+
+    /// # Safety
+    /// See `execute`.
+    unsafe fn send(&mut self, request: &Request<'_>) -> Step {
+        let Some(remote) = &mut self.remote else { return Step::Wait(Wait::Peer) };
+        let (flags, len) = (Self::record_flags(request), request.len_bytes as u32);
+        hazard::enter(remote.inbound(), hazard::RECEIVES);
+        let step = if remote.accepts().is_none() {
+            Step::Wait(Wait::Peer)
+        } else if request.len_bytes > advertised_bytes(remote, request.len_bytes) {
+            if remote.producer.has_room(0, 0) {
+                remote.producer.payload_at(0);
+                remote.producer.publish(Kind::TooLong, flags, len, request.imm_be, 0);
+                remote.sent += 1;
+                Step::Failed(WcStatus::REM_INV_REQ_ERR)
+            } else {
+                Step::Wait(Wait::Receiver)
+            }
+        // A slot stays free for every receive that the target may post before it polls.
+        } else if request.len_bytes <= EAGER_BYTES
+            && remote.producer.has_room(len as usize, remote.layout.rq_depth)
+        {
+            let at = remote.producer.payload_at(len as usize);
+            // SAFETY: the elements are the poster's promise.
+            unsafe { gather_to_ring(remote.inbound(), at, request.sges) };
+            remote.producer.publish(Kind::Send, flags, len, request.imm_be, len as usize);
+            remote.sent += 1;
+            Step::Done
+        } else if remote.producer.has_room(0, 0) {
+            // SAFETY: the poster's promise, passed on.
+            unsafe { place(remote, request, flags) }
+        } else {
+            Step::Wait(Wait::Receiver)
+        };
+        hazard::leave(remote.inbound());
+        step
+    }
+}
+
+/// One advertised scatter element: address, length, key.
+fn advert(remote: &Remote, sge: u64) -> (u64, u32, u32) {
+    let at = remote.layout.advert_at(remote.sent, sge);
+    let addr = remote.inbound().load(at, Relaxed);
+    let word = remote.inbound().load(at + 8, Relaxed);
+    (addr, word as u32, (word >> 32) as u32)
+}
+
+/// Bytes that the next receive has room for; stops counting at `enough`.
+#[inline]
+fn advertised_bytes(remote: &Remote, enough: u64) -> u64 {
+    let mut sum = 0;
+    for sge in 0..remote.layout.recv_sge {
+        if sum >= enough {
+            break;
+        }
+        sum += u64::from(advert(remote, sge).1);
+    }
+    sum
+}
+
+/// Places a message into the advertised receive (a rendezvous that the receiver has begun by posting).
+///
+/// # Safety
+/// The request's memory is the poster's promise. Call inside a hazard, with room for a record.
+unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8) -> Step {
+    let mut pieces = [(std::ptr::null_mut(), 0_usize); MAX_SGE];
+    // Keeps the mappings while we copy: the cache may give one up for the next.
+    let mut held = [const { None }; MAX_SGE];
+    let (mut count, mut left) = (0, request.len_bytes);
+    for sge in 0..remote.layout.recv_sge.min(MAX_SGE as u64) {
+        let (addr, room, key) = advert(remote, sge);
+        let len = left.min(room.into());
+        if len == 0 {
+            continue;
+        }
+        let at = match remote.find_region(key, true) {
+            Asked::Granted(at) => at,
+            Asked::Refused(_) => return Step::Failed(WcStatus::REM_OP_ERR),
+            Asked::NotYet => return Step::Wait(Wait::Peer),
+        };
+        let region = remote.cached(at).clone();
+        let Some(place) = region.locate(addr, len).filter(|_| region.is_current(&remote.peer)) else {
+            remote.forget(at);
+            return Step::Wait(Wait::Peer);
+        };
+        pieces[count] = (place, len as usize);
+        held[count] = Some(region);
+        count += 1;
+        left -= len;
+    }
+    if left > 0 {
+        return Step::Failed(WcStatus::REM_INV_REQ_ERR);
+    }
+    // SAFETY: the pieces are located in mapped regions, which `held` keeps mapped.
+    unsafe { gather_to_pieces(request.sges, &pieces[..count]) };
+    remote.producer.payload_at(0);
+    remote.producer.publish(Kind::SendPlaced, flags, request.len_bytes as u32, request.imm_be, 0);
+    remote.sent += 1;
+    Step::Done
+}

@@ -1,0 +1,107 @@
+//! Requests that must wait for the peer or for a receive, in order, and how long they do.
+
+use std::time::Duration;
+
+use farcall_verbs::{SendFlags, SendWr, Sge, WcStatus, WrOpcode};
+
+/// How long to keep trying.
+#[derive(Clone, Copy)]
+pub(super) struct Timers {
+    /// Transport timeout times retries; `None` is for ever.
+    pub(super) transport: Option<Duration>,
+    /// RNR timer times retries; `None` is for ever.
+    pub(super) rnr: Option<Duration>,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    Receiver,
+    Peer,
+}
+
+impl Wait {
+    /// How a request ends that has waited too long.
+    pub(super) const fn ends_in(self) -> WcStatus {
+        match self {
+            Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
+            Self::Peer => WcStatus::RETRY_EXC_ERR,
+        }
+    }
+}
+
+/// A request set aside; its buffers are reused.
+#[derive(Default)]
+pub(super) struct Parked {
+    pub(super) wr_id: u64,
+    pub(super) opcode: u32,
+    pub(super) flags: SendFlags,
+    pub(super) imm_be: u32,
+    pub(super) remote_addr: u64,
+    pub(super) rkey: u32,
+    pub(super) sges: Vec<Sge>,
+    pub(super) inline_data: Vec<u8>,
+}
+
+#[derive(Default)]
+pub(super) struct WaitQueue {
+    slots: Vec<Parked>,
+    head: usize,
+    len: usize,
+}
+
+impl WaitQueue {
+    /// # Safety
+    /// Inline elements of `wr` must be readable.
+    pub(super) unsafe fn push(&mut self, wr: &SendWr<'_>, capacity: usize) {
+        if self.slots.is_empty() {
+            self.slots.resize_with(capacity, Parked::default);
+        }
+        let at = (self.head + self.len) % self.slots.len();
+        self.len += 1;
+        let slot = &mut self.slots[at];
+        let target = wr.rdma();
+        (slot.wr_id, slot.opcode, slot.flags, slot.imm_be) =
+            (wr.wr_id, wr.opcode.0, wr.send_flags, wr.imm_data_be);
+        (slot.remote_addr, slot.rkey) = (target.remote_addr, target.rkey);
+        slot.sges.clear();
+        if !wr.send_flags.contains(SendFlags::INLINE) {
+            slot.sges.extend_from_slice(wr.sges());
+            return;
+        }
+        slot.inline_data.clear();
+        for sge in wr.sges() {
+            let src = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+            // SAFETY: the caller's promise; inline data is small and read once, now.
+            slot.inline_data
+                .extend_from_slice(unsafe { std::slice::from_raw_parts(src, sge.length as usize) });
+        }
+        let addr = slot.inline_data.as_ptr().expose_provenance() as u64;
+        slot.sges.push(Sge { addr, length: slot.inline_data.len() as u32, lkey: 0 });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Lends out the oldest request's elements, to be given back by `put_sges`.
+    pub(super) fn take_sges(&mut self) -> Vec<Sge> {
+        std::mem::take(&mut self.slots[self.head].sges)
+    }
+
+    pub(super) fn put_sges(&mut self, sges: Vec<Sge>) {
+        self.slots[self.head].sges = sges;
+    }
+
+    pub(super) fn front(&self) -> Option<&Parked> {
+        (self.len > 0).then(|| &self.slots[self.head])
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(u64, WrOpcode, SendFlags)> {
+        let front = self.front()?;
+        let popped = (front.wr_id, WrOpcode(front.opcode), front.flags);
+        self.head = (self.head + 1) % self.slots.len();
+        self.len -= 1;
+        Some(popped)
+    }
+}
