@@ -87,18 +87,20 @@ step_main_job() {
 # A real file, Debian's word list, loaded and read back by an ordinary memcached client over TCP and the Unix socket.
 step_words() {
     need wamerican python3-pymemcache
-    local farcall=$CARGO_TARGET_DIR/release/farcall words=$scratch/words.tsv socket=$scratch/kv.sock tcp pid
+    local farcall=$CARGO_TARGET_DIR/release/farcall words=$scratch/words.tsv socket=$scratch/kv.sock tcp rpc pid
     run cargo build --release
     awk '{ print $0 "\t" NR }' /usr/share/dict/words >"$words"
     printf '%d words\n' "$(wc -l <"$words")"
-    "$farcall" --json kv serve --tcp 127.0.0.1:0 --unix "$socket" --partitions 2 </dev/null >"$scratch/ready.json" &
+    "$farcall" --json kv serve --tcp 127.0.0.1:0 --rpc 127.0.0.1:0 --unix "$socket" --partitions 2 </dev/null >"$scratch/ready.json" &
     pid=$!
     until [[ -s $scratch/ready.json ]]; do
         kill -0 "$pid" || return 1
         sleep 0.1
     done
     tcp=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["tcp"][0])' "$scratch/ready.json")
+    rpc=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["rpc"])' "$scratch/ready.json")
     run "$farcall" kv load "$words" --server "unix:$socket"
+    run "$farcall" kv load "$words" --server "rpc:$rpc"
     # Debian's modules belong to Debian's interpreter, which need not be the first in the path.
     run /usr/bin/python3 .ci/read_back.py "$words" "$tcp" "unix:$socket"
     run "$farcall" stats "$pid"

@@ -37,10 +37,15 @@ struct Server {
 
 impl Server {
     fn start(name: &str) -> Self {
+        Self::start_with(name, &[])
+    }
+
+    fn start_with(name: &str, options: &[&str]) -> Self {
         let socket = std::env::temp_dir().join(format!("farcall-cli-{}-{name}.sock", std::process::id()));
         let mut child = Command::new(env!("CARGO_BIN_EXE_farcall"))
             .args(["--json", "kv", "serve", "--tcp", "127.0.0.1:0", "--unix"])
             .arg(&socket)
+            .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -48,6 +53,10 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Self { child, ready: serde_json::from_str(&line).unwrap() }
+    }
+
+    fn rpc(&self) -> String {
+        format!("rpc:{}", self.ready["rpc"].as_str().unwrap())
     }
 
     fn address(&self) -> String {
@@ -140,6 +149,49 @@ fn files_are_loaded_and_bad_lines_are_named() {
 }
 
 #[test]
+fn every_kv_command_speaks_rpc_to_all_partitions() {
+    let options = ["--rpc", "127.0.0.1:0", "--partitions", "3", "--value-max", "1000"];
+    let server = Server::start_with("rpc", &options);
+    let (rpc, unix) = (server.rpc(), server.address());
+    let kv = |args: &[&str]| farcall(&[&["kv"], args, &["--server", &rpc]].concat());
+    let kv_with_input = |args: &[&str], input: &[u8]| {
+        farcall_with_input(&[&["kv"], args, &["--server", &rpc]].concat(), input)
+    };
+    assert_eq!(code(&kv(&["set", "greeting", "hello", "--ttl", "3600"])), 0);
+    assert_eq!(text(&farcall(&["kv", "get", "greeting", "--server", &unix]).stdout), "hello\n");
+    assert_eq!(text(&kv(&["get", "greeting"]).stdout), "hello\n");
+    assert_eq!(code(&kv(&["get", "nothing"])), 3);
+    assert_eq!(code(&kv(&["del", "greeting"])), 0);
+    assert_eq!(code(&kv(&["del", "greeting"])), 3);
+
+    // Keys of every partition, one of them longer than allowed, one value too large, and one line that is none.
+    let mut tsv: String = (0..1000).map(|number| format!("key{number}\tvalue {number}\n")).collect();
+    tsv += &format!("{}\tx\nbig\t{}\nno tab\n", "k".repeat(251), "v".repeat(1001));
+    let loaded = kv_with_input(&["load", "-", "--json"], tsv.as_bytes());
+    let json: Value = serde_json::from_slice(&loaded.stdout).unwrap();
+    assert_eq!((&json["stored"], &json["bad_lines"], &json["refused"]), (&1000.into(), &2.into(), &1.into()));
+    assert_eq!(code(&loaded), 1);
+    let complaints = text(&loaded.stderr);
+    for part in ["line 1001: the key has 251 bytes", "at most 1000 bytes", "line 1003: no tab"] {
+        assert!(complaints.contains(part), "{part:?} missing in {complaints}");
+    }
+    for number in [0, 1, 2, 500, 999] {
+        let got = farcall(&["kv", "get", &format!("key{number}"), "--server", &unix]);
+        assert_eq!(text(&got.stdout), format!("value {number}\n"));
+    }
+    let stats: Value = serde_json::from_slice(&kv(&["stats", "--json"]).stdout).unwrap();
+    assert_eq!((&stats["curr_items"], &stats["threads"]), (&1000.into(), &3.into()), "{stats}");
+
+    let refused = kv(&["set", "big", &"v".repeat(1001)]);
+    assert_eq!(code(&refused), 1);
+    assert!(text(&refused.stderr).contains("at most 1000 bytes"), "{refused:?}");
+    assert_eq!(server.terminate(), 0);
+    let gone = farcall(&["kv", "get", "key1", "--server", &rpc]);
+    assert_eq!(code(&gone), 4);
+    assert!(text(&gone.stderr).contains("kv serve --rpc"), "{gone:?}");
+}
+
+#[test]
 fn calls_are_made_under_both_presets_and_refused_ones_are_explained() {
     let mut server = Command::new(env!("CARGO_BIN_EXE_farcall"))
         .args(["--json", "rpc", "serve", "--listen", "127.0.0.1:0"])
@@ -155,6 +207,10 @@ fn calls_are_made_under_both_presets_and_refused_ones_are_explained() {
         let output = farcall(&["rpc", "call", "hello", "--server", address, "--preset", preset]);
         assert_eq!((code(&output), text(&output.stdout).as_str()), (0, "hello\n"), "{preset}: {output:?}");
     }
+    // An echo service is no store.
+    let output = farcall(&["kv", "get", "x", "--server", &format!("rpc:{address}")]);
+    assert_eq!(code(&output), 1, "{output:?}");
+    assert!(text(&output.stderr).contains("does not answer as a key-value service"), "{output:?}");
     let refused = farcall(&["rpc", "call", "x", "--method", "77", "--server", address]);
     assert_eq!(code(&refused), 1);
     assert!(text(&refused.stderr).contains("77"), "{refused:?}");

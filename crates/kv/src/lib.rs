@@ -3,14 +3,16 @@
 //! Every server thread owns one [`Partition`] exclusively (EREW: exclusive read, exclusive write), so the
 //! store contains no lock and no atomic. A key's hash names its owner; see [`Router`].
 //!
-//! The crate holds no clock and, below [`door`], no socket and no thread: time is a `now_ms` argument in
-//! milliseconds since the Unix epoch, and both protocols are bytes in, bytes out.
+//! The store and its protocols hold no clock, socket or thread: time is a `now_ms` argument in milliseconds since the Unix
+//! epoch, and both protocols are bytes in, bytes out. Sockets are [`door`]'s, connections [`client`]'s.
 //!
 //! - [`store`]: the partition: index, memory, eviction, expiry.
 //! - [`wire`]: the binary requests and replies carried by Farcall RPC, and the [`wire::Service`] that answers them.
 //! - [`memcached`]: memcached's text and meta protocols as a session, and a small blocking client.
+//! - [`client`]: a blocking client of all partitions over RPC.
 //! - [`door`]: the memcached protocols over TCP and Unix stream sockets.
 
+pub mod client;
 pub mod door;
 mod key;
 pub mod memcached;

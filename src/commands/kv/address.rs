@@ -1,4 +1,4 @@
-//! Where a key-value service is: `tcp:HOST:PORT` or `unix:PATH`.
+//! Where a key-value service is: `tcp:HOST:PORT`, `unix:PATH` or `rpc:HOST:PORT`.
 
 use clap::Args;
 use std::fmt;
@@ -16,6 +16,8 @@ pub enum Address {
     Tcp(SocketAddr),
     /// The memcached protocol over a Unix socket.
     Unix(PathBuf),
+    /// RPC over verbs; the address, a TCP one, is that of the handshake.
+    Rpc(SocketAddr),
 }
 
 impl fmt::Display for Address {
@@ -23,6 +25,7 @@ impl fmt::Display for Address {
         match self {
             Self::Tcp(address) => write!(f, "tcp:{address}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Rpc(address) => write!(f, "rpc:{address}"),
         }
     }
 }
@@ -34,7 +37,8 @@ impl FromStr for Address {
         match text.split_once(':') {
             Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
             Some(("tcp", address)) => resolve(address).map(Self::Tcp),
-            _ => Err(format!("{text:?} is no address; write tcp:HOST:PORT or unix:PATH")),
+            Some(("rpc", address)) => resolve(address).map(Self::Rpc),
+            _ => Err(format!("{text:?} is no address; write tcp:HOST:PORT, unix:PATH or rpc:HOST:PORT")),
         }
     }
 }
@@ -48,7 +52,8 @@ pub fn resolve(text: &str) -> Result<SocketAddr, String> {
 /// The option that names a service.
 #[derive(Debug, Args)]
 pub struct Server {
-    /// The service: tcp:HOST:PORT or unix:PATH.
+    /// The service: tcp:HOST:PORT or unix:PATH (the memcached protocol), or rpc:HOST:PORT (RPC over RDMA verbs, where
+    /// farcall kv serve --rpc listens).
     #[arg(long = "server", short = 's', value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211")]
     pub address: Address,
 }
@@ -59,10 +64,10 @@ mod tests {
 
     #[test]
     fn addresses_round_trip_and_others_are_explained() {
-        for text in ["tcp:127.0.0.1:11211", "unix:/run/kv.sock", "tcp:[::1]:7"] {
+        for text in ["tcp:127.0.0.1:11211", "unix:/run/kv.sock", "tcp:[::1]:7", "rpc:127.0.0.1:11212"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
-        for text in ["", "127.0.0.1:80", "tcp:nowhere", "unix:", "ftp:x"] {
+        for text in ["", "127.0.0.1:80", "tcp:nowhere", "unix:", "rpc:", "ftp:x"] {
             assert!(text.parse::<Address>().is_err(), "{text:?}");
         }
         assert!("kv".parse::<Address>().unwrap_err().contains("write tcp:HOST:PORT"));

@@ -2,7 +2,12 @@
 
 use super::address::Address;
 use crate::failure::{Exit, Failure};
-use farcall_kv::memcached::client::{Client, ClientError};
+use farcall_kv::client::{Change, KvClient as RpcClient, KvConnectError, KvError, Write};
+use farcall_kv::memcached::client::{Client as MemcachedClient, ClientError};
+use farcall_kv::memcached::store_figures;
+use farcall_kv::store::Stats;
+use farcall_rpc::{CallError, ClientOptions, ConnectError};
+use farcall_softnic::SoftNic;
 use std::time::Duration;
 
 /// A service that does not answer for so long is taken for dead.
@@ -10,8 +15,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to a key-value service.
 pub struct KvClient {
-    client: Client,
+    connection: Connection,
     address: Address,
+}
+
+enum Connection {
+    /// The memcached protocol over a stream socket.
+    Memcached(MemcachedClient),
+    /// RPC over verbs, and the records that wait to be stored together.
+    Rpc { client: Box<RpcClient>, queued: Vec<(Vec<u8>, Vec<u8>)> },
 }
 
 impl KvClient {
@@ -20,17 +32,28 @@ impl KvClient {
     /// # Errors
     /// When the service cannot be reached.
     pub fn connect(address: &Address) -> Result<Self, Failure> {
-        let client = match address {
-            Address::Tcp(address) => Client::connect_tcp(*address),
-            Address::Unix(path) => Client::connect_unix(path),
+        let memcached = match address {
+            Address::Tcp(address) => MemcachedClient::connect_tcp(*address),
+            Address::Unix(path) => MemcachedClient::connect_unix(path),
+            Address::Rpc(place) => {
+                // A few calls: nothing to come back for, nothing to tune.
+                let options = ClientOptions {
+                    connect_timeout: PATIENCE,
+                    reconnect: false,
+                    probe: false,
+                    ..ClientOptions::default()
+                };
+                let options = options.call_timeout(PATIENCE);
+                let client = RpcClient::connect(&SoftNic::new(), &place.to_string(), &options)
+                    .map_err(|error| refused(address, &error))?;
+                let connection = Connection::Rpc { client: Box::new(client), queued: Vec::new() };
+                return Ok(Self { connection, address: address.clone() });
+            }
         };
-        let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
+        let client = memcached.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
         match client {
-            Ok(client) => Ok(Self { client, address: address.clone() }),
-            Err(error) => Err(Failure::because("cannot reach the key-value service", &error)
-                .at(address)
-                .remedy("start it (farcall kv serve), or name another with --server")
-                .exit(Exit::Unreachable)),
+            Ok(client) => Ok(Self { connection: Connection::Memcached(client), address: address.clone() }),
+            Err(error) => Err(unreachable(address, &error)),
         }
     }
 
@@ -39,8 +62,18 @@ impl KvClient {
     /// # Errors
     /// When the key is illegal or the service fails.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
-        let value = self.client.get(key).map(|value| value.map(|value| value.bytes.to_vec()));
-        value.map_err(|error| self.failed("cannot read the key", &error))
+        let Self { connection, address } = self;
+        let value = match connection {
+            Connection::Memcached(client) => match client.get(key) {
+                Ok(value) => Ok(value.map(|value| value.bytes.to_vec())),
+                Err(error) => Err(Error::from(error)),
+            },
+            Connection::Rpc { client, .. } => match client.get(key) {
+                Ok(item) => Ok(item.map(|item| item.value.to_vec())),
+                Err(error) => Err(Error::from(error)),
+            },
+        };
+        value.map_err(|error| error.failure("cannot read the key", address))
     }
 
     /// Stores a value that expires after `ttl_s` seconds, or never if 0. Returns whether it was stored.
@@ -48,38 +81,49 @@ impl KvClient {
     /// # Errors
     /// When the key is illegal or the service refuses or fails.
     pub fn set(&mut self, key: &[u8], value: &[u8], ttl_s: u32) -> Result<bool, Failure> {
-        let stored = self
-            .client
-            .queue_store("set", key, value, 0, ttl_s)
-            .and_then(|()| self.client.flush())
-            .and_then(|()| self.client.read_stored());
-        stored.map_err(|error| self.failed("cannot store the value", &error))
+        let Self { connection, address } = self;
+        let stored = match connection {
+            Connection::Memcached(client) => client
+                .queue_store("set", key, value, 0, ttl_s)
+                .and_then(|()| client.flush())
+                .and_then(|()| client.read_stored())
+                .map_err(Error::from),
+            Connection::Rpc { client, .. } => {
+                let write = Write { time_to_live: Duration::from_secs(ttl_s.into()), ..Write::of(value) };
+                client.put(key, write).map(is_done).map_err(Error::from)
+            }
+        };
+        stored.map_err(|error| error.failure("cannot store the value", address))
     }
 
     /// Queues a value to be stored for ever; [`Self::finish_stores`] sends it.
     ///
     /// # Errors
     /// When the key is illegal; nothing is queued then.
-    pub fn queue_store(&mut self, key: &[u8], value: &[u8]) -> Result<(), ClientError> {
-        self.client.queue_store("set", key, value, 0, 0)
+    pub fn queue_store(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        match &mut self.connection {
+            Connection::Memcached(client) => {
+                client.queue_store("set", key, value, 0, 0).map_err(|error| error.to_string())
+            }
+            Connection::Rpc { client, queued } => {
+                client.check_key(key).map_err(|error| error.to_string())?;
+                queued.push((key.to_vec(), value.to_vec()));
+                Ok(())
+            }
+        }
     }
 
-    /// Sends what was queued and waits; returns how many of `queued` were stored, and the first refusal.
+    /// Sends what was queued and waits; returns how many of the `queued` were stored, and the first refusal.
     ///
     /// # Errors
     /// When the service fails.
     pub fn finish_stores(&mut self, queued: u64) -> Result<(u64, Option<String>), Failure> {
-        self.client.flush().map_err(|error| self.failed("cannot store the values", &error))?;
-        let (mut stored, mut refusal) = (0, None);
-        for _ in 0..queued {
-            match self.client.read_stored() {
-                Ok(true) => stored += 1,
-                Ok(false) => {}
-                Err(ClientError::Refused(text)) => drop(refusal.get_or_insert(text)),
-                Err(error) => return Err(self.failed("cannot store the values", &error)),
-            }
-        }
-        Ok((stored, refusal))
+        let Self { connection, address } = self;
+        let finished = match connection {
+            Connection::Memcached(client) => finish_memcached(client, queued),
+            Connection::Rpc { client, queued } => finish_rpc(client, queued),
+        };
+        finished.map_err(|error| error.failure("cannot store the values", address))
     }
 
     /// Removes a key; whether it had a value.
@@ -87,7 +131,12 @@ impl KvClient {
     /// # Errors
     /// When the key is illegal or the service fails.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, Failure> {
-        self.client.delete(key).map_err(|error| self.failed("cannot remove the key", &error))
+        let Self { connection, address } = self;
+        let removed = match connection {
+            Connection::Memcached(client) => client.delete(key).map_err(Error::from),
+            Connection::Rpc { client, .. } => client.delete(key, None).map(is_done).map_err(Error::from),
+        };
+        removed.map_err(|error| error.failure("cannot remove the key", address))
     }
 
     /// The service's statistics by name.
@@ -95,16 +144,125 @@ impl KvClient {
     /// # Errors
     /// When the service fails.
     pub fn stats(&mut self) -> Result<Vec<(String, String)>, Failure> {
-        self.client.stats().map_err(|error| self.failed("cannot read the statistics", &error))
+        let Self { connection, address } = self;
+        let stats = match connection {
+            Connection::Memcached(client) => client.stats().map_err(Error::from),
+            Connection::Rpc { client, .. } => client.stats().map(|parts| total(&parts)).map_err(Error::from),
+        };
+        stats.map_err(|error| error.failure("cannot read the statistics", address))
+    }
+}
+
+fn is_done(change: Change) -> bool {
+    matches!(change, Change::Done { .. })
+}
+
+fn finish_memcached(client: &mut MemcachedClient, queued: u64) -> Result<(u64, Option<String>), Error> {
+    client.flush()?;
+    let (mut stored, mut refusal) = (0, None);
+    for _ in 0..queued {
+        match client.read_stored() {
+            Ok(true) => stored += 1,
+            Ok(false) => {}
+            Err(ClientError::Refused(text)) => drop(refusal.get_or_insert(text)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((stored, refusal))
+}
+
+fn finish_rpc(
+    client: &mut RpcClient,
+    queued: &mut Vec<(Vec<u8>, Vec<u8>)>,
+) -> Result<(u64, Option<String>), Error> {
+    let (mut stored, mut refusal, mut failure) = (0, None, None);
+    let records = queued.iter().map(|(key, value)| (key.as_slice(), Write::of(value)));
+    client.put_many(records, |_, outcome| match outcome {
+        Ok(change) => stored += u64::from(is_done(change)),
+        Err(error) if Error::is_of_one_record(&error) => drop(refusal.get_or_insert(error.to_string())),
+        Err(error) => drop(failure.get_or_insert(error)),
+    });
+    queued.clear();
+    failure.map_or(Ok((stored, refusal)), |error| Err(error.into()))
+}
+
+/// The whole store's statistics, under the names that the memcached doors use.
+fn total(parts: &[Stats]) -> Vec<(String, String)> {
+    let mut sum = Stats::default();
+    parts.iter().for_each(|part| sum += part);
+    let figures = store_figures(&sum).into_iter().chain([("threads", parts.len() as u64)]);
+    figures.map(|(name, value)| (name.to_owned(), value.to_string())).collect()
+}
+
+/// A request failed, whatever the protocol.
+enum Error {
+    Memcached(ClientError),
+    Rpc(KvError),
+}
+
+impl From<ClientError> for Error {
+    fn from(error: ClientError) -> Self {
+        Self::Memcached(error)
+    }
+}
+
+impl From<KvError> for Error {
+    fn from(error: KvError) -> Self {
+        Self::Rpc(error)
+    }
+}
+
+impl Error {
+    /// Whether a store fails for what one record is, so that others may succeed.
+    fn is_of_one_record(error: &KvError) -> bool {
+        match error {
+            KvError::Key(_) | KvError::ValueTooLarge { .. } | KvError::OutOfMemory => true,
+            KvError::Call(error) => {
+                matches!(error, CallError::RequestTooLarge { .. } | CallError::Application { .. })
+            }
+            _ => false,
+        }
     }
 
-    fn failed(&self, what: &str, error: &ClientError) -> Failure {
-        let failure = Failure::because(what, error).at(&self.address);
-        match error {
-            ClientError::Io(_) | ClientError::Closed => {
-                failure.exit(Exit::Unreachable).remedy("see whether the service runs: farcall kv stats")
+    fn failure(&self, what: &str, address: &Address) -> Failure {
+        let (failure, is_lost) = match self {
+            Self::Memcached(error) => {
+                (Failure::because(what, error), matches!(error, ClientError::Io(_) | ClientError::Closed))
             }
-            _ => failure,
+            Self::Rpc(error) => (
+                Failure::because(what, error),
+                matches!(
+                    error,
+                    KvError::Call(
+                        CallError::NotSent(_) | CallError::DeadlineExceeded | CallError::OutcomeUnknown(_)
+                    )
+                ),
+            ),
+        };
+        let failure = failure.at(address);
+        if !is_lost {
+            return failure;
         }
+        failure.exit(Exit::Unreachable).remedy("see whether the service runs: farcall kv stats")
+    }
+}
+
+fn unreachable(address: &Address, error: &dyn std::error::Error) -> Failure {
+    Failure::because("cannot reach the key-value service", error)
+        .at(address)
+        .remedy("start it (farcall kv serve), or name another with --server")
+        .exit(Exit::Unreachable)
+}
+
+fn refused(address: &Address, error: &KvConnectError) -> Failure {
+    match error {
+        KvConnectError::Unreachable {
+            source: ConnectError::Unreachable { .. } | ConnectError::Timeout { .. },
+            ..
+        } => unreachable(address, error)
+            .remedy("start it (farcall kv serve --rpc HOST:PORT), or name another with --server"),
+        _ => Failure::because("cannot speak to the key-value service", error)
+            .at(address)
+            .remedy("give the address after --rpc of a farcall kv serve"),
     }
 }

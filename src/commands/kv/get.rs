@@ -13,7 +13,7 @@ use serde_json::json;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv get greeting\n  farcall kv get greeting --server unix:/run/kv.sock\n  \
-                        farcall kv get greeting --json"
+                        farcall kv get greeting --server rpc:127.0.0.1:11212 --json"
 )]
 pub struct Get {
     /// The key.

@@ -26,7 +26,7 @@ const COMPLAINTS_MAX: usize = 10;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv load people.tsv\n  farcall kv load events.jsonl --server unix:/run/kv.sock\n  \
-                        farcall kv load /usr/share/dict/words --format lines\n  zcat big.tsv.gz | farcall kv load -"
+                        farcall kv load /usr/share/dict/words --format lines --server rpc:127.0.0.1:11212\n  zcat big.tsv.gz | farcall kv load -"
 )]
 pub struct Load {
     /// The file; - is standard input.
@@ -145,7 +145,7 @@ impl Load {
 fn queue(format: Format, line: &[u8], client: &mut KvClient, tally: &mut Tally) -> bool {
     let queued = match format.parse(line) {
         Ok(None) => return false,
-        Ok(Some((key, value))) => client.queue_store(&key, &value).map_err(|error| error.to_string()),
+        Ok(Some((key, value))) => client.queue_store(&key, &value),
         Err(what) => Err(what),
     };
     if let Err(what) = &queued {

@@ -31,7 +31,7 @@ mod target;
 mod text;
 
 pub use session::{LINE_MAX_BYTES, Session};
-pub use stats::ServerInfo;
+pub use stats::{ServerInfo, store_figures};
 pub use target::{Direct, KeyedCommand, Op, Retrieval, Target};
 pub use text::Exptime;
 

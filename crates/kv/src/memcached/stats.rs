@@ -28,7 +28,6 @@ pub(crate) fn render(stats: &Stats, info: &ServerInfo, now_ms: u64, out: &mut Ve
         }
     };
     text("version", VERSION, out);
-    let touches = (stats.touch_hits, stats.touch_misses);
     let numbers = [
         ("pid", u64::from(std::process::id())),
         ("uptime", now_ms.saturating_sub(info.started_ms) / 1000),
@@ -38,6 +37,23 @@ pub(crate) fn render(stats: &Stats, info: &ServerInfo, now_ms: u64, out: &mut Ve
         ("curr_connections", info.connections),
         ("total_connections", info.connections_total),
         ("rejected_connections", info.connections_refused),
+        ("threads", u64::from(info.threads.max(1))),
+    ];
+    for (name, number) in numbers.into_iter().chain(store_figures(stats)) {
+        out.extend_from_slice(b"STAT ");
+        out.extend_from_slice(name.as_bytes());
+        out.push(b' ');
+        push_number(out, number);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"END\r\n");
+}
+
+/// What a store counted, under memcached's names where memcached has one.
+#[must_use]
+pub fn store_figures(stats: &Stats) -> [(&'static str, u64); 29] {
+    let touches = (stats.touch_hits, stats.touch_misses);
+    [
         ("cmd_get", stats.get_hits + stats.get_misses),
         ("cmd_set", stats.puts),
         ("cmd_flush", stats.flushes),
@@ -67,16 +83,7 @@ pub(crate) fn render(stats: &Stats, info: &ServerInfo, now_ms: u64, out: &mut Ve
         ("evictions_bucket_full", stats.evictions.bucket_full),
         ("evictions_memory_full", stats.evictions.memory_full),
         ("reclaimed", stats.expired),
-        ("threads", u64::from(info.threads.max(1))),
-    ];
-    for (name, number) in numbers {
-        out.extend_from_slice(b"STAT ");
-        out.extend_from_slice(name.as_bytes());
-        out.push(b' ');
-        push_number(out, number);
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"END\r\n");
+    ]
 }
 
 /// What `version` answers: the crate's own, behind the protocol level it speaks so that clients which compare

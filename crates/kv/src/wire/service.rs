@@ -36,12 +36,15 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
+    /// [`ServiceError::code`] of a request to the wrong partition.
+    pub const WRONG_PARTITION_CODE: u16 = 3;
+
     /// The number the RPC layer's error reply carries.
     pub fn code(&self) -> u16 {
         match self {
             ServiceError::UnknownMethod { .. } => 1,
             ServiceError::Malformed(_) => 2,
-            ServiceError::WrongPartition { .. } => 3,
+            ServiceError::WrongPartition { .. } => Self::WRONG_PARTITION_CODE,
         }
     }
 }

@@ -1,0 +1,289 @@
+//! A blocking client of a whole store over RPC: one connection to each partition, each key to its owner.
+//!
+//! ```no_run
+//! use farcall_kv::client::{KvClient, Write};
+//! use farcall_rpc::ClientOptions;
+//! use farcall_softnic::SoftNic;
+//!
+//! let mut store = KvClient::connect(&SoftNic::new(), "127.0.0.1:11212", &ClientOptions::default())?;
+//! store.put(b"greeting", Write::of(b"hello"))?;
+//! assert_eq!(store.get(b"greeting")?.map(|item| item.value), Some(&b"hello"[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod many;
+mod part;
+
+use std::time::Duration;
+
+use farcall_rpc::ClientOptions;
+use farcall_verbs::Provider;
+
+pub use error::{KvConnectError, KvError};
+use part::Part;
+
+use crate::key::{KeyError, Router};
+use crate::store::{Counter, PutMode, Stats};
+use crate::wire::client::Split;
+use crate::wire::{
+    MultiItem, Request, Status, decode_count, decode_item, decode_stats, decode_status, decode_version,
+};
+
+/// A value to be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Write<'a> {
+    /// The bytes.
+    pub value: &'a [u8],
+    /// The client's own flags.
+    pub flags: u32,
+    /// How long it lives; zero: for ever. Counted in milliseconds.
+    pub time_to_live: Duration,
+    /// Condition and place.
+    pub mode: PutMode,
+}
+
+impl<'a> Write<'a> {
+    /// Stores `value` for ever, whatever was there.
+    #[must_use]
+    pub const fn of(value: &'a [u8]) -> Self {
+        Self { value, flags: 0, time_to_live: Duration::ZERO, mode: PutMode::Set }
+    }
+
+    fn put(&self, key: &'a [u8]) -> Request<'a> {
+        let Self { value, flags, time_to_live, mode } = *self;
+        Request::Put { key, value, flags, ttl_ms: milliseconds(time_to_live), mode }
+    }
+}
+
+/// What a change came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Done; the item has this version now (a removed one had it).
+    Done {
+        /// The version.
+        version: u64,
+    },
+    /// The condition of the write did not hold; nothing has changed.
+    NotStored,
+    /// The item has another version; nothing has changed.
+    OtherVersion,
+    /// The key has no item; nothing has changed.
+    NotFound,
+}
+
+/// A connection to each partition of a store.
+pub struct KvClient {
+    parts: Vec<Part>,
+    router: Router,
+    value_max_bytes: u64,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    split: Split,
+}
+
+impl KvClient {
+    /// Connects to the store whose bootstrap address is `address`, and to each of its partitions. `options.config.thread` is
+    /// of no account.
+    ///
+    /// # Errors
+    /// If a partition cannot be reached, or what answers is no store.
+    pub fn connect(
+        provider: &dyn Provider,
+        address: &str,
+        options: &ClientOptions,
+    ) -> Result<Self, KvConnectError> {
+        let (first, pong) = Part::connect(provider, address, 0, options)?;
+        let mut parts = vec![first];
+        let partitions = u16::try_from(pong.partitions).unwrap_or(u16::MAX);
+        let (mut answered, mut thread) = (pong, 0);
+        loop {
+            let same = (answered.partitions, answered.seed) == (pong.partitions, pong.seed);
+            if !same || answered.partition != u32::from(thread) {
+                return Err(KvConnectError::Disagreement {
+                    thread,
+                    partition: answered.partition,
+                    partitions: answered.partitions,
+                    expected: pong.partitions,
+                });
+            }
+            thread += 1;
+            if thread >= partitions {
+                break;
+            }
+            let (part, pong) = Part::connect(provider, address, thread, options)?;
+            parts.push(part);
+            answered = pong;
+        }
+        Ok(Self {
+            parts,
+            router: pong.router(),
+            value_max_bytes: pong.value_max_bytes,
+            request: Vec::new(),
+            reply: Vec::new(),
+            split: Split::default(),
+        })
+    }
+
+    /// How many partitions the store has.
+    #[must_use]
+    pub fn partitions(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The largest value the store takes, in bytes.
+    #[must_use]
+    pub fn value_max_bytes(&self) -> u64 {
+        self.value_max_bytes
+    }
+
+    /// Whether `key` can be one.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_key(&self, key: &[u8]) -> Result<(), KeyError> {
+        self.router.key(key).map(drop)
+    }
+
+    /// The item of a key, lent until the next request.
+    ///
+    /// # Errors
+    /// [`KvError`].
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<MultiItem<'_>>, KvError> {
+        self.call(key, Request::Get { key })?;
+        Ok(decode_item(&self.reply)?)
+    }
+
+    /// Stores a value.
+    ///
+    /// # Errors
+    /// [`KvError`].
+    pub fn put(&mut self, key: &[u8], write: Write<'_>) -> Result<Change, KvError> {
+        self.call(key, write.put(key))?;
+        change(&self.reply)
+    }
+
+    /// Stores a value if the item still has `version`; `write.mode` is of no account.
+    ///
+    /// # Errors
+    /// [`KvError`].
+    pub fn compare_and_swap(
+        &mut self,
+        key: &[u8],
+        version: u64,
+        write: Write<'_>,
+    ) -> Result<Change, KvError> {
+        let Write { value, flags, time_to_live, .. } = write;
+        let ttl_ms = milliseconds(time_to_live);
+        self.call(key, Request::Cas { key, value, flags, ttl_ms, cas: version })?;
+        change(&self.reply)
+    }
+
+    /// Removes an item, if it has `version` where one is given.
+    ///
+    /// # Errors
+    /// [`KvError`].
+    pub fn delete(&mut self, key: &[u8], version: Option<u64>) -> Result<Change, KvError> {
+        self.call(key, Request::Delete { key, cas: version.unwrap_or(0) })?;
+        change(&self.reply)
+    }
+
+    /// Sets how long an item lives from now on (zero: for ever). Returns whether there is one.
+    ///
+    /// # Errors
+    /// [`KvError`].
+    pub fn touch(&mut self, key: &[u8], time_to_live: Duration) -> Result<bool, KvError> {
+        self.call(key, Request::Touch { key, ttl_ms: milliseconds(time_to_live) })?;
+        match decode_status(&self.reply)? {
+            (Status::Ok, _) => Ok(true),
+            (Status::NotFound, _) => Ok(false),
+            (status, _) => Err(unexpected(status)),
+        }
+    }
+
+    /// Adds to or subtracts from a decimal number. Returns the new number, if there was one.
+    ///
+    /// # Errors
+    /// [`KvError`].
+    pub fn count(&mut self, key: &[u8], by: Counter) -> Result<Option<u64>, KvError> {
+        self.call(key, Request::Count { key, by })?;
+        match decode_count(&self.reply)? {
+            (Status::Ok, number, _) => Ok(Some(number)),
+            (Status::NotFound, ..) => Ok(None),
+            (Status::NotANumber, ..) => Err(KvError::NotANumber),
+            (status, ..) => Err(refused(status, &self.reply)),
+        }
+    }
+
+    /// Makes everything stored so far unreachable, after `delay`.
+    ///
+    /// # Errors
+    /// [`KvError`]; partitions asked before are emptied then.
+    pub fn flush_all(&mut self, delay: Duration) -> Result<(), KvError> {
+        for partition in 0..self.parts.len() {
+            self.call_partition(partition, Request::FlushAll { delay_ms: milliseconds(delay) })?;
+            match decode_status(&self.reply)? {
+                (Status::Ok, _) => {}
+                (status, _) => return Err(unexpected(status)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The statistics of each partition. Those of the whole store are their sum.
+    ///
+    /// # Errors
+    /// [`KvError`].
+    pub fn stats(&mut self) -> Result<Vec<Stats>, KvError> {
+        (0..self.parts.len())
+            .map(|partition| {
+                self.call_partition(partition, Request::Stats)?;
+                Ok(decode_stats(&self.reply)?)
+            })
+            .collect()
+    }
+
+    /// One request about `key` to its owner; the answer is in `self.reply`.
+    fn call(&mut self, key: &[u8], request: Request<'_>) -> Result<(), KvError> {
+        let owner = self.router.owner(&self.router.key(key)?);
+        self.call_partition(owner as usize, request)
+    }
+
+    fn call_partition(&mut self, partition: usize, request: Request<'_>) -> Result<(), KvError> {
+        self.request.clear();
+        request.encode(&mut self.request);
+        let part = &mut self.parts[partition];
+        Ok(part.call(request.method().id(), &self.request, &mut self.reply)?)
+    }
+}
+
+/// What the answer to a put, compare-and-swap or delete says.
+fn change(reply: &[u8]) -> Result<Change, KvError> {
+    match decode_version(reply)? {
+        (Status::Ok, version) => Ok(Change::Done { version }),
+        (Status::NotFound, _) => Ok(Change::NotFound),
+        (Status::NotStored, _) => Ok(Change::NotStored),
+        (Status::Exists, _) => Ok(Change::OtherVersion),
+        (status, _) => Err(refused(status, reply)),
+    }
+}
+
+fn refused(status: Status, reply: &[u8]) -> KvError {
+    match (status, decode_status(reply)) {
+        (Status::TooLarge, Ok((_, body))) => match body.first_chunk() {
+            Some(limit) => KvError::ValueTooLarge { max_bytes: u64::from_le_bytes(*limit) },
+            None => crate::wire::ReplyError::Truncated { len_bytes: reply.len() }.into(),
+        },
+        (Status::OutOfMemory, _) => KvError::OutOfMemory,
+        _ => unexpected(status),
+    }
+}
+
+fn unexpected(status: Status) -> KvError {
+    crate::wire::ReplyError::Unexpected { status }.into()
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    // Rounded up: something short is not "for ever".
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

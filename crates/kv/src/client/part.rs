@@ -1,0 +1,74 @@
+//! One partition of a store, as a client sees it.
+
+use std::collections::VecDeque;
+
+use farcall_rpc::{CallError, CallId, Client, ClientOptions};
+use farcall_verbs::Provider;
+
+use super::{KvConnectError, KvError};
+use crate::wire::{Pong, Request, decode_pong};
+
+/// A connection to the thread that owns a partition, with the calls under way on it.
+pub(super) struct Part {
+    client: Client,
+    /// What the caller calls each call under way, in the order of their beginning.
+    under_way: VecDeque<(CallId, usize)>,
+}
+
+impl Part {
+    /// Connects and asks who answers.
+    pub fn connect(
+        provider: &dyn Provider,
+        address: &str,
+        partition: u16,
+        options: &ClientOptions,
+    ) -> Result<(Self, Pong), KvConnectError> {
+        let client = Client::connect(provider, address, options.clone().thread(partition))
+            .map_err(|source| KvConnectError::Unreachable { partition, source })?;
+        let mut part = Self { client, under_way: VecDeque::new() };
+        let (mut request, mut reply) = (Vec::new(), Vec::new());
+        Request::Ping.encode(&mut request);
+        let pong = part
+            .call(Request::Ping.method().id(), &request, &mut reply)
+            .map_err(KvError::from)
+            .and_then(|()| Ok(decode_pong(&reply)?))
+            .map_err(|source| KvConnectError::NoStore { partition, source: Box::new(source) })?;
+        Ok((part, pong))
+    }
+
+    /// One call; `reply` is replaced by its result.
+    pub fn call(&mut self, method: u16, request: &[u8], reply: &mut Vec<u8>) -> Result<(), CallError> {
+        reply.clear();
+        self.client.call(method, request, reply)
+    }
+
+    /// Whether a call may begin now.
+    pub fn has_room(&self) -> bool {
+        self.client.available() > 0
+    }
+
+    /// Whether calls are under way.
+    pub fn is_busy(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// Begins a call that the caller knows as `name`.
+    pub fn begin(&mut self, name: usize, method: u16, request: &[u8]) -> Result<(), CallError> {
+        let id = self.client.submit(method, request)?;
+        self.under_way.push_back((id, name));
+        Ok(())
+    }
+
+    /// Waits for a call under way to end. `None` if there is none.
+    pub fn wait(&mut self) -> Option<(usize, Result<&[u8], CallError>)> {
+        let Self { client, under_way } = self;
+        let Ok(done) = client.wait() else {
+            under_way.clear();
+            return None;
+        };
+        // Nearly always the oldest.
+        let place = under_way.iter().position(|(id, _)| *id == done.call)?;
+        let (_, name) = under_way.remove(place)?;
+        Some((name, done.result))
+    }
+}
