@@ -63,7 +63,7 @@ impl Nic {
 
     /// The path to a peer.
     pub(crate) fn path_to(&self, gid: Gid, lid: u16) -> AhAttr {
-        AhAttr { dgid: gid, sgid_index: self.gid_index, dlid: lid, port_num: PORT }
+        AhAttr { dgid: gid, sgid_index: self.gid_index, dlid: lid, port_num: PORT, ..AhAttr::default() }
     }
 }
 

@@ -1,39 +1,9 @@
 //! Attributes of devices, ports and queues.
 
-use std::fmt;
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use crate::{Access, CompChannel, QpState, RawCq, RawSrq};
+use crate::{Access, CompChannel, Gid, QpState, RawCq, RawSrq};
 use bitflags::bitflags;
-
-/// A global identifier: 128 bits, an IPv6 address in form.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(transparent)]
-pub struct Gid(pub [u8; 16]);
-
-impl Gid {
-    /// The IPv4-mapped GID that RoCEv2 uses for an address.
-    pub fn from_ipv4(addr: Ipv4Addr) -> Self {
-        Self(addr.to_ipv6_mapped().octets())
-    }
-}
-
-impl fmt::Display for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, pair) in self.0.chunks_exact(2).enumerate() {
-            let colon = if i == 0 { "" } else { ":" };
-            write!(f, "{colon}{:02x}{:02x}", pair[0], pair[1])?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// Path MTU, with libibverbs' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -267,6 +237,10 @@ pub struct AhAttr {
     pub dlid: u16,
     /// Our port.
     pub port_num: u8,
+    /// Service level on InfiniBand.
+    pub sl: u8,
+    /// Traffic class: on RoCEv2 the IP header's TOS byte, by which lossless fabrics choose the queue.
+    pub traffic_class: u8,
 }
 
 /// An RNR NAK timer: the specification's five-bit code (IBA table 45).
@@ -378,9 +352,5 @@ mod tests {
         assert_eq!(RnrTimer(0).duration(), Duration::from_micros(655_360));
         assert_eq!(RnrTimer(1).duration(), Duration::from_micros(10));
         assert_eq!(RnrTimer(31).duration(), Duration::from_micros(491_520));
-        assert_eq!(
-            Gid::from_ipv4([10, 0, 0, 1].into()).to_string(),
-            "0000:0000:0000:0000:0000:ffff:0a00:0001"
-        );
     }
 }

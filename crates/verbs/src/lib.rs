@@ -15,6 +15,7 @@ mod clock;
 mod error;
 mod event;
 mod flags;
+mod gid;
 mod progress;
 pub mod provider;
 mod qp_state;
@@ -22,13 +23,14 @@ mod wc;
 mod wr;
 
 pub use attr::{
-    AhAttr, CqInitAttr, DeviceAttr, Gid, LinkLayer, Mtu, OpCaps, PortAttr, PortState, QpAttr, QpCap,
-    QpInitAttr, QpType, RnrTimer, SrqInitAttr,
+    AhAttr, CqInitAttr, DeviceAttr, LinkLayer, Mtu, OpCaps, PortAttr, PortState, QpAttr, QpCap, QpInitAttr,
+    QpType, RnrTimer, SrqInitAttr,
 };
 pub use clock::{Clock, MonotonicClock, Nanos, VirtualClock};
 pub use error::{Error, PostError, Result};
 pub use event::{AsyncEvent, AsyncEventKind};
 pub use flags::{Access, SendFlags, WcFlags};
+pub use gid::{Gid, GidChoice, GidEntry, GidScope, GidType};
 pub use progress::{Endpoint, Next, WaitSet};
 pub use provider::{
     AddressHandle, CompChannel, Context, Device, Notify, ProtectionDomain, Provider, RawCq, RawMr, RawQp,

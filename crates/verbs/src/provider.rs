@@ -10,8 +10,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::{
-    Access, AhAttr, AsyncEvent, CqInitAttr, DeviceAttr, Gid, PortAttr, PostError, QpAttr, QpCap, QpInitAttr,
-    QpState, QpType, RecvWr, Result, SendWr, SrqInitAttr, Wc,
+    Access, AhAttr, AsyncEvent, CqInitAttr, DeviceAttr, Gid, GidEntry, GidType, LinkLayer, PortAttr,
+    PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr, SrqInitAttr, Wc,
 };
 
 /// A way to reach devices: the software RNIC, the system's libibverbs, a simulated world.
@@ -61,6 +61,24 @@ pub trait Context: Send + Sync {
     /// If there is no such port or entry.
     fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid>;
 
+    /// The entries in use of a port's GID table, with what each is good for; [`crate::GidChoice`] chooses one.
+    ///
+    /// # Errors
+    /// If there is no such port.
+    fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
+        let port = self.query_port(port_num)?;
+        let gid_type = match port.link_layer {
+            LinkLayer::InfiniBand => GidType::InfiniBand,
+            LinkLayer::Ethernet => GidType::RoceV2,
+        };
+        (0..port.gid_tbl_len)
+            .map(|index| {
+                Ok(GidEntry { index, gid: self.query_gid(port_num, index)?, gid_type, netdev: None })
+            })
+            .filter(|entry| !entry.as_ref().is_ok_and(|entry| entry.gid == Gid::default()))
+            .collect()
+    }
+
     /// A new protection domain.
     ///
     /// # Errors
@@ -78,6 +96,11 @@ pub trait Context: Send + Sync {
     /// # Errors
     /// If a limit is exceeded, or the channel is another provider's.
     fn create_cq(&self, attr: &CqInitAttr<'_>) -> Result<Box<dyn RawCq>>;
+
+    /// A descriptor that polls readable when an asynchronous event may have come; `None` if there is none to wait on.
+    fn async_event_fd(&self) -> Option<RawFd> {
+        None
+    }
 
     /// The next asynchronous event, if there is one.
     fn poll_async_event(&self) -> Option<AsyncEvent>;

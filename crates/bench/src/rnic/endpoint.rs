@@ -96,7 +96,7 @@ impl RnicEnd {
             len_bytes: region.len_bytes(),
         };
         let remote = exchange(control, &mine)?;
-        let ah = AhAttr { dgid: Gid(remote.gid), sgid_index: 0, dlid: remote.lid, port_num: PORT };
+        let ah = AhAttr { dgid: Gid(remote.gid), dlid: remote.lid, port_num: PORT, ..AhAttr::default() };
         qp.modify(&QpAttr::rtr(remote.qp_num, remote.psn, ah, port.active_mtu))?;
         qp.modify(&QpAttr::rts(psn))?;
         let end = Self {
