@@ -275,7 +275,9 @@ impl<P: Path> Caller<P> {
         }
         let switch = match frame.mode {
             Mode::Fetch => self.modes.fetched(frame.method, frame.failed_fetches > self.tuner.retries_max()),
-            Mode::Reply => self.modes.replied(frame.method, header.time_ns() <= self.tuner.short_time_ns()),
+            Mode::Reply => header.time_ns().and_then(|time_ns| {
+                self.modes.replied(frame.method, time_ns <= self.tuner.short_time_ns())
+            }),
             Mode::ReplyNotify => None,
         };
         match switch {
@@ -283,8 +285,10 @@ impl<P: Path> Caller<P> {
             Some(Switch::ToFetch) => self.counters.switches_to_fetch.increment(),
             None => {}
         }
-        if self.config.tune_while_running {
-            self.tuner.sample(header.total_len_bytes, header.time_ns());
+        if self.config.tune_while_running
+            && let Some(time_ns) = header.time_ns()
+        {
+            self.tuner.sample(header.total_len_bytes, time_ns);
         }
     }
 

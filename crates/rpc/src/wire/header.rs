@@ -243,7 +243,8 @@ pub struct ResponseHeader {
     pub seq: Seq,
     /// Bytes of payload in this slot.
     pub len_bytes: u32,
-    /// How long the handler worked, in [`TIME_UNIT_NS`]; `u16::MAX` is "that long or longer".
+    /// How long the handler worked, in [`TIME_UNIT_NS`], rounded up; 0 is "not measured", `u16::MAX` "that long or
+    /// longer".
     pub time_units: u16,
     /// Flags.
     pub flags: ResponseFlags,
@@ -308,8 +309,11 @@ impl ResponseHeader {
     }
 
     /// The processing time in nanoseconds.
-    pub const fn time_ns(&self) -> u64 {
-        self.time_units as u64 * TIME_UNIT_NS
+    pub const fn time_ns(&self) -> Option<u64> {
+        match self.time_units {
+            0 => None,
+            units => Some(units as u64 * TIME_UNIT_NS),
+        }
     }
 }
 
