@@ -88,7 +88,12 @@ impl Context for SoftContext {
         attr.max_mr_size = 1 << 40;
         attr.max_inline_data = MAX_INLINE_BYTES;
         attr.max_qp_rd_atom = 128;
-        attr.rc = OpCaps::SEND | OpCaps::SEND_IMM | OpCaps::WRITE | OpCaps::WRITE_IMM | OpCaps::READ;
+        attr.rc = OpCaps::SEND
+            | OpCaps::SEND_IMM
+            | OpCaps::WRITE
+            | OpCaps::WRITE_IMM
+            | OpCaps::READ
+            | OpCaps::ATOMIC;
         Ok(attr)
     }
 

@@ -85,6 +85,9 @@ pub struct UdTarget {
     pub remote_qkey: u32,
 }
 
+// SAFETY: the address handle is only a name here; its provider makes it, shares it between threads, and looks behind it.
+unsafe impl Send for UdTarget {}
+
 /// The part of a send work request that depends on its opcode and transport.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -95,6 +98,29 @@ pub union WrTarget {
     pub atomic: AtomicTarget,
     /// Datagram SENDs.
     pub ud: UdTarget,
+}
+
+impl WrTarget {
+    /// Where a WRITE or READ goes; meaningless for other opcodes.
+    #[inline]
+    pub fn rdma(&self) -> RdmaTarget {
+        // SAFETY: every arm of the union is plain data and all constructors initialise all bytes this arm covers.
+        unsafe { self.rdma }
+    }
+
+    /// The operands of an atomic; meaningless for other opcodes.
+    #[inline]
+    pub fn atomic(&self) -> AtomicTarget {
+        // SAFETY: as `rdma`.
+        unsafe { self.atomic }
+    }
+}
+
+impl Default for WrTarget {
+    fn default() -> Self {
+        // The largest arm, so that all bytes are initialised whichever arm is read later.
+        Self { atomic: AtomicTarget { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 } }
+    }
 }
 
 /// A send work request (`ibv_send_wr`, 128 bytes). `'sg` is the life of its gather list; the memory that the list
@@ -148,8 +174,7 @@ impl<'sg> SendWr<'sg> {
 
     #[inline]
     fn rdma_target(remote_addr: u64, rkey: u32) -> WrTarget {
-        // The largest arm first, so that all bytes are initialised whichever arm is read later.
-        let mut target = WrTarget { atomic: AtomicTarget { remote_addr, compare_add: 0, swap: 0, rkey: 0 } };
+        let mut target = WrTarget::default();
         target.rdma = RdmaTarget { remote_addr, rkey };
         target
     }
@@ -223,21 +248,25 @@ impl<'sg> SendWr<'sg> {
     /// Where a WRITE or READ goes; meaningless for other opcodes.
     #[inline]
     pub fn rdma(&self) -> RdmaTarget {
-        // SAFETY: every arm of the union is plain data and all constructors initialise all bytes this arm covers.
-        unsafe { self.target.rdma }
+        self.target.rdma()
     }
 
     /// The operands of an atomic; meaningless for other opcodes.
     #[inline]
     pub fn atomic_target(&self) -> AtomicTarget {
-        // SAFETY: as `rdma`.
-        unsafe { self.target.atomic }
+        self.target.atomic()
+    }
+
+    /// Where it goes, whatever its opcode.
+    #[inline]
+    pub fn target(&self) -> &WrTarget {
+        &self.target
     }
 
     /// The destination of a datagram; meaningless on connected transports.
     #[inline]
     pub fn ud(&self) -> UdTarget {
-        // SAFETY: as `rdma`.
+        // SAFETY: every arm of the union is plain data and all constructors initialise all bytes this arm covers.
         unsafe { self.target.ud }
     }
 }

@@ -10,6 +10,8 @@ farcall_stats::counters! {
         writes,
         /// READs executed.
         reads,
+        /// Atomics executed.
+        atomics,
         /// SENDs and WRITEs with immediate published.
         messages_sent,
         /// Payload bytes of all of them.
@@ -34,6 +36,7 @@ impl QpCounters {
         let counter = match opcode {
             WrOpcode::WRITE => &self.writes,
             WrOpcode::READ => &self.reads,
+            WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => &self.atomics,
             _ => &self.messages_sent,
         };
         counter.increment();

@@ -7,6 +7,7 @@ use farcall_verbs::{
     RnrTimer, SendFlags, SendWr, WcStatus, WrOpcode,
 };
 
+use super::atomic::ATOMIC_BYTES;
 use super::core::{Parts, Place};
 use super::receive::RecvQueue;
 use super::{MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, MAX_SGE, MAX_WR, QpCore};
@@ -77,15 +78,24 @@ impl Qp {
         let cap = self.core.cap();
         let len_bytes = wr.len_bytes();
         let inline = wr.send_flags.contains(SendFlags::INLINE);
-        let supported = wr.opcode.0 <= WrOpcode::READ.0;
+        let plain = wr.opcode.0 <= WrOpcode::READ.0;
         let in_limits = queued < cap.max_send_wr as usize
             && wr.sges().len() <= cap.max_send_sge as usize
             && len_bytes <= MAX_MESSAGE_BYTES
-            && !(inline && (len_bytes > cap.max_inline_data.into() || wr.opcode == WrOpcode::READ));
-        if supported && in_limits { Ok(len_bytes) } else { Err(self.refuse_send(wr, queued)) }
+            && !(inline && (len_bytes > cap.max_inline_data.into() || wr.opcode.returns_data()));
+        if plain && in_limits { Ok(len_bytes) } else { self.check_rare(wr, queued, in_limits) }
     }
 
-    /// Why `check_send` refused.
+    /// The rest of `check_send`: atomics, and why it refuses.
+    #[inline(never)]
+    fn check_rare(&self, wr: &SendWr<'_>, queued: usize, in_limits: bool) -> Result<u64> {
+        let is_atomic = matches!(wr.opcode, WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD);
+        if is_atomic && in_limits && wr.len_bytes() >= ATOMIC_BYTES {
+            return Ok(ATOMIC_BYTES);
+        }
+        Err(self.refuse_send(wr, queued))
+    }
+
     #[cold]
     fn refuse_send(&self, wr: &SendWr<'_>, queued: usize) -> Error {
         const OP: &str = "post_send";
@@ -98,7 +108,7 @@ impl Qp {
                 remedy: "poll the completion queue, or create the queue pair with a larger max_send_wr",
             };
         }
-        if wr.opcode.0 > WrOpcode::READ.0 {
+        if wr.opcode.0 > WrOpcode::ATOMIC_FETCH_AND_ADD.0 {
             let what = format!("opcode {}", wr.opcode.0);
             return Error::Unsupported { operation: OP, provider: crate::NAME, what };
         }
@@ -112,8 +122,12 @@ impl Qp {
                 format!("{len_bytes} bytes; a message has at most {MAX_MESSAGE_BYTES}"),
             );
         }
-        if wr.opcode == WrOpcode::READ {
-            return Error::invalid(OP, "a READ cannot be inline");
+        if wr.opcode.returns_data() && wr.send_flags.contains(SendFlags::INLINE) {
+            return Error::invalid(OP, "what brings data back (READ, atomics) cannot be inline");
+        }
+        if wr.opcode.returns_data() {
+            let what = format!("an atomic's elements hold {len_bytes} bytes; its result has {ATOMIC_BYTES}");
+            return Error::invalid(OP, what);
         }
         Error::invalid(OP, format!("{len_bytes} inline bytes; max_inline_data is {}", cap.max_inline_data))
     }

@@ -1,6 +1,7 @@
 //! Queue pairs: a send side that executes, a receive side that matches, and the state between them.
 
 mod accept;
+mod atomic;
 mod core;
 mod counters;
 mod grants;

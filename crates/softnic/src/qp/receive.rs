@@ -147,8 +147,14 @@ impl RecvSide {
         while taken < wc.len() && !self.broken {
             match self.consumer.peek() {
                 Ok(None) => break,
-                Ok(Some(record)) if record.kind == Kind::AccessNak => {
-                    self.break_off(core, AsyncEventKind::QpAccessErr);
+                Ok(Some(record)) if matches!(record.kind, Kind::AccessNak | Kind::InvalidNak) => {
+                    self.break_off(
+                        core,
+                        match record.kind {
+                            Kind::AccessNak => AsyncEventKind::QpAccessErr,
+                            _ => AsyncEventKind::QpReqErr,
+                        },
+                    );
                 }
                 Ok(Some(record)) => match self.complete(core, &record) {
                     Ok(completion) => {

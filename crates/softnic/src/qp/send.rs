@@ -5,7 +5,7 @@
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use farcall_verbs::{Access, QpState, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use farcall_verbs::{Access, QpState, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget};
 
 use super::QpCore;
 use super::counters::Event;
@@ -45,6 +45,8 @@ pub(super) struct Request<'a> {
     pub(super) imm_be: u32,
     pub(super) remote_addr: u64,
     pub(super) rkey: u32,
+    /// As posted; what an atomic works with.
+    pub(super) target: &'a WrTarget,
     pub(super) sges: &'a [Sge],
     pub(super) len_bytes: u64,
 }
@@ -66,6 +68,8 @@ pub(super) const fn completion_opcode(opcode: WrOpcode) -> WcOpcode {
     match opcode {
         WrOpcode::SEND | WrOpcode::SEND_WITH_IMM => WcOpcode::SEND,
         WrOpcode::READ => WcOpcode::RDMA_READ,
+        WrOpcode::ATOMIC_CMP_AND_SWP => WcOpcode::COMP_SWAP,
+        WrOpcode::ATOMIC_FETCH_AND_ADD => WcOpcode::FETCH_ADD,
         _ => WcOpcode::RDMA_WRITE,
     }
 }
@@ -105,6 +109,7 @@ impl SendSide {
                 imm_be: wr.imm_data_be,
                 remote_addr: target.remote_addr,
                 rkey: target.rkey,
+                target: wr.target(),
                 sges: wr.sges(),
                 len_bytes,
             };
@@ -156,12 +161,14 @@ impl SendSide {
                 break;
             }
             // The slot outlives the call: `execute` touches everything but `waiting`, so it is lent out meanwhile.
+            let (whole, rdma) = (parked.target, parked.target.rdma());
             let request = Request {
                 opcode: WrOpcode(parked.opcode),
                 flags: parked.flags,
                 imm_be: parked.imm_be,
-                remote_addr: parked.remote_addr,
-                rkey: parked.rkey,
+                remote_addr: rdma.remote_addr,
+                rkey: rdma.rkey,
+                target: &whole,
                 sges: &[],
                 len_bytes: parked.sges.iter().map(|sge| u64::from(sge.length)).sum(),
             };
@@ -265,8 +272,7 @@ impl SendSide {
         if self.remote.as_ref().is_some_and(|remote| remote.peer.is_dead()) {
             return Step::Failed(WcStatus::RETRY_EXC_ERR);
         }
-        let needs_local =
-            if request.opcode == WrOpcode::READ { Access::LOCAL_WRITE } else { Access::empty() };
+        let needs_local = if request.opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
         if !request.flags.contains(SendFlags::INLINE) && !core.allows(request.sges, needs_local) {
             return Step::Failed(WcStatus::LOC_PROT_ERR);
         }
@@ -275,6 +281,7 @@ impl SendSide {
             match request.opcode {
                 WrOpcode::WRITE => self.write(request),
                 WrOpcode::READ => self.read(request),
+                WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => self.atomic(request),
                 _ => self.message(request),
             }
         };
@@ -282,7 +289,10 @@ impl SendSide {
             core.stats.executed(request.opcode, request.len_bytes);
         }
         match step {
-            Step::Failed(WcStatus::REM_ACCESS_ERR) => self.nak_access(),
+            Step::Failed(WcStatus::REM_ACCESS_ERR) => self.nak(Kind::AccessNak),
+            Step::Failed(WcStatus::REM_INV_REQ_ERR) if request.opcode.returns_data() => {
+                self.nak(Kind::InvalidNak)
+            }
             Step::Done if matches!(request.opcode, WrOpcode::WRITE | WrOpcode::READ) => {
                 self.remember(core, request)
             }
@@ -384,12 +394,12 @@ impl SendSide {
 
     /// Tells the target that we broke its rules, so that its end fails too, as a real responder's would.
     #[cold]
-    fn nak_access(&mut self) {
+    fn nak(&mut self, kind: Kind) {
         if let Some(remote) = &mut self.remote
             && remote.producer.has_room(0, 0)
         {
             remote.producer.payload_at(0);
-            remote.producer.publish(Kind::AccessNak, 0, 0, 0, 0);
+            remote.producer.publish(kind, 0, 0, 0, 0);
             self.unannounced = true;
         }
     }

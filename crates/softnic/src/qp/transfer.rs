@@ -41,6 +41,19 @@ pub(super) unsafe fn scatter(mut src: *const u8, sges: &[Sge]) {
     }
 }
 
+/// Scatters bytes of our own into as much of the list as they fill.
+///
+/// # Safety
+/// The elements are the poster's promise.
+pub(super) unsafe fn scatter_bytes(mut bytes: &[u8], sges: &[Sge]) {
+    for sge in sges {
+        let (now, later) = bytes.split_at(bytes.len().min(sge.length as usize));
+        // SAFETY: the caller's promise; `now` is not longer than the element.
+        unsafe { copy_plain(pointer(sge), now.as_ptr(), now.len()) };
+        bytes = later;
+    }
+}
+
 /// Gathers into a record of a ring.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_verbs::{SendFlags, SendWr, Sge, WcStatus, WrOpcode};
+use farcall_verbs::{SendFlags, SendWr, Sge, WcStatus, WrOpcode, WrTarget};
 
 /// How long to keep trying.
 #[derive(Clone, Copy)]
@@ -37,8 +37,7 @@ pub(super) struct Parked {
     pub(super) opcode: u32,
     pub(super) flags: SendFlags,
     pub(super) imm_be: u32,
-    pub(super) remote_addr: u64,
-    pub(super) rkey: u32,
+    pub(super) target: WrTarget,
     pub(super) sges: Vec<Sge>,
     pub(super) inline_data: Vec<u8>,
 }
@@ -60,10 +59,9 @@ impl WaitQueue {
         let at = (self.head + self.len) % self.slots.len();
         self.len += 1;
         let slot = &mut self.slots[at];
-        let target = wr.rdma();
         (slot.wr_id, slot.opcode, slot.flags, slot.imm_be) =
             (wr.wr_id, wr.opcode.0, wr.send_flags, wr.imm_data_be);
-        (slot.remote_addr, slot.rkey) = (target.remote_addr, target.rkey);
+        slot.target = *wr.target();
         slot.sges.clear();
         if !wr.send_flags.contains(SendFlags::INLINE) {
             slot.sges.extend_from_slice(wr.sges());

@@ -29,11 +29,14 @@ pub(crate) enum Kind {
     AccessNak = 5,
     /// Filler up to the end of the ring.
     Pad = 6,
+    /// The initiator's request was malformed (a misaligned atomic); the connection is broken.
+    InvalidNak = 7,
 }
 
 impl Kind {
     fn from_bits(bits: u8) -> Option<Self> {
-        [Self::Send, Self::SendPlaced, Self::WriteImm, Self::TooLong, Self::AccessNak, Self::Pad]
+        use Kind::{AccessNak, InvalidNak, Pad, Send, SendPlaced, TooLong, WriteImm};
+        [Send, SendPlaced, WriteImm, TooLong, AccessNak, Pad, InvalidNak]
             .into_iter()
             .find(|kind| *kind as u8 == bits)
     }

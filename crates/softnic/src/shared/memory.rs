@@ -129,6 +129,15 @@ mod imp {
         }
     }
 
+    /// How an atomic operation changes a word.
+    #[derive(Clone, Copy)]
+    pub(crate) enum AtomicChange {
+        /// Adds, wrapping.
+        Add(u64),
+        /// Stores `new` where `if_equal` is.
+        Swap { if_equal: u64, new: u64 },
+    }
+
     /// Places a payload in address order, the final byte (if possible the final aligned word) last with release: who
     /// polls on it sees all the rest. This is the one routine that in-order placement rests on.
     ///
@@ -189,6 +198,25 @@ mod imp {
                 }
             } else {
                 std::ptr::copy_nonoverlapping(src, dst, len_bytes);
+            }
+        }
+    }
+
+    /// Changes 8 bytes of shared memory in one step that is atomic for every processor, and returns the old value.
+    /// Sequentially consistent: nothing before or after it is reordered with it.
+    ///
+    /// # Safety
+    /// `place` must be valid for 8 bytes, aligned to 8, and nobody may hold a reference to them.
+    pub(crate) unsafe fn update_word(place: *mut u8, change: AtomicChange) -> u64 {
+        step();
+        // SAFETY: the caller's promise.
+        let word = unsafe { AtomicU64::from_ptr(place.cast()) };
+        match change {
+            AtomicChange::Add(value) => word.fetch_add(value, Ordering::SeqCst),
+            AtomicChange::Swap { if_equal, new } => {
+                match word.compare_exchange(if_equal, new, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(old) | Err(old) => old,
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ mod store_hook;
 
 pub(crate) use memory::SharedMem;
 #[cfg(not(loom))]
-pub(crate) use memory::{SharedWord, copy_in_order, copy_out, copy_plain};
+pub(crate) use memory::{AtomicChange, SharedWord, copy_in_order, copy_out, copy_plain, update_word};
 #[cfg(not(loom))]
 pub(crate) use segment::{Mapping, Segment};
 #[cfg(not(loom))]

@@ -1,0 +1,50 @@
+//! CAS and FAA: executed by the initiator, with the processor's own atomics, in the target's mapped memory. So they are
+//! atomic also against the target's processors, not only against other requests (`IBV_ATOMIC_GLOB`).
+
+use std::sync::atomic::{Ordering, fence};
+
+use farcall_verbs::{Access, WcStatus, WrOpcode};
+
+use super::send::{Request, SendSide, Step};
+use super::transfer::scatter_bytes;
+use crate::shared::{AtomicChange, update_word};
+
+/// Bytes that an atomic works on.
+pub(super) const ATOMIC_BYTES: u64 = 8;
+
+impl SendSide {
+    /// Executes CAS or FAA; the old value goes to the local elements in host byte order.
+    ///
+    /// # Safety
+    /// See `execute`.
+    pub(super) unsafe fn atomic(&mut self, request: &Request<'_>) -> Step {
+        let operands = request.target.atomic();
+        let change = if request.opcode == WrOpcode::ATOMIC_FETCH_AND_ADD {
+            AtomicChange::Add(operands.compare_add)
+        } else {
+            AtomicChange::Swap { if_equal: operands.compare_add, new: operands.swap }
+        };
+        let word = Request { rkey: operands.rkey, len_bytes: ATOMIC_BYTES, ..*request };
+        // Neither may it overtake earlier WRITEs, nor a later READ overtake what it stores.
+        if std::mem::replace(&mut self.wrote, true) {
+            fence(Ordering::SeqCst);
+        }
+        let mut old = None;
+        let step = self.one_sided(&word, Access::REMOTE_ATOMIC, |place| {
+            if place.addr().is_multiple_of(8) && operands.remote_addr.is_multiple_of(8) {
+                // SAFETY: `one_sided` gives an address with room for the word; its alignment was checked.
+                old = Some(unsafe { update_word(place, change) });
+            }
+        });
+        match (step, old) {
+            (Step::Done, Some(old)) => {
+                // SAFETY: the elements are the poster's promise, and hold 8 bytes (`check_send`).
+                unsafe { scatter_bytes(&old.to_ne_bytes(), request.sges) };
+                Step::Done
+            }
+            // Access is judged first (IBA 9.7.4.1), then the alignment.
+            (Step::Done, None) => Step::Failed(WcStatus::REM_INV_REQ_ERR),
+            (step, _) => step,
+        }
+    }
+}
