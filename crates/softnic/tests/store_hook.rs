@@ -8,7 +8,9 @@ mod support;
 use std::time::{Duration, Instant};
 
 use farcall_softnic::arm_store_hook;
-use farcall_verbs::{Notify, QpAttr, QpCap, QpState, Revoked, SendWr, Wc, WcOpcode, WcStatus};
+use farcall_verbs::{
+    AtomicTarget, Notify, QpAttr, QpCap, QpState, Revoked, SendWr, Wc, WcOpcode, WcStatus, WrOpcode,
+};
 use support::process::*;
 use support::*;
 
@@ -40,9 +42,16 @@ fn script(line: &mut Line, nth: u64, signal: i32) {
     }
     end.put(0, &bytes(1 << 16, 7));
     let (small, large, back) = ([end.sge(0, 8)], [end.sge(0, 1 << 16)], [end.sge(1 << 19, 64)]);
+    let (old, word) = ([end.sge((1 << 19) + 64, 8)], to.addr + (1 << 19) + 128);
+    let atomic = |opcode| {
+        let operands = AtomicTarget { remote_addr: word, compare_add: 0, swap: 1, rkey: to.rkey };
+        SendWr::atomic(opcode, 4, &old, operands)
+    };
     end.send(&[
         SendWr::write(1, &small, to.addr + (1 << 19), to.rkey),
         SendWr::write(2, &large, to.addr + (1 << 19) + 64, to.rkey),
+        atomic(WrOpcode::ATOMIC_FETCH_AND_ADD),
+        atomic(WrOpcode::ATOMIC_CMP_AND_SWP),
         SendWr::read(3, &back, to.addr + (1 << 19), to.rkey).with_flags(SIGNALED),
     ]);
     let mut sent = 0;

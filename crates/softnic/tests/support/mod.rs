@@ -32,6 +32,17 @@ impl End {
     pub fn new(mr_bytes: usize, access: Access, cap: QpCap) -> Self {
         let context = SoftNic::open().unwrap();
         let pd = context.alloc_pd().unwrap();
+        Self::in_domain(context, pd, mr_bytes, access, cap, QpType::Rc)
+    }
+
+    fn in_domain(
+        context: Arc<dyn Context>,
+        pd: Arc<dyn ProtectionDomain>,
+        mr_bytes: usize,
+        access: Access,
+        cap: QpCap,
+        qp_type: QpType,
+    ) -> Self {
         let channel = context.create_comp_channel().unwrap();
         let cq = context.create_cq(&CqInitAttr { cqe: 256, channel: Some(&*channel) }).unwrap();
         let qp = pd
@@ -40,7 +51,7 @@ impl End {
                 recv_cq: &*cq,
                 srq: None,
                 cap,
-                qp_type: QpType::Rc,
+                qp_type,
                 sq_sig_all: false,
             })
             .unwrap();
@@ -50,6 +61,11 @@ impl End {
 
     pub fn default() -> Self {
         Self::new(1 << 20, ALL, QpCap::default())
+    }
+
+    /// Another queue pair of the same protection domain, with a completion queue and a small region of its own.
+    pub fn sibling(&self) -> Self {
+        Self::in_domain(self.context.clone(), self.pd.clone(), 4096, ALL, QpCap::default(), QpType::Rc)
     }
 
     pub fn path(&self) -> AhAttr {
