@@ -1,0 +1,88 @@
+//! Runs cases.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use farcall_verbs::OpCaps;
+
+use crate::case::{Case, Need};
+use crate::deviation::Deviation;
+use crate::finding::{Finding, Verdict};
+use crate::glob;
+use crate::peer::Peer;
+use crate::report::{CaseReport, Outcome, Report};
+use crate::world::World;
+
+/// Runs cases in a world, one after the other; `tell` hears of each when it ended.
+///
+/// # Errors
+/// If the world has no ends; the text says why.
+pub fn run(
+    world: &Rc<dyn World>,
+    cases: &[Case],
+    deviations: &[Deviation],
+    mut tell: impl FnMut(&CaseReport),
+) -> Result<Report, String> {
+    let mut report = Report { world: world.name(), cases: Vec::with_capacity(cases.len()) };
+    for case in cases {
+        let outcome = judge(case, try_case(world, case)?, deviations);
+        let ended = CaseReport { name: case.name.clone(), source: case.source, outcome };
+        tell(&ended);
+        report.cases.push(ended);
+    }
+    Ok(report)
+}
+
+/// What the device lacks for the case.
+enum Tried {
+    Lacks(String),
+    Ended(Verdict),
+}
+
+fn try_case(world: &Rc<dyn World>, case: &Case) -> Result<Tried, String> {
+    let [a, b] = world.sides()?;
+    let mut a = Peer::new("initiator", a, world.clone()).map_err(|finding| finding.text)?;
+    let mut b = Peer::new("target", b, world.clone()).map_err(|finding| finding.text)?;
+    if let Some(missing) = case.needs.iter().find_map(|need| lacks(&a, need).or_else(|| lacks(&b, need))) {
+        return Ok(Tried::Lacks(missing));
+    }
+    let run = AssertUnwindSafe(|| (case.body)(&mut a, &mut b));
+    let ended = catch_unwind(run).unwrap_or_else(|panic| Err(Finding::new(panic_text(&*panic))));
+    // Whatever the case left behind must be destructible.
+    let cleaned = a.reset().and_then(|()| b.reset());
+    Ok(Tried::Ended(ended.and_then(|()| cleaned)))
+}
+
+fn lacks(peer: &Peer, need: &Need) -> Option<String> {
+    let missing = need.ops - peer.ops(need.qp_type);
+    let names: Vec<&str> = missing.iter_names().map(|(name, _)| name).collect();
+    (missing != OpCaps::empty()).then(|| format!("{:?} {}", need.qp_type, names.join("+")))
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no text");
+    format!("panic: {text}")
+}
+
+fn judge(case: &Case, tried: Tried, deviations: &[Deviation]) -> Outcome {
+    let listed = deviations.iter().find(|deviation| glob::matches(deviation.pattern, &case.name));
+    match (tried, listed) {
+        (Tried::Lacks(capability), _) => {
+            Outcome::Unsupported { capability, reason: "the device does not offer it".into() }
+        }
+        (Tried::Ended(Err(finding)), _) if finding.is_unsupported && !case.optional.is_empty() => {
+            Outcome::Unsupported { capability: format!("{:?}", case.optional), reason: finding.text }
+        }
+        (Tried::Ended(Err(finding)), Some(listed)) => {
+            Outcome::Deviation { reason: listed.reason, seen: finding.text }
+        }
+        (Tried::Ended(Err(finding)), None) => Outcome::Fail { seen: finding.text },
+        (Tried::Ended(Ok(())), Some(listed)) => Outcome::UnexpectedPass { reason: listed.reason },
+        (Tried::Ended(Ok(())), None) => Outcome::Pass,
+    }
+}
