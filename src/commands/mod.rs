@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod conform;
 mod devices;
 mod doctor;
 mod kv;
@@ -33,6 +34,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Conform(conform::Conform),
     Devices(devices::Devices),
     Doctor(doctor::Doctor),
     Kv(kv::Kv),
@@ -57,6 +59,7 @@ impl Cli {
     pub fn run(self) -> Result<Exit, Failure> {
         let console = self.console();
         match self.command {
+            Command::Conform(conform) => conform.run(console),
             Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),
             Command::Kv(kv) => kv.run(console),

@@ -20,6 +20,7 @@ mod report;
 mod run;
 mod setup;
 mod side;
+mod watchdog;
 mod world;
 
 pub use case::{Case, Feature, Need};

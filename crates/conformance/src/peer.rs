@@ -203,6 +203,7 @@ impl Peer {
             sgid_index: self.about.gid_index,
             dlid: to.lid,
             port_num: 1,
+            ..AhAttr::default()
         }
     }
 
@@ -375,7 +376,9 @@ impl Peer {
         let qp = self.qp;
         let waited = self.wait_on(self.cq);
         waited.map_err(|finding| match self.state(qp) {
-            Ok(state) => Finding { text: format!("{}; its queue pair is in {state}", finding.text), ..finding },
+            Ok(state) => {
+                Finding { text: format!("{}; its queue pair is in {state}", finding.text), ..finding }
+            }
             Err(_) => finding,
         })
     }

@@ -74,7 +74,9 @@ impl fmt::Display for CaseReport {
         let Self { name, source, outcome } = self;
         match outcome {
             Outcome::Pass => write!(f, "pass         {name}"),
-            Outcome::Fail { seen } => write!(f, "FAIL         {name}\n             {seen}\n             ({source})"),
+            Outcome::Fail { seen } => {
+                write!(f, "FAIL         {name}\n             {seen}\n             ({source})")
+            }
             Outcome::Unsupported { capability, reason } => {
                 write!(f, "unsupported  {name}\n             {capability}: {reason}")
             }

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::time::Duration;
 
 use farcall_verbs::OpCaps;
 
@@ -12,6 +13,7 @@ use crate::finding::{Finding, Verdict};
 use crate::glob;
 use crate::peer::Peer;
 use crate::report::{CaseReport, Outcome, Report};
+use crate::watchdog::Watchdog;
 use crate::world::World;
 
 /// Runs cases in a world, one after the other; `tell` hears of each when it ended.
@@ -25,7 +27,10 @@ pub fn run(
     mut tell: impl FnMut(&CaseReport),
 ) -> Result<Report, String> {
     let mut report = Report { world: world.name(), cases: Vec::with_capacity(cases.len()) };
+    // Several waits of a case may each end at the deadline.
+    let watchdog = Watchdog::start(world.pace().deadline * 6 + Duration::from_secs(60));
     for case in cases {
+        watchdog.begins(&case.name);
         let outcome = judge(case, try_case(world, case)?, deviations);
         let ended = CaseReport { name: case.name.clone(), source: case.source, outcome };
         tell(&ended);

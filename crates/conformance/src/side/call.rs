@@ -157,6 +157,7 @@ impl From<Path> for AhAttr {
             sgid_index: path.sgid_index,
             dlid: path.dlid,
             port_num: path.port_num,
+            ..Self::default()
         }
     }
 }

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use farcall_verbs::{
-    Access, AddressHandle, AhAttr, AtomicTarget, CompChannel, Context, CqInitAttr, Error, Gid, Notify,
-    PostError, ProtectionDomain, QpAttr, QpInitAttr, RawCq, RawMr, RawQp, RawSrq, RecvWr, Revoked,
+    Access, AddressHandle, AhAttr, AtomicTarget, CompChannel, Context, CqInitAttr, Error, Gid, GidChoice,
+    Notify, PostError, ProtectionDomain, QpAttr, QpInitAttr, RawCq, RawMr, RawQp, RawSrq, RecvWr, Revoked,
     SendFlags, SendWr, Sge, SrqInitAttr, UdTarget, Wc, WrOpcode,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -86,7 +86,7 @@ impl Local {
     fn about(&self) -> Result<About, Error> {
         let device = self.context.query_device()?;
         let port = self.context.query_port(1)?;
-        let (gid_index, gid) = self.reachable_gid(port.gid_tbl_len)?;
+        let (gid_index, gid) = self.reachable_gid()?;
         Ok(About {
             provider: self.provider.into(),
             ops: [device.rc.bits(), device.uc.bits(), device.ud.bits()],
@@ -103,15 +103,13 @@ impl Local {
         })
     }
 
-    /// The first IPv4-mapped GID (RoCEv2), else the first there is.
-    fn reachable_gid(&self, entries: u32) -> Result<(u8, Gid), Error> {
-        let mapped = |gid: &Gid| gid.0[..10] == [0; 10] && gid.0[10..12] == [0xff; 2];
-        let all = (0..entries.min(255) as u8)
-            .filter_map(|index| Some((index, self.context.query_gid(1, index.into()).ok()?)));
-        match all.filter(|(_, gid)| mapped(gid)).next() {
-            Some(found) => Ok(found),
-            None => Ok((0, self.context.query_gid(1, 0)?)),
-        }
+    /// The GID to be reached under, and its index.
+    fn reachable_gid(&self) -> Result<(u8, Gid), Error> {
+        let link_layer = self.context.query_port(1)?.link_layer;
+        let choice = GidChoice::automatic(link_layer, self.context.query_gid_table(1)?)?;
+        let index = u8::try_from(choice.entry.index)
+            .map_err(|_| Error::invalid("choose GID", "the index has more than eight bits"))?;
+        Ok((index, choice.entry.gid))
     }
 
     fn add_region(&mut self, mr: Box<dyn RawMr>, backing: Option<Backing>) -> Answer {
@@ -185,10 +183,8 @@ impl Local {
             Some(channel) => Some(&**object!(self.objects.channels, CALL, "channel", channel, get)?),
             None => None,
         };
-        let cq = self
-            .context
-            .create_cq(&CqInitAttr { cqe, channel })
-            .map_err(|error| refusal(CALL, &error))?;
+        let cq =
+            self.context.create_cq(&CqInitAttr { cqe, channel }).map_err(|error| refusal(CALL, &error))?;
         let (handle, id) = (self.handle(), cq.id());
         self.objects.cqs.insert(handle, cq);
         Ok(Answer::Cq(Cq { handle, id }))
@@ -271,7 +267,10 @@ impl Local {
         let mut wcs = vec![Wc::default(); max as usize];
         let taken = cq.poll(&mut wcs).map_err(|error| refusal(CALL, &error))?;
         let Some(wcs) = wcs.get(..taken) else {
-            return Err(Refusal { posted: 0, ..refusal(CALL, &Error::invalid("poll_cq", "more than asked for")) });
+            return Err(Refusal {
+                posted: 0,
+                ..refusal(CALL, &Error::invalid("poll_cq", "more than asked for"))
+            });
         };
         Ok(Answer::Completions(wcs.iter().copied().map(Completion::from).collect()))
     }

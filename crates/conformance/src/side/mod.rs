@@ -9,7 +9,7 @@ mod remote;
 pub use agent::serve;
 pub use call::{
     About, Answer, Call, Cq, Event, Handle, Memory, Mr, Path, Piece, Qp, QpMake, Reason, RecvRequest,
-    Refusal, SendRequest, Target, VERSION,
+    Refusal, SendRequest, Target,
 };
 pub(crate) use call::{mtu_from, state_from};
 pub use local::Local;

@@ -40,7 +40,8 @@ impl Remote {
         let version: u32 = read_frame(&mut stream)
             .map_err(|error| io::Error::new(error.kind(), format!("the agent says nothing: {error}")))?;
         if version != VERSION {
-            let text = format!("the agent speaks version {version}, we {VERSION}: use one build for both ends");
+            let text =
+                format!("the agent speaks version {version}, we {VERSION}: use one build for both ends");
             return Err(io::Error::other(text));
         }
         Ok(Self { line: Rc::new(RefCell::new(Line { stream, child })) })

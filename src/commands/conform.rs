@@ -1,0 +1,186 @@
+//! `farcall conform`: the conformance suite of verbs on a provider of this machine.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use farcall_conformance::{
+    Case, Host, Local, Outcome, Processes, World, all, matches, of_provider, run, serve,
+};
+use farcall_softnic::SoftNic;
+use farcall_verbs::{Device, Provider};
+use serde_json::json;
+
+use crate::console::{Console, progress_bar};
+use crate::failure::{Exit, Failure};
+
+/// Run the conformance suite: each verb as the InfiniBand specification and the man pages say.
+///
+/// Fails if a case fails that is no known deviation of the provider. What the device does not offer is reported as unsupported.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall conform                               the software RNIC, in one process\n  \
+                        farcall conform --sides processes --filter 'rc/*'\n  \
+                        farcall conform --list | grep atomic\n  \
+                        farcall conform --json | jq '.cases[] | select(.outcome == \"fail\")'"
+)]
+pub struct Conform {
+    /// Whose verbs.
+    #[arg(long, value_enum, default_value_t = From::Softnic)]
+    provider: From,
+    /// The device; by default the provider's first.
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Where the two ends live.
+    #[arg(long, value_enum, default_value_t = Sides::Local)]
+    sides: Sides,
+    /// With `--sides users`: the number of the other user and its group.
+    #[arg(long, value_name = "UID", default_value_t = 65_534)]
+    other_user: u32,
+    /// Only cases whose name matches; `*` stands for anything. May be given several times.
+    #[arg(long = "filter", value_name = "PATTERN")]
+    filters: Vec<String>,
+    /// Name the cases with their sources and run none.
+    #[arg(long)]
+    list: bool,
+    /// Tell of every case, not only of those that do not pass.
+    #[arg(long, short)]
+    verbose: bool,
+    /// Be the other end, on the socket that is standard input.
+    #[arg(long, hide = true)]
+    agent: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum From {
+    /// The software RNIC.
+    Softnic,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sides {
+    /// Both in one process.
+    Local,
+    /// In two processes.
+    Processes,
+    /// In two processes of different users (needs root, and a group configured for both).
+    Users,
+    /// In two processes with different pid, ipc, user and mount namespaces (needs `unshare`).
+    Containers,
+}
+
+impl Conform {
+    /// Runs the cases and reports.
+    ///
+    /// # Errors
+    /// If the provider or the other end does not come up.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        if self.agent {
+            return self.serve_end();
+        }
+        let cases = self.chosen()?;
+        if self.list {
+            return list(console, &cases);
+        }
+        let world = self.world()?;
+        let deviations = of_provider(world.provider());
+        let bar = progress_bar(cases.len() as u64, "cases");
+        let report = run(&world, &cases, deviations, |ended| {
+            bar.inc(1);
+            bar.set_message(ended.name.clone());
+            if self.verbose || matches!(ended.outcome, Outcome::Fail { .. }) {
+                bar.suspend(|| eprintln!("{ended}"));
+            }
+        })
+        .map_err(|why| Failure::new("cannot run the suite").why(why))?;
+        bar.finish_and_clear();
+        let json = serde_json::to_value(&report)
+            .map_err(|error| Failure::because("cannot write the report", &error))?;
+        console.say(&report, &json)?;
+        Ok(if report.failed() == 0 { Exit::Success } else { Exit::Failure })
+    }
+
+    fn chosen(&self) -> Result<Vec<Case>, Failure> {
+        let wanted = |case: &Case| {
+            self.filters.is_empty() || self.filters.iter().any(|filter| matches(filter, &case.name))
+        };
+        let cases: Vec<Case> = all().into_iter().filter(wanted).collect();
+        if cases.is_empty() {
+            return Err(Failure::new("no case matches the filter").remedy("name them with --list"));
+        }
+        Ok(cases)
+    }
+
+    fn device(&self) -> Result<Arc<dyn Device>, Failure> {
+        let provider: Box<dyn Provider> = match self.provider {
+            From::Softnic => Box::new(SoftNic::new()),
+        };
+        let devices = provider
+            .devices()
+            .map_err(|error| Failure::because("cannot list devices", &error).at(provider.name()))?;
+        let wanted =
+            |device: &Arc<dyn Device>| self.device.as_deref().is_none_or(|name| device.name() == name);
+        devices.into_iter().find(wanted).ok_or_else(|| {
+            Failure::new("no such device").at(provider.name()).remedy("see what there is: farcall devices")
+        })
+    }
+
+    fn world(&self) -> Result<Rc<dyn World>, Failure> {
+        let host = Host::new(self.device()?);
+        let started = match self.sides {
+            Sides::Local => return Ok(Rc::new(host)),
+            Sides::Processes => Processes::start(host, self.agent_command(&[])?, "two processes"),
+            Sides::Users => {
+                let mut command = self.agent_command(&[])?;
+                command.uid(self.other_user).gid(self.other_user);
+                Processes::start(host, command, format!("two processes, one of user {}", self.other_user))
+            }
+            Sides::Containers => {
+                let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--ipc", "--mount", "--fork"];
+                let how = "two processes with pid, ipc, user and mount namespaces of their own";
+                Processes::start(host, self.agent_command(&unshare)?, how)
+            }
+        };
+        let world = started.map_err(|why| Failure::new("cannot start the other end").why(why))?;
+        Ok(Rc::new(world))
+    }
+
+    /// Ourselves as the other end, started by `prefix`.
+    fn agent_command(&self, prefix: &[&str]) -> Result<Command, Failure> {
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::because("cannot find this program's file", &error))?;
+        let mut words = prefix.iter().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap_or(program.as_os_str()));
+        command.args(words).args(["conform", "--agent"]);
+        if let Some(device) = &self.device {
+            command.args(["--device", device]);
+        }
+        let provider = self.provider.to_possible_value();
+        command.arg("--provider").arg(provider.as_ref().map_or("softnic", |value| value.get_name()));
+        Ok(command)
+    }
+
+    fn serve_end(&self) -> Result<Exit, Failure> {
+        let device = self.device()?;
+        let context = device.open().map_err(|error| Failure::because("cannot open the device", &error))?;
+        let line = std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| Failure::because("standard input is no socket", &error))?;
+        serve(Local::new(device.provider(), context), UnixStream::from(line))
+            .map_err(|error| Failure::because("the line to the suite failed", &error))?;
+        Ok(Exit::Success)
+    }
+}
+
+fn list(console: Console, cases: &[Case]) -> Result<Exit, Failure> {
+    let lines: Vec<String> = cases.iter().map(|case| format!("{}  ({})", case.name, case.source)).collect();
+    let values: Vec<_> =
+        cases.iter().map(|case| json!({ "name": case.name, "source": case.source })).collect();
+    console.say(&lines.join("\n"), &json!({ "cases": values }))?;
+    Ok(Exit::Success)
+}
