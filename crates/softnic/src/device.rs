@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use farcall_verbs::{
     Access, AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, CqInitAttr, Device, DeviceAttr, Error,
-    Gid, LinkLayer, Mtu, OpCaps, PortAttr, PortState, ProtectionDomain, Provider, QpInitAttr, RawCq, RawMr,
-    RawQp, RawSrq, Result, SrqInitAttr,
+    Gid, LinkLayer, Mtu, PortAttr, PortState, ProtectionDomain, Provider, QpInitAttr, RawCq, RawMr, RawQp,
+    RawSrq, Result, SrqInitAttr,
 };
 
 use crate::NAME;
@@ -13,7 +13,7 @@ use crate::channel::Channel;
 use crate::cq::{Cq, CqCore};
 use crate::mr::Mr;
 use crate::process::Process;
-use crate::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Qp};
+use crate::qp::{Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Qp};
 use crate::regions::MAX_REGIONS;
 
 /// The software RNIC of this machine.
@@ -88,12 +88,8 @@ impl Context for SoftContext {
         attr.max_mr_size = 1 << 40;
         attr.max_inline_data = MAX_INLINE_BYTES;
         attr.max_qp_rd_atom = 128;
-        attr.rc = OpCaps::SEND
-            | OpCaps::SEND_IMM
-            | OpCaps::WRITE
-            | OpCaps::WRITE_IMM
-            | OpCaps::READ
-            | OpCaps::ATOMIC;
+        attr.rc = Connected::Reliable.ops();
+        attr.uc = Connected::Unreliable.ops();
         Ok(attr)
     }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use crate::fence;
-use crate::qp::QpCore;
+use crate::qp::{Connected, QpCore};
 use crate::regions;
 use crate::rendezvous::{
     Reply, ReplyBody, Request, RequestBody, has_died, peer_pidfd, recv_frame, refusal, require_same_user,
@@ -169,7 +169,9 @@ impl Peer {
     pub(crate) fn bury(&self) {
         self.dead.store(true, Ordering::Release);
         let queue_pairs = self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner);
-        for qp in queue_pairs.iter().filter_map(Weak::upgrade) {
+        // Over an unreliable transport nobody hears of it.
+        let hear = |qp: &Arc<QpCore>| qp.transport() == Connected::Reliable;
+        for qp in queue_pairs.iter().filter_map(Weak::upgrade).filter(hear) {
             qp.announce_locally(true);
         }
     }

@@ -336,6 +336,22 @@ impl QpAttr {
         }
     }
 
+    /// INIT → RTR over an unreliable connection.
+    pub fn rtr_unreliable(dest_qp_num: u32, rq_psn: u32, ah: AhAttr, path_mtu: Mtu) -> Self {
+        let reliable = Self::rtr(dest_qp_num, rq_psn, ah, path_mtu);
+        Self { max_dest_rd_atomic: None, min_rnr_timer: None, ..reliable }
+    }
+
+    /// RTR → RTS where nothing is retried: unreliable connections and datagrams.
+    pub fn rts_unreliable(sq_psn: u32) -> Self {
+        Self { sq_psn: Some(sq_psn), ..Self::to(QpState::Rts) }
+    }
+
+    /// RESET → INIT of a datagram queue pair. Its way to RTR is [`QpAttr::to`]`(QpState::Rtr)`.
+    pub fn init_datagrams(qkey: u32) -> Self {
+        Self { access: None, qkey: Some(qkey), ..Self::init(Access::empty()) }
+    }
+
     /// Any state → `state`, nothing else changed.
     pub fn to(state: QpState) -> Self {
         Self { state: Some(state), ..Self::default() }

@@ -13,7 +13,7 @@ use farcall_verbs::{
 use super::counters::{Event, FLIGHT_RECORDS, QpCounters};
 use super::receive::{RecvQueue, RecvSide};
 use super::send::{SendSide, completion_opcode};
-use super::{Accept, Doorbells};
+use super::{Accept, Connected, Doorbells};
 use crate::biased::Biased;
 use crate::cq::CqCore;
 use crate::fence;
@@ -57,6 +57,7 @@ pub(crate) struct QpCore {
     pd: u32,
     cap: QpCap,
     pub(super) layout: Layout,
+    transport: Connected,
     signal_all: bool,
     state: AtomicU32,
     dest_qpn: AtomicU32,
@@ -80,6 +81,7 @@ pub(crate) struct QpCore {
 pub(super) struct Parts {
     pub(super) process: Arc<Process>,
     pub(super) pd: u32,
+    pub(super) transport: Connected,
     pub(super) cap: QpCap,
     pub(super) signal_all: bool,
     pub(super) send_place: Place,
@@ -108,6 +110,7 @@ impl QpCore {
             pd: parts.pd,
             cap: parts.cap,
             layout,
+            transport: parts.transport,
             signal_all: parts.signal_all,
             state: AtomicU32::new(QpState::Reset as u32),
             dest_qpn: AtomicU32::new(0),
@@ -117,7 +120,7 @@ impl QpCore {
             send_waits: AtomicBool::new(false),
             flush_waits: AtomicBool::new(false),
             is_listed: AtomicBool::new(false),
-            send: Handoff::new(SendSide::new()),
+            send: Handoff::new(SendSide::new(parts.transport)),
             recv: Biased::new(recv),
             inbound: Mutex::new(inbound),
             stats: Block::new(&format!("softnic qp {qpn:#08x}"), FLIGHT_RECORDS),
@@ -132,6 +135,10 @@ impl QpCore {
 
     pub(crate) fn pd(&self) -> u32 {
         self.pd
+    }
+
+    pub(crate) fn transport(&self) -> Connected {
+        self.transport
     }
 
     pub(crate) fn cap(&self) -> &QpCap {
@@ -293,6 +300,15 @@ impl QpCore {
         }
     }
 
+    /// Goes to the send queue error state: sends are flushed, receives go on (IBA 10.3.1, all transports but RC).
+    #[cold]
+    pub(super) fn enter_send_error(&self) {
+        let (from, to) = (QpState::Rts as u32, QpState::Sqe as u32);
+        if self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.stats.record(Event::State as u64, to.into());
+        }
+    }
+
     /// Revokes what the peer was granted through this pair.
     pub(super) fn close(&self) {
         self.lock_inbound().mem.store(ACCEPT, 0, Ordering::Release);
@@ -358,12 +374,16 @@ impl QpCore {
     pub(crate) fn grant_inbound<R>(
         &self,
         asker: Asker,
+        transport: Connected,
         life: impl FnOnce() -> Option<OwnedFd>,
         send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
     ) -> Result<R, u32> {
         let mut inbound = self.lock_inbound();
         if !self.state().responds() {
             return Err(refusal::NOT_READY);
+        }
+        if self.transport != transport {
+            return Err(refusal::TRANSPORT);
         }
         if self.dest_qpn() != asker.1 || inbound.granted_to.is_some_and(|granted| granted != asker) {
             return Err(refusal::TAKEN);

@@ -18,6 +18,8 @@ farcall_stats::counters! {
         bytes_initiated,
         /// Times that requests had to wait for a receive, for ring space or for the peer.
         waits,
+        /// Requests over an unreliable transport that the target could not take.
+        dropped,
         /// Requests that failed or were flushed.
         send_errors,
         /// Receives filled.
@@ -58,6 +60,8 @@ pub(crate) enum Event {
     ReceiveFailed = 4,
     /// The peer was reached (its queue pair number).
     Connected = 5,
+    /// A request over an unreliable transport was dropped (opcode).
+    Dropped = 6,
 }
 
 /// Events kept for each queue pair.

@@ -10,7 +10,7 @@ use farcall_verbs::{
 use super::atomic::ATOMIC_BYTES;
 use super::core::{Parts, Place};
 use super::receive::RecvQueue;
-use super::{MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, MAX_SGE, MAX_WR, QpCore};
+use super::{Connected, MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, MAX_SGE, MAX_WR, QpCore};
 use crate::cq::Cq;
 use crate::fence;
 use crate::mr::Mr;
@@ -25,15 +25,17 @@ pub(crate) struct Qp {
     pub(super) inbound: SharedMem,
     pub(super) access: Access,
     pub(super) rnr_timer: RnrTimer,
+    /// See [`Connected::last_plain`].
+    last_plain: WrOpcode,
 }
 
 impl Qp {
     pub(crate) fn create(process: &Arc<Process>, pd: u32, attr: &QpInitAttr<'_>) -> Result<Self> {
         const OP: &str = "create_qp";
-        if attr.qp_type != QpType::Rc {
-            let what = format!("transport {:?}; use RC", attr.qp_type);
+        let Some(transport) = Connected::of(attr.qp_type) else {
+            let what = format!("transport {:?}; use RC or UC", attr.qp_type);
             return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
-        }
+        };
         if attr.srq.is_some() {
             let what = "shared receive queues; give the queue pair its own".into();
             return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
@@ -55,6 +57,7 @@ impl Qp {
                 Parts {
                     process: process.clone(),
                     pd,
+                    transport,
                     cap,
                     signal_all: attr.sq_sig_all,
                     send_place: Place { cq: send_cq.clone(), bit: send_bit },
@@ -69,7 +72,14 @@ impl Qp {
             Ok(core)
         })?;
         let (recv_queue, inbound) = receives.expect("made together with the core");
-        Ok(Self { core, recv_queue, inbound, access: Access::empty(), rnr_timer: RnrTimer(12) })
+        Ok(Self {
+            core,
+            recv_queue,
+            inbound,
+            access: Access::empty(),
+            rnr_timer: RnrTimer(12),
+            last_plain: transport.last_plain(),
+        })
     }
 
     /// Checks a request against the queue's sizes; returns its length in bytes.
@@ -78,7 +88,7 @@ impl Qp {
         let cap = self.core.cap();
         let len_bytes = wr.len_bytes();
         let inline = wr.send_flags.contains(SendFlags::INLINE);
-        let plain = wr.opcode.0 <= WrOpcode::READ.0;
+        let plain = wr.opcode.0 <= self.last_plain.0;
         let in_limits = queued < cap.max_send_wr as usize
             && wr.sges().len() <= cap.max_send_sge as usize
             && len_bytes <= MAX_MESSAGE_BYTES
@@ -90,7 +100,7 @@ impl Qp {
     #[inline(never)]
     fn check_rare(&self, wr: &SendWr<'_>, queued: usize, in_limits: bool) -> Result<u64> {
         let is_atomic = matches!(wr.opcode, WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD);
-        if is_atomic && in_limits && wr.len_bytes() >= ATOMIC_BYTES {
+        if self.core.transport().has_atomics() && is_atomic && in_limits && wr.len_bytes() >= ATOMIC_BYTES {
             return Ok(ATOMIC_BYTES);
         }
         Err(self.refuse_send(wr, queued))
@@ -108,8 +118,13 @@ impl Qp {
                 remedy: "poll the completion queue, or create the queue pair with a larger max_send_wr",
             };
         }
-        if wr.opcode.0 > WrOpcode::ATOMIC_FETCH_AND_ADD.0 {
-            let what = format!("opcode {}", wr.opcode.0);
+        let last = if self.core.transport().has_atomics() {
+            WrOpcode::ATOMIC_FETCH_AND_ADD
+        } else {
+            self.last_plain
+        };
+        if wr.opcode.0 > last.0 {
+            let what = format!("opcode {} over {:?}", wr.opcode.0, self.qp_type());
             return Error::Unsupported { operation: OP, provider: crate::NAME, what };
         }
         if wr.sges().len() > cap.max_send_sge as usize {
@@ -265,7 +280,7 @@ impl RawQp for Qp {
     }
 
     fn qp_type(&self) -> QpType {
-        QpType::Rc
+        self.core.transport().qp_type()
     }
 
     fn state(&self) -> QpState {

@@ -3,11 +3,11 @@
 
 use farcall_verbs::{Access, SendFlags, WcStatus, WrOpcode};
 
-use super::MAX_SGE;
 use super::remote::Remote;
 use super::send::{Request, SendSide, Step};
 use super::transfer::{gather, gather_to_pieces, gather_to_ring};
 use super::wait_queue::Wait;
+use super::{Connected, MAX_SGE};
 use crate::fence;
 use crate::hazard;
 use crate::peer::Asked;
@@ -25,12 +25,18 @@ impl SendSide {
     pub(super) unsafe fn message(&mut self, request: &Request<'_>) -> Step {
         // SAFETY: the poster's promise, passed on.
         let mut step = unsafe { self.try_message(request) };
-        if matches!(step, Step::Wait(_)) && self.want() {
+        if matches!(step, Step::Wait(_)) && self.is_reliable() && self.want() {
             // What the target gave before it saw that we want it is not announced: look once more.
             // SAFETY: as above; the first attempt did nothing.
             step = unsafe { self.try_message(request) };
         }
-        if let Step::Done | Step::Failed(WcStatus::REM_INV_REQ_ERR) = step {
+        let is_told = match step {
+            Step::Done => true,
+            // The target's receive fails too.
+            Step::Failed(WcStatus::REM_INV_REQ_ERR) => self.is_reliable(),
+            _ => false,
+        };
+        if is_told {
             self.unannounced = true;
             self.solicited |= request.flags.contains(SendFlags::SOLICITED);
         }
@@ -112,7 +118,9 @@ impl SendSide {
         let step = if remote.accepts().is_none() {
             Step::Wait(Wait::Peer)
         } else if request.len_bytes > advertised_bytes(remote, request.len_bytes) {
-            if remote.producer.has_room(0, 0) {
+            if self.transport == Connected::Unreliable {
+                Step::Failed(WcStatus::REM_INV_REQ_ERR)
+            } else if remote.producer.has_room(0, 0) {
                 remote.producer.payload_at(0);
                 remote.producer.publish(Kind::TooLong, flags, len, request.imm_be, 0);
                 remote.sent += 1;

@@ -12,12 +12,15 @@ mod receive;
 mod remote;
 mod send;
 mod transfer;
+mod transport;
+mod unreliable;
 mod wait_queue;
 
 pub(crate) use self::core::{HAZARD_WAIT, QpCore};
 pub(crate) use accept::Accept;
 pub(crate) use handle::Qp;
 pub(crate) use remote::Doorbells;
+pub(crate) use transport::Connected;
 
 /// Scatter/gather elements in one request.
 pub(crate) const MAX_SGE: usize = 16;

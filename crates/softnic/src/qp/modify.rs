@@ -1,4 +1,4 @@
-//! `modify_qp`: the state machine with its required attributes (IBA table 91, RC rows).
+//! `modify_qp`: the state machine with its required attributes (IBA table 91, rows of RC and UC).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::counters::Event;
 use super::handle::Qp;
 use super::remote::{Remote, refused};
 use super::send::SendSide;
-use super::{Accept, QpCore};
+use super::{Accept, Connected, QpCore};
 use crate::peer::Asked;
 
 const OP: &str = "modify_qp";
@@ -73,7 +73,7 @@ impl Qp {
         // SAFETY: we are the owner of the queue pair.
         let mut send = unsafe { self.core.send.owner() };
         send.discard(&self.core);
-        *send = SendSide::new();
+        *send = SendSide::new(self.core.transport());
         (self.recv_queue, self.inbound) = self.core.renew()?;
         Ok(())
     }
@@ -93,8 +93,13 @@ impl Qp {
         let path = required(attr.ah, "ah (the path to the peer)", QpState::Rtr)?;
         required(attr.path_mtu, "path_mtu", QpState::Rtr)?;
         required(attr.rq_psn, "rq_psn", QpState::Rtr)?;
-        required(attr.max_dest_rd_atomic, "max_dest_rd_atomic", QpState::Rtr)?;
-        let rnr_timer = required(attr.min_rnr_timer, "min_rnr_timer", QpState::Rtr)?;
+        let rnr_timer = match self.core.transport() {
+            Connected::Reliable => {
+                required(attr.max_dest_rd_atomic, "max_dest_rd_atomic", QpState::Rtr)?;
+                required(attr.min_rnr_timer, "min_rnr_timer", QpState::Rtr)?
+            }
+            Connected::Unreliable => self.rnr_timer,
+        };
         if path.dgid != self.core.process.gid() {
             let what = format!(
                 "GID {} is not of this host and network namespace ({}): the same-host device cannot reach it \
@@ -119,6 +124,8 @@ impl Qp {
     fn enter_rts(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
         if from == QpState::Rtr {
             required(attr.sq_psn, "sq_psn", QpState::Rts)?;
+        }
+        if from == QpState::Rtr && self.core.transport() == Connected::Reliable {
             required(attr.timeout, "timeout", QpState::Rts)?;
             required(attr.retry_cnt, "retry_cnt", QpState::Rts)?;
             required(attr.rnr_retry, "rnr_retry", QpState::Rts)?;

@@ -91,7 +91,8 @@ impl Remote {
     pub(super) fn connect(process: &Process, core: &QpCore, dst_qpn: u32) -> Result<Asked<Self>> {
         let peer = process.peer_of(dst_qpn)?;
         let (instance, life) = (process.instance(), core.life());
-        let request = RequestBody::Connect { instance, src_qpn: core.qpn(), life, dst_qpn };
+        let transport = core.transport() as u32;
+        let request = RequestBody::Connect { instance, src_qpn: core.qpn(), life, dst_qpn, transport };
         let (body, fds) = match peer.ask(request) {
             Asked::Granted(answer) => answer,
             Asked::NotYet | Asked::Refused(refusal::NOT_READY) => return Ok(Asked::NotYet),

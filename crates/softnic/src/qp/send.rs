@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, QpState, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget};
 
-use super::QpCore;
 use super::counters::Event;
 use super::grants::Grants;
 use super::remote::Remote;
 use super::transfer::{gather, scatter};
+use super::unreliable::end_of_dropped;
 use super::wait_queue::{Timers, Wait, WaitQueue};
+use super::{Connected, QpCore};
 use crate::handoff::LeavesWork;
 use crate::hazard;
 use crate::peer::Asked;
@@ -28,6 +29,7 @@ pub(super) struct SendSide {
     write_grants: Option<Grants>,
     read_grants: Option<Grants>,
     waiting: WaitQueue,
+    pub(super) transport: Connected,
     /// When the oldest waiting request gives up, and what it waits for.
     gives_up: Option<(Instant, Wait)>,
     /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
@@ -75,7 +77,7 @@ pub(super) const fn completion_opcode(opcode: WrOpcode) -> WcOpcode {
 }
 
 impl SendSide {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(transport: Connected) -> Self {
         Self {
             dest_qpn: 0,
             remote: None,
@@ -83,11 +85,17 @@ impl SendSide {
             write_grants: None,
             read_grants: None,
             waiting: WaitQueue::default(),
+            transport,
             gives_up: None,
             wrote: false,
             unannounced: false,
             solicited: false,
         }
+    }
+
+    /// Whether the target may be waited for, and told of errors.
+    pub(super) fn is_reliable(&self) -> bool {
+        self.transport == Connected::Reliable
     }
 
     /// Requests that wait.
@@ -117,6 +125,14 @@ impl SendSide {
             match unsafe { self.execute(core, &request) } {
                 Step::Done => {
                     return core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
+                }
+                _ if !self.is_reliable() => {
+                    return match end_of_dropped(core, &request) {
+                        WcStatus::SUCCESS => {
+                            core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
+                        }
+                        fault => self.fail(core, wr.wr_id, wr.opcode, fault),
+                    };
                 }
                 Step::Failed(status) => return self.fail(core, wr.wr_id, wr.opcode, status),
                 Step::Wait(wait) => self.begin_wait(core, wait),
@@ -239,7 +255,11 @@ impl SendSide {
     fn fail(&mut self, core: &QpCore, wr_id: u64, opcode: WrOpcode, status: WcStatus) {
         self.ring();
         core.complete_send(wr_id, opcode, SendFlags::SIGNALED, status);
-        core.enter_error();
+        if self.is_reliable() {
+            core.enter_error();
+        } else {
+            core.enter_send_error();
+        }
         self.flush(core);
     }
 
@@ -395,7 +415,8 @@ impl SendSide {
     /// Tells the target that we broke its rules, so that its end fails too, as a real responder's would.
     #[cold]
     fn nak(&mut self, kind: Kind) {
-        if let Some(remote) = &mut self.remote
+        if self.is_reliable()
+            && let Some(remote) = &mut self.remote
             && remote.producer.has_room(0, 0)
         {
             remote.producer.payload_at(0);

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use super::{Reply, ReplyBody, Request, RequestBody, peer_pidfd, recv_frame, refusal, send_frame};
 use crate::fence;
 use crate::process::Process;
+use crate::qp::Connected;
 
 /// Frames of one client that are answered before others have their turn.
 const FRAMES_A_TURN: usize = 32;
@@ -47,10 +48,14 @@ fn answer_one(process: &Process, socket: BorrowedFd<'_>, request: &Request) -> r
             let body = ReplyBody::Hello { instance: process.instance(), asymmetric };
             send(body, &[process.regions.segment().fd()])
         }
-        RequestBody::Connect { instance, src_qpn, life, dst_qpn } => {
+        RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport } => {
+            let Some(transport) = Connected::from_number(transport) else {
+                return refuse(refusal::TRANSPORT);
+            };
             let Some(qp) = process.qp(dst_qpn) else { return refuse(refusal::UNKNOWN_QP) };
             let initiator = || peer_pidfd(socket).ok();
-            match qp.grant_inbound((instance, src_qpn, life), initiator, |body, fds| send(body, fds)) {
+            let asker = (instance, src_qpn, life);
+            match qp.grant_inbound(asker, transport, initiator, |body, fds| send(body, fds)) {
                 Ok(sent) => sent,
                 Err(reason) => refuse(reason),
             }

@@ -21,8 +21,8 @@ pub(crate) enum RequestBody {
     /// Who are you? `asymmetric`: whether the asker relies on membarrier.
     Hello { asymmetric: bool },
     /// Give me the way into `dst_qpn`, for my `src_qpn` in the process `instance`, in its `life`: the number of its
-    /// resets.
-    Connect { instance: u64, src_qpn: u32, life: u32, dst_qpn: u32 },
+    /// resets. `transport`: see `qp::Connected`.
+    Connect { instance: u64, src_qpn: u32, life: u32, dst_qpn: u32, transport: u32 },
     /// Give me the region `rkey` as seen through `dst_qpn`; `receive`: to place messages into posted receives, not for
     /// one-sided access.
     MapRegion { dst_qpn: u32, rkey: u32, receive: bool },
@@ -56,6 +56,7 @@ pub(crate) mod refusal {
     pub(crate) const MALFORMED: u32 = 5;
     /// Not a final answer: the queue pair is not told yet whom to accept. Ask again.
     pub(crate) const NOT_READY: u32 = 6;
+    pub(crate) const TRANSPORT: u32 = 7;
 
     /// The reason in words.
     pub(crate) const fn text(reason: u32) -> &'static str {
@@ -64,6 +65,7 @@ pub(crate) mod refusal {
             TAKEN => {
                 "the queue pair is connected to another peer, or to an earlier life of ours: it must be reset"
             }
+            TRANSPORT => "the queue pair is of another transport",
             NOT_READY => "the queue pair is not ready to receive",
             UNKNOWN_KEY => "no such key in the queue pair's protection domain",
             FENCES_DIFFER => {
@@ -148,8 +150,9 @@ impl Request {
     pub(crate) fn encode(&self) -> [u8; FRAME_BYTES] {
         match self.body {
             RequestBody::Hello { asymmetric } => Writer::new(1, self.id).u32(asymmetric.into()).frame,
-            RequestBody::Connect { instance, src_qpn, life, dst_qpn } => {
-                Writer::new(2, self.id).u64(instance).u32(src_qpn).u32(life).u32(dst_qpn).frame
+            RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport } => {
+                let mut writer = Writer::new(2, self.id);
+                writer.u64(instance).u32(src_qpn).u32(life).u32(dst_qpn).u32(transport).frame
             }
             RequestBody::MapRegion { dst_qpn, rkey, receive } => {
                 Writer::new(3, self.id).u32(dst_qpn).u32(rkey).u32(receive.into()).frame
@@ -167,6 +170,7 @@ impl Request {
                 src_qpn: r.u32()?,
                 life: r.u32()?,
                 dst_qpn: r.u32()?,
+                transport: r.u32()?,
             },
             3 => RequestBody::MapRegion { dst_qpn: r.u32()?, rkey: r.u32()?, receive: r.flag()? },
             _ => return None,
@@ -248,7 +252,7 @@ mod tests {
     fn frames_round_trip_and_garbage_is_refused() {
         let requests = [
             RequestBody::Hello { asymmetric: true },
-            RequestBody::Connect { instance: u64::MAX, src_qpn: 1, life: 3, dst_qpn: 2 },
+            RequestBody::Connect { instance: u64::MAX, src_qpn: 1, life: 3, dst_qpn: 2, transport: 1 },
             RequestBody::MapRegion { dst_qpn: 7, rkey: 9, receive: true },
         ];
         for body in requests {

@@ -16,6 +16,9 @@ use farcall_verbs::{
 pub const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
+/// The Q_Key of datagram ends.
+pub const QKEY: u32 = 0x1234_5678;
+
 /// How long anything may take before a test calls it lost. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(20);
 
@@ -63,6 +66,13 @@ impl End {
         Self::new(1 << 20, ALL, QpCap::default())
     }
 
+    /// An end of another transport than RC.
+    pub fn of(qp_type: QpType, cap: QpCap) -> Self {
+        let context = SoftNic::open().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        Self::in_domain(context, pd, 1 << 20, ALL, cap, qp_type)
+    }
+
     /// Another queue pair of the same protection domain, with a completion queue and a small region of its own.
     pub fn sibling(&self) -> Self {
         Self::in_domain(self.context.clone(), self.pd.clone(), 4096, ALL, QpCap::default(), QpType::Rc)
@@ -73,16 +83,29 @@ impl End {
     }
 
     pub fn init(&mut self) {
-        self.qp.modify(&QpAttr::init(ALL)).unwrap();
+        let attr = match self.qp.qp_type() {
+            QpType::Ud => QpAttr::init_datagrams(QKEY),
+            _ => QpAttr::init(ALL),
+        };
+        self.qp.modify(&attr).unwrap();
     }
 
     pub fn rtr(&mut self, dest: u32) {
         let path = self.path();
-        self.qp.modify(&QpAttr::rtr(dest, 0, path, Mtu::Mtu4096)).unwrap();
+        let attr = match self.qp.qp_type() {
+            QpType::Rc => QpAttr::rtr(dest, 0, path, Mtu::Mtu4096),
+            QpType::Uc => QpAttr::rtr_unreliable(dest, 0, path, Mtu::Mtu4096),
+            _ => QpAttr::to(QpState::Rtr),
+        };
+        self.qp.modify(&attr).unwrap();
     }
 
     pub fn rts(&mut self) {
-        self.qp.modify(&QpAttr::rts(0)).unwrap();
+        let attr = match self.qp.qp_type() {
+            QpType::Rc => QpAttr::rts(0),
+            _ => QpAttr::rts_unreliable(0),
+        };
+        self.qp.modify(&attr).unwrap();
     }
 
     /// RTS with about 2 ms of transport retries and 20 ms of receiver-not-ready retries.
