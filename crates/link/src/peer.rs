@@ -172,7 +172,7 @@ impl Peer {
         let attr =
             QpInitAttr { send_cq: cq, recv_cq: cq, srq: None, cap, qp_type: QpType::Rc, sq_sig_all: false };
         let mut qp = nic.pd.create_qp(&attr)?;
-        qp.modify(&QpAttr::init(config.access))?;
+        qp.modify(&nic.port.init(config.access))?;
         let psn = os_random::<4>().map_err(|e| Error::os("create peer", "random numbers", e))?;
         let psn = u32::from_le_bytes(psn) & PSN_MASK;
         let mut peer = Self {
@@ -198,9 +198,9 @@ impl Peer {
         QpInfo {
             qp_num: self.qp.qp_num(),
             psn: self.psn,
-            gid: nic.gid.0,
-            lid: nic.lid,
-            mtu_log2: 7 + nic.mtu as u8,
+            gid: nic.gid().0,
+            lid: nic.port.attr.lid,
+            mtu_log2: 7 + nic.mtu() as u8,
         }
     }
 
@@ -212,10 +212,13 @@ impl Peer {
         if peer.qp_num > PSN_MASK || peer.psn > PSN_MASK {
             return Err(Error::invalid("connect", "a queue pair or packet number of more than 24 bits"));
         }
-        let mtu = nic.mtu.min(peer.mtu());
+        let mtu = nic.mtu().min(peer.mtu());
         let path = nic.path_to(peer.gid(), peer.lid);
-        self.qp.modify(&QpAttr::rtr(peer.qp_num, peer.psn, path, mtu))?;
-        self.qp.modify(&QpAttr::rts(self.psn))?;
+        let usual = QpAttr::rtr(peer.qp_num, peer.psn, path, mtu);
+        let reads = |usual: Option<u8>| usual.map(|reads| reads.min(nic.reads_max));
+        self.qp.modify(&QpAttr { max_dest_rd_atomic: reads(usual.max_dest_rd_atomic), ..usual })?;
+        let usual = QpAttr::rts(self.psn);
+        self.qp.modify(&QpAttr { max_rd_atomic: reads(usual.max_rd_atomic), ..usual })?;
         self.state = PeerState::Connected;
         Ok(())
     }

@@ -16,6 +16,7 @@ mod error;
 mod event;
 mod flags;
 mod gid;
+mod port_choice;
 mod progress;
 pub mod provider;
 mod qp_state;
@@ -31,6 +32,7 @@ pub use error::{Error, PostError, Result};
 pub use event::{AsyncEvent, AsyncEventKind};
 pub use flags::{Access, SendFlags, WcFlags};
 pub use gid::{Gid, GidChoice, GidEntry, GidScope, GidType};
+pub use port_choice::PortChoice;
 pub use progress::{Endpoint, Next, WaitSet};
 pub use provider::{
     AddressHandle, CompChannel, Context, Device, Notify, ProtectionDomain, Provider, RawCq, RawMr, RawQp,

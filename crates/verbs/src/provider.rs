@@ -10,8 +10,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::{
-    Access, AhAttr, AsyncEvent, CqInitAttr, DeviceAttr, Gid, GidEntry, GidType, LinkLayer, PortAttr,
-    PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr, SrqInitAttr, Wc,
+    Access, AhAttr, AsyncEvent, CqInitAttr, DeviceAttr, Gid, GidChoice, GidEntry, GidType, LinkLayer,
+    PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr, SrqInitAttr, Wc,
 };
 
 /// A way to reach devices: the software RNIC, the system's libibverbs, a simulated world.
@@ -61,7 +61,7 @@ pub trait Context: Send + Sync {
     /// If there is no such port or entry.
     fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid>;
 
-    /// The entries in use of a port's GID table, with what each is good for; [`crate::GidChoice`] chooses one.
+    /// The entries in use of a port's GID table, with what each is good for; [`GidChoice`] chooses one.
     ///
     /// # Errors
     /// If there is no such port.
@@ -77,6 +77,14 @@ pub trait Context: Send + Sync {
             })
             .filter(|entry| !entry.as_ref().is_ok_and(|entry| entry.gid == Gid::default()))
             .collect()
+    }
+
+    /// Which GID of a port to be reached under: the provider's choice, or what its user told it to take.
+    ///
+    /// # Errors
+    /// If there is no such port, or no such GID.
+    fn choose_gid(&self, port_num: u8) -> Result<GidChoice> {
+        GidChoice::automatic(self.query_port(port_num)?.link_layer, self.query_gid_table(port_num)?)
     }
 
     /// A new protection domain.

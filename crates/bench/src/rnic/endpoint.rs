@@ -2,8 +2,8 @@
 
 use super::{RnicError, RnicTask};
 use farcall_verbs::{
-    Access, AhAttr, CqInitAttr, Gid, ProtectionDomain, Provider, QpAttr, QpCap, QpInitAttr, QpType, RawCq,
-    RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc,
+    Access, CqInitAttr, Gid, PortChoice, ProtectionDomain, Provider, QpAttr, QpCap, QpInitAttr, QpType,
+    RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc,
 };
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,14 +11,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The port and GID used.
-const PORT: u8 = 1;
 /// What the region holds before anything is written, so that a READ can be checked.
 pub(super) const FILL: u8 = 0xa5;
 /// Of unsignalled requests, every so many one is signalled and waited for, to free the send queue.
 const SIGNAL_EVERY: u32 = 64;
 /// A handshake line longer than this is not ours.
 const LINE_LEN_BYTES_MAX: u64 = 4096;
+/// READs under way, where the device can.
+const READS_MAX: u8 = 16;
 /// Requests a queue holds.
 const QUEUE_DEPTH: u32 = 1024;
 
@@ -60,9 +60,8 @@ impl RnicEnd {
             .first()
             .ok_or_else(|| RnicError::Handshake(format!("provider {} has no device", provider.name())))?;
         let context = device.open()?;
-        let port = context.query_port(PORT)?;
-        let gid = context.query_gid(PORT, 0)?;
-        let inline_max_bytes = context.query_device()?.max_inline_data;
+        let port = PortChoice::automatic(&*context)?;
+        let limits = context.query_device()?;
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(&CqInitAttr { cqe: 2 * QUEUE_DEPTH, channel: None })?;
         // Incoming and outgoing halves, each a whole number of lines.
@@ -74,7 +73,7 @@ impl RnicEnd {
             max_recv_wr: QUEUE_DEPTH,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline_data: inline_max_bytes.min(256),
+            max_inline_data: limits.max_inline_data.min(256),
         };
         let mut qp = pd.create_qp(&QpInitAttr {
             send_cq: &*cq,
@@ -84,11 +83,11 @@ impl RnicEnd {
             qp_type: QpType::Rc,
             sq_sig_all: false,
         })?;
-        qp.modify(&QpAttr::init(access))?;
+        qp.modify(&port.init(access))?;
         let psn = qp.qp_num() & 0x00ff_ffff;
         let mine = Address {
-            gid: gid.0,
-            lid: port.lid,
+            gid: port.own_gid().0,
+            lid: port.attr.lid,
             qp_num: qp.qp_num(),
             psn,
             addr: region.addr() as u64,
@@ -96,9 +95,11 @@ impl RnicEnd {
             len_bytes: region.len_bytes(),
         };
         let remote = exchange(control, &mine)?;
-        let ah = AhAttr { dgid: Gid(remote.gid), dlid: remote.lid, port_num: PORT, ..AhAttr::default() };
-        qp.modify(&QpAttr::rtr(remote.qp_num, remote.psn, ah, port.active_mtu))?;
-        qp.modify(&QpAttr::rts(psn))?;
+        let path = port.path_to(Gid(remote.gid), remote.lid);
+        let reads = Some(limits.max_qp_rd_atom.min(READS_MAX));
+        let rtr = QpAttr::rtr(remote.qp_num, remote.psn, path, port.attr.active_mtu);
+        qp.modify(&QpAttr { max_dest_rd_atomic: reads, ..rtr })?;
+        qp.modify(&QpAttr { max_rd_atomic: reads, ..QpAttr::rts(psn) })?;
         let end = Self {
             qp,
             cq,

@@ -1,0 +1,92 @@
+//! Paths to peers, and handles of them for datagrams.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use farcall_verbs::{AddressHandle, AhAttr, Error, Gid, Result};
+
+use crate::abi;
+use crate::domain::Pd;
+use crate::fault;
+
+/// Routers a packet may pass: IP's usual number. One would keep it on its own subnet.
+const HOP_LIMIT: u8 = 64;
+
+/// The library's form of a path. A global route is needed on Ethernet, where there are no LIDs; on InfiniBand the LID
+/// does.
+pub(crate) fn translate(attr: &AhAttr) -> abi::AhAttr {
+    let is_global = attr.dlid == 0 && attr.dgid != Gid::default();
+    abi::AhAttr {
+        grh: abi::GlobalRoute {
+            dgid: attr.dgid.0,
+            flow_label: 0,
+            sgid_index: attr.sgid_index,
+            hop_limit: HOP_LIMIT,
+            traffic_class: attr.traffic_class,
+        },
+        dlid: attr.dlid,
+        sl: attr.sl,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: u8::from(is_global),
+        port_num: attr.port_num,
+    }
+}
+
+pub(crate) struct Handle {
+    pd: Arc<Pd>,
+    raw: NonNull<abi::Ah>,
+}
+
+// SAFETY: libibverbs' objects may be used from any thread at once.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    pub(crate) fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Self> {
+        let mut raw_attr = translate(attr);
+        // SAFETY: a domain of the library; the function only reads the attributes.
+        let raw = unsafe { (pd.open.library.create_ah)(pd.as_ptr(), &raw mut raw_attr) };
+        let raw = fault::non_null(raw, |source| {
+            let what = format!(
+                "a path from GID index {} of port {} to {} (LID {}); is there a route, and does it answer ARP?",
+                attr.sgid_index, attr.port_num, attr.dgid, attr.dlid
+            );
+            Error::os("create_ah", what, source)
+        })?;
+        Ok(Self { pd: Arc::clone(pd), raw })
+    }
+}
+
+impl AddressHandle for Handle {
+    fn as_raw(&self) -> *const () {
+        self.raw.as_ptr().cast_const().cast()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_ah`; requests that name it are complete by the contract of posting.
+        fault::note_destroy("address handle", unsafe {
+            (self.pd.open.library.destroy_ah)(self.raw.as_ptr())
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ethernet_has_a_global_route_and_infiniband_a_lid() {
+        let gid = Gid::from_ipv4([10, 0, 0, 1].into());
+        let ethernet =
+            AhAttr { dgid: gid, sgid_index: 3, port_num: 1, traffic_class: 106, ..AhAttr::default() };
+        let raw = translate(&ethernet);
+        assert_eq!((raw.is_global, raw.grh.dgid, raw.grh.sgid_index, raw.grh.hop_limit), (1, gid.0, 3, 64));
+        assert_eq!(raw.grh.traffic_class, 106);
+        let raw = translate(&AhAttr { dlid: 4, sl: 2, ..ethernet });
+        assert_eq!((raw.is_global, raw.dlid, raw.sl), (0, 4, 2));
+    }
+}

@@ -1,0 +1,85 @@
+//! Completion channels.
+
+use std::any::Any;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use farcall_verbs::{CompChannel, Error, Result};
+
+use crate::abi;
+use crate::context::{OpenDevice, set_non_blocking};
+use crate::fault;
+
+/// What queues attached to the channel keep alive.
+pub(crate) struct ChannelCore {
+    open: Arc<OpenDevice>,
+    raw: NonNull<abi::CompChannel>,
+}
+
+// SAFETY: libibverbs' objects may be used from any thread at once; the descriptor is constant.
+unsafe impl Send for ChannelCore {}
+// SAFETY: as above.
+unsafe impl Sync for ChannelCore {}
+
+impl ChannelCore {
+    pub(crate) fn as_ptr(&self) -> *mut abi::CompChannel {
+        self.raw.as_ptr()
+    }
+
+    fn fd(&self) -> RawFd {
+        // SAFETY: the channel lives as long as `self`.
+        unsafe { (*self.raw.as_ptr()).fd }
+    }
+}
+
+impl Drop for ChannelCore {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_comp_channel`; the queues attached to it held references to `self` and are gone.
+        fault::note_destroy("completion channel", unsafe {
+            (self.open.library.destroy_comp_channel)(self.raw.as_ptr())
+        });
+    }
+}
+
+pub(crate) struct Channel(pub(crate) Arc<ChannelCore>);
+
+impl Channel {
+    pub(crate) fn new(open: &Arc<OpenDevice>) -> Result<Self> {
+        // SAFETY: an opened device.
+        let raw = unsafe { (open.library.create_comp_channel)(open.as_ptr()) };
+        let raw = fault::non_null(raw, |source| {
+            Error::os("create_comp_channel", "an event descriptor (check RLIMIT_NOFILE)", source)
+        })?;
+        let core = ChannelCore { open: Arc::clone(open), raw };
+        set_non_blocking(core.fd())?;
+        Ok(Self(Arc::new(core)))
+    }
+}
+
+impl CompChannel for Channel {
+    fn fd(&self) -> RawFd {
+        self.0.fd()
+    }
+
+    fn poll_cq_event(&self) -> Result<Option<u32>> {
+        let library = self.0.open.library;
+        let (mut cq, mut id) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the function fills both in or fails; the descriptor does not block.
+        if unsafe { (library.get_cq_event)(self.0.as_ptr(), &raw mut cq, &raw mut id) } != 0 {
+            let error = fault::last();
+            return match error.kind() {
+                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(Error::os("poll_cq_event", "the completion channel's descriptor", error)),
+            };
+        }
+        // SAFETY: the library keeps the queue until its events are acknowledged.
+        unsafe { (library.ack_cq_events)(cq, 1) };
+        // We gave the queue its number as context.
+        Ok(Some(id as usize as u32))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

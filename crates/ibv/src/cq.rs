@@ -1,0 +1,198 @@
+//! Completion queues.
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farcall_verbs::{CqInitAttr, Error, Notify, RawCq, Result, Wc};
+
+use crate::abi;
+use crate::channel::{Channel, ChannelCore};
+use crate::context::OpenDevice;
+use crate::fault;
+
+/// What queue pairs keep alive.
+pub(crate) struct CqCore {
+    pub(crate) open: Arc<OpenDevice>,
+    raw: NonNull<abi::Cq>,
+    id: u32,
+    channel: Option<Arc<ChannelCore>>,
+    graves: Graves,
+}
+
+// SAFETY: libibverbs' objects may be used from any thread at once.
+unsafe impl Send for CqCore {}
+// SAFETY: as above.
+unsafe impl Sync for CqCore {}
+
+impl CqCore {
+    pub(crate) fn as_ptr(&self) -> *mut abi::Cq {
+        self.raw.as_ptr()
+    }
+
+    /// Hides what is left of a destroyed queue pair. Some devices clean the queue themselves, rxe does not.
+    pub(crate) fn forget_qp(&self, qp_num: u32) {
+        self.graves.dig(qp_num);
+    }
+
+    /// A new pair may get the number of a destroyed one.
+    pub(crate) fn welcome_qp(&self, qp_num: u32) {
+        self.graves.fill(qp_num);
+    }
+}
+
+impl Drop for CqCore {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_cq`; queue pairs attached to it held references to `self` and are gone; every event
+        // was acknowledged when it was taken.
+        fault::note_destroy("completion queue", unsafe { (self.open.library.destroy_cq)(self.raw.as_ptr()) });
+    }
+}
+
+/// Numbers of destroyed queue pairs whose completions may still be in the queue.
+#[derive(Default)]
+struct Graves {
+    are_there: AtomicBool,
+    numbers: Mutex<Vec<u32>>,
+}
+
+impl Graves {
+    fn dig(&self, qp_num: u32) {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(qp_num);
+        self.are_there.store(true, Ordering::Release);
+    }
+
+    fn fill(&self, qp_num: u32) {
+        if self.are_there.load(Ordering::Acquire) {
+            self.numbers.lock().unwrap_or_else(PoisonError::into_inner).retain(|number| *number != qp_num);
+        }
+    }
+
+    /// Removes the completions of the dead; returns how many are left. `was_drained`: the queue was empty afterwards, so
+    /// no more of theirs will come.
+    #[cold]
+    fn sift(&self, wcs: &mut [Wc], was_drained: bool) -> usize {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = 0;
+        for i in 0..wcs.len() {
+            if !numbers.contains(&wcs[i].qp_num) {
+                wcs[kept] = wcs[i];
+                kept += 1;
+            }
+        }
+        if was_drained {
+            numbers.clear();
+            self.are_there.store(false, Ordering::Release);
+        }
+        kept
+    }
+}
+
+pub(crate) struct Cq(Arc<CqCore>);
+
+impl Cq {
+    pub(crate) fn new(open: &Arc<OpenDevice>, attr: &CqInitAttr<'_>) -> Result<Self> {
+        const OP: &str = "create_cq";
+        let channel = match attr.channel {
+            None => None,
+            Some(channel) => Some(Arc::clone(
+                &channel
+                    .as_any()
+                    .downcast_ref::<Channel>()
+                    .ok_or_else(|| Error::invalid(OP, "the completion channel is of another provider"))?
+                    .0,
+            )),
+        };
+        let cqe = c_int::try_from(attr.cqe).map_err(|_| {
+            Error::invalid(OP, format!("{} completions; no device holds that many", attr.cqe))
+        })?;
+        let id = open.next_id();
+        let channel_ptr = channel.as_ref().map_or(ptr::null_mut(), |channel| channel.as_ptr());
+        let context = ptr::without_provenance_mut(id as usize);
+        // SAFETY: an opened device, and a channel of it or null. Vector 0 exists everywhere.
+        let raw = unsafe { (open.library.create_cq)(open.as_ptr(), cqe, context, channel_ptr, 0) };
+        let raw = fault::non_null(raw, |source| {
+            fault::create(OP, format!("a queue of {cqe} completions on {}", open.name), source)
+        })?;
+        Ok(Self(Arc::new(CqCore { open: Arc::clone(open), raw, id, channel, graves: Graves::default() })))
+    }
+
+    pub(crate) fn core(&self) -> &Arc<CqCore> {
+        &self.0
+    }
+}
+
+impl RawCq for Cq {
+    fn id(&self) -> u32 {
+        self.0.id
+    }
+
+    #[inline]
+    fn poll(&mut self, wc: &mut [Wc]) -> Result<usize> {
+        let core = &*self.0;
+        let room = c_int::try_from(wc.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the queue lives as long as `self`; `Wc` is `ibv_wc`, and there is room for as many as asked for.
+        let count = unsafe { (core.open.ops().poll_cq)(core.as_ptr(), room, wc.as_mut_ptr()) };
+        let Ok(count) = usize::try_from(count) else { return Err(overrun(core)) };
+        if core.graves.are_there.load(Ordering::Relaxed) {
+            let was_drained = count < wc.len();
+            return Ok(core.graves.sift(&mut wc[..count], was_drained));
+        }
+        Ok(count)
+    }
+
+    fn req_notify(&mut self, notify: Notify) -> Result<()> {
+        let core = &*self.0;
+        if core.channel.is_none() {
+            return Err(Error::invalid("req_notify", "the queue was made without a completion channel"));
+        }
+        let solicited_only = c_int::from(notify == Notify::Solicited);
+        // SAFETY: the queue lives as long as `self`.
+        let returned = unsafe { (core.open.ops().req_notify_cq)(core.as_ptr(), solicited_only) };
+        fault::check(returned).map_err(|source| {
+            Error::os("req_notify", format!("queue {} of {}", core.id, core.open.name), source)
+        })
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[cold]
+fn overrun(core: &CqCore) -> Error {
+    Error::Exhausted {
+        operation: "poll_cq",
+        what: "room for completions",
+        // SAFETY: the queue lives as long as `core`, and its size does not change.
+        limit: u64::from(unsafe { (*core.as_ptr()).cqe }.unsigned_abs()),
+        remedy: "the queue overran or the device failed: make it as large as all queues that complete into it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(qp_num: u32) -> Wc {
+        Wc { qp_num, ..Wc::default() }
+    }
+
+    #[test]
+    fn completions_of_destroyed_pairs_are_hidden_until_the_queue_was_empty() {
+        let graves = Graves::default();
+        assert!(!graves.are_there.load(Ordering::Relaxed));
+        graves.dig(7);
+        graves.dig(8);
+        graves.fill(8);
+        let mut wcs = [of(7), of(8), of(7), of(9)];
+        assert_eq!(graves.sift(&mut wcs, false), 2);
+        assert_eq!([wcs[0].qp_num, wcs[1].qp_num], [8, 9]);
+        assert!(graves.are_there.load(Ordering::Relaxed));
+        assert_eq!(graves.sift(&mut [of(7)], true), 0);
+        assert!(!graves.are_there.load(Ordering::Relaxed));
+        assert_eq!(graves.sift(&mut [of(7)], true), 1);
+    }
+}

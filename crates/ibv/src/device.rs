@@ -1,0 +1,133 @@
+//! The provider and its devices.
+
+use std::ffi::{CStr, c_int};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use farcall_verbs::{Context, Device, Error, Provider, Result};
+
+use crate::abi;
+use crate::context::{IbvContext, OpenDevice};
+use crate::library::Library;
+use crate::{NAME, fault, survey};
+
+/// The system's libibverbs.
+#[derive(Clone, Debug, Default)]
+pub struct Ibv {
+    only: Option<String>,
+    gid_index: Option<u32>,
+}
+
+impl Ibv {
+    /// The provider. The library is loaded when devices are asked for.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Restricts it to one device.
+    #[must_use]
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.only = Some(name.into());
+        self
+    }
+
+    /// Tells it which GID to be reached under, instead of choosing by itself.
+    #[must_use]
+    pub fn gid_index(mut self, index: u32) -> Self {
+        self.gid_index = Some(index);
+        self
+    }
+}
+
+impl Provider for Ibv {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// All devices, those with an active port first.
+    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
+        let library = Library::get()?;
+        let list = DeviceList::get(library)?;
+        let mut names: Vec<String> = list.iter().map(|device| device_name(library, device)).collect();
+        names.sort_by_key(|name| !survey::has_active_port(name));
+        if let Some(only) = &self.only {
+            if !names.contains(only) {
+                let there = if names.is_empty() { "none".into() } else { names.join(", ") };
+                return Err(Error::invalid(
+                    "find device",
+                    format!("no RDMA device {only}; there is: {there}"),
+                ));
+            }
+            names.retain(|name| name == only);
+        }
+        let gid_index = self.gid_index;
+        let device = |name| -> Arc<dyn Device> { Arc::new(IbvDevice { library, name, gid_index }) };
+        Ok(names.into_iter().map(device).collect())
+    }
+}
+
+struct IbvDevice {
+    library: &'static Library,
+    name: String,
+    gid_index: Option<u32>,
+}
+
+impl Device for IbvDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn provider(&self) -> &'static str {
+        NAME
+    }
+
+    fn open(&self) -> Result<Arc<dyn Context>> {
+        let list = DeviceList::get(self.library)?;
+        let device =
+            list.iter().find(|device| device_name(self.library, *device) == self.name).ok_or_else(|| {
+                Error::invalid("open device", format!("{} is gone; list the devices again", self.name))
+            })?;
+        // SAFETY: a device of a list that is not freed yet; the context keeps what it needs of it.
+        let raw = unsafe { (self.library.open_device)(device.as_ptr()) };
+        let raw = fault::non_null(raw, |source| fault::open(&self.name, source))?;
+        let open = OpenDevice::new(self.library, raw, self.name.clone());
+        Ok(Arc::new(IbvContext::new(open, self.gid_index)?))
+    }
+}
+
+fn device_name(library: &Library, device: NonNull<abi::Device>) -> String {
+    // SAFETY: a device of a list that is not freed yet; its name is a C string inside of it.
+    unsafe { CStr::from_ptr((library.get_device_name)(device.as_ptr())) }.to_string_lossy().into_owned()
+}
+
+/// The library's list of devices, freed when dropped.
+struct DeviceList {
+    library: &'static Library,
+    list: NonNull<*mut abi::Device>,
+    len: usize,
+}
+
+impl DeviceList {
+    fn get(library: &'static Library) -> Result<Self> {
+        let mut len: c_int = 0;
+        // SAFETY: the function fills in the length and returns an array of its own.
+        let list = unsafe { (library.get_device_list)(&raw mut len) };
+        let list = fault::non_null(list, |source| {
+            Error::os("list devices", format!("the kernel has no RDMA: {}", survey::NO_DEVICES), source)
+        })?;
+        Ok(Self { library, list, len: usize::try_from(len).unwrap_or(0) })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = NonNull<abi::Device>> {
+        // SAFETY: the library's array has this length, and lives until dropped.
+        let list = unsafe { std::slice::from_raw_parts(self.list.as_ptr(), self.len) };
+        list.iter().filter_map(|device| NonNull::new(*device))
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: got from `get_device_list` and freed once; devices that were opened live on.
+        unsafe { (self.library.free_device_list)(self.list.as_ptr()) };
+    }
+}

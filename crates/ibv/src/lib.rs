@@ -1,0 +1,34 @@
+//! The system's libibverbs as a provider: any RNIC with a kernel driver, and the kernel's own software RNIC (`rdma_rxe`).
+//!
+//! The library is loaded at run time, so a program that contains this crate starts on machines without it;
+//! [`Ibv::devices`] says then what to install. Its structures are declared in [`abi`] and compared by a test with the C
+//! header of the machine. Work requests and completions of `farcall-verbs` have libibverbs' layout already: posting and
+//! polling hand them on as they are, through the function table of the opened device, as the C header's inline functions
+//! do.
+//!
+//! What can go wrong outside of the program has a text with its remedy: no library, no kernel module, a container without
+//! the device nodes, missing permissions, the limit of locked memory ([`survey`] finds out without opening anything).
+//!
+//! iWARP devices (siw, Chelsio) are listed but cannot be connected: they need the RDMA connection manager.
+
+pub mod abi;
+mod ah;
+mod channel;
+mod context;
+mod cq;
+mod device;
+mod domain;
+mod event;
+mod fault;
+mod gid_table;
+mod library;
+mod mr;
+mod probe;
+mod qp;
+mod srq;
+pub mod survey;
+
+pub use device::Ibv;
+
+/// The name of this provider.
+pub const NAME: &str = "ibv";

@@ -1,0 +1,241 @@
+//! Queue pairs.
+
+pub(crate) mod chain;
+mod modify;
+
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use farcall_verbs::{
+    Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RawSrq, RecvWr,
+    Result, SendWr, WrOpcode,
+};
+
+use crate::abi;
+use crate::cq::{Cq, CqCore};
+use crate::domain::Pd;
+use crate::srq::{Srq, SrqCore};
+use crate::{NAME, fault};
+use chain::{RecvChain, SendChain};
+
+pub(crate) struct Qp {
+    raw: NonNull<abi::Qp>,
+    qp_num: u32,
+    qp_type: QpType,
+    cap: QpCap,
+    /// The state we asked for last; the device may have gone to the error state since.
+    requested: QpState,
+    sends: SendChain,
+    receives: RecvChain,
+    pd: Arc<Pd>,
+    send_cq: Arc<CqCore>,
+    recv_cq: Arc<CqCore>,
+    srq: Option<Arc<SrqCore>>,
+}
+
+// SAFETY: libibverbs' objects may be used from any thread.
+unsafe impl Send for Qp {}
+
+fn cq_core(cq: &dyn RawCq) -> Result<Arc<CqCore>> {
+    let cq = cq.as_any().downcast_ref::<Cq>();
+    let cq = cq.ok_or_else(|| Error::invalid("create_qp", "a completion queue is of another provider"))?;
+    Ok(Arc::clone(cq.core()))
+}
+
+fn srq_core(srq: &dyn RawSrq) -> Result<Arc<SrqCore>> {
+    let srq = srq.as_any().downcast_ref::<Srq>();
+    let srq =
+        srq.ok_or_else(|| Error::invalid("create_qp", "the shared receive queue is of another provider"))?;
+    Ok(Arc::clone(srq.core()))
+}
+
+impl Qp {
+    pub(crate) fn create(pd: &Arc<Pd>, attr: &QpInitAttr<'_>) -> Result<Self> {
+        let (send_cq, recv_cq) = (cq_core(attr.send_cq)?, cq_core(attr.recv_cq)?);
+        let srq = attr.srq.map(srq_core).transpose()?;
+        let mut raw_attr = abi::QpInitAttr {
+            qp_context: ptr::null_mut(),
+            send_cq: send_cq.as_ptr(),
+            recv_cq: recv_cq.as_ptr(),
+            srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_ptr()),
+            cap: abi::QpCap {
+                max_send_wr: attr.cap.max_send_wr,
+                max_recv_wr: attr.cap.max_recv_wr,
+                max_send_sge: attr.cap.max_send_sge,
+                max_recv_sge: attr.cap.max_recv_sge,
+                max_inline_data: attr.cap.max_inline_data,
+            },
+            qp_type: attr.qp_type as u32,
+            sq_sig_all: i32::from(attr.sq_sig_all),
+        };
+        // SAFETY: domain and queues are of the library and alive; the function reads and updates the attributes.
+        let raw = unsafe { (pd.open.library.create_qp)(pd.as_ptr(), &raw mut raw_attr) };
+        let raw = fault::non_null(raw, |source| {
+            let wish = format!("a {:?} queue pair on {} with {:?}", attr.qp_type, pd.open.name, attr.cap);
+            fault::create("create_qp", wish, source)
+        })?;
+        let granted = raw_attr.cap;
+        // SAFETY: the pair is alive, its number constant.
+        let qp_num = unsafe { (*raw.as_ptr()).qp_num };
+        send_cq.welcome_qp(qp_num);
+        recv_cq.welcome_qp(qp_num);
+        Ok(Self {
+            raw,
+            qp_num,
+            qp_type: attr.qp_type,
+            cap: QpCap {
+                max_send_wr: granted.max_send_wr,
+                max_recv_wr: granted.max_recv_wr,
+                max_send_sge: granted.max_send_sge,
+                max_recv_sge: granted.max_recv_sge,
+                max_inline_data: granted.max_inline_data,
+            },
+            requested: QpState::Reset,
+            sends: SendChain::default(),
+            receives: RecvChain::default(),
+            pd: Arc::clone(pd),
+            send_cq,
+            recv_cq,
+            srq,
+        })
+    }
+
+    /// What the device says; the library's own note of the state knows nothing of errors.
+    fn query_state(&self) -> std::io::Result<QpState> {
+        let mut attr = MaybeUninit::<abi::QpAttr>::zeroed();
+        let mut init = MaybeUninit::<abi::QpInitAttr>::zeroed();
+        // SAFETY: the pair lives as long as `self`; the function fills in both structures.
+        let returned = unsafe {
+            (self.pd.open.library.query_qp)(
+                self.raw.as_ptr(),
+                attr.as_mut_ptr(),
+                abi::mask::STATE,
+                init.as_mut_ptr(),
+            )
+        };
+        fault::check(returned)?;
+        // SAFETY: plain numbers, zeroed and then filled in.
+        Ok(match unsafe { attr.assume_init() }.qp_state {
+            0 => QpState::Reset,
+            1 => QpState::Init,
+            2 => QpState::Rtr,
+            3 => QpState::Rts,
+            4 => QpState::Sqd,
+            5 => QpState::Sqe,
+            _ => QpState::Err,
+        })
+    }
+
+    #[cold]
+    fn wrong_state(&self, operation: &'static str, remedy: &'static str) -> PostError {
+        let source = Error::InvalidState {
+            operation,
+            object: format!("QP {:#x}", self.qp_num),
+            state: self.requested.to_string(),
+            remedy,
+        };
+        PostError { posted: 0, source }
+    }
+
+    #[cold]
+    fn has_srq() -> PostError {
+        let what = "the queue pair receives through a shared receive queue; post there";
+        PostError { posted: 0, source: Error::invalid("post_recv", what) }
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_qp`, destroyed once.
+        fault::note_destroy("queue pair", unsafe { (self.pd.open.library.destroy_qp)(self.raw.as_ptr()) });
+        self.send_cq.forget_qp(self.qp_num);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.forget_qp(self.qp_num);
+        }
+    }
+}
+
+impl RawQp for Qp {
+    fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    fn state(&self) -> QpState {
+        // A pair that cannot even be asked is of no more use.
+        self.query_state().unwrap_or(QpState::Err)
+    }
+
+    fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        if self.pd.open.is_iwarp() && attr.state == Some(QpState::Rtr) {
+            return Err(Error::Unsupported {
+                operation: "modify_qp",
+                provider: NAME,
+                what: format!(
+                    "{} is an iWARP device: only the RDMA connection manager connects its queue pairs; use a RoCE or \
+                     InfiniBand device, rxe, or the software RNIC",
+                    self.pd.open.name
+                ),
+            });
+        }
+        let (mut raw, set) = modify::translate(attr);
+        // SAFETY: the pair lives as long as `self`; the function reads the attributes.
+        let returned = unsafe { (self.pd.open.library.modify_qp)(self.raw.as_ptr(), &raw mut raw, set) };
+        fault::check(returned)
+            .map_err(|source| modify::refused(self.qp_num, self.requested, attr, source))?;
+        self.requested = attr.state.unwrap_or(self.requested);
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        // Devices differ in what they do with a request that comes too early: some take it and forget it.
+        if !self.requested.accepts_sends() {
+            return Err(self.wrong_state("post_send", "connect it first (RTS)"));
+        }
+        // SAFETY: the same type but for a lifetime, which nothing outlives: copies are gone when `post` returns.
+        let wrs = unsafe { std::mem::transmute::<&[SendWr<'_>], &[SendWr<'static>]>(wrs) };
+        let (raw, post) = (self.raw.as_ptr(), self.pd.open.ops().post_send);
+        // SAFETY: the pair lives as long as `self`, the list during the call; the memory is the caller's promise.
+        self.sends
+            .post(wrs, |first, refused| unsafe { post(raw, first, refused) })
+            .map_err(|stopped| chain::refused("post_send", self.cap.max_send_wr, stopped))
+    }
+
+    #[inline]
+    unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        if self.srq.is_some() {
+            return Err(Self::has_srq());
+        }
+        if !self.requested.accepts_receives() {
+            return Err(self.wrong_state("post_recv", "initialise it first (INIT)"));
+        }
+        // SAFETY: as in `post_send`.
+        let wrs = unsafe { std::mem::transmute::<&[RecvWr<'_>], &[RecvWr<'static>]>(wrs) };
+        let (raw, post) = (self.raw.as_ptr(), self.pd.open.ops().post_recv);
+        // SAFETY: as in `post_send`.
+        self.receives
+            .post(wrs, |first, refused| unsafe { post(raw, first, refused) })
+            .map_err(|stopped| chain::refused("post_recv", self.cap.max_recv_wr, stopped))
+    }
+
+    fn places_in_order(&self, _mr: &dyn RawMr) -> bool {
+        // Without the question there is no promise.
+        let Some(query) = self.pd.open.library.query_qp_data_in_order else { return false };
+        // SAFETY: the pair lives as long as `self`. No flags: 1 means that all bytes come in order.
+        unsafe { query(self.raw.as_ptr(), WrOpcode::WRITE.0, 0) == 1 }
+    }
+
+    fn is_quiesced(&self) -> bool {
+        // A device executes nothing for a pair in the error state once it says that it is in it.
+        !self.state().responds()
+    }
+}

@@ -1,0 +1,86 @@
+//! Shared receive queues.
+
+use std::any::Any;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use farcall_verbs::{PostError, RawSrq, RecvWr, Result, SrqInitAttr};
+
+use crate::abi;
+use crate::domain::Pd;
+use crate::fault;
+use crate::qp::chain::{self, RecvChain};
+
+/// What queue pairs keep alive.
+pub(crate) struct SrqCore {
+    pd: Arc<Pd>,
+    raw: NonNull<abi::Srq>,
+}
+
+// SAFETY: libibverbs' objects may be used from any thread at once.
+unsafe impl Send for SrqCore {}
+// SAFETY: as above.
+unsafe impl Sync for SrqCore {}
+
+impl SrqCore {
+    pub(crate) fn as_ptr(&self) -> *mut abi::Srq {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for SrqCore {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_srq`; queue pairs attached to it held references to `self` and are gone.
+        fault::note_destroy("shared receive queue", unsafe {
+            (self.pd.open.library.destroy_srq)(self.raw.as_ptr())
+        });
+    }
+}
+
+pub(crate) struct Srq {
+    core: Arc<SrqCore>,
+    chain: RecvChain,
+    depth: u32,
+}
+
+impl Srq {
+    pub(crate) fn create(pd: &Arc<Pd>, attr: &SrqInitAttr) -> Result<Self> {
+        let id = pd.open.next_id();
+        let mut raw_attr = abi::SrqInitAttr {
+            srq_context: ptr::without_provenance_mut(id as usize),
+            attr: abi::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: 0 },
+        };
+        // SAFETY: a domain of the library; the function reads and updates the attributes.
+        let raw = unsafe { (pd.open.library.create_srq)(pd.as_ptr(), &raw mut raw_attr) };
+        let raw = fault::non_null(raw, |source| {
+            let wish = format!("a shared queue of {} receives with {} elements", attr.max_wr, attr.max_sge);
+            fault::create("create_srq", wish, source)
+        })?;
+        let core = Arc::new(SrqCore { pd: Arc::clone(pd), raw });
+        Ok(Self { core, chain: RecvChain::default(), depth: raw_attr.attr.max_wr })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<SrqCore> {
+        &self.core
+    }
+}
+
+impl RawSrq for Srq {
+    unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        let core = &*self.core;
+        let post = core.pd.open.ops().post_srq_recv;
+        // SAFETY: the same type but for a lifetime, which nothing outlives: copies are gone when `post` returns.
+        let wrs = unsafe { std::mem::transmute::<&[RecvWr<'_>], &[RecvWr<'static>]>(wrs) };
+        self.chain
+            .post(wrs, |first, refused| match post {
+                // SAFETY: the queue lives as long as `self`, the chain during the call; the memory is the caller's promise.
+                Some(post) => unsafe { post(core.as_ptr(), first, refused) },
+                None => libc::EOPNOTSUPP,
+            })
+            .map_err(|stopped| chain::refused("post_srq_recv", self.depth, stopped))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,157 @@
+//! Our declarations of libibverbs' structures against the C header of this machine: every offset, every size, every
+//! number.
+
+use std::mem::offset_of;
+use std::path::Path;
+use std::process::Command;
+
+use farcall_ibv::abi::{self, mask};
+use farcall_verbs::{
+    Access, AtomicTarget, QpState, QpType, RdmaTarget, RecvWr, SendFlags, SendWr, Sge, UdTarget, Wc, WcFlags,
+    WcOpcode, WcStatus, WrOpcode,
+};
+
+/// A C expression and the value it must have.
+type Fact = (String, u64);
+
+macro_rules! fields {
+    ($facts:ident, $c:literal, $rust:ty: $($field:ident),*) => {
+        $($facts.push((concat!("offsetof(struct ", $c, ", ", stringify!($field), ")").into(), offset_of!($rust, $field) as u64));)*
+    };
+}
+
+macro_rules! whole {
+    ($facts:ident, $c:literal, $rust:ty: $($field:ident),*) => {
+        $facts.push((concat!("sizeof(struct ", $c, ")").into(), size_of::<$rust>() as u64));
+        fields!($facts, $c, $rust: $($field),*);
+    };
+}
+
+macro_rules! numbers {
+    ($facts:ident: $($c:ident = $rust:expr),* $(,)?) => { $($facts.push((stringify!($c).into(), $rust as u64));)* };
+}
+
+fn attributes(facts: &mut Vec<Fact>) {
+    whole!(facts, "ibv_device_attr", abi::DeviceAttr: fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap,
+        vendor_id, vendor_part_id, hw_ver, max_qp, max_qp_wr, device_cap_flags, max_sge, max_sge_rd, max_cq, max_cqe, max_mr,
+        max_pd, max_qp_rd_atom, max_ee_rd_atom, max_res_rd_atom, max_qp_init_rd_atom, max_ee_init_rd_atom, atomic_cap, max_ee,
+        max_rdd, max_mw, max_raw_ipv6_qp, max_raw_ethy_qp, max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach,
+        max_ah, max_fmr, max_map_per_fmr, max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay, phys_port_cnt);
+    whole!(facts, "ibv_port_attr", abi::PortAttr: state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz,
+        bad_pkey_cntr, qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply,
+        active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2);
+    whole!(facts, "ibv_global_route", abi::GlobalRoute: dgid, flow_label, sgid_index, hop_limit, traffic_class);
+    whole!(facts, "ibv_ah_attr", abi::AhAttr: grh, dlid, sl, src_path_bits, static_rate, is_global, port_num);
+    whole!(facts, "ibv_qp_cap", abi::QpCap: max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data);
+    whole!(facts, "ibv_qp_init_attr", abi::QpInitAttr: qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all);
+    whole!(facts, "ibv_qp_attr", abi::QpAttr: qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn,
+        dest_qp_num, qp_access_flags, cap, ah_attr, alt_ah_attr, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining,
+        max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry, alt_port_num, alt_timeout,
+        rate_limit);
+    whole!(facts, "ibv_srq_attr", abi::SrqAttr: max_wr, max_sge, srq_limit);
+    whole!(facts, "ibv_srq_init_attr", abi::SrqInitAttr: srq_context, attr);
+    whole!(facts, "ibv_async_event", abi::AsyncEvent: element, event_type);
+}
+
+fn objects(facts: &mut Vec<Fact>) {
+    fields!(facts, "ibv_device", abi::Device: node_type, transport_type);
+    fields!(facts, "ibv_context", abi::Context: device, ops, cmd_fd, async_fd);
+    whole!(facts, "ibv_context_ops", abi::ContextOps: poll_cq, req_notify_cq, post_srq_recv, post_send, post_recv);
+    whole!(facts, "ibv_mr", abi::Mr: addr, length, lkey, rkey);
+    fields!(facts, "ibv_comp_channel", abi::CompChannel: fd);
+    fields!(facts, "ibv_cq", abi::Cq: context, cq_context, cqe);
+    fields!(facts, "ibv_srq", abi::Srq: context, srq_context);
+    fields!(facts, "ibv_qp", abi::Qp: context, qp_num);
+}
+
+/// What posting and polling hand over untranslated.
+fn requests_and_completions(facts: &mut Vec<Fact>) {
+    whole!(facts, "ibv_sge", Sge: addr, length, lkey);
+    whole!(facts, "ibv_recv_wr", RecvWr<'_>: wr_id, next);
+    whole!(facts, "ibv_send_wr", SendWr<'_>: wr_id, next, opcode, send_flags);
+    whole!(facts, "ibv_wc", Wc: wr_id, status, opcode, vendor_err, byte_len, qp_num, src_qp, wc_flags, pkey_index, slid, sl,
+        dlid_path_bits);
+    let mut at = |c: &str, offset: usize| facts.push((format!("offsetof(struct {c})"), offset as u64));
+    at("ibv_wc, imm_data", offset_of!(Wc, imm_data_be));
+    at("ibv_send_wr, imm_data", offset_of!(SendWr<'_>, imm_data_be));
+    // Private fields: the request's own tests pin their offsets, here they meet the header.
+    at("ibv_send_wr, sg_list", 16);
+    at("ibv_send_wr, num_sge", 24);
+    at("ibv_recv_wr, sg_list", 16);
+    at("ibv_recv_wr, num_sge", 24);
+    let target = 40;
+    at("ibv_send_wr, wr.rdma.remote_addr", target + offset_of!(RdmaTarget, remote_addr));
+    at("ibv_send_wr, wr.rdma.rkey", target + offset_of!(RdmaTarget, rkey));
+    at("ibv_send_wr, wr.atomic.remote_addr", target + offset_of!(AtomicTarget, remote_addr));
+    at("ibv_send_wr, wr.atomic.compare_add", target + offset_of!(AtomicTarget, compare_add));
+    at("ibv_send_wr, wr.atomic.swap", target + offset_of!(AtomicTarget, swap));
+    at("ibv_send_wr, wr.atomic.rkey", target + offset_of!(AtomicTarget, rkey));
+    at("ibv_send_wr, wr.ud.ah", target + offset_of!(UdTarget, ah));
+    at("ibv_send_wr, wr.ud.remote_qpn", target + offset_of!(UdTarget, remote_qpn));
+    at("ibv_send_wr, wr.ud.remote_qkey", target + offset_of!(UdTarget, remote_qkey));
+}
+
+fn enumerations(facts: &mut Vec<Fact>) {
+    numbers!(facts: IBV_QPT_RC = QpType::Rc, IBV_QPT_UC = QpType::Uc, IBV_QPT_UD = QpType::Ud,
+        IBV_QPS_RESET = QpState::Reset, IBV_QPS_INIT = QpState::Init, IBV_QPS_RTR = QpState::Rtr, IBV_QPS_RTS = QpState::Rts,
+        IBV_QPS_SQD = QpState::Sqd, IBV_QPS_SQE = QpState::Sqe, IBV_QPS_ERR = QpState::Err,
+        IBV_WR_RDMA_WRITE = WrOpcode::WRITE.0, IBV_WR_RDMA_WRITE_WITH_IMM = WrOpcode::WRITE_WITH_IMM.0,
+        IBV_WR_SEND = WrOpcode::SEND.0, IBV_WR_SEND_WITH_IMM = WrOpcode::SEND_WITH_IMM.0, IBV_WR_RDMA_READ = WrOpcode::READ.0,
+        IBV_WR_ATOMIC_CMP_AND_SWP = WrOpcode::ATOMIC_CMP_AND_SWP.0,
+        IBV_WR_ATOMIC_FETCH_AND_ADD = WrOpcode::ATOMIC_FETCH_AND_ADD.0,
+        IBV_WC_RECV = WcOpcode::RECV.0, IBV_WC_RECV_RDMA_WITH_IMM = WcOpcode::RECV_RDMA_WITH_IMM.0,
+        IBV_WC_RDMA_READ = WcOpcode::RDMA_READ.0, IBV_WC_COMP_SWAP = WcOpcode::COMP_SWAP.0,
+        IBV_WC_FETCH_ADD = WcOpcode::FETCH_ADD.0, IBV_WC_WITH_IMM = WcFlags::WITH_IMM.bits(), IBV_WC_GRH = WcFlags::GRH.bits(),
+        IBV_WC_WR_FLUSH_ERR = WcStatus::WR_FLUSH_ERR.0, IBV_WC_RNR_RETRY_EXC_ERR = WcStatus::RNR_RETRY_EXC_ERR.0,
+        IBV_WC_RESP_TIMEOUT_ERR = WcStatus::RESP_TIMEOUT_ERR.0, IBV_WC_GENERAL_ERR = WcStatus::GENERAL_ERR.0,
+        IBV_SEND_FENCE = SendFlags::FENCE.bits(), IBV_SEND_SIGNALED = SendFlags::SIGNALED.bits(),
+        IBV_SEND_SOLICITED = SendFlags::SOLICITED.bits(), IBV_SEND_INLINE = SendFlags::INLINE.bits(),
+        IBV_ACCESS_LOCAL_WRITE = Access::LOCAL_WRITE.bits(), IBV_ACCESS_REMOTE_WRITE = Access::REMOTE_WRITE.bits(),
+        IBV_ACCESS_REMOTE_READ = Access::REMOTE_READ.bits(), IBV_ACCESS_REMOTE_ATOMIC = Access::REMOTE_ATOMIC.bits(),
+        IBV_QP_STATE = mask::STATE, IBV_QP_ACCESS_FLAGS = mask::ACCESS_FLAGS, IBV_QP_PKEY_INDEX = mask::PKEY_INDEX,
+        IBV_QP_PORT = mask::PORT, IBV_QP_QKEY = mask::QKEY, IBV_QP_AV = mask::AV, IBV_QP_PATH_MTU = mask::PATH_MTU,
+        IBV_QP_TIMEOUT = mask::TIMEOUT, IBV_QP_RETRY_CNT = mask::RETRY_CNT, IBV_QP_RNR_RETRY = mask::RNR_RETRY,
+        IBV_QP_RQ_PSN = mask::RQ_PSN, IBV_QP_MAX_QP_RD_ATOMIC = mask::MAX_QP_RD_ATOMIC,
+        IBV_QP_MIN_RNR_TIMER = mask::MIN_RNR_TIMER, IBV_QP_SQ_PSN = mask::SQ_PSN,
+        IBV_QP_MAX_DEST_RD_ATOMIC = mask::MAX_DEST_RD_ATOMIC, IBV_QP_DEST_QPN = mask::DEST_QPN,
+        IBV_TRANSPORT_IWARP = abi::TRANSPORT_IWARP,
+        IBV_EVENT_CQ_ERR = 0, IBV_EVENT_QP_FATAL = 1, IBV_EVENT_QP_REQ_ERR = 2, IBV_EVENT_QP_ACCESS_ERR = 3,
+        IBV_EVENT_COMM_EST = 4, IBV_EVENT_SQ_DRAINED = 5, IBV_EVENT_DEVICE_FATAL = 8, IBV_EVENT_PORT_ACTIVE = 9,
+        IBV_EVENT_PORT_ERR = 10, IBV_EVENT_SRQ_ERR = 14, IBV_EVENT_SRQ_LIMIT_REACHED = 15, IBV_EVENT_QP_LAST_WQE_REACHED = 16,
+    );
+}
+
+#[test]
+fn every_offset_size_and_number_is_the_headers() {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        eprintln!("SKIPPED: no infiniband/verbs.h on this machine (Debian: apt-get install libibverbs-dev)");
+        return;
+    }
+    let mut facts = Vec::new();
+    attributes(&mut facts);
+    objects(&mut facts);
+    requests_and_completions(&mut facts);
+    enumerations(&mut facts);
+    let prints: String = facts
+        .iter()
+        .map(|(expression, _)| format!("printf(\"%llu\\n\", (unsigned long long)({expression}));\n"))
+        .collect();
+    let program = format!(
+        "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n{prints}}}\n"
+    );
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
+    std::fs::write(&source, program).unwrap();
+    let compiled = Command::new("gcc").arg("-o").arg(&binary).arg(&source).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let printed = String::from_utf8(Command::new(&binary).output().unwrap().stdout).unwrap();
+    let header: Vec<u64> = printed.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(header.len(), facts.len());
+    let wrong: Vec<String> = facts
+        .iter()
+        .zip(header)
+        .filter(|((_, ours), header)| ours != header)
+        .map(|((expression, ours), header)| format!("{expression} is {header}, here {ours}"))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
