@@ -16,6 +16,7 @@ pub(crate) struct Mr {
     segment: Arc<Segment>,
     len_bytes: usize,
     key: u32,
+    pd: u32,
     access: Access,
     live: bool,
 }
@@ -40,7 +41,7 @@ impl Mr {
         // Sends and receives name the memory by address; from here on it is reached through that.
         segment.mapping().base().expose_provenance();
         let key = process.regions.insert(segment.clone(), len_bytes, pd, access)?;
-        Ok(Self { process: process.clone(), segment, len_bytes, key, access, live: true })
+        Ok(Self { process: process.clone(), segment, len_bytes, key, pd, access, live: true })
     }
 
     fn revoke(&mut self) -> Revoked {
@@ -49,12 +50,8 @@ impl Mr {
         }
         self.process.regions.revoke(self.key);
         fence::heavy();
-        let mut clear = true;
         // One bound for all: several stopped peers cost no more than one.
-        let deadline = Instant::now() + HAZARD_WAIT;
-        for qp in self.process.queue_pairs() {
-            clear &= qp.wait_out_of_region(self.key, deadline);
-        }
+        let clear = self.process.wait_out_of_region(self.pd, self.key, Instant::now() + HAZARD_WAIT);
         self.process.regions.release(self.key);
         // A stopped peer goes on in its own mapping of the sealed memory, which nobody else will ever be given.
         if clear { Revoked::Now } else { Revoked::Quarantined }

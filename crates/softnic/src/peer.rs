@@ -1,9 +1,9 @@
 //! A peer process: how we ask it for grants, what it granted, and whether it lives.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, Error, Result};
@@ -66,21 +66,28 @@ impl RemoteRegion {
     }
 }
 
+/// What an asker holds as long as it wants the answers: those that nobody wants any more are dropped, with the
+/// descriptors that came with them.
+#[derive(Clone, Default)]
+pub(crate) struct Interest(Arc<()>);
+
 /// A request that was sent and not yet answered to its asker.
 struct Outstanding {
     id: u32,
+    asker: Weak<()>,
     body: RequestBody,
     answer: Option<(ReplyBody, Vec<OwnedFd>)>,
 }
 
 struct Asks {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     next_id: u32,
     outstanding: Vec<Outstanding>,
 }
 
 pub(crate) struct Peer {
     pidfd: OwnedFd,
+    socket: Arc<OwnedFd>,
     dead: AtomicBool,
     generations: SharedMem,
     asks: Mutex<Asks>,
@@ -121,9 +128,10 @@ impl Peer {
         })?;
         require_same_user(socket.as_fd(), &name)?;
         let pidfd = peer_pidfd(socket.as_fd())?;
-        let mut asks = Asks { socket, next_id: 0, outstanding: Vec::new() };
+        let socket = Arc::new(socket);
+        let mut asks = Asks { socket: socket.clone(), next_id: 0, outstanding: Vec::new() };
         let hello = RequestBody::Hello { asymmetric: fence::asymmetric() };
-        let (body, fds) = match asks.ask(hello, HELLO_WAIT) {
+        let (body, fds) = match asks.ask(&Interest::default(), hello, &[], HELLO_WAIT) {
             Ok(Asked::Granted(answer)) => answer,
             Ok(Asked::Refused(reason)) => return Err(fail(refusal::text(reason).into())),
             Ok(Asked::NotYet) => return Err(fail("it does not answer: it is stopped or overloaded".into())),
@@ -139,6 +147,7 @@ impl Peer {
         let generations = Segment::map_foreign(table.as_fd(), 0, regions::MAX_REGIONS * 8, false)?;
         Ok(Self {
             pidfd,
+            socket,
             dead: AtomicBool::new(false),
             generations: SharedMem::new(generations),
             asks: Mutex::new(asks),
@@ -149,6 +158,10 @@ impl Peer {
 
     pub(crate) fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
+    }
+
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
     }
 
     /// Whether the process is known to have ended.
@@ -182,15 +195,42 @@ impl Peer {
         queue_pairs.push(qp);
     }
 
-    /// Asks for something; waits a little in place.
-    pub(crate) fn ask(&self, body: RequestBody) -> Asked<(ReplyBody, Vec<OwnedFd>)> {
-        let mut asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Asks for something, for as long as `interest` lives; waits a little in place.
+    pub(crate) fn ask(
+        &self,
+        interest: &Interest,
+        body: RequestBody,
+        fds: &[BorrowedFd<'_>],
+    ) -> Asked<(ReplyBody, Vec<OwnedFd>)> {
+        let mut asks = if is_service_thread() {
+            // Whoever is inside may wait for an answer of ours: two processes would stand still for each other.
+            match self.asks.try_lock() {
+                Ok(asks) => asks,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return Asked::NotYet,
+            }
+        } else {
+            self.asks.lock().unwrap_or_else(PoisonError::into_inner)
+        };
         // A broken socket means that the peer is dying; its pidfd will say so.
-        asks.ask(body, GRANT_WAIT).unwrap_or(Asked::NotYet)
+        asks.ask(interest, body, fds, GRANT_WAIT).unwrap_or(Asked::NotYet)
+    }
+
+    /// Takes in answers that nobody waits for in place, for the service thread; whether one grants what somebody has set
+    /// aside.
+    ///
+    /// # Errors
+    /// If the peer has hung up.
+    pub(crate) fn collect(&self) -> rustix::io::Result<bool> {
+        // Whoever is inside takes them.
+        let Ok(mut asks) = self.asks.try_lock() else { return Ok(false) };
+        asks.receive()?;
+        let granted = |o: &Outstanding| !matches!(o.answer, None | Some((ReplyBody::Refused(_), _)));
+        Ok(asks.outstanding.iter().any(granted))
     }
 
     /// A region as seen through the peer's queue pair `qpn`.
-    pub(crate) fn region(&self, qpn: u32, id: RegionId) -> Asked<Arc<RemoteRegion>> {
+    pub(crate) fn region(&self, interest: &Interest, qpn: u32, id: RegionId) -> Asked<Arc<RemoteRegion>> {
         if !regions::is_plausible(id.rkey) {
             return Asked::Refused(refusal::UNKNOWN_KEY);
         }
@@ -198,7 +238,8 @@ impl Peer {
         if let Some(region) = known.filter(|region| region.is_current(self)) {
             return Asked::Granted(region);
         }
-        match self.ask(RequestBody::MapRegion { dst_qpn: qpn, rkey: id.rkey, receive: id.receive }) {
+        let body = RequestBody::MapRegion { dst_qpn: qpn, rkey: id.rkey, receive: id.receive };
+        match self.ask(interest, body, &[]) {
             Asked::Granted((body, fds)) => match map_region(id, &body, &fds) {
                 Some(region) => {
                     let region = Arc::new(region);
@@ -249,19 +290,25 @@ impl Asks {
 
     fn ask(
         &mut self,
+        interest: &Interest,
         body: RequestBody,
+        fds: &[BorrowedFd<'_>],
         wait: Duration,
     ) -> rustix::io::Result<Asked<(ReplyBody, Vec<OwnedFd>)>> {
         // A peer that owes an answer is stopped or starved: that costs one wait, not one for every request.
         let wait = if is_service_thread() || self.owes_answer() { Duration::ZERO } else { wait };
         let deadline = Instant::now() + wait;
-        let id = match self.outstanding.iter().find(|o| o.body == body) {
-            Some(outstanding) => outstanding.id,
+        let asker = Arc::downgrade(&interest.0);
+        let id = match self.outstanding.iter_mut().find(|o| o.body == body) {
+            Some(outstanding) => {
+                outstanding.asker = asker;
+                outstanding.id
+            }
             None => {
                 self.next_id = self.next_id.wrapping_add(1);
                 let request = Request { id: self.next_id, body };
-                send_frame(self.socket.as_fd(), &request.encode(), &[])?;
-                self.outstanding.push(Outstanding { id: request.id, body, answer: None });
+                send_frame(self.socket.as_fd(), &request.encode(), fds)?;
+                self.outstanding.push(Outstanding { id: request.id, asker, body, answer: None });
                 request.id
             }
         };
@@ -296,10 +343,13 @@ impl Asks {
                     }
                 }
                 Ok(None) => return Err(Errno::CONNRESET),
-                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e),
             }
         }
+        // Not before its answer came: as long as the peer owes it, nobody waits for others.
+        self.outstanding.retain(|o| o.answer.is_none() || o.asker.strong_count() > 0);
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use farcall_verbs::{AsyncEvent, Error, Gid, Result};
 
 use crate::fence;
+use crate::past_lives::PastLives;
 use crate::peer::Peer;
 use crate::qp::QpCore;
 use crate::regions::RegionTable;
@@ -23,6 +24,7 @@ pub(crate) struct Process {
     gid: Gid,
     pub(crate) regions: RegionTable,
     pub(crate) service: Service,
+    pub(crate) past_lives: PastLives,
     numbers: Mutex<Numbers>,
     peers: Mutex<HashMap<u32, Arc<Peer>>>,
     next_pd: AtomicU32,
@@ -59,6 +61,7 @@ impl Process {
             gid: gid(),
             regions: RegionTable::new()?,
             service: Service::new()?,
+            past_lives: PastLives::default(),
             numbers: Mutex::new(Numbers { blocks: Vec::new(), next: 0, queue_pairs: HashMap::new() }),
             peers: Mutex::default(),
             next_pd: AtomicU32::new(1),

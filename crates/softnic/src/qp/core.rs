@@ -3,52 +3,35 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use farcall_stats::Block;
 use farcall_verbs::{
     Access, AsyncEvent, AsyncEventKind, QpCap, QpState, Result, SendFlags, Sge, Wc, WcStatus, WrOpcode,
 };
 
+use super::Accept;
+use super::Connected;
 use super::counters::{Event, FLIGHT_RECORDS, QpCounters};
+use super::inbound::{Asker, HAZARD_WAIT, Inbound};
 use super::receive::{RecvQueue, RecvSide};
+use super::remote::RemoteCq;
 use super::send::{SendSide, completion_opcode};
-use super::{Accept, Connected, Doorbells};
 use crate::biased::Biased;
 use crate::cq::CqCore;
 use crate::fence;
 use crate::handoff::Handoff;
-use crate::hazard;
 use crate::peer::Peer;
 use crate::process::Process;
-use crate::rendezvous::{ReplyBody, has_died, refusal};
+use crate::rendezvous::{ReplyBody, refusal};
 use crate::ring::{ACCEPT, Consumer, Layout};
-use crate::shared::{Segment, SharedMem};
+use crate::shared::SharedMem;
 use crate::wc_ring::WcRing;
-
-/// How long revocation waits for an access under way; longer only if the peer is stopped inside one.
-pub(crate) const HAZARD_WAIT: Duration = Duration::from_millis(100);
 
 /// A completion queue and our bit there.
 pub(super) struct Place {
     pub(super) cq: Arc<CqCore>,
     pub(super) bit: u32,
-}
-
-/// Who asks for the way in: process instance, queue pair number, life of the queue pair.
-pub(crate) type Asker = (u64, u32, u32);
-
-/// The inbound segment as long as it may still be granted.
-pub(super) struct Inbound {
-    segment: Segment,
-    mem: SharedMem,
-    granted_to: Option<Asker>,
-    /// How often the pair was reset.
-    life: u32,
-    /// Set when connected.
-    peer: Option<(Arc<Peer>, Arc<Doorbells>)>,
-    /// Until then: the life of the process that was granted, whose death ends its accesses.
-    initiator: Option<OwnedFd>,
 }
 
 pub(crate) struct QpCore {
@@ -68,6 +51,8 @@ pub(crate) struct QpCore {
     send_waits: AtomicBool,
     /// Receives cannot be flushed yet, because the peer is inside one.
     flush_waits: AtomicBool,
+    /// The pair is closed to the peer, and every access from now on sees it.
+    revoked: AtomicBool,
     /// In the service thread's list; changed under its lock.
     pub(crate) is_listed: AtomicBool,
     pub(super) send: Handoff<SendSide>,
@@ -86,15 +71,6 @@ pub(super) struct Parts {
     pub(super) signal_all: bool,
     pub(super) send_place: Place,
     pub(super) recv_place: Place,
-}
-
-impl Inbound {
-    pub(super) fn create(layout: &Layout, life: u32) -> Result<Self> {
-        let segment = Segment::create("farcall-qp", layout.len_bytes())?;
-        let mem = segment.memory();
-        layout.write_header(&mem);
-        Ok(Self { segment, mem, granted_to: None, life, peer: None, initiator: None })
-    }
 }
 
 impl QpCore {
@@ -119,6 +95,7 @@ impl QpCore {
             completions: WcRing::new(parts.cap.max_send_wr as usize),
             send_waits: AtomicBool::new(false),
             flush_waits: AtomicBool::new(false),
+            revoked: AtomicBool::new(true),
             is_listed: AtomicBool::new(false),
             send: Handoff::new(SendSide::new(parts.transport)),
             recv: Biased::new(recv),
@@ -273,13 +250,10 @@ impl QpCore {
         })
     }
 
-    /// After posting receives: wakes a peer that waits for one.
+    /// After posting receives or consuming records: wakes a peer that waits for that.
     #[cold]
     pub(super) fn give_credit(&self) {
-        let inbound = self.lock_inbound();
-        if let Some((_, doorbells)) = &inbound.peer {
-            doorbells.give_credit(&inbound.mem);
-        }
+        self.lock_inbound().give_credit();
     }
 
     /// Refuses a request posted in the error state.
@@ -313,31 +287,27 @@ impl QpCore {
     pub(super) fn close(&self) {
         self.lock_inbound().mem.store(ACCEPT, 0, Ordering::Release);
         fence::heavy();
+        self.revoked.store(true, Ordering::Release);
     }
 
     pub(super) fn open(&self, accept: Accept) {
+        self.revoked.store(false, Ordering::Release);
         self.lock_inbound().mem.store(ACCEPT, accept.word(), Ordering::Release);
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        Accept::from_word(self.lock_inbound().mem.load(ACCEPT, Ordering::Relaxed)).is_open()
+    /// Whether `close` is done: an access of the peer that is not under way now is refused.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
     }
 
     pub(crate) fn raise(&self, kind: AsyncEventKind) {
         self.process.raise(AsyncEvent { kind, element: self.qpn });
     }
 
-    /// Whether no access of the peer that `concerns` selects by its hazard is under way.
-    fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
-        let inbound = self.lock_inbound();
-        !concerns(hazard::current(&inbound.mem))
-            || inbound.peer.as_ref().is_some_and(|(peer, _)| peer.check_dead())
-            || inbound.initiator.as_ref().is_some_and(has_died)
-    }
-
-    /// Waits until `is_clear`, but not beyond `deadline`, for a stopped peer; returns whether it is.
-    fn wait_clear(&self, deadline: Instant, concerns: impl Fn(u64) -> bool) -> bool {
-        while !self.is_clear(&concerns) {
+    /// Waits until no access of the peer is under way that `concerns` selects by its hazard, but not beyond `deadline`,
+    /// for a stopped peer; returns whether there is none.
+    pub(crate) fn wait_clear(&self, deadline: Instant, concerns: impl Fn(u64) -> bool) -> bool {
+        while !self.lock_inbound().is_clear(&concerns) {
             if Instant::now() >= deadline {
                 return false;
             }
@@ -348,16 +318,15 @@ impl QpCore {
 
     /// After `close`: whether no access of the peer is left.
     pub(crate) fn is_quiesced(&self) -> bool {
-        self.is_clear(|hazard| hazard != 0)
+        self.lock_inbound().is_clear(|hazard| hazard != 0)
     }
 
-    pub(super) fn wait_quiesced(&self) -> bool {
-        self.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0)
-    }
-
-    /// After the region was revoked: waits for the peer to leave it.
-    pub(crate) fn wait_out_of_region(&self, rkey: u32, deadline: Instant) -> bool {
-        self.wait_clear(deadline, |hazard| hazard == hazard::of_region(rkey) || hazard == hazard::RECEIVES)
+    /// Ends a life, after `close`: whoever is still inside an access is remembered until he leaves or dies.
+    pub(super) fn leave_behind(&self) {
+        if !self.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0) {
+            tracing::warn!("queue pair {:#x}: its peer is stopped inside an access", self.qpn);
+            self.process.past_lives.remember(self.qpn, self.pd, self.lock_inbound().past());
+        }
     }
 
     // --- Connecting --------------------------------------------------------------------------------------------------
@@ -375,7 +344,7 @@ impl QpCore {
         &self,
         asker: Asker,
         transport: Connected,
-        life: impl FnOnce() -> Option<OwnedFd>,
+        life: impl FnOnce() -> (Option<Arc<OwnedFd>>, Option<RemoteCq>),
         send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
     ) -> Result<R, u32> {
         let mut inbound = self.lock_inbound();
@@ -389,33 +358,24 @@ impl QpCore {
             return Err(refusal::TAKEN);
         }
         inbound.granted_to = Some(asker);
-        if inbound.peer.is_none() {
-            inbound.initiator = life();
+        if inbound.initiator.is_none() {
+            (inbound.initiator, inbound.creditor) = life();
         }
-        let (recv, send_cq) = (&self.recv_place, &self.send_place);
-        let mut fds = vec![inbound.segment.fd(), recv.cq.segment_fd(), send_cq.cq.segment_fd()];
-        let wakers = (recv.cq.waker_fd(), send_cq.cq.waker_fd());
-        fds.extend(wakers.0);
-        fds.extend(wakers.1);
-        let body = ReplyBody::Connect {
-            pd: self.pd,
-            recv_bit: recv.bit,
-            send_bit: send_cq.bit,
-            recv_event: wakers.0.is_some(),
-            send_event: wakers.1.is_some(),
-        };
+        let recv = &self.recv_place;
+        let mut fds = vec![inbound.segment.fd(), recv.cq.segment_fd()];
+        let waker = recv.cq.waker_fd();
+        fds.extend(waker);
+        let body = ReplyBody::Connect { pd: self.pd, recv_bit: recv.bit, recv_event: waker.is_some() };
         Ok(send(body, &fds))
     }
 
-    /// Tells the receive side and the revocation whose life they depend on.
-    pub(super) fn connected(&self, peer: &Arc<Peer>, doorbells: &Arc<Doorbells>) {
-        {
-            let mut inbound = self.lock_inbound();
-            inbound.peer = Some((peer.clone(), doorbells.clone()));
-            inbound.initiator = None;
-        }
-        // SAFETY: visits come from the owner of the queue pair, or from a visitor of its send side under that lock.
-        unsafe { self.recv.visit(|recv| recv.connected(peer.clone(), doorbells.clone())) };
+    /// Where we wait for credit, for the peer.
+    pub(super) fn send_place(&self) -> &Place {
+        &self.send_place
+    }
+
+    /// Tells the peer object whose end is to be told to us.
+    pub(super) fn connected(&self, peer: &Arc<Peer>) {
         peer.attach(self.this.clone());
     }
 
@@ -439,7 +399,7 @@ impl QpCore {
         }
         // A poll that began before may still come in by its own copy of the list: it must find nothing to do.
         // SAFETY: called by the owner of the queue pair.
-        unsafe { self.send.owner() }.discard(self);
+        unsafe { self.send.owner() }.renew(self);
         // SAFETY: as above; visits wait for the resident.
         unsafe { self.recv.visit(RecvSide::end) };
     }

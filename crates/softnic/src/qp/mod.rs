@@ -6,6 +6,7 @@ mod core;
 mod counters;
 mod grants;
 mod handle;
+mod inbound;
 mod message;
 mod modify;
 mod receive;
@@ -16,10 +17,11 @@ mod transport;
 mod unreliable;
 mod wait_queue;
 
-pub(crate) use self::core::{HAZARD_WAIT, QpCore};
+pub(crate) use self::core::QpCore;
 pub(crate) use accept::Accept;
 pub(crate) use handle::Qp;
-pub(crate) use remote::Doorbells;
+pub(crate) use inbound::{HAZARD_WAIT, PastInbound};
+pub(crate) use remote::RemoteCq;
 pub(crate) use transport::Connected;
 
 /// Scatter/gather elements in one request.
@@ -30,3 +32,6 @@ pub(crate) const MAX_WR: u32 = 16_384;
 pub(crate) const MAX_INLINE_BYTES: u32 = 1024;
 /// Bytes in one message (IBA: 2^31).
 pub(crate) const MAX_MESSAGE_BYTES: u64 = 1 << 31;
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use super::wait_queue::{Timers, Wait, WaitQueue};
 use super::{Connected, QpCore};
 use crate::handoff::LeavesWork;
 use crate::hazard;
-use crate::peer::Asked;
+use crate::peer::{Asked, Interest};
 use crate::ring::{Kind, WANT};
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -24,6 +24,8 @@ use crate::sync::atomic::Ordering::Relaxed;
 pub(super) struct SendSide {
     pub(super) dest_qpn: u32,
     pub(super) remote: Option<Remote>,
+    /// Ours in the answers that we ask the peer for.
+    pub(super) interest: Interest,
     pub(super) timers: Timers,
     /// What the last WRITE and the last READ were granted: a protocol's two directions are two regions.
     write_grants: Option<Grants>,
@@ -81,6 +83,7 @@ impl SendSide {
         Self {
             dest_qpn: 0,
             remote: None,
+            interest: Interest::default(),
             timers: Timers { transport: None, rnr: None },
             write_grants: None,
             read_grants: None,
@@ -231,7 +234,7 @@ impl SendSide {
             self.unannounced = false;
             let solicited = std::mem::take(&mut self.solicited);
             if let Some(remote) = &self.remote {
-                remote.doorbells.announce(solicited);
+                remote.doorbell.announce(solicited);
             }
         }
     }
@@ -267,16 +270,19 @@ impl SendSide {
     #[cold]
     pub(super) fn flush(&mut self, core: &QpCore) {
         self.gives_up = None;
+        self.interest = Interest::default();
+        if let Some(remote) = &mut self.remote {
+            remote.interest = self.interest.clone();
+        }
         while let Some((wr_id, opcode, _)) = self.waiting.pop() {
             core.complete_send(wr_id, opcode, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
         }
         core.set_send_waits(false);
     }
 
-    /// Drops everything that waits, without completions (RESET, destroy).
-    pub(super) fn discard(&mut self, core: &QpCore) {
-        self.gives_up = None;
-        while self.waiting.pop().is_some() {}
+    /// Begins anew: drops everything that waits, without completions, and the way to the peer (RESET, destroy).
+    pub(super) fn renew(&mut self, core: &QpCore) {
+        *self = Self::new(core.transport());
         core.set_send_waits(false);
     }
 

@@ -11,7 +11,7 @@ mod socket;
 mod wire;
 
 pub(crate) use address::{BLOCK_QPS, Block, block_of, claim_block, gid, socket_address};
-pub(crate) use server::answer;
+pub(crate) use server::{Client, answer};
 pub(crate) use socket::{has_died, peer_pidfd, recv_frame, require_same_user, send_frame};
 pub use wire::fuzz_frame;
 pub(crate) use wire::{Reply, ReplyBody, Request, RequestBody, refusal};

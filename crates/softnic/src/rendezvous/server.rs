@@ -1,29 +1,49 @@
 //! Answering peers: what they are granted and what not.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use super::{Reply, ReplyBody, Request, RequestBody, peer_pidfd, recv_frame, refusal, send_frame};
 use crate::fence;
 use crate::process::Process;
-use crate::qp::Connected;
+use crate::qp::{Connected, RemoteCq};
 
 /// Frames of one client that are answered before others have their turn.
 const FRAMES_A_TURN: usize = 32;
 
-/// Answers what a client socket holds; returns whether to keep it.
-pub(crate) fn answer(process: &Process, socket: BorrowedFd<'_>) -> bool {
+/// A process that asks us.
+pub(crate) struct Client {
+    socket: OwnedFd,
+    /// Readable when the process has ended; `None` if the system has no such descriptor for it.
+    life: Option<Arc<OwnedFd>>,
+}
+
+impl Client {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        let life = peer_pidfd(socket.as_fd()).ok().map(Arc::new);
+        Self { socket, life }
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Answers what a client's socket holds; returns whether to keep it.
+pub(crate) fn answer(process: &Process, client: &Client) -> bool {
+    let socket = client.socket();
     // Then others have their turn; epoll tells again of what is left.
     for _ in 0..FRAMES_A_TURN {
         match recv_frame(socket) {
-            Ok(Some((frame, _unwanted_fds))) => {
+            Ok(Some((frame, fds))) => {
                 let Some(request) = Request::decode(&frame) else {
                     let reply = Reply { id: 0, body: ReplyBody::Refused(refusal::MALFORMED) };
                     let _ = send_frame(socket, &reply.encode(), &[]);
                     return false;
                 };
-                if answer_one(process, socket, &request).is_err() {
+                if answer_one(process, client, &request, fds).is_err() {
                     return false;
                 }
             }
@@ -36,7 +56,13 @@ pub(crate) fn answer(process: &Process, socket: BorrowedFd<'_>) -> bool {
     true
 }
 
-fn answer_one(process: &Process, socket: BorrowedFd<'_>, request: &Request) -> rustix::io::Result<()> {
+fn answer_one(
+    process: &Process,
+    client: &Client,
+    request: &Request,
+    came: Vec<OwnedFd>,
+) -> rustix::io::Result<()> {
+    let socket = client.socket();
     let send =
         |body, fds: &[BorrowedFd<'_>]| send_frame(socket, &Reply { id: request.id, body }.encode(), fds);
     let refuse = |reason| send(ReplyBody::Refused(reason), &[]);
@@ -48,12 +74,15 @@ fn answer_one(process: &Process, socket: BorrowedFd<'_>, request: &Request) -> r
             let body = ReplyBody::Hello { instance: process.instance(), asymmetric };
             send(body, &[process.regions.segment().fd()])
         }
-        RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport } => {
+        RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport, credit_bit, credit_event } => {
             let Some(transport) = Connected::from_number(transport) else {
                 return refuse(refusal::TRANSPORT);
             };
             let Some(qp) = process.qp(dst_qpn) else { return refuse(refusal::UNKNOWN_QP) };
-            let initiator = || peer_pidfd(socket).ok();
+            let initiator = || {
+                let creditor = RemoteCq::from_fds(credit_bit, credit_event, &mut came.into_iter());
+                (client.life.clone(), creditor)
+            };
             let asker = (instance, src_qpn, life);
             match qp.grant_inbound(asker, transport, initiator, |body, fds| send(body, fds)) {
                 Ok(sent) => sent,

@@ -21,8 +21,17 @@ pub(crate) enum RequestBody {
     /// Who are you? `asymmetric`: whether the asker relies on membarrier.
     Hello { asymmetric: bool },
     /// Give me the way into `dst_qpn`, for my `src_qpn` in the process `instance`, in its `life`: the number of its
-    /// resets. `transport`: see `qp::Connected`.
-    Connect { instance: u64, src_qpn: u32, life: u32, dst_qpn: u32, transport: u32 },
+    /// resets. `transport`: see `qp::Connected`. Descriptors: the completion queue where I wait for credit, then its event
+    /// descriptor if there is one.
+    Connect {
+        instance: u64,
+        src_qpn: u32,
+        life: u32,
+        dst_qpn: u32,
+        transport: u32,
+        credit_bit: u32,
+        credit_event: bool,
+    },
     /// Give me the region `rkey` as seen through `dst_qpn`; `receive`: to place messages into posted receives, not for
     /// one-sided access.
     MapRegion { dst_qpn: u32, rkey: u32, receive: bool },
@@ -41,8 +50,8 @@ pub(crate) enum ReplyBody {
     Refused(u32),
     /// One descriptor: the table of region generations.
     Hello { instance: u64, asymmetric: bool },
-    /// Descriptors: inbound segment, receive CQ, send CQ, then the CQs' event descriptors as the flags say.
-    Connect { pd: u32, recv_bit: u32, send_bit: u32, recv_event: bool, send_event: bool },
+    /// Descriptors: inbound segment, receive CQ, then its event descriptor if there is one.
+    Connect { pd: u32, recv_bit: u32, recv_event: bool },
     /// One descriptor: the memory. `addr` and `len_bytes` are the region's, the rest says what to map.
     MapRegion { addr: u64, len_bytes: u64, file_offset: u64, generation: u32, access: u32 },
 }
@@ -111,7 +120,12 @@ struct Reader<'a> {
     rest: &'a [u8],
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// Of a whole frame, no byte more or less.
+    fn of(frame: &'a [u8]) -> Option<Self> {
+        (frame.len() == FRAME_BYTES).then_some(Self { rest: frame })
+    }
+
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.rest.split_first_chunk::<N>()?;
         self.rest = rest;
@@ -150,9 +164,18 @@ impl Request {
     pub(crate) fn encode(&self) -> [u8; FRAME_BYTES] {
         match self.body {
             RequestBody::Hello { asymmetric } => Writer::new(1, self.id).u32(asymmetric.into()).frame,
-            RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport } => {
+            RequestBody::Connect {
+                instance,
+                src_qpn,
+                life,
+                dst_qpn,
+                transport,
+                credit_bit,
+                credit_event,
+            } => {
                 let mut writer = Writer::new(2, self.id);
-                writer.u64(instance).u32(src_qpn).u32(life).u32(dst_qpn).u32(transport).frame
+                writer.u64(instance).u32(src_qpn).u32(life).u32(dst_qpn).u32(transport);
+                writer.u32(credit_bit).u32(credit_event.into()).frame
             }
             RequestBody::MapRegion { dst_qpn, rkey, receive } => {
                 Writer::new(3, self.id).u32(dst_qpn).u32(rkey).u32(receive.into()).frame
@@ -161,7 +184,7 @@ impl Request {
     }
 
     pub(crate) fn decode(frame: &[u8]) -> Option<Self> {
-        let mut r = Reader { rest: frame };
+        let mut r = Reader::of(frame)?;
         let (kind, id) = r.header()?;
         let body = match kind {
             1 => RequestBody::Hello { asymmetric: r.flag()? },
@@ -171,6 +194,8 @@ impl Request {
                 life: r.u32()?,
                 dst_qpn: r.u32()?,
                 transport: r.u32()?,
+                credit_bit: r.u32()?,
+                credit_event: r.flag()?,
             },
             3 => RequestBody::MapRegion { dst_qpn: r.u32()?, rkey: r.u32()?, receive: r.flag()? },
             _ => return None,
@@ -186,14 +211,8 @@ impl Reply {
             ReplyBody::Hello { instance, asymmetric } => {
                 Writer::new(0x8001, self.id).u64(instance).u32(asymmetric.into()).frame
             }
-            ReplyBody::Connect { pd, recv_bit, send_bit, recv_event, send_event } => {
-                Writer::new(0x8002, self.id)
-                    .u32(pd)
-                    .u32(recv_bit)
-                    .u32(send_bit)
-                    .u32(recv_event.into())
-                    .u32(send_event.into())
-                    .frame
+            ReplyBody::Connect { pd, recv_bit, recv_event } => {
+                Writer::new(0x8002, self.id).u32(pd).u32(recv_bit).u32(recv_event.into()).frame
             }
             ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access } => {
                 Writer::new(0x8003, self.id)
@@ -208,18 +227,12 @@ impl Reply {
     }
 
     pub(crate) fn decode(frame: &[u8]) -> Option<Self> {
-        let mut r = Reader { rest: frame };
+        let mut r = Reader::of(frame)?;
         let (kind, id) = r.header()?;
         let body = match kind {
             0x8000 => ReplyBody::Refused(r.u32()?),
             0x8001 => ReplyBody::Hello { instance: r.u64()?, asymmetric: r.flag()? },
-            0x8002 => ReplyBody::Connect {
-                pd: r.u32()?,
-                recv_bit: r.u32()?,
-                send_bit: r.u32()?,
-                recv_event: r.flag()?,
-                send_event: r.flag()?,
-            },
+            0x8002 => ReplyBody::Connect { pd: r.u32()?, recv_bit: r.u32()?, recv_event: r.flag()? },
             0x8003 => ReplyBody::MapRegion {
                 addr: r.u64()?,
                 len_bytes: r.u64()?,
@@ -252,7 +265,15 @@ mod tests {
     fn frames_round_trip_and_garbage_is_refused() {
         let requests = [
             RequestBody::Hello { asymmetric: true },
-            RequestBody::Connect { instance: u64::MAX, src_qpn: 1, life: 3, dst_qpn: 2, transport: 1 },
+            RequestBody::Connect {
+                instance: u64::MAX,
+                src_qpn: 1,
+                life: 3,
+                dst_qpn: 2,
+                transport: 1,
+                credit_bit: 4,
+                credit_event: true,
+            },
             RequestBody::MapRegion { dst_qpn: 7, rkey: 9, receive: true },
         ];
         for body in requests {
@@ -262,11 +283,13 @@ mod tests {
             other_version[4] = 2;
             assert_eq!(Request::decode(&other_version), None);
             assert_eq!(Request::decode(&request.encode()[..13]), None);
+            assert_eq!(Request::decode(&request.encode()[..FRAME_BYTES - 1]), None);
+            assert_eq!(Request::decode(&[&request.encode()[..], &[0]].concat()), None);
         }
         let replies = [
             ReplyBody::Refused(3),
             ReplyBody::Hello { instance: 1, asymmetric: false },
-            ReplyBody::Connect { pd: 1, recv_bit: 2, send_bit: 3, recv_event: true, send_event: false },
+            ReplyBody::Connect { pd: 1, recv_bit: 2, recv_event: true },
             ReplyBody::MapRegion { addr: 1, len_bytes: 2, file_offset: 3, generation: 4, access: 5 },
         ];
         for body in replies {
