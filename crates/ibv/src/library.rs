@@ -8,7 +8,7 @@ use farcall_verbs::{Error, Gid, Result};
 use crate::NAME;
 use crate::abi::{
     Ah, AhAttr, AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Mr, Pd, PortAttr, Qp, QpAttr,
-    QpInitAttr, Srq, SrqInitAttr,
+    QpInitAttr, Srq, SrqAttr, SrqInitAttr,
 };
 
 /// Under which name every distribution installs it.
