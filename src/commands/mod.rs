@@ -4,7 +4,6 @@ mod conform;
 mod devices;
 mod doctor;
 mod kv;
-mod nic_args;
 mod perf;
 mod rpc;
 mod stats;

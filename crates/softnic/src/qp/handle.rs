@@ -337,8 +337,7 @@ impl RawQp for Qp {
     }
 
     fn is_quiesced(&self) -> bool {
-        let core = &*self.core;
-        core.is_revoked() && core.is_quiesced() && core.process.past_lives.are_quiesced(core.qpn())
+        !self.core.is_open() && self.core.is_quiesced()
     }
 }
 
@@ -346,7 +345,12 @@ impl Drop for Qp {
     fn drop(&mut self) {
         self.core.set_state(QpState::Reset);
         self.core.close();
-        self.core.leave_behind();
+        if !self.core.wait_quiesced() {
+            tracing::warn!(
+                "queue pair {:#x} destroyed while its peer is stopped inside an access",
+                self.core.qpn()
+            );
+        }
         self.core.detach();
         self.core.process.unregister_qp(self.core.qpn());
     }
