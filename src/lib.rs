@@ -4,7 +4,8 @@
 //!
 //! - *remote calls*: [`rpc`] (servers, clients, and what a service implements); [`echo`] is a service to try;
 //! - *a key-value service*: [`kv_server`] serves the store of [`kv`] over RPC and to any memcached client;
-//! - *verbs*: [`verbs`] is the vocabulary, [`softnic`] the software RNIC behind it;
+//! - *verbs*: [`verbs`] is the vocabulary; behind it are [`softnic`], the software RNIC, and [`ibv`], the system's
+//!   libibverbs; [`providers`] chooses;
 //! - *counters of a running process*: [`stats`].
 //!
 //! ```no_run
@@ -28,8 +29,10 @@ pub mod echo;
 pub mod kv_server;
 
 pub use farcall_drive as drive;
+pub use farcall_ibv as ibv;
 pub use farcall_kv as kv;
 pub use farcall_link as link;
+pub use farcall_providers as providers;
 pub use farcall_rpc as rpc;
 pub use farcall_softnic as softnic;
 pub use farcall_stats as stats;

@@ -11,10 +11,10 @@ use clap::{Args, ValueEnum};
 use farcall_conformance::{
     Case, Host, Local, Outcome, Processes, World, all, matches, of_provider, run, serve,
 };
-use farcall_softnic::SoftNic;
-use farcall_verbs::{Device, Provider};
+use farcall_verbs::Device;
 use serde_json::json;
 
+use crate::commands::nic_args::NicArgs;
 use crate::console::{Console, progress_bar};
 use crate::failure::{Exit, Failure};
 
@@ -29,12 +29,8 @@ use crate::failure::{Exit, Failure};
                         farcall conform --json | jq '.cases[] | select(.outcome == \"fail\")'"
 )]
 pub struct Conform {
-    /// Whose verbs.
-    #[arg(long, value_enum, default_value_t = From::Softnic)]
-    provider: From,
-    /// The device; by default the provider's first.
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
+    #[command(flatten)]
+    nic: NicArgs,
     /// Where the two ends live.
     #[arg(long, value_enum, default_value_t = Sides::Local)]
     sides: Sides,
@@ -53,12 +49,6 @@ pub struct Conform {
     /// Be the other end, on the socket that is standard input.
     #[arg(long, hide = true)]
     agent: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum From {
-    /// The software RNIC.
-    Softnic,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -116,17 +106,16 @@ impl Conform {
     }
 
     fn device(&self) -> Result<Arc<dyn Device>, Failure> {
-        let provider: Box<dyn Provider> = match self.provider {
-            From::Softnic => Box::new(SoftNic::new()),
-        };
-        let devices = provider
+        let provider = self.nic.choose()?.provider;
+        let mut devices = provider
             .devices()
             .map_err(|error| Failure::because("cannot list devices", &error).at(provider.name()))?;
-        let wanted =
-            |device: &Arc<dyn Device>| self.device.as_deref().is_none_or(|name| device.name() == name);
-        devices.into_iter().find(wanted).ok_or_else(|| {
-            Failure::new("no such device").at(provider.name()).remedy("see what there is: farcall devices")
-        })
+        if devices.is_empty() {
+            return Err(Failure::new("no device")
+                .at(provider.name())
+                .remedy("see what there is: farcall devices"));
+        }
+        Ok(devices.swap_remove(0))
     }
 
     fn world(&self) -> Result<Rc<dyn World>, Failure> {
@@ -156,11 +145,7 @@ impl Conform {
         let mut words = prefix.iter().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
         let mut command = Command::new(words.next().unwrap_or(program.as_os_str()));
         command.args(words).args(["conform", "--agent"]);
-        if let Some(device) = &self.device {
-            command.args(["--device", device]);
-        }
-        let provider = self.provider.to_possible_value();
-        command.arg("--provider").arg(provider.as_ref().map_or("softnic", |value| value.get_name()));
+        command.args(self.nic.words());
         Ok(command)
     }
 

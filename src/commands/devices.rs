@@ -3,41 +3,72 @@
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
+use farcall_ibv::{Ibv, survey};
 use farcall_softnic::SoftNic;
-use farcall_verbs::{Device, DeviceAttr, LinkLayer, OpCaps, PortAttr, PortState, Provider, QpType};
+use farcall_verbs::{
+    Context, Device, DeviceAttr, GidEntry, LinkLayer, OpCaps, PortAttr, PortState, Provider, QpType,
+};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
 
 /// List RDMA devices with their ports and capabilities.
+///
+/// The devices of the system's libibverbs are listed where there are any; a device that cannot be opened is listed with the
+/// reason.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall devices\n  farcall devices --json | jq '.devices[].ports[].gid'"
+    after_help = "Examples:\n  farcall devices\n  farcall devices --json | jq '.devices[].ports[].gids[].gid'"
 )]
 pub struct Devices {}
+
+/// What was found, for people and for programs.
+#[derive(Default)]
+struct Listing {
+    text: String,
+    devices: Vec<Value>,
+}
 
 impl Devices {
     /// Opens and lists every device of every provider.
     ///
     /// # Errors
-    /// When a provider cannot list its devices, or one cannot be opened.
+    /// When the result cannot be printed.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let (mut text, mut list) = (String::new(), Vec::new());
-        let provider = SoftNic::new();
-        let devices = provider.devices().map_err(|error| failed(provider.name(), &error))?;
-        for device in &devices {
-            let (lines, value) = describe(device).map_err(|error| failed(device.name(), &error))?;
-            text.push_str(&lines);
-            list.push(value);
+        let mut listing = Listing::default();
+        listing.add_devices_of(&SoftNic::new());
+        listing.text.push_str("  this host only: it is inter-process communication, not a network\n");
+        if !survey::kernel_devices().is_empty() {
+            listing.add_devices_of(&Ibv::new());
         }
-        text.push_str("softnic runs on this host only: it is inter-process communication, not a network");
-        console.say(&text, &json!({ "devices": list }))?;
+        console.say(&listing.text.trim_end(), &json!({ "devices": listing.devices }))?;
         Ok(Exit::Success)
     }
 }
 
-fn failed(place: &str, error: &farcall_verbs::Error) -> Failure {
-    Failure::because("cannot query a device", error).at(place).remedy("see what is missing: farcall doctor")
+impl Listing {
+    fn add_devices_of(&mut self, provider: &dyn Provider) {
+        match provider.devices() {
+            Ok(devices) => devices.iter().for_each(|device| self.add(device)),
+            Err(error) => self.add_failure(provider.name(), provider.name(), &error),
+        }
+    }
+
+    fn add(&mut self, device: &Arc<dyn Device>) {
+        match describe(device) {
+            Ok((text, value)) => {
+                self.text.push_str(&text);
+                self.devices.push(value);
+            }
+            Err(error) => self.add_failure(device.name(), device.provider(), &error),
+        }
+    }
+
+    fn add_failure(&mut self, name: &str, provider: &str, error: &farcall_verbs::Error) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "{name} (provider {provider}): cannot be used: {error}");
+        self.devices.push(json!({ "name": name, "provider": provider, "error": error.to_string() }));
+    }
 }
 
 fn describe(device: &Arc<dyn Device>) -> farcall_verbs::Result<(String, Value)> {
@@ -46,22 +77,9 @@ fn describe(device: &Arc<dyn Device>) -> farcall_verbs::Result<(String, Value)> 
     let mut text = format!("{} (provider {}, version {})\n", device.name(), device.provider(), attr.fw_ver);
     let mut ports = Vec::new();
     for port_num in 1..=attr.phys_port_cnt {
-        let port = context.query_port(port_num)?;
-        let gids: Vec<String> = (0..port.gid_tbl_len)
-            .filter_map(|index| context.query_gid(port_num, index).ok())
-            .map(|gid| gid.to_string())
-            .collect();
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "  port {port_num}: {}, {}, MTU {}, GID {}",
-            state(&port),
-            layer(&port),
-            port.active_mtu.bytes(),
-            gids.join(", ")
-        );
-        ports.push(json!({ "port": port_num, "state": state(&port), "link_layer": layer(&port),
-            "mtu_bytes": port.active_mtu.bytes(), "lid": port.lid, "gid": gids }));
+        let (line, port) = describe_port(&*context, port_num)?;
+        text.push_str(&line);
+        ports.push(port);
     }
     for (name, qp_type) in [("RC", QpType::Rc), ("UC", QpType::Uc), ("UD", QpType::Ud)] {
         let operations = operations(attr.ops(qp_type));
@@ -75,6 +93,27 @@ fn describe(device: &Arc<dyn Device>) -> farcall_verbs::Result<(String, Value)> 
         attr.max_qp, attr.max_qp_wr, attr.max_sge, attr.max_inline_data, attr.max_mr, attr.max_qp_rd_atom
     );
     Ok((text, to_json(device, &attr, ports)))
+}
+
+fn describe_port(context: &dyn Context, port_num: u8) -> farcall_verbs::Result<(String, Value)> {
+    let port = context.query_port(port_num)?;
+    let table = context.query_gid_table(port_num)?;
+    let chosen = context.choose_gid(port_num);
+    let mtu_bytes = port.active_mtu.bytes();
+    let mut text = format!("  port {port_num}: {}, {}, MTU {mtu_bytes}\n", state(&port), layer(&port));
+    let _ = match &chosen {
+        Ok(choice) => writeln!(text, "    {choice}"),
+        Err(error) => writeln!(text, "    {error}"),
+    };
+    let gid = |entry: &GidEntry| {
+        json!({ "index": entry.index, "gid": entry.gid.to_string(), "type": entry.gid_type.to_string(),
+            "netdev": entry.netdev })
+    };
+    let value = json!({ "port": port_num, "state": state(&port), "link_layer": layer(&port),
+        "mtu_bytes": mtu_bytes, "lid": port.lid, "gids": table.iter().map(gid).collect::<Vec<_>>(),
+        "chosen_gid_index": chosen.as_ref().ok().map(|choice| choice.entry.index),
+        "chosen_because": chosen.map(|choice| choice.reason).ok() });
+    Ok((text, value))
 }
 
 fn to_json(device: &Arc<dyn Device>, attr: &DeviceAttr, ports: Vec<Value>) -> Value {

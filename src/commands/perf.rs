@@ -1,12 +1,12 @@
 //! `farcall perf`: what this machine and its RNIC can do.
 
+use crate::commands::nic_args::NicArgs;
 use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::{Args, ValueEnum};
 use farcall_bench::experiments::{Stage, limits, perf};
 use farcall_bench::report::Report;
-use farcall_softnic::SoftNic;
 use std::time::Duration;
 
 /// Measure latency, rate and bandwidth of verbs between two pinned processes.
@@ -16,6 +16,7 @@ use std::time::Duration;
 #[command(
     after_help = "Examples:\n  farcall perf all --against ucx         every verb, beside UCX over shared memory\n  \
                         farcall perf write --size 64 --size 1048576\n  \
+                        farcall perf all --provider ibv        over the first RNIC with an active port\n  \
                         farcall perf limits                    what bare memory and sockets can do here\n  \
                         farcall perf send --json | jq '.tables[0].rows'"
 )]
@@ -34,6 +35,8 @@ pub struct Perf {
     /// Measure another system in the same run.
     #[arg(long)]
     against: Option<Rival>,
+    #[command(flatten)]
+    nic: NicArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -93,7 +96,7 @@ impl Perf {
             }
         };
         let sizes: Vec<usize> = self.sizes.iter().map(|size| *size as usize).collect();
-        perf::run(&SoftNic::new(), stage, verbs, &sizes, with_ucx, progress).map_err(|error| {
+        perf::run(&self.nic.choose()?, stage, verbs, &sizes, with_ucx, progress).map_err(|error| {
             Failure::because("cannot measure the verbs of this machine", &error)
                 .remedy("see what is missing: farcall doctor")
         })

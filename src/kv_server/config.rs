@@ -2,6 +2,7 @@
 
 use farcall_kv::door::{DoorError, ListenError, Listener};
 use farcall_kv::store::{Config, ConfigError};
+use farcall_providers::Selection;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -22,6 +23,8 @@ pub struct KvServerConfig {
     pub unix: Vec<PathBuf>,
     /// Address where RPC clients connect; port 0 lets the system choose. Clients choose the partition by the key.
     pub rpc: Option<SocketAddr>,
+    /// Whose verbs RPC is served on.
+    pub nic: Selection,
     /// Connections open at a time, over all memcached doors.
     pub connections_max: u64,
 }
@@ -38,6 +41,7 @@ impl Default for KvServerConfig {
             tcp: Vec::new(),
             unix: Vec::new(),
             rpc: None,
+            nic: Selection::default(),
             connections_max: 4096,
         }
     }
@@ -55,6 +59,9 @@ pub enum KvServerError {
     /// More threads than RPC clients can name.
     #[error("{0} partitions; a server has at most 65535")]
     TooManyPartitions(u32),
+    /// The provider that RPC should be served on cannot be used.
+    #[error(transparent)]
+    Provider(#[from] farcall_verbs::Error),
     /// RPC cannot be served.
     #[error(transparent)]
     Rpc(#[from] farcall_rpc::ServerError),

@@ -22,8 +22,8 @@ use farcall_drive::Stop;
 use farcall_kv::door::{Door, DoorConfig, Listener};
 use farcall_kv::store::Partition;
 use farcall_link::Waiting;
+use farcall_providers::Selection;
 use farcall_rpc::Server;
-use farcall_softnic::SoftNic;
 use handler::KvHandler;
 use std::fmt;
 use std::net::SocketAddr;
@@ -90,7 +90,7 @@ impl KvServer {
                 let has_sockets = !(config.tcp.is_empty() && config.unix.is_empty());
                 return Ok(Self {
                     stop,
-                    threads: Threads::Rpc(Some(serve_rpc(address, parts, has_sockets)?)),
+                    threads: Threads::Rpc(Some(serve_rpc((address, &config.nic), parts, has_sockets)?)),
                     tcp,
                     unix: config.unix,
                 });
@@ -174,7 +174,7 @@ impl Drop for KvServer {
 
 /// One RPC server thread for each partition, with its door beside it.
 fn serve_rpc(
-    address: SocketAddr,
+    (address, nic): (SocketAddr, &Selection),
     parts: Vec<(Door, Partition)>,
     has_sockets: bool,
 ) -> Result<Server, KvServerError> {
@@ -187,7 +187,8 @@ fn serve_rpc(
         KvHandler::new(partition, has_sockets.then_some(door))
     };
     let server = Server::builder().address(address.to_string()).threads(threads).waiting(WAITING);
-    Ok(server.start(&SoftNic::new(), handler)?)
+    let chosen = nic.choose()?;
+    Ok(server.start(&*chosen.provider, handler)?)
 }
 
 fn stop_rpc(server: Server) -> Result<(), KvServerError> {
@@ -208,6 +209,7 @@ mod tests {
     use farcall_kv::memcached::client::Client;
     use farcall_kv::wire::{Request, decode_item, decode_pong};
     use farcall_rpc::{CallError, Client as RpcClient, ClientOptions};
+    use farcall_softnic::SoftNic;
 
     fn config(name: &str) -> KvServerConfig {
         KvServerConfig {

@@ -126,6 +126,9 @@ fn translate_device(raw: &abi::DeviceAttr, probed: &probe::Probed) -> DeviceAttr
     let rd_atom = raw.max_qp_rd_atom.min(raw.max_qp_init_rd_atom);
     attr.max_qp_rd_atom = u8::try_from(rd_atom.max(0)).unwrap_or(u8::MAX);
     attr.phys_port_cnt = raw.phys_port_cnt;
+    attr.max_srq = count(raw.max_srq);
+    attr.max_srq_wr = count(raw.max_srq_wr);
+    attr.max_srq_sge = count(raw.max_srq_sge);
     let srq = if raw.max_srq > 0 { OpCaps::SRQ } else { OpCaps::empty() };
     let atomic = if raw.atomic_cap != 0 { OpCaps::ATOMIC } else { OpCaps::empty() };
     let messages = OpCaps::SEND | OpCaps::SEND_IMM;

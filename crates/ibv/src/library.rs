@@ -66,6 +66,8 @@ functions! {
     get_cq_event = b"ibv_get_cq_event\0": fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
     ack_cq_events = b"ibv_ack_cq_events\0": fn(*mut Cq, u32);
     create_srq = b"ibv_create_srq\0": fn(*mut Pd, *mut SrqInitAttr) -> *mut Srq;
+    query_srq = b"ibv_query_srq\0": fn(*mut Srq, *mut SrqAttr) -> c_int;
+    modify_srq = b"ibv_modify_srq\0": fn(*mut Srq, *mut SrqAttr, c_int) -> c_int;
     destroy_srq = b"ibv_destroy_srq\0": fn(*mut Srq) -> c_int;
     create_qp = b"ibv_create_qp\0": fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
     modify_qp = b"ibv_modify_qp\0": fn(*mut Qp, *mut QpAttr, c_int) -> c_int;

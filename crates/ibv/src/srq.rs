@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use farcall_verbs::{PostError, RawSrq, RecvWr, Result, SrqInitAttr};
+use farcall_verbs::{Error, PostError, RawSrq, RecvWr, Result, SrqAttr, SrqCap, SrqInUse, SrqInitAttr};
 
 use crate::abi;
 use crate::domain::Pd;
@@ -40,6 +40,7 @@ impl Drop for SrqCore {
 pub(crate) struct Srq {
     core: Arc<SrqCore>,
     chain: RecvChain,
+    id: u32,
     depth: u32,
 }
 
@@ -57,7 +58,7 @@ impl Srq {
             fault::create("create_srq", wish, source)
         })?;
         let core = Arc::new(SrqCore { pd: Arc::clone(pd), raw });
-        Ok(Self { core, chain: RecvChain::default(), depth: raw_attr.attr.max_wr })
+        Ok(Self { core, chain: RecvChain::default(), id, depth: raw_attr.attr.max_wr })
     }
 
     pub(crate) fn core(&self) -> &Arc<SrqCore> {
@@ -66,6 +67,49 @@ impl Srq {
 }
 
 impl RawSrq for Srq {
+    fn srq_num(&self) -> u32 {
+        self.id
+    }
+
+    fn query(&self) -> Result<SrqCap> {
+        let mut raw = abi::SrqAttr { max_wr: 0, max_sge: 0, srq_limit: 0 };
+        // SAFETY: the queue lives as long as `self`; the function fills the attributes.
+        let returned = unsafe { (self.core.pd.open.library.query_srq)(self.core.as_ptr(), &raw mut raw) };
+        fault::check(returned).map_err(|source| Error::os("query_srq", "ask the device", source))?;
+        Ok(SrqCap { max_wr: raw.max_wr, max_sge: raw.max_sge, srq_limit: raw.srq_limit })
+    }
+
+    fn modify(&mut self, attr: &SrqAttr) -> Result<()> {
+        let mut raw = abi::SrqAttr {
+            max_wr: attr.max_wr.unwrap_or_default(),
+            max_sge: 0,
+            srq_limit: attr.srq_limit.unwrap_or_default(),
+        };
+        let sets = |is_set: bool, bit: i32| if is_set { bit } else { 0 };
+        let mask = sets(attr.max_wr.is_some(), abi::srq_mask::MAX_WR)
+            | sets(attr.srq_limit.is_some(), abi::srq_mask::LIMIT);
+        // SAFETY: as in `query`.
+        let returned =
+            unsafe { (self.core.pd.open.library.modify_srq)(self.core.as_ptr(), &raw mut raw, mask) };
+        fault::check(returned).map_err(|source| fault::create("modify_srq", format!("{attr:?}"), source))?;
+        self.depth = attr.max_wr.unwrap_or(self.depth);
+        Ok(())
+    }
+
+    fn destroy(self: Box<Self>) -> std::result::Result<(), SrqInUse> {
+        // Queue pairs keep the core alive; the library would answer EBUSY.
+        if Arc::strong_count(&self.core) == 1 {
+            return Ok(());
+        }
+        let source = Error::InvalidState {
+            operation: "destroy_srq",
+            object: format!("shared receive queue {}", self.id),
+            state: "in use".into(),
+            remedy: "destroy its queue pairs first",
+        };
+        Err(SrqInUse { srq: self, source })
+    }
+
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         let core = &*self.core;
         let post = core.pd.open.ops().post_srq_recv;

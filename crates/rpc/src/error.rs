@@ -1,7 +1,7 @@
 //! How a call can fail, and whether it was executed then.
 
 use farcall_link::PlanRefused;
-use farcall_link::bootstrap::{BootstrapError, Refusal};
+use farcall_link::bootstrap::{BootstrapError, Refusal, RefusalKind};
 use farcall_verbs::WcStatus;
 use thiserror::Error;
 
@@ -157,4 +157,14 @@ pub enum ConnectError {
         /// What failed last.
         last: String,
     },
+}
+
+impl ConnectError {
+    /// Whether the server refused because it serves on another provider than ours.
+    pub fn is_other_provider(&self) -> bool {
+        match self {
+            Self::Handshake(BootstrapError::Refused(refusal)) => refusal.kind == RefusalKind::Provider,
+            _ => false,
+        }
+    }
 }

@@ -197,22 +197,11 @@ impl Cq {
     /// Takes back promises to look at pairs that were quiet, so that a poll of a large crowd costs a few words.
     #[cold]
     fn withdraw_quiet(&mut self) {
-        let mut withdrawn = vec![0_u64; self.active.len()];
-        for (word, active) in self.active.iter_mut().enumerate() {
-            withdrawn[word] = self.core.readiness.bits(word) & !*active;
-            self.core.readiness.withdraw(word, withdrawn[word]);
-            *active = 0;
-        }
-        if withdrawn.iter().all(|mask| *mask == 0) {
-            return;
-        }
-        self.core.readiness.settle();
-        for (at, entry) in self.entries.iter().enumerate() {
-            let was_withdrawn = withdrawn[at / 64] & 1 << (at % 64) != 0;
-            if was_withdrawn && entry.as_ref().is_some_and(Attached::has_something) {
-                self.core.readiness.promise(at as u32);
-            }
-        }
+        let entries = &self.entries;
+        self.core.readiness.withdraw_quiet(
+            &mut self.active,
+            |bit| matches!(entries.get(bit as usize), Some(Some(entry)) if entry.has_something()),
+        );
     }
 }
 

@@ -16,6 +16,7 @@
 //! | `hazard` | fenced revocation |
 //! | `rendezvous` | how processes find each other and hand over memory |
 //! | `process`, `service`, `peer`, `regions` | what a process has once, its blocking thread, its peers, its memory |
+//! | `past_lives` | what ended while a stopped peer was inside of it |
 //! | `qp`, `cq`, `channel`, `mr`, `device` | the verbs objects |
 
 #[cfg(not(loom))]
@@ -27,11 +28,11 @@ mod device;
 #[cfg(not(loom))]
 mod mr;
 #[cfg(not(loom))]
+mod past_lives;
+#[cfg(not(loom))]
 mod peer;
 #[cfg(not(loom))]
 mod process;
-#[cfg(not(loom))]
-mod protection;
 #[cfg(not(loom))]
 mod qp;
 #[cfg(not(loom))]

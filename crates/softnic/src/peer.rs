@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, Error, Result};
@@ -15,11 +15,11 @@ use crate::fence;
 use crate::qp::{Connected, QpCore};
 use crate::regions;
 use crate::rendezvous::{
-    Reach, Reply, ReplyBody, Request, RequestBody, has_died, peer_pidfd, recv_frame, refusal,
-    require_same_user, send_frame, socket_address,
+    Reply, ReplyBody, Request, RequestBody, has_died, peer_pidfd, recv_frame, refusal, require_same_user,
+    send_frame, socket_address,
 };
 use crate::service::is_service_thread;
-use crate::shared::{AddressSpace, Mapping, Segment, SharedMem, SharedWord};
+use crate::shared::{Mapping, Segment, SharedMem, SharedWord};
 
 /// How long we wait for a process that we meet for the first time.
 const HELLO_WAIT: Duration = Duration::from_secs(1);
@@ -66,67 +66,32 @@ impl RemoteRegion {
     }
 }
 
-/// A region of the peer that cannot be mapped: its heap, its stacks, its files.
-pub(crate) struct PrivateRegion {
-    pub(crate) rkey: u32,
-    pub(crate) access: Access,
-    addr: u64,
-    len_bytes: u64,
-    generation: u32,
-    /// Through which it is reached; `None`: only by its owner.
-    pub(crate) space: Option<Arc<AddressSpace>>,
-}
-
-impl PrivateRegion {
-    /// Whether `len_bytes` at the peer's address `addr` are inside.
-    pub(crate) fn contains(&self, addr: u64, len_bytes: u64) -> bool {
-        addr.checked_sub(self.addr)
-            .is_some_and(|offset| offset <= self.len_bytes && len_bytes <= self.len_bytes - offset)
-    }
-
-    /// Whether the peer has not deregistered it. Only meaningful inside a hazard.
-    pub(crate) fn is_current(&self, peer: &Peer) -> bool {
-        regions::is_current(&peer.generations, self.rkey, self.generation)
-    }
-}
-
-/// A region of the peer.
-#[derive(Clone)]
-pub(crate) enum Region {
-    Mapped(Arc<RemoteRegion>),
-    Private(Arc<PrivateRegion>),
-}
-
-impl Region {
-    fn is_current(&self, peer: &Peer) -> bool {
-        match self {
-            Self::Mapped(region) => region.is_current(peer),
-            Self::Private(region) => region.is_current(peer),
-        }
-    }
-}
+/// What an asker holds as long as it wants the answers: those that nobody wants any more are dropped, with the
+/// descriptors that came with them.
+#[derive(Clone, Default)]
+pub(crate) struct Interest(Arc<()>);
 
 /// A request that was sent and not yet answered to its asker.
 struct Outstanding {
     id: u32,
+    asker: Weak<()>,
     body: RequestBody,
     answer: Option<(ReplyBody, Vec<OwnedFd>)>,
 }
 
 struct Asks {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     next_id: u32,
     outstanding: Vec<Outstanding>,
 }
 
 pub(crate) struct Peer {
     pidfd: OwnedFd,
+    socket: Arc<OwnedFd>,
     dead: AtomicBool,
     generations: SharedMem,
     asks: Mutex<Asks>,
-    regions: Mutex<HashMap<RegionId, Region>>,
-    /// Its address space, read-only and writable, once granted.
-    spaces: [OnceLock<Arc<AddressSpace>>; 2],
+    regions: Mutex<HashMap<RegionId, Arc<RemoteRegion>>>,
     queue_pairs: Mutex<Vec<Weak<QpCore>>>,
 }
 
@@ -163,9 +128,10 @@ impl Peer {
         })?;
         require_same_user(socket.as_fd(), &name)?;
         let pidfd = peer_pidfd(socket.as_fd())?;
-        let mut asks = Asks { socket, next_id: 0, outstanding: Vec::new() };
+        let socket = Arc::new(socket);
+        let mut asks = Asks { socket: socket.clone(), next_id: 0, outstanding: Vec::new() };
         let hello = RequestBody::Hello { asymmetric: fence::asymmetric() };
-        let (body, fds) = match asks.ask(hello, &[], HELLO_WAIT) {
+        let (body, fds) = match asks.ask(&Interest::default(), hello, &[], HELLO_WAIT) {
             Ok(Asked::Granted(answer)) => answer,
             Ok(Asked::Refused(reason)) => return Err(fail(refusal::text(reason).into())),
             Ok(Asked::NotYet) => return Err(fail("it does not answer: it is stopped or overloaded".into())),
@@ -181,17 +147,21 @@ impl Peer {
         let generations = Segment::map_foreign(table.as_fd(), 0, regions::MAX_REGIONS * 8, false)?;
         Ok(Self {
             pidfd,
+            socket,
             dead: AtomicBool::new(false),
             generations: SharedMem::new(generations),
             asks: Mutex::new(asks),
             regions: Mutex::default(),
-            spaces: Default::default(),
             queue_pairs: Mutex::default(),
         })
     }
 
     pub(crate) fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
+    }
+
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
     }
 
     /// Whether the process is known to have ended.
@@ -225,34 +195,42 @@ impl Peer {
         queue_pairs.push(qp);
     }
 
-    /// Asks for something; waits a little in place.
-    pub(crate) fn ask(&self, body: RequestBody) -> Asked<(ReplyBody, Vec<OwnedFd>)> {
-        self.ask_with(body, &[])
-    }
-
-    /// As [`Peer::ask`], with descriptors.
-    pub(crate) fn ask_with(
+    /// Asks for something, for as long as `interest` lives; waits a little in place.
+    pub(crate) fn ask(
         &self,
+        interest: &Interest,
         body: RequestBody,
         fds: &[BorrowedFd<'_>],
     ) -> Asked<(ReplyBody, Vec<OwnedFd>)> {
-        // Whoever answers others does not wait for those who wait for an answer.
-        let asks = if is_service_thread() { self.asks.try_lock().ok() } else { self.lock_asks().into() };
+        let mut asks = if is_service_thread() {
+            // Whoever is inside may wait for an answer of ours: two processes would stand still for each other.
+            match self.asks.try_lock() {
+                Ok(asks) => asks,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return Asked::NotYet,
+            }
+        } else {
+            self.asks.lock().unwrap_or_else(PoisonError::into_inner)
+        };
         // A broken socket means that the peer is dying; its pidfd will say so.
-        asks.map_or(Asked::NotYet, |mut asks| asks.ask(body, fds, GRANT_WAIT).unwrap_or(Asked::NotYet))
+        asks.ask(interest, body, fds, GRANT_WAIT).unwrap_or(Asked::NotYet)
     }
 
-    fn lock_asks(&self) -> MutexGuard<'_, Asks> {
-        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Gives up a request: its answer interests nobody any more.
-    pub(crate) fn forget(&self, body: RequestBody) {
-        self.lock_asks().outstanding.retain(|outstanding| outstanding.body != body);
+    /// Takes in answers that nobody waits for in place, for the service thread; whether one grants what somebody has set
+    /// aside.
+    ///
+    /// # Errors
+    /// If the peer has hung up.
+    pub(crate) fn collect(&self) -> rustix::io::Result<bool> {
+        // Whoever is inside takes them.
+        let Ok(mut asks) = self.asks.try_lock() else { return Ok(false) };
+        asks.receive()?;
+        let granted = |o: &Outstanding| !matches!(o.answer, None | Some((ReplyBody::Refused(_), _)));
+        Ok(asks.outstanding.iter().any(granted))
     }
 
     /// A region as seen through the peer's queue pair `qpn`.
-    pub(crate) fn region(&self, qpn: u32, id: RegionId) -> Asked<Region> {
+    pub(crate) fn region(&self, interest: &Interest, qpn: u32, id: RegionId) -> Asked<Arc<RemoteRegion>> {
         if !regions::is_plausible(id.rkey) {
             return Asked::Refused(refusal::UNKNOWN_KEY);
         }
@@ -260,9 +238,11 @@ impl Peer {
         if let Some(region) = known.filter(|region| region.is_current(self)) {
             return Asked::Granted(region);
         }
-        match self.ask(RequestBody::MapRegion { dst_qpn: qpn, rkey: id.rkey, receive: id.receive }) {
-            Asked::Granted((body, fds)) => match self.accept_region(id, &body, fds) {
+        let body = RequestBody::MapRegion { dst_qpn: qpn, rkey: id.rkey, receive: id.receive };
+        match self.ask(interest, body, &[]) {
+            Asked::Granted((body, fds)) => match map_region(id, &body, &fds) {
                 Some(region) => {
+                    let region = Arc::new(region);
                     let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
                     regions.retain(|_, region| region.is_current(self));
                     regions.insert(id, region.clone());
@@ -273,37 +253,6 @@ impl Peer {
             Asked::Refused(reason) => Asked::Refused(reason),
             Asked::NotYet => Asked::NotYet,
         }
-    }
-
-    fn accept_region(&self, id: RegionId, body: &ReplyBody, fds: Vec<OwnedFd>) -> Option<Region> {
-        let ReplyBody::MapRegion { addr, len_bytes, generation, access, reach, .. } = *body else {
-            return None;
-        };
-        let space = match reach {
-            Reach::Mapped => return map_region(id, body, &fds).map(Arc::new).map(Region::Mapped),
-            Reach::AddressSpace => Some(self.accept_space(id, Access::from_bits(access)?, fds)?),
-            Reach::Owner => None,
-        };
-        let access = Access::from_bits(access)?;
-        addr.checked_add(len_bytes)?;
-        Some(Region::Private(Arc::new(PrivateRegion {
-            rkey: id.rkey,
-            access,
-            addr,
-            len_bytes,
-            generation,
-            space,
-        })))
-    }
-
-    /// One descriptor of each kind is enough for all regions of a peer.
-    fn accept_space(&self, id: RegionId, access: Access, fds: Vec<OwnedFd>) -> Option<Arc<AddressSpace>> {
-        let slot = &self.spaces[usize::from(id.receive || access.intersects(Access::REMOTE_WRITE))];
-        if let Some(space) = slot.get() {
-            return Some(space.clone());
-        }
-        let space = Arc::new(AddressSpace::foreign(fds.into_iter().next()?)?);
-        Some(slot.get_or_init(|| space).clone())
     }
 }
 
@@ -322,7 +271,7 @@ fn connect(block: u32) -> rustix::io::Result<OwnedFd> {
 }
 
 fn map_region(id: RegionId, body: &ReplyBody, fds: &[OwnedFd]) -> Option<RemoteRegion> {
-    let ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access, .. } = *body else {
+    let ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access } = *body else {
         return None;
     };
     let access = Access::from_bits(access)?;
@@ -341,6 +290,7 @@ impl Asks {
 
     fn ask(
         &mut self,
+        interest: &Interest,
         body: RequestBody,
         fds: &[BorrowedFd<'_>],
         wait: Duration,
@@ -348,13 +298,17 @@ impl Asks {
         // A peer that owes an answer is stopped or starved: that costs one wait, not one for every request.
         let wait = if is_service_thread() || self.owes_answer() { Duration::ZERO } else { wait };
         let deadline = Instant::now() + wait;
-        let id = match self.outstanding.iter().find(|o| o.body == body) {
-            Some(outstanding) => outstanding.id,
+        let asker = Arc::downgrade(&interest.0);
+        let id = match self.outstanding.iter_mut().find(|o| o.body == body) {
+            Some(outstanding) => {
+                outstanding.asker = asker;
+                outstanding.id
+            }
             None => {
                 self.next_id = self.next_id.wrapping_add(1);
                 let request = Request { id: self.next_id, body };
                 send_frame(self.socket.as_fd(), &request.encode(), fds)?;
-                self.outstanding.push(Outstanding { id: request.id, body, answer: None });
+                self.outstanding.push(Outstanding { id: request.id, asker, body, answer: None });
                 request.id
             }
         };
@@ -389,10 +343,13 @@ impl Asks {
                     }
                 }
                 Ok(None) => return Err(Errno::CONNRESET),
-                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e),
             }
         }
+        // Not before its answer came: as long as the peer owes it, nobody waits for others.
+        self.outstanding.retain(|o| o.answer.is_none() || o.asker.strong_count() > 0);
+        Ok(())
     }
 }

@@ -3,33 +3,17 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use farcall_verbs::{AsyncEvent, Error, Gid, Result};
 
 use crate::fence;
+use crate::past_lives::PastLives;
 use crate::peer::Peer;
-use crate::qp::{QpCore, WayIn};
+use crate::qp::QpCore;
 use crate::regions::RegionTable;
 use crate::rendezvous::{BLOCK_QPS, Block, block_of, claim_block, gid};
 use crate::service::Service;
-use crate::shared::AddressSpace;
-
-/// A turn that one has and others can wait for the end of.
-#[derive(Default)]
-pub(crate) struct Turn(Mutex<()>);
-
-impl Turn {
-    /// Takes the turn until the guard is dropped.
-    pub(crate) fn take(&self) -> std::sync::MutexGuard<'_, ()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for the end of a turn that was taken before.
-    pub(crate) fn wait(&self) {
-        drop(self.take());
-    }
-}
 
 static PROCESS: Mutex<Option<Arc<Process>>> = Mutex::new(None);
 
@@ -40,14 +24,9 @@ pub(crate) struct Process {
     gid: Gid,
     pub(crate) regions: RegionTable,
     pub(crate) service: Service,
+    pub(crate) past_lives: PastLives,
     numbers: Mutex<Numbers>,
     peers: Mutex<HashMap<u32, Arc<Peer>>>,
-    /// Our address space, readable and writable, once a peer needs it.
-    spaces: [OnceLock<Option<AddressSpace>>; 2],
-    /// What the service thread does on behalf of peers, one access at a time.
-    pub(crate) access_turn: Turn,
-    /// Ways into pairs that are gone, whose peer was stopped inside an access.
-    stopped: Mutex<Vec<WayIn>>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
     events: Mutex<Vec<AsyncEvent>>,
@@ -82,11 +61,9 @@ impl Process {
             gid: gid(),
             regions: RegionTable::new()?,
             service: Service::new()?,
+            past_lives: PastLives::default(),
             numbers: Mutex::new(Numbers { blocks: Vec::new(), next: 0, queue_pairs: HashMap::new() }),
             peers: Mutex::default(),
-            spaces: Default::default(),
-            access_turn: Turn::default(),
-            stopped: Mutex::default(),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
             events: Mutex::default(),
@@ -102,17 +79,6 @@ impl Process {
 
     pub(crate) fn gid(&self) -> Gid {
         self.gid
-    }
-
-    /// Our address space for peers; `None` if it cannot be handed over.
-    pub(crate) fn address_space(&self, writable: bool) -> Option<&AddressSpace> {
-        let space = self.spaces[usize::from(writable)].get_or_init(|| AddressSpace::own(writable));
-        if space.is_none() {
-            tracing::debug!(
-                "softnic: no /proc/self/mem: peers reach memory of reg_mr through our service thread"
-            );
-        }
-        space.as_ref()
     }
 
     pub(crate) fn next_pd(&self) -> u32 {
@@ -173,20 +139,6 @@ impl Process {
     pub(crate) fn forget(&self, peer: &Arc<Peer>) {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|_, known| !Arc::ptr_eq(known, peer));
-    }
-
-    /// Keeps in mind a peer that is stopped inside an access through a pair that is given up.
-    pub(crate) fn remember_stopped(&self, way: WayIn) {
-        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.retain(|way| !way.is_clear(|hazard| hazard != 0));
-        stopped.push(way);
-    }
-
-    /// Those that still are.
-    pub(crate) fn stopped(&self) -> Vec<WayIn> {
-        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        stopped.retain(|way| !way.is_clear(|hazard| hazard != 0));
-        stopped.clone()
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {

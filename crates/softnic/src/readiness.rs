@@ -112,21 +112,36 @@ impl Readiness {
         self.mem.fetch_or(word, mask, AcqRel);
     }
 
-    /// Owner: takes promises back. Scan these pairs once more after [`Readiness::settle`].
-    pub(crate) fn withdraw(&self, index: usize, mask: u64) {
-        self.mem.fetch_and(BITS + index * 8, !mask, AcqRel);
-    }
-
-    /// Owner: ends a round of withdrawals.
-    pub(crate) fn settle(&self) {
+    /// Owner: takes back the promises of all pairs that are not `active`, and clears that; promises anew to look at those
+    /// that `has_something` says a producer has given something meanwhile.
+    pub(crate) fn withdraw_quiet(&self, active: &mut [u64], has_something: impl Fn(u32) -> bool) {
+        let mut withdrawn = vec![0_u64; active.len()];
+        for (index, active) in active.iter_mut().enumerate() {
+            withdrawn[index] = self.bits(index) & !std::mem::take(active);
+            self.mem.fetch_and(BITS + index * 8, !withdrawn[index], AcqRel);
+        }
+        if withdrawn.iter().all(|mask| *mask == 0) {
+            return;
+        }
+        // A producer that found its bit still set is seen by the look below; any other sets it.
         fence::heavy();
+        for (index, mut mask) in withdrawn.into_iter().enumerate() {
+            while mask != 0 {
+                let bit = index as u32 * 64 + mask.trailing_zeros();
+                mask &= mask - 1;
+                if has_something(bit) {
+                    self.promise(bit);
+                }
+            }
+        }
     }
 }
 
 #[cfg(all(test, loom))]
 mod tests {
     //! That these models can fail was tried by hand: without the fence after the bit is set, without `fence::heavy` in
-    //! `arm` or in `settle`, and with `fire` going to IDLE before it wakes, the model for it fails.
+    //! `arm` or in `withdraw_quiet`, without the look after it, and with `fire` going to IDLE before it wakes, the model
+    //! for it fails.
 
     use super::*;
     use loom::sync::Arc;
@@ -189,11 +204,8 @@ mod tests {
                 let scene = scene.clone();
                 loom::thread::spawn(move || scene.publish(0))
             };
-            scene.readiness.withdraw(0, 1);
-            scene.readiness.settle();
-            if scene.published[0].load(Acquire) != 0 {
-                scene.readiness.promise(0);
-            }
+            let has_something = |bit: u32| scene.published[bit as usize].load(Acquire) != 0;
+            scene.readiness.withdraw_quiet(&mut [0], has_something);
             producer.join().unwrap();
             assert!(scene.sees(0), "published, and no bit says so");
         });

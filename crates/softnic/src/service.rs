@@ -41,6 +41,8 @@ enum Watched {
     Listener(Arc<Block>),
     Client(Arc<Client>),
     Peer(Weak<Peer>),
+    /// What a peer answers.
+    Answers(Weak<Peer>),
 }
 
 /// A queue pair whose requests wait.
@@ -99,16 +101,20 @@ impl Service {
         self.add(block.listener().as_fd(), Watched::Listener(block.clone()))
     }
 
-    /// Watches a peer's life.
+    /// Watches a peer's life, and what it answers to those who do not wait for it.
     pub(crate) fn watch(&self, peer: &Arc<Peer>) -> Result<()> {
-        self.add(peer.pidfd().as_fd(), Watched::Peer(Arc::downgrade(peer)))
+        self.add(peer.pidfd().as_fd(), Watched::Peer(Arc::downgrade(peer)))?;
+        self.add(peer.socket().as_fd(), Watched::Answers(Arc::downgrade(peer)))
     }
 
     /// Stops watching a dead peer.
     pub(crate) fn unwatch(&self, peer: &Arc<Peer>) {
         let _ = epoll::delete(&self.epoll, peer.pidfd());
+        let _ = epoll::delete(&self.epoll, peer.socket());
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.retain(|_, w| !matches!(w, Watched::Peer(weak) if weak.as_ptr() == Arc::as_ptr(peer)));
+        watched.retain(|_, w| {
+            !matches!(w, Watched::Peer(weak) | Watched::Answers(weak) if weak.as_ptr() == Arc::as_ptr(peer))
+        });
     }
 
     /// Wakes the owner of `qp` from time to time until its requests no longer wait.
@@ -148,15 +154,34 @@ impl Service {
                         self.unwatch(&peer);
                         peer.bury();
                         process.forget(&peer);
+                        process.past_lives.prune();
                     }
                     false
                 }
+                Some(Watched::Answers(peer)) => self.collect(&peer),
                 None => true,
             };
             if !keep {
                 self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&token);
             }
         }
+    }
+
+    /// Takes a peer's answers in and continues those who wait for them; returns whether to keep watching.
+    fn collect(&self, peer: &Weak<Peer>) -> bool {
+        let Some(peer) = peer.upgrade() else { return false };
+        let Ok(granted) = peer.collect() else {
+            // It has hung up. Its end is its pidfd's to tell: a socket can also be broken by itself.
+            let _ = epoll::delete(&self.epoll, peer.socket());
+            return false;
+        };
+        if granted {
+            // A refusal is not worth a hurry: a peer that is not ready would be asked without a pause.
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            waiting.iter_mut().for_each(|waiting| waiting.at = now);
+        }
+        true
     }
 
     fn accept(&self, block: &Block) -> bool {
@@ -181,8 +206,7 @@ impl Service {
                 tracing::warn!("softnic service: more than {MAX_CLIENTS} peers; refused one");
                 continue;
             }
-            let id = self.next_token.fetch_add(1, Ordering::Relaxed);
-            let client = Arc::new(Client::new(socket, id));
+            let client = Arc::new(Client::new(socket));
             if let Err(error) = self.add(client.socket(), Watched::Client(client.clone())) {
                 tracing::warn!("softnic service: {error}");
             }

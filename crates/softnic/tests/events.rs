@@ -93,6 +93,26 @@ fn a_sleeper_learns_that_its_send_found_no_receive() {
 }
 
 #[test]
+fn a_receiver_that_was_ready_first_and_never_sends_wakes_its_sender_at_once() {
+    let (mut a, mut b) = (End::default(), End::default());
+    let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
+    a.init();
+    b.init();
+    // Its peer is not ready: the receiver reaches nobody, and has no reason to try again.
+    b.rtr(qa);
+    a.rtr(qb);
+    a.rts();
+    for round in 0..50 {
+        send_one(&mut a, SIGNALED);
+        a.cq.req_notify(Notify::Any).unwrap();
+        assert_eq!(a.poll(), None);
+        b.recv(round, &[b.sge(0, 8)]);
+        assert_eq!(a.event(), Some(a.cq.id()), "round {round}: posting a receive woke nobody");
+        assert_eq!((a.wait().status, b.wait().wr_id), (WcStatus::SUCCESS, round));
+    }
+}
+
+#[test]
 fn a_queue_without_a_channel_cannot_notify() {
     let end = End::default();
     let mut cq = end.context.create_cq(&CqInitAttr { cqe: 16, channel: None }).unwrap();

@@ -226,6 +226,9 @@ fn the_service_survives_garbage_and_answers_others() {
         vec![0],
         vec![0x5A; 60_000],
         hello[..13].to_vec(),
+        hello[..79].to_vec(),
+        // Right in its first 80 bytes, and longer.
+        [&hello[..], &[0]].concat(),
         with(0, b'X'),
         with(4, 2),
         with(5, 0xFF),
@@ -398,7 +401,9 @@ fn a_broken_peer_is_refused_before_its_memory_is_touched() {
             })
             .expect("a free block");
         net::listen(&listener, 1).unwrap();
-        let broken = std::thread::spawn(move || answer_badly(&listener, table, segment));
+        // It stays bound: the number must not go to a process of another test, which would be taken for this one.
+        let listener: &'static OwnedFd = Box::leak(Box::new(listener));
+        let broken = std::thread::spawn(move || answer_badly(listener, table, segment));
         let mut end = End::default();
         end.init();
         let rtr = QpAttr::rtr(block << 12 | 5, 0, end.path(), Mtu::Mtu4096);

@@ -89,6 +89,12 @@ pub struct DeviceAttr {
     pub max_inline_data: u32,
     /// Outstanding READs and atomics a queue pair may have as initiator or target.
     pub max_qp_rd_atom: u8,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Receives in one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Elements in one receive of a shared receive queue.
+    pub max_srq_sge: u32,
     /// Ports.
     pub phys_port_cnt: u8,
     /// Operations over RC.
@@ -114,6 +120,9 @@ impl DeviceAttr {
             max_mr_size: 0,
             max_inline_data: 0,
             max_qp_rd_atom: 0,
+            max_srq: 0,
+            max_srq_wr: 0,
+            max_srq_sge: 0,
             phys_port_cnt: 1,
             rc: OpCaps::empty(),
             uc: OpCaps::empty(),
@@ -187,6 +196,26 @@ pub struct SrqInitAttr {
     pub max_wr: u32,
     /// Elements in one receive.
     pub max_sge: u32,
+}
+
+/// What a shared receive queue has (`ibv_srq_attr`, as `ibv_query_srq` gives it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqCap {
+    /// Receives it holds.
+    pub max_wr: u32,
+    /// Elements in one receive.
+    pub max_sge: u32,
+    /// Below how many receives its limit event comes; 0: it is not armed.
+    pub srq_limit: u32,
+}
+
+/// Changes of a shared receive queue (`ibv_modify_srq`: what is `Some` is set).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SrqAttr {
+    /// Receives it should hold; not fewer than it has now.
+    pub max_wr: Option<u32>,
+    /// Arms the limit event, once: it comes when fewer receives than this are left. 0 disarms.
+    pub srq_limit: Option<u32>,
 }
 
 /// Sizes of a queue pair (`ibv_qp_cap`). Providers may give more than asked.
@@ -295,6 +324,8 @@ pub struct QpAttr {
     pub rnr_retry: Option<u8>,
     /// READs and atomics we have outstanding (to `Rts`).
     pub max_rd_atomic: Option<u8>,
+    /// Whether [`crate::AsyncEventKind::SqDrained`] tells that the send queue has drained (to `Sqd`).
+    pub en_sqd_async_notify: Option<bool>,
 }
 
 impl QpAttr {

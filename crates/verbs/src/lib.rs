@@ -25,7 +25,7 @@ mod wr;
 
 pub use attr::{
     AhAttr, CqInitAttr, DeviceAttr, LinkLayer, Mtu, OpCaps, PortAttr, PortState, QpAttr, QpCap, QpInitAttr,
-    QpType, RnrTimer, SrqInitAttr,
+    QpType, RnrTimer, SrqAttr, SrqCap, SrqInitAttr,
 };
 pub use clock::{Clock, MonotonicClock, Nanos, VirtualClock};
 pub use error::{Error, PostError, Result};
@@ -36,7 +36,7 @@ pub use port_choice::PortChoice;
 pub use progress::{Endpoint, Next, WaitSet};
 pub use provider::{
     AddressHandle, CompChannel, Context, Device, Notify, ProtectionDomain, Provider, RawCq, RawMr, RawQp,
-    RawSrq, Revoked,
+    RawSrq, Revoked, SrqInUse,
 };
 pub use qp_state::QpState;
 pub use wc::{Wc, WcOpcode, WcStatus};

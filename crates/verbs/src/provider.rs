@@ -10,8 +10,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::{
-    Access, AhAttr, AsyncEvent, CqInitAttr, DeviceAttr, Gid, GidChoice, GidEntry, GidType, LinkLayer,
-    PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr, SrqInitAttr, Wc,
+    Access, AhAttr, AsyncEvent, CqInitAttr, DeviceAttr, Error, Gid, GidChoice, GidEntry, GidType, LinkLayer,
+    PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr, SrqAttr, SrqCap,
+    SrqInitAttr, Wc,
 };
 
 /// A way to reach devices: the software RNIC, the system's libibverbs, a simulated world.
@@ -232,8 +233,29 @@ pub trait RawCq: Send {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// A shared receive queue.
+/// A shared receive queue. Dropping one that queue pairs still use leaves them its receives; [`RawSrq::destroy`] refuses.
 pub trait RawSrq: Send {
+    /// Its number; what its asynchronous events name.
+    fn srq_num(&self) -> u32;
+
+    /// Its sizes and its limit.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn query(&self) -> Result<SrqCap>;
+
+    /// Changes its size or its limit; a refusal changes nothing.
+    ///
+    /// # Errors
+    /// If the device cannot hold so many, or it holds more receives than it should shrink to.
+    fn modify(&mut self, attr: &SrqAttr) -> Result<()>;
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// If queue pairs use it (`EBUSY`); it is given back.
+    fn destroy(self: Box<Self>) -> Result<(), SrqInUse>;
+
     /// Posts receives.
     ///
     /// # Errors
@@ -245,6 +267,20 @@ pub trait RawSrq: Send {
 
     /// For the provider itself.
     fn as_any(&self) -> &dyn Any;
+}
+
+/// A shared receive queue that was not destroyed.
+pub struct SrqInUse {
+    /// It, unchanged.
+    pub srq: Box<dyn RawSrq>,
+    /// Why.
+    pub source: Error,
+}
+
+impl std::fmt::Debug for SrqInUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SrqInUse").field("source", &self.source).finish_non_exhaustive()
+    }
 }
 
 /// An address handle.

@@ -1,5 +1,6 @@
 //! Where a key-value service is: `tcp:HOST:PORT`, `unix:PATH` or `rpc:HOST:PORT`.
 
+use crate::commands::nic_args::NicArgs;
 use clap::Args;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -56,6 +57,8 @@ pub struct Server {
     /// farcall kv serve --rpc listens).
     #[arg(long = "server", short = 's', value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211")]
     pub address: Address,
+    #[command(flatten)]
+    pub nic: NicArgs,
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! A blocking client of whatever an [`Address`] names.
 
-use super::address::Address;
+use super::address::{Address, Server};
 use crate::failure::{Exit, Failure};
 use farcall_kv::client::{Change, KvClient as RpcClient, KvConnectError, KvError, Write};
 use farcall_kv::memcached::client::{Client as MemcachedClient, ClientError};
 use farcall_kv::memcached::store_figures;
 use farcall_kv::store::Stats;
 use farcall_rpc::{CallError, ClientOptions, ConnectError};
-use farcall_softnic::SoftNic;
 use std::time::Duration;
 
 /// A service that does not answer for so long is taken for dead.
@@ -31,7 +30,8 @@ impl KvClient {
     ///
     /// # Errors
     /// When the service cannot be reached.
-    pub fn connect(address: &Address) -> Result<Self, Failure> {
+    pub fn connect(server: &Server) -> Result<Self, Failure> {
+        let address = &server.address;
         let memcached = match address {
             Address::Tcp(address) => MemcachedClient::connect_tcp(*address),
             Address::Unix(path) => MemcachedClient::connect_unix(path),
@@ -44,8 +44,11 @@ impl KvClient {
                     ..ClientOptions::default()
                 };
                 let options = options.call_timeout(PATIENCE);
-                let client = RpcClient::connect(&SoftNic::new(), &place.to_string(), &options)
-                    .map_err(|error| refused(address, &error))?;
+                let client = server.nic.selection().connect(
+                    |provider| RpcClient::connect(provider, &place.to_string(), &options),
+                    KvConnectError::is_other_provider,
+                );
+                let client = client.map_err(|error| refused(address, &error))?;
                 let connection = Connection::Rpc { client: Box::new(client), queued: Vec::new() };
                 return Ok(Self { connection, address: address.clone() });
             }

@@ -28,7 +28,7 @@ impl Del {
     /// # Errors
     /// When the service cannot be reached or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let mut client = KvClient::connect(&self.server.address)?;
+        let mut client = KvClient::connect(&self.server)?;
         let (mut removed, mut absent) = (Vec::new(), Vec::new());
         for key in self.keys {
             let list = if client.delete(key.as_bytes())? { &mut removed } else { &mut absent };

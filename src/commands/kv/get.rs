@@ -28,7 +28,7 @@ impl Get {
     /// # Errors
     /// When the service cannot be reached or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let value = KvClient::connect(&self.server.address)?.get(self.key.as_bytes())?;
+        let value = KvClient::connect(&self.server)?.get(self.key.as_bytes())?;
         let exit = if value.is_some() { Exit::Success } else { Exit::Negative };
         if console.is_json() {
             let text = value.as_deref().map(String::from_utf8_lossy);

@@ -73,7 +73,7 @@ impl Load {
             let len_bytes = file.metadata().map_or(0, |meta| meta.len());
             (Box::new(BufReader::with_capacity(1 << 20, file)), len_bytes)
         };
-        let mut client = KvClient::connect(&self.server.address)?;
+        let mut client = KvClient::connect(&self.server)?;
         let bar = progress_bar(len_bytes, "bytes").with_message("loading");
         let start = Instant::now();
         let tally = self.feed(input, format, &mut client, &bar, &stop)?;

@@ -1,6 +1,7 @@
 //! `farcall kv serve`: the key-value service.
 
 use super::address::{MEMCACHED_PORT, resolve};
+use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
@@ -49,6 +50,8 @@ pub struct Serve {
     /// Connections open at a time, over all memcached doors.
     #[arg(long, default_value_t = 4096, value_name = "COUNT")]
     connections_max: u64,
+    #[command(flatten)]
+    nic: NicArgs,
 }
 
 impl Serve {
@@ -82,6 +85,7 @@ impl Serve {
             tcp,
             unix: self.unix.clone(),
             rpc: self.rpc,
+            nic: self.nic.selection(),
             connections_max: self.connections_max,
         }
     }

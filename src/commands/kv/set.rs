@@ -41,8 +41,7 @@ impl Set {
                 bytes
             }
         };
-        let is_stored =
-            KvClient::connect(&self.server.address)?.set(self.key.as_bytes(), &value, self.ttl)?;
+        let is_stored = KvClient::connect(&self.server)?.set(self.key.as_bytes(), &value, self.ttl)?;
         let text = if is_stored { "stored" } else { "not stored" };
         console
             .say(&text, &json!({ "key": self.key, "stored": is_stored, "value_len_bytes": value.len() }))?;

@@ -21,7 +21,7 @@ impl Stats {
     /// # Errors
     /// When the service cannot be reached or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let stats = KvClient::connect(&self.server.address)?.stats()?;
+        let stats = KvClient::connect(&self.server)?.stats()?;
         let width = stats.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let lines: Vec<String> =
             stats.iter().map(|(name, value)| format!("{name:<width$}  {value}")).collect();

@@ -2,11 +2,11 @@
 
 use super::Preset;
 use crate::commands::kv::resolve;
+use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_rpc::{CallError, Client, ClientOptions, ConnectError};
-use farcall_softnic::SoftNic;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -34,6 +34,8 @@ pub struct Call {
     /// Give up after so many milliseconds.
     #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
+    #[command(flatten)]
+    nic: NicArgs,
 }
 
 impl Call {
@@ -63,8 +65,11 @@ impl Call {
             probe: false,
             ..self.preset.client_options()
         };
-        let client =
-            Client::connect(&SoftNic::new(), self.server.to_string(), options.call_timeout(patience));
+        let options = options.call_timeout(patience);
+        let client = self.nic.selection().connect(
+            |provider| Client::connect(provider, self.server.to_string(), options.clone()),
+            ConnectError::is_other_provider,
+        );
         let mut client = client.map_err(|error| self.cannot_connect(&error))?;
         let (start, mut reply) = (Instant::now(), Vec::new());
         client.call(self.method, self.payload.as_bytes(), &mut reply).map_err(|error| self.failed(&error))?;

@@ -1,6 +1,7 @@
 //! `farcall rpc serve`: the echo service.
 
 use crate::commands::kv::resolve;
+use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
@@ -8,7 +9,6 @@ use clap::Args;
 use farcall::echo::Echo;
 use farcall::rpc::Server;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
-use farcall_softnic::SoftNic;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub struct Serve {
     /// Listen for handshakes on this TCP address; port 0 lets the system choose.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
     listen: SocketAddr,
+    #[command(flatten)]
+    nic: NicArgs,
 }
 
 impl Serve {
@@ -37,7 +39,8 @@ impl Serve {
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
         let server = Server::builder().address(self.listen.to_string());
-        let server = server.start(&SoftNic::new(), |_| Echo).map_err(|error| {
+        let chosen = self.nic.choose()?;
+        let server = server.start(&*chosen.provider, |_| Echo).map_err(|error| {
             Failure::because("cannot start the echo service", &error)
                 .remedy("choose another address with --listen; see what else is missing: farcall doctor")
         })?;
@@ -50,7 +53,10 @@ impl Serve {
         };
         let json = serde_json::to_value(&ready)
             .map_err(|error| Failure::because("cannot say where the service is", &error))?;
-        console.say_line(&format!("serving echo on {address} (pid {})", ready.pid), &json)?;
+        console.say_line(
+            &format!("serving echo on {address} (pid {})\n{}", ready.pid, chosen.explanation),
+            &json,
+        )?;
         while !stop.is_raised() && server.is_serving() {
             std::thread::sleep(WATCH);
         }

@@ -8,7 +8,7 @@ use super::{events, shared_line, sockets};
 use crate::experiments::own_syscalls;
 use crate::measure::{CoreError, pin_thread};
 use crate::rnic::{self, RnicError, RnicTask};
-use farcall_softnic::SoftNic;
+use farcall_providers::Selection;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -27,7 +27,7 @@ const TASK_VARIABLE: &str = "FARCALL_PEER_TASK";
 const SUBCOMMAND: &str = "__peer";
 
 /// What a peer does until it is killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerTask {
     /// Answers in a shared cache line. One descriptor: the memory.
     SharedLine,
@@ -37,8 +37,13 @@ pub enum PeerTask {
     EchoEpoll,
     /// Answers one eventfd with another. Two descriptors.
     Eventfd,
-    /// The passive end of a measurement of verbs, over the software RNIC.
-    Rnic(RnicTask),
+    /// The passive end of a measurement of verbs.
+    Rnic {
+        /// What is measured.
+        task: RnicTask,
+        /// Over which provider.
+        selection: Selection,
+    },
     /// Counts the system calls of a thread of the parent; see [`crate::experiments::own_syscalls`].
     Tracer {
         /// The thread's kernel id.
@@ -225,11 +230,11 @@ pub fn run_peer() -> Result<(), PeerError> {
             own_syscalls::trace_parent(UnixStream::from(control), tid, Duration::from_millis(window_ms))
                 .map_err(PeerError::system("control socket"))
         }
-        PeerTask::Rnic(task) => {
-            let provider = SoftNic::new();
-            rnic::serve(&provider, task, &UnixStream::from(control), ready)
-                .map_err(|error| PeerError::Rnic(Box::new(error)))
-        }
+        PeerTask::Rnic { task, selection } => selection
+            .choose()
+            .map_err(RnicError::from)
+            .and_then(|chosen| rnic::serve(&*chosen.provider, task, &UnixStream::from(control), ready))
+            .map_err(|error| PeerError::Rnic(Box::new(error))),
     }
 }
 

@@ -4,10 +4,10 @@ use super::limits::find_ucx;
 use super::stage::{Progress, Stage};
 use crate::baseline::{self, Baseline, BaselineResult};
 use crate::measure::Spread;
-use crate::report::{Cell, Column, Report, Table};
+use crate::report::{Cell, Column, ONE_RNIC_NOTICE, Report, Table};
 use crate::rnic::{self, RnicError, RnicResult, RnicTask, RnicTest};
 use crate::ucx::{Ucx, UcxResult, UcxTest};
-use farcall_verbs::Provider;
+use farcall_providers::{Chosen, Wish};
 
 /// Which verbs to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ enum Line {
 /// # Errors
 /// When a measurement of ours fails. UCX failing is a note.
 pub fn run(
-    provider: &dyn Provider,
+    chosen: &Chosen,
     stage: &Stage,
     verbs: Verbs,
     lens_bytes: &[usize],
@@ -50,9 +50,13 @@ pub fn run(
     progress: Progress<'_>,
 ) -> Result<Report, RnicError> {
     let mut conditions = stage.conditions();
-    conditions.push("provider", provider.name());
+    conditions.push("provider", chosen.provider.name());
+    conditions.push("because", chosen.explanation.clone());
     conditions.push("threads", "one process with one thread at each end, RC, polling");
     let mut report = Report::new("Verbs between two processes", conditions);
+    if chosen.selection.wish == Wish::Ibv {
+        report.notes = vec![ONE_RNIC_NOTICE.to_owned()];
+    }
     report.notes.extend(stage.single_core_note());
     let ucx = if with_ucx { find_ucx(&mut report) } else { None };
     let mut lines = lines(verbs, lens_bytes, ucx.is_some());
@@ -62,7 +66,7 @@ pub fn run(
                 report.problems.push("interrupted before the end".to_owned());
                 return Ok(report);
             }
-            if let Err(note) = line.measure(provider, stage, ucx.as_ref())? {
+            if let Err(note) = line.measure(chosen, stage, ucx.as_ref())? {
                 report.notes.push(note);
             }
         }
@@ -112,14 +116,12 @@ impl Line {
     /// Takes one measurement; the inner error is a note about UCX.
     fn measure(
         &mut self,
-        provider: &dyn Provider,
+        chosen: &Chosen,
         stage: &Stage,
         ucx: Option<&Ucx>,
     ) -> Result<Result<(), String>, RnicError> {
         match self {
-            Self::Ours(task, results) => {
-                results.push(rnic::measure(provider, *task, &stage.baseline_plan())?)
-            }
+            Self::Ours(task, results) => results.push(rnic::measure(chosen, *task, &stage.baseline_plan())?),
             Self::Bare(results) => {
                 results.push(baseline::measure(Baseline::SharedMemory, &stage.baseline_plan())?);
             }

@@ -13,6 +13,9 @@ use std::fmt;
 /// What every report about the software RNIC says: its figures are not those of a network.
 pub const SOFTWARE_RNIC_NOTICE: &str =
     "The software RNIC on one host measures inter-process communication, not a network.";
+/// What a report says instead when both ends use one RNIC of this host.
+pub const ONE_RNIC_NOTICE: &str =
+    "Both ends are on this host and its RNIC: messages turn around in the adapter and need not reach a wire.";
 
 /// The outcome of an experiment.
 #[derive(Debug, Clone, Default)]

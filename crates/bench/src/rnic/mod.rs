@@ -11,6 +11,7 @@ mod rate;
 use crate::baseline::{BaselinePlan, PeerError, PeerTask};
 use crate::measure::{RoundTrips, pin_thread};
 use endpoint::RnicEnd;
+use farcall_providers::Chosen;
 use farcall_verbs::{PostError, Provider, WcStatus};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -119,14 +120,14 @@ pub enum RnicError {
 ///
 /// # Errors
 /// When the provider, the peer or a work request fails.
-pub fn measure(
-    provider: &dyn Provider,
-    task: RnicTask,
-    plan: &BaselinePlan,
-) -> Result<RnicResult, RnicError> {
+pub fn measure(chosen: &Chosen, task: RnicTask, plan: &BaselinePlan) -> Result<RnicResult, RnicError> {
     pin_thread(plan.client_core).map_err(PeerError::from)?;
-    let mut peer = plan.launcher.start(PeerTask::Rnic(task), plan.server_core, &[])?;
-    let mut end = RnicEnd::connect(provider, peer.control(), task)?;
+    let mut peer = plan.launcher.start(
+        PeerTask::Rnic { task, selection: chosen.selection.clone() },
+        plan.server_core,
+        &[],
+    )?;
+    let mut end = RnicEnd::connect(&*chosen.provider, peer.control(), task)?;
     let (round_trips, messages_each) = match task.test {
         RnicTest::WriteLatency => (latency::write(&mut end, plan, &mut peer)?, 2.0),
         RnicTest::SendLatency => (latency::send(&mut end, plan)?, 2.0),
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
     use crate::baseline::tests_launcher;
     use crate::measure::Cores;
-    use farcall_softnic::SoftNic;
+    use farcall_providers::Selection;
     use std::time::Duration;
 
     #[test]
@@ -178,6 +179,7 @@ mod tests {
         use RnicTest::{
             ReadBandwidth, ReadLatency, SendLatency, SendRate, WriteBandwidth, WriteLatency, WriteRate,
         };
+        let chosen = Selection::softnic().choose().unwrap();
         let cases = [
             (WriteLatency, 1),
             (WriteLatency, 64),
@@ -192,7 +194,7 @@ mod tests {
             (ReadBandwidth, 1 << 20),
         ];
         for (test, len_bytes) in cases {
-            let result = measure(&SoftNic::new(), RnicTask { test, len_bytes }, &plan)
+            let result = measure(&chosen, RnicTask { test, len_bytes }, &plan)
                 .unwrap_or_else(|error| panic!("{test} of {len_bytes} bytes: {error}"));
             assert!(result.messages_per_second > 0.0 && result.bytes_per_second() > 0.0, "{result:?}");
         }

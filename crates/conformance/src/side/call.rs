@@ -181,6 +181,7 @@ pub struct Change {
     retry_cnt: Option<u8>,
     rnr_retry: Option<u8>,
     max_rd_atomic: Option<u8>,
+    en_sqd_async_notify: Option<bool>,
 }
 
 impl From<QpAttr> for Change {
@@ -202,6 +203,7 @@ impl From<QpAttr> for Change {
             retry_cnt: attr.retry_cnt,
             rnr_retry: attr.rnr_retry,
             max_rd_atomic: attr.max_rd_atomic,
+            en_sqd_async_notify: attr.en_sqd_async_notify,
         }
     }
 }
@@ -225,6 +227,7 @@ impl From<Change> for QpAttr {
             retry_cnt: change.retry_cnt,
             rnr_retry: change.rnr_retry,
             max_rd_atomic: change.max_rd_atomic,
+            en_sqd_async_notify: change.en_sqd_async_notify,
         }
     }
 }

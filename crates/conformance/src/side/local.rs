@@ -7,7 +7,7 @@ use std::sync::Arc;
 use farcall_verbs::{
     Access, AddressHandle, AhAttr, AtomicTarget, CompChannel, Context, CqInitAttr, Error, Gid, GidChoice,
     Notify, PostError, ProtectionDomain, QpAttr, QpInitAttr, RawCq, RawMr, RawQp, RawSrq, RecvWr, Revoked,
-    SendFlags, SendWr, Sge, SrqInitAttr, UdTarget, Wc, WrOpcode,
+    SendFlags, SendWr, Sge, SrqAttr, SrqInitAttr, UdTarget, Wc, WrOpcode,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -342,9 +342,9 @@ impl Local {
                 let domain = object!(self.objects.pds, name, "domain", pd, get)?;
                 let attr = SrqInitAttr { max_wr: *max_wr, max_sge: *max_sge };
                 let srq = domain.create_srq(&attr).map_err(refused)?;
-                let handle = self.handle();
+                let (handle, number) = (self.handle(), srq.srq_num());
                 self.objects.srqs.insert(handle, srq);
-                Ok(Answer::Srq(handle, 0))
+                Ok(Answer::Srq(handle, number))
             }
             Call::CreateQp(make) => self.create_qp(make),
             Call::CreateAh { pd, path } => {
@@ -421,12 +421,11 @@ impl Side for Local {
                 unsafe { at.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
                 Ok(Answer::Bytes(bytes))
             }
-            Call::ArmSrq { .. } => Err(Refusal {
-                call: name.into(),
-                reason: Reason::Unsupported,
-                text: "limit events of shared receive queues".into(),
-                posted: 0,
-            }),
+            Call::ArmSrq { srq, limit } => {
+                let srq = object!(self.objects.srqs, name, "shared receive queue", srq, get_mut)?;
+                srq.modify(&SrqAttr { srq_limit: Some(*limit), ..SrqAttr::default() }).map_err(refused)?;
+                Ok(Answer::Done)
+            }
             Call::Reset => Ok(self.reset()),
             create => self.create(create),
         }

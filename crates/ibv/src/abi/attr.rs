@@ -270,6 +270,7 @@ pub struct QpAttr {
 pub mod mask {
     #![allow(missing_docs, reason = "the names are the fields'")]
     pub const STATE: i32 = 1;
+    pub const EN_SQD_ASYNC_NOTIFY: i32 = 1 << 2;
     pub const ACCESS_FLAGS: i32 = 1 << 3;
     pub const PKEY_INDEX: i32 = 1 << 4;
     pub const PORT: i32 = 1 << 5;
@@ -285,6 +286,13 @@ pub mod mask {
     pub const SQ_PSN: i32 = 1 << 16;
     pub const MAX_DEST_RD_ATOMIC: i32 = 1 << 17;
     pub const DEST_QPN: i32 = 1 << 20;
+}
+
+/// `enum ibv_srq_attr_mask`: which fields of [`SrqAttr`] count.
+pub mod srq_mask {
+    #![allow(missing_docs, reason = "the names are the fields'")]
+    pub const MAX_WR: i32 = 1;
+    pub const LIMIT: i32 = 1 << 1;
 }
 
 /// `struct ibv_srq_attr`.

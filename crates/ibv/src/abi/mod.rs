@@ -8,7 +8,7 @@ mod objects;
 
 pub use attr::{
     AhAttr, AsyncEvent, DeviceAttr, GlobalRoute, PortAttr, QpAttr, QpCap, QpInitAttr, SrqAttr, SrqInitAttr,
-    mask,
+    mask, srq_mask,
 };
 pub use objects::{
     Ah, CompChannel, Context, ContextOps, Cq, Device, Mr, Pd, PollCq, PostRecv, PostSend, PostSrqRecv, Qp,

@@ -34,6 +34,7 @@ pub(super) fn translate(attr: &QpAttr) -> (abi::QpAttr, i32) {
         retry_cnt as RETRY_CNT => raw.retry_cnt, retry_cnt;
         rnr_retry as RNR_RETRY => raw.rnr_retry, rnr_retry;
         max_rd_atomic as MAX_QP_RD_ATOMIC => raw.max_rd_atomic, max_rd_atomic;
+        en_sqd_async_notify as EN_SQD_ASYNC_NOTIFY => raw.en_sqd_async_notify, en_sqd_async_notify.into();
     }
     (raw, set)
 }

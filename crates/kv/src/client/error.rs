@@ -45,6 +45,13 @@ pub enum KvConnectError {
     },
 }
 
+impl KvConnectError {
+    /// Whether the server refused because it serves on another provider than ours.
+    pub fn is_other_provider(&self) -> bool {
+        matches!(self, Self::Unreachable { source, .. } if source.is_other_provider())
+    }
+}
+
 /// A request to the store failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]

@@ -275,9 +275,9 @@ impl<P: Path> Caller<P> {
         }
         let switch = match frame.mode {
             Mode::Fetch => self.modes.fetched(frame.method, frame.failed_fetches > self.tuner.retries_max()),
-            Mode::Reply => header.time_ns().and_then(|time_ns| {
-                self.modes.replied(frame.method, time_ns <= self.tuner.short_time_ns())
-            }),
+            Mode::Reply => header
+                .time_ns()
+                .and_then(|time_ns| self.modes.replied(frame.method, time_ns <= self.tuner.short_time_ns())),
             Mode::ReplyNotify => None,
         };
         match switch {

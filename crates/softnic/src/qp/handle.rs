@@ -337,7 +337,8 @@ impl RawQp for Qp {
     }
 
     fn is_quiesced(&self) -> bool {
-        !self.core.is_open() && self.core.is_quiesced()
+        let core = &*self.core;
+        core.is_revoked() && core.is_quiesced() && core.process.past_lives.are_quiesced(core.qpn())
     }
 }
 
@@ -345,12 +346,7 @@ impl Drop for Qp {
     fn drop(&mut self) {
         self.core.set_state(QpState::Reset);
         self.core.close();
-        if !self.core.wait_quiesced() {
-            tracing::warn!(
-                "queue pair {:#x} destroyed while its peer is stopped inside an access",
-                self.core.qpn()
-            );
-        }
+        self.core.leave_behind();
         self.core.detach();
         self.core.process.unregister_qp(self.core.qpn());
     }

@@ -20,9 +20,9 @@ fn required<T>(value: Option<T>, name: &'static str, to: QpState) -> Result<T> {
 impl QpCore {
     /// Reaches the peer; false if it has not answered yet.
     pub(super) fn connect(&self, send: &mut SendSide) -> Result<bool> {
-        match Remote::connect(&self.process, self, send.dest_qpn)? {
+        match Remote::connect(&self.process, self, send)? {
             Asked::Granted(remote) => {
-                self.connected(&remote.peer, &remote.doorbells);
+                self.connected(&remote.peer);
                 self.stats.record(Event::Connected as u64, send.dest_qpn.into());
                 send.remote = Some(remote);
                 Ok(true)
@@ -68,12 +68,10 @@ impl Qp {
     fn enter_reset(&mut self) -> Result<()> {
         self.core.set_state(QpState::Reset);
         self.core.close();
-        self.core.wait_quiesced();
+        self.core.leave_behind();
         // First the send side: a poll that continues requests there may be connecting us.
         // SAFETY: we are the owner of the queue pair.
-        let mut send = unsafe { self.core.send.owner() };
-        send.discard(&self.core);
-        *send = SendSide::new(self.core.transport());
+        unsafe { self.core.send.owner() }.renew(&self.core);
         (self.recv_queue, self.inbound) = self.core.renew()?;
         Ok(())
     }

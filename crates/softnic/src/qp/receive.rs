@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use farcall_verbs::{AsyncEventKind, QpState, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
+use super::QpCore;
 use super::counters::Event;
 use super::transfer::scatter_from_ring;
-use super::{Doorbells, QpCore};
+use crate::fence;
 use crate::hazard;
-use crate::peer::Peer;
-use crate::ring::{self, Consumer, Garbage, Kind, Layout, Record};
+use crate::ring::{self, Consumer, Garbage, Kind, Layout, Record, WANT};
 
 /// Posted receives: a private ring from the thread that posts to the thread that polls.
 pub(super) struct RecvQueue {
@@ -105,22 +105,16 @@ pub(super) struct RecvSide {
     queue: Arc<RecvQueue>,
     /// A record could not be met or believed: what follows it is not looked at.
     broken: bool,
-    /// Set when connected: whose death ends the wait for hazards, and where to give credits.
-    peer: Option<(Arc<Peer>, Arc<Doorbells>)>,
 }
 
 impl RecvSide {
     pub(super) fn new(consumer: Consumer, queue: Arc<RecvQueue>) -> Self {
-        Self { consumer, queue, broken: false, peer: None }
+        Self { consumer, queue, broken: false }
     }
 
     /// Delivers nothing any more.
     pub(super) fn end(&mut self) {
         self.broken = true;
-    }
-
-    pub(super) fn connected(&mut self, peer: Arc<Peer>, doorbells: Arc<Doorbells>) {
-        self.peer = Some((peer, doorbells));
     }
 
     /// Whether a poll would find something.
@@ -172,7 +166,7 @@ impl RecvSide {
             }
         }
         if self.consumer.publish_head() {
-            self.give_credit();
+            self.give_credit(core);
         }
         taken
     }
@@ -221,13 +215,21 @@ impl RecvSide {
     /// In the error state: returns posted receives, but not while the peer may still be placing into one of them.
     #[cold]
     fn flush(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
+        if !core.is_revoked() {
+            // The state shows the error a moment before the pair is closed; who closes it announces it.
+            return 0;
+        }
         let peer_is_inside = hazard::current(self.consumer.memory()) != 0;
         if peer_is_inside && !core.is_quiesced() {
             core.set_flush_waits(true);
             return 0;
         }
         core.set_flush_waits(false);
+        // What was published between the last look and the end of the hazard succeeded for its sender: it is no flush.
         let mut taken = 0;
+        if self.consumer.has_record() && !self.broken {
+            taken = self.deliver(core, wc);
+        }
         while taken < wc.len() {
             // SAFETY: as in `complete`.
             let flushed = unsafe {
@@ -250,9 +252,10 @@ impl RecvSide {
 
     /// Tells a peer that waits for it that there is room again.
     #[inline]
-    fn give_credit(&self) {
-        if let Some((_, doorbells)) = &self.peer {
-            doorbells.give_credit(self.consumer.memory());
+    fn give_credit(&self, core: &QpCore) {
+        fence::light();
+        if self.consumer.memory().load(WANT, Relaxed) != 0 {
+            core.give_credit();
         }
     }
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use farcall_verbs::{Error, Result};
 
+use super::send::SendSide;
 use super::{Accept, QpCore};
 use crate::channel::Waker;
-use crate::fence;
-use crate::peer::{Asked, Peer, PrivateRegion, Region, RegionId, RemoteRegion};
+use crate::peer::{Asked, Interest, Peer, RegionId, RemoteRegion};
 use crate::process::Process;
-use crate::readiness::{LEN_BYTES, Readiness};
+use crate::readiness::{LEN_BYTES, MAX_BITS, Readiness};
 use crate::rendezvous::{ReplyBody, RequestBody, refusal};
-use crate::ring::{ACCEPT, Layout, Producer, WANT};
+use crate::ring::{ACCEPT, Layout, Producer};
 use crate::shared::{Segment, SharedMem};
-use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::sync::atomic::Ordering::Acquire;
 
 /// Regions that a queue pair finds without asking its peer object.
 const CACHED_REGIONS: usize = 4;
@@ -25,23 +25,25 @@ const fn cache_key(rkey: u32, receive: bool) -> u64 {
     rkey as u64 | (receive as u64) << 32
 }
 
-/// Where a queue pair keeps a region of the peer.
-pub(super) enum Kept {
-    /// Mapped here, for [`Remote::cached`].
-    Mapped(usize),
-    /// Reached otherwise.
-    Private(Arc<PrivateRegion>),
-}
-
-/// A completion queue of the peer.
-struct RemoteCq {
+/// A completion queue of the peer: where our messages are announced, or where it waits for credit from us.
+pub(crate) struct RemoteCq {
     readiness: Readiness,
     bit: u32,
     waker: Option<Waker>,
 }
 
 impl RemoteCq {
-    fn announce(&self, solicited: bool) {
+    /// Of the descriptors that came with a frame: readiness, then the event descriptor if there is one.
+    pub(crate) fn from_fds(bit: u32, event: bool, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        let fd = fds.next()?;
+        let mapping = Segment::map_foreign(fd.as_fd(), 0, LEN_BYTES, true).ok()?;
+        let readiness = Readiness::open(SharedMem::new(mapping))?;
+        let waker = if event { Some(Waker::foreign(fds.next()?)) } else { None };
+        ((bit as usize) < MAX_BITS).then_some(Self { readiness, bit, waker })
+    }
+
+    #[inline]
+    pub(super) fn announce(&self, solicited: bool) {
         self.readiness.announce(self.bit, solicited, || {
             if let Some(waker) = &self.waker {
                 waker.wake();
@@ -50,39 +52,18 @@ impl RemoteCq {
     }
 }
 
-/// The peer's completion queues: where our messages are announced, and where it waits for credit from us.
-pub(crate) struct Doorbells {
-    recv_cq: RemoteCq,
-    send_cq: RemoteCq,
-}
-
-impl Doorbells {
-    /// Announces messages.
-    #[inline]
-    pub(super) fn announce(&self, solicited: bool) {
-        self.recv_cq.announce(solicited);
-    }
-
-    /// After we posted receives or consumed records of `inbound`, our segment: wakes the peer if it waits for that.
-    #[inline]
-    pub(super) fn give_credit(&self, inbound: &SharedMem) {
-        fence::light();
-        if inbound.load(WANT, Relaxed) != 0 {
-            self.send_cq.announce(true);
-        }
-    }
-}
-
 /// What an initiator needs of its target.
 pub(super) struct Remote {
     pub(super) peer: Arc<Peer>,
-    pub(super) doorbells: Arc<Doorbells>,
+    /// Where our messages are announced.
+    pub(super) doorbell: RemoteCq,
     pub(super) layout: Layout,
     pub(super) producer: Producer,
     /// Messages sent that consumed a receive.
     pub(super) sent: u64,
     /// Receives the target had posted when we last looked.
     pub(super) posted_seen: u64,
+    pub(super) interest: Interest,
     qpn: u32,
     pd: u32,
     /// Our own number, which the target must expect.
@@ -92,41 +73,48 @@ pub(super) struct Remote {
     regions: [Option<Arc<RemoteRegion>>; CACHED_REGIONS],
     /// Which cached region is replaced next.
     victim: usize,
-    /// Regions that are not mapped: what one of them costs does not depend on the search for it.
-    private: Vec<(u64, Arc<PrivateRegion>)>,
-    /// Our life, as told when we connected.
-    life: u32,
 }
 
 impl Remote {
-    /// Asks the peer for the way into `dst_qpn`.
-    pub(super) fn connect(process: &Process, core: &QpCore, dst_qpn: u32) -> Result<Asked<Self>> {
+    /// Asks the peer for the way into the pair that `send` is connected to.
+    pub(super) fn connect(process: &Process, core: &QpCore, send: &SendSide) -> Result<Asked<Self>> {
+        let dst_qpn = send.dest_qpn;
         let peer = process.peer_of(dst_qpn)?;
         let (instance, life) = (process.instance(), core.life());
-        let transport = core.transport() as u32;
-        let request = RequestBody::Connect { instance, src_qpn: core.qpn(), life, dst_qpn, transport };
-        let (body, fds) = match peer.ask(request) {
+        // Where we shall wait for credit: the target may never connect to us by itself.
+        let place = core.send_place();
+        let waker = place.cq.waker_fd();
+        let request = RequestBody::Connect {
+            instance,
+            src_qpn: core.qpn(),
+            life,
+            dst_qpn,
+            transport: core.transport() as u32,
+            credit_bit: place.bit,
+            credit_event: waker.is_some(),
+        };
+        let fds: Vec<_> = std::iter::once(place.cq.segment_fd()).chain(waker).collect();
+        let (body, fds) = match peer.ask(&send.interest, request, &fds) {
             Asked::Granted(answer) => answer,
             Asked::NotYet | Asked::Refused(refusal::NOT_READY) => return Ok(Asked::NotYet),
             Asked::Refused(reason) => return Ok(Asked::Refused(reason)),
         };
-        let remote =
-            Self::from_grant(peer, (core.qpn(), life), dst_qpn, &body, fds).ok_or_else(|| Error::Peer {
-                operation: "connect a queue pair",
-                peer: format!("queue pair {dst_qpn:#x}"),
-                what: "it granted something that is no queue pair of this version".into(),
-            })?;
+        let remote = Self::from_grant(peer, core, send, &body, fds).ok_or_else(|| Error::Peer {
+            operation: "connect a queue pair",
+            peer: format!("queue pair {dst_qpn:#x}"),
+            what: "it granted something that is no queue pair of this version".into(),
+        })?;
         Ok(Asked::Granted(remote))
     }
 
     fn from_grant(
         peer: Arc<Peer>,
-        (src_qpn, life): (u32, u32),
-        qpn: u32,
+        core: &QpCore,
+        send: &SendSide,
         body: &ReplyBody,
         fds: Vec<OwnedFd>,
     ) -> Option<Self> {
-        let ReplyBody::Connect { pd, recv_bit, send_bit, recv_event, send_event } = *body else {
+        let ReplyBody::Connect { pd, recv_bit, recv_event } = *body else {
             return None;
         };
         let mut fds = fds.into_iter();
@@ -135,33 +123,19 @@ impl Remote {
         let mem =
             SharedMem::new(Segment::map_foreign(inbound.as_fd(), 0, usize::try_from(size).ok()?, true).ok()?);
         let layout = Layout::read_header(&mem).ok()?;
-        let mut readiness = || {
-            let fd = fds.next()?;
-            Readiness::open(SharedMem::new(Segment::map_foreign(fd.as_fd(), 0, LEN_BYTES, true).ok()?))
-        };
-        let (recv_readiness, send_readiness) = (readiness()?, readiness()?);
-        let mut waker = |there_is: bool| {
-            if there_is { fds.next().map(|fd| Some(Waker::foreign(fd))) } else { Some(None) }
-        };
-        let in_range = |bit: u32| ((bit as usize) < crate::readiness::MAX_BITS).then_some(bit);
-        let recv_cq =
-            RemoteCq { readiness: recv_readiness, bit: in_range(recv_bit)?, waker: waker(recv_event)? };
-        let send_cq =
-            RemoteCq { readiness: send_readiness, bit: in_range(send_bit)?, waker: waker(send_event)? };
         Some(Self {
-            doorbells: Arc::new(Doorbells { recv_cq, send_cq }),
+            doorbell: RemoteCq::from_fds(recv_bit, recv_event, &mut fds)?,
             producer: Producer::new(mem, &layout),
             layout,
             sent: 0,
             posted_seen: 0,
-            qpn,
+            interest: send.interest.clone(),
+            qpn: send.dest_qpn,
             pd,
-            src_qpn,
+            src_qpn: core.qpn(),
             cached_keys: [NO_KEY; CACHED_REGIONS],
             regions: [const { None }; CACHED_REGIONS],
             victim: 0,
-            private: Vec::new(),
-            life,
             peer,
         })
     }
@@ -179,34 +153,23 @@ impl Remote {
 
     /// The mapped region of a key; an index for [`Remote::cached`].
     #[inline]
-    pub(super) fn find_region(&mut self, rkey: u32, receive: bool) -> Asked<Kept> {
+    pub(super) fn find_region(&mut self, rkey: u32, receive: bool) -> Asked<usize> {
         let key = cache_key(rkey, receive);
         if let Some(at) = self.cached_keys.iter().position(|cached| *cached == key) {
-            return Asked::Granted(Kept::Mapped(at));
+            return Asked::Granted(at);
         }
         self.map_region(rkey, receive)
     }
 
     #[cold]
-    fn map_region(&mut self, rkey: u32, receive: bool) -> Asked<Kept> {
-        let key = cache_key(rkey, receive);
-        if let Some((_, region)) = self.private.iter().find(|(known, _)| *known == key) {
-            return Asked::Granted(Kept::Private(region.clone()));
-        }
-        match self.peer.region(self.qpn, RegionId { pd: self.pd, rkey, receive }) {
-            Asked::Granted(Region::Mapped(region)) => {
+    fn map_region(&mut self, rkey: u32, receive: bool) -> Asked<usize> {
+        match self.peer.region(&self.interest, self.qpn, RegionId { pd: self.pd, rkey, receive }) {
+            Asked::Granted(region) => {
                 let at = self.victim;
                 self.victim = (at + 1) % CACHED_REGIONS;
-                self.cached_keys[at] = key;
+                self.cached_keys[at] = cache_key(rkey, receive);
                 self.regions[at] = Some(region);
-                Asked::Granted(Kept::Mapped(at))
-            }
-            Asked::Granted(Region::Private(region)) => {
-                if self.private.len() >= CACHED_REGIONS {
-                    self.private.remove(0);
-                }
-                self.private.push((key, region.clone()));
-                Asked::Granted(Kept::Private(region))
+                Asked::Granted(at)
             }
             Asked::Refused(reason) => Asked::Refused(reason),
             Asked::NotYet => Asked::NotYet,
@@ -223,28 +186,6 @@ impl Remote {
     pub(super) fn forget(&mut self, at: usize) {
         self.cached_keys[at] = NO_KEY;
         self.regions[at] = None;
-    }
-
-    /// As [`Remote::forget`], for a region that is not mapped.
-    pub(super) fn forget_private(&mut self, region: &Arc<PrivateRegion>) {
-        self.private.retain(|(_, known)| !Arc::ptr_eq(known, region));
-    }
-
-    /// Forgets what is kept of a key for the placing of receives.
-    pub(super) fn forget_receive(&mut self, rkey: u32) {
-        let key = cache_key(rkey, true);
-        self.private.retain(|(known, _)| *known != key);
-        if let Some(at) = self.cached_keys.iter().position(|cached| *cached == key) {
-            self.forget(at);
-        }
-    }
-
-    pub(super) fn qpn(&self) -> u32 {
-        self.qpn
-    }
-
-    pub(super) fn life(&self) -> u32 {
-        self.life
     }
 }
 

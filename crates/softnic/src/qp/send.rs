@@ -7,17 +7,16 @@ use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, QpState, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget};
 
-use super::by_owner::ByOwner;
 use super::counters::Event;
 use super::grants::Grants;
-use super::remote::{Kept, Remote};
+use super::remote::Remote;
 use super::transfer::{gather, scatter};
 use super::unreliable::end_of_dropped;
 use super::wait_queue::{Timers, Wait, WaitQueue};
 use super::{Connected, QpCore};
 use crate::handoff::LeavesWork;
 use crate::hazard;
-use crate::peer::Asked;
+use crate::peer::{Asked, Interest};
 use crate::ring::{Kind, WANT};
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -25,6 +24,8 @@ use crate::sync::atomic::Ordering::Relaxed;
 pub(super) struct SendSide {
     pub(super) dest_qpn: u32,
     pub(super) remote: Option<Remote>,
+    /// Ours in the answers that we ask the peer for.
+    pub(super) interest: Interest,
     pub(super) timers: Timers,
     /// What the last WRITE and the last READ were granted: a protocol's two directions are two regions.
     write_grants: Option<Grants>,
@@ -32,11 +33,9 @@ pub(super) struct SendSide {
     waiting: WaitQueue,
     pub(super) transport: Connected,
     /// When the oldest waiting request gives up, and what it waits for.
-    pub(super) gives_up: Option<(Instant, Wait)>,
+    gives_up: Option<(Instant, Wait)>,
     /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
     pub(super) wrote: bool,
-    /// The oldest request, if the target's service thread executes it.
-    pub(super) by_owner: ByOwner,
     /// Messages published since the target was last told, and whether one asked for a solicited event.
     pub(super) unannounced: bool,
     pub(super) solicited: bool,
@@ -84,6 +83,7 @@ impl SendSide {
         Self {
             dest_qpn: 0,
             remote: None,
+            interest: Interest::default(),
             timers: Timers { transport: None, rnr: None },
             write_grants: None,
             read_grants: None,
@@ -91,7 +91,6 @@ impl SendSide {
             transport,
             gives_up: None,
             wrote: false,
-            by_owner: ByOwner::default(),
             unannounced: false,
             solicited: false,
         }
@@ -131,7 +130,6 @@ impl SendSide {
                     return core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
                 }
                 _ if !self.is_reliable() => {
-                    self.abandon();
                     return match end_of_dropped(core, &request) {
                         WcStatus::SUCCESS => {
                             core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
@@ -236,7 +234,7 @@ impl SendSide {
             self.unannounced = false;
             let solicited = std::mem::take(&mut self.solicited);
             if let Some(remote) = &self.remote {
-                remote.doorbells.announce(solicited);
+                remote.doorbell.announce(solicited);
             }
         }
     }
@@ -271,17 +269,20 @@ impl SendSide {
     /// Ends everything that waits.
     #[cold]
     pub(super) fn flush(&mut self, core: &QpCore) {
-        self.abandon();
+        self.gives_up = None;
+        self.interest = Interest::default();
+        if let Some(remote) = &mut self.remote {
+            remote.interest = self.interest.clone();
+        }
         while let Some((wr_id, opcode, _)) = self.waiting.pop() {
             core.complete_send(wr_id, opcode, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
         }
         core.set_send_waits(false);
     }
 
-    /// Drops everything that waits, without completions (RESET, destroy).
-    pub(super) fn discard(&mut self, core: &QpCore) {
-        self.abandon();
-        while self.waiting.pop().is_some() {}
+    /// Begins anew: drops everything that waits, without completions, and the way to the peer (RESET, destroy).
+    pub(super) fn renew(&mut self, core: &QpCore) {
+        *self = Self::new(core.transport());
         core.set_send_waits(false);
     }
 
@@ -331,7 +332,7 @@ impl SendSide {
         let inline = request.flags.contains(SendFlags::INLINE);
         if let (Some(remote), [sge]) = (&mut self.remote, request.sges)
             && request.len_bytes > 0
-            && let Asked::Granted(Kept::Mapped(at)) = remote.find_region(request.rkey, false)
+            && let Asked::Granted(at) = remote.find_region(request.rkey, false)
         {
             let lkey = (!inline).then_some(sge.lkey);
             let local = lkey.and_then(|lkey| core.process.regions.local(lkey, core.pd()));
@@ -353,13 +354,9 @@ impl SendSide {
         }
     }
 
-    /// One-sided access to `len_bytes` of the target, checked and fenced; `access` is given the bytes' address here,
-    /// unless the memory is not mapped: then the request's own elements are used.
-    ///
-    /// # Safety
-    /// See `execute`.
+    /// One-sided access to `len_bytes` of the target, checked and fenced; `access` is given the bytes' address here.
     #[inline]
-    pub(super) unsafe fn one_sided(
+    pub(super) fn one_sided(
         &mut self,
         request: &Request<'_>,
         need: Access,
@@ -372,11 +369,7 @@ impl SendSide {
         }
         for _ in 0..2 {
             let at = match remote.find_region(request.rkey, false) {
-                Asked::Granted(Kept::Mapped(at)) => at,
-                Asked::Granted(Kept::Private(region)) => {
-                    // SAFETY: the poster's promise, passed on.
-                    return unsafe { self.private(request, need, region) };
-                }
+                Asked::Granted(at) => at,
                 Asked::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
                 Asked::NotYet => return Step::Wait(Wait::Peer),
             };
@@ -411,7 +404,7 @@ impl SendSide {
     unsafe fn write(&mut self, request: &Request<'_>) -> Step {
         self.wrote = true;
         // SAFETY: `one_sided` gives an address with room for the whole request; the elements are the poster's promise.
-        unsafe { self.one_sided(request, Access::REMOTE_WRITE, |place| gather(place, request.sges)) }
+        self.one_sided(request, Access::REMOTE_WRITE, |place| unsafe { gather(place, request.sges) })
     }
 
     /// # Safety
@@ -422,7 +415,7 @@ impl SendSide {
             fence(Ordering::SeqCst);
         }
         // SAFETY: as in `write`.
-        unsafe { self.one_sided(request, Access::REMOTE_READ, |place| scatter(place, request.sges)) }
+        self.one_sided(request, Access::REMOTE_READ, |place| unsafe { scatter(place, request.sges) })
     }
 
     /// Tells the target that we broke its rules, so that its end fails too, as a real responder's would.

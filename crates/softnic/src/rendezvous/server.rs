@@ -1,31 +1,29 @@
 //! Answering peers: what they are granted and what not.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use farcall_verbs::Access as Rights;
 use rustix::io::Errno;
 
-use super::access::execute;
-use super::{Reach, Reply, ReplyBody, Request, RequestBody, peer_pidfd, recv_frame, refusal, send_frame};
+use super::{Reply, ReplyBody, Request, RequestBody, peer_pidfd, recv_frame, refusal, send_frame};
 use crate::fence;
 use crate::process::Process;
-use crate::qp::Connected;
-use crate::regions::{Backing, Grant};
-use crate::shared::Segment;
-
-/// A process that asks us for grants.
-pub(crate) struct Client {
-    socket: OwnedFd,
-    /// Tells it from all others that ever asked us.
-    id: u64,
-}
+use crate::qp::{Connected, RemoteCq};
 
 /// Frames of one client that are answered before others have their turn.
 const FRAMES_A_TURN: usize = 32;
 
+/// A process that asks us.
+pub(crate) struct Client {
+    socket: OwnedFd,
+    /// Readable when the process has ended; `None` if the system has no such descriptor for it.
+    life: Option<Arc<OwnedFd>>,
+}
+
 impl Client {
-    pub(crate) fn new(socket: OwnedFd, id: u64) -> Self {
-        Self { socket, id }
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        let life = peer_pidfd(socket.as_fd()).ok().map(Arc::new);
+        Self { socket, life }
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -45,7 +43,7 @@ pub(crate) fn answer(process: &Process, client: &Client) -> bool {
                     let _ = send_frame(socket, &reply.encode(), &[]);
                     return false;
                 };
-                if answer_one(process, client, &request, &fds).is_err() {
+                if answer_one(process, client, &request, fds).is_err() {
                     return false;
                 }
             }
@@ -62,7 +60,7 @@ fn answer_one(
     process: &Process,
     client: &Client,
     request: &Request,
-    fds: &[OwnedFd],
+    came: Vec<OwnedFd>,
 ) -> rustix::io::Result<()> {
     let socket = client.socket();
     let send =
@@ -76,71 +74,38 @@ fn answer_one(
             let body = ReplyBody::Hello { instance: process.instance(), asymmetric };
             send(body, &[process.regions.segment().fd()])
         }
-        RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport } => {
+        RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport, credit_bit, credit_event } => {
             let Some(transport) = Connected::from_number(transport) else {
                 return refuse(refusal::TRANSPORT);
             };
             let Some(qp) = process.qp(dst_qpn) else { return refuse(refusal::UNKNOWN_QP) };
-            let initiator = || peer_pidfd(socket).ok();
+            let initiator = || {
+                let creditor = RemoteCq::from_fds(credit_bit, credit_event, &mut came.into_iter());
+                (client.life.clone(), creditor)
+            };
             let asker = (instance, src_qpn, life);
-            match qp.grant_inbound(asker, transport, client.id, initiator, |body, fds| send(body, fds)) {
+            match qp.grant_inbound(asker, transport, initiator, |body, fds| send(body, fds)) {
                 Ok(sent) => sent,
                 Err(reason) => refuse(reason),
             }
         }
         RequestBody::MapRegion { dst_qpn, rkey, receive } => {
             let Some(qp) = process.qp(dst_qpn) else { return refuse(refusal::UNKNOWN_QP) };
-            if !qp.is_granted_to(client.id) {
-                return refuse(refusal::TAKEN);
-            }
-            let Some(grant) = process.regions.grant(rkey, qp.pd(), receive) else {
+            let Some(grant) = process.regions.grant(rkey, qp.pd()) else {
                 return refuse(refusal::UNKNOWN_KEY);
             };
-            let memory = Handover::of(process, &grant, receive);
+            let local_only = !grant.access.intersects(crate::REMOTE_ACCESS);
+            if local_only && !receive {
+                return refuse(refusal::UNKNOWN_KEY);
+            }
             let body = ReplyBody::MapRegion {
                 addr: grant.addr,
                 len_bytes: grant.len_bytes,
                 file_offset: 0,
                 generation: grant.generation,
                 access: grant.access.bits(),
-                reach: memory.reach(),
             };
-            match memory {
-                Handover::Segment(segment) => send(body, &[segment.fd()]),
-                Handover::AddressSpace(fd) => send(body, &[fd]),
-                Handover::Nothing => send(body, &[]),
-            }
-        }
-        RequestBody::Access(access) => match execute(process, client.id, &access, fds) {
-            Ok(value) => send(ReplyBody::Access { value }, &[]),
-            Err(reason) => refuse(reason),
-        },
-    }
-}
-
-/// What goes to a peer that may access a region.
-enum Handover<'a> {
-    Segment(&'a Segment),
-    AddressSpace(BorrowedFd<'a>),
-    Nothing,
-}
-
-impl<'a> Handover<'a> {
-    fn of(process: &'a Process, grant: &'a Grant, receive: bool) -> Self {
-        let writes = receive || grant.access.intersects(Rights::REMOTE_WRITE);
-        match &grant.backing {
-            Backing::Pool(segment) => Self::Segment(segment),
-            Backing::Private(_) => {
-                process.address_space(writes).map_or(Self::Nothing, |space| Self::AddressSpace(space.fd()))
-            }
-        }
-    }
-
-    const fn reach(&self) -> Reach {
-        match self {
-            Self::Segment(_) => Reach::Mapped,
-            Self::AddressSpace(_) => Reach::AddressSpace,
-            Self::Nothing => Reach::Owner,
+            send(body, &[grant.segment.fd().as_fd()])
         }
     }
 }

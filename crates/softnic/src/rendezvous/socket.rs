@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use farcall_verbs::{Error, Result};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use rustix::process::{self, PidfdFlags};
 
@@ -31,7 +31,8 @@ pub(crate) fn send_frame(
     sendmsg(socket, &[IoSlice::new(frame)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Receives one frame; `None` at the end of the stream. A frame of another size comes back short and decodes to nothing.
+/// Receives one frame; `None` at the end of the stream. A frame of another size decodes to nothing: a longer one comes
+/// back empty.
 pub(crate) fn recv_frame(socket: BorrowedFd<'_>) -> rustix::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut bytes = [0; FRAME_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -43,7 +44,8 @@ pub(crate) fn recv_frame(socket: BorrowedFd<'_>) -> rustix::io::Result<Option<(V
             fds.extend(received);
         }
     }
-    Ok((got.bytes > 0).then(|| (bytes[..got.bytes].to_vec(), fds)))
+    let len_bytes = if got.flags.contains(ReturnFlags::TRUNC) { 0 } else { got.bytes };
+    Ok((got.bytes > 0).then(|| (bytes[..len_bytes].to_vec(), fds)))
 }
 
 /// Who is at the other end: for a listener's client its creator, for a connected client the process that listens.

@@ -21,84 +21,20 @@ pub(crate) enum RequestBody {
     /// Who are you? `asymmetric`: whether the asker relies on membarrier.
     Hello { asymmetric: bool },
     /// Give me the way into `dst_qpn`, for my `src_qpn` in the process `instance`, in its `life`: the number of its
-    /// resets. `transport`: see `qp::Connected`.
-    Connect { instance: u64, src_qpn: u32, life: u32, dst_qpn: u32, transport: u32 },
+    /// resets. `transport`: see `qp::Connected`. Descriptors: the completion queue where I wait for credit, then its event
+    /// descriptor if there is one.
+    Connect {
+        instance: u64,
+        src_qpn: u32,
+        life: u32,
+        dst_qpn: u32,
+        transport: u32,
+        credit_bit: u32,
+        credit_event: bool,
+    },
     /// Give me the region `rkey` as seen through `dst_qpn`; `receive`: to place messages into posted receives, not for
     /// one-sided access.
     MapRegion { dst_qpn: u32, rkey: u32, receive: bool },
-    /// Access memory for me that you grant nobody directly. Bytes travel in a sealed memfd, from its beginning, whose
-    /// descriptor comes along.
-    Access(Access),
-}
-
-/// An access that the owner of memory executes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Access {
-    pub(crate) dst_qpn: u32,
-    /// The asker's life, as in [`RequestBody::Connect`]: what an earlier one left behind is not executed.
-    pub(crate) life: u32,
-    /// Tells it from the asker's other accesses.
-    pub(crate) number: u32,
-    pub(crate) rkey: u32,
-    pub(crate) addr: u64,
-    pub(crate) len_bytes: u32,
-    pub(crate) operation: Operation,
-}
-
-/// What an owner does with its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// Memory to memfd.
-    Read,
-    /// Memfd to memory, its final byte last.
-    Write,
-    /// As `Write`, into a posted receive.
-    Place,
-    /// Adds to 8 bytes; the reply has what they were.
-    FetchAdd { add: u64 },
-    /// Replaces 8 bytes if they equal `compare`; the reply has what they were.
-    CompareSwap { compare: u64, swap: u64 },
-}
-
-impl Operation {
-    /// A number and two operands.
-    const fn to_words(self) -> (u32, u64, u64) {
-        match self {
-            Self::Read => (1, 0, 0),
-            Self::Write => (2, 0, 0),
-            Self::Place => (3, 0, 0),
-            Self::FetchAdd { add } => (4, add, 0),
-            Self::CompareSwap { compare, swap } => (5, compare, swap),
-        }
-    }
-
-    const fn from_words(number: u32, first: u64, second: u64) -> Option<Self> {
-        match (number, first, second) {
-            (1, 0, 0) => Some(Self::Read),
-            (2, 0, 0) => Some(Self::Write),
-            (3, 0, 0) => Some(Self::Place),
-            (4, add, 0) => Some(Self::FetchAdd { add }),
-            (5, compare, swap) => Some(Self::CompareSwap { compare, swap }),
-            _ => None,
-        }
-    }
-}
-
-/// How a granted region is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// The descriptor is a sealed memfd to be mapped.
-    Mapped = 0,
-    /// The descriptor is the owner's address space.
-    AddressSpace = 1,
-    /// No descriptor: by [`RequestBody::Access`].
-    Owner = 2,
-}
-
-impl Reach {
-    fn from_number(number: u32) -> Option<Self> {
-        [Self::Mapped, Self::AddressSpace, Self::Owner].into_iter().find(|reach| *reach as u32 == number)
-    }
 }
 
 /// An answer.
@@ -114,12 +50,10 @@ pub(crate) enum ReplyBody {
     Refused(u32),
     /// One descriptor: the table of region generations.
     Hello { instance: u64, asymmetric: bool },
-    /// Descriptors: inbound segment, receive CQ, send CQ, then the CQs' event descriptors as the flags say.
-    Connect { pd: u32, recv_bit: u32, send_bit: u32, recv_event: bool, send_event: bool },
-    /// What `reach` says: the memory, or a descriptor of it. `addr` and `len_bytes` are the region's.
-    MapRegion { addr: u64, len_bytes: u64, file_offset: u64, generation: u32, access: u32, reach: Reach },
-    /// The access was executed. `value`: what an atomic found.
-    Access { value: u64 },
+    /// Descriptors: inbound segment, receive CQ, then its event descriptor if there is one.
+    Connect { pd: u32, recv_bit: u32, recv_event: bool },
+    /// One descriptor: the memory. `addr` and `len_bytes` are the region's, the rest says what to map.
+    MapRegion { addr: u64, len_bytes: u64, file_offset: u64, generation: u32, access: u32 },
 }
 
 /// Why a request was refused.
@@ -132,10 +66,6 @@ pub(crate) mod refusal {
     /// Not a final answer: the queue pair is not told yet whom to accept. Ask again.
     pub(crate) const NOT_READY: u32 = 6;
     pub(crate) const TRANSPORT: u32 = 7;
-    /// The memory is not there, or not as it was when it was registered.
-    pub(crate) const FAULT: u32 = 8;
-    /// The operation is malformed: alignment, length.
-    pub(crate) const INVALID: u32 = 9;
 
     /// The reason in words.
     pub(crate) const fn text(reason: u32) -> &'static str {
@@ -146,8 +76,6 @@ pub(crate) mod refusal {
             }
             TRANSPORT => "the queue pair is of another transport",
             NOT_READY => "the queue pair is not ready to receive",
-            FAULT => "the registered memory is no longer mapped, or no longer permits the access",
-            INVALID => "the operation is malformed",
             UNKNOWN_KEY => "no such key in the queue pair's protection domain",
             FENCES_DIFFER => {
                 "one process may use membarrier and the other may not (set FARCALL_NO_MEMBARRIER for both)"
@@ -192,7 +120,12 @@ struct Reader<'a> {
     rest: &'a [u8],
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// Of a whole frame, no byte more or less.
+    fn of(frame: &'a [u8]) -> Option<Self> {
+        (frame.len() == FRAME_BYTES).then_some(Self { rest: frame })
+    }
+
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.rest.split_first_chunk::<N>()?;
         self.rest = rest;
@@ -231,32 +164,27 @@ impl Request {
     pub(crate) fn encode(&self) -> [u8; FRAME_BYTES] {
         match self.body {
             RequestBody::Hello { asymmetric } => Writer::new(1, self.id).u32(asymmetric.into()).frame,
-            RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport } => {
+            RequestBody::Connect {
+                instance,
+                src_qpn,
+                life,
+                dst_qpn,
+                transport,
+                credit_bit,
+                credit_event,
+            } => {
                 let mut writer = Writer::new(2, self.id);
-                writer.u64(instance).u32(src_qpn).u32(life).u32(dst_qpn).u32(transport).frame
+                writer.u64(instance).u32(src_qpn).u32(life).u32(dst_qpn).u32(transport);
+                writer.u32(credit_bit).u32(credit_event.into()).frame
             }
             RequestBody::MapRegion { dst_qpn, rkey, receive } => {
                 Writer::new(3, self.id).u32(dst_qpn).u32(rkey).u32(receive.into()).frame
-            }
-            RequestBody::Access(access) => {
-                let (operation, first, second) = access.operation.to_words();
-                Writer::new(4, self.id)
-                    .u32(access.dst_qpn)
-                    .u32(access.life)
-                    .u32(access.number)
-                    .u32(access.rkey)
-                    .u64(access.addr)
-                    .u32(access.len_bytes)
-                    .u32(operation)
-                    .u64(first)
-                    .u64(second)
-                    .frame
             }
         }
     }
 
     pub(crate) fn decode(frame: &[u8]) -> Option<Self> {
-        let mut r = Reader { rest: frame };
+        let mut r = Reader::of(frame)?;
         let (kind, id) = r.header()?;
         let body = match kind {
             1 => RequestBody::Hello { asymmetric: r.flag()? },
@@ -266,17 +194,10 @@ impl Request {
                 life: r.u32()?,
                 dst_qpn: r.u32()?,
                 transport: r.u32()?,
+                credit_bit: r.u32()?,
+                credit_event: r.flag()?,
             },
             3 => RequestBody::MapRegion { dst_qpn: r.u32()?, rkey: r.u32()?, receive: r.flag()? },
-            4 => RequestBody::Access(Access {
-                dst_qpn: r.u32()?,
-                life: r.u32()?,
-                number: r.u32()?,
-                rkey: r.u32()?,
-                addr: r.u64()?,
-                len_bytes: r.u32()?,
-                operation: Operation::from_words(r.u32()?, r.u64()?, r.u64()?)?,
-            }),
             _ => return None,
         };
         Some(Self { id, body })
@@ -290,51 +211,35 @@ impl Reply {
             ReplyBody::Hello { instance, asymmetric } => {
                 Writer::new(0x8001, self.id).u64(instance).u32(asymmetric.into()).frame
             }
-            ReplyBody::Connect { pd, recv_bit, send_bit, recv_event, send_event } => {
-                Writer::new(0x8002, self.id)
-                    .u32(pd)
-                    .u32(recv_bit)
-                    .u32(send_bit)
-                    .u32(recv_event.into())
-                    .u32(send_event.into())
-                    .frame
+            ReplyBody::Connect { pd, recv_bit, recv_event } => {
+                Writer::new(0x8002, self.id).u32(pd).u32(recv_bit).u32(recv_event.into()).frame
             }
-            ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access, reach } => {
+            ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access } => {
                 Writer::new(0x8003, self.id)
                     .u64(addr)
                     .u64(len_bytes)
                     .u64(file_offset)
                     .u32(generation)
                     .u32(access)
-                    .u32(reach as u32)
                     .frame
             }
-            ReplyBody::Access { value } => Writer::new(0x8004, self.id).u64(value).frame,
         }
     }
 
     pub(crate) fn decode(frame: &[u8]) -> Option<Self> {
-        let mut r = Reader { rest: frame };
+        let mut r = Reader::of(frame)?;
         let (kind, id) = r.header()?;
         let body = match kind {
             0x8000 => ReplyBody::Refused(r.u32()?),
             0x8001 => ReplyBody::Hello { instance: r.u64()?, asymmetric: r.flag()? },
-            0x8002 => ReplyBody::Connect {
-                pd: r.u32()?,
-                recv_bit: r.u32()?,
-                send_bit: r.u32()?,
-                recv_event: r.flag()?,
-                send_event: r.flag()?,
-            },
+            0x8002 => ReplyBody::Connect { pd: r.u32()?, recv_bit: r.u32()?, recv_event: r.flag()? },
             0x8003 => ReplyBody::MapRegion {
                 addr: r.u64()?,
                 len_bytes: r.u64()?,
                 file_offset: r.u64()?,
                 generation: r.u32()?,
                 access: r.u32()?,
-                reach: Reach::from_number(r.u32()?)?,
             },
-            0x8004 => ReplyBody::Access { value: r.u64()? },
             _ => return None,
         };
         Some(Self { id, body })
@@ -360,17 +265,16 @@ mod tests {
     fn frames_round_trip_and_garbage_is_refused() {
         let requests = [
             RequestBody::Hello { asymmetric: true },
-            RequestBody::Connect { instance: u64::MAX, src_qpn: 1, life: 3, dst_qpn: 2, transport: 1 },
+            RequestBody::Connect {
+                instance: u64::MAX,
+                src_qpn: 1,
+                life: 3,
+                dst_qpn: 2,
+                transport: 1,
+                credit_bit: 4,
+                credit_event: true,
+            },
             RequestBody::MapRegion { dst_qpn: 7, rkey: 9, receive: true },
-            RequestBody::Access(Access {
-                dst_qpn: 1,
-                life: 2,
-                number: 3,
-                rkey: 4,
-                addr: 5,
-                len_bytes: 6,
-                operation: Operation::CompareSwap { compare: 7, swap: u64::MAX },
-            }),
         ];
         for body in requests {
             let request = Request { id: 5, body };
@@ -379,20 +283,14 @@ mod tests {
             other_version[4] = 2;
             assert_eq!(Request::decode(&other_version), None);
             assert_eq!(Request::decode(&request.encode()[..13]), None);
+            assert_eq!(Request::decode(&request.encode()[..FRAME_BYTES - 1]), None);
+            assert_eq!(Request::decode(&[&request.encode()[..], &[0]].concat()), None);
         }
         let replies = [
             ReplyBody::Refused(3),
             ReplyBody::Hello { instance: 1, asymmetric: false },
-            ReplyBody::Connect { pd: 1, recv_bit: 2, send_bit: 3, recv_event: true, send_event: false },
-            ReplyBody::MapRegion {
-                addr: 1,
-                len_bytes: 2,
-                file_offset: 3,
-                generation: 4,
-                access: 5,
-                reach: Reach::Owner,
-            },
-            ReplyBody::Access { value: u64::MAX },
+            ReplyBody::Connect { pd: 1, recv_bit: 2, recv_event: true },
+            ReplyBody::MapRegion { addr: 1, len_bytes: 2, file_offset: 3, generation: 4, access: 5 },
         ];
         for body in replies {
             let reply = Reply { id: 5, body };

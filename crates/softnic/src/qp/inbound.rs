@@ -1,0 +1,78 @@
+//! The way in to a queue pair as its owner keeps it: the segment that the peer was granted, and whose life an access of
+//! the peer ends with.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farcall_verbs::Result;
+
+use super::remote::RemoteCq;
+use crate::hazard;
+use crate::rendezvous::has_died;
+use crate::ring::{Layout, WANT};
+use crate::shared::{Segment, SharedMem};
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// How long revocation waits for an access under way; longer only if the peer is stopped inside one.
+pub(crate) const HAZARD_WAIT: Duration = Duration::from_millis(100);
+
+/// Who asks for the way in: process instance, queue pair number, life of the queue pair.
+pub(crate) type Asker = (u64, u32, u32);
+
+pub(super) struct Inbound {
+    pub(super) segment: Segment,
+    pub(super) mem: SharedMem,
+    pub(super) granted_to: Option<Asker>,
+    /// How often the pair was reset.
+    pub(super) life: u32,
+    /// The life of the process that was granted, whose death ends its accesses.
+    pub(super) initiator: Option<Arc<OwnedFd>>,
+    /// Where that process waits for credit.
+    pub(super) creditor: Option<RemoteCq>,
+}
+
+impl Inbound {
+    pub(super) fn create(layout: &Layout, life: u32) -> Result<Self> {
+        let segment = Segment::create("farcall-qp", layout.len_bytes())?;
+        let mem = segment.memory();
+        layout.write_header(&mem);
+        Ok(Self { segment, mem, granted_to: None, life, initiator: None, creditor: None })
+    }
+
+    /// Whether no access that `concerns` selects by its hazard is under way.
+    pub(super) fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
+        is_clear(&self.mem, self.initiator.as_ref(), concerns)
+    }
+
+    /// After receives were posted or records consumed: wakes the peer if it waits for that.
+    pub(super) fn give_credit(&self) {
+        if self.mem.load(WANT, Relaxed) != 0
+            && let Some(creditor) = &self.creditor
+        {
+            creditor.announce(true);
+        }
+    }
+
+    /// What is left of it when the pair begins a new life or ends.
+    pub(super) fn past(&self) -> PastInbound {
+        PastInbound { mem: self.mem.clone(), initiator: self.initiator.clone() }
+    }
+}
+
+/// The segment of a life that is over, with its hazard.
+pub(crate) struct PastInbound {
+    mem: SharedMem,
+    initiator: Option<Arc<OwnedFd>>,
+}
+
+impl PastInbound {
+    /// As [`Inbound::is_clear`].
+    pub(crate) fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
+        is_clear(&self.mem, self.initiator.as_ref(), concerns)
+    }
+}
+
+fn is_clear(mem: &SharedMem, initiator: Option<&Arc<OwnedFd>>, concerns: impl Fn(u64) -> bool) -> bool {
+    !concerns(hazard::current(mem)) || initiator.is_some_and(|life| has_died(life))
+}

@@ -1,0 +1,117 @@
+//! What needs a look inside: a peer that is stopped in an access, played by a hazard that nobody clears.
+
+use std::sync::Arc;
+
+use farcall_verbs::{
+    Access, AhAttr, CqInitAttr, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, Revoked,
+};
+
+use super::Qp;
+use crate::SoftNic;
+use crate::hazard;
+use crate::mr::Mr;
+use crate::process::Process;
+use crate::shared::SharedMem;
+
+const ACCESS: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// Two connected pairs of one domain each.
+struct Scene {
+    process: Arc<Process>,
+    a: Qp,
+    b: Qp,
+    b_pd: u32,
+}
+
+fn make(process: &Arc<Process>, pd: u32) -> Qp {
+    let cq = SoftNic::open().unwrap().create_cq(&CqInitAttr { cqe: 16, channel: None }).unwrap();
+    let attr = QpInitAttr {
+        send_cq: &*cq,
+        recv_cq: &*cq,
+        srq: None,
+        cap: QpCap::default(),
+        qp_type: QpType::Rc,
+        sq_sig_all: false,
+    };
+    let mut qp = Qp::create(process, pd, &attr).unwrap();
+    qp.modify(&QpAttr::init(ACCESS)).unwrap();
+    qp
+}
+
+impl Scene {
+    fn new() -> Self {
+        let process = Process::get().unwrap();
+        let b_pd = process.next_pd();
+        let (mut a, mut b) = (make(&process, process.next_pd()), make(&process, b_pd));
+        let path = AhAttr { dgid: process.gid(), port_num: 1, ..AhAttr::default() };
+        a.modify(&QpAttr::rtr(b.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
+        b.modify(&QpAttr::rtr(a.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
+        b.modify(&QpAttr::rts(0)).unwrap();
+        Self { process, a, b, b_pd }
+    }
+
+    fn region(&self) -> Box<Mr> {
+        Box::new(Mr::allocate(&self.process, self.b_pd, 4096, ACCESS).unwrap())
+    }
+
+    /// The memory through which a peer of `b` says where it is.
+    fn way_into_b(&self) -> SharedMem {
+        self.b.core.lock_inbound().mem.clone()
+    }
+}
+
+#[test]
+fn a_peer_inside_an_access_is_remembered_across_a_reset() {
+    let mut scene = Scene::new();
+    let (mem, region) = (scene.way_into_b(), scene.region());
+    hazard::enter(&mem, hazard::of_region(region.rkey()));
+    scene.b.modify(&QpAttr::to(QpState::Reset)).unwrap();
+    assert!(!scene.b.is_quiesced(), "a new life forgot who is inside the old one");
+    let other = scene.region();
+    assert_eq!(region.dereg(), Revoked::Quarantined);
+    assert_eq!(other.dereg(), Revoked::Now, "it is in another region");
+    hazard::leave(&mem);
+    assert!(scene.b.is_quiesced());
+}
+
+#[test]
+fn a_peer_inside_an_access_is_remembered_after_the_pair_is_destroyed() {
+    for how in [hazard::RECEIVES, 0] {
+        let scene = Scene::new();
+        let (mem, region, later) = (scene.way_into_b(), scene.region(), scene.region());
+        hazard::enter(&mem, if how == 0 { hazard::of_region(region.rkey()) } else { how });
+        let Scene { a, b, .. } = scene;
+        drop(b);
+        assert_eq!(region.dereg(), Revoked::Quarantined);
+        hazard::leave(&mem);
+        assert_eq!(later.dereg(), Revoked::Now);
+        drop(a);
+    }
+}
+
+#[test]
+fn a_peer_inside_receives_of_another_domain_does_not_keep_a_region() {
+    let scene = Scene::new();
+    let mem = scene.way_into_b();
+    hazard::enter(&mem, hazard::RECEIVES);
+    let elsewhere = Mr::allocate(&scene.process, scene.process.next_pd(), 4096, ACCESS).unwrap();
+    assert_eq!(Box::new(elsewhere).dereg(), Revoked::Now);
+    assert_eq!(scene.region().dereg(), Revoked::Quarantined, "this one may hold the receive");
+    hazard::leave(&mem);
+    assert_eq!(scene.region().dereg(), Revoked::Now);
+}
+
+#[test]
+fn receives_are_flushed_only_when_nobody_can_be_inside_any_more() {
+    let mut scene = Scene::new();
+    // The state shows the error before the pair is closed: a poll in between must not give receives back.
+    // SAFETY: no memory is named.
+    unsafe { scene.b.post_recv(&[farcall_verbs::RecvWr::new(1, &[])]) }.unwrap();
+    let core = scene.b.core.clone();
+    core.set_state(QpState::Err);
+    let mut wc = [farcall_verbs::Wc::default(); 2];
+    assert_eq!(core.poll(true, true, &mut wc), 0, "flushed while the peer was still let in");
+    core.close();
+    assert_eq!(core.poll(true, true, &mut wc), 1);
+}

@@ -1,0 +1,49 @@
+//! Answers that come when nobody wants them any more. One test, because it counts what the whole process holds.
+
+mod support;
+
+use std::time::Instant;
+
+use farcall_verbs::{QpCap, SendWr, WcStatus};
+use support::process::*;
+use support::*;
+
+#[test]
+fn child_entry() {
+    let Some((_, _, mut line)) = role() else { return };
+    let _ends: Vec<_> = (0..2).map(|_| connect(&mut line, QpCap::default()).unwrap()).collect();
+    line.say([1, 0, 0, 0]);
+    line.hear();
+    std::process::exit(0);
+}
+
+#[test]
+fn descriptors_of_an_answer_that_nobody_waits_for_are_closed() {
+    let mut other = start("two", &[]);
+    let (mut first, to_first) = connect(&mut other.line, QpCap::default()).unwrap();
+    let (mut second, to_second) = connect(&mut other.line, QpCap::default()).unwrap();
+    assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+    let write = |end: &mut End, to: Address, len: usize| {
+        let sges = [end.sge(0, len)];
+        end.send(&[SendWr::write(1, &sges, to.addr, to.rkey).with_flags(SIGNALED)]);
+    };
+    // Both are connected for sure; only the regions are not granted yet.
+    write(&mut first, to_first, 0);
+    write(&mut second, to_second, 0);
+    assert_eq!((first.wait().status, second.wait().status), (WcStatus::SUCCESS, WcStatus::SUCCESS));
+    other.signal(libc::SIGSTOP);
+    assert_eq!(other.wait(), Fate::Stopped);
+    write(&mut first, to_first, 8);
+    assert_eq!(first.poll(), None, "the region is not granted while the peer is stopped");
+    drop(first.qp);
+    let before = holdings().0;
+    other.signal(libc::SIGCONT);
+    // On the same socket, so the answer to the first comes before the answer to this.
+    write(&mut second, to_second, 8);
+    assert_eq!(second.wait().status, WcStatus::SUCCESS);
+    let start = Instant::now();
+    while holdings().0 > before {
+        assert!(start.elapsed() < LOST, "{} descriptors, {before} before", holdings().0);
+        std::thread::yield_now();
+    }
+}

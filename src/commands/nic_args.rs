@@ -1,0 +1,52 @@
+//! The options that say which provider, device and GID to use.
+
+use crate::failure::Failure;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use farcall_providers::{Chosen, Selection, Wish};
+
+fn wishes() -> impl TypedValueParser<Value = Wish> {
+    PossibleValuesParser::new(Wish::ALL.map(Wish::name)).try_map(|text| text.parse::<Wish>())
+}
+
+/// Which verbs to use.
+#[derive(Debug, Clone, Args)]
+pub struct NicArgs {
+    /// Whose verbs: softnic is the software RNIC, between processes of this host; ibv the system's libibverbs, for any RNIC.
+    /// By itself a server takes softnic, and a client what the server is on.
+    #[arg(long, default_value_t = Wish::Auto, value_parser = wishes(), help_heading = "Provider")]
+    provider: Wish,
+    /// The RDMA device (means --provider ibv); by default the first with an active port.
+    #[arg(long, value_name = "NAME", help_heading = "Provider")]
+    device: Option<String>,
+    /// The entry of its GID table to be reached under (means --provider ibv); by default the best, see farcall devices.
+    #[arg(long, value_name = "INDEX", help_heading = "Provider")]
+    gid_index: Option<u32>,
+}
+
+impl NicArgs {
+    /// What was said.
+    pub fn selection(&self) -> Selection {
+        Selection { wish: self.provider, device: self.device.clone(), gid_index: self.gid_index }
+    }
+
+    /// The same options for another process of this program.
+    pub fn words(&self) -> Vec<String> {
+        let mut words = vec!["--provider".to_owned(), self.provider.to_string()];
+        words.extend(self.device.iter().flat_map(|device| ["--device".to_owned(), device.clone()]));
+        words.extend(self.gid_index.iter().flat_map(|index| ["--gid-index".to_owned(), index.to_string()]));
+        words
+    }
+
+    /// The provider for a server, or for both ends of a measurement.
+    ///
+    /// # Errors
+    /// When what was asked for cannot be used.
+    pub fn choose(&self) -> Result<Chosen, Failure> {
+        self.selection().choose().map_err(|error| {
+            Failure::because("cannot use the provider asked for", &error)
+                .at(self.provider)
+                .remedy("see what there is and what is missing: farcall doctor")
+        })
+    }
+}
