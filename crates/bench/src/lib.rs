@@ -6,7 +6,6 @@
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
 //! - [`baseline`]: the bare limits of the machine;
 //! - [`rnic`]: what verbs can do between two processes;
-//! - [`rpc_connection`]: a polling client of RPC services;
 //! - [`ucx`]: the yardstick, UCX over shared memory;
 //! - [`report`]: one table model, as text or JSON, always with its conditions.
 
@@ -16,6 +15,5 @@ pub mod load;
 pub mod measure;
 pub mod report;
 pub mod rnic;
-pub mod rpc_connection;
 pub mod ucx;
 pub mod workload;

@@ -28,7 +28,8 @@
 //! ```
 //!
 //! # Layers
-//! * [`Server`] and [`Client`]: threads, sockets, waiting, reconnection. What most users need.
+//! * [`Server`] and [`Client`]: threads, sockets, waiting, reconnection. What most users need. [`StaticClient`] is the same
+//!   with the response path fixed when the program is compiled.
 //! * [`Responder`] and [`Caller`]: the endpoints below, without thread, clock or socket.
 //! * [`six`]: the six calls of the paper's table 2.
 //! * [`tune`]: R and F.
@@ -48,7 +49,7 @@ pub mod wire;
 pub use caller::{CallId, CallOptions, Caller, Completion, FetchThenReply, Path, ServerReply};
 #[cfg(feature = "tokio")]
 pub use client::AsyncClient;
-pub use client::{Client, ClientOptions, NothingOutstanding};
+pub use client::{Client, ClientOf, ClientOptions, NothingOutstanding, StaticClient};
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};

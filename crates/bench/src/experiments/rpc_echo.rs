@@ -4,11 +4,11 @@ use super::limits::find_ucx;
 use super::server::{ServerCommand, ServerError, ServerProcess};
 use super::stage::{Progress, Stage};
 use crate::baseline::{self, Baseline, BaselineResult, PeerError};
+use crate::load::{Traffic, client_options, tuning_condition};
 use crate::measure::{CoreError, CpuTime, ProcessError, RoundTrips, Spread, pin_thread, ping_pong};
 use crate::report::{Cell, Column, Report, Table};
-use crate::rpc_connection::{RpcCallError, RpcConnectError, RpcConnection};
 use crate::ucx::{Ucx, UcxResult, UcxTest};
-use farcall_rpc::{FetchThenReply, Path, ServerReply};
+use farcall_rpc::{CallError, ConnectError, FetchThenReply, Path, ServerReply, StaticClient};
 use farcall_softnic::SoftNic;
 use std::time::Duration;
 
@@ -23,6 +23,10 @@ const WINDOW: u32 = 16;
 /// A server that does not answer for so long is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What two columns of the table mean.
+const VERBS_NOTE: &str = "Verbs: WRITEs and READs of both ends that carried a request or a result, for each call. Empty READs: \
+                          fetches that found no result yet; they take the place of the client's polling and cost the server nothing.";
+
 /// The experiment could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum RpcEchoError {
@@ -31,10 +35,10 @@ pub enum RpcEchoError {
     Server(#[from] ServerError),
     /// The connection.
     #[error(transparent)]
-    Connect(#[from] RpcConnectError),
+    Connect(#[from] ConnectError),
     /// A call.
     #[error(transparent)]
-    Call(#[from] RpcCallError),
+    Call(#[from] CallError),
     /// The answer is another one.
     #[error("the echo came back with other bytes")]
     WrongEcho,
@@ -57,7 +61,9 @@ pub enum RpcEchoError {
 struct Sample {
     round_trips: RoundTrips,
     calls_per_second: f64,
-    operations_per_call: f64,
+    carrying_per_call: f64,
+    empty_reads_per_call: f64,
+    tuning: Option<(u32, u32)>,
     server_cpu_us_per_call: f64,
 }
 
@@ -95,6 +101,10 @@ pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Repo
         }
     }
     report.tables.push(table(&lines));
+    report.notes.push(VERBS_NOTE.to_owned());
+    if let Some(condition) = tuning_condition(lines.iter().flat_map(Line::tunings)) {
+        report.conditions.push("rf-rpc", condition);
+    }
     if let Err(error) = server.stop(PATIENCE) {
         report.problems.push(error.to_string());
     }
@@ -153,6 +163,14 @@ impl Line {
         Ok(())
     }
 
+    /// R and F of each run that fetches.
+    fn tunings(&self) -> Vec<(u32, u32)> {
+        match self {
+            Self::Rpc { samples, .. } => samples.iter().filter_map(|sample| sample.tuning).collect(),
+            Self::Bare(..) | Self::Ucx(_) => Vec::new(),
+        }
+    }
+
     fn row(&self) -> Vec<Cell> {
         let mut row: Vec<Cell> = vec![self.title().into()];
         row.extend(match self {
@@ -165,6 +183,7 @@ impl Line {
                     spread(&|result| result.round_trips.per_second).into(),
                     Cell::None,
                     Cell::None,
+                    Cell::None,
                 ]
             }
             Self::Ucx(results) => {
@@ -175,6 +194,7 @@ impl Line {
                     Cell::None,
                     Cell::None,
                     spread(&|result| result.messages_per_second / 2.0).into(),
+                    Cell::None,
                     Cell::None,
                     Cell::None,
                 ]
@@ -190,7 +210,8 @@ impl Line {
                     latency(&|sample| sample.round_trips.latency.p99_ns),
                     latency(&|sample| sample.round_trips.latency.p999_ns),
                     spread(&|sample| sample.calls_per_second).into(),
-                    spread(&|sample| sample.operations_per_call).into(),
+                    spread(&|sample| sample.carrying_per_call).into(),
+                    spread(&|sample| sample.empty_reads_per_call).into(),
                     spread(&|sample| sample.server_cpu_us_per_call).into(),
                 ]
             }
@@ -201,68 +222,60 @@ impl Line {
 
 /// Connects, calls for the stage's duration with `window` calls under way, disconnects.
 fn sample<P: Path>(stage: &Stage, server: &ServerProcess, window: u32) -> Result<Sample, RpcEchoError> {
-    let address = server
-        .ready()
-        .rpc
-        .as_ref()
-        .and_then(|address| address.parse().ok())
-        .ok_or(RpcEchoError::NoAddress)?;
-    let mut connection = RpcConnection::<P>::connect(&SoftNic::new(), address, window, PATIENCE)?;
-    let operations_before = connection.operations();
+    let address = server.ready().rpc.clone().ok_or(RpcEchoError::NoAddress)?;
+    let options = client_options(window, PATIENCE);
+    let mut client = StaticClient::<P>::connect(&SoftNic::new(), address, options)?;
+    let traffic_before = Traffic::of(client.counters());
     let cpu_before = CpuTime::of(server.pid())?;
     let mut calls = 0u64;
+    let mut reply = Vec::with_capacity(REPLY_LEN_BYTES);
     let round_trips = ping_pong(stage.warm_up, stage.duration, |number| {
         calls += u64::from(window);
         if window == 1 {
-            call_once(&mut connection, number)
+            call_once(&mut client, number, &mut reply)
         } else {
-            call_window(&mut connection, number, window)
+            call_window(&mut client, number, window)
         }
     })?;
     let server_cpu = CpuTime::of(server.pid())?.since(cpu_before);
+    let traffic = Traffic::of(client.counters()).since(traffic_before);
     Ok(Sample {
         round_trips,
         calls_per_second: round_trips.per_second * f64::from(window),
-        operations_per_call: (connection.operations() - operations_before) as f64 / calls as f64,
+        carrying_per_call: traffic.carrying as f64 / calls as f64,
+        empty_reads_per_call: traffic.empty_reads as f64 / calls as f64,
+        tuning: P::FETCHES.then(|| client.tuning()),
         server_cpu_us_per_call: server_cpu.total_ns as f64 / 1e3 / calls as f64,
     })
 }
 
 #[inline]
-fn call_once<P: Path>(connection: &mut RpcConnection<P>, number: u64) -> Result<(), RpcEchoError> {
+fn call_once<P: Path>(
+    client: &mut StaticClient<P>,
+    number: u64,
+    reply: &mut Vec<u8>,
+) -> Result<(), RpcEchoError> {
     let request = request_of(number);
-    let is_right =
-        connection.call(METHOD_HEAD, &request, PATIENCE, |reply| reply == &request[..REPLY_LEN_BYTES])?;
-    if is_right { Ok(()) } else { Err(RpcEchoError::WrongEcho) }
+    reply.clear();
+    client.call(METHOD_HEAD, &request, reply)?;
+    if reply[..] == request[..REPLY_LEN_BYTES] { Ok(()) } else { Err(RpcEchoError::WrongEcho) }
 }
 
 /// Begins a window of calls and waits for all of them.
 #[inline]
-fn call_window<P: Path>(
-    connection: &mut RpcConnection<P>,
-    number: u64,
-    window: u32,
-) -> Result<(), RpcEchoError> {
-    const POLLS_MAX: u64 = 1 << 32;
+fn call_window<P: Path>(client: &mut StaticClient<P>, number: u64, window: u32) -> Result<(), RpcEchoError> {
     let request = request_of(number);
     for _ in 0..window {
-        connection.submit(METHOD_HEAD, &request).map_err(RpcCallError::from)?;
+        client.submit(METHOD_HEAD, &request)?;
     }
-    let (mut left, mut polls) = (window, 0u64);
+    let mut left = window;
     while left > 0 {
-        connection.progress();
-        while let Some(completion) = connection.next_completion() {
-            if completion.result.map_err(RpcCallError::from)? != &request[..REPLY_LEN_BYTES] {
+        client.progress();
+        while let Some(completion) = client.next_completion() {
+            if completion.result? != &request[..REPLY_LEN_BYTES] {
                 return Err(RpcEchoError::WrongEcho);
             }
             left -= 1;
-        }
-        polls += 1;
-        if let Some(broken) = connection.caller().broken() {
-            return Err(RpcCallError::Lost(broken.to_string()).into());
-        }
-        if polls > POLLS_MAX {
-            return Err(RpcCallError::Silent(PATIENCE).into());
         }
     }
     Ok(())
@@ -283,7 +296,8 @@ fn table(lines: &[Line]) -> Table {
             Column::with_decimals("p99_us", "p99 µs", 3).median_only(),
             Column::with_decimals("p999_us", "p99.9 µs", 3).median_only(),
             Column::new("per_second", "calls/s"),
-            Column::with_decimals("operations_per_call", "verbs/call", 3).median_only(),
+            Column::with_decimals("verbs_per_call", "verbs", 3).median_only(),
+            Column::with_decimals("empty_reads_per_call", "empty READs", 3).median_only(),
             Column::with_decimals("server_cpu_us_per_call", "server CPU µs", 3).median_only(),
         ],
     );

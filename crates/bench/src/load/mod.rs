@@ -9,6 +9,6 @@ mod target;
 
 pub use ledger::Ledger;
 pub use memcached::MemcachedTarget;
-pub use rpc::RpcTarget;
+pub use rpc::{RpcTarget, Traffic, client_options, tuning_condition};
 pub use runner::{Connection, Load, LoadError, LoadPlan, LoadResult};
 pub use target::{Outcome, Request, Target, TargetError};

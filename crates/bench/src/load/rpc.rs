@@ -1,27 +1,86 @@
 //! The key-value service over Farcall RPC as a target.
 
 use super::target::{Outcome, Request, Target, TargetError};
-use crate::rpc_connection::{RpcConnectError, RpcConnection};
 use farcall_kv::store::PutMode;
 use farcall_kv::wire::{Request as KvRequest, Status, decode_item, decode_version};
-use farcall_rpc::{CallError, CallId, Executed, Path};
+use farcall_link::Geometry;
+use farcall_rpc::{
+    CallError, CallId, ClientOptions, ConnectError, Counters, Executed, Path, StaticClient, UnknownBecause,
+};
 use farcall_verbs::Provider;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// More than a connection's window can hold.
 const CALLS_MAX: usize = 1024;
 
+/// The library's client as benchmarks use it: everything as users get it by default, R and F included, with a deadline for
+/// calls. A slot is free again a little after its call ended, so there are twice as many as the window asked for.
+#[must_use]
+pub fn client_options(window: u32, patience: Duration) -> ClientOptions {
+    let slots = (2 * window).next_power_of_two().clamp(16, u32::from(Geometry::WINDOW_MAX));
+    let options = ClientOptions { connect_timeout: patience, ..ClientOptions::default() };
+    options.window(slots as u16).call_timeout(patience)
+}
+
+/// What travelled for calls, counted in WRITEs and READs of both ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Those that carried a request or a result. Over sockets: requests sent together, with their replies.
+    pub carrying: u64,
+    /// READs that found no result yet.
+    pub empty_reads: u64,
+}
+
+impl Traffic {
+    /// What a client counted.
+    #[must_use]
+    pub fn of(counters: &Counters) -> Self {
+        let fetches = counters.fetched.get() + counters.second_reads.get();
+        let results = fetches + counters.replied.get() + counters.notified.get();
+        Self {
+            carrying: counters.messages.get() + results,
+            empty_reads: counters.reads.get().saturating_sub(fetches),
+        }
+    }
+
+    /// What came since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            carrying: self.carrying - earlier.carrying,
+            empty_reads: self.empty_reads.saturating_sub(earlier.empty_reads),
+        }
+    }
+}
+
+/// The R and F that clients ended with, as a condition of a report. `None` if none fetches.
+#[must_use]
+pub fn tuning_condition(tunings: impl Iterator<Item = (u32, u32)>) -> Option<String> {
+    let (retries, fetches): (Vec<u32>, Vec<u32>) = tunings.unzip();
+    let range = |values: &[u32]| {
+        let (low, high) = (*values.iter().min()?, *values.iter().max()?);
+        Some(if low == high { low.to_string() } else { format!("{low} to {high}") })
+    };
+    Some(format!(
+        "R {}, F {} B: probed by each connection, then chosen by enumeration over sampled calls",
+        range(&retries)?,
+        range(&fetches)?
+    ))
+}
+
 /// A connection to a key-value service of one partition. The calling thread polls.
 pub struct RpcTarget<P: Path> {
-    connection: RpcConnection<P>,
+    client: StaticClient<P>,
+    incarnation: u64,
+    lost_at: Option<Instant>,
     /// The slot of each call under way, by the call's number, and whether it is a read.
     calls: Box<[(u32, bool)]>,
     payload: Vec<u8>,
 }
 
 impl<P: Path> RpcTarget<P> {
-    /// Connects; see [`RpcConnection::connect`].
+    /// Connects, for up to `window` calls at a time. Waits at most `patience` for connections and answers.
     ///
     /// # Errors
     /// When there is no device, or the service cannot be reached or refuses.
@@ -30,20 +89,53 @@ impl<P: Path> RpcTarget<P> {
         address: SocketAddr,
         window: u32,
         patience: Duration,
-    ) -> Result<Self, RpcConnectError> {
-        let connection = RpcConnection::connect(provider, address, window, patience)?;
+    ) -> Result<Self, ConnectError> {
+        let client =
+            StaticClient::<P>::connect(provider, address.to_string(), client_options(window, patience))?;
         let calls = vec![(0, false); CALLS_MAX].into_boxed_slice();
-        Ok(Self { connection, calls, payload: Vec::with_capacity(4096) })
+        let incarnation = client.server_incarnation();
+        Ok(Self { client, incarnation, lost_at: None, calls, payload: Vec::with_capacity(4096) })
     }
 
-    /// WRITEs and READs of both ends so far.
+    /// What travelled so far.
     #[must_use]
-    pub fn operations(&self) -> u64 {
-        self.connection.operations()
+    pub fn traffic(&self) -> Traffic {
+        Traffic::of(self.client.counters())
+    }
+
+    /// R and F as they are now.
+    #[must_use]
+    pub fn tuning(&self) -> (u32, u32) {
+        self.client.tuning()
+    }
+
+    /// When the connection was found to be lost, unless it goes on.
+    #[must_use]
+    pub fn lost_at(&self) -> Option<Instant> {
+        self.lost_at
+    }
+
+    /// Accepts that the server restarted: calls go to the new one from now on.
+    pub fn accept_restart(&mut self) {
+        self.incarnation = self.client.server_incarnation();
     }
 
     fn place(call: CallId) -> usize {
         call.0 as usize % CALLS_MAX
+    }
+
+    /// The connection is lost, or was; the client makes it again by itself.
+    #[cold]
+    fn watch(&mut self) -> Result<(), TargetError> {
+        if !self.client.is_connected() {
+            self.lost_at.get_or_insert_with(Instant::now);
+            return Ok(());
+        }
+        if self.client.server_incarnation() != self.incarnation {
+            return Err(TargetError::Restarted);
+        }
+        self.lost_at = None;
+        Ok(())
     }
 }
 
@@ -58,7 +150,7 @@ impl<P: Path> Target for RpcTarget<P> {
         };
         self.payload.clear();
         request.encode(&mut self.payload);
-        let call = self.connection.submit(request.method().id(), &self.payload);
+        let call = self.client.submit(request.method().id(), &self.payload);
         let call = call.map_err(|error| TargetError::Protocol(error.to_string()))?;
         self.calls[Self::place(call)] = (slot, is_read);
         Ok(())
@@ -71,15 +163,16 @@ impl<P: Path> Target for RpcTarget<P> {
 
     #[inline]
     fn poll(&mut self, mut done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
-        self.connection.progress();
-        while let Some(completion) = self.connection.next_completion() {
+        self.client.progress();
+        while let Some(completion) = self.client.next_completion() {
             let (slot, is_read) = self.calls[Self::place(completion.call)];
             done(slot, outcome(&completion.result, is_read)?);
         }
-        match self.connection.caller().broken() {
-            None => Ok(()),
-            Some(broken) => Err(TargetError::Lost(broken.to_string())),
+        let is_same = self.client.server_incarnation() == self.incarnation;
+        if is_same && self.client.is_connected() && self.lost_at.is_none() {
+            return Ok(());
         }
+        self.watch()
     }
 }
 
@@ -95,7 +188,36 @@ fn outcome<'a>(result: &Result<&'a [u8], CallError>, is_read: bool) -> Result<Ou
             (Status::Ok, _) => Ok(Outcome::Stored),
             _ => Ok(Outcome::Refused),
         },
+        // The client has given up connecting.
+        Err(CallError::NotSent(why) | CallError::OutcomeUnknown(UnknownBecause::Disconnected(why))) => {
+            Err(TargetError::Lost(why.to_string()))
+        }
         Err(error) if error.executed() == Executed::Unknown => Ok(Outcome::Unknown),
         Err(_) => Ok(Outcome::Refused),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_in_vain_are_told_from_those_that_brought_something() {
+        let counters = Counters::default();
+        counters.messages.add(10);
+        counters.reads.add(25);
+        counters.fetched.add(8);
+        counters.second_reads.add(1);
+        counters.replied.add(2);
+        let traffic = Traffic::of(&counters);
+        assert_eq!(traffic, Traffic { carrying: 21, empty_reads: 16 });
+        assert_eq!(traffic.since(traffic), Traffic::default());
+    }
+
+    #[test]
+    fn r_and_f_are_told_as_ranges() {
+        assert_eq!(tuning_condition(std::iter::empty()), None);
+        let same = tuning_condition([(5, 256), (5, 128)].into_iter()).unwrap();
+        assert!(same.starts_with("R 5, F 128 to 256 B"), "{same}");
     }
 }

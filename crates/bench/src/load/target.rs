@@ -38,6 +38,9 @@ pub enum TargetError {
     /// The other end closed it, died or cannot be reached.
     #[error("the connection to the key-value service was lost: {0}")]
     Lost(String),
+    /// The other end is a new process now, with none of the records; the connection itself was made again.
+    #[error("the key-value service restarted")]
+    Restarted,
     /// The other end says what the protocol does not allow.
     #[error("the key-value service broke the protocol: {0}")]
     Protocol(String),

@@ -221,6 +221,11 @@ impl<P: Path> Caller<P> {
         self.calls.pending()
     }
 
+    /// When the first of the calls under way may have to be given up; looked at by each turn.
+    pub fn earliest_deadline(&self) -> Option<Nanos> {
+        self.calls.earliest_deadline
+    }
+
     /// Gives a call up: its outcome will not be told. Its slot is used again only after the server has answered. Returns
     /// whether it is certain that the call was and will not be executed.
     pub fn cancel(&mut self, call: CallId) -> bool {

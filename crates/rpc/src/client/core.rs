@@ -7,8 +7,9 @@ use crate::caller::{CallId, CallOptions, Caller, Completion, Path};
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
 
-/// What a client needs of a caller, whatever its response path.
-pub(crate) trait Core: Endpoint + Send {
+/// What a client needs of a caller, whatever its response path. Nobody else implements or calls it.
+#[doc(hidden)]
+pub trait Core: Endpoint + Send {
     fn submit(
         &mut self,
         method: u16,
@@ -31,6 +32,7 @@ pub(crate) trait Core: Endpoint + Send {
     fn broken(&self) -> Option<&Broken>;
     fn pending(&self) -> usize;
     fn available(&self) -> usize;
+    fn earliest_deadline(&self) -> Option<Nanos>;
     fn counters(&self) -> &Counters;
     fn tuning(&self) -> (u32, u32);
     fn last_welcome(&self) -> Option<&Welcome>;
@@ -109,6 +111,10 @@ impl<P: Path> Core for Caller<P> {
 
     fn available(&self) -> usize {
         Self::available(self)
+    }
+
+    fn earliest_deadline(&self) -> Option<Nanos> {
+        Self::earliest_deadline(self)
     }
 
     fn counters(&self) -> &Counters {

@@ -13,23 +13,24 @@ use farcall_drive::{Pace, Pacer, sleep_on};
 use farcall_link::{Backoff, Nic, ResponsePath};
 use farcall_verbs::{Clock, MonotonicClock, Nanos, Next, Provider, WaitSet};
 
-use crate::caller::{CallId, CallOptions, Caller, Completion, FetchThenReply, ServerReply};
+use crate::caller::{CallId, CallOptions, Caller, Completion, FetchThenReply, Path, ServerReply};
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
 use crate::wire::Status;
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncClient;
-pub(crate) use core::Core;
+pub use core::Core;
 pub(crate) use lifeline::{Lifeline, Said};
 pub use options::ClientOptions;
 
 /// Turns of the endpoint between two decisions on waiting.
 const TURNS: u32 = 16;
-/// Idle batches of turns between two looks at the lifeline: a look is a system call.
-const BATCHES_PER_LOOK: u32 = 512;
-
+/// Without results, the lifeline is looked at so often: a look is a system call.
+const LOOK_PERIOD: Duration = Duration::from_millis(1);
 /// A pause between calls after which the lifeline is looked at first.
 const LOOK_AFTER_PAUSE: Duration = Duration::from_millis(5);
+/// An attempt to connect may outlast the earliest deadline by so much: a shorter one could never succeed.
+const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 
 /// A connection to one server thread, with everything around it: waits, wakes, reconnects.
 ///
@@ -50,8 +51,13 @@ const LOOK_AFTER_PAUSE: Duration = Duration::from_millis(5);
 /// assert_eq!((done.call, done.result?), (second, &b"two"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Client {
-    core: Box<dyn Core>,
+pub type Client = ClientOf<dyn Core>;
+
+/// A [`Client`] whose response path is fixed when the program is compiled: no dynamic call on the way of a message.
+pub type StaticClient<P> = ClientOf<Caller<P>>;
+
+/// What [`Client`] and [`StaticClient`] have in common: all but the way to the endpoint.
+pub struct ClientOf<C: Core + ?Sized> {
     lifeline: Option<Lifeline>,
     address: String,
     options: ClientOptions,
@@ -60,10 +66,20 @@ pub struct Client {
     pacer: Pacer,
     set: WaitSet,
     backoff: Backoff,
-    batches_to_look: u32,
+    outage: Option<Outage>,
+    next_look: Nanos,
+    turns_to_clock: u32,
     /// Outcomes of submitted calls that ended while [`Client::call`] waited for its own.
     kept: VecDeque<(CallId, Result<Vec<u8>, CallError>)>,
     lent: Vec<u8>,
+    core: Box<C>,
+}
+
+/// The time without a connection.
+#[derive(Clone, Copy)]
+struct Outage {
+    give_up_at: Nanos,
+    retry_at: Nanos,
 }
 
 /// Makes the caller of a plan's response path.
@@ -87,19 +103,44 @@ impl Client {
         address: impl Into<String>,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let nic = Nic::open(provider)?;
+        let core = make_core(Nic::open(provider)?, &options)?;
+        Self::start(core, address.into(), options)
+    }
+}
+
+impl<P: Path> StaticClient<P> {
+    /// Connects to a server's bootstrap address. The plan's response path is the type's.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect(
+        provider: &dyn Provider,
+        address: impl Into<String>,
+        mut options: ClientOptions,
+    ) -> Result<Self, ConnectError> {
+        options.config.plan.response = P::AXIS;
+        options.config.plan.preset()?;
+        let core = Caller::<P>::new(Nic::open(provider)?, options.config.clone())?;
+        Self::start(Box::new(core), address.into(), options)
+    }
+}
+
+impl<C: Core + ?Sized> ClientOf<C> {
+    fn start(core: Box<C>, address: String, options: ClientOptions) -> Result<Self, ConnectError> {
         let clock = MonotonicClock::new();
         let mut client = Self {
-            core: make_core(nic, &options)?,
+            core,
             lifeline: None,
-            address: address.into(),
+            address,
             now: clock.now(),
             pacer: Pacer::new(options.waiting()),
             backoff: options.backoff(),
+            outage: None,
             options,
             clock,
             set: WaitSet::default(),
-            batches_to_look: BATCHES_PER_LOOK,
+            next_look: clock.now() + LOOK_PERIOD,
+            turns_to_clock: TURNS,
             kept: VecDeque::new(),
             lent: Vec::new(),
         };
@@ -119,10 +160,9 @@ impl Client {
     /// # Errors
     /// See [`CallError`]; [`CallError::executed`] says what is known about the call.
     pub fn call(&mut self, method: u16, request: &[u8], reply: &mut Vec<u8>) -> Result<(), CallError> {
-        let now = self.clock.now();
-        let options =
-            CallOptions { deadline: self.options.call_timeout.map(|timeout| now + timeout), trace_id: 0 };
-        self.call_with(method, request, reply, options)
+        self.begin();
+        let options = self.usual_options();
+        self.call_begun(method, request, reply, options)
     }
 
     /// As [`Client::call`], with a deadline (by [`Client::now`]) and a trace of the caller's own.
@@ -136,13 +176,24 @@ impl Client {
         reply: &mut Vec<u8>,
         options: CallOptions,
     ) -> Result<(), CallError> {
+        self.begin();
+        self.call_begun(method, request, reply, options)
+    }
+
+    fn call_begun(
+        &mut self,
+        method: u16,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        options: CallOptions,
+    ) -> Result<(), CallError> {
         loop {
-            self.begin();
             let id = self.core.submit(method, request, options, self.now)?;
             match self.wait_for(id, reply) {
                 Err(CallError::Server { status: Status::GOING_AWAY, .. }) if self.options.reconnect => {}
                 outcome => return outcome,
             }
+            self.begin();
         }
     }
 
@@ -162,10 +213,11 @@ impl Client {
     ///
     /// # Errors
     /// If the window is full, or the request too large.
+    #[inline]
     pub fn submit(&mut self, method: u16, request: &[u8]) -> Result<CallId, CallError> {
-        let now = self.clock.now();
-        let deadline = self.options.call_timeout.map(|timeout| now + timeout);
-        self.submit_with(method, request, CallOptions { deadline, trace_id: 0 })
+        self.begin();
+        let options = self.usual_options();
+        self.core.submit(method, request, options, self.now)
     }
 
     /// As [`Client::submit`], with a deadline and a trace of the caller's own.
@@ -182,6 +234,12 @@ impl Client {
         self.core.submit(method, request, options, self.now)
     }
 
+    #[inline]
+    fn usual_options(&self) -> CallOptions {
+        let deadline = self.options.call_timeout.map(|timeout| self.now + timeout);
+        CallOptions { deadline, trace_id: 0 }
+    }
+
     /// Before a call. After a pause the server may have gone: a call that is not sent to nobody has a known outcome.
     #[inline]
     fn begin(&mut self) {
@@ -192,16 +250,31 @@ impl Client {
         self.now = now;
     }
 
-    /// The next submitted call that ended, if there is one now. Makes some turns, never waits (but for a reconnect).
+    /// The next submitted call that ended, if there is one now. Does what can be done without waiting, as
+    /// [`Client::progress`].
     pub fn poll(&mut self) -> Option<Completion<'_>> {
         if self.kept.is_empty() && !self.core.has_completion() {
-            self.now = self.clock.now();
-            self.core.turns(1, self.now);
-            if !self.core.is_open() {
-                self.reconnect();
-            }
+            self.progress();
         }
-        self.take_completion()
+        self.next_completion()
+    }
+
+    /// Makes one turn. Never waits for results; without a connection it makes an attempt to connect whenever the time for
+    /// one has come.
+    #[inline]
+    pub fn progress(&mut self) {
+        self.core.turns(1, self.now);
+        self.turns_to_clock -= 1;
+        if self.turns_to_clock > 0 {
+            return;
+        }
+        self.turns_to_clock = TURNS;
+        self.now = self.clock.now();
+        if !self.core.is_open() {
+            self.mend();
+        } else {
+            self.look_if_due();
+        }
     }
 
     /// Waits for the next submitted call to end.
@@ -215,16 +288,22 @@ impl Client {
             }
             self.turn();
         }
-        self.take_completion().ok_or(NothingOutstanding)
+        self.next_completion().ok_or(NothingOutstanding)
     }
 
-    fn take_completion(&mut self) -> Option<Completion<'_>> {
+    /// The next submitted call that is known to have ended.
+    #[inline]
+    pub fn next_completion(&mut self) -> Option<Completion<'_>> {
         if let Some((call, result)) = self.kept.pop_front() {
             let result = result.map(|bytes| {
                 self.lent = bytes;
                 &self.lent[..]
             });
             return Some(Completion { call, result });
+        }
+        if self.core.has_completion() {
+            // Whoever answers is there.
+            self.next_look = self.now + LOOK_PERIOD;
         }
         self.core.next_completion()
     }
@@ -243,6 +322,12 @@ impl Client {
     /// How many submitted calls have no outcome yet.
     pub fn pending(&self) -> usize {
         self.core.pending()
+    }
+
+    /// Whether there is a connection, as far as is known.
+    #[inline]
+    pub fn is_connected(&self) -> bool {
+        self.core.is_open()
     }
 
     /// How many threads (partitions) the server has; a client talks to one of them.
@@ -275,36 +360,39 @@ impl Client {
         let next = self.core.turns(TURNS, self.now);
         if self.core.has_completion() {
             self.pacer.worked();
+            self.next_look = self.now + LOOK_PERIOD;
             return;
         }
         self.now = self.clock.now();
         if !self.core.is_open() {
-            self.reconnect();
+            if let Some(pause) = self.mend() {
+                std::thread::sleep(pause);
+            }
             return;
         }
         match next {
             Next::Again => self.pacer.worked(),
             Next::Idle { .. } => match self.pacer.idle() {
-                Pace::Poll => self.look_sometimes(),
+                Pace::Poll => self.look_if_due(),
                 Pace::Yield => {
                     std::thread::yield_now();
-                    self.look_sometimes();
+                    self.look_if_due();
                 }
                 Pace::Sleep => self.sleep(),
             },
         }
     }
 
-    fn look_sometimes(&mut self) {
-        self.batches_to_look -= 1;
-        if self.batches_to_look == 0 {
+    #[inline]
+    fn look_if_due(&mut self) {
+        if self.now >= self.next_look {
             self.look();
         }
     }
 
     #[cold]
     fn look(&mut self) {
-        self.batches_to_look = BATCHES_PER_LOOK;
+        self.next_look = self.now + LOOK_PERIOD;
         match self.lifeline.as_mut().map(Lifeline::look) {
             None | Some(Said::Nothing) => {}
             Some(Said::GoingAway) => self.core.set_going_away(),
@@ -337,37 +425,43 @@ impl Client {
         self.now = self.clock.now();
         self.core.welcome(welcome, self.now)?;
         self.lifeline = Some(lifeline);
+        self.outage = None;
         self.backoff.reset();
         Ok(())
     }
 
-    /// Connects again, with growing pauses, until a call ends (its deadline passed) or the time for it is over; then all
-    /// calls end.
+    /// Without a connection: ends the calls whose deadline has passed, and makes an attempt to connect if the time for one
+    /// has come. When the time for all attempts is over, all calls end. Returns how long there is nothing to do.
     #[cold]
-    fn reconnect(&mut self) {
+    fn mend(&mut self) -> Option<Duration> {
         self.lifeline = None;
-        let why = self.core.broken().cloned().unwrap_or(Broken::Closed);
-        let until = self.clock.now() + self.options.reconnect_timeout;
-        while self.options.reconnect {
-            self.now = self.clock.now();
-            self.core.turns(1, self.now);
-            if self.core.has_completion() {
-                return;
-            }
-            let left = until.since(self.now);
-            if left.is_zero() {
-                break;
-            }
-            if self.connect_once(self.options.connect_timeout.min(left)).is_ok() {
-                return;
-            }
-            std::thread::sleep(self.backoff.next_delay().min(left));
+        self.core.turns(1, self.now);
+        let begun = Outage { give_up_at: self.now + self.options.reconnect_timeout, retry_at: self.now };
+        let outage = *self.outage.get_or_insert(begun);
+        if !self.options.reconnect || self.now >= outage.give_up_at {
+            self.outage = None;
+            let why = self.core.broken().cloned().unwrap_or(Broken::Closed);
+            self.core.fail_all(&why);
+            return None;
         }
-        self.core.fail_all(&why);
+        if self.core.has_completion() {
+            return None;
+        }
+        let until = Nanos::earlier(Some(outage.give_up_at), self.core.earliest_deadline());
+        let left = until.map_or(Duration::ZERO, |until| until.since(self.now));
+        if self.now < outage.retry_at {
+            return Some(outage.retry_at.since(self.now).min(left));
+        }
+        let timeout = self.options.connect_timeout.min(left.max(CONNECT_TIMEOUT_MIN));
+        if self.connect_once(timeout).is_err() {
+            self.now = self.clock.now();
+            self.outage = Some(Outage { retry_at: self.now + self.backoff.next_delay(), ..outage });
+        }
+        None
     }
 }
 
-impl Drop for Client {
+impl<C: Core + ?Sized> Drop for ClientOf<C> {
     fn drop(&mut self) {
         if let Some(lifeline) = self.lifeline.as_mut() {
             lifeline.say_goodbye();

@@ -21,7 +21,7 @@ pub struct ClientOptions {
     pub reconnect: bool,
     /// How long to try to connect again before all calls fail.
     pub reconnect_timeout: Duration,
-    /// Whether to probe the link when connecting (some hundred READs).
+    /// Whether to probe the link when connecting (about a thousand READs).
     pub probe: bool,
     /// Seed of the jitter between attempts to connect.
     pub seed: u64,

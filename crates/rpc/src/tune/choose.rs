@@ -24,76 +24,94 @@ pub struct Choice {
 /// F is tried in steps of a cache line.
 const STEP_BYTES: u32 = 64;
 
-/// The R and F that maximise equation 2 over the samples: the sum of each result's rate, halved where F is shorter than
-/// the message. The rate I(R, F) of a result whose process time makes k fetches fail is that of k + 1 READs of F bytes if
-/// k ≤ R, else that of a reply. Among equals the smallest F (fewer bytes) and the largest R (no needless switch) win.
-///
-/// Only pairs that can win are tried: F matters only where it begins to hold some message or to cost more (a slower READ
-/// may fail once less), R only where a sample's k is passed.
-pub fn choose(profile: &LinkProfile, samples: &[Sample]) -> Choice {
-    let mut best = Choice { retries_max: profile.retries_bound, fetch_bytes: profile.low_bytes };
-    let mut best_rate = 0.0;
-    for fetch_bytes in fetch_candidates(profile, samples) {
-        let (retries_max, rate) = best_retries(profile, samples, fetch_bytes);
-        // A difference in the last digits is none.
-        if rate > best_rate * (1.0 + 1e-9) {
-            (best, best_rate) = (Choice { retries_max, fetch_bytes }, rate);
-        }
+/// Chooses R and F; keeps its memory from one choice to the next.
+#[derive(Debug)]
+pub struct Chooser {
+    candidates: Vec<u32>,
+    /// For each sample: the fetches that fail, and what fetching gains over a reply.
+    gains: Vec<(u64, f64)>,
+}
+
+impl Chooser {
+    /// A chooser that allocates nothing for up to `samples` samples and profiles of up to 16 sizes.
+    pub fn new(samples: usize) -> Self {
+        const SIZES_AND_LOW: usize = 17;
+        Self { candidates: Vec::with_capacity(samples + SIZES_AND_LOW), gains: Vec::with_capacity(samples) }
     }
-    best
+
+    /// The R and F that maximise equation 2 over the samples: the sum of each result's rate, halved where F is shorter than
+    /// the message. The rate I(R, F) of a result whose process time makes k fetches fail is that of k + 1 READs of F bytes
+    /// if k ≤ R, else that of a reply. Among equals the smallest F (fewer bytes) and the largest R (no needless switch) win.
+    ///
+    /// Only pairs that can win are tried: F matters only where it begins to hold some message or to cost more (a slower
+    /// READ may fail once less), R only where a sample's k is passed.
+    pub fn choose(&mut self, profile: &LinkProfile, samples: &[Sample]) -> Choice {
+        let mut best = Choice { retries_max: profile.retries_bound, fetch_bytes: profile.low_bytes };
+        let mut best_rate = 0.0;
+        self.find_candidates(profile, samples);
+        for at in 0..self.candidates.len() {
+            let fetch_bytes = self.candidates[at];
+            let (retries_max, rate) = self.best_retries(profile, samples, fetch_bytes);
+            // A difference in the last digits is none.
+            if rate > best_rate * (1.0 + 1e-9) {
+                (best, best_rate) = (Choice { retries_max, fetch_bytes }, rate);
+            }
+        }
+        best
+    }
+
+    /// L, and between L and H every message's length and every size at which READs begin to cost more, ascending.
+    fn find_candidates(&mut self, profile: &LinkProfile, samples: &[Sample]) {
+        let (low, high) = (profile.low_bytes, profile.high_bytes);
+        let lengths =
+            samples.iter().map(|sample| whole_message_bytes(sample).checked_next_multiple_of(STEP_BYTES));
+        let dearer = profile.read_ns_by_size.iter().map(|(size, _)| size.saturating_add(STEP_BYTES));
+        let all = lengths.flatten().chain(dearer).filter(|bytes| (low..=high).contains(bytes));
+        self.candidates.clear();
+        self.candidates.extend(all.chain([low]));
+        self.candidates.sort_unstable();
+        self.candidates.dedup();
+    }
+
+    /// The best R for an F, and equation 2's sum with it, per nanosecond.
+    fn best_retries(&mut self, profile: &LinkProfile, samples: &[Sample], fetch_bytes: u32) -> (u32, f64) {
+        let bound = u64::from(profile.retries_bound);
+        let reply = 1.0 / profile.reply_ns.max(1) as f64;
+        let read_ns = profile.read_ns(fetch_bytes);
+        let gains = samples.iter().map(|sample| {
+            let failed = sample.time_ns / read_ns;
+            let rate = 1.0 / ((failed + 1) * read_ns) as f64;
+            let whole = whole_message_bytes(sample) <= fetch_bytes;
+            (failed, if whole { rate } else { rate / 2.0 } - reply)
+        });
+        self.gains.clear();
+        self.gains.extend(gains.filter(|(failed, _)| *failed <= bound));
+        self.gains.sort_unstable_by_key(|(failed, _)| *failed);
+        let mut rate = reply * samples.len() as f64 + self.gains.iter().map(|(_, gain)| gain).sum::<f64>();
+        let mut best = (profile.retries_bound, rate);
+        // From the largest R down: R just below a sample's k makes that sample a reply.
+        while let Some((failed, gain)) = self.gains.pop() {
+            rate -= gain;
+            let settled = self.gains.last().is_none_or(|(next, _)| *next < failed);
+            if settled && failed > 1 && rate > best.1 * (1.0 + 1e-9) {
+                best = (failed as u32 - 1, rate);
+            }
+        }
+        best
+    }
 }
 
 fn whole_message_bytes(sample: &Sample) -> u32 {
     u32::try_from(message_bytes(RESPONSE_HEADER_BYTES, sample.result_bytes as usize)).unwrap_or(u32::MAX)
 }
 
-/// L, and between L and H every message's length and every size at which READs begin to cost more, ascending.
-fn fetch_candidates(profile: &LinkProfile, samples: &[Sample]) -> Vec<u32> {
-    let (low, high) = (profile.low_bytes, profile.high_bytes);
-    let lengths =
-        samples.iter().map(|sample| whole_message_bytes(sample).checked_next_multiple_of(STEP_BYTES));
-    let dearer = profile.read_ns_by_size.iter().map(|(size, _)| size.saturating_add(STEP_BYTES));
-    let mut candidates: Vec<u32> =
-        lengths.flatten().chain(dearer).filter(|bytes| (low..=high).contains(bytes)).collect();
-    candidates.push(low);
-    candidates.sort_unstable();
-    candidates.dedup();
-    candidates
-}
-
-/// The best R for an F, and equation 2's sum with it, per nanosecond.
-fn best_retries(profile: &LinkProfile, samples: &[Sample], fetch_bytes: u32) -> (u32, f64) {
-    let bound = u64::from(profile.retries_bound);
-    let reply = 1.0 / profile.reply_ns.max(1) as f64;
-    let read_ns = profile.read_ns(fetch_bytes);
-    // For each sample: the fetches that fail, and what fetching gains over a reply.
-    let mut gains: Vec<(u64, f64)> = samples
-        .iter()
-        .map(|sample| {
-            let failed = sample.time_ns / read_ns;
-            let rate = 1.0 / ((failed + 1) * read_ns) as f64;
-            let whole = whole_message_bytes(sample) <= fetch_bytes;
-            (failed, if whole { rate } else { rate / 2.0 } - reply)
-        })
-        .filter(|(failed, _)| *failed <= bound)
-        .collect();
-    gains.sort_unstable_by_key(|(failed, _)| *failed);
-    let mut rate = reply * samples.len() as f64 + gains.iter().map(|(_, gain)| gain).sum::<f64>();
-    let mut best = (profile.retries_bound, rate);
-    // From the largest R down: R just below a sample's k makes that sample a reply.
-    while let Some((failed, gain)) = gains.pop() {
-        rate -= gain;
-        let settled = gains.last().is_none_or(|(next, _)| *next < failed);
-        if settled && failed > 1 && rate > best.1 * (1.0 + 1e-9) {
-            best = (failed as u32 - 1, rate);
-        }
-    }
-    best
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn choose(profile: &LinkProfile, samples: &[Sample]) -> Choice {
+        Chooser::new(samples.len()).choose(profile, samples)
+    }
 
     fn samples(sizes: &[u32], time_ns: u64) -> Vec<Sample> {
         sizes.iter().map(|size| Sample { result_bytes: *size, time_ns }).collect()
@@ -144,7 +162,7 @@ mod tests {
             let samples: Vec<Sample> =
                 drawn.into_iter().map(|(result_bytes, time_ns)| Sample { result_bytes, time_ns }).collect();
             let choice = choose(&profile, &samples);
-            let (_, rate) = best_retries(&profile, &samples, choice.fetch_bytes);
+            let (_, rate) = Chooser::new(0).best_retries(&profile, &samples, choice.fetch_bytes);
             proptest::prop_assert!(rate >= enumerate_all(&profile, &samples) * 0.999_999);
             proptest::prop_assert!((1..=profile.retries_bound).contains(&choice.retries_max));
         }

@@ -7,7 +7,7 @@
 mod choose;
 mod profile;
 
-pub use choose::{Choice, Sample, choose};
+pub use choose::{Choice, Chooser, Sample};
 pub use profile::LinkProfile;
 
 /// Samples kept; old ones make room.
@@ -24,6 +24,7 @@ pub struct Tuner {
     seen: u64,
     next_choice: u64,
     choice: Choice,
+    chooser: Chooser,
     slot_bytes: u32,
 }
 
@@ -39,6 +40,7 @@ impl Tuner {
             seen: 0,
             next_choice: FIRST_CHOICE,
             choice: Choice { retries_max, fetch_bytes: clamp_fetch(fetch_bytes, slot_bytes) },
+            chooser: Chooser::new(SAMPLES),
             slot_bytes,
         }
     }
@@ -90,7 +92,7 @@ impl Tuner {
     fn choose_again(&mut self) {
         self.next_choice += self.seen.min(CHOICE_EVERY_MAX);
         if let Some(profile) = &self.profile {
-            let choice = choose(profile, &self.samples);
+            let choice = self.chooser.choose(profile, &self.samples);
             let fetch_bytes = clamp_fetch(choice.fetch_bytes, self.slot_bytes);
             self.choice = Choice { fetch_bytes, ..choice };
         }

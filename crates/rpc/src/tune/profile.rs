@@ -18,7 +18,7 @@ pub struct LinkProfile {
 }
 
 /// L is the largest size whose rate is at least this share of the smallest size's, in percent.
-const LOW_RATE_PERCENT: u64 = 80;
+const LOW_RATE_PERCENT: u64 = 90;
 /// H is the largest size whose rate is at least this share of L's, in percent.
 const HIGH_RATE_PERCENT: u64 = 40;
 /// N is never larger.
@@ -52,12 +52,20 @@ impl LinkProfile {
         }
     }
 
-    /// Measures a link: `read(bytes)` does one READ and returns how long it took; the shortest of several counts.
+    /// Measures a link: `read(bytes)` says how long a READ takes; the shortest of several answers counts. The sizes
+    /// take turns, so that a disturbance meets all of them alike.
+    ///
+    /// # Panics
+    /// If there are no sizes.
     pub fn measure(sizes: &[u32], mut read: impl FnMut(u32) -> Duration, patience: Duration) -> Self {
-        const TIMES: u32 = 16;
-        let mut shortest =
-            |bytes: u32| (0..TIMES).map(|_| read(bytes).as_nanos() as u64).min().unwrap_or(0).max(1);
-        Self::from_times(sizes.iter().map(|bytes| (*bytes, shortest(*bytes))).collect(), patience)
+        const ROUNDS: u32 = 16;
+        let mut shortest: Vec<(u32, u64)> = sizes.iter().map(|bytes| (*bytes, u64::MAX)).collect();
+        for _ in 0..ROUNDS {
+            for (bytes, ns) in &mut shortest {
+                *ns = (read(*bytes).as_nanos() as u64).clamp(1, *ns);
+            }
+        }
+        Self::from_times(shortest, patience)
     }
 
     /// Nanoseconds of a READ of so many bytes: those of the next size measured.
@@ -88,6 +96,12 @@ mod tests {
         let times = vec![(64, 100), (128, 100), (256, 110), (512, 150), (1_024, 250), (2_048, 500)];
         let profile = LinkProfile::from_times(times, Duration::from_micros(7));
         assert_eq!((profile.low_bytes, profile.high_bytes, profile.retries_bound), (256, 1_024, 63));
+        let by_turns = LinkProfile::measure(
+            &[64, 4_096],
+            |bytes| Duration::from_nanos(bytes.into()),
+            LinkProfile::PATIENCE,
+        );
+        assert_eq!(by_turns.read_ns_by_size, [(64, 64), (4_096, 4_096)]);
         assert_eq!((profile.read_ns(1), profile.read_ns(300), profile.read_ns(9_999)), (100, 150, 500));
     }
 }

@@ -1,9 +1,11 @@
 //! A server killed under load and started again.
 
 use super::figures::{connect, load_plan};
-use super::{Door, KvMainError, KvMainPlan, Post, STOP_PATIENCE, fill, open};
+use super::{Door, DoorTarget, KvMainError, KvMainPlan, Post, STOP_PATIENCE, fill, open};
 use crate::experiments::server::{ServerCommand, ServerProcess};
-use crate::load::{Ledger, Load, LoadError, LoadPlan, LoadResult, Outcome, Request, Target, TargetError};
+use crate::load::{
+    Connection, Ledger, Load, LoadError, LoadPlan, LoadResult, Outcome, Request, Target, TargetError,
+};
 use crate::report::Report;
 use crate::workload::{Distribution, Workload};
 use std::thread;
@@ -56,26 +58,30 @@ pub(super) fn measure(plan: &KvMainPlan, door: Door, report: &mut Report) -> Res
     let Post { server, mut ledger, .. } = post;
 
     // The calling thread kills and starts servers, which die with it; the load runs in another.
-    let (lost, outcome, killed, restarted) = thread::scope(|scope| {
-        let running = scope.spawn(|| {
-            let outcome = load.run(&mut connections, &mut ledger, |_| {});
-            (Instant::now(), outcome)
-        });
+    let (run, killed, restarted) = thread::scope(|scope| {
+        let running = scope.spawn(|| run_until_lost(plan, load, &mut connections, &mut ledger));
         thread::sleep(BEFORE);
         let killed = Instant::now();
         server.kill();
         let command = ServerCommand::this_program(door.serve_args(Some(&ready)), plan.stage.server_core);
         let restarted = ServerProcess::start(&command).map(|server| (server, Instant::now()));
-        let (lost, outcome) = running
-            .join()
-            .unwrap_or((Instant::now(), Err(LoadError::Plan("the load thread panicked; this is a defect"))));
-        (lost, outcome, killed, restarted)
+        let run = running.join().unwrap_or_else(|_| {
+            let outcome = Err(LoadError::Plan("the load thread panicked; this is a defect"));
+            Run { lost: Instant::now(), outcome, answered: None }
+        });
+        (run, killed, restarted)
     });
     let (server, serving) = restarted?;
-    let so_far = before_the_kill(door, outcome, report)?;
+    let so_far = before_the_kill(door, run.outcome, report)?;
     let failed =
         connections.iter().map(|connection| connection.outstanding() as u64).sum::<u64>() + so_far.unknown;
-    let reconnected = call_until_answered(plan, door, &server, report)?;
+    let (answered, is_absent) = match run.answered {
+        Some(answer) => answer.map_err(|source| KvMainError::Connect { door, source })?,
+        None => call_until_answered(plan, door, &server)?,
+    };
+    if !is_absent {
+        report.problems.push(format!("{door}: a restarted server has records nobody stored"));
+    }
     let after = verify_again(plan, door, &server, report)?;
     if let Err(error) = server.stop(STOP_PATIENCE) {
         report.problems.push(format!("{door}: after a restart: {error}"));
@@ -86,11 +92,42 @@ pub(super) fn measure(plan: &KvMainPlan, door: Door, report: &mut Report) -> Res
         window,
         answered: so_far.verified,
         failed,
-        noticed_ms: ms(lost.saturating_duration_since(killed)),
+        noticed_ms: ms(run.lost.saturating_duration_since(killed)),
         restarted_ms: ms(serving.saturating_duration_since(killed)),
-        reconnected_ms: ms(reconnected.saturating_duration_since(serving.max(lost))),
+        reconnected_ms: ms(answered.saturating_duration_since(serving.max(run.lost))),
         verified_after: after.verified,
     })
+}
+
+/// A load whose server was killed.
+struct Run {
+    /// When the client found out.
+    lost: Instant,
+    outcome: Result<LoadResult, LoadError>,
+    /// If the client connected again by itself: when the first call of the same connection to the new server was answered,
+    /// and whether it found nothing, as it must.
+    answered: Option<Result<(Instant, bool), TargetError>>,
+}
+
+/// Runs the load until its server is lost. A client that comes back by itself makes a first call to the new server.
+fn run_until_lost(
+    plan: &KvMainPlan,
+    load: Load,
+    connections: &mut [Connection<DoorTarget>],
+    ledger: &mut Ledger,
+) -> Run {
+    let outcome = load.run(connections, ledger, |_| {});
+    let ended = Instant::now();
+    let mut run = Run { lost: ended, outcome, answered: None };
+    if let (Err(LoadError::Lost { error: TargetError::Restarted, .. }), [first, ..]) =
+        (&run.outcome, connections)
+    {
+        let target = first.target();
+        run.lost = target.lost_at().unwrap_or(ended);
+        target.accept_restart();
+        run.answered = Some(call_once(plan, target).map(|is_absent| (Instant::now(), is_absent)));
+    }
+    run
 }
 
 /// What the run had found when its server died; that it did not break off would be wrong.
@@ -100,7 +137,7 @@ fn before_the_kill(
     report: &mut Report,
 ) -> Result<LoadResult, KvMainError> {
     let so_far = match outcome {
-        Err(LoadError::Lost { error: TargetError::Lost(_), so_far }) => *so_far,
+        Err(LoadError::Lost { error: TargetError::Lost(_) | TargetError::Restarted, so_far }) => *so_far,
         Err(source) => return Err(KvMainError::Load { door, source }),
         Ok(result) => {
             report.problems.push(format!("{door}: the client did not notice that its server was killed"));
@@ -112,22 +149,18 @@ fn before_the_kill(
     Ok(so_far)
 }
 
-/// When the first call to the new server was answered.
+/// Connects again and again, as the users of plain sockets must: when the first call to the new server was answered, and
+/// whether it found nothing.
 fn call_until_answered(
     plan: &KvMainPlan,
     door: Door,
     server: &ServerProcess,
-    report: &mut Report,
-) -> Result<Instant, KvMainError> {
+) -> Result<(Instant, bool), KvMainError> {
     let deadline = Instant::now() + RECONNECT_PATIENCE;
     loop {
-        match call_once(plan, door, server) {
-            Ok(is_absent) => {
-                if !is_absent {
-                    report.problems.push(format!("{door}: a restarted server has records nobody stored"));
-                }
-                return Ok(Instant::now());
-            }
+        let target = door.connect(server.ready(), 1);
+        match target.and_then(|mut target| call_once(plan, &mut target)) {
+            Ok(is_absent) => return Ok((Instant::now(), is_absent)),
             Err(source) if Instant::now() > deadline => return Err(KvMainError::Connect { door, source }),
             Err(_) => thread::sleep(RETRY),
         }
@@ -135,14 +168,19 @@ fn call_until_answered(
 }
 
 /// One read from a fresh server; whether it found nothing, as it must.
-fn call_once(plan: &KvMainPlan, door: Door, server: &ServerProcess) -> Result<bool, TargetError> {
-    let mut target = door.connect(server.ready(), 1)?;
+fn call_once(plan: &KvMainPlan, target: &mut DoorTarget) -> Result<bool, TargetError> {
+    /// Not a slot of any operation that was under way when the server was lost.
+    const SLOT: u32 = u32::MAX;
     let mut key = vec![0; plan.shape.key_len_bytes()];
-    target.submit(0, Request::Get { key: plan.shape.key(0, &mut key) })?;
+    target.submit(SLOT, Request::Get { key: plan.shape.key(0, &mut key) })?;
     target.flush()?;
     let mut is_absent = None;
     while is_absent.is_none() {
-        target.poll(|_, outcome| is_absent = Some(outcome == Outcome::Absent))?;
+        target.poll(|slot, outcome| {
+            if slot == SLOT {
+                is_absent = Some(outcome == Outcome::Absent);
+            }
+        })?;
     }
     Ok(is_absent == Some(true))
 }
@@ -158,7 +196,7 @@ fn verify_again(
     let load = Load::new(load_plan(plan, 1)).map_err(|source| KvMainError::Load { door, source })?;
     let target = door.connect(server.ready(), 1).map_err(|source| KvMainError::Connect { door, source })?;
     let script = vec![crate::workload::Op { kind: crate::workload::OpKind::Read, record: 0 }];
-    let mut connections = [crate::load::Connection::new(target, script)];
+    let mut connections = [Connection::new(target, script)];
     let result = load.run(&mut connections, &mut Ledger::new(plan.records), |_| {});
     let result = result.map_err(|source| KvMainError::Load { door, source })?;
     report

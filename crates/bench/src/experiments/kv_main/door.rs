@@ -1,7 +1,7 @@
 //! The ways to the store.
 
 use super::super::server::Ready;
-use crate::load::{MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError};
+use crate::load::{MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic};
 use farcall_kv::memcached::client::Client;
 use farcall_rpc::{FetchThenReply, ServerReply};
 use farcall_softnic::SoftNic;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A service that does not answer for so long is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -111,13 +111,41 @@ pub enum DoorTarget {
 }
 
 impl DoorTarget {
-    /// Operations on the wire so far: WRITEs and READs of both ends over RDMA, exchanges over sockets.
+    /// What travelled so far.
     #[must_use]
-    pub fn round_trips(&self) -> u64 {
+    pub fn traffic(&self) -> Traffic {
         match self {
-            Self::Memcached(target) => target.exchanges(),
-            Self::ServerReply(target) => target.operations(),
-            Self::RfRpc(target) => target.operations(),
+            Self::Memcached(target) => Traffic { carrying: target.exchanges(), empty_reads: 0 },
+            Self::ServerReply(target) => target.traffic(),
+            Self::RfRpc(target) => target.traffic(),
+        }
+    }
+
+    /// R and F as they are now, if results are fetched.
+    #[must_use]
+    pub fn tuning(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Memcached(_) | Self::ServerReply(_) => None,
+            Self::RfRpc(target) => Some(target.tuning()),
+        }
+    }
+
+    /// When the connection was found to be lost, by a client that makes it again by itself.
+    #[must_use]
+    pub fn lost_at(&self) -> Option<Instant> {
+        match self {
+            Self::Memcached(_) => None,
+            Self::ServerReply(target) => target.lost_at(),
+            Self::RfRpc(target) => target.lost_at(),
+        }
+    }
+
+    /// Goes on with a server that restarted, where the connection was made again by itself.
+    pub fn accept_restart(&mut self) {
+        match self {
+            Self::Memcached(_) => {}
+            Self::ServerReply(target) => target.accept_restart(),
+            Self::RfRpc(target) => target.accept_restart(),
         }
     }
 }

@@ -50,7 +50,10 @@ pub(super) struct Sample {
     pub(super) load: LoadResult,
     pub(super) server_cpu: CpuTime,
     pub(super) client_cpu: CpuTime,
-    pub(super) round_trips_per_op: f64,
+    pub(super) carrying_per_op: f64,
+    pub(super) empty_reads_per_op: f64,
+    /// R and F at the end, of each connection that fetches.
+    pub(super) tunings: Vec<(u32, u32)>,
 }
 
 impl Sample {
@@ -77,8 +80,10 @@ impl Sample {
             .map_err(|source| KvMainError::Load { door, source })?;
         problems.extend(result.problems().into_iter().map(|problem| format!("{figure}: {problem}")));
         let all_ops = completed.load(std::sync::atomic::Ordering::Relaxed).max(1);
-        let round_trips: u64 =
-            connections.iter_mut().map(|connection| connection.target().round_trips()).sum();
+        let traffic = connections.iter_mut().map(|connection| connection.target().traffic());
+        let (carrying, empty_reads) =
+            traffic.fold((0, 0), |sum, traffic| (sum.0 + traffic.carrying, sum.1 + traffic.empty_reads));
+        let tunings = connections.iter_mut().filter_map(|connection| connection.target().tuning()).collect();
         let mut cpu = marks.into_iter();
         let (Some(start), Some(end)) = (cpu.next(), cpu.next()) else {
             return Err(KvMainError::Load {
@@ -90,7 +95,9 @@ impl Sample {
             load: result,
             server_cpu: end.0?.since(start.0?),
             client_cpu: end.1?.since(start.1?),
-            round_trips_per_op: round_trips as f64 / all_ops as f64,
+            carrying_per_op: carrying as f64 / all_ops as f64,
+            empty_reads_per_op: empty_reads as f64 / all_ops as f64,
+            tunings,
         })
     }
 

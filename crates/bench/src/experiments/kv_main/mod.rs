@@ -18,7 +18,7 @@ pub use door::{Door, DoorTarget};
 use super::server::{ServerCommand, ServerError, ServerProcess};
 use super::stage::{Progress, Stage};
 use crate::baseline::{self, Baseline, BaselineResult, PeerError};
-use crate::load::{Ledger, LoadError, TargetError};
+use crate::load::{Ledger, LoadError, TargetError, tuning_condition};
 use crate::measure::{CoreError, Footprint, ProcessError, pin_thread};
 use crate::report::Report;
 use crate::workload::{Distribution, RecordShape, Workload};
@@ -143,6 +143,12 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, KvMainEr
         }
     }
     report.tables.push(rows::main_table(&figures, &limits));
+    report.notes.push(rows::VERBS_NOTE.to_owned());
+    let tunings =
+        figures.iter().flat_map(|figure| &figure.samples).flat_map(|sample| sample.tunings.iter().copied());
+    if let Some(condition) = tuning_condition(tunings) {
+        report.conditions.push("rf-rpc", condition);
+    }
     finish(plan, posts, report, progress)
 }
 
