@@ -68,9 +68,11 @@ step_loom() {
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom RUSTFLAGS='--cfg loom' run cargo test --release -p farcall-softnic --lib
 }
 
-# Processes killed and stopped at their n-th store to shared memory, for every n, and at random under load.
+# Processes killed and stopped at their n-th store to shared memory, for every n, and at random under load. Servers killed,
+# stopped and cut off while calls are under way.
 step_kill() {
     run cargo test --release -p farcall-softnic --features store-hook --test store_hook --test kill_random --test process
+    run cargo test --release -p farcall-rpc --test kill
 }
 
 # A million rounds of falling asleep and being woken, a million messages through one ring: nothing lost, nothing slept

@@ -102,8 +102,10 @@ pub enum CallError {
         /// The limit.
         max_bytes: usize,
     },
-    /// As many calls as the window holds are outstanding.
-    #[error("{window} calls are outstanding; take completions first")]
+    /// As many calls as the window holds are outstanding, or were given up and not answered yet.
+    #[error(
+        "all {window} calls of the window are outstanding, or given up and not answered yet; take completions first"
+    )]
     WindowFull {
         /// The window.
         window: usize,

@@ -105,3 +105,29 @@ fn a_client_finds_a_restarted_server_by_itself() {
     assert_ne!(client.server_incarnation(), incarnation);
     assert!(executed.load(Ordering::Relaxed) >= 2);
 }
+
+#[test]
+fn calls_given_up_keep_their_places_until_the_server_answers() {
+    let gate = Arc::new(AtomicU64::new(0));
+    let entered = Arc::clone(&gate);
+    let service = move |_| {
+        let gate = Arc::clone(&entered);
+        move |_: &Call<'_>, _: &mut Reply<'_>| {
+            while gate.load(Ordering::Acquire) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        }
+    };
+    let server = Server::builder().start(&SoftNic::new(), service).unwrap();
+    let options = ClientOptions { probe: false, ..ClientOptions::default() }.window(2);
+    let mut client = connect(&server, options.call_timeout(Duration::from_millis(50)));
+    let executed = |error: Result<Vec<u8>, CallError>| error.unwrap_err().executed();
+    assert_eq!(executed(call(&mut client, b"")), Executed::Unknown);
+    assert_eq!(executed(call(&mut client, b"")), Executed::Unknown);
+    // Both places are taken: a call waits for one, and is not sent; one that would not wait is told so.
+    assert_eq!(executed(call(&mut client, b"")), Executed::No);
+    assert_eq!(client.submit(1, b"").unwrap_err(), CallError::WindowFull { window: 2 });
+    gate.store(1, Ordering::Release);
+    while call(&mut client, b"").is_err() {}
+}

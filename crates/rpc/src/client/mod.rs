@@ -188,12 +188,32 @@ impl<C: Core + ?Sized> ClientOf<C> {
         options: CallOptions,
     ) -> Result<(), CallError> {
         loop {
-            let id = self.core.submit(method, request, options, self.now)?;
+            let id = self.submit_in_time(method, request, options)?;
             match self.wait_for(id, reply) {
                 Err(CallError::Server { status: Status::GOING_AWAY, .. }) if self.options.reconnect => {}
                 outcome => return outcome,
             }
             self.begin();
+        }
+    }
+
+    /// Submits; if the window is full of calls that were given up and have not been answered yet, waits for one of those.
+    fn submit_in_time(
+        &mut self,
+        method: u16,
+        request: &[u8],
+        options: CallOptions,
+    ) -> Result<CallId, CallError> {
+        loop {
+            match self.core.submit(method, request, options, self.now) {
+                Err(CallError::WindowFull { .. })
+                    if self.core.pending() == 0 && !self.core.has_completion() => {}
+                outcome => return outcome,
+            }
+            if options.deadline.is_some_and(|deadline| self.now >= deadline) {
+                return Err(CallError::DeadlineExceeded);
+            }
+            self.turn();
         }
     }
 
@@ -212,7 +232,8 @@ impl<C: Core + ?Sized> ClientOf<C> {
     /// Begins a call without waiting for it.
     ///
     /// # Errors
-    /// If the window is full, or the request too large.
+    /// If the window is full, or the request too large. Calls that were given up keep their place until the server has
+    /// answered them.
     #[inline]
     pub fn submit(&mut self, method: u16, request: &[u8]) -> Result<CallId, CallError> {
         self.begin();
