@@ -1,0 +1,98 @@
+//! Completion channels, with descriptors of the simulated world.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use farcall_verbs::{CompChannel, Result};
+
+use crate::fabric::Fabric;
+use crate::packet::Node;
+
+/// What a simulated descriptor stands for. Its numbers are far above those of the system, which refuses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Descriptor {
+    Channel(u32),
+    Pipe(u32),
+    Listener(u32),
+}
+
+const KIND_SHIFT: u32 = 26;
+const NUMBER_MASK: u32 = (1 << KIND_SHIFT) - 1;
+
+impl Descriptor {
+    pub(crate) fn fd(self) -> RawFd {
+        let (kind, number) = match self {
+            Self::Channel(number) => (28, number),
+            Self::Pipe(number) => (29, number),
+            Self::Listener(number) => (30, number),
+        };
+        (kind << KIND_SHIFT | number & NUMBER_MASK) as RawFd
+    }
+
+    pub(crate) fn of(fd: RawFd) -> Option<Self> {
+        let number = fd as u32 & NUMBER_MASK;
+        match fd as u32 >> KIND_SHIFT {
+            28 => Some(Self::Channel(number)),
+            29 => Some(Self::Pipe(number)),
+            30 => Some(Self::Listener(number)),
+            _ => None,
+        }
+    }
+}
+
+/// A channel as the device knows it.
+pub(crate) struct Channel {
+    pub(crate) node: Node,
+    pub(crate) events: VecDeque<u32>,
+}
+
+/// A channel as its owner has it.
+pub(crate) struct SimChannel {
+    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) id: u32,
+}
+
+impl SimChannel {
+    pub(crate) fn create(fabric: &Arc<Fabric>, node: Node) -> Self {
+        let id = fabric.call().channels.insert(Channel { node, events: VecDeque::new() });
+        Self { fabric: fabric.clone(), id }
+    }
+}
+
+impl Drop for SimChannel {
+    fn drop(&mut self) {
+        self.fabric.call().channels.remove(self.id);
+    }
+}
+
+impl CompChannel for SimChannel {
+    fn fd(&self) -> RawFd {
+        Descriptor::Channel(self.id).fd()
+    }
+
+    fn poll_cq_event(&self) -> Result<Option<u32>> {
+        let mut state = self.fabric.poll();
+        Ok(state.channels.get_mut(self.id).and_then(|channel| channel.events.pop_front()))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_name_their_object_and_are_none_of_the_systems() {
+        for descriptor in [Descriptor::Channel(0), Descriptor::Pipe(77), Descriptor::Listener(NUMBER_MASK)] {
+            assert_eq!(Descriptor::of(descriptor.fd()), Some(descriptor));
+            assert!(descriptor.fd() > 1 << 30);
+        }
+        assert_eq!(Descriptor::of(3), None);
+        assert_eq!(Descriptor::of(-1), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! RDMA verbs in virtual time: many nodes in one thread, with faults, and always the same for the same seed.
+//!
+//! A [`World`] has nodes, a clock that counts nanoseconds, and one queue of events. Each node is a
+//! [`farcall_verbs::Provider`]; a program that knows only the verbs' traits and the sans-IO
+//! [`farcall_verbs::Endpoint`] runs here unchanged. Nothing depends on the machine: no thread, no system call, no
+//! iteration over a hash map; random numbers come from one seed, and the [trace](World::trace_hash) of two runs is the
+//! same to the bit. (Addresses of registered memory are the machine's, so they are no part of the trace.)
+//!
+//! What is simulated: RC, UC and UD queue pairs packet by packet, with sequence numbers, acknowledgements,
+//! retransmission, receiver-not-ready waits and repeated requests; memory that changes between steps only, in pieces;
+//! completion queues and channels; shared receive queues; [bootstrap pipes](Pipe); loss, duplication, reordering, delay,
+//! partition; the death of programs and of nodes. Constants are in [`Params`]; they model no particular hardware.
+//!
+//! ```
+//! use farcall_sim::{Config, World};
+//! use farcall_verbs::Provider;
+//!
+//! let mut world = World::new(Config::new(7));
+//! let (a, b) = (world.add_node(), world.add_node());
+//! assert_eq!(a.devices()?[0].name(), "sim0");
+//! assert_eq!(b.devices()?[0].name(), "sim1");
+//! # Ok::<(), farcall_verbs::Error>(())
+//! ```
+
+mod arena;
+mod channel;
+mod cq;
+mod device;
+mod fabric;
+mod host;
+mod memory;
+mod network;
+mod packet;
+mod params;
+mod pipe;
+mod placement;
+mod qp;
+mod queue;
+mod receive;
+mod rng;
+mod srq;
+mod state;
+mod task;
+mod trace;
+mod world;
+
+pub use host::{Host, HostClock, NodeId};
+pub use network::Faults;
+pub use params::{Limits, Params};
+pub use pipe::{Listener, Pipe};
+pub use rng::{Purpose, Stream};
+pub use task::Waiting;
+pub use trace::{Record, What};
+pub use world::{Config, TaskId, World};

@@ -1,0 +1,79 @@
+//! How payload lands: in pieces, one after the other in time, in address order or not.
+
+use crate::memory::Admitted;
+use crate::queue::Event;
+use crate::state::State;
+
+/// A piece of payload that lands when its time comes, if nothing has stopped it by then.
+pub(crate) struct Piece {
+    to: Admitted,
+    bytes: Vec<u8>,
+    /// Who placed it, and in which life: a queue pair that left its state places nothing more.
+    qp: u32,
+    life: u64,
+}
+
+/// A word is not torn.
+const WORD: u64 = 8;
+
+impl State {
+    /// Lets `bytes` land at `to`, from `from_ns` on, for a queue pair. Returns when all have.
+    pub(crate) fn place(
+        &mut self,
+        to: &[Admitted],
+        bytes: &[u8],
+        (qp, life): (u32, u64),
+        from_ns: u64,
+    ) -> u64 {
+        let mut pieces = Vec::new();
+        let mut rest = bytes;
+        for place in to {
+            let (now, later) = rest.split_at((place.len as usize).min(rest.len()));
+            self.cut(Admitted { len: now.len() as u64, ..*place }, now, &mut pieces);
+            rest = later;
+        }
+        if !self.params.placement_in_order {
+            self.placement_rng.shuffle(&mut pieces);
+        }
+        let mut at_ns = from_ns;
+        for (to, bytes) in pieces {
+            at_ns += self.placement_rng.between(0, self.params.piece_gap_ns);
+            let number = self.next_piece;
+            self.next_piece += 1;
+            self.pieces.insert(number, Piece { to, bytes, qp, life });
+            self.at(at_ns, Event::Place { piece: number });
+        }
+        at_ns
+    }
+
+    /// Cuts at random words.
+    fn cut(&mut self, to: Admitted, bytes: &[u8], pieces: &mut Vec<(Admitted, Vec<u8>)>) {
+        let (mut at, end) = (to.addr, to.addr + to.len);
+        let mut left = self.placement_rng.between(1, self.params.pieces_max.max(1));
+        while at < end {
+            let border = at + self.placement_rng.between(1, end - at);
+            let border = border.next_multiple_of(WORD).min(end);
+            let border = if left <= 1 { end } else { border };
+            let range = (at - to.addr) as usize..(border - to.addr) as usize;
+            pieces.push((Admitted { addr: at, len: border - at, ..to }, bytes[range].to_vec()));
+            at = border;
+            left -= 1;
+        }
+    }
+
+    /// A piece lands.
+    pub(crate) fn land(&mut self, number: u64) {
+        let Some(piece) = self.pieces.remove(&number) else { return };
+        let is_current = self.qps.get(piece.qp).is_some_and(|qp| qp.life == piece.life);
+        if is_current && self.mrs.get(piece.to.mr).is_some() {
+            self.store(piece.to, &piece.bytes);
+        }
+    }
+
+    /// Everything that is to land in a region lands now.
+    pub(crate) fn land_all_in(&mut self, mr: u32) {
+        let numbers: Vec<u64> =
+            self.pieces.iter().filter(|(_, piece)| piece.to.mr == mr).map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.land(number));
+    }
+}

@@ -1,0 +1,71 @@
+//! Receive queues: posted receives, a pair's own or shared.
+
+use std::collections::VecDeque;
+
+use farcall_verbs::{Error, RecvWr, Sge};
+
+/// A posted receive.
+#[derive(Clone, Debug)]
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    pub(crate) sges: Vec<Sge>,
+}
+
+impl Receive {
+    pub(crate) fn room(&self) -> u64 {
+        self.sges.iter().map(|sge| u64::from(sge.length)).sum()
+    }
+}
+
+/// Receives in the order of posting.
+pub(crate) struct ReceiveQueue {
+    posted: VecDeque<Receive>,
+    max_wr: u32,
+    max_sge: u32,
+    /// Posted and not known, by a completion that was polled, to be over.
+    outstanding: u32,
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
+        Self { posted: VecDeque::new(), max_wr, max_sge, outstanding: 0 }
+    }
+
+    pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        const OP: &str = "post_recv";
+        let sges = wr.sges();
+        if sges.len() > self.max_sge as usize {
+            let what = format!("{} elements; the queue takes {}", sges.len(), self.max_sge);
+            return Err(Error::invalid(OP, what));
+        }
+        if self.outstanding >= self.max_wr {
+            return Err(Error::Exhausted {
+                operation: OP,
+                what: "receive queue",
+                limit: self.max_wr.into(),
+                remedy: "poll completions first, or make the queue longer",
+            });
+        }
+        self.outstanding += 1;
+        self.posted.push_back(Receive { wr_id: wr.wr_id, sges: sges.to_vec() });
+        Ok(())
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Receive> {
+        self.posted.pop_front()
+    }
+
+    /// A receive that was begun and not used is the next one again.
+    pub(crate) fn give_back(&mut self, receive: Receive) {
+        self.posted.push_front(receive);
+    }
+
+    /// A place is free again.
+    pub(crate) fn release(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.posted.len()
+    }
+}

@@ -1,0 +1,104 @@
+//! Random numbers, all from one seed.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// What a stream of random numbers is for. Each purpose has its own stream, so that more numbers drawn for one (another
+/// rate of loss, say) leave the others as they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// Delays, loss, duplication and reordering of packets.
+    Network,
+    /// How payload is cut into pieces and in which order they land.
+    Placement,
+    /// Numbers and keys of objects, first pauses of tasks.
+    World,
+    /// Bootstrap pipes.
+    Pipes,
+    /// What the simulated programs draw.
+    Program(u32),
+}
+
+impl Purpose {
+    const fn stream(self) -> u64 {
+        match self {
+            Self::Network => 1,
+            Self::Placement => 2,
+            Self::World => 3,
+            Self::Pipes => 4,
+            Self::Program(number) => 1 << 32 | number as u64,
+        }
+    }
+}
+
+/// One seeded stream: the same for a seed and purpose on every machine and in every version.
+#[derive(Clone, Debug)]
+pub struct Stream(ChaCha8Rng);
+
+impl Stream {
+    /// The stream of a purpose.
+    pub fn new(seed: u64, purpose: Purpose) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(purpose.stream());
+        Self(rng)
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number below `bound` (0 if `bound` is 0).
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high.saturating_sub(low).saturating_add(1))
+    }
+
+    /// True so many times in a million.
+    pub fn chance_ppm(&mut self, ppm: u32) -> bool {
+        // Nothing is drawn for what never happens: a fault that is off changes no other fault's turns.
+        ppm > 0 && self.below(1_000_000) < u64::from(ppm)
+    }
+
+    /// Random bytes.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        self.0.fill_bytes(bytes);
+    }
+
+    /// Puts a list into a random order.
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for at in (1..list.len()).rev() {
+            list.swap(at, self.below(at as u64 + 1) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_repeat_and_differ_by_purpose() {
+        let draw = |seed, purpose| Stream::new(seed, purpose).next_u64();
+        assert_eq!(draw(7, Purpose::Network), draw(7, Purpose::Network));
+        assert_ne!(draw(7, Purpose::Network), draw(7, Purpose::Placement));
+        assert_ne!(draw(7, Purpose::Network), draw(8, Purpose::Network));
+    }
+
+    #[test]
+    fn numbers_stay_in_their_range() {
+        let mut stream = Stream::new(3, Purpose::World);
+        assert!((0..1_000).all(|_| (5..=9).contains(&stream.between(5, 9))));
+        assert!((0..1_000).all(|_| !stream.chance_ppm(0) && stream.chance_ppm(1_000_000)));
+        let mut list: Vec<u32> = (0..100).collect();
+        stream.shuffle(&mut list);
+        assert_ne!(list, (0..100).collect::<Vec<_>>());
+        list.sort_unstable();
+        assert_eq!(list, (0..100).collect::<Vec<_>>());
+    }
+}

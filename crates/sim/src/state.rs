@@ -1,0 +1,179 @@
+//! The state of the world: all objects, the clock, the queue of events; and what each event does.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use farcall_verbs::{AhAttr, AsyncEvent, AsyncEventKind, Gid};
+
+use crate::arena::Arena;
+use crate::channel::Channel;
+use crate::cq::Cq;
+use crate::memory::Mr;
+use crate::network::{Faults, Network};
+use crate::packet::Node;
+use crate::params::Params;
+use crate::pipe::{End, Listening};
+use crate::placement::Piece;
+use crate::qp::Qp;
+use crate::queue::{Event, EventQueue};
+use crate::rng::{Purpose, Stream};
+use crate::srq::Srq;
+use crate::task::Task;
+use crate::trace::{Trace, What};
+
+/// A host.
+pub(crate) struct NodeState {
+    pub(crate) is_alive: bool,
+    pub(crate) gid: Gid,
+    /// Queue pairs by number.
+    pub(crate) qps: BTreeMap<u32, u32>,
+    pub(crate) next_qpn: u32,
+    /// Regions by key.
+    pub(crate) keys: BTreeMap<u32, u32>,
+    pub(crate) next_key: u32,
+    pub(crate) tasks: Vec<u32>,
+    /// Who listens, by port.
+    pub(crate) listeners: BTreeMap<u16, u32>,
+}
+
+pub(crate) struct State {
+    pub(crate) now_ns: u64,
+    /// The endpoint whose turn it is, and what its calls have cost so far.
+    pub(crate) running: Option<u32>,
+    pub(crate) debt_ns: u64,
+    events: EventQueue,
+    pub(crate) params: Params,
+    pub(crate) network: Network,
+    pub(crate) network_rng: Stream,
+    pub(crate) placement_rng: Stream,
+    pub(crate) world_rng: Stream,
+    pub(crate) pipes_rng: Stream,
+    pub(crate) trace: Trace,
+    pub(crate) nodes: Vec<NodeState>,
+    /// Opened devices: the asynchronous events of their objects.
+    pub(crate) contexts: Arena<VecDeque<AsyncEvent>>,
+    pub(crate) mrs: Arena<Mr>,
+    pub(crate) cqs: Arena<Cq>,
+    pub(crate) srqs: Arena<Srq>,
+    pub(crate) channels: Arena<Channel>,
+    pub(crate) qps: Arena<Qp>,
+    pub(crate) ahs: Arena<(Node, AhAttr)>,
+    pub(crate) pieces: BTreeMap<u64, Piece>,
+    pub(crate) next_piece: u64,
+    pub(crate) next_pd: u32,
+    pub(crate) ends: Arena<End>,
+    pub(crate) listeners: Arena<Listening>,
+    pub(crate) tasks: Arena<Task>,
+}
+
+impl State {
+    pub(crate) fn new(seed: u64, params: Params, faults: Faults, keep_records: usize) -> Self {
+        Self {
+            now_ns: 0,
+            running: None,
+            debt_ns: 0,
+            events: EventQueue::default(),
+            params,
+            network: Network::new(faults),
+            network_rng: Stream::new(seed, Purpose::Network),
+            placement_rng: Stream::new(seed, Purpose::Placement),
+            world_rng: Stream::new(seed, Purpose::World),
+            pipes_rng: Stream::new(seed, Purpose::Pipes),
+            trace: Trace::new(keep_records),
+            nodes: Vec::new(),
+            contexts: Arena::default(),
+            mrs: Arena::default(),
+            cqs: Arena::default(),
+            srqs: Arena::default(),
+            channels: Arena::default(),
+            qps: Arena::default(),
+            ahs: Arena::default(),
+            pieces: BTreeMap::new(),
+            next_piece: 0,
+            next_pd: 0,
+            ends: Arena::default(),
+            listeners: Arena::default(),
+            tasks: Arena::default(),
+        }
+    }
+
+    pub(crate) fn add_node(&mut self) -> Node {
+        let number = self.nodes.len() as Node;
+        let [_, b, c, d] = (number + 1).to_be_bytes();
+        let next_qpn = self.world_rng.between(2, 1 << 16) as u32;
+        let next_key = self.world_rng.between(1 << 12, 1 << 28) as u32;
+        self.nodes.push(NodeState {
+            is_alive: true,
+            gid: Gid::from_ipv4([10, b, c, d].into()),
+            qps: BTreeMap::new(),
+            next_qpn,
+            keys: BTreeMap::new(),
+            next_key,
+            tasks: Vec::new(),
+            listeners: BTreeMap::new(),
+        });
+        number
+    }
+
+    pub(crate) fn node_of(&self, gid: Gid) -> Option<Node> {
+        self.nodes.iter().position(|node| node.gid == gid).map(|number| number as Node)
+    }
+
+    /// Adds to the debt of the endpoint whose turn it is.
+    pub(crate) fn charge(&mut self, ns: u64) {
+        if self.running.is_some() {
+            self.debt_ns += ns;
+        }
+    }
+
+    /// The time at which what the running endpoint does now has its effect outside.
+    pub(crate) fn effect_ns(&self) -> u64 {
+        self.now_ns + self.debt_ns
+    }
+
+    pub(crate) fn note(&mut self, what: What, numbers: [u64; 4]) {
+        self.trace.note(self.now_ns, what, numbers);
+    }
+
+    pub(crate) fn at(&mut self, at_ns: u64, event: Event) {
+        self.events.push(at_ns.max(self.now_ns), event);
+    }
+
+    pub(crate) fn next_at_ns(&self) -> Option<u64> {
+        self.events.next_at_ns()
+    }
+
+    pub(crate) fn async_event(&mut self, context: u32, kind: AsyncEventKind, element: u32) {
+        if let Some(events) = self.contexts.get_mut(context) {
+            events.push_back(AsyncEvent { kind, element });
+        }
+        self.note(What::Event, [u64::from(context), u64::from(element), 1, 0]);
+    }
+
+    /// Works on a queue pair and the rest of the world.
+    pub(crate) fn with_qp<R>(&mut self, id: u32, work: impl FnOnce(&mut Self, &mut Qp) -> R) -> Option<R> {
+        let mut qp = self.qps.take(id)?;
+        let result = work(self, &mut qp);
+        self.qps.put_back(id, qp);
+        Some(result)
+    }
+
+    /// Moves time to the next event and lets it happen. Returns the endpoint that has its turn, if that is what the
+    /// event was; `None` if there is no event.
+    pub(crate) fn happen(&mut self) -> Option<Option<u32>> {
+        let (at_ns, event) = self.events.pop()?;
+        self.now_ns = at_ns;
+        match event {
+            Event::Arrive(packet) => self.arrive(*packet),
+            Event::Pump { qp } => drop(self.with_qp(qp, |state, qp| qp.pump(state))),
+            Event::AckTimeout { qp, life } => drop(self.with_qp(qp, |state, qp| qp.ack_timeout(state, life))),
+            Event::RnrOver { qp, life } => drop(self.with_qp(qp, |state, qp| qp.rnr_over(state, life))),
+            Event::Respond { qp, life } => drop(self.with_qp(qp, |state, qp| qp.respond(state, life))),
+            Event::Place { piece } => self.land(piece),
+            Event::Overrun { cq } => self.overrun(cq),
+            Event::Pipe { end } => self.pipe_event(end),
+            Event::Dial { end, attempt } => self.dial_event(end, attempt),
+            Event::Step { task, life } => return Some(self.begin_step(task, life)),
+        }
+        Some(None)
+    }
+}

@@ -1,0 +1,200 @@
+//! Endpoints as tasks: when each has its turn.
+//!
+//! An endpoint's step is instantaneous; what its calls cost is debt, and the next step comes after that. A *polling*
+//! endpoint is asked again and again; once it has been idle often enough, further looks are left out until something
+//! changes at its node: they would find nothing. A *sleeping* endpoint is run by the drivers' rule: progress until idle,
+//! arm, progress once more, sleep on the wait set.
+
+use std::os::fd::RawFd;
+
+use farcall_verbs::{Nanos, Next};
+
+use crate::channel::Descriptor;
+use crate::packet::Node;
+use crate::queue::Event;
+use crate::state::State;
+use crate::trace::What;
+
+/// How an endpoint's owner waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// It polls without end.
+    Poll,
+    /// It sleeps until an event.
+    Event,
+}
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Turn,
+    Arm,
+    LastLook,
+    Asleep,
+}
+
+/// An endpoint's turn-taking.
+pub(crate) struct Task {
+    pub(crate) node: Node,
+    waiting: Waiting,
+    pub(crate) phase: Phase,
+    fds: Vec<RawFd>,
+    /// Changes when a step that was planned is not to be.
+    life: u64,
+    busy_until_ns: u64,
+    idle_looks: u32,
+}
+
+/// How a step ended.
+pub(crate) enum Outcome {
+    Progressed(Next),
+    Armed(bool),
+}
+
+impl State {
+    pub(crate) fn add_task(&mut self, node: Node, waiting: Waiting) -> u32 {
+        let id = self.tasks.insert(Task {
+            node,
+            waiting,
+            phase: Phase::Turn,
+            fds: Vec::new(),
+            life: 0,
+            busy_until_ns: 0,
+            idle_looks: 0,
+        });
+        self.nodes[node as usize].tasks.push(id);
+        let pause_ns = self.world_rng.between(0, 1_000);
+        let at_ns = self.now_ns + pause_ns;
+        self.at(at_ns, Event::Step { task: id, life: 0 });
+        id
+    }
+
+    pub(crate) fn remove_task(&mut self, id: u32) {
+        if let Some(task) = self.tasks.remove(id) {
+            self.nodes[task.node as usize].tasks.retain(|other| *other != id);
+        }
+    }
+
+    /// The task whose turn it is, if the step is still to be.
+    pub(crate) fn begin_step(&mut self, id: u32, life: u64) -> Option<u32> {
+        let task = self.tasks.get_mut(id)?;
+        if task.life != life {
+            return None;
+        }
+        if task.phase == Phase::Asleep {
+            task.phase = Phase::Turn;
+        }
+        let phase = task.phase as u64;
+        self.running = Some(id);
+        self.debt_ns = self.params.step_ns;
+        self.note(What::Step, [u64::from(id), phase, 0, 0]);
+        Some(id)
+    }
+
+    /// What follows a step.
+    pub(crate) fn end_step(&mut self, id: u32, outcome: Outcome, fds: &[RawFd]) {
+        let debt_ns = std::mem::take(&mut self.debt_ns);
+        self.running = None;
+        let busy_until_ns = self.now_ns + debt_ns;
+        let (idle_polls, gap_ns) = (self.params.idle_polls, self.params.poll_gap_ns);
+        let wake_ns = self.params.wake_ns;
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        task.busy_until_ns = busy_until_ns;
+        task.fds.clear();
+        task.fds.extend_from_slice(fds);
+        let (next_phase, at_ns) = match (task.waiting, task.phase, outcome) {
+            (_, _, Outcome::Progressed(Next::Again)) => {
+                task.idle_looks = 0;
+                (Phase::Turn, busy_until_ns)
+            }
+            (Waiting::Poll, _, Outcome::Progressed(Next::Idle { until })) => {
+                if task.idle_looks >= idle_polls {
+                    self.sleep(id, until);
+                    return;
+                }
+                task.idle_looks += 1;
+                (Phase::Turn, busy_until_ns + gap_ns)
+            }
+            (Waiting::Event, Phase::LastLook, Outcome::Progressed(Next::Idle { until })) => {
+                self.sleep(id, until);
+                return;
+            }
+            (Waiting::Event, _, Outcome::Progressed(Next::Idle { .. })) => (Phase::Arm, busy_until_ns),
+            (_, _, Outcome::Armed(true)) => (Phase::LastLook, busy_until_ns),
+            // It must not sleep; it looks again after a while.
+            (_, _, Outcome::Armed(false)) => (Phase::Turn, busy_until_ns + wake_ns),
+        };
+        self.plan(id, next_phase, at_ns);
+    }
+
+    fn plan(&mut self, id: u32, phase: Phase, at_ns: u64) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        task.phase = phase;
+        task.life += 1;
+        let life = task.life;
+        self.at(at_ns, Event::Step { task: id, life });
+    }
+
+    fn sleep(&mut self, id: u32, until: Option<Nanos>) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        task.phase = Phase::Asleep;
+        task.life += 1;
+        let (life, busy_until_ns) = (task.life, task.busy_until_ns);
+        let is_ready = task.fds.clone().into_iter().any(|fd| self.is_readable(fd));
+        self.note(What::Sleep, [u64::from(id), until.map_or(u64::MAX, |until| until.0), 0, 0]);
+        if is_ready {
+            self.wake(id);
+        } else if let Some(until) = until {
+            self.at(until.0.max(busy_until_ns), Event::Step { task: id, life });
+        }
+    }
+
+    /// Ends a task's sleep.
+    pub(crate) fn wake(&mut self, id: u32) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        if task.phase != Phase::Asleep {
+            return;
+        }
+        task.idle_looks = 0;
+        let (waiting, busy_until_ns) = (task.waiting, task.busy_until_ns);
+        let delay_ns = match waiting {
+            Waiting::Poll => self.world_rng.between(0, self.params.poll_gap_ns),
+            Waiting::Event => self.params.wake_ns,
+        };
+        self.note(What::Wake, [u64::from(id), 0, 0, 0]);
+        let at_ns = (self.now_ns + delay_ns).max(busy_until_ns);
+        self.plan(id, Phase::Turn, at_ns);
+    }
+
+    /// Memory or a queue of a node changed: its polling endpoints look.
+    pub(crate) fn touched(&mut self, node: Node) {
+        self.wake_where(node, |task| task.waiting == Waiting::Poll);
+    }
+
+    /// A descriptor is ready: who sleeps on it wakes.
+    pub(crate) fn ready(&mut self, node: Node, fd: RawFd) {
+        self.wake_where(node, |task| task.waiting == Waiting::Poll || task.fds.contains(&fd));
+    }
+
+    fn wake_where(&mut self, node: Node, is_meant: impl Fn(&Task) -> bool) {
+        let mut at = 0;
+        while let Some(id) = self.nodes[node as usize].tasks.get(at).copied() {
+            at += 1;
+            if self.tasks.get(id).is_some_and(|task| task.phase == Phase::Asleep && is_meant(task)) {
+                self.wake(id);
+            }
+        }
+    }
+
+    /// Whether a descriptor is ready.
+    pub(crate) fn is_readable(&self, fd: RawFd) -> bool {
+        match Descriptor::of(fd) {
+            Some(Descriptor::Channel(id)) => {
+                self.channels.get(id).is_some_and(|channel| !channel.events.is_empty())
+            }
+            Some(Descriptor::Pipe(id)) => self.is_pipe_readable(id),
+            Some(Descriptor::Listener(id)) => self.has_backlog(id),
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The trace: everything that happens, as numbers, folded into one hash. Two runs of a seed have the same hash; the last
+//! records are kept to be looked at when something went wrong.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+/// What a record of the trace is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the names say it; the meaning of the numbers stands where they are noted")]
+pub enum What {
+    Send,
+    Drop,
+    Duplicate,
+    Reorder,
+    Arrive,
+    Ignore,
+    Place,
+    Fetch,
+    Atomic,
+    Complete,
+    Post,
+    PostReceive,
+    State,
+    Timeout,
+    GoBack,
+    NotReady,
+    Event,
+    Step,
+    Sleep,
+    Wake,
+    PipeOpen,
+    PipeBytes,
+    PipeEnd,
+    Kill,
+    Fault,
+    Create,
+    Destroy,
+    Note,
+}
+
+/// One thing that happened: when, what, to what (numbers).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Virtual time in nanoseconds.
+    pub at_ns: u64,
+    /// What happened.
+    pub what: What,
+    /// What it happened to, and how.
+    pub numbers: [u64; 4],
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d] = self.numbers;
+        write!(f, "{:>12} {:<12} {a:#x} {b:#x} {c:#x} {d:#x}", self.at_ns, format!("{:?}", self.what))
+    }
+}
+
+/// The hash of everything so far, and the last records.
+pub(crate) struct Trace {
+    hash: u64,
+    count: u64,
+    last: VecDeque<Record>,
+    keep: usize,
+}
+
+impl Trace {
+    pub(crate) fn new(keep: usize) -> Self {
+        Self { hash: 0xcbf2_9ce4_8422_2325, count: 0, last: VecDeque::with_capacity(keep), keep }
+    }
+
+    pub(crate) fn note(&mut self, at_ns: u64, what: What, numbers: [u64; 4]) {
+        self.count += 1;
+        self.fold(at_ns);
+        self.fold(what as u64);
+        numbers.into_iter().for_each(|number| self.fold(number));
+        if self.last.len() == self.keep {
+            self.last.pop_front();
+        }
+        if self.keep > 0 {
+            self.last.push_back(Record { at_ns, what, numbers });
+        }
+    }
+
+    fn fold(&mut self, number: u64) {
+        self.hash = mix(self.hash ^ number);
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn last(&self) -> impl Iterator<Item = &Record> {
+        self.last.iter()
+    }
+}
+
+/// A bijection of 64-bit words in which every input bit reaches every output bit (the finaliser of MurmurHash3).
+const fn mix(word: u64) -> u64 {
+    let word = (word ^ (word >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let word = (word ^ (word >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    word ^ (word >> 33)
+}
+
+/// The hash of bytes, for records that stand for payload.
+pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(bytes.len() as u64, |hash, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        mix(hash ^ u64::from_le_bytes(word)).wrapping_add(1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_depends_on_order_and_on_every_number() {
+        let hash = |records: &[(u64, [u64; 4])]| {
+            let mut trace = Trace::new(2);
+            records.iter().for_each(|(at, numbers)| trace.note(*at, What::Note, *numbers));
+            assert!(trace.last().count() <= 2);
+            trace.hash()
+        };
+        let (a, b) = ((1, [1, 2, 3, 4]), (2, [1, 2, 3, 5]));
+        assert_eq!(hash(&[a, b, a]), hash(&[a, b, a]));
+        assert_ne!(hash(&[a, b]), hash(&[b, a]));
+        assert_ne!(hash(&[a]), hash(&[b]));
+        assert_ne!(hash_bytes(b"abc"), hash_bytes(b"abc\0"));
+    }
+}
