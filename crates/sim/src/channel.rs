@@ -16,6 +16,7 @@ pub(crate) enum Descriptor {
     Channel(u32),
     Pipe(u32),
     Listener(u32),
+    Events(u32),
 }
 
 const KIND_SHIFT: u32 = 26;
@@ -27,6 +28,7 @@ impl Descriptor {
             Self::Channel(number) => (28, number),
             Self::Pipe(number) => (29, number),
             Self::Listener(number) => (30, number),
+            Self::Events(number) => (27, number),
         };
         (kind << KIND_SHIFT | number & NUMBER_MASK) as RawFd
     }
@@ -34,6 +36,7 @@ impl Descriptor {
     pub(crate) fn of(fd: RawFd) -> Option<Self> {
         let number = fd as u32 & NUMBER_MASK;
         match fd as u32 >> KIND_SHIFT {
+            27 => Some(Self::Events(number)),
             28 => Some(Self::Channel(number)),
             29 => Some(Self::Pipe(number)),
             30 => Some(Self::Listener(number)),

@@ -1,5 +1,7 @@
 //! A node as a provider: its one device and what is opened on it.
 
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use farcall_verbs::{
@@ -8,7 +10,7 @@ use farcall_verbs::{
     RawSrq, Result, SrqInitAttr,
 };
 
-use crate::channel::SimChannel;
+use crate::channel::{Descriptor, SimChannel};
 use crate::cq::SimCq;
 use crate::fabric::Fabric;
 use crate::host::Host;
@@ -16,6 +18,7 @@ use crate::memory::SimMr;
 use crate::packet::Node;
 use crate::qp::{SimQp, operations};
 use crate::srq::SimSrq;
+use crate::state::OpenDevice;
 
 /// The provider's name.
 pub(crate) const NAME: &str = "sim";
@@ -49,7 +52,7 @@ impl Device for SimDevice {
     }
 
     fn open(&self) -> Result<Arc<dyn Context>> {
-        let id = self.fabric.call().contexts.insert(Default::default());
+        let id = self.fabric.call().contexts.insert(OpenDevice { node: self.node, events: VecDeque::new() });
         Ok(Arc::new(SimContext { fabric: self.fabric.clone(), node: self.node, id }))
     }
 }
@@ -81,6 +84,9 @@ impl Context for SimContext {
         attr.max_mr_size = 1 << 40;
         attr.max_inline_data = limits.inline_bytes;
         attr.max_qp_rd_atom = limits.rd_atomic;
+        attr.max_srq = limits.srqs;
+        attr.max_srq_wr = limits.qp_wr;
+        attr.max_srq_sge = limits.sges;
         attr.rc = operations(QpType::Rc);
         attr.uc = operations(QpType::Uc);
         attr.ud = operations(QpType::Ud);
@@ -124,8 +130,12 @@ impl Context for SimContext {
         Ok(Box::new(SimCq::create(&self.fabric, (self.id, self.node), attr)?))
     }
 
+    fn async_event_fd(&self) -> Option<RawFd> {
+        Some(Descriptor::Events(self.id).fd())
+    }
+
     fn poll_async_event(&self) -> Option<AsyncEvent> {
-        self.fabric.poll().contexts.get_mut(self.id)?.pop_front()
+        self.fabric.poll().contexts.get_mut(self.id)?.events.pop_front()
     }
 }
 

@@ -68,4 +68,21 @@ impl ReceiveQueue {
     pub(crate) fn len(&self) -> usize {
         self.posted.len()
     }
+
+    pub(crate) fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Changes how many receives it holds; false if it holds more.
+    pub(crate) fn resize(&mut self, max_wr: u32) -> bool {
+        let fits = self.outstanding <= max_wr;
+        if fits {
+            self.max_wr = max_wr;
+        }
+        fits
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use farcall_verbs::{AhAttr, AsyncEvent, AsyncEventKind, Gid};
 
 use crate::arena::Arena;
-use crate::channel::Channel;
+use crate::channel::{Channel, Descriptor};
 use crate::cq::Cq;
 use crate::memory::Mr;
 use crate::network::{Faults, Network};
@@ -35,6 +35,12 @@ pub(crate) struct NodeState {
     pub(crate) listeners: BTreeMap<u16, u32>,
 }
 
+/// An opened device.
+pub(crate) struct OpenDevice {
+    pub(crate) node: Node,
+    pub(crate) events: VecDeque<AsyncEvent>,
+}
+
 pub(crate) struct State {
     pub(crate) now_ns: u64,
     /// The endpoint whose turn it is, and what its calls have cost so far.
@@ -49,8 +55,7 @@ pub(crate) struct State {
     pub(crate) pipes_rng: Stream,
     pub(crate) trace: Trace,
     pub(crate) nodes: Vec<NodeState>,
-    /// Opened devices: the asynchronous events of their objects.
-    pub(crate) contexts: Arena<VecDeque<AsyncEvent>>,
+    pub(crate) contexts: Arena<OpenDevice>,
     pub(crate) mrs: Arena<Mr>,
     pub(crate) cqs: Arena<Cq>,
     pub(crate) srqs: Arena<Srq>,
@@ -143,8 +148,10 @@ impl State {
     }
 
     pub(crate) fn async_event(&mut self, context: u32, kind: AsyncEventKind, element: u32) {
-        if let Some(events) = self.contexts.get_mut(context) {
-            events.push_back(AsyncEvent { kind, element });
+        if let Some(open) = self.contexts.get_mut(context) {
+            open.events.push_back(AsyncEvent { kind, element });
+            let node = open.node;
+            self.ready(node, Descriptor::Events(context).fd());
         }
         self.note(What::Event, [u64::from(context), u64::from(element), 1, 0]);
     }

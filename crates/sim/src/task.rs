@@ -194,6 +194,9 @@ impl State {
             }
             Some(Descriptor::Pipe(id)) => self.is_pipe_readable(id),
             Some(Descriptor::Listener(id)) => self.has_backlog(id),
+            Some(Descriptor::Events(id)) => {
+                self.contexts.get(id).is_some_and(|events| !events.events.is_empty())
+            }
             None => false,
         }
     }

@@ -34,7 +34,8 @@ fn a_wrong_key_fails_both_ends_and_flushes_what_follows() {
 
 #[test]
 fn bounds_permissions_and_domains_are_checked() {
-    let cases: [(&str, fn(&mut Pair) -> WcStatus); 6] = [
+    type Attempt = fn(&mut Pair) -> WcStatus;
+    let cases: [(&str, Attempt); 6] = [
         ("one byte beyond", |p| {
             let (sges, end) = ([p.a.sge(0, 8)], p.b.addr() + (1 << 20) - 7);
             p.a.send(&[SendWr::write(1, &sges, end, p.b.mr.rkey())]);
@@ -234,7 +235,7 @@ fn draining_finishes_what_began_and_holds_the_rest() {
     let (first, second) = (write(&p, 1, &sges), write(&p, 2, &sges));
     p.a.send(&[first]);
     p.world.run_for(std::time::Duration::from_nanos(400));
-    p.a.qp.modify(&QpAttr::to(QpState::Sqd)).unwrap();
+    p.a.qp.modify(&QpAttr { en_sqd_async_notify: Some(true), ..QpAttr::to(QpState::Sqd) }).unwrap();
     p.a.send(&[second]);
     assert_eq!(p.wait_a().wr_id, 1);
     p.settle();

@@ -242,6 +242,14 @@ fn a_shared_receive_queue_feeds_its_pairs() {
     let wc = p.wait_b();
     assert_eq!((wc.wr_id, wc.byte_len, wc.qp_num), (40, 6, p.b.qp.qp_num()));
     assert_eq!(p.b.get(0, 6), b"shared");
+    assert!(p.b.async_event().is_none());
+    let srq = p.b.srq.as_mut().unwrap();
+    srq.modify(&SrqAttr { srq_limit: Some(1), max_wr: None }).unwrap();
+    assert_eq!(srq.query().unwrap().srq_limit, 0);
+    let number = srq.srq_num();
+    let event = p.b.async_event().unwrap();
+    assert_eq!((event.kind, event.element), (AsyncEventKind::SrqLimitReached, number));
+    p.b.srq = Some(p.b.srq.take().unwrap().destroy().unwrap_err().srq);
     p.b.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
     let event = p.b.async_event().unwrap();
     assert_eq!((event.kind, event.element), (AsyncEventKind::QpLastWqeReached, p.b.qp.qp_num()));

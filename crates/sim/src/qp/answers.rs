@@ -149,7 +149,7 @@ impl Qp {
 
     /// A send queue that is told to drain has.
     pub(super) fn tell_if_drained(&mut self, state: &mut State) {
-        if self.state == QpState::Sqd && !self.requester.waits() {
+        if self.state == QpState::Sqd && !self.requester.waits() && std::mem::take(&mut self.tells_drained) {
             state.async_event(self.context, AsyncEventKind::SqDrained, self.num);
         }
     }

@@ -95,6 +95,7 @@ impl SimQp {
             send_cq,
             recv_cq,
             srq,
+            tells_drained: false,
             settings: Settings::default(),
             requester: Requester::default(),
             receives: ReceiveQueue::new(cap.max_recv_wr, cap.max_recv_sge),
@@ -132,6 +133,9 @@ impl Drop for SimQp {
                 }
             }
             state.note(What::Destroy, [4, u64::from(self.id), 0, 0]);
+            if let Some(srq) = qp.srq {
+                state.release_srq(srq);
+            }
         }
     }
 }

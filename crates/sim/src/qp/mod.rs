@@ -75,7 +75,9 @@ pub(crate) struct Qp {
     signal_all: bool,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
-    srq: Option<u32>,
+    pub(crate) srq: Option<u32>,
+    /// Whether draining is told.
+    tells_drained: bool,
     settings: Settings,
     requester: Requester,
     receives: ReceiveQueue,

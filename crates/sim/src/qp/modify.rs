@@ -53,6 +53,7 @@ impl Qp {
             QpState::Rts => self.become_rts(state, attr, from)?,
             QpState::Sqd => {
                 self.settings = self.later_settings(state, attr);
+                self.tells_drained = attr.en_sqd_async_notify.unwrap_or(false);
                 if from != QpState::Sqd {
                     self.set_state(state, to);
                     self.tell_if_drained(state);

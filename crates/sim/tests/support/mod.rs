@@ -109,11 +109,13 @@ impl End {
 
     pub fn recv(&mut self, wr_id: u64, sges: &[Sge]) {
         let wrs = [RecvWr::new(wr_id, sges)];
-        // SAFETY: as in `send`.
-        match &mut self.srq {
-            Some(srq) => unsafe { srq.post_recv(&wrs) }.unwrap(),
-            None => unsafe { self.qp.post_recv(&wrs) }.unwrap(),
-        }
+        let posted = match &mut self.srq {
+            // SAFETY: as in `send`.
+            Some(srq) => unsafe { srq.post_recv(&wrs) },
+            // SAFETY: as in `send`.
+            None => unsafe { self.qp.post_recv(&wrs) },
+        };
+        posted.unwrap();
     }
 
     pub fn poll(&mut self) -> Option<Wc> {
