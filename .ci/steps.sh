@@ -28,7 +28,8 @@ step_guard() {
         printf '%s\n' "$found" 'Dependencies from elsewhere than crates.io cannot be published.'
         return 1
     fi
-    run bash -n .ci/run .ci/steps.sh
+    run bash -n .ci/run .ci/steps.sh .ci/guest/qemu .ci/guest/lane.sh .ci/guest/checks
+    run sh -n .ci/guest/init
     # Parsed only: compiled, it would leave a file in the clone that packaging then refuses.
     run python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' .ci/read_back.py
 }
@@ -38,8 +39,9 @@ step_format() {
     run cargo fmt --manifest-path fuzz/Cargo.toml --check
 }
 
-# README's command for the tests.
+# README's command for the tests. With the C header, layouts of libibverbs' structures are compared, too.
 step_test() {
+    need libibverbs-dev
     run cargo test --workspace
 }
 
@@ -121,6 +123,13 @@ step_fuzz() {
         run cargo +nightly fuzz run "$target" "fuzz/corpus/$target" $([[ -d fuzz/seeds/$target ]] && echo "fuzz/seeds/$target") \
             -- -max_total_time="${FUZZ_SECONDS:-60}" -verbosity=0 -print_final_stats=1
     done
+}
+
+# Over the kernel's own software RNIC, through the system's libibverbs: a stock kernel in QEMU.
+step_guest() {
+    need qemu-system-x86 busybox-static cpio xz-utils kmod iproute2 ibverbs-providers
+    run cargo build --release
+    run bash .ci/guest/qemu bash "$PWD/.ci/guest/checks" "$CARGO_TARGET_DIR/release/farcall"
 }
 
 # Beside UCX over shared memory. Printed, not judged: how fast a shared machine is, and whether UCX finds two quiet cores

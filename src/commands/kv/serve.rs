@@ -63,8 +63,10 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
+        // Only RPC needs a provider.
+        let chosen = self.rpc.map(|_| self.nic.choose()).transpose()?;
         let server = KvServer::start(self.config()).map_err(|error| cannot_start(&error))?;
-        say_ready(console, &server)?;
+        say_ready(console, &server, chosen.as_ref().map(|chosen| chosen.explanation.as_str()))?;
         while !stop.is_raised() && server.is_serving() {
             std::thread::sleep(WATCH);
         }
@@ -102,7 +104,7 @@ fn cannot_start(error: &KvServerError) -> Failure {
     }
 }
 
-fn say_ready(console: Console, server: &KvServer) -> Result<(), Failure> {
+fn say_ready(console: Console, server: &KvServer, provider: Option<&str>) -> Result<(), Failure> {
     let ready = Ready {
         serving: "kv".to_owned(),
         pid: std::process::id(),
@@ -116,7 +118,10 @@ fn say_ready(console: Console, server: &KvServer) -> Result<(), Failure> {
         .map(|address| format!("tcp:{address}"))
         .chain(ready.unix.iter().map(|path| format!("unix:{}", path.display())))
         .chain(ready.rpc.iter().map(|address| format!("rpc:{address}")));
-    let text = format!("serving on {} (pid {})", doors.collect::<Vec<_>>().join(", "), ready.pid);
+    let mut text = format!("serving on {} (pid {})", doors.collect::<Vec<_>>().join(", "), ready.pid);
+    if let Some(provider) = provider {
+        text = format!("{text}\n{provider}");
+    }
     let json = serde_json::to_value(&ready)
         .map_err(|error| Failure::because("cannot say where the service is", &error))?;
     console.say_line(&text, &json)
