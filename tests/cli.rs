@@ -282,6 +282,37 @@ fn a_short_perf_run_reports_figures_with_conditions() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(code(&output), 0, "{report}");
     assert!(report["conditions"]["kernel"].is_string() && report["conditions"]["provider"] == "softnic");
+    assert!(report["conditions"]["measures"].is_string() && report["conditions"]["device"].is_string());
     assert!(report["notes"].to_string().contains("not a network"));
-    assert!(report["tables"][0]["rows"].as_array().unwrap().len() >= 4);
+    let rows = report["tables"][0]["rows"].as_array().unwrap();
+    assert!(rows.len() >= 4);
+    for row in &rows[1..] {
+        assert_eq!((row["operation"].as_str(), row["transport"].as_str()), (Some("WRITE"), Some("RC")));
+        assert!(row["len_bytes"] == 64 && row["messages_per_second"]["median"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn perf_takes_tuning_and_refuses_what_cannot_be_with_the_nearest_that_can() {
+    let short = ["--repetitions", "1", "--duration-ms", "2", "--json"];
+    let run = |args: &[&str]| farcall(&[&["perf"], args, &short].concat());
+    let tuned = run(&["send", "--figure", "rate", "--window", "8", "--chain", "4", "--events", "--qps", "3"]);
+    let report: Value = serde_json::from_slice(&tuned.stdout).unwrap();
+    assert_eq!(code(&tuned), 0, "{report}");
+    assert!(
+        report["tables"][0]["rows"][1]["what"].as_str().unwrap().contains("in chains of 4, 3 QPs"),
+        "{report}"
+    );
+    for (args, nearest) in [
+        (&["read", "--transport", "ud"][..], "READ over RC"),
+        (&["write", "--transport", "ud"], "SEND over UD"),
+        (&["send", "--window", "4", "--chain", "8"], "a chain of 4"),
+        (&["write", "--srq"], "SEND with a shared receive queue"),
+        (&["send", "--inline-max", "1000000"], "bytes"),
+    ] {
+        let refused = run(args);
+        assert_eq!(code(&refused), 2, "{args:?}");
+        let refusal: Value = serde_json::from_slice(&refused.stdout).unwrap();
+        assert!(refusal["error"]["remedy"].as_str().unwrap().contains(nearest), "{args:?}: {refusal}");
+    }
 }

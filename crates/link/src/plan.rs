@@ -3,7 +3,9 @@
 //! A plan is plain data. It is what the tuner searches, the command line names and the handshake exchanges. Only points
 //! of [`PRESETS`] run; any other is refused together with the nearest one that does.
 
+use farcall_verbs::QpType;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use thiserror::Error;
 
 /// How a request reaches the server.
@@ -40,6 +42,31 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+}
+
+impl Transport {
+    /// All of them, the most capable first.
+    pub const ALL: [Self; 3] = [Self::Rc, Self::Uc, Self::Ud];
+
+    /// The queue pairs it takes.
+    #[must_use]
+    pub const fn qp_type(self) -> QpType {
+        match self {
+            Self::Rc => QpType::Rc,
+            Self::Uc => QpType::Uc,
+            Self::Ud => QpType::Ud,
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        })
+    }
 }
 
 /// Who owns connections.

@@ -233,7 +233,7 @@ pub fn run_peer() -> Result<(), PeerError> {
         PeerTask::Rnic { task, selection } => selection
             .choose()
             .map_err(RnicError::from)
-            .and_then(|chosen| rnic::serve(&*chosen.provider, task, &UnixStream::from(control), ready))
+            .and_then(|chosen| rnic::serve(&*chosen.provider, &task, &UnixStream::from(control), ready))
             .map_err(|error| PeerError::Rnic(Box::new(error))),
     }
 }

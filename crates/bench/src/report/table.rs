@@ -13,6 +13,8 @@ pub struct Column {
     pub decimals: usize,
     /// Whether text shows the range of repeated figures. JSON always carries it.
     pub shows_range: bool,
+    /// Whether text shows it at all.
+    pub is_in_text: bool,
 }
 
 impl Column {
@@ -25,7 +27,15 @@ impl Column {
     /// A column of numbers with `decimals` digits after the point.
     #[must_use]
     pub const fn with_decimals(key: &'static str, heading: &'static str, decimals: usize) -> Self {
-        Self { key, heading, decimals, shows_range: true }
+        Self { key, heading, decimals, shows_range: true, is_in_text: true }
+    }
+
+    /// A column for programs alone: in JSON, not in text.
+    #[must_use]
+    pub const fn json_only(key: &'static str) -> Self {
+        let mut column = Self::new(key, "");
+        column.is_in_text = false;
+        column
     }
 
     /// The same column, its range left out in text.

@@ -39,15 +39,17 @@ const RULES: TableStyle = {
 fn render(table: &Table) -> comfy_table::Table {
     let mut out = comfy_table::Table::new();
     out.load_style(RULES).set_content_arrangement(ContentArrangement::Disabled);
-    out.set_header(table.columns.iter().map(|column| column.heading));
+    let shown: Vec<(usize, &Column)> =
+        table.columns.iter().enumerate().filter(|(_, column)| column.is_in_text).collect();
+    out.set_header(shown.iter().map(|(_, column)| column.heading));
     for row in table.rows() {
-        out.add_row(row.iter().zip(&table.columns).map(|(cell, column)| format_cell(cell, column)));
+        out.add_row(shown.iter().map(|(index, column)| format_cell(&row[*index], column)));
     }
-    for (index, _) in table.columns.iter().enumerate() {
-        let is_text = |row: &Vec<Cell>| matches!(row[index], Cell::Text(_));
+    for (place, (index, _)) in shown.iter().enumerate() {
+        let is_text = |row: &Vec<Cell>| matches!(row[*index], Cell::Text(_));
         let alignment =
             if table.rows().iter().all(is_text) { CellAlignment::Left } else { CellAlignment::Right };
-        if let Some(column) = out.column_mut(index) {
+        if let Some(column) = out.column_mut(place) {
             column.set_cell_alignment(alignment);
         }
     }

@@ -1,103 +1,233 @@
-//! One message there and one back.
+//! One message at a time: there and back, or until the initiator's completion.
 
 use super::RnicError;
-use super::endpoint::{FILL, RnicEnd};
-use crate::baseline::{BaselinePlan, Peer, PeerError};
+use super::end::End;
+use super::memory::{FILL, FILL_WORD};
+use super::operation::Operation;
+use super::task::{RnicTask, RnicTest};
+use super::waiting::{Halt, Watch};
+use crate::baseline::BaselinePlan;
 use crate::measure::{RoundTrips, ping_pong};
-use farcall_verbs::SendWr;
+use farcall_verbs::{SendFlags, SendWr, Sge};
+use std::convert::Infallible;
 
-/// After so many fruitless looks the client asks whether its peer is still alive.
-const LOOKS_PER_CHECK: u32 = 1 << 20;
-/// Receives kept posted.
-const RECEIVES: usize = 64;
+/// What was counted beside the latencies.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counted {
+    /// Requests executed, warm-up included.
+    pub(super) sent: u64,
+    /// Messages that went or came back lost and were sent again.
+    pub(super) lost: u64,
+}
 
 /// The mark of message `number`; neighbours differ, and so do the first and the fill.
 fn mark_of(number: u64) -> u8 {
     (number % 128) as u8
 }
 
-pub(super) fn write(
-    end: &mut RnicEnd,
-    plan: &BaselinePlan,
-    peer: &mut Peer,
-) -> Result<RoundTrips, RnicError> {
-    ping_pong(plan.warm_up, plan.duration, |number| {
-        write_marked(end, mark_of(number))?;
-        let mut looks = 0u32;
-        while end.last_incoming() != mark_of(number) {
-            looks += 1;
-            if looks == LOOKS_PER_CHECK {
-                looks = 0;
-                // Polling makes a failure of the connection known, too.
-                end.poll()?;
-                if !peer.is_alive() {
-                    return Err(PeerError::Ended.into());
-                }
-            }
-            std::hint::spin_loop();
-        }
-        Ok(())
-    })
+/// Sends one message at a time, over each queue pair in turn.
+struct Sender<'a> {
+    /// Of each queue pair: unsignalled and signalled.
+    requests: Vec<[SendWr<'a>; 2]>,
+    /// Unsignalled requests of each queue pair since the last signalled one.
+    unsignalled: Vec<u32>,
+    signal_every: u32,
+    sent: u64,
+    /// Messages that came while a completion was waited for, and over which queue pair the last one came.
+    arrived: usize,
+    from: usize,
 }
 
-pub(super) fn answer_writes(end: &mut RnicEnd) -> Result<(), RnicError> {
-    for number in 1u64.. {
-        while end.last_incoming() != mark_of(number) {
-            std::hint::spin_loop();
+impl<'a> Sender<'a> {
+    fn new(end: &End, task: &RnicTask, sges: &'a [Sge]) -> Self {
+        let qps = task.tuning.qps as usize;
+        let requests = (0..qps).map(|qp| {
+            let request = end.request(task.operation, (0, qp), sges, 0);
+            [request, request.with_flags(SendFlags::SIGNALED)]
+        });
+        // A message that is not copied by posting is waited for, because the next one overwrites it.
+        let is_each_signalled = !end.is_inline || task.test == RnicTest::Completion;
+        Self {
+            requests: requests.collect(),
+            unsignalled: vec![0; qps],
+            signal_every: if is_each_signalled { 1 } else { task.tuning.signal_every },
+            sent: 0,
+            arrived: 0,
+            from: 0,
         }
-        write_marked(end, mark_of(number))?;
     }
+
+    /// Posts one request; a signalled one is waited for.
+    #[inline]
+    fn send(&mut self, end: &mut End, qp: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
+        self.unsignalled[qp] += 1;
+        self.sent += 1;
+        let is_signalled = self.unsignalled[qp] >= self.signal_every;
+        let request = &self.requests[qp][usize::from(is_signalled)];
+        // SAFETY: an inlined message is copied by the call; another is left alone until its completion, just below.
+        unsafe { end.lanes[0].qps[qp].post_send(std::slice::from_ref(request))? };
+        if is_signalled {
+            self.unsignalled[qp] = 0;
+            while !self.look(end, watch)? {}
+        }
+        Ok(())
+    }
+
+    /// Takes completions; returns whether there was one of a request.
+    #[inline]
+    fn look(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<bool, Halt> {
+        let count = end.look(watch)?;
+        let mut is_sent = false;
+        for wc in &end.wcs[..count] {
+            if wc.opcode.is_receive() {
+                self.arrived += 1;
+                self.from = end.receives.qp_of(wc);
+            } else {
+                is_sent = true;
+            }
+        }
+        Ok(is_sent)
+    }
+}
+
+/// Measures.
+pub(super) fn measure(
+    end: &mut End,
+    task: &RnicTask,
+    plan: &BaselinePlan,
+    watch: &mut Watch<'_>,
+) -> Result<(RoundTrips, Counted), RnicError> {
+    let sges = [end.memory.outgoing_sge(0)];
+    let mut sender = Sender::new(end, task, &sges);
+    let active = task.tuning.active_qps as usize;
+    let mut lost = 0;
+    let mut qp = 0;
+    let round_trips = ping_pong(plan.warm_up, plan.duration, |number| {
+        match (task.test, task.operation) {
+            (RnicTest::PingPong, Operation::Write) => write_and_look(end, &mut sender, qp, number, watch)?,
+            (RnicTest::PingPong, _) => {
+                lost += send_and_receive(end, &mut sender, (task, qp), mark_of(number), watch)?;
+            }
+            _ => complete_one(end, &mut sender, (task.operation, qp), number, watch)?,
+        }
+        qp = if qp + 1 == active { 0 } else { qp + 1 };
+        Ok::<(), Halt>(())
+    })?;
+    Ok((round_trips, Counted { sent: sender.sent, lost }))
+}
+
+/// WRITE there; the answer is found by its last byte.
+#[inline]
+fn write_and_look(
+    end: &mut End,
+    sender: &mut Sender<'_>,
+    qp: usize,
+    number: u64,
+    watch: &mut Watch<'_>,
+) -> Result<(), Halt> {
+    let mark = mark_of(number);
+    end.memory.mark_outgoing(0, mark);
+    sender.send(end, qp, watch)?;
+    while end.memory.last_incoming(0) != mark {
+        watch.nothing()?;
+    }
+    watch.seen();
     Ok(())
 }
 
+/// A message there; the answer consumes a receive. Returns how often it had to be sent again.
 #[inline]
-fn write_marked(end: &mut RnicEnd, mark: u8) -> Result<(), RnicError> {
-    end.mark_outgoing(mark);
-    end.post(|sges, remote| SendWr::write(0, sges, remote.addr, remote.rkey))
-}
-
-pub(super) fn send(end: &mut RnicEnd, plan: &BaselinePlan) -> Result<RoundTrips, RnicError> {
-    end.post_receives(RECEIVES)?;
-    ping_pong(plan.warm_up, plan.duration, |number| {
-        end.mark_outgoing(mark_of(number));
-        send_once(end)?;
-        receive_once(end)?;
-        if end.last_incoming() == mark_of(number) {
-            Ok(())
-        } else {
-            Err(RnicError::Bytes("a SEND came back with another last byte"))
-        }
-    })
-}
-
-pub(super) fn answer_sends(end: &mut RnicEnd) -> Result<(), RnicError> {
-    end.post_receives(RECEIVES)?;
+fn send_and_receive(
+    end: &mut End,
+    sender: &mut Sender<'_>,
+    (task, qp): (&RnicTask, usize),
+    mark: u8,
+    watch: &mut Watch<'_>,
+) -> Result<u64, Halt> {
+    let mut lost = 0;
+    end.memory.mark_outgoing(0, mark);
+    sender.send(end, qp, watch)?;
     loop {
-        receive_once(end)?;
-        end.mark_outgoing(end.last_incoming());
-        send_once(end)?;
+        while sender.arrived == 0 {
+            sender.look(end, watch)?;
+            if task.is_unreliable() && watch.is_lost() {
+                lost += 1;
+                sender.send(end, qp, watch)?;
+            }
+        }
+        sender.arrived -= 1;
+        let came = end.memory.last_incoming(0);
+        end.received(sender.from)?;
+        if came == mark {
+            return Ok(lost);
+        }
+        // The answer to a message that was taken for lost.
+        if !task.is_unreliable() {
+            return Err(RnicError::Bytes("a message came back with another last byte").into());
+        }
     }
 }
 
+/// One request until its completion.
 #[inline]
-fn send_once(end: &mut RnicEnd) -> Result<(), RnicError> {
-    end.post(|sges, _| SendWr::send(0, sges))
+fn complete_one(
+    end: &mut End,
+    sender: &mut Sender<'_>,
+    (operation, qp): (Operation, usize),
+    number: u64,
+    watch: &mut Watch<'_>,
+) -> Result<(), Halt> {
+    end.memory.mark_outgoing(0, !FILL);
+    sender.send(end, qp, watch)?;
+    let is_right = match operation {
+        Operation::Read => end.memory.last_outgoing(0) == FILL,
+        Operation::CompareSwap => end.memory.word_outgoing(0) == FILL_WORD,
+        Operation::FetchAdd => end.memory.word_outgoing(0) == FILL_WORD.wrapping_add(number - 1),
+        _ => true,
+    };
+    if is_right { Ok(()) } else { Err(RnicError::Bytes("a READ or atomic brought another value").into()) }
 }
 
-#[inline]
-fn receive_once(end: &mut RnicEnd) -> Result<(), RnicError> {
-    end.take_receive()?;
-    end.post_receives(1)
-}
-
-pub(super) fn read(end: &mut RnicEnd, plan: &BaselinePlan) -> Result<RoundTrips, RnicError> {
-    ping_pong(plan.warm_up, plan.duration, |_| {
-        end.mark_outgoing(!FILL);
-        end.read_once()?;
-        if end.last_outgoing() == FILL {
-            Ok(())
-        } else {
-            Err(RnicError::Bytes("a READ brought another last byte"))
+/// The target's part of a ping-pong of WRITEs.
+pub(super) fn answer_writes(
+    end: &mut End,
+    task: &RnicTask,
+    watch: &mut Watch<'_>,
+) -> Result<Infallible, Halt> {
+    let sges = [end.memory.outgoing_sge(0)];
+    let mut sender = Sender::new(end, task, &sges);
+    let active = task.tuning.active_qps as usize;
+    let mut qp = 0;
+    let mut number = 1u64;
+    loop {
+        let mark = mark_of(number);
+        while end.memory.last_incoming(0) != mark {
+            watch.nothing()?;
         }
-    })
+        watch.seen();
+        end.memory.mark_outgoing(0, mark);
+        sender.send(end, qp, watch)?;
+        qp = if qp + 1 == active { 0 } else { qp + 1 };
+        number += 1;
+    }
+}
+
+/// The target's part of a ping-pong of messages that consume receives.
+pub(super) fn answer_messages(
+    end: &mut End,
+    task: &RnicTask,
+    watch: &mut Watch<'_>,
+) -> Result<Infallible, Halt> {
+    let sges = [end.memory.outgoing_sge(0)];
+    let mut sender = Sender::new(end, task, &sges);
+    loop {
+        while sender.arrived == 0 {
+            sender.look(end, watch)?;
+        }
+        sender.arrived -= 1;
+        let qp = sender.from;
+        end.memory.mark_outgoing(0, end.memory.last_incoming(0));
+        end.received(qp)?;
+        sender.send(end, qp, watch)?;
+    }
 }

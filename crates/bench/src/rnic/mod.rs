@@ -1,91 +1,73 @@
-//! What a provider's verbs can do between two processes: latency, rate and bandwidth of WRITE, READ and SEND.
+//! What a provider's verbs can do between two processes: latency, rate and bandwidth of each operation over each transport.
 //!
-//! Latencies are round trips: a WRITE or SEND there and one back, found by polling (a WRITE by its last byte); a READ is
-//! one operation until its completion. Rates and bandwidths count completed operations of the initiator.
+//! The measuring process is the initiator; its peer is the target. Latencies are round trips (a message there and one
+//! back) or times until a completion. Throughput counts what arrived. What is not measured twice is written down once: a
+//! [`RnicTask`] is plain data that travels to the peer.
 
-mod bandwidth;
-mod endpoint;
+mod cost;
+mod end;
+mod handshake;
+mod lane;
 mod latency;
-mod rate;
+mod legality;
+mod memory;
+mod nic;
+mod operation;
+mod receives;
+mod target;
+mod task;
+mod throughput;
+mod waiting;
 
-use crate::baseline::{BaselinePlan, PeerError, PeerTask};
-use crate::measure::{RoundTrips, pin_thread};
-use endpoint::RnicEnd;
+pub use cost::BothEnds;
+pub use legality::Illegal;
+pub use nic::Survey;
+pub use operation::{ATOMIC_LEN_BYTES, Operation};
+pub(crate) use target::serve;
+pub use task::{Finding, Inlining, ReceiveQueue, RnicTask, RnicTest, Tuning};
+
+use crate::baseline::{BaselinePlan, Peer, PeerError, PeerTask};
+use crate::measure::{CoreError, LatencySummary, ProcessError, pin_thread};
+use cost::Meter;
+use end::End;
+use farcall_link::Transport;
 use farcall_providers::Chosen;
-use farcall_verbs::{PostError, Provider, WcStatus};
+use farcall_verbs::{PostError, WcStatus};
+use handshake::{Seen, Stop};
+use memory::FILL_WORD;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::os::unix::net::UnixStream;
-
-/// What to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RnicTest {
-    /// WRITE there, WRITE back, both found by polling on the last byte.
-    WriteLatency,
-    /// One READ until its completion.
-    ReadLatency,
-    /// SEND there, SEND back, both found by polling a completion queue.
-    SendLatency,
-    /// Chains of inlined SENDs, the last of each signalled.
-    SendRate,
-    /// Chains of inlined WRITEs, the last of each signalled.
-    WriteRate,
-    /// WRITEs, several outstanding.
-    WriteBandwidth,
-    /// READs, several outstanding.
-    ReadBandwidth,
-}
-
-impl RnicTest {
-    /// Whether single operations are timed.
-    #[must_use]
-    pub fn is_latency(self) -> bool {
-        matches!(self, Self::WriteLatency | Self::ReadLatency | Self::SendLatency)
-    }
-
-    /// In a few words, for a table.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::WriteLatency => "WRITE ping-pong",
-            Self::ReadLatency => "READ",
-            Self::SendLatency => "SEND ping-pong",
-            Self::SendRate => "SEND rate, chained",
-            Self::WriteRate => "WRITE rate, chained",
-            Self::WriteBandwidth => "WRITE bandwidth",
-            Self::ReadBandwidth => "READ bandwidth",
-        }
-    }
-}
-
-impl fmt::Display for RnicTest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.title())
-    }
-}
-
-/// One measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RnicTask {
-    /// What to measure.
-    pub test: RnicTest,
-    /// Bytes of each message.
-    pub len_bytes: usize,
-}
+use std::time::Duration;
+use waiting::Watch;
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RnicResult {
     /// What it was.
     pub task: RnicTask,
-    /// For latencies: round trips or READs. For rates and bandwidths: chains or batches.
-    pub round_trips: RoundTrips,
-    /// Messages a second (one way).
+    /// Of latencies: round trips of a ping-pong, or times until the completion; [`RnicResult::one_way_us`] tells one way.
+    pub latency: Option<LatencySummary>,
+    /// Messages a second, one way; those that arrived, where that is known.
     pub messages_per_second: f64,
+    /// Recorded round trips, completions or messages.
+    pub samples: u64,
+    /// Requests posted in all, warm-up included.
+    pub sent: u64,
+    /// How many of them did not arrive (unreliable transports).
+    pub lost: u64,
+    /// Whether messages were inlined.
+    pub is_inline: bool,
+    /// What it cost.
+    pub cores: BothEnds,
 }
 
 impl RnicResult {
+    /// A figure of the latencies, given in nanoseconds, as microseconds one way (until the completion where there is no way
+    /// back).
+    #[must_use]
+    pub fn one_way_us(&self, figure_ns: impl Fn(&LatencySummary) -> f64) -> Option<f64> {
+        self.latency.as_ref().map(|latency| figure_ns(latency) / 1e3 / self.task.ways())
+    }
+
     /// Payload bytes a second (one way).
     #[must_use]
     pub fn bytes_per_second(&self) -> f64 {
@@ -99,104 +81,194 @@ pub enum RnicError {
     /// The other process.
     #[error(transparent)]
     Peer(#[from] PeerError),
+    /// It makes no sense, or the device cannot do it.
+    #[error(transparent)]
+    Illegal(#[from] Illegal),
     /// A verbs call failed.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
     /// A request was refused.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// What a process cost could not be read.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     /// A request failed.
     #[error("a work request failed: {0}")]
     Completion(WcStatus),
     /// The two ends did not come together.
-    #[error("the two ends could not exchange their addresses: {0}")]
+    #[error("the two ends did not come together: {0}")]
     Handshake(String),
-    /// Other bytes arrived than were sent.
+    /// A WRITE cannot be found by its last byte.
+    #[error(
+        "this device does not promise to place a WRITE's last byte last, so its target cannot find it by polling; \
+         measure WRITE_IMM, or WRITE until its completion"
+    )]
+    NotInOrder,
+    /// The completion queue cannot hold what may be outstanding.
+    #[error(
+        "a completion queue of {cqe_max} entries has no room for the requests and receives of {qps} queue pairs; \
+         use fewer, or a smaller window"
+    )]
+    Room {
+        /// How many queue pairs.
+        qps: u32,
+        /// What the device allows.
+        cqe_max: u32,
+    },
+    /// Nothing happened.
+    #[error("nothing happened for {0:?}; over an unreliable transport a message may have been lost for good")]
+    Silence(Duration),
+    /// What arrived is wrong.
     #[error("wrong bytes arrived: {0}")]
     Bytes(&'static str),
+    /// What arrived is not what was sent.
+    #[error("{what}: {found} instead of {expected}")]
+    Count {
+        /// What was counted.
+        what: &'static str,
+        /// How many there were.
+        found: u64,
+        /// How many there should be.
+        expected: u64,
+    },
+}
+
+impl From<CoreError> for RnicError {
+    fn from(error: CoreError) -> Self {
+        PeerError::from(error).into()
+    }
 }
 
 /// Measures one thing between this process and a fresh peer. Pins the calling thread.
 ///
 /// # Errors
-/// When the provider, the peer or a work request fails.
+/// When the task is illegal, or the provider, the peer or a work request fails.
 pub fn measure(chosen: &Chosen, task: RnicTask, plan: &BaselinePlan) -> Result<RnicResult, RnicError> {
-    pin_thread(plan.client_core).map_err(PeerError::from)?;
-    let mut peer = plan.launcher.start(
-        PeerTask::Rnic { task, selection: chosen.selection.clone() },
-        plan.server_core,
-        &[],
-    )?;
-    let mut end = RnicEnd::connect(&*chosen.provider, peer.control(), task)?;
-    let (round_trips, messages_each) = match task.test {
-        RnicTest::WriteLatency => (latency::write(&mut end, plan, &mut peer)?, 2.0),
-        RnicTest::SendLatency => (latency::send(&mut end, plan)?, 2.0),
-        RnicTest::ReadLatency => (latency::read(&mut end, plan)?, 1.0),
-        RnicTest::SendRate => (rate::sends(&mut end, plan)?, rate::CHAIN as f64),
-        RnicTest::WriteRate => (rate::writes(&mut end, plan)?, rate::CHAIN as f64),
-        RnicTest::WriteBandwidth => (bandwidth::writes(&mut end, plan)?, 1.0),
-        RnicTest::ReadBandwidth => (bandwidth::reads(&mut end, plan)?, 1.0),
-    };
-    Ok(RnicResult { task, round_trips, messages_per_second: round_trips.per_second * messages_each })
-}
-
-/// The peer's part: the passive end, until it is killed.
-pub(crate) fn serve(
-    provider: &dyn Provider,
-    task: RnicTask,
-    control: &UnixStream,
-    ready: impl FnOnce() -> Result<(), PeerError>,
-) -> Result<(), RnicError> {
-    ready()?;
-    let mut end = RnicEnd::connect(provider, control, task)?;
-    match task.test {
-        RnicTest::WriteLatency => latency::answer_writes(&mut end),
-        RnicTest::SendLatency => latency::answer_sends(&mut end),
-        RnicTest::SendRate => rate::absorb_sends(&mut end),
-        // One-sided: the owner of the memory has nothing to do, and sleeps until the other end is gone.
-        _ => endpoint::wait_for_the_end(control),
+    let provider = &*chosen.provider;
+    task.check()?;
+    let survey = Survey::of(provider)?;
+    task.check_device(&survey.attr, &survey.port.attr)?;
+    pin_thread(plan.client_core)?;
+    let order = PeerTask::Rnic { task, selection: chosen.selection.clone() };
+    let peer = plan.launcher.start(order, plan.server_core, &[])?;
+    let mut end = End::connect(provider, peer.control(), &task.end_plan(Role::Initiator))?;
+    if task.needs_order() && !end.places_in_order {
+        return Err(RnicError::NotInOrder);
     }
+    let result = run(&mut end, task, plan, &peer)?;
+    handshake::send(peer.control(), &Stop)?;
+    let seen: Seen = handshake::receive(peer.control())?;
+    account(result, &seen)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::baseline::tests_launcher;
-    use crate::measure::Cores;
-    use farcall_providers::Selection;
-    use std::time::Duration;
+fn run(end: &mut End, task: RnicTask, plan: &BaselinePlan, peer: &Peer) -> Result<RnicResult, RnicError> {
+    let mut watch = Watch::initiator(peer.control());
+    let meter = Meter::start(peer.pid())?;
+    if task.test == RnicTest::Throughput {
+        let sent = throughput::measure(end, &task, plan, &mut watch)?;
+        let messages_each = u64::from(sent.messages_each);
+        return Ok(RnicResult {
+            task,
+            latency: None,
+            messages_per_second: sent.bursts.per_second * messages_each as f64,
+            samples: sent.bursts.count * messages_each,
+            sent: sent.total,
+            lost: 0,
+            is_inline: end.is_inline && !task.operation.returns_data(),
+            cores: meter.stop()?,
+        });
+    }
+    let (trips, counted) = latency::measure(end, &task, plan, &mut watch)?;
+    Ok(RnicResult {
+        task,
+        latency: Some(trips.latency),
+        messages_per_second: trips.per_second * task.ways(),
+        samples: trips.count,
+        sent: counted.sent,
+        lost: counted.lost,
+        is_inline: end.is_inline && !task.operation.returns_data(),
+        cores: meter.stop()?,
+    })
+}
 
-    #[test]
-    fn every_test_runs_between_two_processes_at_several_sizes() {
-        let (server_core, client_core) = Cores::allowed().unwrap().server_and_client();
-        let plan = BaselinePlan {
-            launcher: tests_launcher(),
-            server_core,
-            client_core,
-            warm_up: Duration::from_millis(1),
-            duration: Duration::from_millis(5),
+/// Compares what was sent with what the target saw.
+fn account(mut result: RnicResult, seen: &Seen) -> Result<RnicResult, RnicError> {
+    let RnicTask { operation, test, .. } = result.task;
+    if operation == Operation::FetchAdd {
+        let found = seen.first_word.wrapping_sub(FILL_WORD);
+        count("the target's counter after all additions", found, result.sent)?;
+    }
+    if operation == Operation::CompareSwap {
+        count("the target's word after all swaps", seen.first_word, FILL_WORD)?;
+    }
+    if !operation.consumes_receive() {
+        return Ok(result);
+    }
+    if !result.task.is_unreliable() {
+        count("messages received", seen.received, result.sent)?;
+    } else if test == RnicTest::Throughput {
+        result.lost = result.sent.saturating_sub(seen.received);
+        result.messages_per_second *= seen.received as f64 / result.sent.max(1) as f64;
+    }
+    Ok(result)
+}
+
+fn count(what: &'static str, found: u64, expected: u64) -> Result<(), RnicError> {
+    if found == expected { Ok(()) } else { Err(RnicError::Count { what, found, expected }) }
+}
+
+/// Who an end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Initiator,
+    Target,
+}
+
+impl RnicTask {
+    /// Messages in one sample of its latencies.
+    fn ways(&self) -> f64 {
+        if self.test == RnicTest::PingPong { 2.0 } else { 1.0 }
+    }
+
+    /// Whether it is found by its last byte.
+    fn needs_order(&self) -> bool {
+        self.test == RnicTest::PingPong && self.operation == Operation::Write
+    }
+
+    /// What an end of it consists of.
+    fn end_plan(&self, role: Role) -> end::EndPlan {
+        let Tuning { window, qps, .. } = self.tuning;
+        let takes_messages = self.test == RnicTest::PingPong || role == Role::Target;
+        // A single connection has queues of the usual size; many have what they need.
+        let depth =
+            if qps == 1 { window.max(QUEUE_DEPTH) } else { (4 * window).clamp(16, QUEUE_DEPTH).max(window) };
+        let receives = match self.test {
+            RnicTest::Throughput => (3 * window).clamp(16, depth),
+            _ => depth.min(64),
         };
-        use RnicTest::{
-            ReadBandwidth, ReadLatency, SendLatency, SendRate, WriteBandwidth, WriteLatency, WriteRate,
-        };
-        let chosen = Selection::softnic().choose().unwrap();
-        let cases = [
-            (WriteLatency, 1),
-            (WriteLatency, 64),
-            (WriteLatency, 65_536),
-            (ReadLatency, 64),
-            (ReadLatency, 4096),
-            (SendLatency, 64),
-            (SendLatency, 4096),
-            (SendRate, 64),
-            (WriteRate, 64),
-            (WriteBandwidth, 1 << 20),
-            (ReadBandwidth, 1 << 20),
-        ];
-        for (test, len_bytes) in cases {
-            let result = measure(&chosen, RnicTask { test, len_bytes }, &plan)
-                .unwrap_or_else(|error| panic!("{test} of {len_bytes} bytes: {error}"));
-            assert!(result.messages_per_second > 0.0 && result.bytes_per_second() > 0.0, "{result:?}");
+        end::EndPlan {
+            lanes: vec![(self.transport, qps)],
+            places: memory::Places {
+                len_bytes: self.len_bytes,
+                incoming: 1,
+                outgoing: 1,
+                with_grh: self.transport == Transport::Ud,
+            },
+            send_depth: depth,
+            receives: if takes_messages && self.operation.consumes_receive() { receives } else { 0 },
+            receive_batch: if self.test == RnicTest::Throughput { (receives / 4).clamp(1, 32) } else { 1 },
+            places_differ: false,
+            receive_queue: self.tuning.receive_queue,
+            finding: self.tuning.finding,
+            inlining: self.tuning.inlining,
+            with_atomics: self.operation.is_atomic(),
         }
     }
 }
+
+/// Requests that a queue holds, where there is one of it.
+const QUEUE_DEPTH: u32 = 1024;
+
+#[cfg(test)]
+mod tests;

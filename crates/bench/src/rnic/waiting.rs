@@ -1,0 +1,133 @@
+//! Waiting for the other end: when to look whether it is still there, and when to give up.
+
+use super::RnicError;
+use crate::baseline::PeerError;
+use farcall_verbs::PostError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Fruitless looks in a row between two looks at the control socket, which cost a system call.
+const LOOKS_PER_CHECK: u32 = 1 << 16;
+/// How long a sleeper sleeps at most before it looks at the clock.
+const SLEEP_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// How long an initiator waits for anything to happen.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// After this silence a message over an unreliable transport counts as lost.
+pub(super) const LOSS_AFTER: Duration = Duration::from_millis(300);
+
+/// Why an end stops waiting.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// The other end speaks on the control socket, or is gone.
+    Called,
+    /// It failed.
+    Failed(RnicError),
+}
+
+impl From<RnicError> for Halt {
+    fn from(error: RnicError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<PeerError> for Halt {
+    fn from(error: PeerError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<farcall_verbs::Error> for Halt {
+    fn from(error: farcall_verbs::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<PostError> for Halt {
+    fn from(error: PostError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<Halt> for RnicError {
+    /// For an initiator, whom nobody calls: its peer is gone.
+    fn from(halt: Halt) -> Self {
+        match halt {
+            Halt::Called => PeerError::Ended.into(),
+            Halt::Failed(error) => error,
+        }
+    }
+}
+
+/// Watches the control socket while an end waits.
+pub(super) struct Watch<'a> {
+    control: &'a UnixStream,
+    looks: u32,
+    silent_since: Option<Instant>,
+    silence_max: Option<Duration>,
+}
+
+impl<'a> Watch<'a> {
+    /// Of an initiator: gives up when nothing happens for long.
+    pub(super) fn initiator(control: &'a UnixStream) -> Self {
+        Self { control, looks: 0, silent_since: None, silence_max: Some(SILENCE_MAX) }
+    }
+
+    /// Of a target: waits until it is called.
+    pub(super) fn target(control: &'a UnixStream) -> Self {
+        Self { control, looks: 0, silent_since: None, silence_max: None }
+    }
+
+    /// Something happened.
+    #[inline]
+    pub(super) fn seen(&mut self) {
+        self.looks = 0;
+        self.silent_since = None;
+    }
+
+    /// Nothing happened; now and then looks at the control socket.
+    #[inline]
+    pub(super) fn nothing(&mut self) -> Result<(), Halt> {
+        self.looks += 1;
+        if self.looks < LOOKS_PER_CHECK {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        self.looks = 0;
+        self.check(&Timespec { tv_sec: 0, tv_nsec: 0 }, None)
+    }
+
+    /// Sleeps until `fd` is readable, or the control socket, or a while has passed.
+    pub(super) fn sleep(&mut self, fd: BorrowedFd<'_>) -> Result<(), Halt> {
+        self.check(&SLEEP_MAX, Some(fd))
+    }
+
+    /// Whether nothing has happened for so long that a message sent before must be lost. True once in each such time.
+    pub(super) fn is_lost(&mut self) -> bool {
+        let is_lost = self.silent_since.is_some_and(|since| since.elapsed() >= LOSS_AFTER);
+        is_lost && {
+            self.silent_since = None;
+            true
+        }
+    }
+
+    #[cold]
+    fn check(&mut self, timeout: &Timespec, fd: Option<BorrowedFd<'_>>) -> Result<(), Halt> {
+        let control = self.control.as_fd();
+        let mut fds = [control, fd.unwrap_or(control)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let watched = if fd.is_some() { &mut fds[..] } else { &mut fds[..1] };
+        match poll(watched, Some(timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(PeerError::System { call: "poll", source: errno.into() }.into()),
+        }
+        if !watched[0].revents().is_empty() {
+            return Err(Halt::Called);
+        }
+        let since = *self.silent_since.get_or_insert_with(Instant::now);
+        match self.silence_max {
+            Some(max) if since.elapsed() > max => Err(RnicError::Silence(max).into()),
+            _ => Ok(()),
+        }
+    }
+}

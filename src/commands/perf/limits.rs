@@ -1,0 +1,23 @@
+//! `farcall perf limits`.
+
+use super::{Rival, Times};
+use crate::failure::Failure;
+use clap::Args;
+use farcall_bench::experiments::{Progress, limits};
+use farcall_bench::report::Report;
+
+#[derive(Debug, Args)]
+pub(super) struct LimitsArgs {
+    #[command(flatten)]
+    times: Times,
+    /// Measure another system in the same run.
+    #[arg(long)]
+    against: Option<Rival>,
+}
+
+impl LimitsArgs {
+    pub(super) fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
+        limits::run(&self.times.stage()?, self.against == Some(Rival::Ucx), progress)
+            .map_err(|error| Failure::because("cannot measure the limits of this machine", &error))
+    }
+}

@@ -1,0 +1,152 @@
+//! `farcall perf write`, `read`, `send` and so on: single operations, and all of them.
+
+use super::{Rival, Times, failure};
+use crate::commands::nic_args::NicArgs;
+use crate::failure::Failure;
+use clap::{Args, ValueEnum};
+use farcall_bench::experiments::{Progress, perf};
+use farcall_bench::report::Report;
+use farcall_bench::rnic::{Finding, Inlining, Operation, ReceiveQueue};
+use farcall_link::Transport;
+
+#[derive(Debug, Args)]
+pub(super) struct VerbsArgs {
+    /// Over which transports; may be given several times, or separated by commas. By default RC; for `all`, whatever the
+    /// device has.
+    #[arg(long = "transport", value_name = "TRANSPORT", value_delimiter = ',')]
+    transports: Vec<TransportName>,
+    /// Which figures; may be given several times, or separated by commas. By default all.
+    #[arg(long = "figure", value_name = "FIGURE", value_delimiter = ',')]
+    figures: Vec<FigureName>,
+    /// Bytes of each message; may be given several times, or separated by commas. By default 8 B to 1 MiB, whatever suits the
+    /// figure.
+    #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
+    sizes: Vec<u32>,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    tuning: TuningArgs,
+    /// Measure another system in the same run.
+    #[arg(long)]
+    against: Option<Rival>,
+    #[command(flatten)]
+    nic: NicArgs,
+}
+
+/// How requests are posted and completions found.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Tuning")]
+struct TuningArgs {
+    /// Requests outstanding on each queue pair (rate 256, bandwidth 4).
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    window: Option<u32>,
+    /// Requests posted with one doorbell (rate 32, bandwidth 1).
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    chain: Option<u32>,
+    /// Of so many requests one is signalled (latency 64 if inlined, else 1; rate and bandwidth: one a chain).
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    signal_every: Option<u32>,
+    /// Copy messages up to this length while posting; 0 never does (256, or what the device allows if that is less).
+    #[arg(long, value_name = "BYTES")]
+    inline_max: Option<u32>,
+    /// Sleep on completion events instead of polling.
+    #[arg(long)]
+    events: bool,
+    /// Connected queue pairs, all with one completion queue at each end.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    qps: Option<u32>,
+    /// How many of them carry messages, in turn (all).
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    active_qps: Option<u32>,
+    /// Take messages from one shared receive queue.
+    #[arg(long)]
+    srq: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TransportName {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FigureName {
+    /// One message at a time.
+    Latency,
+    /// Small messages in chains.
+    Rate,
+    /// Large messages, a few outstanding.
+    Bandwidth,
+}
+
+impl VerbsArgs {
+    pub(super) fn measure(
+        &self,
+        operations: &[Operation],
+        progress: Progress<'_>,
+    ) -> Result<Report, Failure> {
+        let selection = self.selection(operations);
+        let with_ucx = self.against == Some(Rival::Ucx);
+        perf::run(&self.nic.choose()?, &self.times.stage()?, &selection, with_ucx, progress)
+            .map_err(|error| failure(&error))
+    }
+
+    fn selection(&self, operations: &[Operation]) -> perf::Selection {
+        let transports = match (self.transports.is_empty(), operations.len()) {
+            (false, _) => self.transports.iter().map(|name| name.transport()).collect(),
+            (true, 1) => vec![Transport::Rc],
+            (true, _) => Transport::ALL.to_vec(),
+        };
+        let figures = if self.figures.is_empty() {
+            perf::Figure::ALL.to_vec()
+        } else {
+            self.figures.iter().map(|name| name.figure()).collect()
+        };
+        perf::Selection {
+            operations: operations.to_vec(),
+            transports,
+            figures,
+            lens_bytes: self.sizes.iter().map(|size| *size as usize).collect(),
+            adjustments: self.tuning.adjustments(),
+        }
+    }
+}
+
+impl TuningArgs {
+    fn adjustments(&self) -> perf::Adjustments {
+        perf::Adjustments {
+            window: self.window,
+            chain: self.chain,
+            signal_every: self.signal_every,
+            inlining: self.inline_max.map(Inlining::UpTo),
+            finding: self.events.then_some(Finding::Events),
+            qps: self.qps,
+            active_qps: self.active_qps,
+            receive_queue: self.srq.then_some(ReceiveQueue::Shared),
+        }
+    }
+}
+
+impl TransportName {
+    fn transport(self) -> Transport {
+        match self {
+            Self::Rc => Transport::Rc,
+            Self::Uc => Transport::Uc,
+            Self::Ud => Transport::Ud,
+        }
+    }
+}
+
+impl FigureName {
+    fn figure(self) -> perf::Figure {
+        match self {
+            Self::Latency => perf::Figure::Latency,
+            Self::Rate => perf::Figure::Rate,
+            Self::Bandwidth => perf::Figure::Bandwidth,
+        }
+    }
+}
