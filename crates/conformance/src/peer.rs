@@ -409,6 +409,23 @@ impl Peer {
         }
     }
 
+    /// Expects that no completion comes for a while, or this one.
+    pub(crate) fn expect_quiet_or(&mut self, wr_id: u64, status: WcStatus) -> Verdict {
+        self.pause();
+        match self.poll()? {
+            Some(wc) => same("wr_id, status", (wc.wr_id, wc.status), (wr_id, status)),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the quiet time of the world pass without polling.
+    pub(crate) fn pause(&self) {
+        let began = self.world.now();
+        while self.world.now().saturating_sub(began) < self.pace().quiet {
+            self.world.idle();
+        }
+    }
+
     /// Waits until the queue pair is in a state; completions that come meanwhile are kept.
     pub(crate) fn expect_state(&mut self, qp: Qp, state: QpState) -> Verdict {
         let cq = self.cq;
@@ -481,11 +498,6 @@ impl Peer {
     /// The asynchronous event that is there now.
     pub(crate) fn async_event(&mut self) -> Result<Option<Event>, Refusal> {
         answer!(self.call(&Call::TakeAsync)?, Answer::Async(event) => event)
-    }
-
-    /// Lets a little time pass.
-    pub(crate) fn idle(&self) {
-        self.world.idle();
     }
 }
 

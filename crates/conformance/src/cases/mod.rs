@@ -1,6 +1,25 @@
 //! The cases, by what they are about.
 
+mod access;
+mod atomics;
+mod crowd;
 mod data;
+mod elements;
+mod events;
+mod flush;
+mod inline;
+mod lives;
+mod local;
+mod memory;
+mod notify;
+mod order;
+mod queues;
+mod retry;
+mod signals;
+mod srq;
+mod states;
+mod uc;
+mod ud;
 
 use crate::case::{Case, Table};
 
@@ -8,6 +27,25 @@ use crate::case::{Case, Table};
 pub fn all() -> Vec<Case> {
     let mut table = Table::default();
     data::add(&mut table);
+    inline::add(&mut table);
+    elements::add(&mut table);
+    signals::add(&mut table);
+    order::add(&mut table);
+    access::add(&mut table);
+    local::add(&mut table);
+    atomics::add(&mut table);
+    states::add(&mut table);
+    flush::add(&mut table);
+    retry::add(&mut table);
+    notify::add(&mut table);
+    queues::add(&mut table);
+    events::add(&mut table);
+    lives::add(&mut table);
+    uc::add(&mut table);
+    ud::add(&mut table);
+    srq::add(&mut table);
+    memory::add(&mut table);
+    crowd::add(&mut table);
     table.0
 }
 
