@@ -11,10 +11,35 @@ pub struct Deviation {
     pub reason: &'static str,
 }
 
-const SOFTNIC: &[Deviation] = &[Deviation {
-    pattern: "rc/read/completion-fields",
-    reason: "completions of READs carry no byte_len yet",
-}];
+const SOFTNIC: &[Deviation] = &[
+    Deviation {
+        pattern: "rc/recv/local-protection/*",
+        reason: "a receive's elements are checked when it is posted and refused there: a sender places into them without \
+                 asking their owner again",
+    },
+    Deviation {
+        pattern: "rc/*/rnr/a-sleeping-owner-goes-on",
+        reason: "the owner of a send that waits for a receive is woken from time to time to look again: events without a \
+                 completion",
+    },
+    Deviation {
+        pattern: "rc/events/a-violation-is-told-without-polling",
+        reason: "requests run in the initiator: the target's device learns of a violation when its owner polls or sleeps \
+                 on the completion queue",
+    },
+    // To be mended.
+    Deviation { pattern: "*/elements/scattered-in-order", reason: "an empty element ends the list" },
+    Deviation { pattern: "rc/read/completion-fields", reason: "no byte_len" },
+    Deviation { pattern: "rc/cmp-swap/*equal-*", reason: "no byte_len" },
+    Deviation { pattern: "rc/fetch-add/adds-and-wraps", reason: "no byte_len" },
+    Deviation { pattern: "rc/*/no-permission-of-queue-pair", reason: "ends in REM_ACCESS_ERR" },
+    Deviation { pattern: "rc/transition/init-again-replaces-access", reason: "ends in REM_ACCESS_ERR" },
+    Deviation { pattern: "rc/transition/rts-*-access*", reason: "access is not changed in RTS" },
+    Deviation { pattern: "rc/*/rnr/the-timer-is-the-targets", reason: "the initiator takes its own timer" },
+    Deviation { pattern: "*/notify/the-stronger-arming-holds", reason: "the last arming holds" },
+    Deviation { pattern: "rc/queues/impossible-sizes-are-refused", reason: "completion queues of any size" },
+    Deviation { pattern: "rc/events/each-device-its-own", reason: "events are the process's" },
+];
 
 const SIM: &[Deviation] = &[];
 

@@ -31,7 +31,8 @@ pub fn run(
     let watchdog = Watchdog::start(world.pace().deadline * 6 + Duration::from_secs(60));
     for case in cases {
         watchdog.begins(&case.name);
-        let outcome = judge(case, try_case(world, case)?, deviations);
+        let listed = deviations.iter().find(|deviation| glob::matches(deviation.pattern, &case.name));
+        let outcome = judge(case, try_case(world, case, listed.is_some())?, listed);
         let ended = CaseReport { name: case.name.clone(), source: case.source, outcome };
         tell(&ended);
         report.cases.push(ended);
@@ -45,18 +46,22 @@ enum Tried {
     Ended(Verdict),
 }
 
-fn try_case(world: &Rc<dyn World>, case: &Case) -> Result<Tried, String> {
+fn try_case(world: &Rc<dyn World>, case: &Case, is_listed: bool) -> Result<Tried, String> {
     let [a, b] = world.sides()?;
     let mut a = Peer::new("initiator", a, world.clone()).map_err(|finding| finding.text)?;
     let mut b = Peer::new("target", b, world.clone()).map_err(|finding| finding.text)?;
     if let Some(missing) = case.needs.iter().find_map(|need| lacks(&a, need).or_else(|| lacks(&b, need))) {
         return Ok(Tried::Lacks(missing));
     }
+    if is_listed {
+        a.hurry();
+        b.hurry();
+    }
     let run = AssertUnwindSafe(|| (case.body)(&mut a, &mut b));
     let ended = catch_unwind(run).unwrap_or_else(|panic| Err(Finding::new(panic_text(&*panic))));
     // Whatever the case left behind must be destructible.
     let cleaned = a.reset().and_then(|()| b.reset());
-    Ok(Tried::Ended(ended.and_then(|()| cleaned)))
+    Ok(Tried::Ended(ended.and(cleaned)))
 }
 
 fn lacks(peer: &Peer, need: &Need) -> Option<String> {
@@ -74,8 +79,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     format!("panic: {text}")
 }
 
-fn judge(case: &Case, tried: Tried, deviations: &[Deviation]) -> Outcome {
-    let listed = deviations.iter().find(|deviation| glob::matches(deviation.pattern, &case.name));
+fn judge(case: &Case, tried: Tried, listed: Option<&Deviation>) -> Outcome {
     match (tried, listed) {
         (Tried::Lacks(capability), _) => {
             Outcome::Unsupported { capability, reason: "the device does not offer it".into() }
