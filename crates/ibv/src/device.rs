@@ -49,6 +49,9 @@ impl Provider for Ibv {
         let library = Library::get()?;
         let list = DeviceList::get(library)?;
         let mut names: Vec<String> = list.iter().map(|device| device_name(library, device)).collect();
+        if let (true, Some(device)) = (names.is_empty(), survey::kernel_devices().first()) {
+            return Err(fault::no_access(&device.name, device.node_state()));
+        }
         names.sort_by_key(|name| !survey::has_active_port(name));
         if let Some(only) = &self.only {
             if !names.contains(only) {
@@ -89,7 +92,8 @@ impl Device for IbvDevice {
             })?;
         // SAFETY: a device of a list that is not freed yet; the context keeps what it needs of it.
         let raw = unsafe { (self.library.open_device)(device.as_ptr()) };
-        let raw = fault::non_null(raw, |source| fault::open(&self.name, source))?;
+        let raw =
+            fault::non_null(raw, |source| fault::open(&self.name, survey::node_state(&self.name), source))?;
         let open = OpenDevice::new(self.library, raw, self.name.clone());
         Ok(Arc::new(IbvContext::new(open, self.gid_index)?))
     }

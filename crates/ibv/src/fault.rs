@@ -5,6 +5,9 @@ use std::io;
 use farcall_verbs::{Error, Result};
 use rustix::process::{Resource, getrlimit};
 
+use crate::library::INSTALL;
+use crate::survey::NodeState;
+
 /// What the library left in errno.
 pub(crate) fn last() -> io::Error {
     io::Error::last_os_error()
@@ -26,19 +29,37 @@ pub(crate) fn note_destroy(what: &str, returned: i32) {
     }
 }
 
-pub(crate) fn open(device: &str, source: io::Error) -> Error {
-    let remedy = match source.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => {
-            "may not be opened by this user; give read and write permission to /dev/infiniband/uverbs* (udev rule, or \
-             membership of the group that owns them), in a container also --device /dev/infiniband"
-        }
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
-            "has no device node here; load ib_uverbs (modprobe ib_uverbs), and in a container pass the nodes in: docker \
-             run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
-        }
-        _ => "does not open; see dmesg",
+/// Why a device does not open. The library forgets the first of several failures, so its error number says little; the
+/// node in /dev says more.
+pub(crate) fn open(device: &str, node: NodeState, source: io::Error) -> Error {
+    let remedy = match node {
+        NodeState::Usable => "does not open; see dmesg".to_owned(),
+        _ => unusable(node),
     };
     Error::os("open device", format!("{device} {remedy}"), source)
+}
+
+/// The library has no device though the kernel has.
+pub(crate) fn no_access(device: &str, node: NodeState) -> Error {
+    let what = match node {
+        NodeState::Usable => format!("{device} has no driver in libibverbs; {INSTALL}"),
+        _ => format!("{device} {}", unusable(node)),
+    };
+    Error::invalid("list devices", what)
+}
+
+fn unusable(node: NodeState) -> String {
+    match node {
+        NodeState::Forbidden => {
+            "may not be opened by this user; give read and write permission to /dev/infiniband/uverbs* (udev rule, or \
+             membership of the group that owns them)"
+        }
+        _ => {
+            "has no node in /dev/infiniband; load ib_uverbs (modprobe ib_uverbs), and in a container pass the nodes in: \
+             docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
+        }
+    }
+    .to_owned()
 }
 
 pub(crate) fn register(len_bytes: usize, source: io::Error) -> Error {
@@ -97,8 +118,10 @@ mod tests {
         let errno = io::Error::from_raw_os_error;
         assert!(register(4096, errno(libc::ENOMEM)).to_string().contains("memlock=-1"));
         assert!(register(4096, errno(libc::EFAULT)).to_string().contains("not mapped"));
-        assert!(open("mlx5_0", errno(libc::EACCES)).to_string().contains("/dev/infiniband/uverbs"));
-        assert!(open("mlx5_0", errno(libc::ENOENT)).to_string().contains("modprobe ib_uverbs"));
+        let open = |node| open("mlx5_0", node, errno(libc::ENOENT)).to_string();
+        assert!(open(NodeState::Forbidden).contains("/dev/infiniband/uverbs"));
+        assert!(open(NodeState::Missing).contains("modprobe ib_uverbs"));
+        assert!(no_access("mlx5_0", NodeState::Usable).to_string().contains("ibverbs-providers"));
         assert!(
             create("create_qp", "9 sends".into(), errno(libc::EINVAL))
                 .to_string()

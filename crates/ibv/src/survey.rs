@@ -80,6 +80,12 @@ pub const fn install_library() -> &'static str {
     INSTALL
 }
 
+/// What hinders a device.
+pub(crate) fn node_state(name: &str) -> NodeState {
+    let device = kernel_devices().into_iter().find(|device| device.name == name);
+    device.map_or(NodeState::Missing, |device| device.node_state())
+}
+
 /// Whether the kernel says that a port of the device is up.
 pub(crate) fn has_active_port(device: &str) -> bool {
     let ports = Path::new(DEVICES).join(device).join("ports");
