@@ -151,8 +151,9 @@ impl ProtectionDomain for Domain {
         Ok(Box::new(Mr::allocate(&self.process, self.number, len_bytes, access)?))
     }
 
-    unsafe fn reg_mr(&self, _addr: *mut u8, _len_bytes: usize, _access: Access) -> Result<Box<dyn RawMr>> {
-        unsupported("reg_mr", "memory that it did not allocate; use alloc_mr")
+    unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { Mr::register(&self.process, self.number, addr, len_bytes, access)? }))
     }
 
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {

@@ -34,6 +34,8 @@ mod peer;
 #[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
+mod protection;
+#[cfg(not(loom))]
 mod qp;
 #[cfg(not(loom))]
 mod regions;

@@ -1,24 +1,48 @@
-//! Memory regions: memory that the provider allocates as sealed segments, so that peers can map it.
+//! Memory regions: memory that the provider allocates as sealed segments, so that peers can map it, and memory that the
+//! program has already.
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, Error, RawMr, Result, Revoked};
 
 use crate::fence;
 use crate::process::Process;
+use crate::protection;
 use crate::qp::HAZARD_WAIT;
+use crate::regions::{Backing, Granted};
 use crate::shared::Segment;
+
+/// How often a wait for a stopped peer, which may last, is told of.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Mr {
     process: Arc<Process>,
-    segment: Arc<Segment>,
+    backing: Backing,
+    addr: *mut u8,
     len_bytes: usize,
     key: u32,
     pd: u32,
     access: Access,
     live: bool,
+}
+
+// SAFETY: `addr` is given out, never followed here.
+unsafe impl Send for Mr {}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+
+fn checked(operation: &'static str, len_bytes: usize, access: Access) -> Result<()> {
+    let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
+        let what = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (IBA 10.6.3.1)";
+        return Err(Error::invalid(operation, what));
+    }
+    if len_bytes == 0 {
+        return Err(Error::invalid(operation, "a region has at least one byte"));
+    }
+    Ok(())
 }
 
 impl Mr {
@@ -28,39 +52,80 @@ impl Mr {
         len_bytes: usize,
         access: Access,
     ) -> Result<Self> {
-        const OP: &str = "alloc_mr";
-        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(Error::invalid(OP, "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (IBA 10.6.3.1)"));
-        }
-        if len_bytes == 0 {
-            return Err(Error::invalid(OP, "a region has at least one byte"));
-        }
+        checked("alloc_mr", len_bytes, access)?;
         let segment = Arc::new(Segment::create("farcall-mr", len_bytes)?);
-        let len_bytes = segment.mapping().len_bytes();
+        let (addr, len_bytes) = (segment.mapping().base(), segment.mapping().len_bytes());
+        Self::insert(process, Backing::Pool(segment), addr, len_bytes, pd, access)
+    }
+
+    /// # Safety
+    /// See [`farcall_verbs::ProtectionDomain::reg_mr`].
+    pub(crate) unsafe fn register(
+        process: &Arc<Process>,
+        pd: u32,
+        addr: *mut u8,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self> {
+        checked("reg_mr", len_bytes, access)?;
+        protection::require(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE))?;
+        Self::insert(process, Backing::Private(addr as u64), addr, len_bytes, pd, access)
+    }
+
+    fn insert(
+        process: &Arc<Process>,
+        backing: Backing,
+        addr: *mut u8,
+        len_bytes: usize,
+        pd: u32,
+        access: Access,
+    ) -> Result<Self> {
         // Sends and receives name the memory by address; from here on it is reached through that.
-        segment.mapping().base().expose_provenance();
-        let key = process.regions.insert(segment.clone(), len_bytes, pd, access)?;
-        Ok(Self { process: process.clone(), segment, len_bytes, key, pd, access, live: true })
+        addr.expose_provenance();
+        let key = process.regions.insert(backing.clone(), len_bytes, pd, access)?;
+        Ok(Self { process: process.clone(), backing, addr, len_bytes, key, pd, access, live: true })
     }
 
     fn revoke(&mut self) -> Revoked {
         if !std::mem::take(&mut self.live) {
             return Revoked::Now;
         }
-        self.process.regions.revoke(self.key);
-        fence::heavy();
-        // One bound for all: several stopped peers cost no more than one.
-        let clear = self.process.wait_out_of_region(self.pd, self.key, Instant::now() + HAZARD_WAIT);
+        let granted = self.process.regions.revoke(self.key);
+        let clear = !(granted.remote || granted.receive) || self.wait_for_peers(granted);
         self.process.regions.release(self.key);
         // A stopped peer goes on in its own mapping of the sealed memory, which nobody else will ever be given.
         if clear { Revoked::Now } else { Revoked::Quarantined }
+    }
+
+    /// Waits until nobody is inside the revoked region: memory of the program without a bound, because it cannot be set
+    /// aside. Returns whether nobody is.
+    fn wait_for_peers(&self, granted: Granted) -> bool {
+        fence::heavy();
+        // What we do for peers ends before we are let in.
+        self.process.access_turn.wait();
+        let out = |deadline| self.process.wait_out_of_region(self.pd, self.key, granted, deadline);
+        // One bound for all: several stopped peers cost no more than one.
+        let mut clear = out(Instant::now() + HAZARD_WAIT);
+        let mut told: Option<Instant> = None;
+        while !clear && matches!(self.backing, Backing::Private(_)) {
+            if told.is_none_or(|at| at.elapsed() > TELL_EVERY) {
+                told = Some(Instant::now());
+                tracing::warn!(
+                    "dereg_mr waits: a peer is stopped inside an access to {} bytes at {:p}; let it go on, or end it",
+                    self.len_bytes,
+                    self.addr
+                );
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            clear = out(Instant::now());
+        }
+        clear
     }
 }
 
 impl RawMr for Mr {
     fn addr(&self) -> *mut u8 {
-        self.segment.mapping().base()
+        self.addr
     }
 
     fn len_bytes(&self) -> usize {

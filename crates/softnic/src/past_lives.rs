@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::hazard;
 use crate::process::Process;
 use crate::qp::PastInbound;
+use crate::regions::Granted;
 
 struct PastLife {
     qpn: u32,
@@ -45,9 +46,10 @@ impl PastLives {
 impl Process {
     /// After a region of `pd` was revoked: waits until no peer is inside an access to it, but not beyond `deadline`;
     /// returns whether none is.
-    pub(crate) fn wait_out_of_region(&self, pd: u32, rkey: u32, deadline: Instant) -> bool {
+    pub(crate) fn wait_out_of_region(&self, pd: u32, rkey: u32, granted: Granted, deadline: Instant) -> bool {
         // A peer reaches a region only through queue pairs of its domain, and its receives are of that domain too.
-        let concerns = |hazard| hazard == hazard::of_region(rkey) || hazard == hazard::RECEIVES;
+        let concerns =
+            |hazard| hazard == hazard::of_region(rkey) || (granted.receive && hazard == hazard::RECEIVES);
         let mut clear = true;
         for qp in self.queue_pairs() {
             clear &= qp.pd() != pd || qp.wait_clear(deadline, concerns);

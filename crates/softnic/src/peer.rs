@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, Error, Result};
@@ -15,11 +15,11 @@ use crate::fence;
 use crate::qp::{Connected, QpCore};
 use crate::regions;
 use crate::rendezvous::{
-    Reply, ReplyBody, Request, RequestBody, has_died, peer_pidfd, recv_frame, refusal, require_same_user,
-    send_frame, socket_address,
+    Reach, Reply, ReplyBody, Request, RequestBody, has_died, peer_pidfd, recv_frame, refusal,
+    require_same_user, send_frame, socket_address,
 };
 use crate::service::is_service_thread;
-use crate::shared::{Mapping, Segment, SharedMem, SharedWord};
+use crate::shared::{AddressSpace, Mapping, Segment, SharedMem, SharedWord};
 
 /// How long we wait for a process that we meet for the first time.
 const HELLO_WAIT: Duration = Duration::from_secs(1);
@@ -66,6 +66,46 @@ impl RemoteRegion {
     }
 }
 
+/// A region of the peer that cannot be mapped: its heap, its stacks, its files.
+pub(crate) struct PrivateRegion {
+    pub(crate) rkey: u32,
+    pub(crate) access: Access,
+    addr: u64,
+    len_bytes: u64,
+    generation: u32,
+    /// Through which it is reached; `None`: only by its owner.
+    pub(crate) space: Option<Arc<AddressSpace>>,
+}
+
+impl PrivateRegion {
+    /// Whether `len_bytes` at the peer's address `addr` are inside.
+    pub(crate) fn contains(&self, addr: u64, len_bytes: u64) -> bool {
+        addr.checked_sub(self.addr)
+            .is_some_and(|offset| offset <= self.len_bytes && len_bytes <= self.len_bytes - offset)
+    }
+
+    /// Whether the peer has not deregistered it. Only meaningful inside a hazard.
+    pub(crate) fn is_current(&self, peer: &Peer) -> bool {
+        regions::is_current(&peer.generations, self.rkey, self.generation)
+    }
+}
+
+/// A region of the peer.
+#[derive(Clone)]
+pub(crate) enum Region {
+    Mapped(Arc<RemoteRegion>),
+    Private(Arc<PrivateRegion>),
+}
+
+impl Region {
+    fn is_current(&self, peer: &Peer) -> bool {
+        match self {
+            Self::Mapped(region) => region.is_current(peer),
+            Self::Private(region) => region.is_current(peer),
+        }
+    }
+}
+
 /// What an asker holds as long as it wants the answers: those that nobody wants any more are dropped, with the
 /// descriptors that came with them.
 #[derive(Clone, Default)]
@@ -91,7 +131,9 @@ pub(crate) struct Peer {
     dead: AtomicBool,
     generations: SharedMem,
     asks: Mutex<Asks>,
-    regions: Mutex<HashMap<RegionId, Arc<RemoteRegion>>>,
+    regions: Mutex<HashMap<RegionId, Region>>,
+    /// Its address space, read-only and writable, once granted.
+    spaces: [OnceLock<Arc<AddressSpace>>; 2],
     queue_pairs: Mutex<Vec<Weak<QpCore>>>,
 }
 
@@ -152,6 +194,7 @@ impl Peer {
             generations: SharedMem::new(generations),
             asks: Mutex::new(asks),
             regions: Mutex::default(),
+            spaces: Default::default(),
             queue_pairs: Mutex::default(),
         })
     }
@@ -230,7 +273,7 @@ impl Peer {
     }
 
     /// A region as seen through the peer's queue pair `qpn`.
-    pub(crate) fn region(&self, interest: &Interest, qpn: u32, id: RegionId) -> Asked<Arc<RemoteRegion>> {
+    pub(crate) fn region(&self, interest: &Interest, qpn: u32, id: RegionId) -> Asked<Region> {
         if !regions::is_plausible(id.rkey) {
             return Asked::Refused(refusal::UNKNOWN_KEY);
         }
@@ -240,9 +283,8 @@ impl Peer {
         }
         let body = RequestBody::MapRegion { dst_qpn: qpn, rkey: id.rkey, receive: id.receive };
         match self.ask(interest, body, &[]) {
-            Asked::Granted((body, fds)) => match map_region(id, &body, &fds) {
+            Asked::Granted((body, fds)) => match self.accept_region(id, &body, fds) {
                 Some(region) => {
-                    let region = Arc::new(region);
                     let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
                     regions.retain(|_, region| region.is_current(self));
                     regions.insert(id, region.clone());
@@ -253,6 +295,37 @@ impl Peer {
             Asked::Refused(reason) => Asked::Refused(reason),
             Asked::NotYet => Asked::NotYet,
         }
+    }
+
+    fn accept_region(&self, id: RegionId, body: &ReplyBody, fds: Vec<OwnedFd>) -> Option<Region> {
+        let ReplyBody::MapRegion { addr, len_bytes, generation, access, reach, .. } = *body else {
+            return None;
+        };
+        let space = match reach {
+            Reach::Mapped => return map_region(id, body, &fds).map(Arc::new).map(Region::Mapped),
+            Reach::AddressSpace => Some(self.accept_space(id, Access::from_bits(access)?, fds)?),
+            Reach::Owner => None,
+        };
+        let access = Access::from_bits(access)?;
+        addr.checked_add(len_bytes)?;
+        Some(Region::Private(Arc::new(PrivateRegion {
+            rkey: id.rkey,
+            access,
+            addr,
+            len_bytes,
+            generation,
+            space,
+        })))
+    }
+
+    /// One descriptor of each kind is enough for all regions of a peer.
+    fn accept_space(&self, id: RegionId, access: Access, fds: Vec<OwnedFd>) -> Option<Arc<AddressSpace>> {
+        let slot = &self.spaces[usize::from(id.receive || access.intersects(Access::REMOTE_WRITE))];
+        if let Some(space) = slot.get() {
+            return Some(space.clone());
+        }
+        let space = Arc::new(AddressSpace::foreign(fds.into_iter().next()?)?);
+        Some(slot.get_or_init(|| space).clone())
     }
 }
 
@@ -271,7 +344,7 @@ fn connect(block: u32) -> rustix::io::Result<OwnedFd> {
 }
 
 fn map_region(id: RegionId, body: &ReplyBody, fds: &[OwnedFd]) -> Option<RemoteRegion> {
-    let ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access } = *body else {
+    let ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access, .. } = *body else {
         return None;
     };
     let access = Access::from_bits(access)?;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use farcall_verbs::{AsyncEvent, Error, Gid, Result};
 
@@ -14,6 +14,23 @@ use crate::qp::QpCore;
 use crate::regions::RegionTable;
 use crate::rendezvous::{BLOCK_QPS, Block, block_of, claim_block, gid};
 use crate::service::Service;
+use crate::shared::AddressSpace;
+
+/// A turn that one has and others can wait for the end of.
+#[derive(Default)]
+pub(crate) struct Turn(Mutex<()>);
+
+impl Turn {
+    /// Takes the turn until the guard is dropped.
+    pub(crate) fn take(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the end of a turn that was taken before.
+    pub(crate) fn wait(&self) {
+        drop(self.take());
+    }
+}
 
 static PROCESS: Mutex<Option<Arc<Process>>> = Mutex::new(None);
 
@@ -27,6 +44,10 @@ pub(crate) struct Process {
     pub(crate) past_lives: PastLives,
     numbers: Mutex<Numbers>,
     peers: Mutex<HashMap<u32, Arc<Peer>>>,
+    /// Our address space, readable and writable, once a peer needs it.
+    spaces: [OnceLock<Option<AddressSpace>>; 2],
+    /// What the service thread does on behalf of peers, one access at a time.
+    pub(crate) access_turn: Turn,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
     events: Mutex<Vec<AsyncEvent>>,
@@ -64,6 +85,8 @@ impl Process {
             past_lives: PastLives::default(),
             numbers: Mutex::new(Numbers { blocks: Vec::new(), next: 0, queue_pairs: HashMap::new() }),
             peers: Mutex::default(),
+            spaces: Default::default(),
+            access_turn: Turn::default(),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
             events: Mutex::default(),
@@ -79,6 +102,17 @@ impl Process {
 
     pub(crate) fn gid(&self) -> Gid {
         self.gid
+    }
+
+    /// Our address space for peers; `None` if it cannot be handed over.
+    pub(crate) fn address_space(&self, writable: bool) -> Option<&AddressSpace> {
+        let space = self.spaces[usize::from(writable)].get_or_init(|| AddressSpace::own(writable));
+        if space.is_none() {
+            tracing::debug!(
+                "softnic: no /proc/self/mem: peers reach memory of reg_mr through our service thread"
+            );
+        }
+        space.as_ref()
     }
 
     pub(crate) fn next_pd(&self) -> u32 {

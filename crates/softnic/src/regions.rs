@@ -21,8 +21,36 @@ struct Entry {
     pd_access: AtomicU64,
 }
 
+/// What memory a region is.
+#[derive(Clone)]
+pub(crate) enum Backing {
+    /// A segment of ours, which peers map.
+    Pool(Arc<Segment>),
+    /// Memory that the program had already, which peers reach through our address space or through us.
+    Private(u64),
+}
+
+impl Backing {
+    fn addr(&self) -> u64 {
+        match self {
+            Self::Pool(segment) => segment.mapping().base() as u64,
+            Self::Private(addr) => *addr,
+        }
+    }
+}
+
+/// Whom a region was granted to.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Granted {
+    /// For one-sided access.
+    pub(crate) remote: bool,
+    /// To place messages into posted receives.
+    pub(crate) receive: bool,
+}
+
 struct Slow {
-    backing: Vec<Option<Arc<Segment>>>,
+    backing: Vec<Option<Backing>>,
+    granted: Vec<Granted>,
     next_generation: Vec<u32>,
     free: Vec<u32>,
 }
@@ -47,7 +75,7 @@ pub(crate) struct Local {
 
 /// A region as a peer may map it.
 pub(crate) struct Grant {
-    pub(crate) segment: Arc<Segment>,
+    pub(crate) backing: Backing,
     pub(crate) addr: u64,
     pub(crate) len_bytes: u64,
     pub(crate) generation: u32,
@@ -67,6 +95,7 @@ impl RegionTable {
             entries: (0..MAX_REGIONS).map(|_| Entry::default()).collect(),
             slow: Mutex::new(Slow {
                 backing: (0..MAX_REGIONS).map(|_| None).collect(),
+                granted: vec![Granted::default(); MAX_REGIONS],
                 next_generation: vec![1; MAX_REGIONS],
                 free: (0..MAX_REGIONS as u32).rev().collect(),
             }),
@@ -78,14 +107,8 @@ impl RegionTable {
         &self.segment
     }
 
-    /// Adds a region over a whole segment; returns its key.
-    pub(crate) fn insert(
-        &self,
-        segment: Arc<Segment>,
-        len_bytes: usize,
-        pd: u32,
-        access: Access,
-    ) -> Result<u32> {
+    /// Adds a region; returns its key.
+    pub(crate) fn insert(&self, backing: Backing, len_bytes: usize, pd: u32, access: Access) -> Result<u32> {
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         let index = slow.free.pop().ok_or(Error::Exhausted {
             operation: "register memory",
@@ -97,17 +120,22 @@ impl RegionTable {
         let generation = slow.next_generation[at];
         slow.next_generation[at] = generation.wrapping_add(1).max(1);
         let entry = &self.entries[at];
-        entry.addr.store(segment.mapping().base() as u64, Ordering::Relaxed);
+        entry.addr.store(backing.addr(), Ordering::Relaxed);
         entry.len_bytes.store(len_bytes as u64, Ordering::Relaxed);
         entry.pd_access.store(u64::from(pd) << 32 | u64::from(access.bits()), Ordering::Relaxed);
-        slow.backing[at] = Some(segment);
+        slow.backing[at] = Some(backing);
+        slow.granted[at] = Granted::default();
         self.generations.store(at * 8, generation.into(), Ordering::Release);
         Ok(index << KEY_BITS | (generation & 0xFF))
     }
 
-    /// Revokes a region. The caller issues the barrier and waits for hazards before it calls [`RegionTable::release`].
-    pub(crate) fn revoke(&self, key: u32) {
+    /// Revokes a region; returns whom it was granted to, which nobody will be any more. The caller issues the barrier
+    /// and waits for hazards before it calls [`RegionTable::release`].
+    pub(crate) fn revoke(&self, key: u32) -> Granted {
+        // Under the lock, as grants are made.
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         self.generations.store(index_of(key) * 8, 0, Ordering::Release);
+        slow.granted[index_of(key)]
     }
 
     /// Gives the index of a revoked region free.
@@ -156,21 +184,29 @@ impl RegionTable {
         })
     }
 
-    /// What a peer that came through a queue pair of `pd` may map for `key`.
-    pub(crate) fn grant(&self, key: u32, pd: u32) -> Option<Grant> {
-        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What a peer that came through a queue pair of `pd` may have of `key`; `receive`: to place messages into posted
+    /// receives.
+    pub(crate) fn grant(&self, key: u32, pd: u32, receive: bool) -> Option<Grant> {
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_live(key) {
             return None;
         }
         let entry = &self.entries[index_of(key)];
         let pd_access = entry.pd_access.load(Ordering::Relaxed);
-        let segment = slow.backing[index_of(key)].clone()?;
-        ((pd_access >> 32) as u32 == pd).then(|| Grant {
-            segment,
+        let access = Access::from_bits_truncate(pd_access as u32);
+        if (pd_access >> 32) as u32 != pd || !(receive || access.intersects(crate::REMOTE_ACCESS)) {
+            return None;
+        }
+        let backing = slow.backing[index_of(key)].clone()?;
+        let granted = &mut slow.granted[index_of(key)];
+        granted.receive |= receive;
+        granted.remote |= !receive;
+        Some(Grant {
+            backing,
             addr: entry.addr.load(Ordering::Relaxed),
             len_bytes: entry.len_bytes.load(Ordering::Relaxed),
             generation: self.generations.load(index_of(key) * 8, Ordering::Relaxed) as u32,
-            access: Access::from_bits_truncate(pd_access as u32),
+            access,
         })
     }
 }
@@ -200,7 +236,7 @@ mod tests {
         let table = RegionTable::new().unwrap();
         let segment = Arc::new(Segment::create("test", 4096).unwrap());
         let base = segment.mapping().base() as u64;
-        let key = table.insert(segment.clone(), 4096, 7, Access::LOCAL_WRITE).unwrap();
+        let key = table.insert(Backing::Pool(segment.clone()), 4096, 7, Access::LOCAL_WRITE).unwrap();
         let none = Access::empty();
         assert!(table.allows(key, 7, base, 4096, Access::LOCAL_WRITE));
         assert!(table.allows(key, 7, base + 4096, 0, none));
@@ -213,10 +249,12 @@ mod tests {
             !table.allows(key ^ 1, 7, base, 1, none) && !table.allows(u32::MAX, 7, base, 1, none),
             "wrong keys"
         );
-        assert!(table.grant(key, 7).is_some() && table.grant(key, 8).is_none());
-        table.revoke(key);
-        assert!(!table.allows(key, 7, base, 1, none) && table.grant(key, 7).is_none());
+        assert!(table.grant(key, 7, true).is_some() && table.grant(key, 8, true).is_none());
+        assert!(table.grant(key, 7, false).is_none(), "it has no remote access");
+        let granted = table.revoke(key);
+        assert!(granted.receive && !granted.remote);
+        assert!(!table.allows(key, 7, base, 1, none) && table.grant(key, 7, true).is_none());
         table.release(key);
-        assert_ne!(table.insert(segment, 4096, 7, none).unwrap(), key);
+        assert_ne!(table.insert(Backing::Pool(segment), 4096, 7, none).unwrap(), key);
     }
 }

@@ -206,7 +206,8 @@ impl Service {
                 tracing::warn!("softnic service: more than {MAX_CLIENTS} peers; refused one");
                 continue;
             }
-            let client = Arc::new(Client::new(socket));
+            let id = self.next_token.fetch_add(1, Ordering::Relaxed);
+            let client = Arc::new(Client::new(socket, id));
             if let Err(error) = self.add(client.socket(), Watched::Client(client.clone())) {
                 tracing::warn!("softnic service: {error}");
             }

@@ -29,7 +29,7 @@ impl Accept {
         self.0 as u32 & 0xFF_FFFF
     }
 
-    pub(super) const fn access(self) -> Access {
+    pub(crate) const fn access(self) -> Access {
         Access::from_bits_truncate((self.0 >> 24) as u32 & 0xFF)
     }
 }

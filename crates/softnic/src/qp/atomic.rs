@@ -30,13 +30,15 @@ impl SendSide {
             fence(Ordering::SeqCst);
         }
         let mut old = None;
-        let step = self.one_sided(&word, Access::REMOTE_ATOMIC, |place| {
-            if place.addr().is_multiple_of(8) && operands.remote_addr.is_multiple_of(8) {
-                // SAFETY: `one_sided` gives an address with room for the word; its alignment was checked.
-                old = Some(unsafe { update_word(place, change) });
-            }
-        });
-        match (step, old) {
+        // SAFETY: the caller's promise; `one_sided` gives an address with room for the word, its alignment is checked.
+        let step = unsafe {
+            self.one_sided(&word, Access::REMOTE_ATOMIC, |place| {
+                if place.addr().is_multiple_of(8) && operands.remote_addr.is_multiple_of(8) {
+                    old = Some(update_word(place, change));
+                }
+            })
+        };
+        match (step, old.or_else(|| self.by_owner.take_found())) {
             (Step::Done, Some(old)) => {
                 // SAFETY: the elements are the poster's promise, and hold 8 bytes (`check_send`).
                 unsafe { scatter_bytes(&old.to_ne_bytes(), request.sges) };

@@ -13,7 +13,7 @@ use farcall_verbs::{
 use super::Accept;
 use super::Connected;
 use super::counters::{Event, FLIGHT_RECORDS, QpCounters};
-use super::inbound::{Asker, HAZARD_WAIT, Inbound};
+use super::inbound::{Asker, HAZARD_WAIT, Inbound, wait_until};
 use super::receive::{RecvQueue, RecvSide};
 use super::remote::RemoteCq;
 use super::send::{SendSide, completion_opcode};
@@ -287,6 +287,8 @@ impl QpCore {
     pub(super) fn close(&self) {
         self.lock_inbound().mem.store(ACCEPT, 0, Ordering::Release);
         fence::heavy();
+        // What the service thread does for the peer ends before it lets us in; later it finds the pair closed.
+        self.process.access_turn.wait();
         self.revoked.store(true, Ordering::Release);
     }
 
@@ -307,13 +309,7 @@ impl QpCore {
     /// Waits until no access of the peer is under way that `concerns` selects by its hazard, but not beyond `deadline`,
     /// for a stopped peer; returns whether there is none.
     pub(crate) fn wait_clear(&self, deadline: Instant, concerns: impl Fn(u64) -> bool) -> bool {
-        while !self.lock_inbound().is_clear(&concerns) {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::yield_now();
-        }
-        true
+        wait_until(deadline, || self.lock_inbound().is_clear(&concerns))
     }
 
     /// After `close`: whether no access of the peer is left.
@@ -344,6 +340,7 @@ impl QpCore {
         &self,
         asker: Asker,
         transport: Connected,
+        client: u64,
         life: impl FnOnce() -> (Option<Arc<OwnedFd>>, Option<RemoteCq>),
         send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
     ) -> Result<R, u32> {
@@ -358,6 +355,7 @@ impl QpCore {
             return Err(refusal::TAKEN);
         }
         inbound.granted_to = Some(asker);
+        inbound.client = Some(client);
         if inbound.initiator.is_none() {
             (inbound.initiator, inbound.creditor) = life();
         }
@@ -367,6 +365,24 @@ impl QpCore {
         fds.extend(waker);
         let body = ReplyBody::Connect { pd: self.pd, recv_bit: recv.bit, recv_event: waker.is_some() };
         Ok(send(body, &fds))
+    }
+
+    /// Whether nobody but `client` has the way in.
+    pub(crate) fn is_granted_to(&self, client: u64) -> bool {
+        self.lock_inbound().client.is_none_or(|granted| granted == client)
+    }
+
+    /// What is accepted from the peer that asks as `client` in its `life`.
+    ///
+    /// # Errors
+    /// The reason of refusal.
+    pub(crate) fn accepts_from(&self, client: u64, life: u32) -> Result<Accept, u32> {
+        let inbound = self.lock_inbound();
+        if inbound.client != Some(client) || inbound.granted_to.is_none_or(|asker| asker.2 != life) {
+            return Err(refusal::TAKEN);
+        }
+        let accept = Accept::from_word(inbound.mem.load(ACCEPT, Ordering::Acquire));
+        if accept.is_open() { Ok(accept) } else { Err(refusal::NOT_READY) }
     }
 
     /// Where we wait for credit, for the peer.

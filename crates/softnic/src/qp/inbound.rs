@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farcall_verbs::Result;
 
@@ -24,6 +24,8 @@ pub(super) struct Inbound {
     pub(super) segment: Segment,
     pub(super) mem: SharedMem,
     pub(super) granted_to: Option<Asker>,
+    /// The client that was granted it.
+    pub(super) client: Option<u64>,
     /// How often the pair was reset.
     pub(super) life: u32,
     /// The life of the process that was granted, whose death ends its accesses.
@@ -37,7 +39,7 @@ impl Inbound {
         let segment = Segment::create("farcall-qp", layout.len_bytes())?;
         let mem = segment.memory();
         layout.write_header(&mem);
-        Ok(Self { segment, mem, granted_to: None, life, initiator: None, creditor: None })
+        Ok(Self { segment, mem, granted_to: None, client: None, life, initiator: None, creditor: None })
     }
 
     /// Whether no access that `concerns` selects by its hazard is under way.
@@ -75,4 +77,24 @@ impl PastInbound {
 
 fn is_clear(mem: &SharedMem, initiator: Option<&Arc<OwnedFd>>, concerns: impl Fn(u64) -> bool) -> bool {
     !concerns(hazard::current(mem)) || initiator.is_some_and(|life| has_died(life))
+}
+
+/// For how long an access under way is waited for without giving the processor away for more than a turn.
+const QUICK: Duration = Duration::from_millis(1);
+
+/// Waits until `is_clear`, but not beyond `deadline`; returns whether it is.
+pub(super) fn wait_until(deadline: Instant, is_clear: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while !is_clear() {
+        let now = Instant::now();
+        if now >= deadline {
+            return false;
+        }
+        if now - begun < QUICK {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(QUICK);
+        }
+    }
+    true
 }

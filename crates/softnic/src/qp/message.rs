@@ -3,7 +3,7 @@
 
 use farcall_verbs::{Access, SendFlags, WcStatus, WrOpcode};
 
-use super::remote::Remote;
+use super::remote::{Kept, Remote};
 use super::send::{Request, SendSide, Step};
 use super::transfer::{gather, gather_to_pieces, gather_to_ring};
 use super::wait_queue::Wait;
@@ -99,7 +99,7 @@ impl SendSide {
         self.wrote = true;
         // SAFETY: as in `write`.
         let step =
-            self.one_sided(request, Access::REMOTE_WRITE, |place| unsafe { gather(place, request.sges) });
+            unsafe { self.one_sided(request, Access::REMOTE_WRITE, |place| gather(place, request.sges)) };
         if let (Step::Done, Some(remote)) = (&step, &mut self.remote) {
             remote.producer.payload_at(0);
             let len = request.len_bytes as u32;
@@ -140,7 +140,14 @@ impl SendSide {
             Step::Done
         } else if remote.producer.has_room(0, 0) {
             // SAFETY: the poster's promise, passed on.
-            unsafe { place(remote, request, flags) }
+            match unsafe { place(remote, request, flags) } {
+                Some(step) => step,
+                None => {
+                    hazard::leave(remote.inbound());
+                    // SAFETY: as above.
+                    return unsafe { self.place_private(request, flags) };
+                }
+            }
         } else {
             Step::Wait(Wait::Receiver)
         };
@@ -150,7 +157,7 @@ impl SendSide {
 }
 
 /// One advertised scatter element: address, length, key.
-fn advert(remote: &Remote, sge: u64) -> (u64, u32, u32) {
+pub(super) fn advert(remote: &Remote, sge: u64) -> (u64, u32, u32) {
     let at = remote.layout.advert_at(remote.sent, sge);
     let addr = remote.inbound().load(at, Relaxed);
     let word = remote.inbound().load(at + 8, Relaxed);
@@ -170,11 +177,12 @@ fn advertised_bytes(remote: &Remote, enough: u64) -> u64 {
     sum
 }
 
-/// Places a message into the advertised receive (a rendezvous that the receiver has begun by posting).
+/// Places a message into the advertised receive (a rendezvous that the receiver has begun by posting). `None`, and
+/// nothing done: some of its memory is not mapped here.
 ///
 /// # Safety
 /// The request's memory is the poster's promise. Call inside a hazard, with room for a record.
-unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8) -> Step {
+unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8) -> Option<Step> {
     let mut pieces = [(std::ptr::null_mut(), 0_usize); MAX_SGE];
     // Keeps the mappings while we copy: the cache may give one up for the next.
     let mut held = [const { None }; MAX_SGE];
@@ -186,14 +194,15 @@ unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8) -> Step {
             continue;
         }
         let at = match remote.find_region(key, true) {
-            Asked::Granted(at) => at,
-            Asked::Refused(_) => return Step::Failed(WcStatus::REM_OP_ERR),
-            Asked::NotYet => return Step::Wait(Wait::Peer),
+            Asked::Granted(Kept::Mapped(at)) => at,
+            Asked::Granted(Kept::Private(_)) => return None,
+            Asked::Refused(_) => return Some(Step::Failed(WcStatus::REM_OP_ERR)),
+            Asked::NotYet => return Some(Step::Wait(Wait::Peer)),
         };
         let region = remote.cached(at).clone();
         let Some(place) = region.locate(addr, len).filter(|_| region.is_current(&remote.peer)) else {
             remote.forget(at);
-            return Step::Wait(Wait::Peer);
+            return Some(Step::Wait(Wait::Peer));
         };
         pieces[count] = (place, len as usize);
         held[count] = Some(region);
@@ -201,12 +210,17 @@ unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8) -> Step {
         left -= len;
     }
     if left > 0 {
-        return Step::Failed(WcStatus::REM_INV_REQ_ERR);
+        return Some(Step::Failed(WcStatus::REM_INV_REQ_ERR));
     }
     // SAFETY: the pieces are located in mapped regions, which `held` keeps mapped.
     unsafe { gather_to_pieces(request.sges, &pieces[..count]) };
+    publish_placed(remote, request, flags);
+    Some(Step::Done)
+}
+
+/// Tells the target that its receive is filled. Call inside a hazard, with room for a record.
+pub(super) fn publish_placed(remote: &mut Remote, request: &Request<'_>, flags: u8) {
     remote.producer.payload_at(0);
     remote.producer.publish(Kind::SendPlaced, flags, request.len_bytes as u32, request.imm_be, 0);
     remote.sent += 1;
-    Step::Done
 }

@@ -2,6 +2,7 @@
 
 mod accept;
 mod atomic;
+mod by_owner;
 mod core;
 mod counters;
 mod grants;
@@ -9,6 +10,7 @@ mod handle;
 mod inbound;
 mod message;
 mod modify;
+mod private;
 mod receive;
 mod remote;
 mod send;

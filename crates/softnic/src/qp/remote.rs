@@ -8,7 +8,7 @@ use farcall_verbs::{Error, Result};
 use super::send::SendSide;
 use super::{Accept, QpCore};
 use crate::channel::Waker;
-use crate::peer::{Asked, Interest, Peer, RegionId, RemoteRegion};
+use crate::peer::{Asked, Interest, Peer, PrivateRegion, Region, RegionId, RemoteRegion};
 use crate::process::Process;
 use crate::readiness::{LEN_BYTES, MAX_BITS, Readiness};
 use crate::rendezvous::{ReplyBody, RequestBody, refusal};
@@ -52,6 +52,14 @@ impl RemoteCq {
     }
 }
 
+/// Where a queue pair keeps a region of the peer.
+pub(super) enum Kept {
+    /// Mapped here, for [`Remote::cached`].
+    Mapped(usize),
+    /// Reached otherwise.
+    Private(Arc<PrivateRegion>),
+}
+
 /// What an initiator needs of its target.
 pub(super) struct Remote {
     pub(super) peer: Arc<Peer>,
@@ -73,6 +81,10 @@ pub(super) struct Remote {
     regions: [Option<Arc<RemoteRegion>>; CACHED_REGIONS],
     /// Which cached region is replaced next.
     victim: usize,
+    /// Regions that are not mapped: what one of them costs does not depend on the search for it.
+    private: Vec<(u64, Arc<PrivateRegion>)>,
+    /// Our life, as told when we connected.
+    life: u32,
 }
 
 impl Remote {
@@ -99,17 +111,18 @@ impl Remote {
             Asked::NotYet | Asked::Refused(refusal::NOT_READY) => return Ok(Asked::NotYet),
             Asked::Refused(reason) => return Ok(Asked::Refused(reason)),
         };
-        let remote = Self::from_grant(peer, core, send, &body, fds).ok_or_else(|| Error::Peer {
-            operation: "connect a queue pair",
-            peer: format!("queue pair {dst_qpn:#x}"),
-            what: "it granted something that is no queue pair of this version".into(),
-        })?;
+        let remote =
+            Self::from_grant(peer, (core.qpn(), life), send, &body, fds).ok_or_else(|| Error::Peer {
+                operation: "connect a queue pair",
+                peer: format!("queue pair {dst_qpn:#x}"),
+                what: "it granted something that is no queue pair of this version".into(),
+            })?;
         Ok(Asked::Granted(remote))
     }
 
     fn from_grant(
         peer: Arc<Peer>,
-        core: &QpCore,
+        (src_qpn, life): (u32, u32),
         send: &SendSide,
         body: &ReplyBody,
         fds: Vec<OwnedFd>,
@@ -132,10 +145,12 @@ impl Remote {
             interest: send.interest.clone(),
             qpn: send.dest_qpn,
             pd,
-            src_qpn: core.qpn(),
+            src_qpn,
             cached_keys: [NO_KEY; CACHED_REGIONS],
             regions: [const { None }; CACHED_REGIONS],
             victim: 0,
+            private: Vec::new(),
+            life,
             peer,
         })
     }
@@ -153,23 +168,34 @@ impl Remote {
 
     /// The mapped region of a key; an index for [`Remote::cached`].
     #[inline]
-    pub(super) fn find_region(&mut self, rkey: u32, receive: bool) -> Asked<usize> {
+    pub(super) fn find_region(&mut self, rkey: u32, receive: bool) -> Asked<Kept> {
         let key = cache_key(rkey, receive);
         if let Some(at) = self.cached_keys.iter().position(|cached| *cached == key) {
-            return Asked::Granted(at);
+            return Asked::Granted(Kept::Mapped(at));
         }
         self.map_region(rkey, receive)
     }
 
     #[cold]
-    fn map_region(&mut self, rkey: u32, receive: bool) -> Asked<usize> {
+    fn map_region(&mut self, rkey: u32, receive: bool) -> Asked<Kept> {
+        let key = cache_key(rkey, receive);
+        if let Some((_, region)) = self.private.iter().find(|(known, _)| *known == key) {
+            return Asked::Granted(Kept::Private(region.clone()));
+        }
         match self.peer.region(&self.interest, self.qpn, RegionId { pd: self.pd, rkey, receive }) {
-            Asked::Granted(region) => {
+            Asked::Granted(Region::Mapped(region)) => {
                 let at = self.victim;
                 self.victim = (at + 1) % CACHED_REGIONS;
-                self.cached_keys[at] = cache_key(rkey, receive);
+                self.cached_keys[at] = key;
                 self.regions[at] = Some(region);
-                Asked::Granted(at)
+                Asked::Granted(Kept::Mapped(at))
+            }
+            Asked::Granted(Region::Private(region)) => {
+                if self.private.len() >= CACHED_REGIONS {
+                    self.private.remove(0);
+                }
+                self.private.push((key, region.clone()));
+                Asked::Granted(Kept::Private(region))
             }
             Asked::Refused(reason) => Asked::Refused(reason),
             Asked::NotYet => Asked::NotYet,
@@ -186,6 +212,28 @@ impl Remote {
     pub(super) fn forget(&mut self, at: usize) {
         self.cached_keys[at] = NO_KEY;
         self.regions[at] = None;
+    }
+
+    /// As [`Remote::forget`], for a region that is not mapped.
+    pub(super) fn forget_private(&mut self, region: &Arc<PrivateRegion>) {
+        self.private.retain(|(_, known)| !Arc::ptr_eq(known, region));
+    }
+
+    /// Forgets what is kept of a key for the placing of receives.
+    pub(super) fn forget_receive(&mut self, rkey: u32) {
+        let key = cache_key(rkey, true);
+        self.private.retain(|(known, _)| *known != key);
+        if let Some(at) = self.cached_keys.iter().position(|cached| *cached == key) {
+            self.forget(at);
+        }
+    }
+
+    pub(super) fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    pub(super) fn life(&self) -> u32 {
+        self.life
     }
 }
 

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, QpState, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget};
 
+use super::by_owner::ByOwner;
 use super::counters::Event;
 use super::grants::Grants;
-use super::remote::Remote;
+use super::remote::{Kept, Remote};
 use super::transfer::{gather, scatter};
 use super::unreliable::end_of_dropped;
 use super::wait_queue::{Timers, Wait, WaitQueue};
@@ -33,9 +34,11 @@ pub(super) struct SendSide {
     waiting: WaitQueue,
     pub(super) transport: Connected,
     /// When the oldest waiting request gives up, and what it waits for.
-    gives_up: Option<(Instant, Wait)>,
+    pub(super) gives_up: Option<(Instant, Wait)>,
     /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
     pub(super) wrote: bool,
+    /// The oldest request, if the target's service thread executes it.
+    pub(super) by_owner: ByOwner,
     /// Messages published since the target was last told, and whether one asked for a solicited event.
     pub(super) unannounced: bool,
     pub(super) solicited: bool,
@@ -91,6 +94,7 @@ impl SendSide {
             transport,
             gives_up: None,
             wrote: false,
+            by_owner: ByOwner::default(),
             unannounced: false,
             solicited: false,
         }
@@ -130,6 +134,9 @@ impl SendSide {
                     return core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
                 }
                 _ if !self.is_reliable() => {
+                    if self.by_owner.is_under_way() {
+                        self.abandon();
+                    }
                     return match end_of_dropped(core, &request) {
                         WcStatus::SUCCESS => {
                             core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
@@ -269,11 +276,7 @@ impl SendSide {
     /// Ends everything that waits.
     #[cold]
     pub(super) fn flush(&mut self, core: &QpCore) {
-        self.gives_up = None;
-        self.interest = Interest::default();
-        if let Some(remote) = &mut self.remote {
-            remote.interest = self.interest.clone();
-        }
+        self.abandon();
         while let Some((wr_id, opcode, _)) = self.waiting.pop() {
             core.complete_send(wr_id, opcode, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
         }
@@ -332,7 +335,7 @@ impl SendSide {
         let inline = request.flags.contains(SendFlags::INLINE);
         if let (Some(remote), [sge]) = (&mut self.remote, request.sges)
             && request.len_bytes > 0
-            && let Asked::Granted(at) = remote.find_region(request.rkey, false)
+            && let Asked::Granted(Kept::Mapped(at)) = remote.find_region(request.rkey, false)
         {
             let lkey = (!inline).then_some(sge.lkey);
             let local = lkey.and_then(|lkey| core.process.regions.local(lkey, core.pd()));
@@ -354,9 +357,13 @@ impl SendSide {
         }
     }
 
-    /// One-sided access to `len_bytes` of the target, checked and fenced; `access` is given the bytes' address here.
+    /// One-sided access to `len_bytes` of the target, checked and fenced; `access` is given the bytes' address here,
+    /// unless the memory is not mapped: then the request's own elements are used.
+    ///
+    /// # Safety
+    /// See `execute`.
     #[inline]
-    pub(super) fn one_sided(
+    pub(super) unsafe fn one_sided(
         &mut self,
         request: &Request<'_>,
         need: Access,
@@ -369,7 +376,11 @@ impl SendSide {
         }
         for _ in 0..2 {
             let at = match remote.find_region(request.rkey, false) {
-                Asked::Granted(at) => at,
+                Asked::Granted(Kept::Mapped(at)) => at,
+                Asked::Granted(Kept::Private(region)) => {
+                    // SAFETY: the poster's promise, passed on.
+                    return unsafe { self.private(request, need, region) };
+                }
                 Asked::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
                 Asked::NotYet => return Step::Wait(Wait::Peer),
             };
@@ -404,7 +415,7 @@ impl SendSide {
     unsafe fn write(&mut self, request: &Request<'_>) -> Step {
         self.wrote = true;
         // SAFETY: `one_sided` gives an address with room for the whole request; the elements are the poster's promise.
-        self.one_sided(request, Access::REMOTE_WRITE, |place| unsafe { gather(place, request.sges) })
+        unsafe { self.one_sided(request, Access::REMOTE_WRITE, |place| gather(place, request.sges)) }
     }
 
     /// # Safety
@@ -415,7 +426,7 @@ impl SendSide {
             fence(Ordering::SeqCst);
         }
         // SAFETY: as in `write`.
-        self.one_sided(request, Access::REMOTE_READ, |place| unsafe { scatter(place, request.sges) })
+        unsafe { self.one_sided(request, Access::REMOTE_READ, |place| scatter(place, request.sges)) }
     }
 
     /// Tells the target that we broke its rules, so that its end fails too, as a real responder's would.

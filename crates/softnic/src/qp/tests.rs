@@ -1,12 +1,13 @@
 //! What needs a look inside: a peer that is stopped in an access, played by a hazard that nobody clears.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use farcall_verbs::{
     Access, AhAttr, CqInitAttr, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, Revoked,
 };
 
-use super::Qp;
+use super::{HAZARD_WAIT, Qp};
 use crate::SoftNic;
 use crate::hazard;
 use crate::mr::Mr;
@@ -52,7 +53,16 @@ impl Scene {
     }
 
     fn region(&self) -> Box<Mr> {
-        Box::new(Mr::allocate(&self.process, self.b_pd, 4096, ACCESS).unwrap())
+        let mr = Mr::allocate(&self.process, self.b_pd, 4096, ACCESS).unwrap();
+        self.grant(&mr, self.b_pd);
+        Box::new(mr)
+    }
+
+    /// As if a peer had asked for it; what nobody was granted is not waited for.
+    fn grant(&self, mr: &Mr, pd: u32) {
+        for receive in [false, true] {
+            self.process.regions.grant(mr.rkey(), pd, receive).unwrap();
+        }
     }
 
     /// The memory through which a peer of `b` says where it is.
@@ -95,7 +105,9 @@ fn a_peer_inside_receives_of_another_domain_does_not_keep_a_region() {
     let scene = Scene::new();
     let mem = scene.way_into_b();
     hazard::enter(&mem, hazard::RECEIVES);
-    let elsewhere = Mr::allocate(&scene.process, scene.process.next_pd(), 4096, ACCESS).unwrap();
+    let pd = scene.process.next_pd();
+    let elsewhere = Mr::allocate(&scene.process, pd, 4096, ACCESS).unwrap();
+    scene.grant(&elsewhere, pd);
     assert_eq!(Box::new(elsewhere).dereg(), Revoked::Now);
     assert_eq!(scene.region().dereg(), Revoked::Quarantined, "this one may hold the receive");
     hazard::leave(&mem);
@@ -114,4 +126,38 @@ fn receives_are_flushed_only_when_nobody_can_be_inside_any_more() {
     assert_eq!(core.poll(true, true, &mut wc), 0, "flushed while the peer was still let in");
     core.close();
     assert_eq!(core.poll(true, true, &mut wc), 1);
+}
+
+#[test]
+fn memory_of_the_program_is_given_back_only_when_the_peer_has_left() {
+    for hazard in [None, Some(hazard::RECEIVES)] {
+        let scene = Scene::new();
+        let mem = scene.way_into_b();
+        let mut heap = [0_u64; 64];
+        // SAFETY: the heap outlives its region, and nobody is there.
+        let mr = unsafe { Mr::register(&scene.process, scene.b_pd, heap.as_mut_ptr().cast(), 512, ACCESS) };
+        let mr = Box::new(mr.unwrap());
+        hazard::enter(&mem, hazard.unwrap_or(hazard::of_region(mr.rkey())));
+        scene.grant(&mr, scene.b_pd);
+        let has_left = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(2 * HAZARD_WAIT);
+                has_left.store(true, Ordering::SeqCst);
+                hazard::leave(&mem);
+            });
+            assert_eq!(mr.dereg(), Revoked::Now);
+            assert!(has_left.load(Ordering::SeqCst), "the memory was given back under a peer inside it");
+        });
+    }
+}
+
+#[test]
+fn what_nobody_was_granted_waits_for_nobody() {
+    let scene = Scene::new();
+    let mem = scene.way_into_b();
+    let mr = Mr::allocate(&scene.process, scene.b_pd, 4096, ACCESS).unwrap();
+    hazard::enter(&mem, hazard::of_region(mr.rkey()));
+    assert_eq!(Box::new(mr).dereg(), Revoked::Now);
+    hazard::leave(&mem);
 }

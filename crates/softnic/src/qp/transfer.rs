@@ -5,7 +5,7 @@ use farcall_verbs::Sge;
 use crate::ring::Record;
 use crate::shared::{SharedMem, copy_in_order, copy_out, copy_plain};
 
-fn pointer(sge: &Sge) -> *mut u8 {
+pub(super) fn pointer(sge: &Sge) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(sge.addr as usize)
 }
 

@@ -5,13 +5,15 @@
 //! to its process without pids, files in /dev/shm or a daemon. Over that socket a peer asks for what it was granted:
 //! a queue pair's inbound segment, a region.
 
+mod access;
 mod address;
 mod server;
 mod socket;
 mod wire;
 
+pub(crate) use access::ACCESS_BYTES;
 pub(crate) use address::{BLOCK_QPS, Block, block_of, claim_block, gid, socket_address};
 pub(crate) use server::{Client, answer};
 pub(crate) use socket::{has_died, peer_pidfd, recv_frame, require_same_user, send_frame};
 pub use wire::fuzz_frame;
-pub(crate) use wire::{Reply, ReplyBody, Request, RequestBody, refusal};
+pub(crate) use wire::{Access, Operation, Reach, Reply, ReplyBody, Request, RequestBody, refusal};

@@ -3,12 +3,16 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use farcall_verbs::Access as Rights;
 use rustix::io::Errno;
 
-use super::{Reply, ReplyBody, Request, RequestBody, peer_pidfd, recv_frame, refusal, send_frame};
+use super::access::execute;
+use super::{Reach, Reply, ReplyBody, Request, RequestBody, peer_pidfd, recv_frame, refusal, send_frame};
 use crate::fence;
 use crate::process::Process;
 use crate::qp::{Connected, RemoteCq};
+use crate::regions::{Backing, Grant};
+use crate::shared::Segment;
 
 /// Frames of one client that are answered before others have their turn.
 const FRAMES_A_TURN: usize = 32;
@@ -16,14 +20,16 @@ const FRAMES_A_TURN: usize = 32;
 /// A process that asks us.
 pub(crate) struct Client {
     socket: OwnedFd,
+    /// Tells it from all others that ever asked us.
+    id: u64,
     /// Readable when the process has ended; `None` if the system has no such descriptor for it.
     life: Option<Arc<OwnedFd>>,
 }
 
 impl Client {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: OwnedFd, id: u64) -> Self {
         let life = peer_pidfd(socket.as_fd()).ok().map(Arc::new);
-        Self { socket, life }
+        Self { socket, id, life }
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -84,28 +90,64 @@ fn answer_one(
                 (client.life.clone(), creditor)
             };
             let asker = (instance, src_qpn, life);
-            match qp.grant_inbound(asker, transport, initiator, |body, fds| send(body, fds)) {
+            match qp.grant_inbound(asker, transport, client.id, initiator, |body, fds| send(body, fds)) {
                 Ok(sent) => sent,
                 Err(reason) => refuse(reason),
             }
         }
         RequestBody::MapRegion { dst_qpn, rkey, receive } => {
             let Some(qp) = process.qp(dst_qpn) else { return refuse(refusal::UNKNOWN_QP) };
-            let Some(grant) = process.regions.grant(rkey, qp.pd()) else {
+            if !qp.is_granted_to(client.id) {
+                return refuse(refusal::TAKEN);
+            }
+            let Some(grant) = process.regions.grant(rkey, qp.pd(), receive) else {
                 return refuse(refusal::UNKNOWN_KEY);
             };
-            let local_only = !grant.access.intersects(crate::REMOTE_ACCESS);
-            if local_only && !receive {
-                return refuse(refusal::UNKNOWN_KEY);
-            }
+            let memory = Handover::of(process, &grant, receive);
             let body = ReplyBody::MapRegion {
                 addr: grant.addr,
                 len_bytes: grant.len_bytes,
                 file_offset: 0,
                 generation: grant.generation,
                 access: grant.access.bits(),
+                reach: memory.reach(),
             };
-            send(body, &[grant.segment.fd().as_fd()])
+            match memory {
+                Handover::Segment(segment) => send(body, &[segment.fd()]),
+                Handover::AddressSpace(fd) => send(body, &[fd]),
+                Handover::Nothing => send(body, &[]),
+            }
+        }
+        RequestBody::Access(access) => match execute(process, client.id, &access, &came) {
+            Ok(value) => send(ReplyBody::Access { value }, &[]),
+            Err(reason) => refuse(reason),
+        },
+    }
+}
+
+/// What goes to a peer that may access a region.
+enum Handover<'a> {
+    Segment(&'a Segment),
+    AddressSpace(BorrowedFd<'a>),
+    Nothing,
+}
+
+impl<'a> Handover<'a> {
+    fn of(process: &'a Process, grant: &'a Grant, receive: bool) -> Self {
+        let writes = receive || grant.access.intersects(Rights::REMOTE_WRITE);
+        match &grant.backing {
+            Backing::Pool(segment) => Self::Segment(segment),
+            Backing::Private(_) => {
+                process.address_space(writes).map_or(Self::Nothing, |space| Self::AddressSpace(space.fd()))
+            }
+        }
+    }
+
+    const fn reach(&self) -> Reach {
+        match self {
+            Self::Segment(_) => Reach::Mapped,
+            Self::AddressSpace(_) => Reach::AddressSpace,
+            Self::Nothing => Reach::Owner,
         }
     }
 }

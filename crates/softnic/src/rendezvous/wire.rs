@@ -35,6 +35,79 @@ pub(crate) enum RequestBody {
     /// Give me the region `rkey` as seen through `dst_qpn`; `receive`: to place messages into posted receives, not for
     /// one-sided access.
     MapRegion { dst_qpn: u32, rkey: u32, receive: bool },
+    /// Access memory for me that you grant nobody directly. Bytes travel in a sealed memfd, from its beginning, whose
+    /// descriptor comes along.
+    Access(Access),
+}
+
+/// An access that the owner of memory executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) dst_qpn: u32,
+    /// The asker's life, as in [`RequestBody::Connect`]: what an earlier one left behind is not executed.
+    pub(crate) life: u32,
+    /// Tells it from the asker's other accesses.
+    pub(crate) number: u32,
+    pub(crate) rkey: u32,
+    pub(crate) addr: u64,
+    pub(crate) len_bytes: u32,
+    pub(crate) operation: Operation,
+}
+
+/// What an owner does with its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// Memory to memfd.
+    Read,
+    /// Memfd to memory, its final byte last.
+    Write,
+    /// As `Write`, into a posted receive.
+    Place,
+    /// Adds to 8 bytes; the reply has what they were.
+    FetchAdd { add: u64 },
+    /// Replaces 8 bytes if they equal `compare`; the reply has what they were.
+    CompareSwap { compare: u64, swap: u64 },
+}
+
+impl Operation {
+    /// A number and two operands.
+    const fn to_words(self) -> (u32, u64, u64) {
+        match self {
+            Self::Read => (1, 0, 0),
+            Self::Write => (2, 0, 0),
+            Self::Place => (3, 0, 0),
+            Self::FetchAdd { add } => (4, add, 0),
+            Self::CompareSwap { compare, swap } => (5, compare, swap),
+        }
+    }
+
+    const fn from_words(number: u32, first: u64, second: u64) -> Option<Self> {
+        match (number, first, second) {
+            (1, 0, 0) => Some(Self::Read),
+            (2, 0, 0) => Some(Self::Write),
+            (3, 0, 0) => Some(Self::Place),
+            (4, add, 0) => Some(Self::FetchAdd { add }),
+            (5, compare, swap) => Some(Self::CompareSwap { compare, swap }),
+            _ => None,
+        }
+    }
+}
+
+/// How a granted region is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The descriptor is a sealed memfd to be mapped.
+    Mapped = 0,
+    /// The descriptor is the owner's address space.
+    AddressSpace = 1,
+    /// No descriptor: by [`RequestBody::Access`].
+    Owner = 2,
+}
+
+impl Reach {
+    fn from_number(number: u32) -> Option<Self> {
+        [Self::Mapped, Self::AddressSpace, Self::Owner].into_iter().find(|reach| *reach as u32 == number)
+    }
 }
 
 /// An answer.
@@ -52,8 +125,10 @@ pub(crate) enum ReplyBody {
     Hello { instance: u64, asymmetric: bool },
     /// Descriptors: inbound segment, receive CQ, then its event descriptor if there is one.
     Connect { pd: u32, recv_bit: u32, recv_event: bool },
-    /// One descriptor: the memory. `addr` and `len_bytes` are the region's, the rest says what to map.
-    MapRegion { addr: u64, len_bytes: u64, file_offset: u64, generation: u32, access: u32 },
+    /// What `reach` says: the memory, or a descriptor of it. `addr` and `len_bytes` are the region's.
+    MapRegion { addr: u64, len_bytes: u64, file_offset: u64, generation: u32, access: u32, reach: Reach },
+    /// The access was executed. `value`: what an atomic found.
+    Access { value: u64 },
 }
 
 /// Why a request was refused.
@@ -66,6 +141,10 @@ pub(crate) mod refusal {
     /// Not a final answer: the queue pair is not told yet whom to accept. Ask again.
     pub(crate) const NOT_READY: u32 = 6;
     pub(crate) const TRANSPORT: u32 = 7;
+    /// The memory is not there, or not as it was when it was registered.
+    pub(crate) const FAULT: u32 = 8;
+    /// The operation is malformed: alignment, length.
+    pub(crate) const INVALID: u32 = 9;
 
     /// The reason in words.
     pub(crate) const fn text(reason: u32) -> &'static str {
@@ -76,6 +155,8 @@ pub(crate) mod refusal {
             }
             TRANSPORT => "the queue pair is of another transport",
             NOT_READY => "the queue pair is not ready to receive",
+            FAULT => "the registered memory is no longer mapped, or no longer permits the access",
+            INVALID => "the operation is malformed",
             UNKNOWN_KEY => "no such key in the queue pair's protection domain",
             FENCES_DIFFER => {
                 "one process may use membarrier and the other may not (set FARCALL_NO_MEMBARRIER for both)"
@@ -180,6 +261,20 @@ impl Request {
             RequestBody::MapRegion { dst_qpn, rkey, receive } => {
                 Writer::new(3, self.id).u32(dst_qpn).u32(rkey).u32(receive.into()).frame
             }
+            RequestBody::Access(access) => {
+                let (operation, first, second) = access.operation.to_words();
+                Writer::new(4, self.id)
+                    .u32(access.dst_qpn)
+                    .u32(access.life)
+                    .u32(access.number)
+                    .u32(access.rkey)
+                    .u64(access.addr)
+                    .u32(access.len_bytes)
+                    .u32(operation)
+                    .u64(first)
+                    .u64(second)
+                    .frame
+            }
         }
     }
 
@@ -198,6 +293,15 @@ impl Request {
                 credit_event: r.flag()?,
             },
             3 => RequestBody::MapRegion { dst_qpn: r.u32()?, rkey: r.u32()?, receive: r.flag()? },
+            4 => RequestBody::Access(Access {
+                dst_qpn: r.u32()?,
+                life: r.u32()?,
+                number: r.u32()?,
+                rkey: r.u32()?,
+                addr: r.u64()?,
+                len_bytes: r.u32()?,
+                operation: Operation::from_words(r.u32()?, r.u64()?, r.u64()?)?,
+            }),
             _ => return None,
         };
         Some(Self { id, body })
@@ -214,15 +318,17 @@ impl Reply {
             ReplyBody::Connect { pd, recv_bit, recv_event } => {
                 Writer::new(0x8002, self.id).u32(pd).u32(recv_bit).u32(recv_event.into()).frame
             }
-            ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access } => {
+            ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access, reach } => {
                 Writer::new(0x8003, self.id)
                     .u64(addr)
                     .u64(len_bytes)
                     .u64(file_offset)
                     .u32(generation)
                     .u32(access)
+                    .u32(reach as u32)
                     .frame
             }
+            ReplyBody::Access { value } => Writer::new(0x8004, self.id).u64(value).frame,
         }
     }
 
@@ -239,7 +345,9 @@ impl Reply {
                 file_offset: r.u64()?,
                 generation: r.u32()?,
                 access: r.u32()?,
+                reach: Reach::from_number(r.u32()?)?,
             },
+            0x8004 => ReplyBody::Access { value: r.u64()? },
             _ => return None,
         };
         Some(Self { id, body })
@@ -275,6 +383,15 @@ mod tests {
                 credit_event: true,
             },
             RequestBody::MapRegion { dst_qpn: 7, rkey: 9, receive: true },
+            RequestBody::Access(Access {
+                dst_qpn: 1,
+                life: 2,
+                number: 3,
+                rkey: 4,
+                addr: 5,
+                len_bytes: 6,
+                operation: Operation::CompareSwap { compare: 7, swap: u64::MAX },
+            }),
         ];
         for body in requests {
             let request = Request { id: 5, body };
@@ -290,7 +407,15 @@ mod tests {
             ReplyBody::Refused(3),
             ReplyBody::Hello { instance: 1, asymmetric: false },
             ReplyBody::Connect { pd: 1, recv_bit: 2, recv_event: true },
-            ReplyBody::MapRegion { addr: 1, len_bytes: 2, file_offset: 3, generation: 4, access: 5 },
+            ReplyBody::MapRegion {
+                addr: 1,
+                len_bytes: 2,
+                file_offset: 3,
+                generation: 4,
+                access: 5,
+                reach: Reach::Owner,
+            },
+            ReplyBody::Access { value: u64::MAX },
         ];
         for body in replies {
             let reply = Reply { id: 5, body };
