@@ -102,6 +102,15 @@ pub enum CallError {
         /// The limit.
         max_bytes: usize,
     },
+    /// The result's checksum does not match, however often it is fetched. The call was executed.
+    #[error(
+        "the result is corrupt: its checksum did not match in {fetches} fetches; the call was executed; if it is idempotent, \
+         call again, and check the memory of both machines"
+    )]
+    CorruptResult {
+        /// How often it was fetched.
+        fetches: u32,
+    },
     /// As many calls as the window holds are outstanding, or were given up and not answered yet.
     #[error(
         "all {window} calls of the window are outstanding, or given up and not answered yet; take completions first"
@@ -116,7 +125,9 @@ impl CallError {
     /// Whether the handler ran.
     pub const fn executed(&self) -> Executed {
         match self {
-            Self::Application { .. } | Self::ResultTooLarge { .. } => Executed::Yes,
+            Self::Application { .. } | Self::ResultTooLarge { .. } | Self::CorruptResult { .. } => {
+                Executed::Yes
+            }
             Self::Server { status, .. } if status.executed() => Executed::Yes,
             Self::OutcomeUnknown(_) => Executed::Unknown,
             _ => Executed::No,

@@ -56,22 +56,22 @@ struct Other {
 
 impl Other {
     fn start(log: &Log) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        let process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_entry", "--nocapture", "--test-threads=1"])
             .env(LOG, &log.0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(process.stdout.take().unwrap());
-        loop {
+        let mut other = Self { process, address: SocketAddr::from(([0; 4], 0)) };
+        let mut said = BufReader::new(other.process.stdout.take().unwrap());
+        while other.address.port() == 0 {
             let mut line = String::new();
             assert_ne!(said.read_line(&mut line).unwrap(), 0, "the server process ended");
-            if let Some((_, rest)) = line.split_once('<') {
-                let address = rest.split('>').next().unwrap().parse().unwrap();
-                return Self { process, address };
-            }
+            let place = line.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+            other.address = place.map_or(other.address, |(address, _)| address.parse().unwrap());
         }
+        other
     }
 
     fn signal(&self, signal: Signal) {

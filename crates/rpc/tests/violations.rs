@@ -26,6 +26,10 @@ struct Rogue {
 
 impl Rogue {
     fn connect(world: &mut World) -> Self {
+        Self::connect_with(world, Features::KICK)
+    }
+
+    fn connect_with(world: &mut World, features: Features) -> Self {
         let nic = world.nic.clone();
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -41,7 +45,7 @@ impl Rogue {
             qp: peer.info(&nic),
             grants: Grants { inbox: replies.remote(), ..Grants::default() },
             plan,
-            features: Features::KICK,
+            features,
             thread: 0,
             resume: None,
         };
@@ -168,4 +172,28 @@ fn wrong_wake_ups_are_harmless() {
     rogue.send(words, true);
     world.server.progress(now);
     assert_eq!(rogue.answer().0, Status::OK);
+}
+
+#[test]
+fn a_request_whose_checksum_never_matches_gets_a_clear_error() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect_with(&mut world, Features::KICK | Features::CHECKSUM);
+    let flags = Mode::Reply.flags() | RequestFlags::CHECKSUM;
+    let words = RequestHeader { flags, crc: 12_345, ..rogue.header() }.encode();
+    rogue.send(words, true);
+    let now = world.now();
+    // For a while it may be that not all of it is placed yet.
+    for _ in 0..1_000 {
+        world.server.progress(now);
+    }
+    assert_eq!(world.server.connections(), 1);
+    let closed = (0..100_000).find_map(|_| {
+        world.server.progress(now);
+        world.server.poll_event()
+    });
+    let Some(ResponderEvent::Closed { why: Broken::Protocol(why), .. }) = closed else {
+        panic!("the connection stays open");
+    };
+    assert!(why.contains("checksum"), "{why}");
+    assert_eq!((world.server.handler().executed, world.server.connections()), (0, 0));
 }

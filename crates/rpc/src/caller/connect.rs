@@ -178,6 +178,7 @@ impl<P: Path> Caller<P> {
             let frame = self.frames.at(seq);
             frame.fetch = Fetch::None;
             frame.failed_fetches = 0;
+            frame.corrupt_looks = 0;
             frame.sent = farcall_link::Ticket::NONE;
             // It may be fetched under any preset.
             if seq.is_before(server_next) {

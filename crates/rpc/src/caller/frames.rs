@@ -36,6 +36,8 @@ pub(super) struct Frame {
     pub mode: Mode,
     pub fetch: Fetch,
     pub failed_fetches: u32,
+    /// Looks at a response whose checksum did not match.
+    pub corrupt_looks: u32,
     /// The WRITE that read the request slot.
     pub sent: Ticket,
 }
@@ -48,6 +50,7 @@ impl Frame {
         mode: Mode::Fetch,
         fetch: Fetch::None,
         failed_fetches: 0,
+        corrupt_looks: 0,
         sent: Ticket::NONE,
     };
 }

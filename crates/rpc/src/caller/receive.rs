@@ -1,6 +1,6 @@
 //! From responses to results: fetched by READ, or placed by the server.
 
-use farcall_link::{Piece, Remote};
+use farcall_link::{Piece, Region, Remote};
 use farcall_verbs::Nanos;
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use super::modes::Switch;
 use super::{Caller, Path};
 use crate::error::{Broken, CallError};
 use crate::wire::{
-    FirstWord, Mode, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status, TAIL_BYTES, checksum,
+    FirstWord, Mode, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status, TAIL_BYTES,
+    checksum_in,
 };
 
 /// Most messages fetched at once.
@@ -18,6 +19,9 @@ const FETCH_AHEAD_MAX: u32 = 8;
 /// Pause after the first fetch beyond R; doubles.
 const PAUSE: Duration = Duration::from_micros(1);
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
+/// A placed response whose checksum does not match after so many looks is fetched instead; one that was fetched so often in
+/// vain is given up.
+const CORRUPT_LOOKS_MAX: u32 = 64;
 
 /// Where a response is read from.
 #[derive(Clone, Copy)]
@@ -39,6 +43,8 @@ enum Look {
     Longer(usize),
     /// There.
     Whole(ResponseHeader),
+    /// All of it seems to be there, and its checksum does not match: not all of it is placed yet, or it is corrupt.
+    Corrupt,
     /// Nothing that a server sends.
     Impossible(String),
 }
@@ -135,6 +141,10 @@ impl<P: Path> Caller<P> {
                 self.break_off_at(seq, why);
                 false
             }
+            Look::Corrupt => {
+                self.placed_corrupt(seq);
+                false
+            }
             Look::NotYet { .. } | Look::Longer(_) => false,
         }
     }
@@ -159,6 +169,7 @@ impl<P: Path> Caller<P> {
                 self.fetch_failed(seq, server_sleeps, now);
                 false
             }
+            Look::Corrupt => self.fetched_corrupt(seq, now),
             Look::Impossible(why) => {
                 self.break_off_at(seq, why);
                 false
@@ -221,24 +232,47 @@ impl<P: Path> Caller<P> {
         }
         let words = [first_word, region.load_relaxed(at + 8), region.load_relaxed(at + 16)];
         match ResponseHeader::decode(&words) {
-            Ok(header) if link.checksum && !self.is_intact(&words, &header, region, at) => not_yet,
+            // Without order among the bytes, only the checksum tells whether the words themselves are there.
+            Err(_) if link.checksum => Look::Corrupt,
+            Ok(header) if link.checksum && !is_intact(&words, &header, region, at) => Look::Corrupt,
             Ok(header) => Look::Whole(header),
             Err(why) => Look::Impossible(why.to_string()),
         }
     }
 
+    /// The server's own copy may be right where ours is not.
     #[cold]
-    fn is_intact(
-        &self,
-        words: &[u64; 3],
-        header: &ResponseHeader,
-        region: &farcall_link::Region,
-        at: usize,
-    ) -> bool {
-        let mut payload = Vec::new();
-        region.append_to(at + RESPONSE_HEADER_BYTES, header.len_bytes as usize, &mut payload);
-        header.flags.contains(ResponseFlags::CHECKSUM)
-            && header.crc == checksum(&ResponseHeader::checked_words(words), &payload)
+    fn placed_corrupt(&mut self, seq: Seq) {
+        let frame = self.frames.at(seq);
+        frame.corrupt_looks += 1;
+        if frame.corrupt_looks == CORRUPT_LOOKS_MAX {
+            frame.corrupt_looks = 0;
+            frame.mode = Mode::Fetch;
+        }
+    }
+
+    /// Fetches again, a bounded number of times; then the call ends. Returns whether it did.
+    #[cold]
+    fn fetched_corrupt(&mut self, seq: Seq, now: Nanos) -> bool {
+        let frame = self.frames.at(seq);
+        frame.fetch = Fetch::None;
+        frame.corrupt_looks += 1;
+        if frame.corrupt_looks < CORRUPT_LOOKS_MAX {
+            self.next_fetch = Some(now + PAUSE * (1 << frame.corrupt_looks.min(PAUSE_DOUBLINGS_MAX)));
+            return false;
+        }
+        let frame = *frame;
+        self.frames.head = seq.next();
+        if self.frames.resend.is_before(self.frames.head) {
+            self.frames.resend = self.frames.head;
+        }
+        self.counters.errors.increment();
+        if frame.purpose != Purpose::Release {
+            self.stop_sending(frame.call);
+            self.calls.finish(frame.call, Some(CallError::CorruptResult { fetches: CORRUPT_LOOKS_MAX }));
+            self.calls.message_over(frame.call);
+        }
+        true
     }
 
     /// Takes a whole response over: its payload to its call, its slot free.
@@ -365,4 +399,12 @@ impl<P: Path> Caller<P> {
         }
         self.calls.finish(call, Some(error));
     }
+}
+
+#[cold]
+fn is_intact(words: &[u64; 3], header: &ResponseHeader, region: &Region, at: usize) -> bool {
+    let len_bytes = header.len_bytes as usize;
+    let crc =
+        || checksum_in(&ResponseHeader::checked_words(words), region, at + RESPONSE_HEADER_BYTES, len_bytes);
+    header.flags.contains(ResponseFlags::CHECKSUM) && header.crc == crc()
 }

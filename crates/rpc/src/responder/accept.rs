@@ -177,6 +177,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             id: ConnectionId(self.next_id),
             peer,
             checksum,
+            corrupt_looks: 0,
             replies: hello.grants.inbox,
             results_id,
             tickets: vec![Ticket::NONE; usize::from(session.geometry.window)].into(),

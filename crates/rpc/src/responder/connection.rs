@@ -16,6 +16,8 @@ pub(super) struct Connection {
     pub session: Session,
     pub peer: Peer,
     pub checksum: bool,
+    /// Looks at the next message while its checksum did not match.
+    pub corrupt_looks: u32,
     /// Where the client takes replies.
     pub replies: RemoteRegion,
     pub results_id: RegionId,

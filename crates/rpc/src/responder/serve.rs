@@ -19,6 +19,9 @@ use crate::wire::{
 /// Of so many fetched calls one is timed.
 const CALLS_PER_TIMED: u32 = 8;
 
+/// Looks at a message whose checksum does not match, before its client is told that it is corrupt.
+const CORRUPT_LOOKS_MAX: u32 = 10_000;
+
 /// What taking in a message came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Served {
@@ -205,7 +208,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 
     /// Copies the message in the next slot to private memory, if it is whole.
     #[inline]
-    fn take_in(&mut self, connection: &Connection) -> Result<Option<RequestHeader>, String> {
+    fn take_in(&mut self, connection: &mut Connection) -> Result<Option<RequestHeader>, String> {
         let session = &connection.session;
         let (slots, seq) = (&session.requests, session.expect);
         let Some(first) = FirstWord::decode(connection.watch.load_acquire()) else { return Ok(None) };
@@ -232,15 +235,38 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         }
         // The first word was read, and checked, before: the copy of it may have changed since.
         words[0] = first.encode();
-        let header = RequestHeader::decode(&words).map_err(|why| format!("message {}: {why}", seq.0))?;
         if connection.checksum {
-            let payload = &self.message[REQUEST_HEADER_BYTES..];
-            let whole = header.flags.contains(RequestFlags::CHECKSUM)
-                && header.crc == checksum(&RequestHeader::checked_words(&words), payload);
-            // Not all of it is placed yet; without order, only the checksum tells.
-            return Ok(whole.then_some(header));
+            return self.check_message(connection, &words);
         }
-        Ok(Some(header))
+        RequestHeader::decode(&words).map(Some).map_err(|why| format!("message {}: {why}", seq.0))
+    }
+
+    /// The header of the message at hand, if its checksum matches. Without order among the bytes only that tells whether all
+    /// of it is placed, but not for ever.
+    #[cold]
+    fn check_message(
+        &self,
+        connection: &mut Connection,
+        words: &[u64; 6],
+    ) -> Result<Option<RequestHeader>, String> {
+        let payload = &self.message[REQUEST_HEADER_BYTES..];
+        match RequestHeader::decode(words) {
+            Ok(header)
+                if header.flags.contains(RequestFlags::CHECKSUM)
+                    && header.crc == checksum(&RequestHeader::checked_words(words), payload) =>
+            {
+                connection.corrupt_looks = 0;
+                Ok(Some(header))
+            }
+            _ if connection.corrupt_looks < CORRUPT_LOOKS_MAX => {
+                connection.corrupt_looks += 1;
+                Ok(None)
+            }
+            _ => Err(format!(
+                "message {}: its checksum did not match in {CORRUPT_LOOKS_MAX} looks",
+                connection.session.expect.0
+            )),
+        }
     }
 
     /// Executes a call whose payload is the message at hand, or `whole`.

@@ -1,6 +1,6 @@
 //! What ends a message, and the optional checksum.
 
-use farcall_link::SplitMix64;
+use farcall_link::{Region, SplitMix64};
 
 use super::Seq;
 
@@ -21,6 +21,20 @@ impl TailKey {
 pub fn checksum(header: &[u64], payload: &[u8]) -> u32 {
     let crc = header.iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()));
     crc32c::crc32c_append(crc, payload)
+}
+
+/// [`checksum`] of a message whose payload lies in a region, without a copy of its length.
+pub fn checksum_in(header: &[u64], region: &Region, offset: usize, len_bytes: usize) -> u32 {
+    let mut crc = checksum(header, &[]);
+    let mut piece = [0; 512];
+    let mut done_bytes = 0;
+    while done_bytes < len_bytes {
+        let piece = &mut piece[..(len_bytes - done_bytes).min(512)];
+        region.copy_out(offset + done_bytes, piece);
+        crc = crc32c::crc32c_append(crc, piece);
+        done_bytes += piece.len();
+    }
+    crc
 }
 
 #[cfg(test)]

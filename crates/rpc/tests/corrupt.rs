@@ -1,0 +1,129 @@
+//! A server whose results are corrupt: their checksums never match.
+
+mod support;
+
+use std::sync::Arc;
+
+use farcall_link::bootstrap::{Features, Grants, Hello, SessionId, Welcome};
+use farcall_link::{Nic, Peer, PeerConfig, Piece, Region, RegionId, Remote};
+use farcall_rpc::wire::*;
+use farcall_rpc::*;
+use farcall_verbs::{Access, CqInitAttr, Endpoint, Nanos, RawCq, Wc};
+use std::time::Duration;
+
+const KEY: TailKey = TailKey(77);
+
+/// Answers whatever it is asked with a result that is whole but for its checksum.
+struct Corrupt {
+    peer: Peer,
+    cq: Box<dyn RawCq>,
+    results: Arc<Region>,
+    results_id: RegionId,
+    replies: farcall_link::RemoteRegion,
+    slots: Slots,
+}
+
+impl Corrupt {
+    fn accept(nic: &Nic, hello: &Hello) -> (Self, Welcome) {
+        let geometry = hello.plan.geometry;
+        let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let config =
+            PeerConfig { send_depth: 64, recv_depth: 64, signal_every: 4, inline_max_bytes: 0, access };
+        let mut peer = Peer::new(nic, &*cq, config).unwrap();
+        peer.connect(nic, &hello.qp).unwrap();
+        let region = |len_bytes| Arc::new(Region::alloc(&*nic.pd, len_bytes, access).unwrap());
+        let (mailbox, results) = (region(geometry.mailbox_bytes()), region(geometry.responses_bytes()));
+        peer.attach(Arc::clone(&mailbox));
+        let results_id = peer.attach(Arc::clone(&results));
+        let welcome = Welcome {
+            provider: nic.provider.into(),
+            qp: peer.info(nic),
+            grants: Grants { inbox: mailbox.remote(), results: results.remote() },
+            plan: hello.plan,
+            features: Features::KICK | Features::CHECKSUM,
+            incarnation: 1,
+            threads: 1,
+            session: SessionId([1; 16]),
+            secret: [2; 16],
+            tail_key: KEY.0,
+            resumed: None,
+            request_bytes_max: 1 << 20,
+            result_bytes_max: 1 << 20,
+        };
+        let slots = Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES);
+        (Self { peer, cq, results, results_id, replies: hello.grants.inbox, slots }, welcome)
+    }
+
+    /// Leaves a result for message `seq` in its slot, and writes it to the client, too.
+    fn answer(&mut self, seq: Seq, crc_is_wrong: bool) {
+        let at = self.slots.offset(seq);
+        let payload = b"sixteen bytes ok";
+        let header = ResponseHeader {
+            seq,
+            len_bytes: payload.len() as u32,
+            total_len_bytes: payload.len() as u32,
+            flags: ResponseFlags::CHECKSUM,
+            credits: 16,
+            ..ResponseHeader::default()
+        };
+        let crc = checksum(&ResponseHeader::checked_words(&header.encode()), payload);
+        let words = ResponseHeader { crc: crc ^ u32::from(crc_is_wrong), ..header }.encode();
+        self.results.copy_in(at + RESPONSE_HEADER_BYTES, payload);
+        self.results.store_relaxed(at + self.slots.tail_at(payload.len()), KEY.tail(seq));
+        for (i, word) in words.into_iter().enumerate() {
+            self.results.store_relaxed(at + 8 * i, word);
+        }
+        let len_bytes = message_bytes(RESPONSE_HEADER_BYTES, payload.len());
+        let piece = Piece { region: self.results_id, offset: at, len_bytes };
+        self.peer.write(piece, Remote { grant: &self.replies, offset: at }).unwrap();
+    }
+
+    fn poll(&mut self) {
+        let mut wcs = [Wc::default(); 16];
+        let got = self.cq.poll(&mut wcs).unwrap();
+        wcs[..got].iter().for_each(|wc| drop(self.peer.complete(wc)));
+    }
+}
+
+/// Calls once; the result is in its slot by then.
+fn call<P: Path>(
+    client: &mut Caller<P>,
+    server: &mut Corrupt,
+    now: &mut Nanos,
+) -> Result<Vec<u8>, CallError> {
+    client.submit(support::ECHO, b"", CallOptions::default(), *now).unwrap();
+    for _ in 0..100_000 {
+        *now = *now + Duration::from_micros(1);
+        client.progress(*now);
+        server.poll();
+        if let Some(done) = client.next_completion() {
+            return done.result.map(<[u8]>::to_vec);
+        }
+    }
+    panic!("the call does not end; client {:?}", client.counters());
+}
+
+fn results_that_stay_corrupt<P: Path>() {
+    let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
+    let mut client =
+        Caller::<P>::new(nic.clone(), CallerConfig { checksum: true, ..CallerConfig::default() }).unwrap();
+    let hello = client.hello().unwrap();
+    let (mut server, welcome) = Corrupt::accept(&nic, &hello);
+    let mut now = Nanos(1);
+    client.welcome(welcome, now).unwrap();
+    server.answer(Seq::FIRST, true);
+    let error = call(&mut client, &mut server, &mut now).unwrap_err();
+    assert!(matches!(error, CallError::CorruptResult { .. }), "{error}");
+    assert_eq!(error.executed(), Executed::Yes);
+    // The connection goes on.
+    server.answer(Seq::FIRST.next(), false);
+    assert_eq!(call(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
+    assert!(client.is_open());
+}
+
+#[test]
+fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
+    results_that_stay_corrupt::<FetchThenReply>();
+    results_that_stay_corrupt::<ServerReply>();
+}
