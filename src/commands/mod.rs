@@ -4,6 +4,7 @@ mod conform;
 mod devices;
 mod doctor;
 mod kv;
+mod measuring;
 mod nic_args;
 mod perf;
 mod rpc;

@@ -27,5 +27,5 @@ pub use plan::{
     Batching, ConnectionModel, Geometry, MemoryPolicy, PRESETS, Plan, PlanRefused, Preset, Registration,
     RequestPath, ResponsePath, Transport, Waiting,
 };
-pub use pool::{Buffer, BufferPool, PoolError, SetAside};
+pub use pool::{Buffer, BufferPool, PoolError};
 pub use random::{SplitMix64, os_random};

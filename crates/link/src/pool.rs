@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use farcall_verbs::{Access, Error, ProtectionDomain};
 use thiserror::Error as ThisError;
 
-use crate::{Peer, Region};
+use crate::Region;
 
 /// Why there is no buffer.
 #[derive(Debug, ThisError, PartialEq, Eq)]
@@ -135,25 +135,5 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         self.pool.free().push(self.index);
-    }
-}
-
-/// Peers that are drained but whose granted memory a stopped process may still touch. They, and with them that memory,
-/// stay here, unused, until the provider says that nobody can.
-#[derive(Default)]
-pub struct SetAside {
-    peers: Vec<Peer>,
-}
-
-impl SetAside {
-    /// Puts a peer aside.
-    pub fn push(&mut self, peer: Peer) {
-        self.peers.push(peer);
-    }
-
-    /// Lets go of those that are quiesced by now, and returns how many are left.
-    pub fn release(&mut self) -> usize {
-        self.peers.retain(|peer| !peer.is_quiesced());
-        self.peers.len()
     }
 }

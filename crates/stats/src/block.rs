@@ -99,9 +99,17 @@ impl<C: Counters> Deref for Block<C> {
     #[inline]
     fn deref(&self) -> &C {
         const { assert!(size_of::<C>() == C::NAMES.len() * size_of::<Counter>()) };
+        // Records lie behind the values: their number is of no account.
+        const {
+            assert!(
+                Shape { counters: 1, records: 0 }.values_at()
+                    == Shape { counters: 1, records: 9 }.values_at()
+            )
+        };
+        let values_at = const { Shape { counters: C::NAMES.len(), records: 0 }.values_at() };
         // SAFETY: `C` is `repr(C)` of counters only (the trait's contract), which are atomics and valid for all bytes;
         // the values lie aligned in memory that is never unmapped.
-        unsafe { self.base.add(self.shape.values_at()).cast().as_ref() }
+        unsafe { self.base.add(values_at).cast().as_ref() }
     }
 }
 

@@ -1,13 +1,12 @@
 //! `farcall kv bench`: the main job.
 
-use crate::console::{Console, spinner};
+use crate::commands::measuring::{self, StageArgs};
+use crate::console::Console;
 use crate::failure::{Exit, Failure};
-use crate::signals::StopFlag;
 use clap::Args;
 use farcall_bench::experiments::Stage;
 use farcall_bench::experiments::kv_main::{self, KvMainPlan};
 use farcall_bench::workload::{Distribution, RecordShape, Workload};
-use std::time::Duration;
 
 /// Measure the key-value service behind every door, on this machine, in about a minute.
 ///
@@ -44,12 +43,8 @@ pub struct Bench {
     /// Bytes of each value.
     #[arg(long, default_value_t = 32, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(16..=32_768))]
     value_len: u16,
-    /// How often each figure is taken.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repetitions: u32,
-    /// How long each measurement takes, in milliseconds.
-    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    duration_ms: u64,
+    #[command(flatten)]
+    stage: StageArgs<400>,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -61,29 +56,16 @@ impl Bench {
     /// # Errors
     /// When it cannot be measured at all.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let stop = StopFlag::install()?;
-        let plan = self.plan()?;
-        let line = spinner();
-        let report = kv_main::run(&plan, &mut |what: &str| {
-            line.set_message(what.to_owned());
-            !stop.is_raised()
-        })
-        .map_err(|error| {
-            Failure::because("cannot measure the key-value service", &error)
-                .remedy("see what is missing: farcall doctor")
-        })?;
-        line.finish_and_clear();
-        console.say(&report, &report.to_json())?;
-        Ok(match (stop.is_raised(), report.is_sound()) {
-            (true, _) => Exit::Interrupted,
-            (false, true) => Exit::Success,
-            (false, false) => Exit::Failure,
+        let plan = self.plan(self.stage.stage(self.seed)?)?;
+        measuring::run(console, |progress| {
+            kv_main::run(&plan, progress).map_err(|error| {
+                Failure::because("cannot measure the key-value service", &error)
+                    .remedy("see what is missing: farcall doctor")
+            })
         })
     }
 
-    fn plan(&self) -> Result<KvMainPlan, Failure> {
-        let stage = Stage::new(self.repetitions, Duration::from_millis(self.duration_ms), self.seed)
-            .map_err(|error| Failure::because("cannot prepare the measurement", &error))?;
+    fn plan(&self, stage: Stage) -> Result<KvMainPlan, Failure> {
         let shape = RecordShape::new(self.key_len.into(), self.value_len.into()).map_err(|error| {
             Failure::because("cannot measure with such records", &error).exit(Exit::Usage)
         })?;

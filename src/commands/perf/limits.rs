@@ -17,7 +17,7 @@ pub(super) struct LimitsArgs {
 
 impl LimitsArgs {
     pub(super) fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
-        limits::run(&self.times.stage()?, self.against == Some(Rival::Ucx), progress)
+        limits::run(&self.times.stage(0)?, self.against == Some(Rival::Ucx), progress)
             .map_err(|error| Failure::because("cannot measure the limits of this machine", &error))
     }
 }

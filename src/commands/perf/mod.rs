@@ -3,14 +3,13 @@
 mod limits;
 mod verbs;
 
-use crate::console::{Console, spinner};
+use crate::commands::measuring::{self, Rival, StageArgs};
+use crate::console::Console;
 use crate::failure::{Exit, Failure};
-use crate::signals::StopFlag;
-use clap::{Args, Subcommand, ValueEnum};
-use farcall_bench::experiments::{Progress, Stage};
+use clap::{Args, Subcommand};
+use farcall_bench::experiments::Progress;
 use farcall_bench::report::Report;
 use farcall_bench::rnic::{Operation, RnicError};
-use std::time::Duration;
 use verbs::VerbsArgs;
 
 /// Measure latency, rate and bandwidth of verbs between two pinned processes.
@@ -29,12 +28,6 @@ use verbs::VerbsArgs;
 pub struct Perf {
     #[command(subcommand)]
     what: What,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Rival {
-    /// ucx_perftest over shared memory (Debian: apt-get install ucx-utils).
-    Ucx,
 }
 
 #[derive(Debug, Subcommand)]
@@ -60,22 +53,7 @@ enum What {
 }
 
 /// How long and how often.
-#[derive(Debug, Clone, Args)]
-struct Times {
-    /// How often each figure is taken.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repetitions: u32,
-    /// How long each measurement takes, in milliseconds.
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    duration_ms: u64,
-}
-
-impl Times {
-    fn stage(&self) -> Result<Stage, Failure> {
-        Stage::new(self.repetitions, Duration::from_millis(self.duration_ms), 0)
-            .map_err(|error| Failure::because("cannot prepare the measurement", &error))
-    }
-}
+type Times = StageArgs<300>;
 
 impl Perf {
     /// Measures.
@@ -83,20 +61,7 @@ impl Perf {
     /// # Errors
     /// When something cannot be measured.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let stop = StopFlag::install()?;
-        let line = spinner();
-        let mut progress = |what: &str| {
-            line.set_message(what.to_owned());
-            !stop.is_raised()
-        };
-        let report = self.what.measure(&mut progress)?;
-        line.finish_and_clear();
-        console.say(&report, &report.to_json())?;
-        Ok(match (stop.is_raised(), report.is_sound()) {
-            (true, _) => Exit::Interrupted,
-            (false, true) => Exit::Success,
-            (false, false) => Exit::Failure,
-        })
+        measuring::run(console, |progress| self.what.measure(progress))
     }
 }
 

@@ -91,7 +91,7 @@ impl VerbsArgs {
     ) -> Result<Report, Failure> {
         let selection = self.selection(operations);
         let with_ucx = self.against == Some(Rival::Ucx);
-        perf::run(&self.nic.choose()?, &self.times.stage()?, &selection, with_ucx, progress)
+        perf::run(&self.nic.choose()?, &self.times.stage(0)?, &selection, with_ucx, progress)
             .map_err(|error| failure(&error))
     }
 

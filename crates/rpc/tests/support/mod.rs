@@ -74,7 +74,11 @@ impl World {
     }
 
     pub fn with(config: ResponderConfig) -> Self {
-        let nic = Nic::open(&SoftNic::new()).unwrap();
+        Self::on(Nic::open(&SoftNic::new()).unwrap(), config)
+    }
+
+    /// On a device of the test's own.
+    pub fn on(nic: Nic, config: ResponderConfig) -> Self {
         let time = Time::default();
         let server = Self::start(&nic, &time, config, 1);
         Self { time, nic, server }

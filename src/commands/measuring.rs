@@ -1,0 +1,61 @@
+//! What every measuring command has in common: how often and how long, the progress line, the report, the exit code.
+
+use crate::console::{Console, spinner};
+use crate::failure::{Exit, Failure};
+use crate::signals::StopFlag;
+use clap::{Args, ValueEnum};
+use farcall_bench::experiments::{Progress, Stage};
+use farcall_bench::report::Report;
+use std::time::Duration;
+
+/// How often and how long; `DURATION_MS` is the duration by default.
+#[derive(Debug, Clone, Args)]
+pub struct StageArgs<const DURATION_MS: u64> {
+    /// How often each figure is taken.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// How long each measurement takes, in milliseconds.
+    #[arg(long, default_value_t = DURATION_MS, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    duration_ms: u64,
+}
+
+/// Another system, measured in the same run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Rival {
+    /// ucx_perftest over shared memory (Debian: apt-get install ucx-utils).
+    Ucx,
+}
+
+impl<const DURATION_MS: u64> StageArgs<DURATION_MS> {
+    /// The stage of an experiment on these terms.
+    ///
+    /// # Errors
+    /// When the system does not tell which cores may be used.
+    pub fn stage(&self, seed: u64) -> Result<Stage, Failure> {
+        Stage::new(self.repetitions, Duration::from_millis(self.duration_ms), seed)
+            .map_err(|error| Failure::because("cannot prepare the measurement", &error))
+    }
+}
+
+/// Runs an experiment and prints its report; Ctrl-C ends it early.
+///
+/// # Errors
+/// What the experiment fails with.
+pub fn run(
+    console: Console,
+    experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
+) -> Result<Exit, Failure> {
+    let stop = StopFlag::install()?;
+    let line = spinner();
+    let report = experiment(&mut |what: &str| {
+        line.set_message(what.to_owned());
+        !stop.is_raised()
+    })?;
+    line.finish_and_clear();
+    console.say(&report, &report.to_json())?;
+    Ok(match (stop.is_raised(), report.is_sound()) {
+        (true, _) => Exit::Interrupted,
+        (false, true) => Exit::Success,
+        (false, false) => Exit::Failure,
+    })
+}
