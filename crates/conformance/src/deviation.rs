@@ -28,16 +28,7 @@ const SOFTNIC: &[Deviation] = &[
                  on the completion queue",
     },
     // To be mended.
-    Deviation { pattern: "*/elements/scattered-in-order", reason: "an empty element ends the list" },
-    Deviation { pattern: "rc/read/completion-fields", reason: "no byte_len" },
-    Deviation { pattern: "rc/cmp-swap/*equal-*", reason: "no byte_len" },
-    Deviation { pattern: "rc/fetch-add/adds-and-wraps", reason: "no byte_len" },
-    Deviation { pattern: "rc/*/no-permission-of-queue-pair", reason: "ends in REM_ACCESS_ERR" },
-    Deviation { pattern: "rc/transition/init-again-replaces-access", reason: "ends in REM_ACCESS_ERR" },
-    Deviation { pattern: "rc/transition/rts-*-access*", reason: "access is not changed in RTS" },
     Deviation { pattern: "rc/*/rnr/the-timer-is-the-targets", reason: "the initiator takes its own timer" },
-    Deviation { pattern: "*/notify/the-stronger-arming-holds", reason: "the last arming holds" },
-    Deviation { pattern: "rc/queues/impossible-sizes-are-refused", reason: "completion queues of any size" },
     Deviation { pattern: "rc/events/each-device-its-own", reason: "events are the process's" },
 ];
 

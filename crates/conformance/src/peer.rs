@@ -243,6 +243,8 @@ impl Peer {
         let patient = QpAttr {
             rnr_retry: Some(setup.rnr_retry),
             max_rd_atomic: Some(setup.rd_atomic),
+            // About ten seconds with seven retries: a busy machine is not a silent peer.
+            timeout: Some(18),
             ..QpAttr::rts(0)
         };
         if !setup.is_impatient {

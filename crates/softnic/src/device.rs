@@ -16,6 +16,9 @@ use crate::process::Process;
 use crate::qp::{Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Qp};
 use crate::regions::MAX_REGIONS;
 
+/// Completions that a queue holds: as many as its queue pairs can produce, whatever was asked for.
+const MAX_CQE: u32 = u32::MAX >> 1;
+
 /// The software RNIC of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoftNic;
@@ -83,7 +86,7 @@ impl Context for SoftContext {
         attr.max_qp_wr = MAX_WR;
         attr.max_sge = MAX_SGE as u32;
         attr.max_cq = 1 << 16;
-        attr.max_cqe = u32::MAX >> 1;
+        attr.max_cqe = MAX_CQE;
         attr.max_mr = MAX_REGIONS as u32;
         attr.max_mr_size = 1 << 40;
         attr.max_inline_data = MAX_INLINE_BYTES;
@@ -123,6 +126,10 @@ impl Context for SoftContext {
     }
 
     fn create_cq(&self, attr: &CqInitAttr<'_>) -> Result<Box<dyn RawCq>> {
+        if !(1..=MAX_CQE).contains(&attr.cqe) {
+            let what = format!("cqe {}; a queue holds 1 to {MAX_CQE} completions", attr.cqe);
+            return Err(Error::invalid("create_cq", what));
+        }
         let channel = match attr.channel {
             None => None,
             Some(channel) => Some(channel.as_any().downcast_ref::<Channel>().ok_or_else(|| {

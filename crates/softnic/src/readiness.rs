@@ -90,7 +90,12 @@ impl Readiness {
     /// Owner: asks to be woken. Whatever was published before is found by a scan after this call; whatever is published
     /// after it wakes.
     pub(crate) fn arm(&self, solicited_only: bool) {
-        let round = (self.mem.load(ARMED, Relaxed) & !WHAT).wrapping_add(WHAT + 1);
+        let armed = self.mem.load(ARMED, Relaxed);
+        if solicited_only && armed & WHAT == ARMED_ANY {
+            // Asked for any already: that holds until it comes (IBA 11.4.2.2).
+            return;
+        }
+        let round = (armed & !WHAT).wrapping_add(WHAT + 1);
         self.mem.store(ARMED, round | if solicited_only { ARMED_SOLICITED } else { ARMED_ANY }, Release);
         fence::heavy();
     }

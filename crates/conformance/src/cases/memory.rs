@@ -134,6 +134,9 @@ fn initiator(a: &mut Peer, b: &mut Peer, memory: Memory, op: Op) -> Verdict {
     let piece = Piece { addr: mr.addr + at, len: 200, lkey: mr.lkey };
     a.post(op.request_from(1, vec![piece], a, b, b.mr.addr, b.mr.rkey))?;
     a.expect_ok(1)?;
+    if op.consumes_receive() {
+        b.expect_ok(1)?;
+    }
     let seen = if op == Op::Read { a.get_in(mr, at, 200)? } else { b.get(0, 200)? };
     same_bytes("the destination", &seen, &bytes)
 }

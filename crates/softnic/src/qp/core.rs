@@ -197,20 +197,32 @@ impl QpCore {
         self.completions.len()
     }
 
-    /// Ends a send request; a success makes a completion only if it is signalled.
+    /// Ends a send request that moved `len_bytes`; it makes a completion only if it is signalled.
     #[inline]
-    pub(super) fn complete_send(&self, wr_id: u64, opcode: WrOpcode, flags: SendFlags, status: WcStatus) {
-        if !status.is_success() {
-            self.stats.send_errors.increment();
-            self.stats.record(Event::SendFailed as u64, status.0.into());
+    pub(super) fn complete_send(&self, wr_id: u64, opcode: WrOpcode, flags: SendFlags, len_bytes: u64) {
+        if self.signal_all || flags.contains(SendFlags::SIGNALED) {
+            // A message has less than 2^32 bytes.
+            let byte_len = len_bytes as u32;
+            self.end_send(Wc {
+                byte_len,
+                ..Wc::ended(wr_id, self.qpn, completion_opcode(opcode), WcStatus::SUCCESS)
+            });
         }
-        if status.is_success() && !self.signal_all && !flags.contains(SendFlags::SIGNALED) {
-            return;
-        }
-        let completion = Wc::ended(wr_id, self.qpn, completion_opcode(opcode), status);
+    }
+
+    /// Ends a send request that failed.
+    #[cold]
+    pub(super) fn fail_send(&self, wr_id: u64, opcode: WrOpcode, status: WcStatus) {
+        self.stats.send_errors.increment();
+        self.stats.record(Event::SendFailed as u64, status.0.into());
+        self.end_send(Wc::ended(wr_id, self.qpn, completion_opcode(opcode), status));
+    }
+
+    #[inline]
+    fn end_send(&self, completion: Wc) {
         // SAFETY: called only from inside the send side, by one thread; posting keeps a place for every request.
         unsafe { self.completions.push(completion) };
-        self.send_place.cq.announce(self.send_place.bit, !status.is_success());
+        self.send_place.cq.announce(self.send_place.bit, !completion.status.is_success());
     }
 
     /// Makes the owners of both completion queues look here.
@@ -259,7 +271,7 @@ impl QpCore {
     /// Refuses a request posted in the error state.
     #[cold]
     pub(super) fn flush_send(&self, wr_id: u64, opcode: WrOpcode) {
-        self.complete_send(wr_id, opcode, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
+        self.fail_send(wr_id, opcode, WcStatus::WR_FLUSH_ERR);
     }
 
     // --- Errors ------------------------------------------------------------------------------------------------------

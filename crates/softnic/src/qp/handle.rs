@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farcall_verbs::{
     Access, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvWr, Result,
-    RnrTimer, SendFlags, SendWr, WcStatus, WrOpcode,
+    RnrTimer, SendFlags, SendWr, WrOpcode,
 };
 
 use super::atomic::ATOMIC_BYTES;
@@ -202,7 +202,7 @@ impl Qp {
         let done = unsafe { send.repeat(wr, cap.max_inline_data) };
         if done {
             core.stats.executed(wr.opcode, wr.len_bytes());
-            core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
+            core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, wr.len_bytes());
         }
         done
     }

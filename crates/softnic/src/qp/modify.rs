@@ -1,14 +1,15 @@
 //! `modify_qp`: the state machine with its required attributes (IBA table 91, rows of RC and UC).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use farcall_verbs::{Error, QpAttr, QpState, Result};
+use farcall_verbs::{Access, Error, QpAttr, QpState, Result};
 
 use super::counters::Event;
 use super::handle::Qp;
 use super::remote::{Remote, refused};
 use super::send::SendSide;
-use super::{Accept, Connected, QpCore};
+use super::{Accept, Connected, HAZARD_WAIT, QpCore};
+use crate::fence;
 use crate::peer::Asked;
 
 const OP: &str = "modify_qp";
@@ -56,7 +57,8 @@ impl Qp {
                 return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
             }
         }
-        if to != QpState::Err {
+        // Within a state there is nothing to set, and a failure meanwhile must not be forgotten.
+        if to != QpState::Err && to != from {
             self.core.set_state(to);
         }
         if to == QpState::Rtr {
@@ -119,6 +121,19 @@ impl Qp {
         self.core.connect(&mut send).map(drop)
     }
 
+    /// What the peer may do from now on. An access that was allowed before and is under way is waited for, unless the
+    /// peer is stopped inside it.
+    fn change_access(&mut self, access: Access) {
+        self.access = access;
+        self.core.open(Accept::new(self.core.dest_qpn(), access));
+        fence::heavy();
+        self.core.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0);
+        if self.core.state() == QpState::Err {
+            // It failed meanwhile, and stays closed.
+            self.core.close();
+        }
+    }
+
     fn enter_rts(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
         if from == QpState::Rtr {
             required(attr.sq_psn, "sq_psn", QpState::Rts)?;
@@ -128,6 +143,9 @@ impl Qp {
             required(attr.retry_cnt, "retry_cnt", QpState::Rts)?;
             required(attr.rnr_retry, "rnr_retry", QpState::Rts)?;
             required(attr.max_rd_atomic, "max_rd_atomic", QpState::Rts)?;
+        }
+        if let Some(access) = attr.access {
+            self.change_access(access);
         }
         // SAFETY: we are the owner of the queue pair.
         let mut send = unsafe { self.core.send.owner() };

@@ -131,7 +131,7 @@ impl SendSide {
             // SAFETY: the caller's promise.
             match unsafe { self.execute(core, &request) } {
                 Step::Done => {
-                    return core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
+                    return core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes);
                 }
                 _ if !self.is_reliable() => {
                     if self.by_owner.is_under_way() {
@@ -139,7 +139,7 @@ impl SendSide {
                     }
                     return match end_of_dropped(core, &request) {
                         WcStatus::SUCCESS => {
-                            core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, WcStatus::SUCCESS);
+                            core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes);
                         }
                         fault => self.fail(core, wr.wr_id, wr.opcode, fault),
                     };
@@ -198,6 +198,7 @@ impl SendSide {
                 sges: &[],
                 len_bytes: parked.sges.iter().map(|sge| u64::from(sge.length)).sum(),
             };
+            let len_bytes = request.len_bytes;
             let sges = self.waiting.take_sges();
             // SAFETY: the poster's promise holds until the request's completion.
             let step = unsafe { self.execute(core, &Request { sges: &sges, ..request }) };
@@ -218,7 +219,7 @@ impl SendSide {
             self.gives_up = None;
             let Some((wr_id, opcode, flags)) = self.waiting.pop() else { break };
             if status.is_success() {
-                core.complete_send(wr_id, opcode, flags, status);
+                core.complete_send(wr_id, opcode, flags, len_bytes);
             } else {
                 self.fail(core, wr_id, opcode, status);
             }
@@ -264,7 +265,7 @@ impl SendSide {
     #[cold]
     fn fail(&mut self, core: &QpCore, wr_id: u64, opcode: WrOpcode, status: WcStatus) {
         self.ring();
-        core.complete_send(wr_id, opcode, SendFlags::SIGNALED, status);
+        core.fail_send(wr_id, opcode, status);
         if self.is_reliable() {
             core.enter_error();
         } else {
@@ -278,7 +279,7 @@ impl SendSide {
     pub(super) fn flush(&mut self, core: &QpCore) {
         self.abandon();
         while let Some((wr_id, opcode, _)) = self.waiting.pop() {
-            core.complete_send(wr_id, opcode, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
+            core.fail_send(wr_id, opcode, WcStatus::WR_FLUSH_ERR);
         }
         core.set_send_waits(false);
     }
@@ -319,7 +320,10 @@ impl SendSide {
         }
         match step {
             Step::Failed(WcStatus::REM_ACCESS_ERR) => self.nak(Kind::AccessNak),
-            Step::Failed(WcStatus::REM_INV_REQ_ERR) if request.opcode.returns_data() => {
+            // A message that is too long has told it itself.
+            Step::Failed(WcStatus::REM_INV_REQ_ERR)
+                if !matches!(request.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) =>
+            {
                 self.nak(Kind::InvalidNak)
             }
             Step::Done if matches!(request.opcode, WrOpcode::WRITE | WrOpcode::READ) => {
@@ -371,8 +375,12 @@ impl SendSide {
     ) -> Step {
         let Some(remote) = &mut self.remote else { return Step::Wait(Wait::Peer) };
         if request.len_bytes == 0 {
-            // No key is looked at (IBA 9.7.4.2.3), but the target must be there.
-            return if remote.accepts().is_some() { Step::Done } else { Step::Wait(Wait::Peer) };
+            // No key is looked at (IBA 9.7.4.2.3), but the target must be there and take such requests.
+            return match remote.accepts() {
+                None => Step::Wait(Wait::Peer),
+                Some(accept) if !accept.access().contains(need) => Step::Failed(WcStatus::REM_INV_REQ_ERR),
+                Some(_) => Step::Done,
+            };
         }
         for _ in 0..2 {
             let at = match remote.find_region(request.rkey, false) {
@@ -390,9 +398,12 @@ impl SendSide {
             let place = region.locate(request.remote_addr, request.len_bytes);
             let step = match (accepts, place) {
                 (None, _) => Step::Wait(Wait::Peer),
-                (Some(accept), Some(place))
-                    if current && (region.access & accept.access()).contains(need) =>
-                {
+                // The queue pair does not take such requests at all (IBA 11.6.2), whatever the key.
+                (Some(accept), _) if !accept.access().contains(need) => {
+                    hazard::leave(remote.inbound());
+                    return Step::Failed(WcStatus::REM_INV_REQ_ERR);
+                }
+                (Some(_), Some(place)) if current && region.access.contains(need) => {
                     access(place);
                     hazard::leave(remote.inbound());
                     return Step::Done;

@@ -81,9 +81,6 @@ pub(super) unsafe fn scatter_from_ring(mem: &SharedMem, record: &Record, sges: &
     let mut offset = record.payload_at;
     for sge in sges {
         let len = left.min(sge.length as usize);
-        if len == 0 {
-            break;
-        }
         // SAFETY: the element is the poster's promise; `range` checks the ring's bounds.
         unsafe { copy_plain(pointer(sge), mem.range(offset, len).cast_const(), len) };
         offset += len;

@@ -22,6 +22,11 @@ pub const QKEY: u32 = 0x1234_5678;
 /// How long anything may take before a test calls it lost. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(20);
 
+/// RTS with about ten seconds of transport retries: a busy machine may keep a peer's service thread waiting.
+pub fn patient() -> QpAttr {
+    QpAttr { timeout: Some(18), ..QpAttr::rts(0) }
+}
+
 pub struct End {
     pub context: Arc<dyn Context>,
     pub pd: Arc<dyn ProtectionDomain>,
@@ -102,7 +107,7 @@ impl End {
 
     pub fn rts(&mut self) {
         let attr = match self.qp.qp_type() {
-            QpType::Rc => QpAttr::rts(0),
+            QpType::Rc => patient(),
             _ => QpAttr::rts_unreliable(0),
         };
         self.qp.modify(&attr).unwrap();
