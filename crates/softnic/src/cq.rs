@@ -26,12 +26,12 @@ pub(crate) struct CqCore {
     waker: Option<Arc<Waker>>,
     /// Armed by the owner, and the event not yet taken from the channel.
     expects_event: AtomicBool,
-    attached: Mutex<Vec<Option<Attached>>>,
+    attached: Mutex<Vec<Place>>,
     /// Changes whenever `attached` does.
     epoch: AtomicU64,
 }
 
-/// A queue pair at a completion queue, and which of its completions come here.
+/// A connected queue pair at a completion queue, and which of its completions come here.
 #[derive(Clone)]
 struct Attached {
     qp: Arc<QpCore>,
@@ -43,6 +43,24 @@ impl Attached {
     fn has_something(&self) -> bool {
         self.qp.has_something(self.sends, self.receives)
     }
+}
+
+/// Anything else whose completions come to a completion queue: what datagram queue pairs are made of.
+pub(crate) trait Source: Send + Sync {
+    /// Delivers completions; called by the owner of the completion queue.
+    fn poll(&self, wc: &mut [Wc]) -> usize;
+
+    /// Whether a poll may find something; called by the owner of the completion queue.
+    fn has_something(&self) -> bool;
+}
+
+/// What is at a bit of the readiness bitmap.
+#[derive(Clone)]
+enum Place {
+    Free,
+    Reserved,
+    Connected(Attached),
+    Source(Arc<dyn Source>),
 }
 
 impl CqCore {
@@ -75,10 +93,10 @@ impl CqCore {
         self.waker.as_ref().map(|waker| waker.fd())
     }
 
-    /// Reserves a bit; `attach` gives it a queue pair.
+    /// Reserves a bit, to be attached or detached.
     pub(crate) fn reserve_bit(&self) -> Result<u32> {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = attached.iter().position(Option::is_none).unwrap_or(attached.len());
+        let free = attached.iter().position(|place| matches!(place, Place::Free)).unwrap_or(attached.len());
         if free >= MAX_BITS {
             return Err(Error::Exhausted {
                 operation: "create a queue pair",
@@ -88,27 +106,33 @@ impl CqCore {
             });
         }
         if free == attached.len() {
-            attached.push(None);
+            attached.push(Place::Free);
         }
+        attached[free] = Place::Reserved;
         Ok(free as u32)
     }
 
-    /// Puts a queue pair at a bit.
+    /// Puts a connected queue pair at a reserved bit.
     pub(crate) fn attach(&self, bit: u32, qp: &Arc<QpCore>, sends: bool, receives: bool) {
+        self.put(bit, Place::Connected(Attached { qp: qp.clone(), sends, receives }));
+    }
+
+    /// Puts anything else at a reserved bit.
+    pub(crate) fn attach_source(&self, bit: u32, source: Arc<dyn Source>) {
+        self.put(bit, Place::Source(source));
+    }
+
+    fn put(&self, bit: u32, place: Place) {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another pair's end may have shortened the list since the bit was reserved.
-        if attached.len() <= bit as usize {
-            attached.resize(bit as usize + 1, None);
-        }
-        attached[bit as usize] = Some(Attached { qp: qp.clone(), sends, receives });
+        attached[bit as usize] = place;
         self.readiness.promise(bit);
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
     pub(crate) fn detach(&self, bit: u32) {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        attached[bit as usize] = None;
-        while attached.last().is_some_and(Option::is_none) {
+        attached[bit as usize] = Place::Free;
+        while attached.last().is_some_and(|place| matches!(place, Place::Free)) {
             attached.pop();
         }
         self.epoch.fetch_add(1, Ordering::Release);
@@ -142,7 +166,9 @@ impl CqCore {
 pub(crate) struct Cq {
     core: Arc<CqCore>,
     epoch: u64,
+    /// What is attached: the connected pairs among it, which are most of it, and the rest.
     entries: Vec<Option<Attached>>,
+    sources: Vec<Option<Arc<dyn Source>>>,
     /// Queue pairs that had completions since promises were last withdrawn.
     active: Vec<u64>,
     /// Where the next poll begins, for fairness.
@@ -152,7 +178,8 @@ pub(crate) struct Cq {
 
 impl Cq {
     pub(crate) fn new(core: Arc<CqCore>) -> Self {
-        Self { core, epoch: u64::MAX, entries: Vec::new(), active: Vec::new(), start: 0, empty_polls: 0 }
+        let (entries, sources, active) = (Vec::new(), Vec::new(), Vec::new());
+        Self { core, epoch: u64::MAX, entries, sources, active, start: 0, empty_polls: 0 }
     }
 
     pub(crate) fn core(&self) -> &Arc<CqCore> {
@@ -163,13 +190,21 @@ impl Cq {
     fn refresh(&mut self) {
         let attached = self.core.attached.lock().unwrap_or_else(PoisonError::into_inner);
         self.epoch = self.core.epoch.load(Ordering::Acquire);
-        self.entries.clone_from(&attached);
-        self.active.resize(self.entries.len().div_ceil(64), 0);
-        // A poll under way when a pair was attached may have withdrawn its bit without knowing it.
-        for (at, entry) in self.entries.iter().enumerate() {
-            if entry.is_some() {
+        self.entries.clear();
+        self.sources.clear();
+        self.active.resize(attached.len().div_ceil(64), 0);
+        for (at, place) in attached.iter().enumerate() {
+            let (pair, source) = match place {
+                Place::Free | Place::Reserved => (None, None),
+                Place::Connected(pair) => (Some(pair.clone()), None),
+                Place::Source(source) => (None, Some(source.clone())),
+            };
+            // A poll under way when it was attached may have withdrawn its bit without knowing it.
+            if pair.is_some() || source.is_some() {
                 self.core.readiness.promise(at as u32);
             }
+            self.entries.push(pair);
+            self.sources.push(source);
         }
         self.start = 0;
     }
@@ -183,8 +218,10 @@ impl Cq {
             let bit = bits.trailing_zeros();
             bits &= bits - 1;
             let at = word * 64 + bit as usize;
-            let Some(Some(entry)) = self.entries.get(at) else { continue };
-            let got = entry.qp.poll(entry.sends, entry.receives, &mut wc[taken..]);
+            let got = match self.entries.get(at) {
+                Some(Some(entry)) => entry.qp.poll(entry.sends, entry.receives, &mut wc[taken..]),
+                _ => self.poll_source(at, &mut wc[taken..]),
+            };
             if got > 0 {
                 self.active[word] |= 1 << bit;
                 taken += got;
@@ -194,14 +231,28 @@ impl Cq {
         taken
     }
 
+    #[inline(never)]
+    fn poll_source(&self, at: usize, wc: &mut [Wc]) -> usize {
+        match self.sources.get(at) {
+            Some(Some(source)) => source.poll(wc),
+            _ => 0,
+        }
+    }
+
     /// Takes back promises to look at pairs that were quiet, so that a poll of a large crowd costs a few words.
     #[cold]
     fn withdraw_quiet(&mut self) {
-        let entries = &self.entries;
-        self.core.readiness.withdraw_quiet(
-            &mut self.active,
-            |bit| matches!(entries.get(bit as usize), Some(Some(entry)) if entry.has_something()),
-        );
+        let Self { core, entries, sources, active, .. } = self;
+        core.readiness.withdraw_quiet(active, |bit| has_something(entries, sources, bit as usize));
+    }
+}
+
+/// Whether a poll may find something at a bit.
+fn has_something(pairs: &[Option<Attached>], sources: &[Option<Arc<dyn Source>>], at: usize) -> bool {
+    match (pairs.get(at), sources.get(at)) {
+        (Some(Some(pair)), _) => pair.has_something(),
+        (_, Some(Some(source))) => source.has_something(),
+        _ => false,
     }
 }
 

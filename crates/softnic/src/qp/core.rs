@@ -14,11 +14,11 @@ use super::Accept;
 use super::Connected;
 use super::counters::{Event, FLIGHT_RECORDS, QpCounters};
 use super::inbound::{Asker, HAZARD_WAIT, Inbound, wait_until};
+use super::place::Place;
 use super::receive::{RecvQueue, RecvSide};
 use super::remote::RemoteCq;
 use super::send::{SendSide, completion_opcode};
 use crate::biased::Biased;
-use crate::cq::CqCore;
 use crate::fence;
 use crate::handoff::Handoff;
 use crate::peer::Peer;
@@ -27,12 +27,6 @@ use crate::rendezvous::{ReplyBody, refusal};
 use crate::ring::{ACCEPT, Consumer, Layout};
 use crate::shared::SharedMem;
 use crate::wc_ring::WcRing;
-
-/// A completion queue and our bit there.
-pub(super) struct Place {
-    pub(super) cq: Arc<CqCore>,
-    pub(super) bit: u32,
-}
 
 pub(crate) struct QpCore {
     pub(super) process: Arc<Process>,
@@ -421,10 +415,7 @@ impl QpCore {
 
     /// Leaves the completion queues. Afterwards no poll is inside our receives.
     pub(super) fn detach(&self) {
-        self.send_place.cq.detach(self.send_place.bit);
-        if !Arc::ptr_eq(&self.send_place.cq, &self.recv_place.cq) {
-            self.recv_place.cq.detach(self.recv_place.bit);
-        }
+        Place::release(&self.send_place, &self.recv_place);
         // A poll that began before may still come in by its own copy of the list: it must find nothing to do.
         // SAFETY: called by the owner of the queue pair.
         unsafe { self.send.owner() }.renew(self);

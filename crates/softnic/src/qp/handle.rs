@@ -8,10 +8,10 @@ use farcall_verbs::{
 };
 
 use super::atomic::ATOMIC_BYTES;
-use super::core::{Parts, Place};
+use super::core::Parts;
+use super::place::Place;
 use super::receive::RecvQueue;
 use super::{Connected, MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, MAX_SGE, MAX_WR, QpCore};
-use crate::cq::Cq;
 use crate::fence;
 use crate::mr::Mr;
 use crate::process::Process;
@@ -41,32 +41,24 @@ impl Qp {
             return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
         }
         let cap = checked_cap(&attr.cap)?;
-        let queue = |cq: &dyn farcall_verbs::RawCq| {
-            let cq = cq.as_any().downcast_ref::<Cq>();
-            cq.map(|cq| cq.core().clone())
-                .ok_or_else(|| Error::invalid(OP, "a completion queue of another provider"))
-        };
-        let (send_cq, recv_cq) = (queue(attr.send_cq)?, queue(attr.recv_cq)?);
-        let one_cq = Arc::ptr_eq(&send_cq, &recv_cq);
         let mut receives = None;
         let core = process.register_qp(|qpn| {
-            let send_bit = send_cq.reserve_bit()?;
-            let recv_bit = if one_cq { send_bit } else { recv_cq.reserve_bit()? };
-            let (core, queue, inbound) = QpCore::new(
-                qpn,
-                Parts {
-                    process: process.clone(),
-                    pd,
-                    transport,
-                    cap,
-                    signal_all: attr.sq_sig_all,
-                    send_place: Place { cq: send_cq.clone(), bit: send_bit },
-                    recv_place: Place { cq: recv_cq.clone(), bit: recv_bit },
-                },
-            )?;
-            send_cq.attach(send_bit, &core, true, one_cq);
+            let (send, recv) = Place::reserve(attr)?;
+            let parts = Parts {
+                process: process.clone(),
+                pd,
+                transport,
+                cap,
+                signal_all: attr.sq_sig_all,
+                send_place: send.clone(),
+                recv_place: recv.clone(),
+            };
+            let made = QpCore::new(qpn, parts);
+            let (core, queue, inbound) = made.inspect_err(|_| Place::release(&send, &recv))?;
+            let one_cq = send.is_same(&recv);
+            send.cq.attach(send.bit, &core, true, one_cq);
             if !one_cq {
-                recv_cq.attach(recv_bit, &core, false, true);
+                recv.cq.attach(recv.bit, &core, false, true);
             }
             receives = Some((queue, inbound));
             Ok(core)
@@ -251,7 +243,8 @@ impl Qp {
     }
 }
 
-fn checked_cap(cap: &QpCap) -> Result<QpCap> {
+/// The sizes that a queue pair gets.
+pub(crate) fn checked_cap(cap: &QpCap) -> Result<QpCap> {
     const OP: &str = "create_qp";
     let within = |value: u32, limit: u32, name: &str| {
         if value <= limit {

@@ -10,6 +10,7 @@ mod handle;
 mod inbound;
 mod message;
 mod modify;
+mod place;
 mod private;
 mod receive;
 mod remote;
