@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use farcall_verbs::{
     Access, AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, CqInitAttr, Device, DeviceAttr, Error,
-    Gid, LinkLayer, Mtu, PortAttr, PortState, ProtectionDomain, Provider, QpInitAttr, RawCq, RawMr, RawQp,
-    RawSrq, Result, SrqInitAttr,
+    Gid, LinkLayer, Mtu, OpCaps, PortAttr, PortState, ProtectionDomain, Provider, QpInitAttr, QpType, RawCq,
+    RawMr, RawQp, RawSrq, Result, SrqInitAttr,
 };
 
 use crate::NAME;
 use crate::channel::Channel;
 use crate::cq::{Cq, CqCore};
+use crate::datagram::{DatagramQp, SoftAddressHandle};
 use crate::mr::Mr;
 use crate::process::Process;
 use crate::qp::{Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Qp};
@@ -93,6 +94,7 @@ impl Context for SoftContext {
         attr.max_qp_rd_atom = 128;
         attr.rc = Connected::Reliable.ops();
         attr.uc = Connected::Unreliable.ops();
+        attr.ud = OpCaps::SEND | OpCaps::SEND_IMM;
         Ok(attr)
     }
 
@@ -164,14 +166,17 @@ impl ProtectionDomain for Domain {
     }
 
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
-        Ok(Box::new(Qp::create(&self.process, self.number, attr)?))
+        Ok(match attr.qp_type {
+            QpType::Ud => Box::new(DatagramQp::create(&self.process, self.number, attr)?),
+            _ => Box::new(Qp::create(&self.process, self.number, attr)?),
+        })
     }
 
     fn create_srq(&self, _attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
         unsupported("create_srq", "shared receive queues")
     }
 
-    fn create_ah(&self, _attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
-        unsupported("create_ah", "datagrams")
+    fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
+        Ok(Box::new(SoftAddressHandle::create(&self.process, self.number, attr)?))
     }
 }

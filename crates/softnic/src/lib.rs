@@ -17,12 +17,15 @@
 //! | `rendezvous` | how processes find each other and hand over memory |
 //! | `process`, `service`, `peer`, `regions` | what a process has once, its blocking thread, its peers, its memory |
 //! | `past_lives` | what ended while a stopped peer was inside of it |
+//! | `datagram` | UD queue pairs |
 //! | `qp`, `cq`, `channel`, `mr`, `device` | the verbs objects |
 
 #[cfg(not(loom))]
 mod channel;
 #[cfg(not(loom))]
 mod cq;
+#[cfg(not(loom))]
+mod datagram;
 #[cfg(not(loom))]
 mod device;
 #[cfg(not(loom))]

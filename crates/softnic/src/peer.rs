@@ -155,48 +155,84 @@ pub(crate) enum Asked<T> {
     NotYet,
 }
 
-impl Peer {
-    /// Meets the process that owns `block`.
-    pub(crate) fn meet(block: u32) -> Result<Self> {
-        const OP: &str = "connect to a peer process";
+/// A process that is being met.
+pub(crate) struct Meeting {
+    name: String,
+    pidfd: OwnedFd,
+    asks: Asks,
+    interest: Interest,
+}
+
+/// How far a meeting has come.
+pub(crate) enum Met {
+    Peer(Peer),
+    NotYet(Meeting),
+}
+
+const MEET: &str = "connect to a peer process";
+
+impl Meeting {
+    /// Turns to the process that owns `block`; `None` if it has no time for us within `patience`.
+    pub(crate) fn begin(block: u32, patience: Duration) -> Result<Option<Self>> {
         let name = format!("owner of queue pair numbers {block:#05x}xxx");
-        let fail = |what: String| Error::Peer { operation: OP, peer: name.clone(), what };
-        let socket = connect(block).map_err(|e| {
-            if e == Errno::CONNREFUSED || e == Errno::NOENT {
-                fail("no process owns it: the peer has ended, or is in another network namespace (share FARCALL_SOCKET_DIR)".into())
-            } else {
-                Error::os(OP, format!("reach the {name}"), e)
+        let socket = match connect(block, patience) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::CONNREFUSED | Errno::NOENT) => {
+                let what = "no process owns it: the peer has ended, or is in another network namespace (share FARCALL_SOCKET_DIR)";
+                return Err(Error::Peer { operation: MEET, peer: name, what: what.into() });
             }
-        })?;
+            Err(e) => return Err(Error::os(MEET, format!("reach the {name}"), e)),
+        };
         require_same_user(socket.as_fd(), &name)?;
         let pidfd = peer_pidfd(socket.as_fd())?;
-        let socket = Arc::new(socket);
-        let mut asks = Asks { socket: socket.clone(), next_id: 0, outstanding: Vec::new() };
+        let asks = Asks { socket: Arc::new(socket), next_id: 0, outstanding: Vec::new() };
+        Ok(Some(Self { name, pidfd, asks, interest: Interest::default() }))
+    }
+
+    /// Asks who it is, and waits for the answer no longer than `patience`.
+    pub(crate) fn proceed(mut self, patience: Duration) -> Result<Met> {
+        let fail = |what: &str| Error::Peer { operation: MEET, peer: self.name.clone(), what: what.into() };
         let hello = RequestBody::Hello { asymmetric: fence::asymmetric() };
-        let (body, fds) = match asks.ask(&Interest::default(), hello, &[], HELLO_WAIT) {
+        let (body, fds) = match self.asks.ask(&self.interest, hello, &[], patience) {
             Ok(Asked::Granted(answer)) => answer,
-            Ok(Asked::Refused(reason)) => return Err(fail(refusal::text(reason).into())),
-            Ok(Asked::NotYet) => return Err(fail("it does not answer: it is stopped or overloaded".into())),
-            Err(e) => return Err(Error::os(OP, format!("talk to the {name}"), e)),
+            Ok(Asked::Refused(reason)) => return Err(fail(refusal::text(reason))),
+            Ok(Asked::NotYet) => return Ok(Met::NotYet(self)),
+            Err(e) => return Err(Error::os(MEET, format!("talk to the {}", self.name), e)),
         };
         let ReplyBody::Hello { asymmetric, .. } = body else {
-            return Err(fail("it answered nonsense".into()));
+            return Err(fail("it answered nonsense"));
         };
         if asymmetric != fence::asymmetric() {
-            return Err(fail(refusal::text(refusal::FENCES_DIFFER).into()));
+            return Err(fail(refusal::text(refusal::FENCES_DIFFER)));
         }
-        let table = fds.first().ok_or_else(|| fail("it sent no table of regions".into()))?;
+        let table = fds.first().ok_or_else(|| fail("it sent no table of regions"))?;
         let generations = Segment::map_foreign(table.as_fd(), 0, regions::MAX_REGIONS * 8, false)?;
-        Ok(Self {
-            pidfd,
-            socket,
+        Ok(Met::Peer(Peer {
+            pidfd: self.pidfd,
+            socket: self.asks.socket.clone(),
             dead: AtomicBool::new(false),
             generations: SharedMem::new(generations),
-            asks: Mutex::new(asks),
+            asks: Mutex::new(self.asks),
             regions: Mutex::default(),
             spaces: Default::default(),
             queue_pairs: Mutex::default(),
-        })
+        }))
+    }
+}
+
+impl Peer {
+    /// Meets the process that owns `block`.
+    pub(crate) fn meet(block: u32) -> Result<Self> {
+        let meeting = Meeting::begin(block, HELLO_WAIT)?.map(|meeting| meeting.proceed(HELLO_WAIT));
+        match meeting.transpose()? {
+            Some(Met::Peer(peer)) => Ok(peer),
+            Some(Met::NotYet(_)) | None => Err(Error::Peer {
+                operation: MEET,
+                peer: format!("owner of queue pair numbers {block:#05x}xxx"),
+                what: "it does not answer: it is stopped or overloaded".into(),
+            }),
+        }
     }
 
     pub(crate) fn pidfd(&self) -> &OwnedFd {
@@ -329,11 +365,11 @@ impl Peer {
     }
 }
 
-fn connect(block: u32) -> rustix::io::Result<OwnedFd> {
+fn connect(block: u32, patience: Duration) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let address = socket_address(block).map_err(|_| Errno::NAMETOOLONG)?;
-    let deadline = Instant::now() + HELLO_WAIT;
+    let deadline = Instant::now() + patience;
     loop {
         match net::connect(&socket, &address) {
             // The backlog is full: its owner is busy or stopped.

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use farcall_verbs::{AsyncEvent, Error, Gid, Result};
 
+use crate::datagram::DatagramCore;
 use crate::fence;
 use crate::past_lives::PastLives;
-use crate::peer::Peer;
+use crate::peer::{Meeting, Met, Peer};
 use crate::qp::QpCore;
 use crate::regions::RegionTable;
 use crate::rendezvous::{BLOCK_QPS, Block, block_of, claim_block, gid};
@@ -48,6 +50,8 @@ pub(crate) struct Process {
     spaces: [OnceLock<Option<AddressSpace>>; 2],
     /// What the service thread does on behalf of peers, one access at a time.
     pub(crate) access_turn: Turn,
+    /// Processes that the service thread is meeting, by block.
+    meetings: Mutex<HashMap<u32, Meeting>>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
     events: Mutex<Vec<AsyncEvent>>,
@@ -57,7 +61,14 @@ pub(crate) struct Process {
 struct Numbers {
     blocks: Vec<Arc<Block>>,
     next: u32,
-    queue_pairs: HashMap<u32, Weak<QpCore>>,
+    queue_pairs: HashMap<u32, Numbered>,
+}
+
+/// What a queue pair number names.
+enum Numbered {
+    Reserved,
+    Connected(Weak<QpCore>),
+    Datagrams(Weak<DatagramCore>),
 }
 
 impl Process {
@@ -87,6 +98,7 @@ impl Process {
             peers: Mutex::default(),
             spaces: Default::default(),
             access_turn: Turn::default(),
+            meetings: Mutex::default(),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
             events: Mutex::default(),
@@ -115,6 +127,22 @@ impl Process {
         space.as_ref()
     }
 
+    /// Whether a path leads to this host.
+    ///
+    /// # Errors
+    /// If not, with the remedy.
+    pub(crate) fn require_reachable(&self, operation: &'static str, dgid: Gid) -> Result<()> {
+        if dgid == self.gid {
+            return Ok(());
+        }
+        let what = format!(
+            "GID {dgid} is not of this host and network namespace ({}): the same-host device cannot reach it \
+             (containers: share a directory through FARCALL_SOCKET_DIR)",
+            self.gid
+        );
+        Err(Error::invalid(operation, what))
+    }
+
     pub(crate) fn next_pd(&self) -> u32 {
         self.next_pd.fetch_add(1, Ordering::Relaxed)
     }
@@ -123,13 +151,29 @@ impl Process {
         self.next_cq.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Makes a queue pair with a number of its own.
+    /// Makes a connected queue pair with a number of its own.
     pub(crate) fn register_qp(&self, make: impl FnOnce(u32) -> Result<Arc<QpCore>>) -> Result<Arc<QpCore>> {
+        self.register(make, |qp| Numbered::Connected(Arc::downgrade(qp)))
+    }
+
+    /// Makes a datagram queue pair with a number of its own.
+    pub(crate) fn register_datagrams(
+        &self,
+        make: impl FnOnce(u32) -> Result<Arc<DatagramCore>>,
+    ) -> Result<Arc<DatagramCore>> {
+        self.register(make, |qp| Numbered::Datagrams(Arc::downgrade(qp)))
+    }
+
+    fn register<Q>(
+        &self,
+        make: impl FnOnce(u32) -> Result<Arc<Q>>,
+        named: impl FnOnce(&Arc<Q>) -> Numbered,
+    ) -> Result<Arc<Q>> {
         let qpn = self.numbers.lock().unwrap_or_else(PoisonError::into_inner).take(&self.service)?;
         let made = make(qpn);
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         match &made {
-            Ok(qp) => numbers.queue_pairs.insert(qpn, Arc::downgrade(qp)),
+            Ok(qp) => numbers.queue_pairs.insert(qpn, named(qp)),
             Err(_) => numbers.queue_pairs.remove(&qpn),
         };
         made
@@ -140,27 +184,85 @@ impl Process {
     }
 
     pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<QpCore>> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).queue_pairs.get(&qpn)?.upgrade()
+        match self.numbers.lock().unwrap_or_else(PoisonError::into_inner).queue_pairs.get(&qpn)? {
+            Numbered::Connected(qp) => qp.upgrade(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn datagrams(&self, qpn: u32) -> Option<Arc<DatagramCore>> {
+        match self.numbers.lock().unwrap_or_else(PoisonError::into_inner).queue_pairs.get(&qpn)? {
+            Numbered::Datagrams(qp) => qp.upgrade(),
+            _ => None,
+        }
     }
 
     pub(crate) fn queue_pairs(&self) -> Vec<Arc<QpCore>> {
         let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        numbers.queue_pairs.values().filter_map(Weak::upgrade).collect()
+        let connected = |numbered: &Numbered| match numbered {
+            Numbered::Connected(qp) => qp.upgrade(),
+            _ => None,
+        };
+        numbers.queue_pairs.values().filter_map(connected).collect()
+    }
+
+    /// A process that sent datagrams has ended: what it left unread is still delivered, the rest is given back.
+    pub(crate) fn sender_ended(&self, instance: u64) {
+        let datagrams: Vec<_> = {
+            let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+            let upgraded = numbers.queue_pairs.values().filter_map(|numbered| match numbered {
+                Numbered::Datagrams(qp) => qp.upgrade(),
+                _ => None,
+            });
+            upgraded.collect()
+        };
+        for qp in datagrams {
+            qp.sender_ended(instance);
+        }
     }
 
     /// The process behind a queue pair number, met at first use.
     pub(crate) fn peer_of(&self, qpn: u32) -> Result<Arc<Peer>> {
         let block = block_of(qpn);
-        let known =
-            |peers: &HashMap<u32, Arc<Peer>>| peers.get(&block).filter(|peer| !peer.check_dead()).cloned();
-        if let Some(peer) = known(&self.peers.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(peer) = self.known(block) {
             return Ok(peer);
         }
         // Not under the lock: a peer that does not answer must not hold up others.
-        let peer = Arc::new(Peer::meet(block)?);
+        self.introduce(block, Peer::meet(block)?)
+    }
+
+    /// As `peer_of`, for the service thread, which must not wait; `None`: ask again.
+    pub(crate) fn peer_without_waiting(&self, qpn: u32) -> Result<Option<Arc<Peer>>> {
+        let block = block_of(qpn);
+        if let Some(peer) = self.known(block) {
+            return Ok(Some(peer));
+        }
+        let mut meetings = self.meetings.lock().unwrap_or_else(PoisonError::into_inner);
+        let meeting = match meetings.remove(&block) {
+            Some(meeting) => Some(meeting),
+            None => Meeting::begin(block, Duration::ZERO)?,
+        };
+        match meeting.map(|meeting| meeting.proceed(Duration::ZERO)).transpose()? {
+            Some(Met::Peer(peer)) => self.introduce(block, peer).map(Some),
+            Some(Met::NotYet(meeting)) => {
+                meetings.insert(block, meeting);
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The process that owns a block, if it was met and lives.
+    fn known(&self, block: u32) -> Option<Arc<Peer>> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.get(&block).filter(|peer| !peer.check_dead()).cloned()
+    }
+
+    fn introduce(&self, block: u32, peer: Peer) -> Result<Arc<Peer>> {
+        let peer = Arc::new(peer);
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(peer) = known(&peers) {
-            return Ok(peer);
+        if let Some(known) = peers.get(&block).filter(|known| !known.check_dead()) {
+            return Ok(known.clone());
         }
         self.service.watch(&peer)?;
         if let Some(dead) = peers.insert(block, peer.clone()) {
@@ -203,7 +305,7 @@ impl Numbers {
             self.next = (self.next + 1) % capacity;
             let qpn = self.blocks[(index / BLOCK_QPS) as usize].qpn(index % BLOCK_QPS);
             if let std::collections::hash_map::Entry::Vacant(vacant) = self.queue_pairs.entry(qpn) {
-                vacant.insert(Weak::new());
+                vacant.insert(Numbered::Reserved);
                 return Ok(qpn);
             }
         }

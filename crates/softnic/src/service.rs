@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ use rustix::net::{SocketFlags, accept_with};
 use crate::channel::Waker;
 use crate::peer::Peer;
 use crate::process::Process;
-use crate::qp::QpCore;
 use crate::rendezvous::{Block, Client, answer, require_same_user};
 
 /// Peers that may be connected to us at once.
@@ -43,11 +42,24 @@ enum Watched {
     Peer(Weak<Peer>),
     /// What a peer answers.
     Answers(Weak<Peer>),
+    /// A process that sends us datagrams: its instance, and its life.
+    Sender(u64, Arc<OwnedFd>),
 }
 
-/// A queue pair whose requests wait.
+/// Something that the service thread continues from time to time, for owners who sleep or do something else.
+pub(crate) trait Waits: Send + Sync {
+    /// Whether it is in the service thread's list; changed under the list's lock.
+    fn is_listed(&self) -> &AtomicBool;
+
+    /// Whether it still must be continued.
+    fn keeps_waiting(&self) -> bool;
+
+    /// Continues it; called by the service thread, which must not wait.
+    fn go_on(&self);
+}
+
 struct Waiting {
-    qp: Weak<QpCore>,
+    what: Weak<dyn Waits>,
     at: Instant,
     every: Duration,
 }
@@ -117,14 +129,40 @@ impl Service {
         });
     }
 
-    /// Wakes the owner of `qp` from time to time until its requests no longer wait.
-    pub(crate) fn retry(&self, qp: &QpCore, weak: &Weak<QpCore>) {
+    /// Continues `what` from time to time, beginning soon, until it no longer waits.
+    pub(crate) fn retry<W: Waits + 'static>(&self, what: &W, weak: &Weak<W>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if qp.is_listed.swap(true, Ordering::Relaxed) {
+        if what.is_listed().swap(true, Ordering::Relaxed) {
             return;
         }
-        waiting.push(Waiting { qp: weak.clone(), at: Instant::now() + RETRY_FIRST, every: RETRY_FIRST });
+        waiting.push(Waiting { what: weak.clone(), at: Instant::now() + RETRY_FIRST, every: RETRY_FIRST });
         self.waker.wake();
+    }
+
+    /// As [`Service::retry`], but beginning now, also if it waits already.
+    pub(crate) fn retry_now<W: Waits + 'static>(&self, what: &W, weak: &Weak<W>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if !what.is_listed().swap(true, Ordering::Relaxed) {
+            waiting.push(Waiting { what: weak.clone(), at: now, every: RETRY_FIRST });
+        } else if let Some(listed) =
+            waiting.iter_mut().find(|w| w.what.as_ptr().addr() == weak.as_ptr().addr())
+        {
+            (listed.at, listed.every) = (now, RETRY_FIRST);
+        }
+        self.waker.wake();
+    }
+
+    /// Watches the life of a process that sends us datagrams.
+    pub(crate) fn watch_sender(&self, instance: u64, life: &Arc<OwnedFd>) {
+        let known = |w: &Watched| matches!(w, Watched::Sender(known, _) if *known == instance);
+        if self.watched.lock().unwrap_or_else(PoisonError::into_inner).values().any(known) {
+            return;
+        }
+        if let Err(error) = self.add(life.as_fd(), Watched::Sender(instance, life.clone())) {
+            // What it leaves is then given back when others need the place.
+            tracing::warn!("softnic service: {error}");
+        }
     }
 
     fn turn(&self, process: &Process) {
@@ -159,6 +197,11 @@ impl Service {
                     false
                 }
                 Some(Watched::Answers(peer)) => self.collect(&peer),
+                Some(Watched::Sender(instance, life)) => {
+                    let _ = epoll::delete(&self.epoll, &*life);
+                    process.sender_ended(instance);
+                    false
+                }
                 None => true,
             };
             if !keep {
@@ -223,22 +266,21 @@ impl Service {
             if waiting.at > now {
                 return true;
             }
-            let Some(qp) = waiting.qp.upgrade() else { return false };
-            if !qp.keeps_waiting() {
-                qp.is_listed.store(false, Ordering::Relaxed);
+            let Some(what) = waiting.what.upgrade() else { return false };
+            if !what.keeps_waiting() {
+                what.is_listed().store(false, Ordering::Relaxed);
                 return false;
             }
             waiting.every = (waiting.every * 2).min(RETRY_LAST);
             waiting.at = now + waiting.every;
-            due.push(qp);
+            due.push(what);
             true
         });
         let next = waiting.iter().map(|waiting| waiting.at.saturating_duration_since(now)).min();
         // Not under the lock: what is continued may have to wait again.
         drop(waiting);
-        for qp in due {
-            qp.continue_sends();
-            qp.announce_locally(true);
+        for what in due {
+            what.go_on();
         }
         next
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Access, CompChannel, Gid, QpState, RawCq, RawSrq};
+use crate::{Access, CompChannel, Gid, QpState, RawCq, RawSrq, Wc, WcFlags};
 use bitflags::bitflags;
 
 /// Path MTU, with libibverbs' values.
@@ -272,6 +272,20 @@ pub struct AhAttr {
     pub traffic_class: u8,
 }
 
+impl AhAttr {
+    /// The way back to the sender of a datagram: of the completion of its receive and the 40 bytes before its payload
+    /// (`ibv_init_ah_from_wc`). `None` if there is no such header.
+    pub fn from_received(wc: &Wc, header: &[u8; 40], port_num: u8) -> Option<Self> {
+        if !wc.wc_flags.contains(WcFlags::GRH) {
+            return None;
+        }
+        let (_, source) = header.split_at(8);
+        let dgid = Gid(*source.first_chunk()?);
+        let traffic_class = header[0] << 4 | header[1] >> 4;
+        Some(Self { dgid, dlid: wc.slid, sl: wc.sl, port_num, traffic_class, ..Self::default() })
+    }
+}
+
 /// An RNR NAK timer: the specification's five-bit code (IBA table 45).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(pub u8);
@@ -392,6 +406,19 @@ impl QpAttr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_way_back_is_the_source_of_the_header() {
+        let mut header = [0; 40];
+        header[..2].copy_from_slice(&[0x6A, 0xB0]);
+        header[8..24].fill(1);
+        header[24..].fill(2);
+        let wc = Wc { wc_flags: WcFlags::GRH, slid: 7, sl: 3, ..Wc::default() };
+        let back = AhAttr::from_received(&wc, &header, 1).unwrap();
+        assert_eq!((back.dgid, back.dlid, back.sl), (Gid([1; 16]), 7, 3));
+        assert_eq!((back.port_num, back.sgid_index, back.traffic_class), (1, 0, 0xAB));
+        assert_eq!(AhAttr::from_received(&Wc::default(), &header, 1), None);
+    }
 
     #[test]
     fn units() {

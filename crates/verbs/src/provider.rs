@@ -317,7 +317,8 @@ pub trait RawQp: Send {
     ///
     /// # Safety
     /// The memory that non-inline elements name must stay valid, and unwritten (READ: unread and unwritten), until the
-    /// request's completion or one known to come after it was polled, or the queue pair was drained in error.
+    /// request's completion or one known to come after it was polled, or the queue pair was drained in error. So must a
+    /// datagram's address handle, which must be of this provider.
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError>;
 
     /// Posts receives in order.

@@ -25,6 +25,7 @@ use crate::peer::Peer;
 use crate::process::Process;
 use crate::rendezvous::{ReplyBody, refusal};
 use crate::ring::{ACCEPT, Consumer, Layout};
+use crate::service::Waits;
 use crate::shared::SharedMem;
 use crate::wc_ring::WcRing;
 
@@ -48,7 +49,7 @@ pub(crate) struct QpCore {
     /// The pair is closed to the peer, and every access from now on sees it.
     revoked: AtomicBool,
     /// In the service thread's list; changed under its lock.
-    pub(crate) is_listed: AtomicBool,
+    is_listed: AtomicBool,
     pub(super) send: Handoff<SendSide>,
     recv: Biased<RecvSide>,
     pub(super) inbound: Mutex<Inbound>,
@@ -65,6 +66,35 @@ pub(super) struct Parts {
     pub(super) signal_all: bool,
     pub(super) send_place: Place,
     pub(super) recv_place: Place,
+}
+
+/// The state that a number stands for.
+#[inline]
+pub(crate) const fn state_of(word: u32) -> QpState {
+    match word {
+        0 => QpState::Reset,
+        1 => QpState::Init,
+        2 => QpState::Rtr,
+        3 => QpState::Rts,
+        4 => QpState::Sqd,
+        5 => QpState::Sqe,
+        _ => QpState::Err,
+    }
+}
+
+impl Waits for QpCore {
+    fn is_listed(&self) -> &AtomicBool {
+        &self.is_listed
+    }
+
+    fn keeps_waiting(&self) -> bool {
+        self.send_waits.load(Ordering::Acquire) || self.flush_waits.load(Ordering::Acquire)
+    }
+
+    fn go_on(&self) {
+        self.continue_sends();
+        self.announce_locally(true);
+    }
 }
 
 impl QpCore {
@@ -126,15 +156,7 @@ impl QpCore {
 
     #[inline]
     pub(crate) fn state(&self) -> QpState {
-        match self.state.load(Ordering::Acquire) {
-            0 => QpState::Reset,
-            1 => QpState::Init,
-            2 => QpState::Rtr,
-            3 => QpState::Rts,
-            4 => QpState::Sqd,
-            5 => QpState::Sqe,
-            _ => QpState::Err,
-        }
+        state_of(self.state.load(Ordering::Acquire))
     }
 
     pub(super) fn set_state(&self, state: QpState) {
@@ -241,11 +263,6 @@ impl QpCore {
         if self.flush_waits.swap(waits, Ordering::AcqRel) != waits && waits {
             self.retry_later();
         }
-    }
-
-    /// Whether our owner must look here from time to time.
-    pub(crate) fn keeps_waiting(&self) -> bool {
-        self.send_waits.load(Ordering::Acquire) || self.flush_waits.load(Ordering::Acquire)
     }
 
     /// Whether local elements are allowed.

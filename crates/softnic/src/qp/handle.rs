@@ -33,7 +33,7 @@ impl Qp {
     pub(crate) fn create(process: &Arc<Process>, pd: u32, attr: &QpInitAttr<'_>) -> Result<Self> {
         const OP: &str = "create_qp";
         let Some(transport) = Connected::of(attr.qp_type) else {
-            let what = format!("transport {:?}; use RC or UC", attr.qp_type);
+            let what = format!("transport {:?}; use RC, UC or UD", attr.qp_type);
             return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
         };
         if attr.srq.is_some() {

@@ -20,11 +20,14 @@ mod transport;
 mod unreliable;
 mod wait_queue;
 
-pub(crate) use self::core::QpCore;
+pub(crate) use self::core::{QpCore, state_of};
 pub(crate) use accept::Accept;
-pub(crate) use handle::Qp;
+pub(crate) use handle::{Qp, checked_cap};
 pub(crate) use inbound::{HAZARD_WAIT, PastInbound};
+pub(crate) use place::Place;
+pub(crate) use receive::RecvQueue;
 pub(crate) use remote::RemoteCq;
+pub(crate) use transfer::{gather_to_ring, scatter_bytes, scatter_from};
 pub(crate) use transport::Connected;
 
 /// Scatter/gather elements in one request.

@@ -100,15 +100,7 @@ impl Qp {
             }
             Connected::Unreliable => self.rnr_timer,
         };
-        if path.dgid != self.core.process.gid() {
-            let what = format!(
-                "GID {} is not of this host and network namespace ({}): the same-host device cannot reach it \
-                 (containers: share a directory through FARCALL_SOCKET_DIR)",
-                path.dgid,
-                self.core.process.gid()
-            );
-            return Err(Error::invalid(OP, what));
-        }
+        self.core.process.require_reachable(OP, path.dgid)?;
         if dest_qpn >> 24 != 0 {
             return Err(Error::invalid(OP, format!("queue pair number {dest_qpn:#x} has more than 24 bits")));
         }

@@ -15,7 +15,7 @@ use crate::hazard;
 use crate::ring::{self, Consumer, Garbage, Kind, Layout, Record, WANT};
 
 /// Posted receives: a private ring from the thread that posts to the thread that polls.
-pub(super) struct RecvQueue {
+pub(crate) struct RecvQueue {
     depth: u64,
     sges_per_wr: usize,
     wr_ids: Box<[AtomicU64]>,
@@ -31,7 +31,7 @@ unsafe impl Sync for RecvQueue {}
 unsafe impl Send for RecvQueue {}
 
 impl RecvQueue {
-    pub(super) fn new(layout: &Layout) -> Self {
+    pub(crate) fn new(layout: &Layout) -> Self {
         let (depth, sges_per_wr) = (layout.rq_depth as usize, layout.recv_sge as usize);
         Self {
             depth: layout.rq_depth,
@@ -48,12 +48,12 @@ impl RecvQueue {
         (seq & (self.depth - 1)) as usize
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.tail.load(Relaxed) - self.head.load(Acquire) >= self.depth
     }
 
     /// Sequence number of the next receive to be posted.
-    pub(super) fn next_seq(&self) -> u64 {
+    pub(crate) fn next_seq(&self) -> u64 {
         self.tail.load(Relaxed)
     }
 
@@ -61,7 +61,7 @@ impl RecvQueue {
     ///
     /// # Safety
     /// One thread at a time, only if not full, with at most `sges_per_wr` elements.
-    pub(super) unsafe fn push(&self, wr_id: u64, sges: &[Sge]) {
+    pub(crate) unsafe fn push(&self, wr_id: u64, sges: &[Sge]) {
         let tail = self.tail.load(Relaxed);
         let slot = self.slot(tail);
         self.wr_ids[slot].store(wr_id, Relaxed);
@@ -78,7 +78,17 @@ impl RecvQueue {
     /// # Safety
     /// One thread at a time.
     #[inline]
-    unsafe fn pop<R>(&self, work: impl FnOnce(u64, &[Sge]) -> R) -> Option<R> {
+    pub(crate) unsafe fn pop<R>(&self, work: impl FnOnce(u64, &[Sge]) -> R) -> Option<R> {
+        // SAFETY: the caller's promise.
+        unsafe { self.pop_if(|wr_id, sges| Some(work(wr_id, sges))) }.map(|result| result.expect("was given"))
+    }
+
+    /// The oldest receive, given to `work` and then removed, if `work` made something of it.
+    ///
+    /// # Safety
+    /// One thread at a time.
+    #[inline]
+    pub(crate) unsafe fn pop_if<R>(&self, work: impl FnOnce(u64, &[Sge]) -> Option<R>) -> Option<Option<R>> {
         let head = self.head.load(Relaxed);
         if self.tail.load(Acquire) == head {
             return None;
@@ -90,11 +100,13 @@ impl RecvQueue {
         // layout of `Sge`.
         let sges = unsafe { std::slice::from_raw_parts(first, count) };
         let result = work(self.wr_ids[slot].load(Relaxed), sges);
-        self.head.store(head + 1, Release);
+        if result.is_some() {
+            self.head.store(head + 1, Release);
+        }
         Some(result)
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tail.load(Acquire) == self.head.load(Relaxed)
     }
 }

@@ -43,7 +43,7 @@ impl RemoteCq {
     }
 
     #[inline]
-    pub(super) fn announce(&self, solicited: bool) {
+    pub(crate) fn announce(&self, solicited: bool) {
         self.readiness.announce(self.bit, solicited, || {
             if let Some(waker) = &self.waker {
                 waker.wake();

@@ -45,12 +45,32 @@ pub(super) unsafe fn scatter(mut src: *const u8, sges: &[Sge]) {
 ///
 /// # Safety
 /// The elements are the poster's promise.
-pub(super) unsafe fn scatter_bytes(mut bytes: &[u8], sges: &[Sge]) {
+pub(crate) unsafe fn scatter_bytes(bytes: &[u8], sges: &[Sge]) {
+    // SAFETY: the caller's promise; the source is a slice.
+    unsafe { scatter_from(bytes.as_ptr(), bytes.len(), 0, sges) };
+}
+
+/// Scatters `len_bytes` at `src` into the list, beginning `skip` bytes into it, as far as it has room.
+///
+/// # Safety
+/// `src` must be valid for `len_bytes`; the elements are the poster's promise.
+pub(crate) unsafe fn scatter_from(mut src: *const u8, mut len_bytes: usize, mut skip: usize, sges: &[Sge]) {
     for sge in sges {
-        let (now, later) = bytes.split_at(bytes.len().min(sge.length as usize));
-        // SAFETY: the caller's promise; `now` is not longer than the element.
-        unsafe { copy_plain(pointer(sge), now.as_ptr(), now.len()) };
-        bytes = later;
+        let room = sge.length as usize;
+        if skip >= room {
+            skip -= room;
+            continue;
+        }
+        let len = len_bytes.min(room - skip);
+        // SAFETY: the caller's promise; inside the element and the source by the computation above.
+        unsafe {
+            copy_plain(pointer(sge).add(skip), src, len);
+            src = src.add(len);
+        }
+        (len_bytes, skip) = (len_bytes - len, 0);
+        if len_bytes == 0 {
+            break;
+        }
     }
 }
 
@@ -59,7 +79,7 @@ pub(super) unsafe fn scatter_bytes(mut bytes: &[u8], sges: &[Sge]) {
 /// # Safety
 /// The elements are the poster's promise. `mem` checks its own bounds.
 #[inline]
-pub(super) unsafe fn gather_to_ring(mem: &SharedMem, mut offset: usize, sges: &[Sge]) {
+pub(crate) unsafe fn gather_to_ring(mem: &SharedMem, mut offset: usize, sges: &[Sge]) {
     for sge in sges {
         let len = sge.length as usize;
         // SAFETY: the caller's promise.

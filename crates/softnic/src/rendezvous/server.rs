@@ -122,6 +122,18 @@ fn answer_one(
             Ok(value) => send(ReplyBody::Access { value }, &[]),
             Err(reason) => refuse(reason),
         },
+        RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn } => {
+            let Some(qp) = process.datagrams(dst_qpn) else { return refuse(refusal::UNKNOWN_QP) };
+            match qp.open_inlet((instance, src_qpn), |body, fds| send(body, fds)) {
+                Ok(sent) => {
+                    if let Some(life) = &client.life {
+                        process.service.watch_sender(instance, life);
+                    }
+                    sent
+                }
+                Err(reason) => refuse(reason),
+            }
+        }
     }
 }
 

@@ -38,6 +38,9 @@ pub(crate) enum RequestBody {
     /// Access memory for me that you grant nobody directly. Bytes travel in a sealed memfd, from its beginning, whose
     /// descriptor comes along.
     Access(Access),
+    /// Give me a way for datagrams into `dst_qpn`, for my `src_qpn` in the process `instance`. Asked again, it is a new
+    /// one, and the old one is closed.
+    OpenDatagrams { instance: u64, src_qpn: u32, dst_qpn: u32 },
 }
 
 /// An access that the owner of memory executes.
@@ -129,6 +132,8 @@ pub(crate) enum ReplyBody {
     MapRegion { addr: u64, len_bytes: u64, file_offset: u64, generation: u32, access: u32, reach: Reach },
     /// The access was executed. `value`: what an atomic found.
     Access { value: u64 },
+    /// Descriptors: the ring, the board, the receive CQ, then its event descriptor as the flag says.
+    OpenDatagrams { recv_bit: u32, recv_event: bool },
 }
 
 /// Why a request was refused.
@@ -145,6 +150,7 @@ pub(crate) mod refusal {
     pub(crate) const FAULT: u32 = 8;
     /// The operation is malformed: alignment, length.
     pub(crate) const INVALID: u32 = 9;
+    pub(crate) const NO_ROOM: u32 = 10;
 
     /// The reason in words.
     pub(crate) const fn text(reason: u32) -> &'static str {
@@ -154,6 +160,7 @@ pub(crate) mod refusal {
                 "the queue pair is connected to another peer, or to an earlier life of ours: it must be reset"
             }
             TRANSPORT => "the queue pair is of another transport",
+            NO_ROOM => "it has no memory or place for one more sender",
             NOT_READY => "the queue pair is not ready to receive",
             FAULT => "the registered memory is no longer mapped, or no longer permits the access",
             INVALID => "the operation is malformed",
@@ -275,6 +282,9 @@ impl Request {
                     .u64(second)
                     .frame
             }
+            RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn } => {
+                Writer::new(5, self.id).u64(instance).u32(src_qpn).u32(dst_qpn).frame
+            }
         }
     }
 
@@ -302,6 +312,7 @@ impl Request {
                 len_bytes: r.u32()?,
                 operation: Operation::from_words(r.u32()?, r.u64()?, r.u64()?)?,
             }),
+            5 => RequestBody::OpenDatagrams { instance: r.u64()?, src_qpn: r.u32()?, dst_qpn: r.u32()? },
             _ => return None,
         };
         Some(Self { id, body })
@@ -329,6 +340,9 @@ impl Reply {
                     .frame
             }
             ReplyBody::Access { value } => Writer::new(0x8004, self.id).u64(value).frame,
+            ReplyBody::OpenDatagrams { recv_bit, recv_event } => {
+                Writer::new(0x8005, self.id).u32(recv_bit).u32(recv_event.into()).frame
+            }
         }
     }
 
@@ -348,6 +362,7 @@ impl Reply {
                 reach: Reach::from_number(r.u32()?)?,
             },
             0x8004 => ReplyBody::Access { value: r.u64()? },
+            0x8005 => ReplyBody::OpenDatagrams { recv_bit: r.u32()?, recv_event: r.flag()? },
             _ => return None,
         };
         Some(Self { id, body })
@@ -392,6 +407,7 @@ mod tests {
                 len_bytes: 6,
                 operation: Operation::CompareSwap { compare: 7, swap: u64::MAX },
             }),
+            RequestBody::OpenDatagrams { instance: 1, src_qpn: 2, dst_qpn: 3 },
         ];
         for body in requests {
             let request = Request { id: 5, body };
@@ -416,6 +432,7 @@ mod tests {
                 reach: Reach::Owner,
             },
             ReplyBody::Access { value: u64::MAX },
+            ReplyBody::OpenDatagrams { recv_bit: 6, recv_event: true },
         ];
         for body in replies {
             let reply = Reply { id: 5, body };

@@ -14,15 +14,15 @@ const AT_RING_SLOTS: usize = 8;
 const AT_RQ_DEPTH: usize = 16;
 const AT_RECV_SGE: usize = 24;
 
-/// Written by the owner, rarely: whom it accepts requests from (see `qp::accept`).
+/// Written by the owner, rarely: whom it accepts requests from (see `qp::accept`). For datagrams: 0 is closed.
 pub(crate) const ACCEPT: usize = 64;
 /// Written by the owner: slots consumed.
 pub(crate) const HEAD: usize = 128;
-/// Written by the owner: receives posted since the segment was made.
+/// Written by the owner: receives posted since the segment was made. For datagrams: records taken out of the ring.
 pub(crate) const RQ_POSTED: usize = 136;
 /// Written by the initiator around every access to the owner's memory.
 pub(crate) const HAZARD: usize = 192;
-/// Written by the initiator, rarely: it waits for a receive or for ring space.
+/// Written by the initiator, rarely: it waits for a receive or for ring space. For datagrams: it sends no more.
 pub(crate) const WANT: usize = 256;
 const ADVERTS: usize = 320;
 
@@ -46,6 +46,15 @@ impl Layout {
     pub(crate) fn new(max_recv_wr: u32, max_recv_sge: u32) -> Self {
         let rq_depth = u64::from(max_recv_wr.max(1)).next_power_of_two();
         Self { ring_slots: (16 * rq_depth).max(256), rq_depth, recv_sge: u64::from(max_recv_sge.max(1)) }
+    }
+
+    /// For datagrams of at most `max_bytes` from one sender: like `new`, but nothing is placed outside of the ring, and it
+    /// holds three of the longest, so that one always finds room in an empty ring.
+    #[cfg(not(loom))]
+    pub(crate) fn for_datagrams(max_recv_wr: u32, max_bytes: usize) -> Self {
+        let least = (3 * super::slots_for(max_bytes)).next_power_of_two();
+        let wished = 16 * u64::from(max_recv_wr.max(1)).next_power_of_two();
+        Self { ring_slots: wished.clamp(least, 4 * least), rq_depth: 1, recv_sge: 1 }
     }
 
     pub(crate) fn ring_at(&self) -> usize {

@@ -80,7 +80,11 @@ impl End {
 
     /// Another queue pair of the same protection domain, with a completion queue and a small region of its own.
     pub fn sibling(&self) -> Self {
-        Self::in_domain(self.context.clone(), self.pd.clone(), 4096, ALL, QpCap::default(), QpType::Rc)
+        self.sibling_of(QpType::Rc, QpCap::default())
+    }
+
+    pub fn sibling_of(&self, qp_type: QpType, cap: QpCap) -> Self {
+        Self::in_domain(self.context.clone(), self.pd.clone(), 4096, ALL, cap, qp_type)
     }
 
     pub fn path(&self) -> AhAttr {

@@ -1,0 +1,87 @@
+//! What a datagram queue pair tells all its senders: a small segment that only its process writes.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use farcall_verbs::Result;
+
+use crate::shared::{Segment, SharedMem, SharedWord};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"farcud01");
+const AT_MAGIC: usize = 0;
+/// Whether datagrams are taken, and with which Q_Key.
+const ACCEPTS: usize = 64;
+/// Receives posted: written by whoever owns the queue pair.
+const POSTED: usize = 128;
+/// Receives that datagrams have taken: written by whoever polls.
+const TAKEN: usize = 192;
+const LEN_BYTES: usize = 256;
+
+const OPEN: u64 = 1 << 63;
+
+/// The owner's side.
+pub(super) struct Board {
+    segment: Segment,
+    mem: SharedMem,
+}
+
+impl Board {
+    pub(super) fn create() -> Result<Self> {
+        let segment = Segment::create("farcall-ud-board", LEN_BYTES)?;
+        let mem = segment.memory();
+        mem.store(AT_MAGIC, MAGIC, Release);
+        Ok(Self { segment, mem })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.segment.fd()
+    }
+
+    pub(super) fn open(&self, qkey: u32) {
+        self.mem.store(ACCEPTS, OPEN | u64::from(qkey), Release);
+    }
+
+    pub(super) fn close(&self) {
+        self.mem.store(ACCEPTS, 0, Release);
+    }
+
+    pub(super) fn set_posted(&self, receives: u64) {
+        self.mem.store(POSTED, receives, Release);
+    }
+
+    pub(super) fn set_taken(&self, receives: u64) {
+        self.mem.store(TAKEN, receives, Release);
+    }
+}
+
+/// A sender's side.
+pub(super) struct BoardView {
+    accepts: SharedWord,
+    posted: SharedWord,
+    taken: SharedWord,
+}
+
+impl BoardView {
+    pub(super) fn open(fd: &OwnedFd) -> Option<Self> {
+        let mem = SharedMem::new(Segment::map_foreign(fd.as_fd(), 0, LEN_BYTES, false).ok()?);
+        let word = |at| mem.word_at(at);
+        (mem.load(AT_MAGIC, Relaxed) == MAGIC).then(|| Self {
+            accepts: word(ACCEPTS),
+            posted: word(POSTED),
+            taken: word(TAKEN),
+        })
+    }
+
+    /// The Q_Key that is accepted now; `None`: nothing is.
+    #[inline]
+    pub(super) fn accepts(&self) -> Option<u32> {
+        let word = self.accepts.load(Acquire);
+        (word & OPEN != 0).then_some(word as u32)
+    }
+
+    /// Receives that are posted and not taken, as far as the receiver has looked.
+    pub(super) fn receives(&self) -> u64 {
+        let taken = self.taken.load(Acquire);
+        self.posted.load(Acquire).saturating_sub(taken)
+    }
+}

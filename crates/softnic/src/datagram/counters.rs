@@ -1,0 +1,90 @@
+//! What a datagram queue pair counts and records, for `farcall stats`.
+
+farcall_stats::counters! {
+    /// Counters of a datagram queue pair. Those of sends are written by its owner, those that end in `_late` by the
+    /// service thread, those of receives by the poller of the receive completion queue.
+    pub(super) struct Counters {
+        /// Datagrams put on their way, and their payload bytes.
+        sent,
+        bytes_sent,
+        /// Datagrams kept until the way to their destination was found.
+        queued,
+        /// Datagrams dropped: too many were kept for one destination.
+        dropped_queue_full,
+        /// Datagrams dropped: longer than the MTU.
+        dropped_too_long,
+        /// Datagrams dropped: the destination does not receive.
+        dropped_not_ready,
+        /// Datagrams dropped: wrong Q_Key.
+        dropped_wrong_qkey,
+        /// Datagrams dropped: the destination had no receive.
+        dropped_no_receive,
+        /// Datagrams dropped: the ring to the destination was full.
+        dropped_no_room,
+        /// Sends that failed or were flushed.
+        send_errors,
+        /// Ways asked for.
+        ways_asked,
+        /// Ways found, and given up because the destination refused or does not exist.
+        ways_found_late,
+        ways_lost_late,
+        /// Of the datagrams kept: put on their way, and dropped.
+        sent_late,
+        dropped_late,
+        /// Datagrams delivered into receives, and their payload bytes.
+        received,
+        bytes_received,
+        /// Datagrams that came and were dropped: no receive, or one that was too short.
+        receive_dropped_no_receive,
+        receive_dropped_too_long,
+        /// Receives flushed.
+        receives_flushed,
+    }
+}
+
+/// What became of a datagram at its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Sent,
+    NotReady,
+    WrongQkey,
+    NoReceive,
+    NoRoom,
+}
+
+impl Counters {
+    /// Counts a datagram of the owner's.
+    #[inline]
+    pub(super) fn offered(&self, fate: Fate, len_bytes: u64) {
+        let counter = match fate {
+            Fate::Sent => {
+                self.bytes_sent.add(len_bytes);
+                &self.sent
+            }
+            Fate::NotReady => &self.dropped_not_ready,
+            Fate::WrongQkey => &self.dropped_wrong_qkey,
+            Fate::NoReceive => &self.dropped_no_receive,
+            Fate::NoRoom => &self.dropped_no_room,
+        };
+        counter.increment();
+    }
+}
+
+/// Events of the flight recorder; the argument is given in parentheses.
+#[derive(Clone, Copy)]
+#[repr(u64)]
+pub(super) enum Event {
+    /// The state changed (new state).
+    State = 1,
+    /// A send failed (completion status).
+    SendFailed = 2,
+    /// A way to a destination is asked for (its number).
+    Asked = 3,
+    /// A way was granted to a sender (its number).
+    Opened = 4,
+    /// A sender's way was taken back for others (its number).
+    Evicted = 5,
+}
+
+/// Events kept for each queue pair.
+pub(super) const FLIGHT_RECORDS: usize = 32;

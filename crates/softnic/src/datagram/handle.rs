@@ -1,0 +1,291 @@
+//! The owner's handle of a datagram queue pair.
+
+use std::sync::Arc;
+
+use farcall_verbs::{
+    Access, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvWr, Result,
+    SendFlags, SendWr, WcStatus, WrOpcode,
+};
+
+use super::core::Parts;
+use super::{DatagramCore, MAX_DATAGRAM_BYTES, Message, Routes, SoftAddressHandle};
+use crate::process::Process;
+use crate::qp::{Place, RecvQueue, checked_cap};
+use crate::ring::{SOLICITED, WITH_IMM};
+
+/// A Q_Key with this bit stands for the sender's own (IBA 10.2.5: controlled Q_Keys).
+const OWN_QKEY: u32 = 1 << 31;
+
+pub(crate) struct DatagramQp {
+    core: Arc<DatagramCore>,
+    recv_queue: Arc<RecvQueue>,
+    routes: Routes,
+    qkey: u32,
+}
+
+fn required<T>(value: Option<T>, name: &'static str, to: QpState) -> Result<T> {
+    value.ok_or_else(|| Error::invalid("modify_qp", format!("the transition to {to} needs {name}")))
+}
+
+impl DatagramQp {
+    pub(crate) fn create(process: &Arc<Process>, pd: u32, attr: &QpInitAttr<'_>) -> Result<Self> {
+        if attr.srq.is_some() {
+            let what = "shared receive queues; give the queue pair its own".into();
+            return Err(Error::Unsupported { operation: "create_qp", provider: crate::NAME, what });
+        }
+        let cap = checked_cap(&attr.cap)?;
+        let mut receives = None;
+        let core = process.register_datagrams(|qpn| {
+            let (send, recv) = Place::reserve(attr)?;
+            let parts = Parts {
+                process: process.clone(),
+                pd,
+                cap,
+                signal_all: attr.sq_sig_all,
+                send_place: send.clone(),
+                recv_place: recv.clone(),
+            };
+            let made = DatagramCore::new(qpn, parts);
+            let (core, queue) = made.inspect_err(|_| Place::release(&send, &recv))?;
+            core.attach();
+            receives = Some(queue);
+            Ok(core)
+        })?;
+        let recv_queue = receives.expect("made together with the core");
+        Ok(Self { core, recv_queue, routes: Routes::default(), qkey: 0 })
+    }
+
+    // --- States (IBA table 91, rows of UD) ---------------------------------------------------------------------------
+
+    fn enter(&mut self, to: QpState, attr: &QpAttr) -> Result<()> {
+        match to {
+            QpState::Reset => self.reset(),
+            QpState::Init => {
+                let port = required(attr.port_num, "port_num", to)?;
+                if port != 1 {
+                    let what = format!("port {port}: this device has port 1 only");
+                    return Err(Error::invalid("modify_qp", what));
+                }
+                required(attr.pkey_index, "pkey_index", to)?;
+                self.qkey = required(attr.qkey, "qkey", to)?;
+                self.core.set_state(to);
+            }
+            QpState::Rtr | QpState::Rts => {
+                if self.core.state() == QpState::Rtr && to == QpState::Rts {
+                    required(attr.sq_psn, "sq_psn", to)?;
+                }
+                self.qkey = attr.qkey.unwrap_or(self.qkey);
+                self.core.set_state(to);
+                self.core.board.open(self.qkey);
+            }
+            QpState::Err => {
+                self.core.set_state(to);
+                self.core.close();
+                self.core.announce_flush();
+            }
+            QpState::Sqd | QpState::Sqe => {
+                let what =
+                    format!("state {to}: sends are executed as they are posted, there is nothing to drain");
+                return Err(Error::Unsupported { operation: "modify_qp", provider: crate::NAME, what });
+            }
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.core.set_state(QpState::Reset);
+        self.core.close();
+        self.routes.clear();
+        self.recv_queue = self.core.renew();
+    }
+
+    // --- Sends -------------------------------------------------------------------------------------------------------
+
+    /// Checks a request against the queue's sizes; returns its length in bytes.
+    fn check_send(&self, wr: &SendWr<'_>) -> Result<u64> {
+        const OP: &str = "post_send";
+        let (cap, len_bytes) = (self.core.cap(), wr.len_bytes());
+        if self.core.unpolled() >= cap.max_send_wr as usize {
+            return Err(Error::Exhausted {
+                operation: OP,
+                what: "places in the send queue",
+                limit: cap.max_send_wr.into(),
+                remedy: "poll the completion queue, or create the queue pair with a larger max_send_wr",
+            });
+        }
+        if !matches!(wr.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) {
+            let what = format!("opcode {} over UD; it has SEND and SEND with immediate", wr.opcode.0);
+            return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+        }
+        if wr.sges().len() > cap.max_send_sge as usize {
+            let what = format!("{} elements; max_send_sge is {}", wr.sges().len(), cap.max_send_sge);
+            return Err(Error::invalid(OP, what));
+        }
+        if wr.send_flags.contains(SendFlags::INLINE) && len_bytes > cap.max_inline_data.into() {
+            let what = format!("{len_bytes} inline bytes; max_inline_data is {}", cap.max_inline_data);
+            return Err(Error::invalid(OP, what));
+        }
+        Ok(len_bytes)
+    }
+
+    /// Sends one checked datagram.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn send(&mut self, wr: &SendWr<'_>, len_bytes: u64) -> Result<()> {
+        let core = &*self.core;
+        let to = wr.ud();
+        // SAFETY: the caller's promise.
+        let Some(path) = (unsafe { SoftAddressHandle::from_raw(to.ah, core.pd()) }) else {
+            return Err(Error::invalid("post_send", "no address handle of the queue pair's domain"));
+        };
+        if !wr.send_flags.contains(SendFlags::INLINE) && !core.allows(wr.sges(), Access::empty()) {
+            core.complete_send(wr.wr_id, SendFlags::SIGNALED, WcStatus::LOC_PROT_ERR);
+            core.set_state(QpState::Sqe);
+            return Ok(());
+        }
+        if len_bytes > MAX_DATAGRAM_BYTES as u64 {
+            // "The CI shall not emit any packets for this message. Further, the CI shall not generate an error" (C10-93.1.1)
+            core.stats.dropped_too_long.increment();
+        } else {
+            let has_imm = wr.opcode == WrOpcode::SEND_WITH_IMM;
+            let solicited = wr.send_flags.contains(SendFlags::SOLICITED);
+            let message = Message {
+                sges: wr.sges(),
+                len_bytes: len_bytes as usize,
+                flags: (u8::from(has_imm) * WITH_IMM) | (u8::from(solicited) * SOLICITED) | (path.sl() << 4),
+                imm_be: wr.imm_data_be,
+                qkey: if to.remote_qkey & OWN_QKEY == 0 { to.remote_qkey } else { self.qkey },
+            };
+            // SAFETY: the caller's promise.
+            unsafe { self.routes.send(core, to.remote_qpn, &message) };
+        }
+        core.complete_send(wr.wr_id, wr.send_flags, WcStatus::SUCCESS);
+        Ok(())
+    }
+
+    // --- Receives ----------------------------------------------------------------------------------------------------
+
+    fn check_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        const OP: &str = "post_recv";
+        let cap = self.core.cap();
+        if self.recv_queue.is_full() {
+            return Err(Error::Exhausted {
+                operation: OP,
+                what: "places in the receive queue",
+                limit: cap.max_recv_wr.into(),
+                remedy: "poll the completion queue, or create the queue pair with a larger max_recv_wr",
+            });
+        }
+        if wr.sges().len() > cap.max_recv_sge as usize {
+            let what = format!("{} elements; max_recv_sge is {}", wr.sges().len(), cap.max_recv_sge);
+            return Err(Error::invalid(OP, what));
+        }
+        if !self.core.allows(wr.sges(), Access::LOCAL_WRITE) {
+            let what = "an element's lkey, bounds or LOCAL_WRITE permission do not allow it";
+            return Err(Error::invalid(OP, what));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wrong_state(&self, operation: &'static str, remedy: &'static str) -> Error {
+        let (object, state) = (format!("queue pair {:#x}", self.core.qpn()), self.core.state().to_string());
+        Error::InvalidState { operation, object, state, remedy }
+    }
+}
+
+impl RawQp for DatagramQp {
+    fn qp_num(&self) -> u32 {
+        self.core.qpn()
+    }
+
+    fn qp_type(&self) -> QpType {
+        QpType::Ud
+    }
+
+    fn state(&self) -> QpState {
+        self.core.state()
+    }
+
+    fn cap(&self) -> QpCap {
+        *self.core.cap()
+    }
+
+    fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        let from = self.core.state();
+        let to = attr.state.unwrap_or(from);
+        if !from.may_become(to) {
+            return Err(self.wrong_state(
+                "modify_qp",
+                "follow RESET → INIT → RTR → RTS; RESET and ERR are always allowed",
+            ));
+        }
+        self.enter(to, attr)
+    }
+
+    unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        if !self.core.state().accepts_sends() {
+            let source = self.wrong_state("post_send", "bring the queue pair to RTS first");
+            return Err(PostError { posted: 0, source });
+        }
+        let mut result = Ok(());
+        for (posted, wr) in wrs.iter().enumerate() {
+            let sent = match self.check_send(wr) {
+                // SAFETY: the caller's promise.
+                Ok(len_bytes) if self.core.state() == QpState::Rts => unsafe { self.send(wr, len_bytes) },
+                Ok(_) => {
+                    self.core.complete_send(wr.wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(source) = sent {
+                result = Err(PostError { posted, source });
+                break;
+            }
+        }
+        self.routes.ring();
+        result
+    }
+
+    unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        if !self.core.state().accepts_receives() {
+            let source = self.wrong_state("post_recv", "bring the queue pair to INIT first");
+            return Err(PostError { posted: 0, source });
+        }
+        let mut result = Ok(());
+        for (posted, wr) in wrs.iter().enumerate() {
+            if let Err(source) = self.check_recv(wr) {
+                result = Err(PostError { posted, source });
+                break;
+            }
+            // SAFETY: `&mut self`; checked that it is not full and the list not too long.
+            unsafe { self.recv_queue.push(wr.wr_id, wr.sges()) };
+        }
+        self.core.board.set_posted(self.recv_queue.next_seq());
+        if self.core.state() == QpState::Err {
+            self.core.announce_flush();
+        }
+        result
+    }
+
+    fn places_in_order(&self, _mr: &dyn RawMr) -> bool {
+        false
+    }
+
+    fn is_quiesced(&self) -> bool {
+        // Senders never touch our memory.
+        true
+    }
+}
+
+impl Drop for DatagramQp {
+    fn drop(&mut self) {
+        self.core.linger();
+        self.core.set_state(QpState::Reset);
+        self.core.close();
+        self.core.detach();
+        self.core.process().unregister_qp(self.core.qpn());
+    }
+}

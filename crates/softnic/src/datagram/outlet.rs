@@ -1,0 +1,129 @@
+//! The sending end of the ring to one destination.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use farcall_verbs::Sge;
+
+use super::{BoardView, Fate, MAX_DATAGRAM_BYTES};
+use crate::peer::Peer;
+use crate::qp::{RemoteCq, gather_to_ring};
+use crate::ring::{ACCEPT, Kind, Layout, Producer, RQ_POSTED, SOLICITED, WANT};
+use crate::shared::{Segment, SharedMem, SharedWord};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// A datagram as it is sent, now or when the way is known.
+#[derive(Clone, Copy)]
+pub(super) struct Message<'a> {
+    pub(super) sges: &'a [Sge],
+    pub(super) len_bytes: usize,
+    /// As in the ring's records, with the service level in the upper half.
+    pub(super) flags: u8,
+    pub(super) imm_be: u32,
+    pub(super) qkey: u32,
+}
+
+pub(super) struct Outlet {
+    peer: Arc<Peer>,
+    producer: Producer,
+    /// 0: the receiver has taken the ring back.
+    ring_accepts: SharedWord,
+    /// Records that the receiver has taken out.
+    ring_taken: SharedWord,
+    board: BoardView,
+    doorbell: RemoteCq,
+    /// Records published.
+    sent: u64,
+    /// How many more may be published before the board is read again.
+    credit: u64,
+    unannounced: bool,
+    solicited: bool,
+}
+
+impl Outlet {
+    /// Of what the destination granted; `None` if it is no ring of this version.
+    pub(super) fn from_grant(peer: Arc<Peer>, bit: u32, event: bool, fds: Vec<OwnedFd>) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        let ring = fds.next()?;
+        let size = usize::try_from(rustix::fs::fstat(&ring).ok()?.st_size).ok()?;
+        let mem = SharedMem::new(Segment::map_foreign(ring.as_fd(), 0, size, true).ok()?);
+        let layout = Layout::read_header(&mem).ok()?;
+        let board = BoardView::open(&fds.next()?)?;
+        Some(Self {
+            peer,
+            ring_accepts: mem.word_at(ACCEPT),
+            ring_taken: mem.word_at(RQ_POSTED),
+            producer: Producer::new(mem, &layout),
+            board,
+            doorbell: RemoteCq::from_fds(bit, event, &mut fds)?,
+            sent: 0,
+            credit: 0,
+            unannounced: false,
+            solicited: false,
+        })
+    }
+
+    /// Whether the destination still takes datagrams this way.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        !self.peer.is_dead() && self.ring_accepts.load(Acquire) != 0
+    }
+
+    /// Puts a datagram on its way, if the destination would take it now.
+    ///
+    /// # Safety
+    /// The message's elements must be readable.
+    #[inline]
+    pub(super) unsafe fn offer(&mut self, message: &Message<'_>) -> Fate {
+        debug_assert!(message.len_bytes <= MAX_DATAGRAM_BYTES);
+        match self.board.accepts() {
+            None => return Fate::NotReady,
+            Some(qkey) if qkey != message.qkey => return Fate::WrongQkey,
+            Some(_) => {}
+        }
+        if self.credit == 0 && !self.renew_credit() {
+            return Fate::NoReceive;
+        }
+        if !self.producer.has_room(message.len_bytes, 0) {
+            return Fate::NoRoom;
+        }
+        let at = self.producer.payload_at(message.len_bytes);
+        // SAFETY: the caller's promise.
+        unsafe { gather_to_ring(self.producer.memory(), at, message.sges) };
+        let len = message.len_bytes;
+        self.producer.publish(Kind::Send, message.flags, len as u32, message.imm_be, len);
+        self.sent += 1;
+        self.credit -= 1;
+        self.unannounced = true;
+        self.solicited |= message.flags & SOLICITED != 0;
+        Fate::Sent
+    }
+
+    /// Reads how many receives are left for us if nobody else sends. The board is read first: what a record took from it
+    /// was then either seen there or is still counted as ours.
+    fn renew_credit(&mut self) -> bool {
+        let receives = self.board.receives();
+        let in_flight = self.sent.saturating_sub(self.ring_taken.load(Acquire));
+        self.credit = receives.saturating_sub(in_flight);
+        self.credit > 0
+    }
+
+    /// Tells the destination what was published since the last time.
+    #[inline]
+    pub(super) fn ring(&mut self) {
+        if std::mem::take(&mut self.unannounced) {
+            self.doorbell.announce(std::mem::take(&mut self.solicited));
+        }
+    }
+}
+
+impl Drop for Outlet {
+    /// Says that nothing more comes; the receiver finds it when it looks for rings to take back.
+    fn drop(&mut self) {
+        self.ring();
+        let mem = self.producer.memory();
+        if mem.load(WANT, Relaxed) == 0 {
+            mem.store(WANT, 1, Release);
+        }
+    }
+}

@@ -1,0 +1,598 @@
+//! Datagrams: from any pair to any pair, whole or not at all.
+
+mod support;
+
+use std::time::Instant;
+
+use farcall_verbs::{
+    AddressHandle, AhAttr, Error, Gid, Notify, OpCaps, QpAttr, QpCap, QpState, QpType, RecvWr, SendFlags,
+    SendWr, Sge, UdTarget, Wc, WcFlags, WcOpcode, WcStatus,
+};
+use support::process::{Fate, Line, holdings, role, start};
+use support::*;
+
+/// Bytes before the payload of every datagram.
+const GRH: usize = 40;
+
+/// A datagram end and the way to this host.
+struct Ud {
+    end: End,
+    ah: Box<dyn AddressHandle>,
+}
+
+impl Ud {
+    fn with(cap: QpCap) -> Self {
+        let mut end = End::of(QpType::Ud, cap);
+        end.connect(0);
+        let ah = end.pd.create_ah(&end.path()).unwrap();
+        Self { end, ah }
+    }
+
+    fn new() -> Self {
+        Self::with(QpCap::default())
+    }
+
+    fn qpn(&self) -> u32 {
+        self.end.qp.qp_num()
+    }
+
+    fn to(&self, qpn: u32, qkey: u32) -> UdTarget {
+        UdTarget { ah: self.ah.as_raw(), remote_qpn: qpn, remote_qkey: qkey }
+    }
+
+    /// Sends bytes to a pair; a sender always succeeds.
+    fn send(&mut self, qpn: u32, qkey: u32, bytes: &[u8]) {
+        self.end.put(0, bytes);
+        let (sges, to) = ([self.end.sge(0, bytes.len())], self.to(qpn, qkey));
+        self.end.send(&[SendWr::send_to(9, &sges, to).with_flags(SIGNALED)]);
+        let wc = self.end.wait();
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (9, WcStatus::SUCCESS, WcOpcode::SEND));
+    }
+
+    /// Posts a receive of a slot of its own for payload of `len` bytes.
+    fn recv(&mut self, wr_id: u64, len: usize) {
+        let sges = [self.end.sge(slot(wr_id), GRH + len)];
+        self.end.recv(wr_id, &sges);
+    }
+
+    /// The next datagram: its completion and payload.
+    fn take(&mut self) -> (Wc, Vec<u8>) {
+        let wc = self.end.wait();
+        (wc, self.payload(&wc))
+    }
+
+    fn payload(&self, wc: &Wc) -> Vec<u8> {
+        assert_eq!((wc.status, wc.opcode), (WcStatus::SUCCESS, WcOpcode::RECV));
+        self.end.get(slot(wc.wr_id) + GRH, wc.byte_len as usize - GRH)
+    }
+}
+
+fn slot(wr_id: u64) -> usize {
+    (1 + wr_id as usize % 128) * 4608
+}
+
+/// Sends one datagram and checks that it, and nothing else, arrives.
+fn arrives(a: &mut Ud, b: &mut Ud, bytes: &[u8]) {
+    b.recv(77, bytes.len());
+    a.send(b.qpn(), QKEY, bytes);
+    let (wc, got) = b.take();
+    assert_eq!((wc.wr_id, wc.src_qp), (77, a.qpn()));
+    assert_eq!((got, b.end.poll()), (bytes.to_vec(), None));
+}
+
+#[test]
+fn child_entry() {
+    let Some((role, args, mut line)) = role() else { return };
+    match role.as_str() {
+        "sender" => sender(&mut line, args[0] as u32, args[1]),
+        "receiver" => receiver(&mut line),
+        other => panic!("unknown role {other}"),
+    }
+    std::process::exit(0);
+}
+
+/// Sends so many numbered datagrams to a pair, from a queue pair each, whenever it is told, and says so.
+fn sender(line: &mut Line, qpn: u32, count: u64) {
+    let mut ends: Vec<Ud> = (0..count).map(|_| Ud::new()).collect();
+    loop {
+        for (i, a) in ends.iter_mut().enumerate() {
+            a.send(qpn, QKEY, &(i as u64).to_le_bytes());
+        }
+        line.say([1, 0, 0, 0]);
+        if line.hear().is_none() {
+            return;
+        }
+    }
+}
+
+/// Takes datagrams and answers each to where it came from.
+fn receiver(line: &mut Line) {
+    let mut b = Ud::new();
+    for i in 0..64 {
+        b.recv(i, 1024);
+    }
+    line.say([b.qpn().into(), 0, 0, 0]);
+    loop {
+        let wc = b.end.sleep(Notify::Any);
+        if wc.opcode != WcOpcode::RECV {
+            continue;
+        }
+        let header = b.end.get(slot(wc.wr_id), GRH).try_into().unwrap();
+        let back = AhAttr::from_received(&wc, &header, 1).unwrap();
+        let ah = b.end.pd.create_ah(&back).unwrap();
+        let to = UdTarget { ah: ah.as_raw(), remote_qpn: wc.src_qp, remote_qkey: QKEY };
+        let sges = [b.end.sge(slot(wc.wr_id) + GRH, wc.byte_len as usize - GRH)];
+        b.end.send(&[SendWr::send_to(1, &sges, to).with_flags(SIGNALED)]);
+        while b.end.wait().opcode != WcOpcode::SEND {}
+        b.recv(wc.wr_id, 1024);
+    }
+}
+
+#[test]
+fn a_datagram_arrives_behind_a_header_that_tells_its_source() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    let device = a.end.context.query_device().unwrap();
+    assert_eq!(device.ud, OpCaps::SEND | OpCaps::SEND_IMM);
+    let gid = a.end.context.query_gid(1, 0).unwrap();
+    for (i, len) in [0, 1, 7, 8, 1023, 1024, 1025, 4095, 4096].into_iter().enumerate() {
+        let i = i as u64;
+        a.end.put(0, &bytes(len, i));
+        b.end.put(slot(i), &vec![0xEE; GRH + len + 64]);
+        b.recv(i, len);
+        let (sges, to) = ([a.end.sge(0, len)], a.to(b.qpn(), QKEY));
+        a.end.send(&[SendWr::send_to(1, &sges, to).with_imm(i as u32)]);
+        let (wc, got) = b.take();
+        assert_eq!((wc.wr_id, wc.byte_len as usize, wc.src_qp), (i, GRH + len, a.qpn()));
+        assert_eq!((wc.wc_flags, wc.imm()), (WcFlags::GRH | WcFlags::WITH_IMM, Some(i as u32)));
+        assert_eq!((wc.pkey_index, wc.sl, got), (0, 0, bytes(len, i)));
+        assert_eq!(b.end.get(slot(i) + GRH + len, 64), vec![0xEE; 64]);
+        let header: [u8; 40] = b.end.get(slot(i), GRH).try_into().unwrap();
+        assert_eq!((&header[8..24], &header[24..]), (&gid.0[..], &gid.0[..]));
+        let back = AhAttr::from_received(&wc, &header, 1).unwrap();
+        assert_eq!((back.dgid, back.port_num), (gid, 1));
+    }
+}
+
+#[test]
+fn header_and_payload_fill_the_receives_elements_in_order() {
+    let cap = QpCap { max_send_sge: 3, max_recv_sge: 4, ..QpCap::default() };
+    let (mut a, mut b) = (Ud::with(cap), Ud::with(cap));
+    let data = bytes(3000, 4);
+    a.end.put(0, &data);
+    let from = [a.end.sge(0, 1000), a.end.sge(1000, 1), a.end.sge(1001, 1999)];
+    let cases = [[40, 2, 1000, 3000], [39, 2, 3, 4000], [0, 41, 2999, 0], [10, 10, 30, 4000]];
+    for (i, lens) in cases.into_iter().enumerate() {
+        let at = |n: usize| 8192 + n * 8192;
+        let sges: Vec<Sge> = lens.iter().enumerate().map(|(n, len)| b.end.sge(at(n), *len)).collect();
+        b.end.recv(i as u64, &sges);
+        let to = a.to(b.qpn(), QKEY);
+        a.end.send(&[SendWr::send_to(1, &from, to)]);
+        let wc = b.end.wait();
+        assert_eq!((wc.wr_id, wc.byte_len), (i as u64, 3040));
+        let all: Vec<u8> = lens.iter().enumerate().flat_map(|(n, len)| b.end.get(at(n), *len)).collect();
+        assert_eq!(all[GRH..3040], data);
+    }
+}
+
+#[test]
+fn the_first_datagrams_to_a_destination_arrive_in_order_and_posting_does_not_wait() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    for i in 0..16 {
+        b.recv(i, 8);
+    }
+    for i in 0..16_u64 {
+        a.send(b.qpn(), QKEY, &i.to_le_bytes());
+    }
+    for i in 0..16_u64 {
+        assert_eq!(b.take().1, i.to_le_bytes());
+    }
+    // The way is known now; what was kept and what follows keep their order too.
+    for round in 0..50_u64 {
+        for i in 0..16 {
+            b.recv(i, 8);
+        }
+        for i in 0..16_u64 {
+            a.send(b.qpn(), QKEY, &(round * 16 + i).to_le_bytes());
+        }
+        for i in 0..16_u64 {
+            assert_eq!(b.take().1, (round * 16 + i).to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_pair_that_ends_at_once_has_sent() {
+    let mut b = Ud::new();
+    for i in 0..20_u64 {
+        b.recv(i, 8);
+        let mut a = Ud::new();
+        a.send(b.qpn(), QKEY, &i.to_le_bytes());
+        drop(a);
+        assert_eq!(b.take().1, i.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_pair_may_send_to_itself_and_to_many() {
+    let mut a = Ud::new();
+    a.recv(3, 5);
+    let (sges, to) = ([a.end.sge(0, 5)], a.to(a.qpn(), QKEY));
+    a.end.put(0, b"echo!");
+    a.end.send(&[SendWr::send_to(1, &sges, to)]);
+    assert_eq!(a.take().1, b"echo!");
+    let mut others: Vec<Ud> = (0..20).map(|_| Ud::new()).collect();
+    for round in 0..3_u64 {
+        for b in &mut others {
+            b.recv(0, 16);
+        }
+        let targets: Vec<UdTarget> = others.iter().map(|b| a.to(b.qpn(), QKEY)).collect();
+        a.end.put(0, &round.to_le_bytes());
+        let sges = [a.end.sge(0, 8)];
+        let wrs: Vec<_> = targets.iter().map(|to| SendWr::send_to(1, &sges, *to)).collect();
+        a.end.send(&wrs);
+        for b in &mut others {
+            assert_eq!(b.take().1, round.to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn without_a_receive_a_datagram_is_dropped_and_not_kept() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    arrives(&mut a, &mut b, b"the way is known");
+    for _ in 0..1000 {
+        a.send(b.qpn(), QKEY, &[1; 4000]);
+    }
+    assert_eq!(b.end.poll(), None);
+    arrives(&mut a, &mut b, b"and still is");
+    // Exactly as many as there are receives, in order.
+    for i in 0..3 {
+        b.recv(i, 8);
+    }
+    for i in 0..10_u64 {
+        a.send(b.qpn(), QKEY, &i.to_le_bytes());
+    }
+    for i in 0..3_u64 {
+        assert_eq!((b.take().1, i), (i.to_le_bytes().to_vec(), i));
+    }
+    assert_eq!(b.end.poll(), None);
+    arrives(&mut a, &mut b, b"nothing was kept");
+}
+
+#[test]
+fn a_datagram_longer_than_its_receive_is_dropped_and_the_receive_stays() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    arrives(&mut a, &mut b, b"first");
+    for len in [9, 4096] {
+        b.end.put(slot(5), &[0x5A; 4600]);
+        b.recv(5, 8);
+        a.send(b.qpn(), QKEY, &vec![1; len]);
+        assert_eq!((b.end.poll(), b.end.qp.state()), (None, QpState::Rts));
+        assert_eq!(b.end.get(slot(5), 4600), vec![0x5A; 4600]);
+        a.send(b.qpn(), QKEY, &[2; 8]);
+        assert_eq!((b.take().1, b.end.poll()), (vec![2; 8], None));
+    }
+}
+
+#[test]
+fn what_is_longer_than_the_mtu_is_never_sent_and_no_error() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    b.recv(1, 4500);
+    a.send(b.qpn(), QKEY, &[1; 4097]);
+    a.send(b.qpn(), QKEY, &[2; 4096]);
+    assert_eq!((b.take().1, b.end.poll()), (vec![2; 4096], None));
+}
+
+#[test]
+fn a_wrong_q_key_is_silent_and_the_high_bit_stands_for_ones_own() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    arrives(&mut a, &mut b, b"first");
+    b.recv(1, 8);
+    for wrong in [0, QKEY + 1, QKEY ^ (1 << 30)] {
+        a.send(b.qpn(), wrong, &[1; 8]);
+        assert_eq!((b.end.poll(), b.end.qp.state()), (None, QpState::Rts));
+    }
+    // Both have the same; so does whoever says "mine".
+    a.send(b.qpn(), 1 << 31 | 5, &[2; 8]);
+    assert_eq!(b.take().1, [2; 8]);
+    b.end.qp.modify(&QpAttr { qkey: Some(99), ..QpAttr::default() }).unwrap();
+    b.recv(1, 8);
+    a.send(b.qpn(), QKEY, &[3; 8]);
+    a.send(b.qpn(), 1 << 31, &[4; 8]);
+    assert_eq!(b.end.poll(), None);
+    a.send(b.qpn(), 99, &[5; 8]);
+    assert_eq!(b.take().1, [5; 8]);
+}
+
+#[test]
+fn nobody_at_the_destination_is_no_error() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    let gone = Ud::new();
+    let no_pair = gone.qpn();
+    drop(gone);
+    let rc = End::default();
+    // A pair that has ended, one of another transport, numbers of no process, and more than a number has bits.
+    for qpn in [no_pair, rc.qp.qp_num(), 0x00_0001, 0x00_0FFF, 0xFFFF_FFFF] {
+        for _ in 0..40 {
+            a.send(qpn, QKEY, &[1; 100]);
+        }
+    }
+    arrives(&mut a, &mut b, b"and others are reached");
+}
+
+#[test]
+fn a_pair_drops_until_it_is_ready_and_again_when_it_is_not() {
+    let mut a = Ud::new();
+    let mut end = End::of(QpType::Ud, QpCap::default());
+    end.init();
+    let ah = end.pd.create_ah(&end.path()).unwrap();
+    let mut b = Ud { end, ah };
+    b.recv(1, 8);
+    a.send(b.qpn(), QKEY, &[1; 8]);
+    // Until the refusal is known; only then may the pair become ready, or the datagram would be in time.
+    let service_had_time = || std::thread::sleep(std::time::Duration::from_millis(50));
+    service_had_time();
+    b.end.rtr(0);
+    assert_eq!(b.end.poll(), None);
+    a.send(b.qpn(), QKEY, &[2; 8]);
+    assert_eq!((b.take().1, b.end.qp.state()), (vec![2; 8], QpState::Rtr));
+    b.end.rts();
+    arrives(&mut a, &mut b, b"ready to send");
+    // In the error state what was posted is flushed, and what comes is dropped.
+    b.recv(5, 8);
+    b.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+    a.send(b.qpn(), QKEY, &[3; 8]);
+    b.recv(6, 8);
+    for wr_id in [5, 6] {
+        let wc = b.end.sleep(Notify::Any);
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::WR_FLUSH_ERR));
+    }
+    let (sges, to) = ([b.end.sge(0, 8)], b.to(a.qpn(), QKEY));
+    b.end.send(&[SendWr::send_to(7, &sges, to)]);
+    assert_eq!((b.end.wait().status, a.end.poll()), (WcStatus::WR_FLUSH_ERR, None));
+    // A new life begins empty, and is reached by who knew the old one.
+    b.end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+    b.end.connect(0);
+    assert_eq!(b.end.poll(), None);
+    arrives(&mut a, &mut b, b"a new life");
+}
+
+#[test]
+fn reset_drops_datagrams_that_were_not_taken() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    arrives(&mut a, &mut b, b"first");
+    b.recv(1, 8);
+    a.send(b.qpn(), QKEY, &[1; 8]);
+    b.end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+    b.end.connect(0);
+    assert_eq!(b.end.poll(), None);
+    arrives(&mut a, &mut b, b"second");
+}
+
+#[test]
+fn a_senders_own_fault_stops_its_sends_until_rts_again() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    arrives(&mut a, &mut b, b"first");
+    let wrong = [Sge { lkey: a.end.mr.lkey() ^ 1, ..a.end.sge(0, 8) }];
+    let good = [a.end.sge(0, 8)];
+    let to = a.to(b.qpn(), QKEY);
+    b.recv(1, 8);
+    a.recv(50, 8);
+    a.end.send(&[SendWr::send_to(1, &wrong, to), SendWr::send_to(2, &good, to)]);
+    let ends: Vec<_> = a.end.wait_n(2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ends, [(1, WcStatus::LOC_PROT_ERR), (2, WcStatus::WR_FLUSH_ERR)]);
+    assert_eq!((a.end.qp.state(), b.end.poll()), (QpState::Sqe, None));
+    b.send(a.qpn(), QKEY, b"to a SQE");
+    assert_eq!(a.take().1, b"to a SQE");
+    a.end.rts();
+    a.send(b.qpn(), QKEY, &[4; 8]);
+    assert_eq!(b.take().1, [4; 8]);
+}
+
+#[test]
+fn what_a_datagram_pair_cannot_do_is_refused() {
+    let (mut a, b) = (Ud::new(), Ud::new());
+    let sges = [a.end.sge(0, 8)];
+    let refused = |a: &mut Ud, wr: SendWr<'_>, why: &str| {
+        // SAFETY: refused before any memory is touched.
+        let error = unsafe { a.end.qp.post_send(&[wr]) }.unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    };
+    refused(&mut a, SendWr::write(1, &sges, b.end.mr.addr() as u64, b.end.mr.rkey()), "over UD");
+    refused(&mut a, SendWr::read(1, &sges, b.end.mr.addr() as u64, b.end.mr.rkey()), "over UD");
+    let nowhere = UdTarget { ah: std::ptr::null(), ..a.to(b.qpn(), QKEY) };
+    refused(&mut a, SendWr::send_to(1, &sges, nowhere), "address handle");
+    let foreign = UdTarget { ah: b.ah.as_raw(), ..a.to(b.qpn(), QKEY) };
+    refused(&mut a, SendWr::send_to(1, &sges, foreign), "address handle");
+    let long = [a.end.sge(0, 2000)];
+    let to = a.to(b.qpn(), QKEY);
+    refused(&mut a, SendWr::send_to(1, &long, to).with_flags(INLINE), "max_inline_data");
+    // A path to elsewhere, through another port, from another GID.
+    let path = a.end.path();
+    for wrong in [
+        AhAttr { dgid: Gid([1; 16]), ..path },
+        AhAttr { port_num: 2, ..path },
+        AhAttr { sgid_index: 1, ..path },
+    ] {
+        assert!(matches!(a.end.pd.create_ah(&wrong), Err(Error::InvalidArgument { .. })), "{wrong:?}");
+    }
+    // States need their attributes.
+    let mut end = End::of(QpType::Ud, QpCap::default());
+    let no_qkey = QpAttr { qkey: None, ..QpAttr::init_datagrams(0) };
+    assert!(end.qp.modify(&no_qkey).unwrap_err().to_string().contains("qkey"));
+    assert_eq!(end.qp.state(), QpState::Reset);
+    end.init();
+    end.rtr(0);
+    assert!(end.qp.modify(&QpAttr::to(QpState::Rts)).unwrap_err().to_string().contains("sq_psn"));
+    // SAFETY: refused before any memory is touched.
+    assert!(unsafe { end.qp.post_send(&[SendWr::send_to(1, &sges, to)]) }.is_err());
+    let too_many = [end.sge(0, 1), end.sge(0, 1)];
+    // SAFETY: as above.
+    assert!(unsafe { end.qp.post_recv(&[RecvWr::new(1, &too_many)]) }.is_err());
+}
+
+#[test]
+fn hundreds_of_senders_reach_one_receiver_each_in_order() {
+    const SENDERS: usize = 300;
+    const EACH: u64 = 10;
+    let mut b = Ud::with(QpCap { max_recv_wr: 64, ..QpCap::default() });
+    let mut senders: Vec<Ud> = (0..SENDERS).map(|_| Ud::new()).collect();
+    let mut next = vec![0_u64; SENDERS];
+    let of = |senders: &[Ud], qpn| senders.iter().position(|a| a.qpn() == qpn).unwrap();
+    for i in 0..64 {
+        b.recv(i, 16);
+    }
+    for round in 0..EACH {
+        // As many at once as there are receives; a datagram beyond them would be dropped, rightly.
+        for (first, group) in (0..SENDERS).collect::<Vec<_>>().chunks(64).map(|g| (g[0], g.len())) {
+            for a in &mut senders[first..first + group] {
+                a.send(b.qpn(), QKEY, &round.to_le_bytes());
+            }
+            for _ in 0..group {
+                let (wc, got) = b.take();
+                let from = of(&senders, wc.src_qp);
+                assert_eq!(got, next[from].to_le_bytes());
+                next[from] += 1;
+                b.recv(wc.wr_id, 16);
+            }
+        }
+    }
+    assert_eq!((next, b.end.poll()), (vec![EACH; SENDERS], None));
+}
+
+#[test]
+fn more_senders_than_rings_take_turns() {
+    const SENDERS: usize = 1100;
+    let small = QpCap { max_send_wr: 1, max_recv_wr: 1, ..QpCap::default() };
+    let mut b = Ud::new();
+    // One domain and one region for all.
+    let first = Ud::with(small);
+    let mut senders: Vec<(End, Box<dyn AddressHandle>)> = Vec::new();
+    for _ in 0..SENDERS {
+        let mut end = first.end.sibling_of(QpType::Ud, small);
+        end.connect(0);
+        let ah = end.pd.create_ah(&end.path()).unwrap();
+        senders.push((end, ah));
+    }
+    for round in 0..2_u64 {
+        for (end, ah) in &mut senders {
+            b.recv(1, 8);
+            end.put(0, &round.to_le_bytes());
+            let sges = [end.sge(0, 8)];
+            let to = UdTarget { ah: ah.as_raw(), remote_qpn: b.qpn(), remote_qkey: QKEY };
+            end.send(&[SendWr::send_to(1, &sges, to)]);
+            let (wc, got) = b.take();
+            assert_eq!((wc.src_qp, got), (end.qp.qp_num(), round.to_le_bytes().to_vec()));
+        }
+    }
+}
+
+#[test]
+fn a_sleeper_is_woken_by_datagrams() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    for i in 0..200_u64 {
+        b.recv(i, 8);
+        b.end.cq.req_notify(Notify::Any).unwrap();
+        assert_eq!(b.end.poll(), None);
+        a.send(b.qpn(), QKEY, &i.to_le_bytes());
+        assert!(readable(b.end.channel.fd(), 20_000), "datagram {i} woke nobody");
+        assert_eq!(b.end.event(), Some(b.end.cq.id()));
+        assert_eq!(b.take().1, i.to_le_bytes());
+    }
+    // Solicited only.
+    b.recv(0, 8);
+    b.recv(1, 8);
+    b.end.cq.req_notify(Notify::Solicited).unwrap();
+    a.send(b.qpn(), QKEY, &[1; 8]);
+    assert!(!readable(b.end.channel.fd(), 50));
+    let (sges, to) = ([a.end.sge(0, 8)], a.to(b.qpn(), QKEY));
+    a.end.send(&[SendWr::send_to(1, &sges, to).with_flags(SendFlags::SOLICITED)]);
+    assert!(readable(b.end.channel.fd(), 20_000));
+    assert_eq!((b.take().1, b.take().1), (vec![1; 8], vec![1; 8]));
+}
+
+#[test]
+fn another_process_answers_to_where_a_datagram_came_from() {
+    let mut other = start("receiver", &[]);
+    let qpn = other.line.hear().unwrap()[0] as u32;
+    let mut a = Ud::new();
+    for i in 0..200_u64 {
+        let data = bytes(1 + i as usize * 5, i);
+        a.recv(i, 1024);
+        a.send(qpn, QKEY, &data);
+        let wc = a.end.sleep(Notify::Any);
+        assert_eq!((wc.src_qp, a.payload(&wc)), (qpn, data));
+    }
+}
+
+#[test]
+fn what_a_dead_process_sent_is_delivered_and_its_rings_are_given_back() {
+    const SENDERS: u64 = 20;
+    let mut b = Ud::new();
+    for i in 0..SENDERS {
+        b.recv(i, 8);
+    }
+    let before = holdings();
+    let take_all = |b: &mut Ud| {
+        let mut got: Vec<u64> = Vec::new();
+        for _ in 0..SENDERS {
+            let (wc, bytes) = b.take();
+            got.push(u64::from_le_bytes(bytes.try_into().unwrap()));
+            b.recv(wc.wr_id, 8);
+        }
+        got.sort_unstable();
+        assert_eq!(got, (0..SENDERS).collect::<Vec<_>>());
+    };
+    for _ in 0..3 {
+        let mut other = start("sender", &[b.qpn().into(), SENDERS]);
+        assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+        // The ways are known: the next ones are in the rings when the sender says so.
+        take_all(&mut b);
+        other.line.say([0; 4]);
+        assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+        other.kill();
+        assert_eq!(other.wait(), Fate::Killed(libc::SIGKILL));
+        drop(other);
+        take_all(&mut b);
+    }
+    // The next newcomer finds what could not be given back when the process ended, because it was not read yet.
+    let mut a = Ud::new();
+    a.send(b.qpn(), QKEY, &7_u64.to_le_bytes());
+    assert_eq!(b.take().1, 7_u64.to_le_bytes());
+    drop(a);
+    let start = Instant::now();
+    // Of the newcomer there may be a ring left, nothing of the dead.
+    while holdings().1 > before.1 + 1 || holdings().0 > before.0 {
+        assert!(start.elapsed() < LOST, "leaked: {:?}, before {before:?}", holdings());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_stopped_or_dead_destination_is_no_error_and_costs_no_time() {
+    let mut other = start("receiver", &[]);
+    let qpn = other.line.hear().unwrap()[0] as u32;
+    let mut a = Ud::new();
+    a.recv(1, 1024);
+    a.send(qpn, QKEY, b"known");
+    assert_eq!(a.take().1, b"known");
+    other.signal(libc::SIGSTOP);
+    assert_eq!(other.wait(), Fate::Stopped);
+    for _ in 0..1000 {
+        a.send(qpn, QKEY, b"to one that is stopped");
+    }
+    // A pair that the stopped process does not know yet: its way cannot be found now.
+    let mut fresh = Ud::new();
+    for _ in 0..1000 {
+        fresh.send(qpn, QKEY, b"from one unknown");
+    }
+    other.kill();
+    assert_eq!(other.wait(), Fate::Killed(libc::SIGKILL));
+    for sender in [&mut a, &mut fresh] {
+        for _ in 0..1000 {
+            sender.send(qpn, QKEY, b"to one that is dead");
+        }
+        let mut b = Ud::new();
+        arrives(sender, &mut b, b"others are reached as ever");
+    }
+}
