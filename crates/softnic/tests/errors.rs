@@ -645,7 +645,7 @@ fn impossible_objects_are_refused() {
     };
     let too_many = QpCap { max_send_wr: 1 << 30, ..QpCap::default() };
     assert!(end.pd.create_qp(&attr(too_many, QpType::Rc)).is_err());
-    assert!(matches!(end.pd.create_qp(&attr(QpCap::default(), QpType::Ud)), Err(Error::Unsupported { .. })));
+    assert!(end.pd.create_qp(&attr(too_many, QpType::Ud)).is_err());
     assert!(end.pd.alloc_mr(0, ALL).is_err());
     assert!(end.pd.alloc_mr(usize::MAX, ALL).is_err());
     assert!(end.pd.alloc_mr(4096, Access::REMOTE_WRITE).is_err());

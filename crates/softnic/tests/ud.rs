@@ -5,8 +5,8 @@ mod support;
 use std::time::Instant;
 
 use farcall_verbs::{
-    AddressHandle, AhAttr, Error, Gid, Notify, OpCaps, QpAttr, QpCap, QpState, QpType, RecvWr, SendFlags,
-    SendWr, Sge, UdTarget, Wc, WcFlags, WcOpcode, WcStatus,
+    AddressHandle, AhAttr, CqInitAttr, Error, Gid, Notify, OpCaps, QpAttr, QpCap, QpInitAttr, QpState,
+    QpType, RecvWr, SendFlags, SendWr, Sge, UdTarget, Wc, WcFlags, WcOpcode, WcStatus,
 };
 use support::process::{Fate, Line, holdings, role, start};
 use support::*;
@@ -355,6 +355,39 @@ fn a_pair_drops_until_it_is_ready_and_again_when_it_is_not() {
     b.end.connect(0);
     assert_eq!(b.end.poll(), None);
     arrives(&mut a, &mut b, b"a new life");
+}
+
+#[test]
+fn a_number_that_is_used_again_is_another_destination() {
+    let mut a = Ud::new();
+    let mut b = Ud::new();
+    arrives(&mut a, &mut b, b"first");
+    // Numbers are handed out in turn: take all others of the block away before this one comes again.
+    let qpn = b.qpn();
+    let (pd, context) = (b.end.pd.clone(), b.end.context.clone());
+    drop(b);
+    let small = QpCap { max_send_wr: 1, max_recv_wr: 1, ..QpCap::default() };
+    for _ in 0..20_000 {
+        let cq = context.create_cq(&CqInitAttr { cqe: 1, channel: None }).unwrap();
+        let attr = QpInitAttr {
+            send_cq: &*cq,
+            recv_cq: &*cq,
+            srq: None,
+            cap: small,
+            qp_type: QpType::Ud,
+            sq_sig_all: false,
+        };
+        let qp = pd.create_qp(&attr).unwrap();
+        if qp.qp_num() != qpn {
+            continue;
+        }
+        let mut end = End { qp, cq, ..End::of(QpType::Ud, small) };
+        end.mr = pd.alloc_mr(1 << 20, ALL).unwrap();
+        end.connect(0);
+        let ah = pd.create_ah(&end.path()).unwrap();
+        return arrives(&mut a, &mut Ud { end, ah }, b"the next owner of the number");
+    }
+    panic!("the number never came again");
 }
 
 #[test]

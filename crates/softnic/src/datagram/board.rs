@@ -18,6 +18,8 @@ const TAKEN: usize = 192;
 const LEN_BYTES: usize = 256;
 
 const OPEN: u64 = 1 << 63;
+/// The pair has ended: its number may become another's.
+const ENDED: u64 = 1 << 62;
 
 /// The owner's side.
 pub(super) struct Board {
@@ -43,6 +45,10 @@ impl Board {
 
     pub(super) fn close(&self) {
         self.mem.store(ACCEPTS, 0, Release);
+    }
+
+    pub(super) fn end(&self) {
+        self.mem.store(ACCEPTS, ENDED, Release);
     }
 
     pub(super) fn set_posted(&self, receives: u64) {
@@ -77,6 +83,11 @@ impl BoardView {
     pub(super) fn accepts(&self) -> Option<u32> {
         let word = self.accepts.load(Acquire);
         (word & OPEN != 0).then_some(word as u32)
+    }
+
+    /// Whether nothing is accepted now, but the pair is still there and may accept again.
+    pub(super) fn pauses(&self) -> bool {
+        self.accepts.load(Acquire) & (OPEN | ENDED) == 0
     }
 
     /// Receives that are posted and not taken, as far as the receiver has looked.

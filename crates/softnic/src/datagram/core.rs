@@ -265,7 +265,7 @@ impl DatagramCore {
 
     /// Waits until what was kept is on its way or dropped, but not for long: before the pair ends.
     pub(super) fn linger(&self) {
-        const LINGER: Duration = Duration::from_millis(50);
+        const LINGER: Duration = Duration::from_millis(500);
         let deadline = Instant::now() + LINGER;
         while self.keeps_waiting() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_micros(100));

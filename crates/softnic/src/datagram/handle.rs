@@ -285,6 +285,7 @@ impl Drop for DatagramQp {
         self.core.linger();
         self.core.set_state(QpState::Reset);
         self.core.close();
+        self.core.board.end();
         self.core.detach();
         self.core.process().unregister_qp(self.core.qpn());
     }

@@ -63,10 +63,10 @@ impl Outlet {
         })
     }
 
-    /// Whether the destination still takes datagrams this way.
+    /// Whether this is still the way to the destination, though it may be closed for now.
     #[inline]
-    pub(super) fn is_open(&self) -> bool {
-        !self.peer.is_dead() && self.ring_accepts.load(Acquire) != 0
+    pub(super) fn is_current(&self) -> bool {
+        !self.peer.is_dead() && (self.ring_accepts.load(Acquire) != 0 || self.board.pauses())
     }
 
     /// Puts a datagram on its way, if the destination would take it now.

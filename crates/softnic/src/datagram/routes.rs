@@ -60,7 +60,7 @@ impl Routes {
             self.ring();
         }
         if let Some(Route { way: Way::Open(outlet), last_used }) = self.routes.get_mut(&dst_qpn)
-            && outlet.is_open()
+            && outlet.is_current()
         {
             *last_used = self.ticks;
             // SAFETY: the caller's promise.
@@ -117,7 +117,7 @@ impl Routes {
     /// Forgets the ways that lead nowhere, else the one that was not used for longest.
     fn make_room(&mut self) {
         self.routes.retain(|_, route| match &route.way {
-            Way::Open(outlet) => outlet.is_open(),
+            Way::Open(outlet) => outlet.is_current(),
             Way::Asked(_) => true,
         });
         if self.routes.len() < MAX_ROUTES {
