@@ -7,6 +7,7 @@
 use super::{events, shared_line, sockets};
 use crate::experiments::own_syscalls;
 use crate::measure::{CoreError, pin_thread};
+use crate::rnic::echo::{self, EchoTask};
 use crate::rnic::{self, RnicError, RnicTask};
 use farcall_providers::Selection;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -41,6 +42,13 @@ pub enum PeerTask {
     Rnic {
         /// What is measured.
         task: RnicTask,
+        /// Over which provider.
+        selection: Selection,
+    },
+    /// The server of a measurement of echoes.
+    Echo {
+        /// What is measured.
+        task: EchoTask,
         /// Over which provider.
         selection: Selection,
     },
@@ -234,6 +242,11 @@ pub fn run_peer() -> Result<(), PeerError> {
             .choose()
             .map_err(RnicError::from)
             .and_then(|chosen| rnic::serve(&*chosen.provider, &task, &UnixStream::from(control), ready))
+            .map_err(|error| PeerError::Rnic(Box::new(error))),
+        PeerTask::Echo { task, selection } => selection
+            .choose()
+            .map_err(RnicError::from)
+            .and_then(|chosen| echo::serve(&*chosen.provider, &task, &UnixStream::from(control), ready))
             .map_err(|error| PeerError::Rnic(Box::new(error))),
     }
 }

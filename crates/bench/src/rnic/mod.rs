@@ -5,6 +5,7 @@
 //! [`RnicTask`] is plain data that travels to the peer.
 
 mod cost;
+pub mod echo;
 mod end;
 mod handshake;
 mod lane;

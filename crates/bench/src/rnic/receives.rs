@@ -151,3 +151,9 @@ impl Receives {
 fn wr_id_of(queue: usize, place: usize) -> u64 {
     IS_RECEIVE | (queue as u64) << 32 | place as u64
 }
+
+/// Where a receive put its message.
+#[inline]
+pub(super) fn place_of_receive(wc: &Wc) -> usize {
+    (wc.wr_id & 0xffff_ffff) as usize
+}

@@ -61,7 +61,7 @@ pub(super) fn new_report(title: &str, chosen: &Chosen, stage: &Stage, survey: &S
     let mut conditions = stage.conditions();
     conditions.push("provider", chosen.provider.name());
     conditions.push("because", chosen.explanation.clone());
-    conditions.push("device", format!("{}, {}", survey.device, survey.port));
+    conditions.push("device", survey.device.clone());
     conditions.push("threads", "one process with one thread at each end");
     let mut report = Report::new(title, conditions);
     if chosen.selection.wish == Wish::Ibv {
