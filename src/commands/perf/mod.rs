@@ -1,6 +1,8 @@
 //! `farcall perf`: what this machine and its RNIC can do.
 
+mod herd;
 mod limits;
+mod qps;
 mod verbs;
 
 use crate::commands::measuring::{self, Rival, StageArgs};
@@ -22,6 +24,8 @@ use verbs::VerbsArgs;
                         farcall perf send --transport ud --figure rate --window 128 --chain 16\n  \
                         farcall perf send --events --qps 16 --srq\n  \
                         farcall perf all --provider ibv        over the first RNIC with an active port\n  \
+                        farcall perf qps                       1,000 queue pairs through one completion queue\n  \
+                        farcall perf herd --figure echo        HERD's echoes, beside what the paper states\n  \
                         farcall perf limits                    what bare memory and sockets can do here\n  \
                         farcall perf send --json | jq '.tables[0].rows'"
 )]
@@ -48,6 +52,10 @@ enum What {
     Faa(VerbsArgs),
     /// All operations over all transports that the device has.
     All(VerbsArgs),
+    /// What 1,000 connected queue pairs cost that share one completion queue, against 16.
+    Qps(qps::QpsArgs),
+    /// The micro-benchmarks of the HERD paper, beside what it publishes.
+    Herd(herd::HerdArgs),
     /// The bare limits: shared cache lines, copies, sockets, eventfds, system calls.
     Limits(limits::LimitsArgs),
 }
@@ -76,6 +84,8 @@ impl What {
             Self::Cas(args) => args.measure(&[Operation::CompareSwap], progress),
             Self::Faa(args) => args.measure(&[Operation::FetchAdd], progress),
             Self::All(args) => args.measure(&Operation::ALL, progress),
+            Self::Qps(args) => args.measure(progress),
+            Self::Herd(args) => args.measure(progress),
             Self::Limits(args) => args.measure(progress),
         }
     }

@@ -64,7 +64,7 @@ struct TuningArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TransportName {
+pub(super) enum TransportName {
     /// Reliable connection.
     Rc,
     /// Unreliable connection.
@@ -132,7 +132,7 @@ impl TuningArgs {
 }
 
 impl TransportName {
-    fn transport(self) -> Transport {
+    pub(super) fn transport(self) -> Transport {
         match self {
             Self::Rc => Transport::Rc,
             Self::Uc => Transport::Uc,
