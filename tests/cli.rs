@@ -87,10 +87,14 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 14] = [
+    let commands: [&[&str]; 18] = [
         &["devices"],
         &["doctor"],
         &["perf"],
+        &["perf", "send"],
+        &["perf", "qps"],
+        &["perf", "herd"],
+        &["perf", "limits"],
         &["stats"],
         &["rpc", "serve"],
         &["rpc", "call"],
@@ -290,6 +294,23 @@ fn a_short_perf_run_reports_figures_with_conditions() {
         assert_eq!((row["operation"].as_str(), row["transport"].as_str()), (Some("WRITE"), Some("RC")));
         assert!(row["len_bytes"] == 64 && row["messages_per_second"]["median"].as_f64().unwrap() > 0.0);
     }
+}
+
+#[test]
+fn perf_compares_many_queue_pairs_and_runs_the_benchmarks_of_a_paper() {
+    let short = ["--repetitions", "1", "--duration-ms", "2", "--json"];
+    let run = |args: &[&str]| -> Value {
+        let output = farcall(&[&["perf"], args, &short].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(code(&output), 0, "{report}");
+        report
+    };
+    let qps = run(&["qps", "--qps", "40", "--window", "2"]);
+    let rows = qps["tables"][0]["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|row| row["qps"].as_u64().unwrap()).collect::<Vec<_>>(), [16, 40, 40]);
+    let herd = run(&["herd", "--figure", "in-bound,echo", "--size", "32", "--connections", "1"]);
+    assert_eq!(herd["tables"][0]["rows"][0]["paper_read_mops"], 26);
+    assert!(herd["notes"].to_string().contains("not in shared memory"), "{herd}");
 }
 
 #[test]

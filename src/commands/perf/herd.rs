@@ -8,6 +8,10 @@ use farcall_bench::experiments::{Progress, herd};
 use farcall_bench::report::Report;
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall perf herd\n  farcall perf herd --figure echo --connections 16 --window 8\n  \
+                        farcall perf herd --provider ibv --duration-ms 1000 --json"
+)]
 pub(super) struct HerdArgs {
     /// Which figures; may be given several times, or separated by commas. By default all.
     #[arg(long = "figure", value_name = "FIGURE", value_delimiter = ',')]

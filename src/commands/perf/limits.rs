@@ -7,6 +7,7 @@ use farcall_bench::experiments::{Progress, limits};
 use farcall_bench::report::Report;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  farcall perf limits\n  farcall perf limits --against ucx --json")]
 pub(super) struct LimitsArgs {
     #[command(flatten)]
     times: Times,

@@ -10,6 +10,10 @@ use farcall_bench::report::Report;
 use farcall_bench::rnic::Operation;
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall perf qps\n  farcall perf qps --qps 100,10000 --operation write-imm --transport uc\n  \
+                        farcall perf qps --json | jq '.tables[0].rows[] | [.qps, .active_qps, .ratio_of_time.median]'"
+)]
 pub(super) struct QpsArgs {
     /// Numbers of connected queue pairs; may be given several times, or separated by commas. 16 is always measured.
     #[arg(long = "qps", value_name = "COUNT", value_delimiter = ',', default_values_t = [1, 16, 64, 256, 1000], value_parser = clap::value_parser!(u32).range(1..=100_000))]

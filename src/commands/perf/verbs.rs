@@ -10,6 +10,9 @@ use farcall_bench::rnic::{Finding, Inlining, Operation, ReceiveQueue};
 use farcall_link::Transport;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  farcall perf send --transport rc,uc,ud --figure latency --size 64\n  \
+                        farcall perf send --figure rate --window 64 --chain 1 --signal-every 64\n  \
+                        farcall perf send --events --qps 16 --srq --json")]
 pub(super) struct VerbsArgs {
     /// Over which transports; may be given several times, or separated by commas. By default RC; for `all`, whatever the
     /// device has.

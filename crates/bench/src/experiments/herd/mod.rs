@@ -73,7 +73,9 @@ pub fn run(
     let mut grids: Vec<(HerdFigure, Grid)> =
         plan.figures.iter().map(|figure| (*figure, figure.grid(plan))).collect();
     for (_, grid) in &mut grids {
-        report.notes.extend(grid.leave_out_what_cannot_be(&survey)?);
+        for note in grid.leave_out_what_cannot_be(&survey)? {
+            add_once(&mut report.notes, note);
+        }
     }
     for repetition in 1..=stage.repetitions {
         for (_, grid) in &mut grids {
@@ -83,15 +85,19 @@ pub fn run(
                 return Ok(report);
             };
             for note in notes {
-                if !report.notes.contains(&note) {
-                    report.notes.push(note);
-                }
+                add_once(&mut report.notes, note);
             }
         }
     }
     report.tables.extend(grids.iter().map(|(figure, grid)| figure.table(grid)));
     report.tables.push(published::claims_table(&grids));
     Ok(report)
+}
+
+fn add_once(notes: &mut Vec<String>, note: String) {
+    if !notes.contains(&note) {
+        notes.push(note);
+    }
 }
 
 impl HerdFigure {

@@ -108,10 +108,7 @@ impl Grid {
         for point in self.rows.iter_mut().flat_map(|row| &mut row.points) {
             if let Err(refusal) = point.check(survey)? {
                 *point = Point::None;
-                let note = format!("Not measured: {refusal}.");
-                if !notes.contains(&note) {
-                    notes.push(note);
-                }
+                notes.push(format!("Not measured: {refusal}."));
             }
         }
         Ok(notes)
