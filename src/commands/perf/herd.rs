@@ -55,7 +55,8 @@ impl HerdArgs {
             window: self.window,
             connections: self.connections,
         };
-        herd::run(&self.nic.choose()?, &self.times.stage()?, &plan, progress).map_err(|error| failure(&error))
+        herd::run(&self.nic.choose()?, &self.times.stage(0)?, &plan, progress)
+            .map_err(|error| failure(&error))
     }
 }
 

@@ -58,6 +58,6 @@ impl QpsArgs {
             len_bytes: self.len_bytes as usize,
             window: self.window,
         };
-        qps::run(&self.nic.choose()?, &self.times.stage()?, &plan, progress).map_err(|error| failure(&error))
+        qps::run(&self.nic.choose()?, &self.times.stage(0)?, &plan, progress).map_err(|error| failure(&error))
     }
 }
