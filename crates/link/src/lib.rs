@@ -28,4 +28,4 @@ pub use plan::{
     RequestPath, ResponsePath, Transport, Waiting,
 };
 pub use pool::{Buffer, BufferPool, PoolError};
-pub use random::{SplitMix64, os_random};
+pub use random::{Entropy, SplitMix64, os_random};

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use farcall_verbs::{AhAttr, Context, Error, Gid, Mtu, PortChoice, ProtectionDomain, Provider, Result};
 
+use crate::Entropy;
+
 /// A device, one protection domain on it, and the address its queue pairs are reached under.
 #[derive(Clone)]
 pub struct Nic {
@@ -19,6 +21,8 @@ pub struct Nic {
     pub inline_max_bytes: u32,
     /// READs and atomics that a queue pair may have under way, in each direction.
     pub reads_max: u8,
+    /// Where the secrets and first packet numbers of its connections come from.
+    pub entropy: Entropy,
 }
 
 impl Nic {
@@ -43,7 +47,8 @@ impl Nic {
         let pd = context.alloc_pd()?;
         let attr = context.query_device()?;
         let (inline_max_bytes, reads_max) = (attr.max_inline_data, attr.max_qp_rd_atom);
-        Ok(Self { provider, context, pd, port, inline_max_bytes, reads_max })
+        let entropy = Entropy::System;
+        Ok(Self { provider, context, pd, port, inline_max_bytes, reads_max, entropy })
     }
 
     /// The GID to be reached under.

@@ -13,7 +13,7 @@ use farcall_verbs::{
 use thiserror::Error as ThisError;
 
 use crate::bootstrap::QpInfo;
-use crate::{Nic, Region, RemoteRegion, os_random};
+use crate::{Nic, Region, RemoteRegion};
 
 /// Names a posted work request of one peer; later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -173,7 +173,7 @@ impl Peer {
             QpInitAttr { send_cq: cq, recv_cq: cq, srq: None, cap, qp_type: QpType::Rc, sq_sig_all: false };
         let mut qp = nic.pd.create_qp(&attr)?;
         qp.modify(&nic.port.init(config.access))?;
-        let psn = os_random::<4>().map_err(|e| Error::os("create peer", "random numbers", e))?;
+        let psn = nic.entropy.bytes::<4>().map_err(|e| Error::os("create peer", "random numbers", e))?;
         let psn = u32::from_le_bytes(psn) & PSN_MASK;
         let mut peer = Self {
             qp,

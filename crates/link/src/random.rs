@@ -1,6 +1,7 @@
 //! Random numbers: from the operating system for secrets, from a seed for everything else.
 
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes from the operating system's generator, for secrets, session ids and incarnations.
 ///
@@ -24,6 +25,33 @@ pub fn os_random<const N: usize>() -> io::Result<[u8; N]> {
         }
     }
     Ok(bytes)
+}
+
+/// Where secrets, session ids and first packet numbers come from.
+#[derive(Clone, Debug, Default)]
+pub enum Entropy {
+    /// The operating system.
+    #[default]
+    System,
+    /// A seed, so that a run can be repeated to the bit. For simulation only: whoever knows the seed knows the secrets.
+    Seeded(Arc<Mutex<SplitMix64>>),
+}
+
+impl Entropy {
+    /// All from one seed.
+    pub fn seeded(seed: u64) -> Self {
+        Self::Seeded(Arc::new(Mutex::new(SplitMix64::new(seed))))
+    }
+
+    /// Random bytes.
+    ///
+    /// # Errors
+    /// As [`os_random`].
+    pub fn bytes<const N: usize>(&self) -> io::Result<[u8; N]> {
+        let Self::Seeded(stream) = self else { return os_random() };
+        let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::array::from_fn(|_| stream.next_u64() as u8))
+    }
 }
 
 /// Steele, Lea and Flood's SplitMix64: a seeded generator for jitter and keys' diffusion. Not for secrets.
@@ -66,6 +94,15 @@ mod tests {
         assert_eq!(rng.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(rng.next_u64(), 3_203_168_211_198_807_973);
         assert!((0..1_000).all(|_| rng.below(10) < 10) && rng.below(0) == 0);
+    }
+
+    #[test]
+    fn a_seed_repeats_and_the_system_does_not() {
+        let draw = |entropy: &Entropy| (entropy.bytes::<16>().unwrap(), entropy.bytes::<16>().unwrap());
+        let (first, second) = draw(&Entropy::seeded(3));
+        assert_eq!((first, second), draw(&Entropy::seeded(3)));
+        assert_ne!(first, second);
+        assert_ne!(draw(&Entropy::System), draw(&Entropy::System));
     }
 
     #[test]

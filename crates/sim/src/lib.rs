@@ -24,6 +24,7 @@
 
 mod arena;
 mod channel;
+pub mod check;
 mod cq;
 mod device;
 mod fabric;

@@ -38,10 +38,15 @@ impl Config {
 
 /// An endpoint that runs in a world.
 trait Program: Endpoint {
+    fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
 impl<E: Endpoint + 'static> Program for E {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
@@ -95,6 +100,11 @@ impl World {
     pub fn endpoint<E: Endpoint + 'static>(&mut self, task: TaskId) -> Option<&mut E> {
         self.fabric.lock().wake(task.0);
         self.programs.get_mut(task.0 as usize)?.as_mut()?.as_any_mut().downcast_mut()
+    }
+
+    /// A running endpoint, only to look at.
+    pub fn look<E: Endpoint + 'static>(&self, task: TaskId) -> Option<&E> {
+        self.programs.get(task.0 as usize)?.as_ref()?.as_any().downcast_ref()
     }
 
     /// Ends an endpoint between two of its steps, as a kill does: its objects are gone, its pipes are closed by its

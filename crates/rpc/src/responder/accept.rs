@@ -5,7 +5,7 @@ use std::sync::Arc;
 use farcall_link::bootstrap::{
     Features, Grants, Hello, Refusal, RefusalKind, Resume, Resumed, SessionId, Welcome,
 };
-use farcall_link::{Geometry, Peer, PeerConfig, Plan, Region, Ticket, Watch, os_random};
+use farcall_link::{Geometry, Peer, PeerConfig, Plan, Region, Ticket, Watch};
 use farcall_verbs::{Access, Clock, Nanos};
 
 use super::connection::Connection;
@@ -131,7 +131,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     fn new_session(&self, geometry: Geometry) -> Result<Session, Refusal> {
-        let random = || os_random::<16>().map_err(|e| RefusalKind::Resources.because(e.to_string()));
+        let entropy = &self.nic.entropy;
+        let random = || entropy.bytes::<16>().map_err(|e| RefusalKind::Resources.because(e.to_string()));
         let (id, secret, key) = (random()?, random()?, random()?);
         let tail_key = TailKey(u128::from_le_bytes(key) as u64);
         let region = |len_bytes, access| {

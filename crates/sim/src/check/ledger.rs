@@ -1,0 +1,157 @@
+//! Completions: each request exactly once, in order, none lost.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use farcall_verbs::{Wc, WcStatus};
+
+/// One of a queue pair's two queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Queue {
+    /// Sends.
+    Send,
+    /// Receives.
+    Receive,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// A request that has no completion yet.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    wr_id: u64,
+    is_signalled: bool,
+}
+
+#[derive(Default)]
+struct Line {
+    posted: VecDeque<Posted>,
+    /// A request of this queue failed: what follows is flushed.
+    has_failed: bool,
+}
+
+/// The accounts of queue pairs, by a number that the caller gives them (never twice).
+#[derive(Default)]
+pub struct Ledger {
+    lines: BTreeMap<(u64, Queue), Line>,
+}
+
+impl Ledger {
+    /// A request was posted. Receives count as signalled.
+    pub fn posted(&mut self, pair: u64, queue: Queue, wr_id: u64, is_signalled: bool) {
+        let line = self.lines.entry((pair, queue)).or_default();
+        line.posted.push_back(Posted { wr_id, is_signalled });
+    }
+
+    /// A completion was polled.
+    ///
+    /// # Errors
+    /// If it is nobody's, comes twice, comes before an older one, or says success after a failure.
+    pub fn polled(&mut self, pair: u64, queue: Queue, wc: &Wc) -> Result<(), Violation> {
+        let says = format!("pair {pair}, {queue:?}: completion {:#x} ({:?})", wc.wr_id, wc.status);
+        let line = self.lines.entry((pair, queue)).or_default();
+        if line.has_failed && wc.status != WcStatus::WR_FLUSH_ERR {
+            return Err(Violation(format!("{says} after a failure")));
+        }
+        while let Some(head) = line.posted.pop_front() {
+            if head.wr_id == wc.wr_id {
+                line.has_failed |= !wc.status.is_success();
+                if wc.status.is_success() && !head.is_signalled {
+                    return Err(Violation(format!("{says}, which was not signalled")));
+                }
+                return Ok(());
+            }
+            // Only what was not signalled, and went well, has none.
+            if head.is_signalled || line.has_failed {
+                return Err(Violation(format!("{says} before that of {:#x}", head.wr_id)));
+            }
+        }
+        Err(Violation(format!("{says}: not posted, or completed before")))
+    }
+
+    /// The pair was drained: in error, and its completion queue is empty.
+    ///
+    /// # Errors
+    /// If a request has no completion that should have one.
+    pub fn drained(&mut self, pair: u64) -> Result<(), Violation> {
+        for queue in [Queue::Send, Queue::Receive] {
+            let line = self.lines.remove(&(pair, queue)).unwrap_or_default();
+            let lost = line.posted.iter().find(|posted| posted.is_signalled || line.has_failed);
+            if let Some(lost) = lost {
+                let count = line.posted.len();
+                return Err(Violation(format!(
+                    "pair {pair}, {queue:?}: request {:#x} was lost ({count} without completion)",
+                    lost.wr_id
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The pair was destroyed or reset: its completions will not come.
+    pub fn forgotten(&mut self, pair: u64) {
+        self.lines.remove(&(pair, Queue::Send));
+        self.lines.remove(&(pair, Queue::Receive));
+    }
+
+    /// Requests of a pair's queue without completion.
+    pub fn outstanding(&self, pair: u64, queue: Queue) -> usize {
+        self.lines.get(&(pair, queue)).map_or(0, |line| line.posted.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farcall_verbs::WcOpcode;
+
+    fn wc(wr_id: u64, status: WcStatus) -> Wc {
+        Wc::ended(wr_id, 1, WcOpcode::SEND, status)
+    }
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        for (wr_id, is_signalled) in [(1, true), (2, false), (3, true), (4, false), (5, true)] {
+            ledger.posted(9, Queue::Send, wr_id, is_signalled);
+        }
+        ledger
+    }
+
+    const OK: WcStatus = WcStatus::SUCCESS;
+    const FAILED: WcStatus = WcStatus::REM_ACCESS_ERR;
+    const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;
+
+    fn polls(list: &[(u64, WcStatus)]) -> Result<(), Violation> {
+        let mut ledger = ledger();
+        list.iter().try_for_each(|(wr_id, status)| ledger.polled(9, Queue::Send, &wc(*wr_id, *status)))?;
+        ledger.drained(9)
+    }
+
+    #[test]
+    fn good_accounts_balance() {
+        assert_eq!(polls(&[(1, OK), (3, OK), (5, OK)]), Ok(()));
+        assert_eq!(polls(&[(1, OK), (2, FAILED), (3, FLUSHED), (4, FLUSHED), (5, FLUSHED)]), Ok(()));
+        assert!(polls(&[(1, OK), (4, FAILED), (5, FLUSHED)]).is_err(), "3 was signalled");
+    }
+
+    #[test]
+    fn each_kind_of_violation_is_found() {
+        assert!(polls(&[(1, OK), (3, OK)]).is_err(), "lost");
+        assert!(polls(&[(1, OK), (1, OK)]).is_err(), "twice");
+        assert!(polls(&[(3, OK), (1, OK)]).is_err(), "out of order");
+        assert!(polls(&[(1, OK), (2, OK)]).is_err(), "not signalled");
+        assert!(polls(&[(1, FAILED), (3, FLUSHED)]).is_err(), "2 must be flushed too");
+        assert!(polls(&[(1, FAILED), (2, OK)]).is_err(), "success after failure");
+        assert!(polls(&[(7, OK)]).is_err(), "never posted");
+    }
+}

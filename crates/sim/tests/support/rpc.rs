@@ -1,0 +1,327 @@
+//! An RPC server and its clients as programs of a simulated node: the same endpoints as everywhere, with the handshake
+//! over pipes.
+
+use std::time::Duration;
+
+use farcall_link::bootstrap::{Acceptor, Initiator, Notice, VersionRange};
+use farcall_link::{Backoff, Entropy, Nic};
+use farcall_rpc::{
+    Broken, Caller, CallerConfig, Completion, ConnectionId, Handler, Path, Responder, ResponderConfig,
+    ResponderEvent,
+};
+use farcall_sim::{Host, HostClock, Listener, NodeId, Pipe};
+use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+
+pub const PORT: u16 = 4_711;
+
+/// The node's device, with secrets from a seed.
+pub fn nic(host: &Host, seed: u64) -> Nic {
+    let mut nic = Nic::open(host).unwrap();
+    nic.entropy = Entropy::seeded(seed);
+    nic
+}
+
+/// One client's pipe.
+struct Line {
+    pipe: Pipe,
+    acceptor: Acceptor,
+    connection: Option<ConnectionId>,
+}
+
+/// A server thread.
+pub struct ServerProgram<H> {
+    pub responder: Responder<H, HostClock>,
+    listener: Listener,
+    lines: Vec<Line>,
+}
+
+/// What became of a line.
+#[derive(PartialEq)]
+enum Hear {
+    Nothing,
+    Something,
+    End,
+}
+
+impl<H: Handler> ServerProgram<H> {
+    pub fn new(host: &Host, nic: Nic, config: ResponderConfig, incarnation: u64, handler: H) -> Self {
+        let responder = Responder::new(nic, config, incarnation, handler, host.clock()).unwrap();
+        let listener = host.listen(PORT).expect("one server a node");
+        Self { responder, listener, lines: Vec::new() }
+    }
+
+    fn accept(&mut self) {
+        while let Some(pipe) = self.listener.accept() {
+            let acceptor = Acceptor::new(VersionRange::CURRENT);
+            self.lines.push(Line { pipe, acceptor, connection: None });
+        }
+    }
+
+    fn hear(&mut self, at: usize, now: Nanos) -> Hear {
+        let mut bytes = [0; 512];
+        let line = &mut self.lines[at];
+        let got = match line.pipe.read(&mut bytes) {
+            Ok(0) => return Hear::End,
+            Ok(got) => got,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Hear::Nothing,
+            Err(_) => return Hear::End,
+        };
+        let mut rest = &bytes[..got];
+        while !rest.is_empty() {
+            let taken = match line.connection {
+                None => line.acceptor.feed_hello(rest).map(|(taken, hello)| {
+                    if let Some(hello) = hello {
+                        let answer = match self.responder.accept(&hello, now) {
+                            Ok((id, welcome)) => {
+                                line.connection = Some(id);
+                                line.acceptor.welcome(&welcome)
+                            }
+                            Err(refusal) => line.acceptor.refuse(&refusal),
+                        };
+                        let _ = line.pipe.write(&answer);
+                    }
+                    taken
+                }),
+                Some(_) => line.acceptor.feed_notice(rest).map(|(taken, _)| taken),
+            };
+            match taken {
+                Ok(taken) => rest = &rest[taken..],
+                Err(refusal) => {
+                    let _ = line.pipe.write(&line.acceptor.refuse(&refusal));
+                    return Hear::End;
+                }
+            }
+        }
+        Hear::Something
+    }
+
+    fn hear_all(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        let mut at = 0;
+        while at < self.lines.len() {
+            match self.hear(at, now) {
+                Hear::Nothing => at += 1,
+                Hear::Something => any = true,
+                Hear::End => {
+                    any = true;
+                    if let Some(id) = self.lines.remove(at).connection {
+                        self.responder.hang_up(id, true, now);
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    fn tell(&mut self) {
+        while let Some(ResponderEvent::Closed { connection, tell, .. }) = self.responder.poll_event() {
+            let Some(at) = self.lines.iter().position(|line| line.connection == Some(connection)) else {
+                continue;
+            };
+            let mut line = self.lines.remove(at);
+            if let Some(refusal) = tell {
+                let _ = line.pipe.write(&line.acceptor.refuse(&refusal));
+            }
+        }
+    }
+}
+
+impl<H: Handler + 'static> Endpoint for ServerProgram<H> {
+    fn progress(&mut self, now: Nanos) -> Next {
+        self.accept();
+        let heard = self.hear_all(now);
+        let next = self.responder.progress(now);
+        self.tell();
+        if heard { Next::Again } else { next }
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.responder.arm()
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        set.insert(self.listener.fd());
+        self.lines.iter().for_each(|line| set.insert(line.pipe.fd()));
+        self.responder.wait_set(set);
+    }
+}
+
+/// What a client does with its connection.
+pub trait Workload<P: Path>: 'static {
+    /// Begins calls that can be begun; says when it wants to be asked again, if not before.
+    fn begin(&mut self, caller: &mut Caller<P>, now: Nanos) -> Option<Nanos>;
+
+    /// A call ended.
+    fn ended(&mut self, completion: Completion<'_>, now: Nanos);
+
+    /// Whether nothing is left to be done.
+    fn is_done(&self) -> bool;
+}
+
+enum Stage {
+    /// Until then there is nothing to try.
+    Pause {
+        until: Nanos,
+    },
+    Handshake {
+        pipe: Pipe,
+        machine: Initiator,
+        until: Nanos,
+    },
+    Open {
+        pipe: Pipe,
+        machine: Initiator,
+    },
+}
+
+/// A client: one connection, made again whenever it breaks.
+pub struct ClientProgram<P, W> {
+    host: Host,
+    server: NodeId,
+    pub caller: Caller<P>,
+    pub workload: W,
+    stage: Stage,
+    backoff: Backoff,
+    pub handshakes: u32,
+}
+
+const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(20);
+
+impl<P: Path, W: Workload<P>> ClientProgram<P, W> {
+    pub fn new(host: &Host, server: NodeId, config: CallerConfig, seed: u64, workload: W) -> Self {
+        let backoff = Backoff::new(Duration::from_micros(200), Duration::from_millis(10), seed);
+        Self {
+            host: host.clone(),
+            server,
+            caller: Caller::new(nic(host, seed), config).unwrap(),
+            workload,
+            stage: Stage::Pause { until: Nanos(0) },
+            backoff,
+            handshakes: 0,
+        }
+    }
+
+    fn pause(&mut self, now: Nanos) {
+        self.stage = Stage::Pause { until: now + self.backoff.next_delay() };
+    }
+
+    fn dial(&mut self, now: Nanos) {
+        let Ok(hello) = self.caller.hello() else {
+            self.pause(now);
+            return;
+        };
+        let mut pipe = self.host.dial(self.server, PORT);
+        let machine = Initiator::new(VersionRange::CURRENT);
+        let _ = pipe.write(&machine.hello(&hello));
+        self.stage = Stage::Handshake { pipe, machine, until: now + HANDSHAKE_PATIENCE };
+    }
+
+    /// Reads the pipe; whether the connection was made, goes on, or ended.
+    fn hear(&mut self, now: Nanos) -> Hear {
+        // One byte at a time during the handshake: what follows the welcome belongs to later.
+        let mut bytes = [0; 256];
+        let (pipe, machine, take) = match &mut self.stage {
+            Stage::Pause { .. } => return Hear::Nothing,
+            Stage::Handshake { pipe, machine, .. } => (pipe, machine, 1),
+            Stage::Open { pipe, machine } => (pipe, machine, bytes.len()),
+        };
+        let got = match pipe.read(&mut bytes[..take]) {
+            Ok(0) => return Hear::End,
+            Ok(got) => got,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Hear::Nothing,
+            Err(_) => return Hear::End,
+        };
+        if take == 1 {
+            match machine.feed_welcome(&bytes[..1]) {
+                Ok((_, None)) => return Hear::Something,
+                Ok((_, Some(welcome))) => {
+                    if self.caller.welcome(welcome, now).is_err() {
+                        return Hear::End;
+                    }
+                }
+                Err(_) => return Hear::End,
+            }
+            self.handshakes += 1;
+            self.backoff.reset();
+            let stage = std::mem::replace(&mut self.stage, Stage::Pause { until: now });
+            if let Stage::Handshake { pipe, machine, .. } = stage {
+                self.stage = Stage::Open { pipe, machine };
+            }
+            return Hear::Something;
+        }
+        let mut rest = &bytes[..got];
+        while !rest.is_empty() {
+            match machine.feed_later(rest) {
+                Ok((taken, notice)) => {
+                    rest = &rest[taken..];
+                    if notice == Some(Notice::GoingAway) {
+                        self.caller.set_going_away();
+                    }
+                }
+                Err(_) => return Hear::End,
+            }
+        }
+        Hear::Something
+    }
+
+    fn connection(&mut self, now: Nanos) -> (bool, Option<Nanos>) {
+        let due = match &self.stage {
+            Stage::Pause { until } => Some(*until),
+            Stage::Handshake { until, .. } => Some(*until),
+            Stage::Open { .. } => None,
+        };
+        match &self.stage {
+            Stage::Pause { until } if *until <= now => {
+                self.dial(now);
+                return (true, None);
+            }
+            Stage::Handshake { until, .. } if *until <= now => {
+                self.pause(now);
+                return (true, None);
+            }
+            Stage::Open { .. } if !self.caller.is_open() => {
+                self.pause(now);
+                return (true, None);
+            }
+            _ => {}
+        }
+        match self.hear(now) {
+            Hear::Nothing => (false, due),
+            Hear::Something => (true, due),
+            Hear::End => {
+                self.caller.break_off(Broken::HungUp);
+                self.pause(now);
+                (true, None)
+            }
+        }
+    }
+}
+
+impl<P: Path, W: Workload<P>> Endpoint for ClientProgram<P, W> {
+    fn progress(&mut self, now: Nanos) -> Next {
+        let (moved, due) = self.connection(now);
+        let wish = self.workload.begin(&mut self.caller, now);
+        let next = self.caller.progress(now);
+        let mut any = moved;
+        while let Some(completion) = self.caller.next_completion() {
+            self.workload.ended(completion, now);
+            any = true;
+        }
+        if any {
+            return Next::Again;
+        }
+        next.merge(Next::Idle { until: Nanos::earlier(due, wish) })
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.caller.arm()
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        match &self.stage {
+            Stage::Pause { .. } => {}
+            Stage::Handshake { pipe, .. } | Stage::Open { pipe, .. } => set.insert(pipe.fd()),
+        }
+        self.caller.wait_set(set);
+    }
+}
