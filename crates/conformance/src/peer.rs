@@ -9,6 +9,7 @@ use farcall_verbs::{
 };
 
 use crate::finding::{Finding, Verdict, same};
+use crate::op::Op;
 use crate::setup::{QKEY, Setup};
 use crate::side::{
     About, Answer, Call, Cq, Event, Handle, Memory, Mr, Piece, Qp, QpMake, RecvRequest, Refusal, SendRequest,
@@ -433,6 +434,14 @@ impl Peer {
         let began = self.world.now();
         while self.world.now().saturating_sub(began) < self.pace().quiet {
             self.world.idle();
+        }
+    }
+
+    /// Waits until an operation whose completion came at the initiator has arrived here: that of an unreliable WRITE says
+    /// only that it was sent.
+    pub(crate) fn let_arrive(&self, qp_type: QpType, op: Op) {
+        if qp_type == QpType::Uc && op == Op::Write {
+            self.pause();
         }
     }
 

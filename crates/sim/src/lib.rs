@@ -32,6 +32,7 @@ mod host;
 mod memory;
 mod network;
 mod packet;
+mod pages;
 mod params;
 mod pipe;
 mod placement;

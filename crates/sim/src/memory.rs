@@ -9,6 +9,7 @@ use farcall_verbs::{Access, Error, RawMr, Result, Revoked, Sge};
 
 use crate::fabric::Fabric;
 use crate::packet::Node;
+use crate::pages::may_access;
 use crate::state::State;
 use crate::trace::{What, hash_bytes};
 
@@ -246,6 +247,10 @@ impl SimMr {
         check("reg_mr", len_bytes, access)?;
         if (addr as u64).checked_add(len_bytes as u64).is_none() {
             return Err(Error::invalid("reg_mr", "the memory wraps around the end of the address space"));
+        }
+        if !may_access(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE)) {
+            let what = "the memory is not mapped, or not with the permissions asked for";
+            return Err(Error::invalid("reg_mr", what));
         }
         addr.expose_provenance();
         let (id, key) = fabric.call().register(node, pd, addr as u64, len_bytes as u64, access)?;

@@ -176,6 +176,11 @@ impl World {
         true
     }
 
+    /// When the next event is, if there is one.
+    pub fn next_event_at(&self) -> Option<Nanos> {
+        self.fabric.lock().next_at_ns().map(Nanos)
+    }
+
     /// Lets everything happen up to a time.
     pub fn run_until(&mut self, until: Nanos) {
         loop {

@@ -64,6 +64,7 @@ fn once(a: &mut Peer, b: &mut Peer, qp_type: QpType, op: Op, len: u32) -> Verdic
         let wc = b.expect_ok(seed)?;
         same("byte_len at the target", wc.byte_len, grh + len)?;
     }
+    b.let_arrive(qp_type, op);
     let sink = if op.returns_data() { a } else { b };
     same_bytes("the destination", &sink.get(sink_at, len)?, &from)?;
     same_bytes("after the destination", &sink.get(sink_at + u64::from(len), around)?, &[0x5A; 64])?;

@@ -78,6 +78,7 @@ fn gather(a: &mut Peer, b: &mut Peer, qp_type: QpType, op: Op) -> Verdict {
         b.expect_ok(1)?;
     }
     if !op.returns_data() {
+        b.let_arrive(qp_type, op);
         return same_bytes("the destination", &b.get(REMOTE, len)?, &bytes);
     }
     // A READ scatters: only the pieces of our own region can be looked at by offset.

@@ -66,6 +66,7 @@ fn no_key(a: &mut Peer, b: &mut Peer, qp_type: QpType, op: Op) -> Verdict {
     if op.consumes_receive() {
         b.expect_ok(1)?;
     }
+    b.let_arrive(qp_type, op);
     same_bytes("the destination", &b.get(REMOTE, len)?, &bytes)
 }
 
@@ -80,6 +81,7 @@ fn limit(a: &mut Peer, b: &mut Peer, qp_type: QpType, op: Op) -> Verdict {
     if op.consumes_receive() {
         b.expect_ok(1)?;
     }
+    b.let_arrive(qp_type, op);
     same_bytes("the destination", &b.get(REMOTE, most)?, &bytes)?;
     let request = op.request(2, a, b, most + 1, REMOTE).flagged(SendFlags::INLINE);
     refused("one byte more than max_inline_data", a.post(request))?;

@@ -89,6 +89,8 @@ fn not_ready(a: &mut Peer, b: &mut Peer, op: Op) -> Verdict {
     a.put(0, &[1; 8])?;
     a.post(op.request(1, a, b, 8, AT))?;
     a.expect_ok(1)?;
+    // It is sent; not ready must be the target that it comes to.
+    b.pause();
     b.modify(b.qp, b.rtr_attr(&setup, &to_a))?;
     b.expect_quiet()?;
     same("the target's word", b.word(AT)?, 0)?;

@@ -1,7 +1,7 @@
 //! An end in this process: a provider's context and the objects of a case.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use farcall_verbs::{
@@ -76,6 +76,11 @@ impl Local {
     /// An end on an opened device.
     pub fn new(provider: &'static str, context: Arc<dyn Context>) -> Self {
         Self { objects: Objects::default(), next: 0, context, provider }
+    }
+
+    /// The descriptor of a channel, for worlds in which one sleeps otherwise than by a system call.
+    pub fn channel_fd(&self, channel: Handle) -> Option<RawFd> {
+        self.objects.channels.get(&channel).map(|channel| channel.fd())
     }
 
     fn handle(&mut self) -> Handle {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -50,7 +51,9 @@ impl Backing {
     }
 
     fn file(len: usize, flags: MapFlags) -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("farcall-conformance-{}", std::process::id()));
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("farcall-conformance-{}-{number}", std::process::id()));
         let mut file = File::options().read(true).write(true).create_new(true).open(&path)?;
         std::fs::remove_file(&path)?;
         file.write_all(&vec![0; len])?;

@@ -146,7 +146,10 @@ impl Qp {
                     .filter(|(node, _)| *node == self.node)
                     .ok_or_else(|| Error::invalid(OP, "the address handle is none of this device"))?;
                 let peer = state.node_of(ah.dgid);
-                Work::Datagram { peer, qpn: to.remote_qpn, qkey: to.remote_qkey }
+                // A controlled Q_Key stands for the pair's own (IBA 10.2.5).
+                let is_controlled = to.remote_qkey >> 31 == 1;
+                let qkey = if is_controlled { self.settings.qkey } else { to.remote_qkey };
+                Work::Datagram { peer, qpn: to.remote_qpn, qkey }
             }
             _ => Work::Send,
         })

@@ -190,8 +190,8 @@ impl Qp {
         };
         let len = payload.len() as u64;
         let denied = || Failure::of_request(Nak::RemoteAccess);
-        if target.len > 0 && !self.settings.access.contains(Access::REMOTE_WRITE) {
-            return Err(denied());
+        if !self.offers(Access::REMOTE_WRITE) {
+            return Err(Failure::of_request(Nak::InvalidRequest));
         }
         if got + len > target.len || (part.is_last && got + len != target.len) {
             return Err(Failure::of_request(Nak::InvalidRequest));
@@ -278,11 +278,11 @@ impl Qp {
 
     fn read_came(&mut self, state: &mut State, psn: Psn, target: Target) {
         let is_allowed = target.len == 0
-            || (self.settings.access.contains(Access::REMOTE_READ)
-                && state
-                    .admit(self.domain(), target.rkey, (target.addr, target.len), Access::REMOTE_READ)
-                    .is_some());
-        if self.responder.incoming.is_some() || self.is_full_of_reads() {
+            || state
+                .admit(self.domain(), target.rkey, (target.addr, target.len), Access::REMOTE_READ)
+                .is_some();
+        let is_offered = self.offers(Access::REMOTE_READ) && !self.is_full_of_reads();
+        if self.responder.incoming.is_some() || !is_offered {
             self.refuse(state, psn, Failure::of_request(Nak::InvalidRequest));
         } else if !is_allowed {
             self.refuse(state, psn, Failure::of_request(Nak::RemoteAccess));
@@ -296,9 +296,9 @@ impl Qp {
     }
 
     fn atomic_came(&mut self, state: &mut State, psn: Psn, (addr, rkey): (u64, u32), op: AtomicOp) {
-        let is_allowed = self.settings.access.contains(Access::REMOTE_ATOMIC)
-            && state.admit(self.domain(), rkey, (addr, 8), Access::REMOTE_ATOMIC).is_some();
-        if self.responder.incoming.is_some() || self.is_full_of_reads() || !addr.is_multiple_of(8) {
+        let is_allowed = state.admit(self.domain(), rkey, (addr, 8), Access::REMOTE_ATOMIC).is_some();
+        let is_offered = self.offers(Access::REMOTE_ATOMIC) && !self.is_full_of_reads();
+        if self.responder.incoming.is_some() || !is_offered || !addr.is_multiple_of(8) {
             self.refuse(state, psn, Failure::of_request(Nak::InvalidRequest));
         } else if !is_allowed {
             self.refuse(state, psn, Failure::of_request(Nak::RemoteAccess));
@@ -307,6 +307,11 @@ impl Qp {
             self.remember(Remembered::Atomic { psn, old: None });
             self.later(state, Step::Atomic { psn, addr, rkey, op });
         }
+    }
+
+    /// Whether the pair executes such requests at all. One that it does not is invalid, whatever memory it names.
+    fn offers(&self, access: Access) -> bool {
+        self.settings.access.contains(access)
     }
 
     /// Whether as many READs and atomics are under way as the pair has resources for.
