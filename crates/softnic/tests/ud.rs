@@ -275,10 +275,13 @@ fn a_datagram_longer_than_its_receive_is_dropped_and_the_receive_stays() {
 }
 
 #[test]
-fn what_is_longer_than_the_mtu_is_never_sent_and_no_error() {
+fn what_is_longer_than_the_mtu_is_not_sent() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
     b.recv(1, 4500);
-    a.send(b.qpn(), QKEY, &[1; 4097]);
+    let (sges, to) = ([a.end.sge(0, 4097)], a.to(b.qpn(), QKEY));
+    a.end.send(&[SendWr::send_to(1, &sges, to)]);
+    assert_eq!((a.end.wait().status, a.end.qp.state()), (WcStatus::LOC_LEN_ERR, QpState::Sqe));
+    a.end.rts();
     a.send(b.qpn(), QKEY, &[2; 4096]);
     assert_eq!((b.take().1, b.end.poll()), (vec![2; 4096], None));
 }

@@ -11,8 +11,6 @@ farcall_stats::counters! {
         queued,
         /// Datagrams dropped: too many were kept for one destination.
         dropped_queue_full,
-        /// Datagrams dropped: longer than the MTU.
-        dropped_too_long,
         /// Datagrams dropped: the destination does not receive.
         dropped_not_ready,
         /// Datagrams dropped: wrong Q_Key.
