@@ -142,10 +142,12 @@ impl DatagramQp {
         let inline = wr.send_flags.contains(SendFlags::INLINE);
         // As RNICs do. The specification would have it dropped without an error (C10-93.1.1), which helps nobody.
         if len_bytes > MAX_DATAGRAM_BYTES as u64 {
-            return Ok(self.fail(wr, WcStatus::LOC_LEN_ERR));
+            self.fail(wr, WcStatus::LOC_LEN_ERR);
+            return Ok(());
         }
         if !inline && !core.allows(wr.sges(), Access::empty()) {
-            return Ok(self.fail(wr, WcStatus::LOC_PROT_ERR));
+            self.fail(wr, WcStatus::LOC_PROT_ERR);
+            return Ok(());
         }
         let has_imm = wr.opcode == WrOpcode::SEND_WITH_IMM;
         let solicited = wr.send_flags.contains(SendFlags::SOLICITED);
