@@ -68,6 +68,8 @@ step_package() {
 step_loom() {
     # Its own folder: other flags rebuild everything.
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom RUSTFLAGS='--cfg loom' run cargo test --release -p farcall-softnic --lib
+    # This model takes only plain data from its crate, which needs no other flags then.
+    run cargo test --release -p farcall-rpc --lib sleep_model
 }
 
 # Processes killed and stopped at their n-th store to shared memory, for every n, and at random under load. Servers killed,
@@ -81,6 +83,7 @@ step_kill() {
 # through. Quick in debug, complete in release.
 step_rounds() {
     run cargo test --release -p farcall-softnic --test events --test operations
+    run cargo test --release -p farcall-rpc --test rounds -- --nocapture
 }
 
 # README's command for the main job: it fails if anything was wrong, not if this machine is slow.

@@ -12,6 +12,8 @@ mod held;
 mod serve;
 mod session;
 mod sleep;
+#[cfg(test)]
+mod sleep_model;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -22,6 +22,17 @@ pub(super) enum Sleep {
     Asleep,
 }
 
+impl Sleep {
+    /// Where it is after a turn that found something to do, or nothing.
+    pub(super) const fn after_turn(self, any: bool) -> Self {
+        match (self, any) {
+            (Self::Published, false) => Self::Asleep,
+            // A turn after sleep is awake, whatever it found.
+            _ => Self::Awake,
+        }
+    }
+}
+
 impl<H: Handler, C: Clock> Responder<H, C> {
     /// Says to all clients that the server sleeps, before it looks at the mailboxes for the last time.
     pub(super) fn publish_sleep(&mut self) {
@@ -43,14 +54,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 
     /// Keeps the flag true while it sleeps, and takes it back once it is awake.
     pub(super) fn after_turn(&mut self, any: bool) {
-        match (self.sleep, any) {
-            (Sleep::Awake, _) => {}
-            (Sleep::Published, false) => self.sleep = Sleep::Asleep,
-            (Sleep::Published | Sleep::Asleep, _) => {
-                for connection in &self.connections {
-                    connection.mark_sleeping(false);
-                }
-                self.sleep = Sleep::Awake;
+        let before = self.sleep;
+        self.sleep = before.after_turn(any);
+        if before != Sleep::Awake && self.sleep == Sleep::Awake {
+            for connection in &self.connections {
+                connection.mark_sleeping(false);
             }
         }
     }

@@ -1,0 +1,144 @@
+//! A model of falling asleep and KICK, checked by loom: every interleaving, and every value that a load may see.
+//!
+//! The server is the real state machine ([`Sleep`]) in the order of the driver and of [`super::Responder`]: a turn; if it finds
+//! nothing, mark, take old events off, arm, one more turn; if that finds nothing either, sleep. The client writes a request
+//! and fetches until the response is there; it kicks once for a message, when a fetch shows the mark. The completion queue is
+//! one that loses nothing by itself: what arrives while it is armed is an event, what arrives before is found by polling.
+
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+use super::sleep::Sleep;
+
+#[derive(Default)]
+struct CompletionQueue {
+    kicks: u32,
+    is_armed: bool,
+    has_event: bool,
+}
+
+struct World {
+    /// The newest request, by its number.
+    mailbox: AtomicU32,
+    /// The newest response.
+    response: AtomicU32,
+    /// In the next response's slot.
+    is_marked: AtomicBool,
+    cq: Mutex<CompletionQueue>,
+    event: Condvar,
+}
+
+/// When the completion queue is armed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Arming {
+    BeforeTheLastLook,
+    /// Wrong: a KICK between them is found by nobody.
+    AfterTheLastLook,
+}
+
+impl World {
+    fn arm(&self) {
+        self.cq.lock().unwrap().is_armed = true;
+    }
+
+    fn kick(&self) {
+        let mut cq = self.cq.lock().unwrap();
+        cq.kicks += 1;
+        if cq.is_armed {
+            cq.is_armed = false;
+            cq.has_event = true;
+            self.event.notify_one();
+        }
+    }
+
+    /// A turn of the server: completions, if it is not awake for certain, then the mailbox. Returns whether it found anything.
+    fn turn(&self, sleep: &mut Sleep, expect: &mut u32) -> bool {
+        let mut any = false;
+        if *sleep != Sleep::Awake {
+            any = std::mem::take(&mut self.cq.lock().unwrap().kicks) > 0;
+        }
+        if self.mailbox.load(Ordering::Acquire) == *expect {
+            self.response.store(*expect, Ordering::Release);
+            *expect += 1;
+            any = true;
+        }
+        let before = *sleep;
+        *sleep = before.after_turn(any);
+        if before != Sleep::Awake && *sleep == Sleep::Awake {
+            self.is_marked.store(false, Ordering::Relaxed);
+        }
+        any
+    }
+
+    fn serve(&self, messages: u32, arming: Arming) {
+        let (mut sleep, mut expect) = (Sleep::Awake, 1);
+        while expect <= messages {
+            if self.turn(&mut sleep, &mut expect) {
+                continue;
+            }
+            self.is_marked.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            self.cq.lock().unwrap().has_event = false;
+            sleep = Sleep::Published;
+            if arming == Arming::BeforeTheLastLook {
+                self.arm();
+            }
+            if self.turn(&mut sleep, &mut expect) {
+                continue;
+            }
+            if arming == Arming::AfterTheLastLook {
+                self.arm();
+            }
+            let mut cq = self.cq.lock().unwrap();
+            while !cq.has_event {
+                cq = self.event.wait(cq).unwrap();
+            }
+        }
+    }
+
+    fn call(&self, number: u32) {
+        self.mailbox.store(number, Ordering::Release);
+        let mut has_kicked = false;
+        while self.response.load(Ordering::Acquire) != number {
+            if self.is_marked.load(Ordering::Relaxed) && !has_kicked {
+                has_kicked = true;
+                self.kick();
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+fn check(messages: u32, arming: Arming) {
+    let mut model = loom::model::Builder::new();
+    // More in release, where it takes no longer.
+    model.preemption_bound = Some(if cfg!(debug_assertions) { 2 } else { 3 });
+    model.check(move || {
+        let world = Arc::new(World {
+            mailbox: AtomicU32::new(0),
+            response: AtomicU32::new(0),
+            is_marked: AtomicBool::new(false),
+            cq: Mutex::new(CompletionQueue::default()),
+            event: Condvar::new(),
+        });
+        let server = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.serve(messages, arming))
+        };
+        (1..=messages).for_each(|number| world.call(number));
+        server.join().unwrap();
+    });
+}
+
+#[test]
+fn no_request_is_slept_through() {
+    check(2, Arming::BeforeTheLastLook);
+}
+
+/// The model sees what it is there for.
+#[test]
+#[should_panic(expected = "exceeded maximum")]
+fn a_server_that_arms_too_late_sleeps_through_a_request() {
+    check(2, Arming::AfterTheLastLook);
+}

@@ -1,0 +1,96 @@
+//! Falling asleep and being woken, over and over, between two processes: a million rounds in release, two thousand in debug.
+//!
+//! No timer helps: a client that waits never wakes the server because it is late, so a wake-up that is lost ends the test.
+//! `FARCALL_TEST_ROUNDS` sets the number.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use farcall_link::Waiting;
+use farcall_rpc::*;
+use farcall_softnic::SoftNic;
+
+const ROLE: &str = "FARCALL_TEST_ROLE";
+/// Longer than any call takes, shorter than anybody waits.
+const LOST: Duration = Duration::from_secs(120);
+const NEVER: Duration = Duration::from_secs(1 << 20);
+
+fn rounds() -> u32 {
+    let asked = std::env::var("FARCALL_TEST_ROUNDS").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(if cfg!(debug_assertions) { 2_000 } else { 1_000_000 })
+}
+
+/// In the other process: an echo server that sleeps whenever there is nothing to do.
+#[test]
+fn child_entry() {
+    if std::env::var(ROLE).is_err() {
+        return;
+    }
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let echo = |_| {
+        |call: &Call<'_>, reply: &mut Reply<'_>| {
+            reply.extend_from_slice(call.payload());
+            Ok(())
+        }
+    };
+    let server = Server::builder().waiting(Waiting::Event).start(&SoftNic::new(), echo).unwrap();
+    println!("serving on <{}>", server.address());
+    server.join();
+}
+
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Other {
+    fn start() -> (Self, String) {
+        let process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_entry", "--nocapture", "--test-threads=1"])
+            .env(ROLE, "server")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut other = Self(process);
+        let mut said = BufReader::new(other.0.stdout.take().unwrap());
+        loop {
+            let mut line = String::new();
+            assert_ne!(said.read_line(&mut line).unwrap(), 0, "the server process ended");
+            if let Some((address, _)) = line.split_once('<').and_then(|(_, rest)| rest.split_once('>')) {
+                return (other, address.to_owned());
+            }
+        }
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_between_two_processes() {
+    let (_server, address) = Other::start();
+    // Fetches until the response is there; or fetches a little, then sleeps until it is woken.
+    for waiting in [Waiting::Busy, Waiting::Adaptive { max_poll_wc: 1, max_retry: 16 }] {
+        let mut options =
+            ClientOptions { probe: false, reconnect: false, ..ClientOptions::default() }.wait_by(waiting);
+        options.config.kick_after = NEVER;
+        // No pause between fetches either: it would be a timer.
+        options.config.fetch_retries_max = u32::MAX;
+        options.config.tune_while_running = false;
+        let options = options.call_timeout(LOST);
+        let mut client = Client::connect(&SoftNic::new(), address.clone(), options).unwrap();
+        let mut reply = Vec::new();
+        for round in 0..rounds() / 2 {
+            reply.clear();
+            let outcome = client.call(1, &round.to_le_bytes(), &mut reply);
+            assert_eq!(outcome, Ok(()), "{waiting:?}, round {round}: slept through; {:?}", client.counters());
+            assert_eq!(reply, round.to_le_bytes());
+        }
+        let counters = client.counters();
+        println!("{waiting:?}: {} kicks, {} sleeps", counters.kicks.get(), counters.arms.get());
+        assert!(counters.kicks.get() > 0, "nobody slept");
+    }
+}
