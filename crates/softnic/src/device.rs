@@ -16,6 +16,7 @@ use crate::mr::Mr;
 use crate::process::Process;
 use crate::qp::{Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Qp};
 use crate::regions::MAX_REGIONS;
+use crate::srq::Srq;
 
 /// Completions that a queue holds: as many as its queue pairs can produce, whatever was asked for.
 const MAX_CQE: u32 = u32::MAX >> 1;
@@ -92,6 +93,9 @@ impl Context for SoftContext {
         attr.max_mr_size = 1 << 40;
         attr.max_inline_data = MAX_INLINE_BYTES;
         attr.max_qp_rd_atom = 128;
+        attr.max_srq = 1 << 16;
+        attr.max_srq_wr = MAX_WR;
+        attr.max_srq_sge = MAX_SGE as u32;
         attr.rc = Connected::Reliable.ops();
         attr.uc = Connected::Unreliable.ops();
         attr.ud = OpCaps::SEND | OpCaps::SEND_IMM;
@@ -151,10 +155,6 @@ struct Domain {
     number: u32,
 }
 
-fn unsupported<T>(operation: &'static str, what: &str) -> Result<T> {
-    Err(Error::Unsupported { operation, provider: NAME, what: what.into() })
-}
-
 impl ProtectionDomain for Domain {
     fn alloc_mr(&self, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
         Ok(Box::new(Mr::allocate(&self.process, self.number, len_bytes, access)?))
@@ -172,8 +172,8 @@ impl ProtectionDomain for Domain {
         })
     }
 
-    fn create_srq(&self, _attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
-        unsupported("create_srq", "shared receive queues")
+    fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
+        Ok(Box::new(Srq::create(&self.process, self.number, attr)?))
     }
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {

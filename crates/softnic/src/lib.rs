@@ -18,7 +18,7 @@
 //! | `process`, `service`, `peer`, `regions` | what a process has once, its blocking thread, its peers, its memory |
 //! | `past_lives` | what ended while a stopped peer was inside of it |
 //! | `datagram` | UD queue pairs |
-//! | `qp`, `cq`, `channel`, `mr`, `device` | the verbs objects |
+//! | `qp`, `cq`, `srq`, `channel`, `mr`, `device` | the verbs objects |
 
 #[cfg(not(loom))]
 mod channel;
@@ -46,6 +46,8 @@ mod regions;
 mod rendezvous;
 #[cfg(not(loom))]
 mod service;
+#[cfg(not(loom))]
+mod srq;
 
 mod biased;
 mod fence;

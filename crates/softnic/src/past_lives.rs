@@ -13,7 +13,8 @@ use crate::regions::Granted;
 
 struct PastLife {
     qpn: u32,
-    pd: u32,
+    /// Of the queue pair, and of the receives that its peer could place into.
+    domains: (u32, u32),
     inbound: PastInbound,
 }
 
@@ -28,8 +29,8 @@ impl PastLives {
     }
 
     /// Keeps what is left of a life. Call before the queue pair shows its next one.
-    pub(crate) fn remember(&self, qpn: u32, pd: u32, inbound: PastInbound) {
-        self.lock().push(PastLife { qpn, pd, inbound });
+    pub(crate) fn remember(&self, qpn: u32, domains: (u32, u32), inbound: PastInbound) {
+        self.lock().push(PastLife { qpn, domains, inbound });
     }
 
     /// Whether nobody is inside an access that an earlier life of the queue pair admitted.
@@ -47,15 +48,19 @@ impl Process {
     /// After a region of `pd` was revoked: waits until no peer is inside an access to it, but not beyond `deadline`;
     /// returns whether none is.
     pub(crate) fn wait_out_of_region(&self, pd: u32, rkey: u32, granted: Granted, deadline: Instant) -> bool {
-        // A peer reaches a region only through queue pairs of its domain, and its receives are of that domain too.
-        let concerns =
-            |hazard| hazard == hazard::of_region(rkey) || (granted.receive && hazard == hazard::RECEIVES);
+        // A peer reaches a region only through queue pairs of its domain, and places only into receives of that domain.
+        let concerns = |(own, receives): (u32, u32)| {
+            move |hazard| {
+                (own == pd && hazard == hazard::of_region(rkey))
+                    || (receives == pd && granted.receive && hazard == hazard::RECEIVES)
+            }
+        };
         let mut clear = true;
         for qp in self.queue_pairs() {
-            clear &= qp.pd() != pd || qp.wait_clear(deadline, concerns);
+            clear &= qp.wait_clear(deadline, concerns((qp.pd(), qp.receives_pd())));
         }
         // Last: a life that ended since is here, or was waited for above.
         let lives = self.past_lives.lock();
-        clear && lives.iter().all(|life| life.pd != pd || life.inbound.is_clear(concerns))
+        clear && lives.iter().all(|life| life.inbound.is_clear(concerns(life.domains)))
     }
 }

@@ -295,6 +295,12 @@ impl Peer {
         asks.ask(interest, body, fds, GRANT_WAIT).unwrap_or(Asked::NotYet)
     }
 
+    /// Asks it to match what we sent to its queue pair with shared receives. A hint: if it is lost, the next will do.
+    pub(crate) fn ask_to_match(&self, dst_qpn: u32) {
+        let request = Request { id: 0, body: RequestBody::Match { dst_qpn } };
+        let _ = send_frame(self.socket.as_fd(), &request.encode(), &[]);
+    }
+
     /// Takes in answers that nobody waits for in place, for the service thread; whether one grants what somebody has set
     /// aside.
     ///

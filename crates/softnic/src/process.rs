@@ -54,6 +54,7 @@ pub(crate) struct Process {
     meetings: Mutex<HashMap<u32, Meeting>>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
+    next_srq: AtomicU32,
     events: Mutex<Vec<AsyncEvent>>,
 }
 
@@ -101,6 +102,7 @@ impl Process {
             meetings: Mutex::default(),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
+            next_srq: AtomicU32::new(1),
             events: Mutex::default(),
         });
         process.service.start(&process)?;
@@ -145,6 +147,10 @@ impl Process {
 
     pub(crate) fn next_pd(&self) -> u32 {
         self.next_pd.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn next_srq(&self) -> u32 {
+        self.next_srq.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn next_cq(&self) -> u32 {

@@ -193,6 +193,8 @@ impl Service {
                         peer.bury();
                         process.forget(&peer);
                         process.past_lives.prune();
+                        // What it was given of shared receives and has not used goes to others.
+                        process.queue_pairs().iter().for_each(|qp| qp.continue_receives());
                     }
                     false
                 }

@@ -18,15 +18,17 @@ use super::place::Place;
 use super::receive::{RecvQueue, RecvSide};
 use super::remote::RemoteCq;
 use super::send::{SendSide, completion_opcode};
+use super::shared_receive::SharedSide;
 use crate::biased::Biased;
 use crate::fence;
 use crate::handoff::Handoff;
 use crate::peer::Peer;
 use crate::process::Process;
-use crate::rendezvous::{ReplyBody, refusal};
+use crate::rendezvous::{ReplyBody, has_died, refusal};
 use crate::ring::{ACCEPT, Consumer, Layout};
 use crate::service::Waits;
 use crate::shared::SharedMem;
+use crate::srq::SrqCore;
 use crate::wc_ring::WcRing;
 
 pub(crate) struct QpCore {
@@ -52,6 +54,8 @@ pub(crate) struct QpCore {
     is_listed: AtomicBool,
     pub(super) send: Handoff<SendSide>,
     recv: Biased<RecvSide>,
+    /// Instead of `recv`, if the receives are shared.
+    shared: Option<SharedSide>,
     pub(super) inbound: Mutex<Inbound>,
     pub(super) stats: Block<QpCounters>,
     this: Weak<QpCore>,
@@ -63,6 +67,7 @@ pub(super) struct Parts {
     pub(super) pd: u32,
     pub(super) transport: Connected,
     pub(super) cap: QpCap,
+    pub(super) srq: Option<Arc<SrqCore>>,
     pub(super) signal_all: bool,
     pub(super) send_place: Place,
     pub(super) recv_place: Place,
@@ -93,13 +98,17 @@ impl Waits for QpCore {
 
     fn go_on(&self) {
         self.continue_sends();
+        self.continue_receives();
         self.announce_locally(true);
     }
 }
 
 impl QpCore {
     pub(super) fn new(qpn: u32, parts: Parts) -> Result<(Arc<Self>, Arc<RecvQueue>, SharedMem)> {
-        let layout = Layout::new(parts.cap.max_recv_wr, parts.cap.max_recv_sge);
+        let layout = match &parts.srq {
+            None => Layout::new(parts.cap.max_recv_wr, parts.cap.max_recv_sge),
+            Some(srq) => Layout::for_shared(srq.max_sge()),
+        };
         let inbound = Inbound::create(&layout, 0)?;
         let mem = inbound.mem.clone();
         let queue = Arc::new(RecvQueue::new(&layout));
@@ -123,6 +132,7 @@ impl QpCore {
             is_listed: AtomicBool::new(false),
             send: Handoff::new(SendSide::new(parts.transport)),
             recv: Biased::new(recv),
+            shared: parts.srq.map(|srq| SharedSide::new(Consumer::new(mem.clone(), &layout), srq)),
             inbound: Mutex::new(inbound),
             stats: Block::new(&format!("softnic qp {qpn:#08x}"), FLIGHT_RECORDS),
             this: this.clone(),
@@ -136,6 +146,25 @@ impl QpCore {
 
     pub(crate) fn pd(&self) -> u32 {
         self.pd
+    }
+
+    /// The domain whose memory the peer's messages may be placed into.
+    pub(crate) fn receives_pd(&self) -> u32 {
+        self.shared.as_ref().map_or(self.pd, |shared| shared.srq().pd())
+    }
+
+    /// Whether receives come from a shared receive queue.
+    pub(crate) fn shares_receives(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Whether the peer may place into a receive now; one of its own is offered all the time.
+    pub(crate) fn offers_receive(&self) -> bool {
+        self.shared.as_ref().is_none_or(SharedSide::is_offered)
+    }
+
+    pub(super) fn weak(&self) -> &Weak<Self> {
+        &self.this
     }
 
     pub(crate) fn transport(&self) -> Connected {
@@ -193,6 +222,13 @@ impl QpCore {
         taken
     }
 
+    /// Matches messages with shared receives, for an owner who does something else. For the service thread.
+    pub(crate) fn continue_receives(&self) {
+        if let Some(shared) = &self.shared {
+            shared.match_ahead(self);
+        }
+    }
+
     /// Continues requests that wait, unless somebody does already.
     pub(crate) fn continue_sends(&self) {
         if let Some(mut send) = self.send.visitor() {
@@ -206,6 +242,11 @@ impl QpCore {
             || (sends && !self.completions.is_empty())
             // SAFETY: as in `poll`: only the owner of the receive completion queue is the resident.
             || (receives && unsafe { self.recv.resident(|recv| recv.has_something(self)) }.unwrap_or(true))
+    }
+
+    /// The receive side, if its receives are shared.
+    pub(super) fn shared(&self) -> Option<&SharedSide> {
+        self.shared.as_ref()
     }
 
     /// Send completions not yet polled.
@@ -293,6 +334,10 @@ impl QpCore {
         if self.state.swap(QpState::Err as u32, Ordering::AcqRel) != QpState::Err as u32 {
             self.stats.record(Event::State as u64, QpState::Err as u64);
             self.close();
+            if self.shares_receives() {
+                // What it holds of the shared receives is given back, also if nobody polls.
+                self.set_flush_waits(true);
+            }
             self.announce_locally(true);
         }
     }
@@ -340,11 +385,17 @@ impl QpCore {
         self.lock_inbound().is_clear(|hazard| hazard != 0)
     }
 
+    /// Whether the process that was granted the way in has ended.
+    pub(super) fn initiator_has_died(&self) -> bool {
+        self.lock_inbound().initiator.as_ref().is_some_and(|life| has_died(life))
+    }
+
     /// Ends a life, after `close`: whoever is still inside an access is remembered until he leaves or dies.
     pub(super) fn leave_behind(&self) {
         if !self.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0) {
             tracing::warn!("queue pair {:#x}: its peer is stopped inside an access", self.qpn);
-            self.process.past_lives.remember(self.qpn, self.pd, self.lock_inbound().past());
+            let domains = (self.pd, self.receives_pd());
+            self.process.past_lives.remember(self.qpn, domains, self.lock_inbound().past());
         }
     }
 
@@ -425,6 +476,9 @@ impl QpCore {
         let consumer = Consumer::new(fresh.mem.clone(), &self.layout);
         // SAFETY: called by the owner of the queue pair.
         unsafe { self.recv.visit(|recv| *recv = RecvSide::new(consumer, queue.clone())) };
+        if let Some(shared) = &self.shared {
+            shared.renew(self, Consumer::new(fresh.mem.clone(), &self.layout));
+        }
         let mem = fresh.mem.clone();
         *self.lock_inbound() = fresh;
         Ok((queue, mem))
@@ -438,5 +492,8 @@ impl QpCore {
         unsafe { self.send.owner() }.renew(self);
         // SAFETY: as above; visits wait for the resident.
         unsafe { self.recv.visit(RecvSide::end) };
+        if let Some(shared) = &self.shared {
+            shared.end(self);
+        }
     }
 }

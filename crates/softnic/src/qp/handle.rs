@@ -11,12 +11,14 @@ use super::atomic::ATOMIC_BYTES;
 use super::core::Parts;
 use super::place::Place;
 use super::receive::RecvQueue;
+use super::shared_receive::Polled;
 use super::{Connected, MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, MAX_SGE, MAX_WR, QpCore};
 use crate::fence;
 use crate::mr::Mr;
 use crate::process::Process;
 use crate::ring::{RQ_POSTED, WANT};
 use crate::shared::SharedMem;
+use crate::srq::Srq;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
 
 pub(crate) struct Qp {
@@ -36,11 +38,23 @@ impl Qp {
             let what = format!("transport {:?}; use RC, UC or UD", attr.qp_type);
             return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
         };
-        if attr.srq.is_some() {
-            let what = "shared receive queues; give the queue pair its own".into();
-            return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+        let srq = match attr.srq {
+            None => None,
+            Some(_) if transport != Connected::Reliable => {
+                let what = "shared receive queues over UC".into();
+                return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+            }
+            Some(srq) => Some(
+                srq.as_any()
+                    .downcast_ref::<Srq>()
+                    .map(|srq| srq.core().clone())
+                    .ok_or_else(|| Error::invalid(OP, "a shared receive queue of another provider"))?,
+            ),
+        };
+        let mut cap = checked_cap(&attr.cap)?;
+        if srq.is_some() {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
-        let cap = checked_cap(&attr.cap)?;
         let mut receives = None;
         let core = process.register_qp(|qpn| {
             let (send, recv) = Place::reserve(attr)?;
@@ -49,6 +63,7 @@ impl Qp {
                 pd,
                 transport,
                 cap,
+                srq: srq.clone(),
                 signal_all: attr.sq_sig_all,
                 send_place: send.clone(),
                 recv_place: recv.clone(),
@@ -56,9 +71,16 @@ impl Qp {
             let made = QpCore::new(qpn, parts);
             let (core, queue, inbound) = made.inspect_err(|_| Place::release(&send, &recv))?;
             let one_cq = send.is_same(&recv);
-            send.cq.attach(send.bit, &core, true, one_cq);
+            let attach = |place: &Place, sends: bool, receives: bool| {
+                if core.shares_receives() {
+                    place.cq.attach_source(place.bit, Polled::new(&core, sends, receives));
+                } else {
+                    place.cq.attach(place.bit, &core, sends, receives);
+                }
+            };
+            attach(&send, true, one_cq);
             if !one_cq {
-                recv.cq.attach(recv.bit, &core, false, true);
+                attach(&recv, false, true);
             }
             receives = Some((queue, inbound));
             Ok(core)
@@ -141,6 +163,7 @@ impl Qp {
 
     #[inline]
     fn check_recv(&self, wr: &RecvWr<'_>) -> Result<()> {
+        // With shared receives the queue pair has room for none.
         let fits = !self.recv_queue.is_full() && wr.sges().len() <= self.core.cap().max_recv_sge as usize;
         if fits && self.core.allows(wr.sges(), Access::LOCAL_WRITE) {
             Ok(())
@@ -154,6 +177,12 @@ impl Qp {
     fn refuse_recv(&self, wr: &RecvWr<'_>) -> Error {
         const OP: &str = "post_recv";
         let cap = self.core.cap();
+        if self.core.shares_receives() {
+            return Error::invalid(
+                OP,
+                "the queue pair's receives are shared: post to the shared receive queue",
+            );
+        }
         if self.recv_queue.is_full() {
             return Error::Exhausted {
                 operation: OP,
@@ -229,18 +258,6 @@ impl Qp {
         send.ring();
         result
     }
-
-    /// Publishes a receive's scatter list for direct placement.
-    fn advertise(&self, inbound: &SharedMem, wr: &RecvWr<'_>) {
-        let (layout, seq) = (&self.core.layout, self.recv_queue.next_seq());
-        let mut sges = wr.sges().iter();
-        for i in 0..layout.recv_sge {
-            let sge = sges.next().copied().unwrap_or_default();
-            let at = layout.advert_at(seq, i);
-            inbound.store(at, sge.addr, Relaxed);
-            inbound.store(at + 8, u64::from(sge.length) | u64::from(sge.lkey) << 32, Relaxed);
-        }
-    }
 }
 
 /// The sizes that a queue pair gets.
@@ -310,7 +327,7 @@ impl RawQp for Qp {
                 result = Err(PostError { posted, source });
                 break;
             }
-            self.advertise(&self.inbound, wr);
+            self.core.layout.write_advert(&self.inbound, self.recv_queue.next_seq(), wr.sges());
             // SAFETY: `&mut self`; checked that it is not full and the list not too long.
             unsafe { self.recv_queue.push(wr.wr_id, wr.sges()) };
         }

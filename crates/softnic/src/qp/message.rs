@@ -15,7 +15,7 @@ use crate::ring::{self, Kind, RQ_POSTED, WANT};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Messages up to this size travel inside the ring: two small copies cost less than finding the receive's region.
-const EAGER_BYTES: u64 = 1024;
+pub(super) const EAGER_BYTES: u64 = 1024;
 
 impl SendSide {
     /// SEND and WRITE with immediate: what consumes a receive.
@@ -31,7 +31,7 @@ impl SendSide {
             step = unsafe { self.try_message(request) };
         }
         let is_told = match step {
-            Step::Done => true,
+            Step::Done | Step::Published => true,
             // The target's receive fails too.
             Step::Failed(WcStatus::REM_INV_REQ_ERR) => self.is_reliable(),
             _ => false,
@@ -47,6 +47,10 @@ impl SendSide {
     /// See `execute`.
     unsafe fn try_message(&mut self, request: &Request<'_>) -> Step {
         if !self.receive_is_posted() {
+            if self.remote.as_ref().is_some_and(|remote| remote.layout.shared) {
+                // SAFETY: the poster's promise, passed on.
+                return unsafe { self.shared_message(request) };
+            }
             // A target that is not ready to receive does not answer at all, whatever it has posted.
             let responds = self.remote.as_ref().is_some_and(|remote| remote.accepts().is_some());
             return Step::Wait(if responds { Wait::Receiver } else { Wait::Peer });
@@ -60,7 +64,7 @@ impl SendSide {
         }
     }
 
-    fn record_flags(request: &Request<'_>) -> u8 {
+    pub(super) fn record_flags(request: &Request<'_>) -> u8 {
         let imm = matches!(request.opcode, WrOpcode::SEND_WITH_IMM | WrOpcode::WRITE_WITH_IMM);
         let solicited = request.flags.contains(SendFlags::SOLICITED);
         (u8::from(imm) * ring::WITH_IMM) | (u8::from(solicited) * ring::SOLICITED)
@@ -182,7 +186,7 @@ fn advertised_bytes(remote: &Remote, enough: u64) -> u64 {
 ///
 /// # Safety
 /// The request's memory is the poster's promise. Call inside a hazard, with room for a record.
-unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8) -> Option<Step> {
+pub(super) unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8) -> Option<Step> {
     let mut pieces = [(std::ptr::null_mut(), 0_usize); MAX_SGE];
     // Keeps the mappings while we copy: the cache may give one up for the next.
     let mut held = [const { None }; MAX_SGE];

@@ -15,6 +15,8 @@ mod private;
 mod receive;
 mod remote;
 mod send;
+mod shared_receive;
+mod shared_target;
 mod transfer;
 mod transport;
 mod unreliable;

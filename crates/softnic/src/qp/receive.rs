@@ -32,13 +32,15 @@ unsafe impl Send for RecvQueue {}
 
 impl RecvQueue {
     pub(crate) fn new(layout: &Layout) -> Self {
-        let (depth, sges_per_wr) = (layout.rq_depth as usize, layout.recv_sge as usize);
+        // With shared receives the pair has none of its own: it is always full, and empty.
+        let depth = if layout.shared { 0 } else { layout.rq_depth };
+        let (slots, sges_per_wr) = (depth as usize, layout.recv_sge as usize);
         Self {
-            depth: layout.rq_depth,
+            depth,
             sges_per_wr,
-            wr_ids: (0..depth).map(|_| AtomicU64::new(0)).collect(),
-            counts: (0..depth).map(|_| AtomicU32::new(0)).collect(),
-            sges: (0..depth * sges_per_wr).map(|_| UnsafeCell::new(Sge::default())).collect(),
+            wr_ids: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            counts: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            sges: (0..slots * sges_per_wr).map(|_| UnsafeCell::new(Sge::default())).collect(),
             head: AtomicU64::new(0),
             tail: AtomicU64::new(0),
         }

@@ -8,13 +8,14 @@ use farcall_verbs::{Error, Result};
 use super::send::SendSide;
 use super::{Accept, QpCore};
 use crate::channel::Waker;
+use crate::fence;
 use crate::peer::{Asked, Interest, Peer, PrivateRegion, Region, RegionId, RemoteRegion};
 use crate::process::Process;
 use crate::readiness::{LEN_BYTES, MAX_BITS, Readiness};
 use crate::rendezvous::{ReplyBody, RequestBody, refusal};
-use crate::ring::{ACCEPT, Layout, Producer};
+use crate::ring::{ACCEPT, Layout, Producer, WANT};
 use crate::shared::{Segment, SharedMem};
-use crate::sync::atomic::Ordering::Acquire;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Regions that a queue pair finds without asking its peer object.
 const CACHED_REGIONS: usize = 4;
@@ -136,6 +137,11 @@ impl Remote {
         let mem =
             SharedMem::new(Segment::map_foreign(inbound.as_fd(), 0, usize::try_from(size).ok()?, true).ok()?);
         let layout = Layout::read_header(&mem).ok()?;
+        if layout.shared {
+            // There every message waits for its acceptance.
+            mem.store(WANT, 1, Relaxed);
+            fence::heavy();
+        }
         Some(Self {
             doorbell: RemoteCq::from_fds(recv_bit, recv_event, &mut fds)?,
             producer: Producer::new(mem, &layout),

@@ -11,6 +11,7 @@ use super::by_owner::ByOwner;
 use super::counters::Event;
 use super::grants::Grants;
 use super::remote::{Kept, Remote};
+use super::shared_target::InFlight;
 use super::transfer::{gather, scatter};
 use super::unreliable::end_of_dropped;
 use super::wait_queue::{Timers, Wait, WaitQueue};
@@ -20,6 +21,9 @@ use crate::hazard;
 use crate::peer::{Asked, Interest};
 use crate::ring::{Kind, WANT};
 use crate::sync::atomic::Ordering::Relaxed;
+
+/// How long a target with shared receives may take at least to look at a message.
+const TARGET_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Everything that posting needs.
 pub(super) struct SendSide {
@@ -31,7 +35,8 @@ pub(super) struct SendSide {
     /// What the last WRITE and the last READ were granted: a protocol's two directions are two regions.
     write_grants: Option<Grants>,
     read_grants: Option<Grants>,
-    waiting: WaitQueue,
+    pub(super) waiting: WaitQueue,
+    pub(super) in_flight: InFlight,
     pub(super) transport: Connected,
     /// When the oldest waiting request gives up, and what it waits for.
     pub(super) gives_up: Option<(Instant, Wait)>,
@@ -61,6 +66,8 @@ pub(super) struct Request<'a> {
 /// What came of executing a request.
 pub(super) enum Step {
     Done,
+    /// It is at a target with shared receives, which has yet to accept it.
+    Published,
     Wait(Wait),
     Failed(WcStatus),
 }
@@ -91,6 +98,7 @@ impl SendSide {
             write_grants: None,
             read_grants: None,
             waiting: WaitQueue::default(),
+            in_flight: InFlight::default(),
             transport,
             gives_up: None,
             wrote: false,
@@ -146,10 +154,15 @@ impl SendSide {
                 }
                 Step::Failed(status) => return self.fail(core, wr.wr_id, wr.opcode, status),
                 Step::Wait(wait) => self.begin_wait(core, wait),
+                Step::Published => {
+                    self.in_flight.count = 1;
+                    self.begin_wait(core, Wait::Target);
+                }
             }
         }
         // SAFETY: the caller's promise.
         unsafe { self.waiting.push(wr, core.cap().max_send_wr as usize) };
+        self.publish_more(core);
     }
 
     /// Executes a one-sided request that repeats an earlier one's grants; false, and nothing done, if it does not.
@@ -181,33 +194,39 @@ impl SendSide {
 
     /// Continues requests that wait.
     pub(super) fn resume(&mut self, core: &QpCore) {
-        while let Some(parked) = self.waiting.front() {
+        while let Some(oldest) = self.waiting.front() {
             if core.state() != QpState::Rts {
                 self.flush(core);
                 break;
             }
-            // The slot outlives the call: `execute` touches everything but `waiting`, so it is lent out meanwhile.
-            let (whole, rdma) = (parked.target, parked.target.rdma());
-            let request = Request {
-                opcode: WrOpcode(parked.opcode),
-                flags: parked.flags,
-                imm_be: parked.imm_be,
-                remote_addr: rdma.remote_addr,
-                rkey: rdma.rkey,
-                target: &whole,
-                sges: &[],
-                len_bytes: parked.sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            let len_bytes = oldest.len_bytes();
+            let step = if self.in_flight.count > 0 {
+                self.confirm(core)
+            } else {
+                // The slot outlives the call: `execute` touches everything but `waiting`, so it is lent out meanwhile.
+                let sges = self.waiting.take_sges();
+                let Some(parked) = self.waiting.front() else { break };
+                let target = parked.target;
+                let request = parked.request(&target, &sges);
+                // SAFETY: the poster's promise holds until the request's completion.
+                let step = unsafe { self.execute(core, &request) };
+                self.waiting.put_sges(sges);
+                step
             };
-            let len_bytes = request.len_bytes;
-            let sges = self.waiting.take_sges();
-            // SAFETY: the poster's promise holds until the request's completion.
-            let step = unsafe { self.execute(core, &Request { sges: &sges, ..request }) };
-            self.waiting.put_sges(sges);
             let status = match step {
                 Step::Done => WcStatus::SUCCESS,
                 Step::Failed(status) => status,
+                Step::Published => {
+                    self.in_flight.count = 1;
+                    continue;
+                }
                 Step::Wait(wait) => match self.gives_up {
-                    Some((at, of)) if of == wait && Instant::now() >= at => wait.ends_in(),
+                    Some((at, of)) if of == wait && Instant::now() >= at => {
+                        if !self.withdraw() {
+                            continue;
+                        }
+                        wait.ends_in()
+                    }
                     Some((_, of)) if of == wait => break,
                     // A peer that becomes ready but has no receive (or the reverse) begins a wait of its own.
                     _ => {
@@ -224,10 +243,12 @@ impl SendSide {
                 self.fail(core, wr_id, opcode, status);
             }
         }
+        self.publish_more(core);
         self.ring();
+        self.ask_to_match();
         if self.waiting.len() == 0 {
             core.set_send_waits(false);
-            if let Some(remote) = &self.remote
+            if let Some(remote) = self.remote.as_ref().filter(|remote| !remote.layout.shared)
                 && remote.inbound().load(WANT, Relaxed) != 0
             {
                 remote.inbound().store(WANT, 0, Relaxed);
@@ -252,12 +273,14 @@ impl SendSide {
         let after = match wait {
             Wait::Receiver => self.timers.rnr,
             Wait::Peer => self.timers.transport,
+            // Not to be taken for a network's silence: its owner, or its service thread, must get a processor first.
+            Wait::Target => self.timers.transport.map(|timeout| timeout.max(TARGET_PATIENCE)),
         };
         // A deadline far away stands for "for ever": the slot also says that waiting has begun.
         let after = after.unwrap_or(Duration::from_secs(u32::MAX.into()));
         self.gives_up = Some((Instant::now() + after, wait));
         core.stats.waits.increment();
-        core.stats.record(Event::Wait as u64, u64::from(wait == Wait::Peer));
+        core.stats.record(Event::Wait as u64, wait as u64);
         core.set_send_waits(true);
         core.retry_later();
     }
@@ -277,6 +300,7 @@ impl SendSide {
     /// Ends everything that waits.
     #[cold]
     pub(super) fn flush(&mut self, core: &QpCore) {
+        self.in_flight = InFlight::default();
         self.abandon();
         while let Some((wr_id, opcode, _)) = self.waiting.pop() {
             core.fail_send(wr_id, opcode, WcStatus::WR_FLUSH_ERR);
@@ -302,8 +326,7 @@ impl SendSide {
         if self.remote.as_ref().is_some_and(|remote| remote.peer.is_dead()) {
             return Step::Failed(WcStatus::RETRY_EXC_ERR);
         }
-        let needs_local = if request.opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
-        if !request.flags.contains(SendFlags::INLINE) && !core.allows(request.sges, needs_local) {
+        if !Self::is_allowed(core, request) {
             return Step::Failed(WcStatus::LOC_PROT_ERR);
         }
         // SAFETY: the poster's promise, passed on.
@@ -332,6 +355,13 @@ impl SendSide {
             _ => {}
         }
         step
+    }
+
+    /// Whether its local elements are allowed.
+    #[inline]
+    pub(super) fn is_allowed(core: &QpCore, request: &Request<'_>) -> bool {
+        let need = if request.opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
+        request.flags.contains(SendFlags::INLINE) || core.allows(request.sges, need)
     }
 
     /// Keeps what a one-sided request was granted, for the next like it.

@@ -40,7 +40,7 @@ impl Connected {
     pub(crate) const fn ops(self) -> OpCaps {
         let messages = OpCaps::SEND.union(OpCaps::SEND_IMM).union(OpCaps::WRITE).union(OpCaps::WRITE_IMM);
         match self {
-            Self::Reliable => messages.union(OpCaps::READ).union(OpCaps::ATOMIC),
+            Self::Reliable => messages.union(OpCaps::READ).union(OpCaps::ATOMIC).union(OpCaps::SRQ),
             Self::Unreliable => messages,
         }
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use farcall_verbs::{SendFlags, SendWr, Sge, WcStatus, WrOpcode, WrTarget};
 
+use super::send::Request;
+
 /// How long to keep trying.
 #[derive(Clone, Copy)]
 pub(super) struct Timers {
@@ -18,6 +20,8 @@ pub(super) struct Timers {
 pub(super) enum Wait {
     Receiver,
     Peer,
+    /// The target to look at what was sent: it matches shared receives itself.
+    Target,
 }
 
 impl Wait {
@@ -25,7 +29,7 @@ impl Wait {
     pub(super) const fn ends_in(self) -> WcStatus {
         match self {
             Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
-            Self::Peer => WcStatus::RETRY_EXC_ERR,
+            Self::Peer | Self::Target => WcStatus::RETRY_EXC_ERR,
         }
     }
 }
@@ -40,6 +44,28 @@ pub(super) struct Parked {
     pub(super) target: WrTarget,
     pub(super) sges: Vec<Sge>,
     pub(super) inline_data: Vec<u8>,
+}
+
+impl Parked {
+    /// Payload bytes.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.sges.iter().map(|sge| u64::from(sge.length)).sum()
+    }
+
+    /// As it is executed, with its elements.
+    pub(super) fn request<'a>(&self, target: &'a WrTarget, sges: &'a [Sge]) -> Request<'a> {
+        let rdma = target.rdma();
+        Request {
+            opcode: WrOpcode(self.opcode),
+            flags: self.flags,
+            imm_be: self.imm_be,
+            remote_addr: rdma.remote_addr,
+            rkey: rdma.rkey,
+            target,
+            sges,
+            len_bytes: sges.iter().map(|sge| u64::from(sge.length)).sum(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -89,6 +115,11 @@ impl WaitQueue {
 
     pub(super) fn put_sges(&mut self, sges: Vec<Sge>) {
         self.slots[self.head].sges = sges;
+    }
+
+    /// The request that has `ahead` before it.
+    pub(super) fn get(&self, ahead: usize) -> Option<&Parked> {
+        (ahead < self.len).then(|| &self.slots[(self.head + ahead) % self.slots.len()])
     }
 
     pub(super) fn front(&self) -> Option<&Parked> {

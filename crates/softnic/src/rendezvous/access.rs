@@ -33,7 +33,11 @@ pub(super) fn execute(process: &Process, client: u64, access: &Access, fds: &[Ow
     // Revocation bars the way first and then waits for the end of our turn.
     let _turn = process.access_turn.take();
     let accept = qp.accepts_from(client, access.life)?;
-    let grant = process.regions.grant(access.rkey, qp.pd(), receive).ok_or(refusal::UNKNOWN_KEY)?;
+    if receive && !qp.offers_receive() {
+        return Err(refusal::INVALID);
+    }
+    let pd = if receive { qp.receives_pd() } else { qp.pd() };
+    let grant = process.regions.grant(access.rkey, pd, receive).ok_or(refusal::UNKNOWN_KEY)?;
     let rights = if receive { grant.access } else { grant.access & accept.access() };
     let offset = access.addr.checked_sub(grant.addr).ok_or(refusal::UNKNOWN_KEY)?;
     let len_bytes = u64::from(access.len_bytes);

@@ -95,12 +95,19 @@ fn answer_one(
                 Err(reason) => refuse(reason),
             }
         }
+        RequestBody::Match { dst_qpn } => {
+            if let Some(qp) = process.qp(dst_qpn) {
+                qp.continue_receives();
+            }
+            Ok(())
+        }
         RequestBody::MapRegion { dst_qpn, rkey, receive } => {
             let Some(qp) = process.qp(dst_qpn) else { return refuse(refusal::UNKNOWN_QP) };
             if !qp.is_granted_to(client.id) {
                 return refuse(refusal::TAKEN);
             }
-            let Some(grant) = process.regions.grant(rkey, qp.pd(), receive) else {
+            let pd = if receive { qp.receives_pd() } else { qp.pd() };
+            let Some(grant) = process.regions.grant(rkey, pd, receive) else {
                 return refuse(refusal::UNKNOWN_KEY);
             };
             let memory = Handover::of(process, &grant, receive);

@@ -41,6 +41,8 @@ pub(crate) enum RequestBody {
     /// Give me a way for datagrams into `dst_qpn`, for my `src_qpn` in the process `instance`. Asked again, it is a new
     /// one, and the old one is closed.
     OpenDatagrams { instance: u64, src_qpn: u32, dst_qpn: u32 },
+    /// Match what I have sent to `dst_qpn` with its shared receives; its owner seems to do something else. No answer.
+    Match { dst_qpn: u32 },
 }
 
 /// An access that the owner of memory executes.
@@ -285,6 +287,7 @@ impl Request {
             RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn } => {
                 Writer::new(5, self.id).u64(instance).u32(src_qpn).u32(dst_qpn).frame
             }
+            RequestBody::Match { dst_qpn } => Writer::new(6, self.id).u32(dst_qpn).frame,
         }
     }
 
@@ -313,6 +316,7 @@ impl Request {
                 operation: Operation::from_words(r.u32()?, r.u64()?, r.u64()?)?,
             }),
             5 => RequestBody::OpenDatagrams { instance: r.u64()?, src_qpn: r.u32()?, dst_qpn: r.u32()? },
+            6 => RequestBody::Match { dst_qpn: r.u32()? },
             _ => return None,
         };
         Some(Self { id, body })
@@ -408,6 +412,7 @@ mod tests {
                 operation: Operation::CompareSwap { compare: 7, swap: u64::MAX },
             }),
             RequestBody::OpenDatagrams { instance: 1, src_qpn: 2, dst_qpn: 3 },
+            RequestBody::Match { dst_qpn: 8 },
         ];
         for body in requests {
             let request = Request { id: 5, body };

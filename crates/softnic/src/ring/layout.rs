@@ -1,5 +1,7 @@
 //! Where things lie in a queue pair's inbound segment.
 
+#[cfg(not(loom))]
+use farcall_verbs::Sge;
 use farcall_verbs::{Error, Result};
 
 use crate::shared::SharedMem;
@@ -13,6 +15,7 @@ const AT_MAGIC: usize = 0;
 const AT_RING_SLOTS: usize = 8;
 const AT_RQ_DEPTH: usize = 16;
 const AT_RECV_SGE: usize = 24;
+const AT_SHARED: usize = 32;
 
 /// Written by the owner, rarely: whom it accepts requests from (see `qp::accept`). For datagrams: 0 is closed.
 pub(crate) const ACCEPT: usize = 64;
@@ -20,6 +23,20 @@ pub(crate) const ACCEPT: usize = 64;
 pub(crate) const HEAD: usize = 128;
 /// Written by the owner: receives posted since the segment was made. For datagrams: records taken out of the ring.
 pub(crate) const RQ_POSTED: usize = 136;
+/// Written by the owner, if its receives are shared: messages accepted. The initiator changes it once, to withdraw what was
+/// not accepted yet, and the owner then accepts no more: so both do it by compare and exchange.
+pub(crate) const TAKEN: usize = 144;
+/// The count in `TAKEN`.
+pub(crate) const TAKEN_COUNT: u64 = WITHDRAWN - 1;
+/// The initiator's mark in `TAKEN`.
+pub(crate) const WITHDRAWN: u64 = 1 << 63;
+/// Written by the owner, if its receives are shared: the number, from 1, of the message that found none (RNR NAK).
+pub(crate) const RNR: usize = 152;
+/// Written by the owner, if its receives are shared: the number of the message that it refused, then eight bits of the
+/// status in which that ends at the initiator.
+pub(crate) const NAK: usize = 160;
+/// Written by the owner, if its receives are shared: places given for large messages.
+pub(crate) const OFFERED: usize = 168;
 /// Written by the initiator around every access to the owner's memory.
 pub(crate) const HAZARD: usize = 192;
 /// Written by the initiator, rarely: it waits for a receive or for ring space. For datagrams: it sends no more.
@@ -38,6 +55,8 @@ pub(crate) struct Layout {
     pub(crate) rq_depth: u64,
     /// Scatter elements per receive.
     pub(crate) recv_sge: u64,
+    /// Receives are shared with other queue pairs: none is advertised, the owner matches.
+    pub(crate) shared: bool,
 }
 
 impl Layout {
@@ -45,7 +64,18 @@ impl Layout {
     /// ring, and one slot each is always left for messages placed directly.
     pub(crate) fn new(max_recv_wr: u32, max_recv_sge: u32) -> Self {
         let rq_depth = u64::from(max_recv_wr.max(1)).next_power_of_two();
-        Self { ring_slots: (16 * rq_depth).max(256), rq_depth, recv_sge: u64::from(max_recv_sge.max(1)) }
+        Self {
+            ring_slots: (16 * rq_depth).max(256),
+            rq_depth,
+            recv_sge: u64::from(max_recv_sge.max(1)),
+            shared: false,
+        }
+    }
+
+    /// For receives that are shared: one place for a large message at a time, and a ring of 32 KiB for small ones.
+    #[cfg(not(loom))]
+    pub(crate) fn for_shared(max_sge: u32) -> Self {
+        Self { ring_slots: 2048, rq_depth: 1, recv_sge: u64::from(max_sge.max(1)), shared: true }
     }
 
     /// For datagrams of at most `max_bytes` from one sender: like `new`, but nothing is placed outside of the ring, and it
@@ -54,7 +84,7 @@ impl Layout {
     pub(crate) fn for_datagrams(max_recv_wr: u32, max_bytes: usize) -> Self {
         let least = (3 * super::slots_for(max_bytes)).next_power_of_two();
         let wished = 16 * u64::from(max_recv_wr.max(1)).next_power_of_two();
-        Self { ring_slots: wished.clamp(least, 4 * least), rq_depth: 1, recv_sge: 1 }
+        Self { ring_slots: wished.clamp(least, 4 * least), rq_depth: 1, recv_sge: 1, shared: false }
     }
 
     pub(crate) fn ring_at(&self) -> usize {
@@ -70,11 +100,24 @@ impl Layout {
         ADVERTS + (((seq & (self.rq_depth - 1)) * self.recv_sge + sge) as usize) * ADVERT_BYTES
     }
 
+    /// Publishes the scatter list of the receive with sequence number `seq`.
+    #[cfg(not(loom))]
+    pub(crate) fn write_advert(&self, mem: &SharedMem, seq: u64, sges: &[Sge]) {
+        let mut sges = sges.iter();
+        for i in 0..self.recv_sge {
+            let sge = sges.next().copied().unwrap_or_default();
+            let at = self.advert_at(seq, i);
+            mem.store(at, sge.addr, Relaxed);
+            mem.store(at + 8, u64::from(sge.length) | u64::from(sge.lkey) << 32, Relaxed);
+        }
+    }
+
     /// Writes the constant header of a new segment.
     pub(crate) fn write_header(&self, mem: &SharedMem) {
         mem.store(AT_RING_SLOTS, self.ring_slots, Relaxed);
         mem.store(AT_RQ_DEPTH, self.rq_depth, Relaxed);
         mem.store(AT_RECV_SGE, self.recv_sge, Relaxed);
+        mem.store(AT_SHARED, self.shared.into(), Relaxed);
         mem.store(AT_MAGIC, MAGIC, Relaxed);
     }
 
@@ -89,6 +132,7 @@ impl Layout {
             ring_slots: mem.load(AT_RING_SLOTS, Relaxed),
             rq_depth: mem.load(AT_RQ_DEPTH, Relaxed),
             recv_sge: mem.load(AT_RECV_SGE, Relaxed),
+            shared: mem.load(AT_SHARED, Relaxed) != 0,
         };
         let sane = layout.ring_slots.is_power_of_two()
             && layout.rq_depth.is_power_of_two()

@@ -10,7 +10,9 @@ mod layout;
 mod producer;
 
 pub(crate) use consumer::{Consumer, Garbage, Record};
-pub(crate) use layout::{ACCEPT, HAZARD, Layout, RQ_POSTED, SLOT_BYTES, WANT};
+pub(crate) use layout::{
+    ACCEPT, HAZARD, Layout, NAK, OFFERED, RNR, RQ_POSTED, SLOT_BYTES, TAKEN, TAKEN_COUNT, WANT, WITHDRAWN,
+};
 pub(crate) use producer::Producer;
 
 /// What a record is.
@@ -31,12 +33,14 @@ pub(crate) enum Kind {
     Pad = 6,
     /// The initiator's request was malformed (a misaligned atomic); the connection is broken.
     InvalidNak = 7,
+    /// The initiator asks for a place for a large SEND; receives are shared.
+    Offer = 8,
 }
 
 impl Kind {
     fn from_bits(bits: u8) -> Option<Self> {
-        use Kind::{AccessNak, InvalidNak, Pad, Send, SendPlaced, TooLong, WriteImm};
-        [Send, SendPlaced, WriteImm, TooLong, AccessNak, Pad, InvalidNak]
+        use Kind::{AccessNak, InvalidNak, Offer, Pad, Send, SendPlaced, TooLong, WriteImm};
+        [Send, SendPlaced, WriteImm, TooLong, AccessNak, Pad, InvalidNak, Offer]
             .into_iter()
             .find(|kind| *kind as u8 == bits)
     }

@@ -19,7 +19,7 @@ use super::*;
 use crate::shared::SharedMem;
 use crate::sync::atomic::Ordering::Relaxed;
 
-const LAYOUT: Layout = Layout { ring_slots: 8, rq_depth: 1, recv_sge: 1 };
+const LAYOUT: Layout = Layout { ring_slots: 8, rq_depth: 1, recv_sge: 1, shared: false };
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();

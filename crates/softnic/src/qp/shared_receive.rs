@@ -1,0 +1,410 @@
+//! The receive side of a queue pair whose receives are shared: what its peer sends meets the receives of the shared queue
+//! here, at the owner.
+//!
+//! The peer puts small messages into the ring and asks for a place for large ones (`qp::shared_target`). A message is
+//! accepted by one compare and exchange of the count that the peer watches; the peer takes the same word to withdraw what
+//! it gives up. So a message is either received and sent successfully, or neither, whoever dies or stops in between.
+//!
+//! Usually the thread that polls the completion queue matches. For owners that do something else the service thread does,
+//! asked by the peer, and keeps the completions until they are polled.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farcall_verbs::{Access, AsyncEventKind, QpState, Wc, WcFlags, WcOpcode, WcStatus};
+
+use super::QpCore;
+use super::counters::Event;
+use super::transfer::scatter_from_ring;
+use crate::biased::Biased;
+use crate::cq::Source;
+use crate::hazard;
+use crate::ring::{self, Consumer, Garbage, Kind, NAK, OFFERED, RNR, Record, TAKEN, WITHDRAWN};
+use crate::srq::{Receive, SrqCore};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Messages of one queue pair that are matched before others have their turn at the shared receives.
+const MATCHES_A_TURN: usize = 8;
+
+/// The matching, and who may do it: the poller of the receive completion queue is its resident, the service thread and
+/// the owner of the queue pair are visitors.
+pub(super) struct SharedSide {
+    srq: Arc<SrqCore>,
+    matching: Biased<Matching>,
+    visits: Mutex<()>,
+    /// Whether the peer may have a large message placed: by us, if it cannot reach the memory itself.
+    is_offered: Arc<AtomicBool>,
+}
+
+impl SharedSide {
+    pub(super) fn new(consumer: Consumer, srq: Arc<SrqCore>) -> Self {
+        srq.attach();
+        let is_offered = Arc::new(AtomicBool::new(false));
+        let matching = Biased::new(Matching::new(consumer, srq.clone(), is_offered.clone()));
+        Self { srq, matching, visits: Mutex::new(()), is_offered }
+    }
+
+    pub(super) fn srq(&self) -> &SrqCore {
+        &self.srq
+    }
+
+    /// Whether the peer may have a large message placed.
+    pub(super) fn is_offered(&self) -> bool {
+        self.is_offered.load(Acquire)
+    }
+
+    /// Delivers what has come; called by the owner of the receive completion queue.
+    pub(super) fn poll(&self, core: &QpCore, wc: &mut [Wc]) -> usize {
+        // SAFETY: that owner is the resident.
+        unsafe { self.matching.resident(|matching| matching.poll(core, wc)) }.unwrap_or(0)
+    }
+
+    /// Whether a poll may find something; called by the same.
+    pub(super) fn has_something(&self, core: &QpCore) -> bool {
+        // SAFETY: as in `poll`.
+        unsafe { self.matching.resident(|matching| matching.has_something(core)) }.unwrap_or(true)
+    }
+
+    fn visit<R>(&self, work: impl FnOnce(&mut Matching) -> R) -> R {
+        let _one_at_a_time = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: one visitor at a time by the lock; nothing that a resident does comes here.
+        unsafe { self.matching.visit(work) }
+    }
+
+    /// Matches what has come and keeps the completions, for an owner that does not poll. For the service thread.
+    pub(super) fn match_ahead(&self, core: &QpCore) {
+        if self.visit(|matching| matching.match_ahead(core)) {
+            core.announce_locally(true);
+        }
+    }
+
+    /// Begins a new life.
+    pub(super) fn renew(&self, core: &QpCore, consumer: Consumer) {
+        self.visit(|matching| {
+            matching.discard(core);
+            *matching = Matching::new(consumer, self.srq.clone(), self.is_offered.clone());
+        });
+    }
+
+    /// Ends the last life.
+    pub(super) fn end(&self, core: &QpCore) {
+        self.visit(|matching| matching.discard(core));
+        self.srq.detach();
+    }
+}
+
+/// A queue pair with shared receives at a completion queue, and which of its completions come there.
+pub(super) struct Polled {
+    qp: Arc<QpCore>,
+    sends: bool,
+    receives: bool,
+}
+
+impl Polled {
+    pub(super) fn new(qp: &Arc<QpCore>, sends: bool, receives: bool) -> Arc<Self> {
+        Arc::new(Self { qp: qp.clone(), sends, receives })
+    }
+
+    fn receive_side(&self) -> Option<&SharedSide> {
+        self.qp.shared().filter(|_| self.receives)
+    }
+}
+
+impl Source for Polled {
+    fn poll(&self, wc: &mut [Wc]) -> usize {
+        let taken = self.qp.poll(self.sends, false, wc);
+        taken + self.receive_side().map_or(0, |shared| shared.poll(&self.qp, &mut wc[taken..]))
+    }
+
+    fn has_something(&self) -> bool {
+        self.qp.has_something(self.sends, false)
+            || self.receive_side().is_some_and(|shared| shared.has_something(&self.qp))
+    }
+}
+
+struct Matching {
+    consumer: Consumer,
+    srq: Arc<SrqCore>,
+    /// Messages accepted.
+    taken: u64,
+    /// The receive into which the peer may place a large message.
+    offered: Option<Receive>,
+    offers: u64,
+    is_offered: Arc<AtomicBool>,
+    /// Completions of messages that were matched while the owner did not poll.
+    stored: VecDeque<Wc>,
+    /// The next message found no receive when so many batches had been posted.
+    starved_at: Option<u64>,
+    /// Nothing more is matched.
+    broken: bool,
+    /// The last receive that we hold was given back; told by an event.
+    ended: bool,
+}
+
+impl Matching {
+    fn new(consumer: Consumer, srq: Arc<SrqCore>, is_offered: Arc<AtomicBool>) -> Self {
+        Self {
+            consumer,
+            srq,
+            taken: 0,
+            offered: None,
+            offers: 0,
+            is_offered,
+            stored: VecDeque::new(),
+            starved_at: None,
+            broken: false,
+            ended: false,
+        }
+    }
+
+    /// Whether a poll would find something.
+    fn has_something(&self, core: &QpCore) -> bool {
+        !self.stored.is_empty()
+            || (self.consumer.has_record() && !self.broken && !self.starves())
+            || (core.state() == QpState::Err && !self.ended)
+    }
+
+    fn starves(&self) -> bool {
+        self.starved_at == Some(self.srq.posts())
+    }
+
+    /// Delivers what has come.
+    fn poll(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
+        let mut taken = self.stored.len().min(wc.len());
+        for (place, stored) in wc.iter_mut().zip(self.stored.drain(..taken)) {
+            *place = stored;
+        }
+        let turn = wc.len().min(taken + MATCHES_A_TURN);
+        while taken < turn
+            && let Some(completion) = self.next(core)
+        {
+            wc[taken] = completion;
+            taken += 1;
+        }
+        self.tell_peer(core);
+        if core.state() == QpState::Err
+            && taken < wc.len()
+            && let Some(flushed) = self.end(core)
+        {
+            wc[taken] = flushed;
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Matches what has come and keeps the completions; returns whether there are any.
+    fn match_ahead(&mut self, core: &QpCore) -> bool {
+        while let Some(completion) = self.next(core) {
+            self.stored.push_back(completion);
+        }
+        if self.offered.is_some() && !self.consumer.has_record() && core.initiator_has_died() {
+            self.give_back_offer(core);
+        }
+        self.tell_peer(core);
+        if core.state() == QpState::Err
+            && let Some(flushed) = self.end(core)
+        {
+            self.stored.push_back(flushed);
+        }
+        !self.stored.is_empty()
+    }
+
+    /// Publishes how far we are, and wakes the peer if it waits for that.
+    fn tell_peer(&mut self, core: &QpCore) {
+        if self.consumer.publish_head() {
+            core.give_credit();
+        }
+    }
+
+    /// The next message that meets a receive.
+    fn next(&mut self, core: &QpCore) -> Option<Wc> {
+        while !self.broken && core.state() != QpState::Err {
+            let record = match self.consumer.peek() {
+                Ok(Some(record)) => record,
+                Ok(None) => {
+                    // Not from inside an access: it withdraws between two.
+                    if self.offered.is_some() && self.is_withdrawn() && !self.consumer.has_record() {
+                        self.give_back_offer(core);
+                    }
+                    return None;
+                }
+                Err(Garbage) => return self.break_off(core, AsyncEventKind::QpReqErr),
+            };
+            match record.kind {
+                Kind::AccessNak => return self.break_off(core, AsyncEventKind::QpAccessErr),
+                Kind::SendPlaced => match self.offered.take() {
+                    Some(receive) => {
+                        self.is_offered.store(false, Release);
+                        return self.complete(core, &record, receive);
+                    }
+                    None => return self.break_off(core, AsyncEventKind::QpReqErr),
+                },
+                Kind::Offer if self.is_withdrawn() => self.broken = true,
+                Kind::Send | Kind::WriteImm | Kind::Offer if self.offered.is_none() => {
+                    let receive = self.take(core)?;
+                    if record.kind != Kind::Offer {
+                        return self.complete(core, &record, receive);
+                    }
+                    if let Some(failed) = self.offer(core, &record, receive) {
+                        return Some(failed);
+                    }
+                }
+                _ => return self.break_off(core, AsyncEventKind::QpReqErr),
+            }
+        }
+        None
+    }
+
+    /// Whether the peer has given up what was not accepted.
+    fn is_withdrawn(&self) -> bool {
+        self.consumer.memory().load(TAKEN, Acquire) & WITHDRAWN != 0
+    }
+
+    /// Takes a place back that the peer, which has nothing more to publish, does not use.
+    fn give_back_offer(&mut self, core: &QpCore) {
+        self.broken = true;
+        self.is_offered.store(false, Release);
+        core.process.access_turn.wait();
+        self.offered.take().into_iter().for_each(|receive| self.srq.put_back(receive));
+    }
+
+    /// A receive for the next message; without one the peer learns that it is not ready (RNR NAK).
+    fn take(&mut self, core: &QpCore) -> Option<Receive> {
+        let posts = self.srq.posts();
+        if self.starved_at == Some(posts) {
+            return None;
+        }
+        self.starved_at = None;
+        let receive = self.srq.take(core.weak());
+        if receive.is_none() {
+            self.starved_at = Some(posts);
+            let memory = self.consumer.memory();
+            if memory.load(RNR, Relaxed) != self.taken + 1 {
+                memory.store(RNR, self.taken + 1, Release);
+                core.give_credit();
+            }
+        }
+        receive
+    }
+
+    /// Whether the receive's memory is still registered as it was when it was posted.
+    fn is_usable(&self, core: &QpCore, receive: &Receive) -> bool {
+        receive.sges().iter().all(|sge| {
+            let regions = &core.process.regions;
+            sge.length == 0
+                || regions.allows(sge.lkey, self.srq.pd(), sge.addr, sge.length, Access::LOCAL_WRITE)
+        })
+    }
+
+    /// Shows the peer where to place a large message.
+    fn offer(&mut self, core: &QpCore, record: &Record, receive: Receive) -> Option<Wc> {
+        if !self.is_usable(core, &receive) {
+            return Some(self.fail(core, &receive, WcStatus::LOC_PROT_ERR));
+        }
+        if u64::from(record.len_bytes) > receive.len_bytes() {
+            return Some(self.fail(core, &receive, WcStatus::LOC_LEN_ERR));
+        }
+        let memory = self.consumer.memory();
+        core.layout.write_advert(memory, self.offers, receive.sges());
+        self.offers += 1;
+        self.is_offered.store(true, Release);
+        memory.store(OFFERED, self.offers, Release);
+        self.offered = Some(receive);
+        self.consumer.advance(record);
+        None
+    }
+
+    /// Accepts a message into its receive.
+    fn complete(&mut self, core: &QpCore, record: &Record, receive: Receive) -> Option<Wc> {
+        let placed = record.kind == Kind::SendPlaced;
+        if !placed && !self.is_usable(core, &receive) {
+            return Some(self.fail(core, &receive, WcStatus::LOC_PROT_ERR));
+        }
+        let fits = match record.kind {
+            // SAFETY: the receive's memory is the poster's promise until this completion is polled; its keys were checked
+            // just now.
+            Kind::Send => unsafe { scatter_from_ring(self.consumer.memory(), record, receive.sges()) },
+            Kind::SendPlaced => u64::from(record.len_bytes) <= receive.len_bytes(),
+            _ => true,
+        };
+        if !fits {
+            return Some(self.fail(core, &receive, WcStatus::LOC_LEN_ERR));
+        }
+        if !self.consumer.memory().compare_exchange(TAKEN, self.taken, self.taken + 1) {
+            // The peer gave the message up, and with it the connection.
+            self.broken = true;
+            self.srq.put_back(receive);
+            return None;
+        }
+        self.taken += 1;
+        self.consumer.advance(record);
+        core.stats.messages_received.increment();
+        core.stats.bytes_received.add(record.len_bytes.into());
+        let opcode =
+            if record.kind == Kind::WriteImm { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV };
+        let mut completion = Wc::ended(receive.wr_id, core.qpn(), opcode, WcStatus::SUCCESS);
+        completion.byte_len = record.len_bytes;
+        completion.src_qp = core.dest_qpn();
+        if record.flags & ring::WITH_IMM != 0 {
+            completion.imm_data_be = record.imm;
+            completion.wc_flags = WcFlags::WITH_IMM;
+        }
+        Some(completion)
+    }
+
+    /// A message that the receive cannot hold: the peer learns it as a NAK, and both ends fail.
+    fn fail(&mut self, core: &QpCore, receive: &Receive, status: WcStatus) -> Wc {
+        let remote =
+            if status == WcStatus::LOC_LEN_ERR { WcStatus::REM_INV_REQ_ERR } else { WcStatus::REM_OP_ERR };
+        self.consumer.memory().store(NAK, (self.taken + 1) << 8 | u64::from(remote.0), Release);
+        self.broken = true;
+        core.stats.receive_errors.increment();
+        core.stats.record(Event::ReceiveFailed as u64, status.0.into());
+        core.enter_error();
+        core.give_credit();
+        Wc::ended(receive.wr_id, core.qpn(), WcOpcode::RECV, status)
+    }
+
+    #[cold]
+    fn break_off(&mut self, core: &QpCore, kind: AsyncEventKind) -> Option<Wc> {
+        self.broken = true;
+        core.raise(kind);
+        core.enter_error();
+        None
+    }
+
+    /// In the error state: flushes the receive that a message was being placed into, unless the peer may still do that;
+    /// afterwards nothing of the shared queue is ours (IBA 10.2.9.5).
+    #[cold]
+    fn end(&mut self, core: &QpCore) -> Option<Wc> {
+        if self.ended || !core.is_revoked() {
+            return None;
+        }
+        let peer_is_inside = self.offered.is_some() && hazard::current(self.consumer.memory()) != 0;
+        if peer_is_inside && !core.is_quiesced() {
+            core.set_flush_waits(true);
+            return None;
+        }
+        core.set_flush_waits(false);
+        (self.ended, self.broken) = (true, true);
+        self.is_offered.store(false, Release);
+        core.raise(AsyncEventKind::QpLastWqeReached);
+        self.offered
+            .take()
+            .map(|receive| Wc::ended(receive.wr_id, core.qpn(), WcOpcode::RECV, WcStatus::WR_FLUSH_ERR))
+    }
+
+    /// Ends without completions (RESET, destroy): what was offered is shared again, unless a stopped peer is inside.
+    fn discard(&mut self, core: &QpCore) {
+        (self.ended, self.broken) = (true, true);
+        self.is_offered.store(false, Release);
+        self.stored.clear();
+        core.set_flush_waits(false);
+        if let Some(receive) = self.offered.take()
+            && core.is_quiesced()
+        {
+            self.srq.put_back(receive);
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! Shared receive queues: messages of many queue pairs meet receives in one queue, at their owner.
+
+mod support;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use farcall_verbs::{
+    AsyncEvent, AsyncEventKind, CqInitAttr, Error, Notify, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq,
+    RawQp, RawSrq, RecvWr, SendFlags, SendWr, Sge, SrqAttr, SrqInitAttr, Wc, WcOpcode, WcStatus,
+};
+use support::*;
+
+/// An end whose queue pairs share receives; `end.qp` is the first of them.
+struct Sharing {
+    end: End,
+    srq: Box<dyn RawSrq>,
+}
+
+impl Sharing {
+    fn new(max_wr: u32) -> Self {
+        let mut end = End::new(8 << 20, ALL, QpCap::default());
+        let srq = end.pd.create_srq(&SrqInitAttr { max_wr, max_sge: 4 }).unwrap();
+        end.qp = new_qp(&end, &*srq, &*end.cq);
+        Self { end, srq }
+    }
+
+    fn post(&mut self, wr_id: u64, sges: &[Sge]) {
+        // SAFETY: tests keep their regions and wait for completions.
+        unsafe { self.srq.post_recv(&[RecvWr::new(wr_id, sges)]) }.unwrap();
+    }
+
+    /// One more queue pair at the same completion queue, connected to a new end.
+    fn add(&mut self) -> (End, Box<dyn RawQp>) {
+        let fresh = new_qp(&self.end, &*self.srq, &*self.end.cq);
+        let first = std::mem::replace(&mut self.end.qp, fresh);
+        let mut sender = End::new(4 << 20, ALL, QpCap::default());
+        join(&mut sender, &mut self.end, End::rts);
+        (sender, std::mem::replace(&mut self.end.qp, first))
+    }
+}
+
+fn new_qp(end: &End, srq: &dyn RawSrq, recv_cq: &dyn RawCq) -> Box<dyn RawQp> {
+    end.pd
+        .create_qp(&QpInitAttr {
+            send_cq: &*end.cq,
+            recv_cq,
+            srq: Some(srq),
+            cap: QpCap::default(),
+            qp_type: QpType::Rc,
+            sq_sig_all: false,
+        })
+        .unwrap()
+}
+
+/// A sender, and a connected end with `max_wr` places for shared receives.
+fn sharing(max_wr: u32, rts: impl Fn(&mut End)) -> (End, Sharing) {
+    let (mut a, mut b) = (End::new(4 << 20, ALL, QpCap::default()), Sharing::new(max_wr));
+    join(&mut a, &mut b.end, rts);
+    (a, b)
+}
+
+/// Polls both until each has its completions.
+fn both(a: &mut End, of_a: usize, b: &mut End, of_b: usize) -> (Vec<Wc>, Vec<Wc>) {
+    let start = std::time::Instant::now();
+    let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
+    while from_a.len() < of_a || from_b.len() < of_b {
+        from_a.extend(a.poll());
+        from_b.extend(b.poll());
+        assert!(start.elapsed() < LOST, "{} of {of_a}, {} of {of_b}", from_a.len(), from_b.len());
+    }
+    (from_a, from_b)
+}
+
+fn event_of(end: &End, element: u32, kind: AsyncEventKind) -> bool {
+    let wanted = AsyncEvent { kind, element };
+    std::iter::from_fn(|| end.context.poll_async_event()).any(|event| event == wanted)
+}
+
+#[test]
+fn messages_of_every_size_fill_shared_receives_in_order() {
+    let (mut a, mut b) = sharing(8, End::rts);
+    for (round, len) in [0, 1, 8, 100, 1024, 1025, 5000, 100_000, 1 << 20].into_iter().enumerate() {
+        let round = round as u64;
+        // Scattered over three elements.
+        let (first, second) = (len / 3, len / 4);
+        let sges =
+            [b.end.sge(0, first), b.end.sge(1 << 20, second), b.end.sge(2 << 20, len - first - second + 8)];
+        b.end.put(0, &vec![0; 4 << 20]);
+        b.post(round, &sges);
+        let data = bytes(len, round);
+        a.put(0, &data);
+        let from = [a.sge(0, len)];
+        a.send(&[SendWr::send(round, &from).with_imm(7).with_flags(SIGNALED)]);
+        let (sent, got) = both(&mut a, 1, &mut b.end, 1);
+        assert_eq!(
+            (sent[0].status, sent[0].wr_id, sent[0].opcode),
+            (WcStatus::SUCCESS, round, WcOpcode::SEND)
+        );
+        assert_eq!((got[0].status, got[0].wr_id, got[0].imm()), (WcStatus::SUCCESS, round, Some(7)));
+        assert_eq!((got[0].byte_len as usize, got[0].qp_num), (len, b.end.qp.qp_num()));
+        let parts =
+            [b.end.get(0, first), b.end.get(1 << 20, second), b.end.get(2 << 20, len - first - second)];
+        assert!(parts.concat() == data, "{len} bytes");
+        assert_eq!(b.end.get((2 << 20) + len - first - second, 8), [0; 8], "bytes beyond the message");
+    }
+}
+
+#[test]
+fn many_pairs_share_receives_and_each_keeps_its_order() {
+    const PAIRS: usize = 40;
+    const EACH: u32 = 30;
+    let mut b = Sharing::new(16);
+    let (mut senders, receivers): (Vec<End>, Vec<_>) = (0..PAIRS).map(|_| b.add()).unzip();
+    let place: HashMap<u32, usize> = (0..).zip(&receivers).map(|(at, qp)| (qp.qp_num(), at)).collect();
+    for slot in 0..16 {
+        b.post(slot, &[b.end.sge(slot as usize * 2048, 2048)]);
+    }
+    let len_of = |n: u32| [8, 700, 2000][n as usize % 3];
+    for (at, sender) in senders.iter_mut().enumerate() {
+        for n in 0..EACH {
+            sender.put(n as usize * 2048, &bytes(len_of(n), at as u64 * 1000 + u64::from(n)));
+            let sges = [sender.sge(n as usize * 2048, len_of(n))];
+            sender.send(&[SendWr::send(n.into(), &sges).with_imm(n).with_flags(SIGNALED)]);
+        }
+    }
+    let (mut next, mut confirmed) = (vec![0; PAIRS], vec![0; PAIRS]);
+    let start = std::time::Instant::now();
+    while next.iter().any(|n| *n < EACH) || confirmed.iter().any(|n| *n < EACH) {
+        assert!(start.elapsed() < LOST, "messages were lost: {next:?} {confirmed:?}");
+        if let Some(wc) = b.end.poll() {
+            let (at, n) = (place[&wc.qp_num], wc.imm().unwrap());
+            assert_eq!((wc.status, n), (WcStatus::SUCCESS, next[at]));
+            let got = b.end.get(wc.wr_id as usize * 2048, len_of(n));
+            assert!(got == bytes(len_of(n), at as u64 * 1000 + u64::from(n)), "message {n} of pair {at}");
+            next[at] += 1;
+            b.post(wc.wr_id, &[b.end.sge(wc.wr_id as usize * 2048, 2048)]);
+        }
+        for (at, sender) in senders.iter_mut().enumerate() {
+            while let Some(wc) = sender.poll() {
+                assert_eq!((wc.status, wc.wr_id), (WcStatus::SUCCESS, u64::from(confirmed[at])));
+                confirmed[at] += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pair_that_floods_does_not_take_all_shared_receives() {
+    let mut b = Sharing::new(64);
+    let (mut flood, flooded) = b.add();
+    let (mut other, asked) = b.add();
+    for n in 0..64 {
+        flood.send(&[SendWr::send(n, &[])]);
+    }
+    other.send(&[SendWr::send(0, &[])]);
+    for wr_id in 0..64 {
+        b.post(wr_id, &[]);
+    }
+    // Both are connected and have sent before anything is received.
+    let mut wc = [Wc::default(); 64];
+    let start = std::time::Instant::now();
+    let mut seen = Vec::new();
+    while !seen.contains(&asked.qp_num()) {
+        assert!(start.elapsed() < LOST);
+        let n = b.end.cq.poll(&mut wc).unwrap();
+        seen.extend(wc[..n].iter().map(|wc| wc.qp_num));
+        assert_eq!((flood.poll(), other.poll()), (None, None));
+    }
+    let before = seen.iter().take_while(|qpn| **qpn == flooded.qp_num()).count();
+    assert!(before <= 16, "{before} messages of the flood came first");
+}
+
+#[test]
+fn a_send_waits_for_a_shared_receive_and_what_follows_does_not_overtake_it() {
+    let (mut a, mut b) = sharing(4, End::rts);
+    a.put(0, &[1; 8]);
+    b.end.put(4096, &[0; 8]);
+    let sges = [a.sge(0, 8)];
+    let to = (b.end.mr.addr() as u64 + 4096, b.end.mr.rkey());
+    a.send(&[
+        SendWr::send(1, &sges).with_flags(SIGNALED),
+        SendWr::write(2, &sges, to.0, to.1).with_flags(SIGNALED),
+    ]);
+    for _ in 0..100 {
+        assert_eq!((a.poll(), b.end.poll()), (None, None));
+    }
+    assert_eq!(b.end.get(4096, 8), [0; 8], "a WRITE overtook a SEND that was not accepted");
+    b.post(5, &[b.end.sge(0, 8)]);
+    let (sent, got) = both(&mut a, 2, &mut b.end, 1);
+    assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!((got[0].wr_id, b.end.get(4096, 8)), (5, vec![1; 8]));
+}
+
+#[test]
+fn without_a_shared_receive_a_send_ends_after_its_retries_and_is_never_delivered() {
+    for len in [8, 5000] {
+        let (mut a, mut b) = sharing(4, End::rts_impatient);
+        let sges = [a.sge(0, len)];
+        a.send(&[SendWr::send(1, &sges), SendWr::send(2, &sges), SendWr::send(3, &sges)]);
+        let (ends, _) = both(&mut a, 3, &mut b.end, 0);
+        let ends: Vec<_> = ends.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        let flushed = WcStatus::WR_FLUSH_ERR;
+        assert_eq!(ends, [(1, WcStatus::RNR_RETRY_EXC_ERR), (2, flushed), (3, flushed)]);
+        // What was given up is not received, and its receive is there for others.
+        b.post(9, &[b.end.sge(0, 8192)]);
+        for _ in 0..10 {
+            assert_eq!(b.end.poll(), None);
+        }
+        let (mut other, _qp) = b.add();
+        let sges = [other.sge(0, 8)];
+        other.send(&[SendWr::send(4, &sges).with_flags(SIGNALED)]);
+        let (sent, got) = both(&mut other, 1, &mut b.end, 1);
+        assert_eq!((sent[0].status, got[0].status, got[0].wr_id), (WcStatus::SUCCESS, WcStatus::SUCCESS, 9));
+    }
+}
+
+#[test]
+fn sends_to_an_owner_that_never_polls_complete_for_every_shared_receive() {
+    let (mut a, mut b) = sharing(100, End::rts);
+    for wr_id in 0..100 {
+        b.post(wr_id, &[b.end.sge(wr_id as usize * 8192, 8192)]);
+    }
+    let len_of = |n: u64| [8, 1000, 6000][n as usize % 3];
+    for n in 0..100 {
+        a.put(n as usize * 8192, &bytes(len_of(n), n));
+        let sges = [a.sge(n as usize * 8192, len_of(n))];
+        a.send(&[SendWr::send(n, &sges).with_flags(SIGNALED)]);
+    }
+    for n in 0..100 {
+        let wc = a.wait();
+        assert_eq!((wc.status, wc.wr_id), (WcStatus::SUCCESS, n));
+    }
+    for n in 0..100 {
+        let wc = b.end.wait();
+        assert_eq!((wc.status, wc.wr_id), (WcStatus::SUCCESS, n));
+        assert!(b.end.get(n as usize * 8192, len_of(n)) == bytes(len_of(n), n), "message {n}");
+    }
+}
+
+#[test]
+fn sleepers_at_both_ends_of_a_shared_receive_wake_each_other() {
+    let (mut a, mut b) = sharing(4, End::rts);
+    for wr_id in 0..4 {
+        b.post(wr_id, &[b.end.sge(wr_id as usize * 8192, 8192)]);
+    }
+    let rounds = 2000_u64;
+    let receiver = std::thread::spawn(move || {
+        for round in 0..rounds {
+            let wc = b.end.sleep(if round % 2 == 0 { Notify::Any } else { Notify::Solicited });
+            assert_eq!((wc.status, wc.imm()), (WcStatus::SUCCESS, Some(round as u32)));
+            b.post(wc.wr_id, &[b.end.sge(wc.wr_id as usize * 8192, 8192)]);
+        }
+        b
+    });
+    for round in 0..rounds {
+        let sges = [a.sge(0, if round % 16 == 0 { 5000 } else { 8 })];
+        let wr = SendWr::send(round, &sges).with_imm(round as u32);
+        a.send(&[wr.with_flags(SIGNALED | SendFlags::SOLICITED)]);
+        let wc = a.sleep(Notify::Any);
+        assert_eq!((wc.status, wc.wr_id), (WcStatus::SUCCESS, round));
+    }
+    drop(receiver.join().unwrap());
+}
+
+#[test]
+fn the_limit_event_comes_once_for_each_arming() {
+    let (mut a, mut b) = sharing(8, End::rts);
+    let number = b.srq.srq_num();
+    for wr_id in 0..4 {
+        b.post(wr_id, &[]);
+    }
+    b.srq.modify(&SrqAttr { srq_limit: Some(3), ..SrqAttr::default() }).unwrap();
+    assert_eq!(b.srq.query().unwrap().srq_limit, 3);
+    let send = |a: &mut End, b: &mut Sharing| {
+        a.send(&[SendWr::send(0, &[]).with_flags(SIGNALED)]);
+        both(a, 1, &mut b.end, 1);
+    };
+    let limit = |b: &Sharing| event_of(&b.end, number, AsyncEventKind::SrqLimitReached);
+    send(&mut a, &mut b);
+    assert!(!limit(&b), "three are left");
+    send(&mut a, &mut b);
+    assert!(limit(&b), "two are left");
+    assert_eq!(b.srq.query().unwrap().srq_limit, 0, "it is disarmed");
+    send(&mut a, &mut b);
+    assert!(!limit(&b), "it came twice");
+    // One is left: armed above that, it comes at once.
+    b.srq.modify(&SrqAttr { srq_limit: Some(2), ..SrqAttr::default() }).unwrap();
+    assert!(limit(&b));
+}
+
+#[test]
+fn a_shared_queue_is_resized_within_what_it_holds_and_refuses_more() {
+    let (_a, mut b) = sharing(2, End::rts);
+    let post = |b: &mut Sharing, n: usize| {
+        let wrs: Vec<_> = (0..n as u64).map(|wr_id| RecvWr::new(wr_id, &[])).collect();
+        // SAFETY: no memory is named.
+        unsafe { b.srq.post_recv(&wrs) }
+    };
+    let refused = post(&mut b, 3).unwrap_err();
+    assert!(matches!(refused.source, Error::Exhausted { .. }) && refused.posted == 2, "{refused}");
+    let resize =
+        |b: &mut Sharing, max_wr: u32| b.srq.modify(&SrqAttr { max_wr: Some(max_wr), srq_limit: None });
+    resize(&mut b, 5).unwrap();
+    post(&mut b, 3).unwrap();
+    assert!(resize(&mut b, 4).is_err(), "five are posted");
+    assert_eq!(b.srq.query().unwrap().max_wr, 5);
+    assert!(resize(&mut b, u32::MAX).is_err());
+    let limit = SrqAttr { srq_limit: Some(6), ..SrqAttr::default() };
+    assert!(b.srq.modify(&limit).is_err(), "a limit that can never be reached");
+    let five = [Sge::default(); 5];
+    // SAFETY: refused before any memory is touched.
+    assert!(unsafe { b.srq.post_recv(&[RecvWr::new(0, &five)]) }.is_err());
+    resize(&mut b, 6).unwrap();
+    let wrong = [Sge { lkey: b.end.mr.lkey() ^ 1, ..b.end.sge(0, 8) }];
+    // SAFETY: as above.
+    assert!(unsafe { b.srq.post_recv(&[RecvWr::new(0, &wrong)]) }.is_err());
+}
+
+#[test]
+fn a_shared_queue_in_use_is_not_destroyed() {
+    let (a, b) = sharing(2, End::rts);
+    let Sharing { mut end, srq } = b;
+    let refused = srq.destroy().unwrap_err();
+    assert!(matches!(refused.source, Error::InvalidState { .. }), "{:?}", refused.source);
+    assert_eq!((end.qp.cap().max_recv_wr, end.qp.cap().max_recv_sge), (0, 0));
+    let sges = [end.sge(0, 8)];
+    // SAFETY: refused before any memory is touched.
+    assert!(unsafe { end.qp.post_recv(&[RecvWr::new(1, &sges)]) }.is_err(), "its receives are shared");
+    // SAFETY: as above.
+    assert!(unsafe { end.qp.post_recv(&[RecvWr::new(1, &[])]) }.is_err());
+    end.qp = new_qp(&a, &*refused.srq, &*end.cq);
+    let still = refused.srq.destroy().unwrap_err();
+    drop(end.qp);
+    still.srq.destroy().unwrap();
+}
+
+#[test]
+fn a_pair_in_error_tells_when_it_holds_no_shared_receive_any_more() {
+    let (mut a, mut b) = sharing(4, End::rts);
+    b.post(1, &[b.end.sge(0, 8192)]);
+    // A large message has been given its receive, and its sender does not go on.
+    let sges = [a.sge(0, 8000)];
+    a.send(&[SendWr::send(1, &sges)]);
+    let qpn = b.end.qp.qp_num();
+    b.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+    // Nobody polls.
+    let start = std::time::Instant::now();
+    while !event_of(&b.end, qpn, AsyncEventKind::QpLastWqeReached) {
+        assert!(start.elapsed() < LOST, "no event");
+        std::thread::yield_now();
+    }
+    for _ in 0..10 {
+        if let Some(wc) = b.end.poll() {
+            assert_eq!((wc.wr_id, wc.status, wc.qp_num), (1, WcStatus::WR_FLUSH_ERR, qpn));
+        }
+    }
+    assert!(!event_of(&b.end, qpn, AsyncEventKind::QpLastWqeReached), "it came twice");
+    assert!(!a.wait().status.is_success());
+}
+
+#[test]
+fn a_message_longer_than_its_shared_receive_fails_both_ends_and_nobody_else() {
+    for len in [9, 1024, 5000] {
+        let (mut a, mut b) = sharing(4, End::rts);
+        let (mut other, _qp) = b.add();
+        b.end.put(0, &[0x5A; 8192]);
+        b.post(1, &[b.end.sge(0, 8)]);
+        b.post(2, &[b.end.sge(4096, 8)]);
+        let sges = [a.sge(0, len)];
+        a.send(&[SendWr::send(10, &sges), SendWr::send(11, &sges)]);
+        let (sent, got) = both(&mut a, 2, &mut b.end, 1);
+        assert_eq!((sent[0].wr_id, sent[0].status), (10, WcStatus::REM_INV_REQ_ERR), "{len}");
+        assert_eq!((sent[1].wr_id, sent[1].status), (11, WcStatus::WR_FLUSH_ERR));
+        assert_eq!((got[0].wr_id, got[0].status), (1, WcStatus::LOC_LEN_ERR));
+        assert_eq!((a.qp.state(), b.end.qp.state()), (QpState::Err, QpState::Err));
+        assert_eq!(b.end.get(8, 4096), vec![0x5A; 4096], "bytes beyond the receive were written");
+        let sges = [other.sge(0, 8)];
+        other.send(&[SendWr::send(12, &sges).with_flags(SIGNALED)]);
+        let (sent, got) = both(&mut other, 1, &mut b.end, 1);
+        assert_eq!((sent[0].status, got[0].wr_id), (WcStatus::SUCCESS, 2));
+    }
+}
+
+#[test]
+fn a_shared_receive_whose_memory_is_deregistered_is_a_protection_error() {
+    for len in [8, 5000] {
+        let (mut a, mut b) = sharing(4, End::rts);
+        let gone = b.end.pd.alloc_mr(8192, ALL).unwrap();
+        b.post(1, &[Sge { addr: gone.addr() as u64, length: 8192, lkey: gone.lkey() }]);
+        drop(gone);
+        let sges = [a.sge(0, len)];
+        a.send(&[SendWr::send(10, &sges)]);
+        let (sent, got) = both(&mut a, 1, &mut b.end, 1);
+        assert_eq!((sent[0].status, got[0].status), (WcStatus::REM_OP_ERR, WcStatus::LOC_PROT_ERR));
+    }
+}
+
+#[test]
+fn write_with_immediate_consumes_a_shared_receive() {
+    let (mut a, mut b) = sharing(4, End::rts);
+    b.post(1, &[b.end.sge(0, 8)]);
+    b.post(2, &[b.end.sge(8, 8)]);
+    a.put(0, &bytes(3000, 1));
+    let (large, small) = ([a.sge(0, 3000)], [a.sge(0, 8)]);
+    let to = (b.end.mr.addr() as u64 + 4096, b.end.mr.rkey());
+    a.send(&[
+        SendWr::write(1, &large, to.0, to.1).with_imm(5).with_flags(SIGNALED),
+        SendWr::send(2, &small).with_flags(SIGNALED),
+    ]);
+    let (sent, got) = both(&mut a, 2, &mut b.end, 2);
+    assert!(sent.iter().chain(&got).all(|wc| wc.status.is_success()));
+    assert_eq!((got[0].wr_id, got[0].opcode, got[0].imm()), (1, WcOpcode::RECV_RDMA_WITH_IMM, Some(5)));
+    assert_eq!((got[1].wr_id, got[1].opcode), (2, WcOpcode::RECV));
+    assert!(b.end.get(4096, 3000) == bytes(3000, 1));
+}
+
+#[test]
+fn threads_that_poll_their_own_queues_share_receives() {
+    const EACH: u64 = 3000;
+    let b = Sharing::new(8);
+    let Sharing { end: mut base, srq } = b;
+    let (mut senders, mut pollers) = (Vec::new(), Vec::new());
+    let srq = Arc::new(std::sync::Mutex::new(srq));
+    for _ in 0..2 {
+        let cq = base.context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
+        base.qp = new_qp(&base, &**srq.lock().unwrap(), &*cq);
+        let mut sender = End::default();
+        join(&mut sender, &mut base, End::rts);
+        let other = new_qp(&base, &**srq.lock().unwrap(), &*cq);
+        pollers.push((cq, std::mem::replace(&mut base.qp, other)));
+        senders.push(sender);
+    }
+    let post = |srq: &std::sync::Mutex<Box<dyn RawSrq>>, wr_id: u64| {
+        // SAFETY: no memory is named.
+        unsafe { srq.lock().unwrap().post_recv(&[RecvWr::new(wr_id, &[])]) }.unwrap();
+    };
+    (0..8).for_each(|wr_id| post(&srq, wr_id));
+    let mut threads = Vec::new();
+    for (mut cq, qp) in pollers {
+        let srq = srq.clone();
+        threads.push(std::thread::spawn(move || {
+            let (mut wc, mut next, start) = ([Wc::default(); 4], 0, std::time::Instant::now());
+            while next < EACH {
+                let n = cq.poll(&mut wc).unwrap();
+                for wc in &wc[..n] {
+                    assert_eq!(
+                        (wc.status, wc.imm(), wc.qp_num),
+                        (WcStatus::SUCCESS, Some(next as u32), qp.qp_num())
+                    );
+                    next += 1;
+                    post(&srq, wc.wr_id);
+                }
+                assert!(start.elapsed() < 3 * LOST, "message {next} was lost");
+            }
+        }));
+    }
+    for mut sender in senders {
+        threads.push(std::thread::spawn(move || {
+            for n in 0..EACH {
+                sender.send(&[SendWr::send(n, &[]).with_imm(n as u32).with_flags(SIGNALED)]);
+                if n % 32 == 31 {
+                    assert!(sender.wait_n(32).iter().all(|wc| wc.status.is_success()));
+                }
+            }
+            assert!(sender.wait_n((EACH % 32) as usize).iter().all(|wc| wc.status.is_success()));
+        }));
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
