@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use farcall_conformance::{
-    Case, Host, Local, Outcome, Processes, World, all, matches, of_provider, run, serve,
+    Case, Host, Local, Outcome, Processes, Simulated, World, all, matches, of_provider, run, serve,
 };
 use farcall_verbs::Device;
 use serde_json::json;
@@ -37,6 +37,9 @@ pub struct Conform {
     /// With `--sides users`: the number of the other user and its group.
     #[arg(long, value_name = "UID", default_value_t = 65_534)]
     other_user: u32,
+    /// With `--sides simulated`: what everything random follows from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Only cases whose name matches; `*` stands for anything. May be given several times.
     #[arg(long = "filter", value_name = "PATTERN")]
     filters: Vec<String>,
@@ -59,6 +62,8 @@ enum Sides {
     Processes,
     /// In two processes of different users (needs root, and a group configured for both).
     Users,
+    /// On two nodes of a simulated network, in virtual time, whatever the provider.
+    Simulated,
     /// In two processes with different pid, ipc, user and mount namespaces (needs `unshare`).
     Containers,
 }
@@ -119,9 +124,12 @@ impl Conform {
     }
 
     fn world(&self) -> Result<Rc<dyn World>, Failure> {
+        if self.sides == Sides::Simulated {
+            return Ok(Rc::new(Simulated::new(self.seed)));
+        }
         let host = Host::new(self.device()?);
         let started = match self.sides {
-            Sides::Local => return Ok(Rc::new(host)),
+            Sides::Local | Sides::Simulated => return Ok(Rc::new(host)),
             Sides::Processes => Processes::start(host, self.agent_command(&[])?, "two processes"),
             Sides::Users => {
                 let mut command = self.agent_command(&[])?;

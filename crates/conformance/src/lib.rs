@@ -33,6 +33,6 @@ pub use report::{CaseReport, Outcome, Report};
 pub use run::run;
 pub use side::{
     About, Answer, Call, Cq, Event, Handle, Local, Memory, Mr, Path, Piece, Qp, QpMake, Reason, RecvRequest,
-    Refusal, Remote, SendRequest, Side, Target, serve,
+    Refusal, Remote, SendRequest, Side, Sleep, Target, serve,
 };
-pub use world::{Host, Pace, Processes, World};
+pub use world::{Host, Pace, Processes, Simulated, World};

@@ -34,6 +34,7 @@ pub(super) fn add(table: &mut Table) {
     case("empty-makes-senders-wait", "IBA 9.7.5.2.8", waits);
     case("empty-ends-retries", "IBA 9.7.5.2.8", exhausted);
     case("a-message-too-long-fails-one-pair", "IBA 11.6.2: Local Length Error", too_long);
+    case("in-use-cannot-be-destroyed", "ibv_destroy_srq(3)", in_use);
     case("last-receive-is-told", "IBA 11.6.3: Last WQE Reached", last_reached);
     for (what, body) in [
         ("limit-is-told-once", limit as fn(&mut Peer, &mut Peer) -> Verdict),
@@ -197,6 +198,18 @@ fn waits(a: &mut Peer, b: &mut Peer) -> Verdict {
     sent.sort_unstable();
     received.sort_unstable();
     same("sends, receives", (sent, received), (vec![0, 1, 2], vec![0, 1, 2]))
+}
+
+fn in_use(a: &mut Peer, b: &mut Peer) -> Verdict {
+    join(a, b, &setup(QpType::Rc))?;
+    let Some((srq, _)) = b.srq else { return Err(crate::Finding::new("no shared receive queue")) };
+    refused("destroying it under its pair", b.destroy(srq))?;
+    b.recv(1, 0, 64)?;
+    a.post(Op::Send.request(5, a, b, 8, 0))?;
+    a.expect_ok(5)?;
+    b.expect_ok(1)?;
+    b.destroy(b.qp.handle)?;
+    Ok(b.destroy(srq)?)
 }
 
 fn exhausted(a: &mut Peer, b: &mut Peer) -> Verdict {

@@ -39,8 +39,12 @@ struct Objects {
     pds: BTreeMap<Handle, Arc<dyn ProtectionDomain>>,
 }
 
+/// Sleeps until a descriptor is readable, at most so many milliseconds; whether it is.
+pub type Sleep = Box<dyn Fn(RawFd, u32) -> std::io::Result<bool>>;
+
 /// An end on a provider in this process.
 pub struct Local {
+    sleep: Sleep,
     objects: Objects,
     next: Handle,
     context: Arc<dyn Context>,
@@ -75,12 +79,12 @@ macro_rules! object {
 impl Local {
     /// An end on an opened device.
     pub fn new(provider: &'static str, context: Arc<dyn Context>) -> Self {
-        Self { objects: Objects::default(), next: 0, context, provider }
+        Self::with_sleep(provider, context, Box::new(sleep_in_kernel))
     }
 
-    /// The descriptor of a channel, for worlds in which one sleeps otherwise than by a system call.
-    pub fn channel_fd(&self, channel: Handle) -> Option<RawFd> {
-        self.objects.channels.get(&channel).map(|channel| channel.fd())
+    /// An end whose descriptors are not the kernel's.
+    pub fn with_sleep(provider: &'static str, context: Arc<dyn Context>, sleep: Sleep) -> Self {
+        Self { objects: Objects::default(), next: 0, context, provider, sleep }
     }
 
     fn handle(&mut self) -> Handle {
@@ -197,8 +201,16 @@ impl Local {
 
     fn destroy(&mut self, handle: Handle) -> Done {
         let o = &mut self.objects;
+        if let Some(srq) = o.srqs.remove(&handle) {
+            return match srq.destroy() {
+                Ok(()) => Ok(Answer::Done),
+                Err(in_use) => {
+                    o.srqs.insert(handle, in_use.srq);
+                    Err(refusal("destroy_srq", &in_use.source))
+                }
+            };
+        }
         let found = o.qps.remove(&handle).is_some()
-            || o.srqs.remove(&handle).is_some()
             || o.ahs.remove(&handle).is_some()
             || o.mrs.remove(&handle).is_some()
             || o.cqs.remove(&handle).is_some()
@@ -283,17 +295,9 @@ impl Local {
     fn sleep(&mut self, channel: Handle, timeout_ms: u32) -> Done {
         const CALL: &str = "sleep on a channel";
         let channel = object!(self.objects.channels, CALL, "channel", &channel, get)?;
-        // SAFETY: the channel is ours and keeps its descriptor open.
-        let fd = unsafe { BorrowedFd::borrow_raw(channel.fd()) };
-        let timeout = Timespec {
-            tv_sec: i64::from(timeout_ms / 1000),
-            tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000,
-        };
-        match rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)) {
-            Ok(ready) => Ok(Answer::Readable(ready == 1)),
-            Err(rustix::io::Errno::INTR) => Ok(Answer::Readable(false)),
-            Err(error) => Err(Refusal::harness(CALL, error.to_string())),
-        }
+        (self.sleep)(channel.fd(), timeout_ms)
+            .map(Answer::Readable)
+            .map_err(|error| Refusal::harness(CALL, error.to_string()))
     }
 
     /// The address of `len` bytes in a region, also a deregistered one, whose memory is still there.
@@ -367,6 +371,18 @@ impl Local {
         self.objects = Objects::default();
         while self.context.poll_async_event().is_some() {}
         Answer::Done
+    }
+}
+
+fn sleep_in_kernel(fd: RawFd, timeout_ms: u32) -> std::io::Result<bool> {
+    // SAFETY: the caller's channel keeps its descriptor open.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let timeout =
+        Timespec { tv_sec: i64::from(timeout_ms / 1000), tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000 };
+    match rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)) {
+        Ok(ready) => Ok(ready == 1),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

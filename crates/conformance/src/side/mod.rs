@@ -12,7 +12,7 @@ pub use call::{
     Refusal, SendRequest, Target,
 };
 pub(crate) use call::{mtu_from, state_from};
-pub use local::Local;
+pub use local::{Local, Sleep};
 pub use remote::Remote;
 
 /// One end: a device of its own and everything a case makes on it.

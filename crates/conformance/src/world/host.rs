@@ -1,4 +1,4 @@
-//! Where the two ends of a case live, and how time passes there.
+//! Ends on devices of this host.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -6,49 +6,23 @@ use std::time::{Duration, Instant};
 
 use farcall_verbs::Device;
 
+use super::{Pace, World};
 use crate::side::{Local, Remote, Side};
 
-/// How long things take in a world.
-#[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// How long anything may take before it is called lost.
-    pub deadline: Duration,
-    /// How long to look for what must not happen.
-    pub quiet: Duration,
-    /// ACK timeout code and retries of cases that wait for retries to end: 4.096 µs · 2^code.
-    pub quick_retry: (u8, u8),
-}
-
-/// A place for cases.
-pub trait World {
-    /// What runs where, in words.
-    fn name(&self) -> String;
-
-    /// The provider's name.
-    fn provider(&self) -> &'static str;
-
-    /// Two ends, empty.
-    ///
-    /// # Errors
-    /// If there are none; the text says why.
-    fn sides(&self) -> Result<[Box<dyn Side>; 2], String>;
-
-    /// Lets a little time pass.
-    fn idle(&self);
-
-    /// The time.
-    fn now(&self) -> Duration;
-
-    /// How long things take.
-    fn pace(&self) -> Pace;
-}
-
-/// The pace of devices of one host.
-const HOST_PACE: Pace = Pace {
+/// The pace of devices that answer at once.
+const QUICK: Pace = Pace {
     deadline: Duration::from_secs(20),
     quiet: Duration::from_millis(4),
     // 1 ms, two attempts.
     quick_retry: (8, 1),
+};
+
+/// The pace of real and emulated RNICs, which may lose packets.
+const RNIC: Pace = Pace {
+    deadline: Duration::from_secs(60),
+    quiet: Duration::from_millis(40),
+    // 67 ms, four attempts.
+    quick_retry: (14, 3),
 };
 
 /// Both ends in this process, on one device.
@@ -59,16 +33,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// On a device of the software RNIC, or one as quick.
+    /// On a device: the software RNIC is quick, others may be slow.
     pub fn new(device: Arc<dyn Device>) -> Self {
-        Self { device, pace: HOST_PACE, began: Instant::now() }
-    }
-
-    /// With another pace.
-    #[must_use]
-    pub fn with_pace(mut self, pace: Pace) -> Self {
-        self.pace = pace;
-        self
+        let pace = if device.provider() == "softnic" { QUICK } else { RNIC };
+        Self { device, pace, began: Instant::now() }
     }
 
     fn side(&self) -> Result<Box<dyn Side>, String> {
