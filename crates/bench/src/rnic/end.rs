@@ -11,8 +11,8 @@ use super::task::{Finding, Inlining, ReceiveQueue};
 use super::waiting::{Halt, Watch};
 use farcall_link::Transport;
 use farcall_verbs::{
-    Access, AtomicTarget, CompChannel, CqInitAttr, Notify, Provider, QpCap, RawCq, RawQp, RawSrq, SendFlags,
-    SendWr, Sge, SrqInitAttr, Wc,
+    Access, AtomicTarget, CompChannel, CqInitAttr, DeviceAttr, Notify, Provider, QpCap, RawCq, RawQp, RawSrq,
+    SendFlags, SendWr, Sge, SrqInitAttr, Wc,
 };
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -25,6 +25,9 @@ const WCS: usize = 64;
 /// Receives of a shared queue, where a device has as many.
 const SRQ_DEPTH_MAX: u32 = 4096;
 
+/// Receives of each queue pair for datagrams that only introduce the other end.
+const INTRODUCTION_RECEIVES: u32 = 4;
+
 /// What an end consists of.
 #[derive(Debug, Clone)]
 pub(super) struct EndPlan {
@@ -35,6 +38,8 @@ pub(super) struct EndPlan {
     pub(super) send_depth: u32,
     /// Receives posted to each queue pair (or its share of a shared queue); 0 if nothing consumes any.
     pub(super) receives: u32,
+    /// How few of them will do, where a completion queue has no room for more.
+    pub(super) receives_min: u32,
     /// Receives posted again at once.
     pub(super) receive_batch: u32,
     /// Whether each receive has a place of its own; otherwise all have the first.
@@ -58,6 +63,8 @@ pub(super) struct End {
     /// Whether both ends' memory may be polled for the last byte of a WRITE.
     pub(super) places_in_order: bool,
     pub(super) is_inline: bool,
+    /// Messages of one queue pair that the other end has receives for.
+    pub(super) receives_there: u32,
     pub(super) wcs: [Wc; WCS],
 }
 
@@ -77,8 +84,9 @@ impl End {
             Finding::Polling => None,
         };
         let qps: u32 = plan.lanes.iter().map(|(_, count)| count).sum();
-        let receives_each = plan.receives_each(qps, nic.attr.max_cqe)?;
-        let cqe = qps.saturating_mul(plan.send_depth + receives_each).min(nic.attr.max_cqe);
+        let receives_each = plan.receives_each(qps, &nic.attr)?;
+        let send_depth = plan.send_depth.min(nic.attr.max_qp_wr);
+        let cqe = qps.saturating_mul(send_depth + receives_each).min(nic.attr.max_cqe);
         let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: channel.as_deref() })?;
         let shared = match plan.receive_queue {
             ReceiveQueue::Shared => {
@@ -90,7 +98,7 @@ impl End {
         };
         let inline_max_bytes = plan.inlining.max_bytes(nic.attr.max_inline_data);
         let cap = QpCap {
-            max_send_wr: plan.send_depth,
+            max_send_wr: send_depth,
             max_recv_wr: if shared.is_some() { 0 } else { receives_each.max(1) },
             max_send_sge: 1,
             max_recv_sge: 1,
@@ -124,6 +132,7 @@ impl End {
             nic,
             remote,
             places_in_order: false,
+            receives_there: 0,
             is_inline: plan.places.len_bytes <= inline_max_bytes as usize,
             wcs: [Wc::default(); WCS],
         };
@@ -140,10 +149,14 @@ impl End {
         let region = self.memory.region();
         let mut qps =
             self.lanes.iter().filter(|lane| lane.transport != Transport::Ud).flat_map(|lane| &lane.qps);
-        let mine = Ready { places_in_order: qps.all(|qp| qp.places_in_order(region)) };
+        let mine = Ready {
+            places_in_order: qps.all(|qp| qp.places_in_order(region)),
+            receives_each: self.receives.each(),
+        };
         let theirs = handshake::exchange(control, &mine)?;
         self.places_in_order = mine.places_in_order && theirs.places_in_order;
-        Ok(())
+        self.receives_there = theirs.receives_each;
+        self.introduce(control)
     }
 
     /// The request of `operation` over queue pair `qp` of `lane`, with what is local in `sges`, towards the other end's
@@ -243,16 +256,20 @@ pub(super) fn qp(lanes: &mut [Lane], index: usize) -> &mut dyn RawQp {
 }
 
 impl EndPlan {
-    /// Receives of one queue pair such that all completions fit a queue of `cqe_max`.
-    fn receives_each(&self, qps: u32, cqe_max: u32) -> Result<u32, RnicError> {
-        if self.receives == 0 {
-            return Ok(0);
+    /// Receives of one queue pair such that all completions fit a completion queue.
+    fn receives_each(&self, qps: u32, device: &DeviceAttr) -> Result<u32, RnicError> {
+        let with_datagrams = self.lanes.iter().any(|(transport, _)| *transport == Transport::Ud);
+        let (receives, min) = match self.receives {
+            // Introductions need some.
+            0 if with_datagrams => (INTRODUCTION_RECEIVES, 1),
+            0 => return Ok(0),
+            receives => (receives, self.receives_min),
+        };
+        let room = (device.max_cqe / qps.max(1)).saturating_sub(self.send_depth);
+        if room < min {
+            return Err(RnicError::Room { qps, cqe_max: device.max_cqe });
         }
-        let room = (cqe_max / qps.max(1)).saturating_sub(self.send_depth);
-        if room < self.receive_batch {
-            return Err(RnicError::Room { qps, cqe_max });
-        }
-        Ok(self.receives.min(room))
+        Ok(receives.min(room).min(device.max_qp_wr))
     }
 }
 

@@ -27,6 +27,8 @@ pub(super) struct Card {
 pub(super) struct Ready {
     /// Whether its memory may be polled for the last byte of a WRITE.
     pub(super) places_in_order: bool,
+    /// Messages of one queue pair that it has receives for, whatever comes over the others.
+    pub(super) receives_each: u32,
 }
 
 /// The initiator asks for the end.
@@ -80,7 +82,7 @@ mod tests {
     #[test]
     fn messages_arrive_whole_and_garbage_is_refused() {
         let (left, right) = UnixStream::pair().unwrap();
-        let ready = Ready { places_in_order: true };
+        let ready = Ready { places_in_order: true, receives_each: 3 };
         send(&left, &ready).unwrap();
         send(&left, &Stop).unwrap();
         assert_eq!(receive::<Ready>(&right).unwrap(), ready);

@@ -7,7 +7,9 @@
 mod cost;
 pub mod echo;
 mod end;
+mod flow;
 mod handshake;
+mod introduce;
 mod lane;
 mod latency;
 mod legality;
@@ -116,6 +118,17 @@ pub enum RnicError {
         qps: u32,
         /// What the device allows.
         cqe_max: u32,
+    },
+    /// The target has fewer receives than a chain of messages needs.
+    #[error(
+        "the target has receives for {capacity} messages of each queue pair, and a chain has {chain}; use shorter chains or \
+         fewer queue pairs, or do without a shared receive queue"
+    )]
+    Capacity {
+        /// Messages of a chain.
+        chain: u32,
+        /// Receives for each queue pair.
+        capacity: u32,
     },
     /// Nothing happened.
     #[error("nothing happened for {0:?}; over an unreliable transport a message may have been lost for good")]
@@ -257,7 +270,12 @@ impl RnicTask {
                 with_grh: self.transport == Transport::Ud,
             },
             send_depth: depth,
-            receives: if takes_messages && self.operation.consumes_receive() { receives } else { 0 },
+            receives: match (self.operation.consumes_receive(), takes_messages) {
+                (true, true) => receives,
+                (true, false) if self.is_unreliable() => flow::CREDITS_MAX,
+                _ => 0,
+            },
+            receives_min: if takes_messages { window } else { flow::CREDITS_MAX },
             receive_batch: if self.test == RnicTest::Throughput { (receives / 4).clamp(1, 32) } else { 1 },
             places_differ: false,
             receive_queue: self.tuning.receive_queue,

@@ -19,6 +19,7 @@ pub(super) struct Receives {
     batch: u32,
     places_differ: bool,
     queues: Vec<Queue>,
+    qps: usize,
     /// With a shared queue, which queue pair a number is.
     index_of_qp_num: HashMap<u32, usize>,
     /// How many messages came.
@@ -43,7 +44,8 @@ impl Receives {
     ) -> Self {
         let qp_nums: Vec<u32> = lanes.iter().flat_map(Lane::qp_nums).collect();
         let depth = shared.as_ref().map_or(depth, |(_, depth)| *depth);
-        let queues = if shared.is_some() { 1 } else { qp_nums.len() };
+        let qps = qp_nums.len();
+        let queues = if shared.is_some() { 1 } else { qps };
         let index_of_qp_num = match shared {
             Some(_) => qp_nums.into_iter().enumerate().map(|(index, qp_num)| (qp_num, index)).collect(),
             None => HashMap::new(),
@@ -54,9 +56,16 @@ impl Receives {
             batch: plan.receive_batch.clamp(1, depth.max(1)),
             places_differ: plan.places_differ,
             queues: vec![Queue::default(); queues],
+            qps,
             index_of_qp_num,
             total: 0,
         }
+    }
+
+    /// Messages of one queue pair for which there is always a receive, whatever comes over the others.
+    pub(super) fn each(&self) -> u32 {
+        let always_posted = (self.depth + 1).saturating_sub(self.batch);
+        always_posted / (self.qps / self.queues.len()).max(1) as u32
     }
 
     /// Posts all there are.

@@ -35,7 +35,7 @@ fn take_part(
     match (task.test, task.operation) {
         (RnicTest::PingPong, Operation::Write) => latency::answer_writes(end, task, watch),
         (RnicTest::PingPong, _) => latency::answer_messages(end, task, watch),
-        (_, operation) if operation.consumes_receive() => throughput::absorb(end, watch),
+        (_, operation) if operation.consumes_receive() => throughput::absorb(end, task, watch),
         // One-sided: the owner of the memory has nothing to do.
         _ => wait_for_call(control),
     }

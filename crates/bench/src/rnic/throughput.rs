@@ -2,11 +2,12 @@
 
 use super::RnicError;
 use super::end::End;
+use super::flow::{Credits, Flow};
 use super::task::{RnicTask, Tuning};
 use super::waiting::{Halt, Watch};
 use crate::baseline::BaselinePlan;
 use crate::measure::{RoundTrips, ping_pong};
-use farcall_verbs::{SendFlags, SendWr, Sge};
+use farcall_verbs::{SendFlags, SendWr, Sge, Wc};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,8 @@ impl<'a> Chains<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 struct UnderWay {
     outstanding: u32,
+    /// Messages that no credit has come for.
+    uncredited: u32,
     phase: usize,
 }
 
@@ -86,6 +89,7 @@ struct Poster<'a> {
     chains: Chains<'a>,
     under_way: Vec<UnderWay>,
     tuning: Tuning,
+    flow: Option<Flow>,
     total: u64,
 }
 
@@ -96,6 +100,9 @@ impl Poster<'_> {
         let Tuning { chain, window, .. } = self.tuning;
         while self.under_way[qp].outstanding + chain > window {
             self.complete(end, watch)?;
+        }
+        if let Some(flow) = self.flow {
+            self.await_credit(end, (flow, qp), watch)?;
         }
         let phase = self.under_way[qp].phase;
         // SAFETY: the place named is neither read nor written while requests are under way (its content is of no
@@ -108,14 +115,47 @@ impl Poster<'_> {
         Ok(())
     }
 
+    /// Waits until the target has receives for another chain.
+    #[inline]
+    fn await_credit(
+        &mut self,
+        end: &mut End,
+        (flow, qp): (Flow, usize),
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Halt> {
+        let chain = self.tuning.chain;
+        while self.under_way[qp].uncredited + chain > flow.capacity {
+            self.complete(end, watch)?;
+            if watch.is_lost() {
+                // Messages or credits are: what is under way has arrived by now, or never will.
+                self.under_way.iter_mut().for_each(|state| state.uncredited = 0);
+            }
+        }
+        self.under_way[qp].uncredited += chain;
+        Ok(())
+    }
+
     #[inline]
     fn complete(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<(), Halt> {
         let count = end.look(watch)?;
-        for wc in &end.wcs[..count] {
-            // Each signalled one stands for those before it.
-            self.under_way[wc.wr_id as usize].outstanding -= self.tuning.signal_every;
+        for index in 0..count {
+            let wc = end.wcs[index];
+            if wc.opcode.is_receive() {
+                self.take_credit(end, &wc)?;
+            } else {
+                // Each signalled one stands for those before it.
+                self.under_way[wc.wr_id as usize].outstanding -= self.tuning.signal_every;
+            }
         }
         Ok(())
+    }
+
+    fn take_credit(&mut self, end: &mut End, wc: &Wc) -> Result<(), RnicError> {
+        let qp = end.receives.qp_of(wc);
+        if let (Some(flow), Some(state)) = (self.flow, self.under_way.get_mut(qp)) {
+            state.uncredited = state.uncredited.saturating_sub(flow.credit_every);
+        }
+        end.received(qp)
     }
 
     /// Waits for everything that was posted.
@@ -146,6 +186,7 @@ pub(super) fn measure(
         chains: Chains::new(end, task, &sges),
         under_way: vec![UnderWay::default(); active],
         tuning,
+        flow: Flow::of(task, end.receives_there)?,
         total: 0,
     };
     let posts = (BURST / tuning.chain).max(1);
@@ -161,34 +202,45 @@ pub(super) fn measure(
     Ok(Sent { bursts, messages_each: posts * tuning.chain, total: poster.total })
 }
 
-/// The target's part of messages that consume receives: takes them and posts receives again, until it is called and
-/// nothing comes any more.
-pub(super) fn absorb(end: &mut End, watch: &mut Watch<'_>) -> Result<Infallible, Halt> {
+/// The target's part of messages that consume receives: takes them, posts receives again and returns credits, until it is
+/// called and nothing comes any more.
+pub(super) fn absorb(end: &mut End, task: &RnicTask, watch: &mut Watch<'_>) -> Result<Infallible, Halt> {
+    let sges = [Sge { length: 1, ..end.memory.outgoing_sge(0) }];
+    let flow = Flow::of(task, end.receives.each())?;
+    let mut credits = flow.map(|flow| Credits::new(end, task, flow, &sges));
     loop {
         let count = match end.look(watch) {
             Ok(count) => count,
-            Err(Halt::Called) => return settle(end),
+            Err(Halt::Called) => return settle(end, credits),
             Err(halt) => return Err(halt),
         };
-        take(end, count)?;
+        take(end, count, credits.as_mut())?;
     }
 }
 
 #[inline]
-fn take(end: &mut End, count: usize) -> Result<(), RnicError> {
+fn take(end: &mut End, count: usize, mut credits: Option<&mut Credits<'_>>) -> Result<(), RnicError> {
     for index in 0..count {
-        let qp = end.receives.qp_of(&end.wcs[index]);
+        let wc = end.wcs[index];
+        if !wc.opcode.is_receive() {
+            // A credit's.
+            continue;
+        }
+        let qp = end.receives.qp_of(&wc);
         end.received(qp)?;
+        if let Some(credits) = credits.as_deref_mut() {
+            credits.count(end, qp)?;
+        }
     }
     Ok(())
 }
 
-fn settle(end: &mut End) -> Result<Infallible, Halt> {
+fn settle(end: &mut End, mut credits: Option<Credits<'_>>) -> Result<Infallible, Halt> {
     let mut last = Instant::now();
     while last.elapsed() < SETTLED_AFTER {
         let count = end.poll()?;
         if count > 0 {
-            take(end, count)?;
+            take(end, count, credits.as_mut())?;
             last = Instant::now();
         }
     }

@@ -15,7 +15,7 @@ const SLEEP_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How long an initiator waits for anything to happen.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// After this silence a message over an unreliable transport counts as lost.
-pub(super) const LOSS_AFTER: Duration = Duration::from_millis(300);
+pub(super) const LOSS_AFTER: Duration = Duration::from_millis(500);
 
 /// Why an end stops waiting.
 #[derive(Debug)]

@@ -91,5 +91,11 @@ fn describe(report: &mut Report, tasks: &[RnicTask]) {
             .find(|task| !task.is_latency())
             .map(|task| format!("throughput with one of {} signalled", task.tuning.signal_every)),
     );
+    if tasks
+        .iter()
+        .any(|task| !task.is_latency() && task.is_unreliable() && task.operation.consumes_receive())
+    {
+        how.push("over UC and UD the target returns credits, so that it always has receives".to_owned());
+    }
     report.conditions.push("how", how.join("; "));
 }

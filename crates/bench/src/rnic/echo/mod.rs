@@ -137,16 +137,19 @@ impl EchoTask {
             lanes.push((self.response.transport, self.connections));
         }
         let receives = RECEIVES_PER_ECHO * self.window;
+        let has_datagrams = lanes.iter().any(|(transport, _)| *transport == Transport::Ud);
         EndPlan {
             places: Places {
                 len_bytes: self.len_bytes,
                 incoming: lanes.len() * self.connections as usize * self.places_each(),
                 outgoing: (self.connections * self.window) as usize,
-                with_grh: lanes.iter().any(|(transport, _)| *transport == Transport::Ud),
+                with_grh: has_datagrams,
             },
             lanes,
             send_depth: self.window,
-            receives: if comes_in.operation.consumes_receive() { receives } else { 0 },
+            // Also where only introductions come in: they must not lie where WRITEs are looked for.
+            receives: if comes_in.operation.consumes_receive() || has_datagrams { receives } else { 0 },
+            receives_min: receives,
             receive_batch: (self.window / 2).clamp(1, 16),
             places_differ: true,
             receive_queue: ReceiveQueue::Own,

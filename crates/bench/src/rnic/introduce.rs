@@ -1,0 +1,96 @@
+//! Datagrams that make two ends known to each other before anything is measured: on the way of the first ones a device may
+//! have to find out where its destination is, and drop what comes meanwhile.
+
+use super::RnicError;
+use super::end::End;
+use super::handshake;
+use super::memory::FILL;
+use super::operation::Operation;
+use super::waiting::LOSS_AFTER;
+use farcall_link::Transport;
+use farcall_verbs::SendFlags;
+use serde::{Deserialize, Serialize};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+/// How often introductions are sent again.
+const ROUNDS: u32 = 10;
+
+/// The queue pairs, counted through all lanes, that have not heard from the other end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Missing(Vec<usize>);
+
+impl End {
+    /// Sends a datagram over each datagram queue pair and waits for the other end's; what is lost is sent again.
+    pub(super) fn introduce(&mut self, control: &UnixStream) -> Result<(), RnicError> {
+        let mut mine = Missing(self.datagram_qps());
+        if mine.0.is_empty() {
+            return Ok(());
+        }
+        let mut theirs = mine.clone();
+        for _ in 0..ROUNDS {
+            for qp in &theirs.0 {
+                self.say_hello(*qp)?;
+            }
+            self.hear(&mut mine, theirs.0.len())?;
+            theirs = handshake::exchange(control, &mine)?;
+            if mine.0.is_empty() && theirs.0.is_empty() {
+                // Introductions are none of the messages that are counted.
+                self.receives.total = 0;
+                return Ok(());
+            }
+        }
+        Err(RnicError::Handshake("no datagram arrives".to_owned()))
+    }
+
+    fn datagram_qps(&self) -> Vec<usize> {
+        let transports = self.lanes.iter().flat_map(|lane| lane.qps.iter().map(|_| lane.transport));
+        transports
+            .enumerate()
+            .filter(|(_, transport)| *transport == Transport::Ud)
+            .map(|(qp, _)| qp)
+            .collect()
+    }
+
+    fn say_hello(&mut self, qp: usize) -> Result<(), RnicError> {
+        let (lane, in_lane) = self.lane_of(qp);
+        self.memory.mark_outgoing(0, FILL);
+        let sges = [self.memory.outgoing_sge(0)];
+        let hello = self.request(Operation::Send, (lane, in_lane), &sges, 0).with_flags(SendFlags::SIGNALED);
+        // SAFETY: the place is not written before `hear` has seen the completion, and outlives the queue pair.
+        unsafe { self.lanes[lane].qps[in_lane].post_send(&[hello])? };
+        Ok(())
+    }
+
+    /// Takes the completions of `sent` introductions, and those of the other end as they come within the time after which
+    /// they are lost.
+    fn hear(&mut self, missing: &mut Missing, sent: usize) -> Result<(), RnicError> {
+        let start = Instant::now();
+        let mut completed = 0;
+        while completed < sent || (!missing.0.is_empty() && start.elapsed() < LOSS_AFTER) {
+            let count = self.poll()?;
+            for index in 0..count {
+                let wc = self.wcs[index];
+                if wc.opcode.is_receive() {
+                    let qp = self.receives.qp_of(&wc);
+                    missing.0.retain(|missing| *missing != qp);
+                    self.received(qp)?;
+                } else {
+                    completed += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn lane_of(&self, qp: usize) -> (usize, usize) {
+        let mut in_lane = qp;
+        for (number, lane) in self.lanes.iter().enumerate() {
+            if in_lane < lane.qps.len() {
+                return (number, in_lane);
+            }
+            in_lane -= lane.qps.len();
+        }
+        unreachable!("queue pairs are counted when they are made")
+    }
+}
