@@ -1,5 +1,6 @@
 //! The device and its context: what a program opens.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use farcall_verbs::{
@@ -12,6 +13,7 @@ use crate::NAME;
 use crate::channel::Channel;
 use crate::cq::{Cq, CqCore};
 use crate::datagram::{DatagramQp, SoftAddressHandle};
+use crate::events::Events;
 use crate::mr::Mr;
 use crate::process::Process;
 use crate::qp::{Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Qp};
@@ -62,12 +64,13 @@ impl Device for SoftDevice {
     }
 
     fn open(&self) -> Result<Arc<dyn Context>> {
-        Ok(Arc::new(SoftContext { process: Process::get()? }))
+        Ok(Arc::new(SoftContext { process: Process::get()?, events: Arc::new(Events::new()?) }))
     }
 }
 
 struct SoftContext {
     process: Arc<Process>,
+    events: Arc<Events>,
 }
 
 fn require_port(operation: &'static str, port_num: u8) -> Result<()> {
@@ -124,7 +127,8 @@ impl Context for SoftContext {
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
-        Ok(Arc::new(Domain { process: self.process.clone(), number: self.process.next_pd() }))
+        let (process, events) = (self.process.clone(), self.events.clone());
+        Ok(Arc::new(Domain { number: process.next_pd(), process, events }))
     }
 
     fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
@@ -145,13 +149,19 @@ impl Context for SoftContext {
         Ok(Box::new(Cq::new(CqCore::new(self.process.next_cq(), channel)?)))
     }
 
+    fn async_event_fd(&self) -> Option<RawFd> {
+        Some(self.events.fd())
+    }
+
     fn poll_async_event(&self) -> Option<AsyncEvent> {
-        self.process.next_event()
+        self.events.take()
     }
 }
 
 struct Domain {
     process: Arc<Process>,
+    /// Of the device that it was made on.
+    events: Arc<Events>,
     number: u32,
 }
 
@@ -168,12 +178,12 @@ impl ProtectionDomain for Domain {
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
         Ok(match attr.qp_type {
             QpType::Ud => Box::new(DatagramQp::create(&self.process, self.number, attr)?),
-            _ => Box::new(Qp::create(&self.process, self.number, attr)?),
+            _ => Box::new(Qp::create(&self.process, &self.events, self.number, attr)?),
         })
     }
 
     fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
-        Ok(Box::new(Srq::create(&self.process, self.number, attr)?))
+        Ok(Box::new(Srq::create(&self.process, &self.events, self.number, attr)?))
     }
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {

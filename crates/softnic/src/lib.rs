@@ -16,6 +16,7 @@
 //! | `hazard` | fenced revocation |
 //! | `rendezvous` | how processes find each other and hand over memory |
 //! | `process`, `service`, `peer`, `regions` | what a process has once, its blocking thread, its peers, its memory |
+//! | `events` | asynchronous events |
 //! | `past_lives` | what ended while a stopped peer was inside of it |
 //! | `datagram` | UD queue pairs |
 //! | `qp`, `cq`, `srq`, `channel`, `mr`, `device` | the verbs objects |
@@ -28,6 +29,8 @@ mod cq;
 mod datagram;
 #[cfg(not(loom))]
 mod device;
+#[cfg(not(loom))]
+mod events;
 #[cfg(not(loom))]
 mod mr;
 #[cfg(not(loom))]

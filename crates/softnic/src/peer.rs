@@ -15,7 +15,7 @@ use crate::fence;
 use crate::qp::{Connected, QpCore};
 use crate::regions;
 use crate::rendezvous::{
-    Reach, Reply, ReplyBody, Request, RequestBody, has_died, peer_pidfd, recv_frame, refusal,
+    Reach, Reply, ReplyBody, Request, RequestBody, Violation, has_died, peer_pidfd, recv_frame, refusal,
     require_same_user, send_frame, socket_address,
 };
 use crate::service::is_service_thread;
@@ -298,6 +298,12 @@ impl Peer {
     /// Asks it to match what we sent to its queue pair with shared receives. A hint: if it is lost, the next will do.
     pub(crate) fn ask_to_match(&self, dst_qpn: u32) {
         let request = Request { id: 0, body: RequestBody::Match { dst_qpn } };
+        let _ = send_frame(self.socket.as_fd(), &request.encode(), &[]);
+    }
+
+    /// Tells it that we broke the rules of its queue pair, whose ring says so too: its owner may not look there.
+    pub(crate) fn tell_violation(&self, dst_qpn: u32, life: u32, violation: Violation) {
+        let request = Request { id: 0, body: RequestBody::Violated { dst_qpn, life, violation } };
         let _ = send_frame(self.socket.as_fd(), &request.encode(), &[]);
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use farcall_verbs::{AsyncEvent, Error, Gid, Result};
+use farcall_verbs::{Error, Gid, Result};
 
 use crate::datagram::DatagramCore;
 use crate::fence;
@@ -55,7 +55,6 @@ pub(crate) struct Process {
     next_pd: AtomicU32,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
-    events: Mutex<Vec<AsyncEvent>>,
 }
 
 /// Queue pair numbers: handed out in turn, so that one is reused as late as possible.
@@ -103,7 +102,6 @@ impl Process {
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
-            events: Mutex::default(),
         });
         process.service.start(&process)?;
         *slot = Some(process.clone());
@@ -281,19 +279,6 @@ impl Process {
     pub(crate) fn forget(&self, peer: &Arc<Peer>) {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|_, known| !Arc::ptr_eq(known, peer));
-    }
-
-    pub(crate) fn raise(&self, event: AsyncEvent) {
-        const KEPT: usize = 1024;
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if events.len() < KEPT {
-            events.push(event);
-        }
-    }
-
-    pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        (!events.is_empty()).then(|| events.remove(0))
     }
 }
 

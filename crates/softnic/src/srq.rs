@@ -13,6 +13,7 @@ use farcall_verbs::{
     SrqInUse, SrqInitAttr,
 };
 
+use crate::events::Events;
 use crate::process::Process;
 use crate::qp::{MAX_SGE, MAX_WR, QpCore};
 
@@ -53,6 +54,7 @@ struct Queue {
 
 pub(crate) struct SrqCore {
     process: Arc<Process>,
+    events: Arc<Events>,
     number: u32,
     pd: u32,
     max_sge: u32,
@@ -125,7 +127,7 @@ impl SrqCore {
     fn check_limit(&self, queue: &mut Queue) {
         if (queue.receives.len() as u64) < u64::from(queue.limit) {
             queue.limit = 0;
-            self.process.raise(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, element: self.number });
+            self.events.raise(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, element: self.number });
         }
     }
 }
@@ -134,7 +136,12 @@ impl SrqCore {
 pub(crate) struct Srq(Arc<SrqCore>);
 
 impl Srq {
-    pub(crate) fn create(process: &Arc<Process>, pd: u32, attr: &SrqInitAttr) -> Result<Self> {
+    pub(crate) fn create(
+        process: &Arc<Process>,
+        events: &Arc<Events>,
+        pd: u32,
+        attr: &SrqInitAttr,
+    ) -> Result<Self> {
         const OP: &str = "create_srq";
         if attr.max_sge as usize > MAX_SGE {
             return Err(Error::invalid(OP, format!("max_sge {}; the device has {MAX_SGE}", attr.max_sge)));
@@ -142,6 +149,7 @@ impl Srq {
         let max_wr = checked_depth(OP, attr.max_wr)?;
         Ok(Self(Arc::new(SrqCore {
             process: process.clone(),
+            events: events.clone(),
             number: process.next_srq(),
             pd,
             max_sge: attr.max_sge.max(1),

@@ -475,7 +475,7 @@ fn transitions_need_their_attributes_and_a_refusal_changes_nothing() {
     refuse(&mut a, QpAttr::init(ALL), "RTR");
     a.rts();
     refuse(&mut a, rtr, "RTS");
-    refuse(&mut a, QpAttr::to(QpState::Sqd), "SQD");
+    refuse(&mut a, QpAttr::to(QpState::Sqe), "RTS");
     // After all the refusals the pair works.
     b.rtr(a.qp.qp_num());
     b.recv(1, &[b.sge(0, 8)]);

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use farcall_stats::Block;
 use farcall_verbs::{
-    Access, AsyncEvent, AsyncEventKind, QpCap, QpState, Result, SendFlags, Sge, Wc, WcStatus, WrOpcode,
+    Access, AsyncEvent, AsyncEventKind, QpCap, QpState, Result, RnrTimer, SendFlags, Sge, Wc, WcStatus,
+    WrOpcode,
 };
 
 use super::Accept;
@@ -20,12 +21,13 @@ use super::remote::RemoteCq;
 use super::send::{SendSide, completion_opcode};
 use super::shared_receive::SharedSide;
 use crate::biased::Biased;
+use crate::events::Events;
 use crate::fence;
 use crate::handoff::Handoff;
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::rendezvous::{ReplyBody, has_died, refusal};
-use crate::ring::{ACCEPT, Consumer, Layout};
+use crate::ring::{ACCEPT, Consumer, Layout, RNR_TIMER};
 use crate::service::Waits;
 use crate::shared::SharedMem;
 use crate::srq::SrqCore;
@@ -33,6 +35,7 @@ use crate::wc_ring::WcRing;
 
 pub(crate) struct QpCore {
     pub(super) process: Arc<Process>,
+    events: Arc<Events>,
     qpn: u32,
     pd: u32,
     cap: QpCap,
@@ -64,6 +67,7 @@ pub(crate) struct QpCore {
 /// What a queue pair is made of.
 pub(super) struct Parts {
     pub(super) process: Arc<Process>,
+    pub(super) events: Arc<Events>,
     pub(super) pd: u32,
     pub(super) transport: Connected,
     pub(super) cap: QpCap,
@@ -97,9 +101,12 @@ impl Waits for QpCore {
     }
 
     fn go_on(&self) {
+        // What ends is announced where it ends; an owner is not woken for nothing.
         self.continue_sends();
         self.continue_receives();
-        self.announce_locally(true);
+        if self.flush_waits.load(Ordering::Acquire) && self.is_quiesced() {
+            self.announce_locally(true);
+        }
     }
 }
 
@@ -115,6 +122,7 @@ impl QpCore {
         let recv = RecvSide::new(Consumer::new(inbound.mem.clone(), &layout), queue.clone());
         let core = Arc::new_cyclic(|this| Self {
             process: parts.process,
+            events: parts.events,
             qpn,
             pd: parts.pd,
             cap: parts.cap,
@@ -331,15 +339,39 @@ impl QpCore {
     /// Goes to the error state: nothing of the peer is executed any more, what is posted is flushed by later polls.
     #[cold]
     pub(crate) fn enter_error(&self) {
+        self.fail(None);
+    }
+
+    /// As `enter_error`; `why` is told by an event, unless the pair has failed already.
+    #[cold]
+    pub(crate) fn fail(&self, why: Option<AsyncEventKind>) {
         if self.state.swap(QpState::Err as u32, Ordering::AcqRel) != QpState::Err as u32 {
             self.stats.record(Event::State as u64, QpState::Err as u64);
             self.close();
+            if let Some(kind) = why {
+                self.raise(kind);
+            }
             if self.shares_receives() {
                 // What it holds of the shared receives is given back, also if nobody polls.
                 self.set_flush_waits(true);
             }
             self.announce_locally(true);
         }
+    }
+
+    /// Goes from one state to another, unless an error was faster.
+    pub(super) fn change_state(&self, from: QpState, to: QpState) -> bool {
+        let changed =
+            self.state.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if changed {
+            self.stats.record(Event::State as u64, to as u64);
+        }
+        changed
+    }
+
+    /// How long an initiator that finds no receive here waits (IBA 9.7.5.2.8).
+    pub(super) fn set_rnr_timer(&self, timer: RnrTimer) {
+        self.lock_inbound().mem.store(RNR_TIMER, timer.0.into(), Ordering::Relaxed);
     }
 
     /// Goes to the send queue error state: sends are flushed, receives go on (IBA 10.3.1, all transports but RC).
@@ -371,7 +403,7 @@ impl QpCore {
     }
 
     pub(crate) fn raise(&self, kind: AsyncEventKind) {
-        self.process.raise(AsyncEvent { kind, element: self.qpn });
+        self.events.raise(AsyncEvent { kind, element: self.qpn });
     }
 
     /// Waits until no access of the peer is under way that `concerns` selects by its hazard, but not beyond `deadline`,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farcall_verbs::{
     Access, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvWr, Result,
-    RnrTimer, SendFlags, SendWr, WrOpcode,
+    SendFlags, SendWr, WrOpcode,
 };
 
 use super::atomic::ATOMIC_BYTES;
@@ -13,6 +13,7 @@ use super::place::Place;
 use super::receive::RecvQueue;
 use super::shared_receive::Polled;
 use super::{Connected, MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, MAX_SGE, MAX_WR, QpCore};
+use crate::events::Events;
 use crate::fence;
 use crate::mr::Mr;
 use crate::process::Process;
@@ -26,13 +27,17 @@ pub(crate) struct Qp {
     pub(super) recv_queue: Arc<RecvQueue>,
     pub(super) inbound: SharedMem,
     pub(super) access: Access,
-    pub(super) rnr_timer: RnrTimer,
     /// See [`Connected::last_plain`].
     last_plain: WrOpcode,
 }
 
 impl Qp {
-    pub(crate) fn create(process: &Arc<Process>, pd: u32, attr: &QpInitAttr<'_>) -> Result<Self> {
+    pub(crate) fn create(
+        process: &Arc<Process>,
+        events: &Arc<Events>,
+        pd: u32,
+        attr: &QpInitAttr<'_>,
+    ) -> Result<Self> {
         const OP: &str = "create_qp";
         let Some(transport) = Connected::of(attr.qp_type) else {
             let what = format!("transport {:?}; use RC, UC or UD", attr.qp_type);
@@ -60,6 +65,7 @@ impl Qp {
             let (send, recv) = Place::reserve(attr)?;
             let parts = Parts {
                 process: process.clone(),
+                events: events.clone(),
                 pd,
                 transport,
                 cap,
@@ -86,14 +92,7 @@ impl Qp {
             Ok(core)
         })?;
         let (recv_queue, inbound) = receives.expect("made together with the core");
-        Ok(Self {
-            core,
-            recv_queue,
-            inbound,
-            access: Access::empty(),
-            rnr_timer: RnrTimer(12),
-            last_plain: transport.last_plain(),
-        })
+        Ok(Self { core, recv_queue, inbound, access: Access::empty(), last_plain: transport.last_plain() })
     }
 
     /// Checks a request against the queue's sizes; returns its length in bytes.
@@ -248,6 +247,8 @@ impl Qp {
             match self.check_send(wr, core.unpolled() + send.waiting()) {
                 // SAFETY: the caller's promise.
                 Ok(len_bytes) if core.state() == QpState::Rts => unsafe { send.post(core, wr, len_bytes) },
+                // SAFETY: as above.
+                Ok(_) if core.state() == QpState::Sqd => unsafe { send.hold(core, wr) },
                 Ok(_) => core.flush_send(wr.wr_id, wr.opcode),
                 Err(source) => {
                     result = Err(PostError { posted, source });

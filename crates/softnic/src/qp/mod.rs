@@ -5,6 +5,7 @@ mod atomic;
 mod by_owner;
 mod core;
 mod counters;
+mod drain;
 mod grants;
 mod handle;
 mod inbound;

@@ -49,12 +49,15 @@ impl Qp {
             QpState::Reset => self.enter_reset()?,
             QpState::Init => self.enter_init(attr)?,
             QpState::Rtr => self.enter_rtr(attr)?,
-            QpState::Rts => self.enter_rts(attr, from)?,
+            QpState::Rts => {
+                self.enter_rts(attr, from)?;
+                return self.go_on_sending(from);
+            }
             QpState::Err => self.core.enter_error(),
-            QpState::Sqd | QpState::Sqe => {
-                let what =
-                    format!("state {to}: sends are executed as they are posted, there is nothing to drain");
-                return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+            QpState::Sqd => return self.enter_sqd(attr, from),
+            QpState::Sqe => {
+                let what = "SQE is entered by errors of sends only".into();
+                return Err(Error::InvalidArgument { operation: OP, what });
             }
         }
         // Within a state there is nothing to set, and a failure meanwhile must not be forgotten.
@@ -93,18 +96,17 @@ impl Qp {
         let path = required(attr.ah, "ah (the path to the peer)", QpState::Rtr)?;
         required(attr.path_mtu, "path_mtu", QpState::Rtr)?;
         required(attr.rq_psn, "rq_psn", QpState::Rtr)?;
-        let rnr_timer = match self.core.transport() {
-            Connected::Reliable => {
-                required(attr.max_dest_rd_atomic, "max_dest_rd_atomic", QpState::Rtr)?;
-                required(attr.min_rnr_timer, "min_rnr_timer", QpState::Rtr)?
-            }
-            Connected::Unreliable => self.rnr_timer,
-        };
+        if self.core.transport() == Connected::Reliable {
+            required(attr.max_dest_rd_atomic, "max_dest_rd_atomic", QpState::Rtr)?;
+            required(attr.min_rnr_timer, "min_rnr_timer", QpState::Rtr)?;
+        }
         self.core.process.require_reachable(OP, path.dgid)?;
         if dest_qpn >> 24 != 0 {
             return Err(Error::invalid(OP, format!("queue pair number {dest_qpn:#x} has more than 24 bits")));
         }
-        self.rnr_timer = rnr_timer;
+        if let Some(timer) = attr.min_rnr_timer {
+            self.core.set_rnr_timer(timer);
+        }
         self.core.set_dest_qpn(dest_qpn);
         // SAFETY: we are the owner of the queue pair.
         let mut send = unsafe { self.core.send.owner() };
@@ -139,6 +141,9 @@ impl Qp {
         if let Some(access) = attr.access {
             self.change_access(access);
         }
+        if let Some(timer) = attr.min_rnr_timer {
+            self.core.set_rnr_timer(timer);
+        }
         // SAFETY: we are the owner of the queue pair.
         let mut send = unsafe { self.core.send.owner() };
         if let (Some(timeout), Some(retries)) = (attr.timeout, attr.retry_cnt) {
@@ -146,9 +151,44 @@ impl Qp {
             send.timers.transport = (timeout != 0).then(|| one * (u32::from(retries & 7) + 1));
         }
         if let Some(retries) = attr.rnr_retry {
-            let one = self.rnr_timer.duration();
-            send.timers.rnr = (retries & 7 != 7).then(|| one * (u32::from(retries & 7) + 1));
+            send.timers.rnr_retries = (retries & 7 != 7).then_some(retries & 7);
         }
         Ok(())
+    }
+
+    /// To RTS; from SQD sends go on.
+    fn go_on_sending(&mut self, from: QpState) -> Result<()> {
+        // Within a state there is nothing to set, and a failure meanwhile must not be forgotten.
+        if from != QpState::Rts && !self.core.change_state(from, QpState::Rts) {
+            return Err(self.failed_meanwhile());
+        }
+        if from == QpState::Sqd {
+            // SAFETY: we are the owner of the queue pair.
+            unsafe { self.core.send.owner() }.end_drain(&self.core);
+        }
+        Ok(())
+    }
+
+    /// Lets what is under way end, and holds back what is posted from now on.
+    fn enter_sqd(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
+        if from == QpState::Rts {
+            // SAFETY: we are the owner of the queue pair.
+            let mut send = unsafe { self.core.send.owner() };
+            if !self.core.change_state(from, QpState::Sqd) {
+                drop(send);
+                return Err(self.failed_meanwhile());
+            }
+            send.begin_drain(&self.core, attr.en_sqd_async_notify == Some(true));
+        }
+        Ok(())
+    }
+
+    fn failed_meanwhile(&self) -> Error {
+        Error::InvalidState {
+            operation: OP,
+            object: format!("queue pair {:#x}", self.core.qpn()),
+            state: self.core.state().to_string(),
+            remedy: "it failed meanwhile: reset it",
+        }
     }
 }

@@ -119,11 +119,13 @@ pub(super) struct RecvSide {
     queue: Arc<RecvQueue>,
     /// A record could not be met or believed: what follows it is not looked at.
     broken: bool,
+    /// It was told that a message came in RTR.
+    greeted: bool,
 }
 
 impl RecvSide {
     pub(super) fn new(consumer: Consumer, queue: Arc<RecvQueue>) -> Self {
-        Self { consumer, queue, broken: false }
+        Self { consumer, queue, broken: false, greeted: false }
     }
 
     /// Delivers nothing any more.
@@ -144,10 +146,24 @@ impl RecvSide {
         if self.consumer.has_record() && !self.broken {
             taken = self.deliver(core, wc);
         }
-        if core.state() == QpState::Err && taken < wc.len() {
-            taken += self.flush(core, &mut wc[taken..]);
+        let state = core.state();
+        if state != QpState::Rts {
+            taken = self.poll_aside(core, state, wc, taken);
         }
         taken
+    }
+
+    /// The rest of a poll in another state than RTS.
+    #[cold]
+    fn poll_aside(&mut self, core: &QpCore, state: QpState, wc: &mut [Wc], taken: usize) -> usize {
+        match state {
+            QpState::Rtr if taken > 0 && !std::mem::replace(&mut self.greeted, true) => {
+                core.raise(AsyncEventKind::CommEst);
+                taken
+            }
+            QpState::Err if taken < wc.len() => taken + self.flush(core, &mut wc[taken..]),
+            _ => taken,
+        }
     }
 
     fn deliver(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
@@ -199,10 +215,14 @@ impl RecvSide {
                     Kind::SendPlaced => {
                         u64::from(record.len_bytes) <= sges.iter().map(|sge| u64::from(sge.length)).sum()
                     }
-                    Kind::TooLong => false,
+                    Kind::TooLong | Kind::BadReceive => false,
                     _ => true,
                 };
-                let status = if fits { WcStatus::SUCCESS } else { WcStatus::LOC_LEN_ERR };
+                let status = match record.kind {
+                    _ if fits => WcStatus::SUCCESS,
+                    Kind::BadReceive => WcStatus::LOC_PROT_ERR,
+                    _ => WcStatus::LOC_LEN_ERR,
+                };
                 Wc::ended(wr_id, core.qpn(), WcOpcode::RECV, status)
             })
         };
@@ -260,8 +280,7 @@ impl RecvSide {
     #[cold]
     fn break_off(&mut self, core: &QpCore, kind: AsyncEventKind) {
         self.broken = true;
-        core.raise(kind);
-        core.enter_error();
+        core.fail(Some(kind));
     }
 
     /// Tells a peer that waits for it that there is room again.

@@ -5,10 +5,13 @@
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use farcall_verbs::{Access, QpState, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget};
+use farcall_verbs::{
+    Access, QpState, RnrTimer, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget,
+};
 
 use super::by_owner::ByOwner;
 use super::counters::Event;
+use super::drain::Drain;
 use super::grants::Grants;
 use super::remote::{Kept, Remote};
 use super::shared_target::InFlight;
@@ -19,7 +22,8 @@ use super::{Connected, QpCore};
 use crate::handoff::LeavesWork;
 use crate::hazard;
 use crate::peer::{Asked, Interest};
-use crate::ring::{Kind, WANT};
+use crate::rendezvous::Violation;
+use crate::ring::{Kind, RNR_TIMER, WANT};
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// How long a target with shared receives may take at least to look at a message.
@@ -38,6 +42,7 @@ pub(super) struct SendSide {
     pub(super) waiting: WaitQueue,
     pub(super) in_flight: InFlight,
     pub(super) transport: Connected,
+    pub(super) drain: Option<Drain>,
     /// When the oldest waiting request gives up, and what it waits for.
     pub(super) gives_up: Option<(Instant, Wait)>,
     /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
@@ -94,12 +99,13 @@ impl SendSide {
             dest_qpn: 0,
             remote: None,
             interest: Interest::default(),
-            timers: Timers { transport: None, rnr: None },
+            timers: Timers { transport: None, rnr_retries: None },
             write_grants: None,
             read_grants: None,
             waiting: WaitQueue::default(),
             in_flight: InFlight::default(),
             transport,
+            drain: None,
             gives_up: None,
             wrote: false,
             by_owner: ByOwner::default(),
@@ -195,8 +201,11 @@ impl SendSide {
     /// Continues requests that wait.
     pub(super) fn resume(&mut self, core: &QpCore) {
         while let Some(oldest) = self.waiting.front() {
-            if core.state() != QpState::Rts {
+            if !matches!(core.state(), QpState::Rts | QpState::Sqd) {
                 self.flush(core);
+                break;
+            }
+            if self.drain.is_some_and(|drain| drain.left == 0) {
                 break;
             }
             let len_bytes = oldest.len_bytes();
@@ -242,6 +251,7 @@ impl SendSide {
             } else {
                 self.fail(core, wr_id, opcode, status);
             }
+            self.drained_one(core);
         }
         self.publish_more(core);
         self.ring();
@@ -268,10 +278,16 @@ impl SendSide {
         }
     }
 
+    /// How long the target wants to be left alone if it has no receive.
+    fn rnr_timer(&self) -> Duration {
+        let code = self.remote.as_ref().map_or(0, |remote| remote.inbound().load(RNR_TIMER, Relaxed));
+        RnrTimer(code as u8).duration()
+    }
+
     #[cold]
     fn begin_wait(&mut self, core: &QpCore, wait: Wait) {
         let after = match wait {
-            Wait::Receiver => self.timers.rnr,
+            Wait::Receiver => self.timers.rnr_retries.map(|retries| self.rnr_timer() * retries.into()),
             Wait::Peer => self.timers.transport,
             // Not to be taken for a network's silence: its owner, or its service thread, must get a processor first.
             Wait::Target => self.timers.transport.map(|timeout| timeout.max(TARGET_PATIENCE)),
@@ -300,7 +316,7 @@ impl SendSide {
     /// Ends everything that waits.
     #[cold]
     pub(super) fn flush(&mut self, core: &QpCore) {
-        self.in_flight = InFlight::default();
+        (self.in_flight, self.drain) = (InFlight::default(), None);
         self.abandon();
         while let Some((wr_id, opcode, _)) = self.waiting.pop() {
             core.fail_send(wr_id, opcode, WcStatus::WR_FLUSH_ERR);
@@ -343,6 +359,9 @@ impl SendSide {
         }
         match step {
             Step::Failed(WcStatus::REM_ACCESS_ERR) => self.nak(Kind::AccessNak),
+            Step::Failed(WcStatus::REM_OP_ERR) if request.opcode.consumes_receive() => {
+                self.nak(Kind::BadReceive)
+            }
             // A message that is too long has told it itself.
             Step::Failed(WcStatus::REM_INV_REQ_ERR)
                 if !matches!(request.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) =>
@@ -480,6 +499,11 @@ impl SendSide {
             remote.producer.payload_at(0);
             remote.producer.publish(kind, 0, 0, 0, 0);
             self.unannounced = true;
+            if kind != Kind::BadReceive {
+                // Its owner may wait for the event alone.
+                let violation = if kind == Kind::AccessNak { Violation::Access } else { Violation::Request };
+                remote.peer.tell_violation(remote.qpn(), remote.life(), violation);
+            }
         }
     }
 }

@@ -140,6 +140,8 @@ struct Matching {
     broken: bool,
     /// The last receive that we hold was given back; told by an event.
     ended: bool,
+    /// It was told that a message came in RTR.
+    greeted: bool,
 }
 
 impl Matching {
@@ -155,6 +157,7 @@ impl Matching {
             starved_at: None,
             broken: false,
             ended: false,
+            greeted: false,
         }
     }
 
@@ -240,6 +243,9 @@ impl Matching {
                     }
                     None => return self.break_off(core, AsyncEventKind::QpReqErr),
                 },
+                Kind::BadReceive if let Some(receive) = self.offered.take() => {
+                    return Some(self.fail(core, &receive, WcStatus::LOC_PROT_ERR));
+                }
                 Kind::Offer if self.is_withdrawn() => self.broken = true,
                 Kind::Send | Kind::WriteImm | Kind::Offer if self.offered.is_none() => {
                     let receive = self.take(core)?;
@@ -339,6 +345,9 @@ impl Matching {
         }
         self.taken += 1;
         self.consumer.advance(record);
+        if core.state() == QpState::Rtr && !std::mem::replace(&mut self.greeted, true) {
+            core.raise(AsyncEventKind::CommEst);
+        }
         core.stats.messages_received.increment();
         core.stats.bytes_received.add(record.len_bytes.into());
         let opcode =
@@ -369,8 +378,7 @@ impl Matching {
     #[cold]
     fn break_off(&mut self, core: &QpCore, kind: AsyncEventKind) -> Option<Wc> {
         self.broken = true;
-        core.raise(kind);
-        core.enter_error();
+        core.fail(Some(kind));
         None
     }
 

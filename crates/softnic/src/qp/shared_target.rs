@@ -156,6 +156,9 @@ impl SendSide {
         while self.in_flight.count > 0
             && let Some(parked) = self.waiting.get(self.in_flight.count)
         {
+            if self.drain.is_some_and(|drain| self.in_flight.count >= drain.left) {
+                break;
+            }
             let request = parked.request(&parked.target, &parked.sges);
             let is_small_send = matches!(request.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM)
                 && request.len_bytes <= EAGER_BYTES;

@@ -9,6 +9,7 @@ use farcall_verbs::{
 
 use super::{HAZARD_WAIT, Qp};
 use crate::SoftNic;
+use crate::events::Events;
 use crate::hazard;
 use crate::mr::Mr;
 use crate::process::Process;
@@ -35,7 +36,7 @@ fn make(process: &Arc<Process>, pd: u32) -> Qp {
         qp_type: QpType::Rc,
         sq_sig_all: false,
     };
-    let mut qp = Qp::create(process, pd, &attr).unwrap();
+    let mut qp = Qp::create(process, &Arc::new(Events::new().unwrap()), pd, &attr).unwrap();
     qp.modify(&QpAttr::init(ACCESS)).unwrap();
     qp
 }

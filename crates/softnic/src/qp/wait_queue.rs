@@ -11,8 +11,8 @@ use super::send::Request;
 pub(super) struct Timers {
     /// Transport timeout times retries; `None` is for ever.
     pub(super) transport: Option<Duration>,
-    /// RNR timer times retries; `None` is for ever.
-    pub(super) rnr: Option<Duration>,
+    /// How often the target's RNR timer may run out; `None` is for ever.
+    pub(super) rnr_retries: Option<u8>,
 }
 
 /// What a request waits for.

@@ -16,4 +16,4 @@ pub(crate) use address::{BLOCK_QPS, Block, block_of, claim_block, gid, socket_ad
 pub(crate) use server::{Client, answer};
 pub(crate) use socket::{has_died, peer_pidfd, recv_frame, require_same_user, send_frame};
 pub use wire::fuzz_frame;
-pub(crate) use wire::{Access, Operation, Reach, Reply, ReplyBody, Request, RequestBody, refusal};
+pub(crate) use wire::{Access, Operation, Reach, Reply, ReplyBody, Request, RequestBody, Violation, refusal};

@@ -4,10 +4,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use farcall_verbs::Access as Rights;
+use farcall_verbs::AsyncEventKind;
 use rustix::io::Errno;
 
 use super::access::execute;
-use super::{Reach, Reply, ReplyBody, Request, RequestBody, peer_pidfd, recv_frame, refusal, send_frame};
+use super::{
+    Reach, Reply, ReplyBody, Request, RequestBody, Violation, peer_pidfd, recv_frame, refusal, send_frame,
+};
 use crate::fence;
 use crate::process::Process;
 use crate::qp::{Connected, RemoteCq};
@@ -98,6 +101,15 @@ fn answer_one(
         RequestBody::Match { dst_qpn } => {
             if let Some(qp) = process.qp(dst_qpn) {
                 qp.continue_receives();
+            }
+            Ok(())
+        }
+        RequestBody::Violated { dst_qpn, life, violation } => {
+            if let Some(qp) = process.qp(dst_qpn).filter(|qp| qp.accepts_from(client.id, life).is_ok()) {
+                qp.fail(Some(match violation {
+                    Violation::Access => AsyncEventKind::QpAccessErr,
+                    Violation::Request => AsyncEventKind::QpReqErr,
+                }));
             }
             Ok(())
         }

@@ -43,6 +43,23 @@ pub(crate) enum RequestBody {
     OpenDatagrams { instance: u64, src_qpn: u32, dst_qpn: u32 },
     /// Match what I have sent to `dst_qpn` with its shared receives; its owner seems to do something else. No answer.
     Match { dst_qpn: u32 },
+    /// I have broken the rules of `dst_qpn` in my `life`. No answer.
+    Violated { dst_qpn: u32, life: u32, violation: Violation },
+}
+
+/// How an initiator broke the rules of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Violation {
+    /// It was not allowed to access memory.
+    Access = 0,
+    /// Its request was not one that the target supports.
+    Request = 1,
+}
+
+impl Violation {
+    fn from_number(number: u32) -> Option<Self> {
+        [Self::Access, Self::Request].into_iter().find(|violation| *violation as u32 == number)
+    }
 }
 
 /// An access that the owner of memory executes.
@@ -288,6 +305,9 @@ impl Request {
                 Writer::new(5, self.id).u64(instance).u32(src_qpn).u32(dst_qpn).frame
             }
             RequestBody::Match { dst_qpn } => Writer::new(6, self.id).u32(dst_qpn).frame,
+            RequestBody::Violated { dst_qpn, life, violation } => {
+                Writer::new(7, self.id).u32(dst_qpn).u32(life).u32(violation as u32).frame
+            }
         }
     }
 
@@ -317,6 +337,11 @@ impl Request {
             }),
             5 => RequestBody::OpenDatagrams { instance: r.u64()?, src_qpn: r.u32()?, dst_qpn: r.u32()? },
             6 => RequestBody::Match { dst_qpn: r.u32()? },
+            7 => RequestBody::Violated {
+                dst_qpn: r.u32()?,
+                life: r.u32()?,
+                violation: Violation::from_number(r.u32()?)?,
+            },
             _ => return None,
         };
         Some(Self { id, body })
@@ -413,6 +438,7 @@ mod tests {
             }),
             RequestBody::OpenDatagrams { instance: 1, src_qpn: 2, dst_qpn: 3 },
             RequestBody::Match { dst_qpn: 8 },
+            RequestBody::Violated { dst_qpn: 8, life: 9, violation: Violation::Request },
         ];
         for body in requests {
             let request = Request { id: 5, body };

@@ -19,6 +19,8 @@ const AT_SHARED: usize = 32;
 
 /// Written by the owner, rarely: whom it accepts requests from (see `qp::accept`). For datagrams: 0 is closed.
 pub(crate) const ACCEPT: usize = 64;
+/// Written by the owner, rarely: the code of its RNR NAK timer.
+pub(crate) const RNR_TIMER: usize = 72;
 /// Written by the owner: slots consumed.
 pub(crate) const HEAD: usize = 128;
 /// Written by the owner: receives posted since the segment was made. For datagrams: records taken out of the ring.

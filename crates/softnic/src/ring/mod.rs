@@ -11,7 +11,8 @@ mod producer;
 
 pub(crate) use consumer::{Consumer, Garbage, Record};
 pub(crate) use layout::{
-    ACCEPT, HAZARD, Layout, NAK, OFFERED, RNR, RQ_POSTED, SLOT_BYTES, TAKEN, TAKEN_COUNT, WANT, WITHDRAWN,
+    ACCEPT, HAZARD, Layout, NAK, OFFERED, RNR, RNR_TIMER, RQ_POSTED, SLOT_BYTES, TAKEN, TAKEN_COUNT, WANT,
+    WITHDRAWN,
 };
 pub(crate) use producer::Producer;
 
@@ -35,12 +36,14 @@ pub(crate) enum Kind {
     InvalidNak = 7,
     /// The initiator asks for a place for a large SEND; receives are shared.
     Offer = 8,
+    /// The initiator could not place a SEND: the memory of the receive it met is no longer registered.
+    BadReceive = 9,
 }
 
 impl Kind {
     fn from_bits(bits: u8) -> Option<Self> {
-        use Kind::{AccessNak, InvalidNak, Offer, Pad, Send, SendPlaced, TooLong, WriteImm};
-        [Send, SendPlaced, WriteImm, TooLong, AccessNak, Pad, InvalidNak, Offer]
+        use Kind::{AccessNak, BadReceive, InvalidNak, Offer, Pad, Send, SendPlaced, TooLong, WriteImm};
+        [Send, SendPlaced, WriteImm, TooLong, AccessNak, Pad, InvalidNak, Offer, BadReceive]
             .into_iter()
             .find(|kind| *kind as u8 == bits)
     }

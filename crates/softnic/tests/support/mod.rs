@@ -117,7 +117,7 @@ impl End {
         self.qp.modify(&attr).unwrap();
     }
 
-    /// RTS with about 2 ms of transport retries and 20 ms of receiver-not-ready retries.
+    /// RTS with about 4 ms of transport retries and one receiver-not-ready retry, of 0.64 ms if the peer is as usual.
     pub fn rts_impatient(&mut self) {
         let attr = QpAttr { timeout: Some(8), retry_cnt: Some(1), rnr_retry: Some(1), ..QpAttr::rts(0) };
         self.qp.modify(&attr).unwrap();
