@@ -11,26 +11,11 @@ pub struct Deviation {
     pub reason: &'static str,
 }
 
-const SOFTNIC: &[Deviation] = &[
-    Deviation {
-        pattern: "rc/recv/local-protection/*",
-        reason: "a receive's elements are checked when it is posted and refused there: a sender places into them without \
+const SOFTNIC: &[Deviation] = &[Deviation {
+    pattern: "rc/recv/local-protection/*",
+    reason: "a receive's elements are checked when it is posted and refused there: a sender places into them without \
                  asking their owner again",
-    },
-    Deviation {
-        pattern: "rc/*/rnr/a-sleeping-owner-goes-on",
-        reason: "the owner of a send that waits for a receive is woken from time to time to look again: events without a \
-                 completion",
-    },
-    Deviation {
-        pattern: "rc/events/a-violation-is-told-without-polling",
-        reason: "requests run in the initiator: the target's device learns of a violation when its owner polls or sleeps \
-                 on the completion queue",
-    },
-    // To be mended.
-    Deviation { pattern: "rc/*/rnr/the-timer-is-the-targets", reason: "the initiator takes its own timer" },
-    Deviation { pattern: "rc/events/each-device-its-own", reason: "events are the process's" },
-];
+}];
 
 const SIM: &[Deviation] = &[];
 
