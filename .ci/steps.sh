@@ -75,7 +75,8 @@ step_loom() {
 # Processes killed and stopped at their n-th store to shared memory, for every n, and at random under load. Servers killed,
 # stopped and cut off while calls are under way.
 step_kill() {
-    run cargo test --release -p farcall-softnic --features store-hook --test store_hook --test store_hook_srq --test kill_random --test process
+    run cargo test --release -p farcall-softnic --features store-hook --test store_hook --test store_hook_srq \
+        --test store_hook_unreliable --test kill_random --test kill_random_unreliable --test process
     run cargo test --release -p farcall-rpc --test kill
 }
 

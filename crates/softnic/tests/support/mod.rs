@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod process;
+pub mod unreliable;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

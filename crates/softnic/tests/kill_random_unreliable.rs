@@ -1,0 +1,107 @@
+//! Random deaths over UC and UD: processes that send and take as fast as they can are killed at any moment; who is left
+//! hears nothing of it, gets whole messages only, and holds nothing of the dead in the end.
+//!
+//! 60 deaths in release, 6 in debug. `FARCALL_TEST_SEED` replays a run's choices, `FARCALL_TEST_KILLS` sets the number.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use farcall_verbs::QpType;
+use rand::{RngExt, SeedableRng};
+use support::process::*;
+use support::unreliable::Side;
+use support::*;
+
+const TRANSPORTS: [QpType; 2] = [QpType::Uc, QpType::Ud];
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Sends what it may, and takes what there is.
+fn turn(side: &mut Side) {
+    if side.sent < side.ended + 8 {
+        side.send_to(side.dest.qpn);
+    }
+    side.drain();
+}
+
+#[test]
+fn child_entry() {
+    let Some((_, _, mut line)) = role() else { return };
+    let mut sides = TRANSPORTS.map(Side::new);
+    for side in &mut sides {
+        tell(&mut line, &side.end);
+        let to = learn(&mut line).unwrap();
+        assert!(side.connect(to));
+    }
+    loop {
+        sides.iter_mut().for_each(turn);
+        std::thread::yield_now();
+    }
+}
+
+/// Another process and our ends towards it.
+struct Worker {
+    other: Other,
+    sides: [Side; 2],
+}
+
+impl Worker {
+    fn start() -> Self {
+        let mut other = start("worker", &[]);
+        let sides = TRANSPORTS.map(|qp_type| {
+            let mut side = Side::new(qp_type);
+            tell(&mut other.line, &side.end);
+            let to = learn(&mut other.line).unwrap();
+            assert!(side.connect(to));
+            side
+        });
+        Self { other, sides }
+    }
+
+    fn has_heard(&self) -> bool {
+        self.sides.iter().all(|side| side.last_seen.is_some())
+    }
+}
+
+#[test]
+fn over_uc_and_ud_survivors_of_random_deaths_go_on() {
+    let seed = number("FARCALL_TEST_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let kills = number("FARCALL_TEST_KILLS").unwrap_or(if cfg!(debug_assertions) { 6 } else { 60 });
+    println!("FARCALL_TEST_SEED={seed} FARCALL_TEST_KILLS={kills}");
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    drop(Worker::start());
+    let before = holdings();
+    let mut workers: Vec<Worker> = (0..2).map(|_| Worker::start()).collect();
+    for death in 0..kills {
+        let start = Instant::now();
+        let turns = rng.random_range(0..2000_u32);
+        let mut done = 0;
+        while done < turns || !workers.iter().all(Worker::has_heard) {
+            workers.iter_mut().flat_map(|worker| &mut worker.sides).for_each(turn);
+            done += 1;
+            assert!(start.elapsed() < LOST, "death {death}: a live peer is not heard");
+            std::thread::yield_now();
+        }
+        let victim = rng.random_range(0..workers.len());
+        workers[victim].other.kill();
+        assert_eq!(workers[victim].other.wait(), Fate::Killed(libc::SIGKILL));
+        // The ends of the dead go on for a while: to be told of it would be wrong.
+        for _ in 0..rng.random_range(0..200_u32) {
+            workers.iter_mut().flat_map(|worker| &mut worker.sides).for_each(turn);
+        }
+        for side in &mut workers[victim].sides {
+            side.fail();
+            assert!(side.end.qp.is_quiesced(), "a dead peer is not inside anything");
+        }
+        workers[victim] = Worker::start();
+    }
+    drop(workers);
+    let start = Instant::now();
+    while holdings().0 > before.0 || holdings().1 > before.1 || holdings().2 > before.2 {
+        assert!(start.elapsed() < LOST, "leaked: {:?}, before {before:?}", holdings());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,168 @@
+//! As `store_hook`, over UC and UD: a process is killed, or stopped, before its n-th store to shared memory, for every n.
+//! Nobody may notice, but that what it sends stops.
+
+#![cfg(feature = "store-hook")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use farcall_softnic::arm_store_hook;
+use farcall_verbs::{QpAttr, QpState, QpType, Revoked};
+use support::process::*;
+use support::unreliable::Side;
+use support::*;
+
+/// The process that dies: a bit of everything, in both roles.
+fn script(line: &mut Line, qp_type: QpType, nth: u64, signal: i32) {
+    let mut side = Side::new(qp_type);
+    tell(line, &side.end);
+    let Some(to) = learn(line) else { return };
+    assert!(arm_store_hook(nth, signal));
+    assert!(side.connect(to));
+    for _ in 0..6 {
+        side.send_to(to.qpn);
+    }
+    side.sleep_for(3);
+    if qp_type == QpType::Ud {
+        // To itself, and to nobody.
+        side.send_to(side.end.qp.qp_num());
+        side.send_to(1);
+        side.sleep_for(1);
+    }
+    side.fail();
+    side.end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+    side.end.init();
+    drop(side);
+}
+
+#[test]
+fn child_entry() {
+    if let Some((role, args, mut line)) = role() {
+        let qp_type = if role == "uc" { QpType::Uc } else { QpType::Ud };
+        script(&mut line, qp_type, args[0], args[1] as i32);
+        line.say([0xD_0E, 0, 0, 0]);
+        line.hear();
+        std::process::exit(0);
+    }
+}
+
+/// The survivor sends and takes until the other process is dead, stopped or done; others are unharmed meanwhile and
+/// afterwards. Returns whether the script ended by itself.
+fn run(qp_type: QpType, nth: u64, signal: i32) -> bool {
+    let name = if qp_type == QpType::Uc { "uc" } else { "ud" };
+    let mut other = start(name, &[nth, signal as u64]);
+    let mut survivor = Side::new(qp_type);
+    tell(&mut other.line, &survivor.end);
+    let connected = learn(&mut other.line).is_some_and(|to| survivor.connect(to));
+    if !connected {
+        assert_ne!(other.wait(), Fate::Exited(0));
+        return false;
+    }
+    let (start, mut finished) = (Instant::now(), false);
+    loop {
+        if survivor.sent < survivor.ended + 8 {
+            survivor.send_to(survivor.dest.qpn);
+        }
+        survivor.drain();
+        match other.fate() {
+            Fate::Runs => {}
+            Fate::Stopped => break,
+            _ => break,
+        }
+        if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0) && other.fate() == Fate::Runs {
+            finished = other.line.hear() == Some([0xD_0E, 0, 0, 0]);
+            break;
+        }
+        assert!(start.elapsed() < LOST, "store {nth}: neither dead nor done");
+        std::thread::yield_now();
+    }
+    works_beside(&mut survivor);
+    other.kill();
+    while !matches!(other.fate(), Fate::Killed(_)) {
+        std::thread::yield_now();
+    }
+    works_beside(&mut survivor);
+    finish(survivor);
+    finished
+}
+
+/// The survivor sends to the other as ever, and to and from others.
+fn works_beside(survivor: &mut Side) {
+    let start = Instant::now();
+    for _ in 0..20 {
+        survivor.send_to(survivor.dest.qpn);
+        while survivor.ended < survivor.sent {
+            survivor.drain();
+        }
+    }
+    let (mut a, mut b) = (Side::new(survivor.end.qp.qp_type()), Side::new(survivor.end.qp.qp_type()));
+    let address = |side: &Side| Address {
+        qpn: side.end.qp.qp_num(),
+        addr: side.end.mr.addr() as u64,
+        rkey: side.end.mr.rkey(),
+    };
+    let (of_a, of_b) = (address(&a), address(&b));
+    assert!(a.connect(of_b) && b.connect(of_a));
+    // Over UC the first may come before `b` was ready.
+    while b.last_seen.is_none_or(|seq| seq < 5) {
+        if a.sent < a.ended + 8 {
+            a.send_to(of_b.qpn);
+        }
+        a.drain();
+        b.drain();
+        assert!(start.elapsed() < LOST, "others are not served");
+    }
+    if survivor.ah.is_some() {
+        // A newcomer reaches the survivor too.
+        let seen = survivor.posted;
+        while survivor.posted == seen {
+            if a.sent < a.ended + 8 {
+                a.send_to(survivor.end.qp.qp_num());
+            }
+            a.drain();
+            survivor.drain();
+            assert!(start.elapsed() < LOST, "the survivor is not reached");
+        }
+    }
+}
+
+/// Ends the survivor: everything is flushed, and nobody is inside its memory.
+fn finish(mut survivor: Side) {
+    survivor.fail();
+    assert!(survivor.end.qp.is_quiesced(), "a dead peer is not inside anything");
+    let End { mr, qp, .. } = survivor.end;
+    drop(qp);
+    assert_eq!(mr.dereg(), Revoked::Now);
+}
+
+fn sweep(qp_type: QpType, signal: i32) {
+    for nth in 1..4 {
+        run(qp_type, nth, signal);
+    }
+    let before = holdings();
+    // How often the script stores depends a little on how often it sleeps: it has ended when it ends every time.
+    let (mut nth, mut ends) = (0, 0);
+    while ends < 5 {
+        nth += 1;
+        ends = if run(qp_type, nth, signal) { ends + 1 } else { 0 };
+    }
+    println!("{qp_type:?}, signal {signal}: {nth} stores");
+    assert!(nth > 50, "the script stores more often than that");
+    // The service thread closes what the dead left, a moment later.
+    let start = Instant::now();
+    while holdings().0 > before.0 || holdings().1 > before.1 || holdings().2 > before.2 {
+        assert!(start.elapsed() < LOST, "leaked: {:?}, before {before:?}", holdings());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// One test, because it counts what the whole process holds.
+#[test]
+fn over_uc_and_ud_a_process_may_be_killed_or_stopped_before_any_store() {
+    for qp_type in [QpType::Uc, QpType::Ud] {
+        for signal in [libc::SIGKILL, libc::SIGSTOP] {
+            sweep(qp_type, signal);
+        }
+    }
+}
