@@ -9,19 +9,20 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
 
 use crate::cq::CqCore;
+use crate::fork::{Born, UnforkedFd};
 
 /// An event descriptor: ours, or a peer's that we may write.
-pub(crate) struct Waker(OwnedFd);
+pub(crate) struct Waker(UnforkedFd);
 
 impl Waker {
     pub(crate) fn create() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map(Self)
+            .map(|fd| Self(UnforkedFd::new(fd)))
             .map_err(|e| Error::os("eventfd", "create an event descriptor (check RLIMIT_NOFILE)", e))
     }
 
     pub(crate) fn foreign(fd: OwnedFd) -> Self {
-        Self(fd)
+        Self(UnforkedFd::new(fd))
     }
 
     /// Makes the descriptor readable. A full counter is readable already.
@@ -42,11 +43,12 @@ impl Waker {
 pub(crate) struct Channel {
     waker: Arc<Waker>,
     queues: Arc<Mutex<Vec<Weak<CqCore>>>>,
+    born: Born,
 }
 
 impl Channel {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self { waker: Arc::new(Waker::create()?), queues: Arc::default() })
+        Ok(Self { waker: Arc::new(Waker::create()?), queues: Arc::default(), born: Born::here() })
     }
 
     pub(crate) fn waker(&self) -> &Arc<Waker> {
@@ -66,6 +68,7 @@ impl CompChannel for Channel {
     }
 
     fn poll_cq_event(&self) -> Result<Option<u32>> {
+        self.born.require_here("get_cq_event", "the completion channel")?;
         self.waker.clear();
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let mut fired = queues.iter().filter_map(Weak::upgrade).filter(|queue| queue.has_fired());

@@ -4,11 +4,12 @@
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use farcall_verbs::{Error, Notify, RawCq, Result, Wc};
 
 use crate::channel::{Channel, Waker};
+use crate::fork::{self, Born, Orphan};
 use crate::qp::QpCore;
 use crate::readiness::{LEN_BYTES, MAX_BITS, Readiness};
 use crate::shared::Segment;
@@ -29,6 +30,7 @@ pub(crate) struct CqCore {
     attached: Mutex<Vec<Place>>,
     /// Changes whenever `attached` does.
     epoch: AtomicU64,
+    born: Born,
 }
 
 /// A connected queue pair at a completion queue, and which of its completions come here.
@@ -74,7 +76,10 @@ impl CqCore {
             expects_event: AtomicBool::new(false),
             attached: Mutex::default(),
             epoch: AtomicU64::new(0),
+            born: Born::here(),
         });
+        let weak: Weak<Self> = Arc::downgrade(&core);
+        fork::add_queue(weak);
         if let Some(channel) = channel {
             channel.attach(&core);
         }
@@ -162,6 +167,13 @@ impl CqCore {
     }
 }
 
+impl Orphan for CqCore {
+    fn orphan(&self) {
+        // Whoever polls looks at the list again, and finds whose it is.
+        self.epoch.fetch_add(1 << 32, Ordering::Relaxed);
+    }
+}
+
 /// The owner's handle.
 pub(crate) struct Cq {
     core: Arc<CqCore>,
@@ -186,8 +198,13 @@ impl Cq {
         &self.core
     }
 
+    fn name(&self) -> String {
+        format!("completion queue {}", self.core.id)
+    }
+
     #[cold]
-    fn refresh(&mut self) {
+    fn refresh(&mut self) -> Result<()> {
+        self.core.born.require_here("poll_cq", &self.name())?;
         let attached = self.core.attached.lock().unwrap_or_else(PoisonError::into_inner);
         self.epoch = self.core.epoch.load(Ordering::Acquire);
         self.entries.clear();
@@ -207,6 +224,7 @@ impl Cq {
             self.sources.push(source);
         }
         self.start = 0;
+        Ok(())
     }
 
     /// Polls the queue pairs of one bitmap word whose index is in `among`. Returns how many completions there were.
@@ -264,7 +282,7 @@ impl RawCq for Cq {
     #[inline]
     fn poll(&mut self, wc: &mut [Wc]) -> Result<usize> {
         if self.core.epoch.load(Ordering::Acquire) != self.epoch {
-            self.refresh();
+            self.refresh()?;
         }
         let words = self.active.len();
         if words == 0 || wc.is_empty() {
@@ -301,6 +319,7 @@ impl RawCq for Cq {
                 remedy: "create it with a channel",
             });
         }
+        self.core.born.require_here("req_notify_cq", &self.name())?;
         self.core.expects_event.store(true, Ordering::Release);
         self.core.readiness.arm(notify == Notify::Solicited);
         Ok(())

@@ -83,6 +83,7 @@ fn require_port(operation: &'static str, port_num: u8) -> Result<()> {
 
 impl Context for SoftContext {
     fn query_device(&self) -> Result<DeviceAttr> {
+        self.process.require_here("query_device")?;
         let gid = self.process.gid();
         let guid = u64::from_be_bytes(gid.0[8..].try_into().expect("eight bytes"));
         let mut attr = DeviceAttr::new(guid);
@@ -127,15 +128,18 @@ impl Context for SoftContext {
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
+        self.process.require_here("alloc_pd")?;
         let (process, events) = (self.process.clone(), self.events.clone());
         Ok(Arc::new(Domain { number: process.next_pd(), process, events }))
     }
 
     fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
+        self.process.require_here("create_comp_channel")?;
         Ok(Arc::new(Channel::new()?))
     }
 
     fn create_cq(&self, attr: &CqInitAttr<'_>) -> Result<Box<dyn RawCq>> {
+        self.process.require_here("create_cq")?;
         if !(1..=MAX_CQE).contains(&attr.cqe) {
             let what = format!("cqe {}; a queue holds 1 to {MAX_CQE} completions", attr.cqe);
             return Err(Error::invalid("create_cq", what));
@@ -167,15 +171,18 @@ struct Domain {
 
 impl ProtectionDomain for Domain {
     fn alloc_mr(&self, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
+        self.process.require_here("alloc_mr")?;
         Ok(Box::new(Mr::allocate(&self.process, self.number, len_bytes, access)?))
     }
 
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
+        self.process.require_here("reg_mr")?;
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { Mr::register(&self.process, self.number, addr, len_bytes, access)? }))
     }
 
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
+        self.process.require_here("create_qp")?;
         Ok(match attr.qp_type {
             QpType::Ud => Box::new(DatagramQp::create(&self.process, self.number, attr)?),
             _ => Box::new(Qp::create(&self.process, &self.events, self.number, attr)?),
@@ -183,10 +190,12 @@ impl ProtectionDomain for Domain {
     }
 
     fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
+        self.process.require_here("create_srq")?;
         Ok(Box::new(Srq::create(&self.process, &self.events, self.number, attr)?))
     }
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
+        self.process.require_here("create_ah")?;
         Ok(Box::new(SoftAddressHandle::create(&self.process, self.number, attr)?))
     }
 }

@@ -14,6 +14,7 @@
 //! | `ring` | the message ring: one producer, one consumer |
 //! | `readiness` | which queue pairs a completion queue must look at, and whether its owner sleeps |
 //! | `hazard` | fenced revocation |
+//! | `fork`, `protection` | what a forked child must not do; which memory may be registered |
 //! | `rendezvous` | how processes find each other and hand over memory |
 //! | `process`, `service`, `peer`, `regions` | what a process has once, its blocking thread, its peers, its memory |
 //! | `events` | asynchronous events |
@@ -31,6 +32,8 @@ mod datagram;
 mod device;
 #[cfg(not(loom))]
 mod events;
+#[cfg(not(loom))]
+mod fork;
 #[cfg(not(loom))]
 mod mr;
 #[cfg(not(loom))]

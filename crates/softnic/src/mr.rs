@@ -90,6 +90,10 @@ impl Mr {
         if !std::mem::take(&mut self.live) {
             return Revoked::Now;
         }
+        if self.process.is_inherited() {
+            // Private copies in a forked child, which no peer knows.
+            return Revoked::Now;
+        }
         let granted = self.process.regions.revoke(self.key);
         let clear = !(granted.remote || granted.receive) || self.wait_for_peers(granted);
         self.process.regions.release(self.key);

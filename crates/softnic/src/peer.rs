@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use crate::fence;
+use crate::fork::UnforkedFd;
 use crate::qp::{Connected, QpCore};
 use crate::regions;
 use crate::rendezvous::{
@@ -120,14 +121,14 @@ struct Outstanding {
 }
 
 struct Asks {
-    socket: Arc<OwnedFd>,
+    socket: Arc<UnforkedFd>,
     next_id: u32,
     outstanding: Vec<Outstanding>,
 }
 
 pub(crate) struct Peer {
     pidfd: OwnedFd,
-    socket: Arc<OwnedFd>,
+    socket: Arc<UnforkedFd>,
     dead: AtomicBool,
     generations: SharedMem,
     asks: Mutex<Asks>,
@@ -186,7 +187,7 @@ impl Meeting {
         };
         require_same_user(socket.as_fd(), &name)?;
         let pidfd = peer_pidfd(socket.as_fd())?;
-        let asks = Asks { socket: Arc::new(socket), next_id: 0, outstanding: Vec::new() };
+        let asks = Asks { socket: Arc::new(UnforkedFd::new(socket)), next_id: 0, outstanding: Vec::new() };
         Ok(Some(Self { name, pidfd, asks, interest: Interest::default() }))
     }
 
@@ -239,7 +240,7 @@ impl Peer {
         &self.pidfd
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
+    pub(crate) fn socket(&self) -> &UnforkedFd {
         &self.socket
     }
 

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use farcall_verbs::{Error, Gid, Result};
 
 use crate::datagram::DatagramCore;
 use crate::fence;
+use crate::fork::{self, Born};
 use crate::past_lives::PastLives;
 use crate::peer::{Meeting, Met, Peer};
 use crate::qp::QpCore;
@@ -36,8 +37,13 @@ impl Turn {
 
 static PROCESS: Mutex<Option<Arc<Process>>> = Mutex::new(None);
 
+/// The place of the process's one instance.
+pub(crate) fn lock_slot() -> MutexGuard<'static, Option<Arc<Process>>> {
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 pub(crate) struct Process {
-    pid: u32,
+    born: Born,
     /// Tells this process from an earlier owner of the same block.
     instance: u64,
     gid: Gid,
@@ -74,21 +80,14 @@ enum Numbered {
 impl Process {
     /// The process's one instance, made at first use.
     pub(crate) fn get() -> Result<Arc<Self>> {
-        let mut slot = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock_slot();
         if let Some(process) = &*slot {
-            if process.pid == std::process::id() {
-                return Ok(process.clone());
-            }
-            return Err(Error::InvalidState {
-                operation: "open the software RNIC",
-                object: "this process".into(),
-                state: "a fork of one that uses it".into(),
-                remedy: "open the device in the child only, or exec first",
-            });
+            return Ok(process.clone());
         }
+        fork::install();
         fence::asymmetric();
         let process = Arc::new(Self {
-            pid: std::process::id(),
+            born: Born::here(),
             instance: RandomState::new().build_hasher().finish(),
             gid: gid(),
             regions: RegionTable::new()?,
@@ -106,6 +105,17 @@ impl Process {
         process.service.start(&process)?;
         *slot = Some(process.clone());
         Ok(process)
+    }
+
+    /// Whether it came to us by a fork: then its threads are not here.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.born.is_inherited()
+    }
+
+    /// # Errors
+    /// If it came to us by a fork.
+    pub(crate) fn require_here(&self, operation: &'static str) -> Result<()> {
+        self.born.require_here(operation, "the opened device")
     }
 
     pub(crate) fn instance(&self) -> u64 {

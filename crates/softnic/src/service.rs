@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use crate::channel::Waker;
+use crate::fork::UnforkedFd;
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::rendezvous::{Block, Client, answer, require_same_user};
@@ -27,7 +28,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(20);
 
 pub(crate) struct Service {
-    epoll: OwnedFd,
+    epoll: UnforkedFd,
     waker: Waker,
     next_token: AtomicU64,
     watched: Mutex<HashMap<u64, Watched>>,
@@ -71,6 +72,7 @@ impl Service {
         let what = "create the service thread's descriptors (check RLIMIT_NOFILE)";
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::os("epoll_create", what, e))?;
+        let epoll = UnforkedFd::new(epoll);
         let waker = Waker::create()?;
         epoll::add(&epoll, waker.fd(), epoll::EventData::new_u64(WAKER_TOKEN), epoll::EventFlags::IN)
             .map_err(|e| Error::os("epoll_ctl", what, e))?;

@@ -249,6 +249,9 @@ impl RawSrq for Srq {
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        if let Err(source) = self.0.process.require_here("post_srq_recv") {
+            return Err(PostError { posted: 0, source });
+        }
         let mut result = Ok(());
         {
             let mut queue = self.0.lock();

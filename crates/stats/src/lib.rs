@@ -16,4 +16,5 @@ mod read;
 pub use block::{Block, Counters};
 pub use counter::Counter;
 pub use directory::{StatsError, directory};
+pub use page::{Held, hold_for_fork};
 pub use read::{BlockReport, FlightRecord, Report, parse, read_pid};

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
@@ -28,7 +28,7 @@ unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
-struct Places {
+pub(crate) struct Places {
     used: usize,
     /// Ended blocks, oldest first, to be reused by blocks of the same shape.
     ended: Vec<(Shape, usize)>,
@@ -131,6 +131,26 @@ impl Page {
     /// Nanoseconds since the page was made.
     pub(crate) fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
+    }
+}
+
+/// The page, held still across a fork.
+#[must_use]
+pub struct Held(Option<(&'static Page, MutexGuard<'static, Places>)>);
+
+/// Holds the page still, for whoever handles forks: call before one, and drop the result in the parent.
+pub fn hold_for_fork() -> Held {
+    let held = PAGE.get().map(|page| (page, page.places.lock().unwrap_or_else(PoisonError::into_inner)));
+    Held(held)
+}
+
+impl Held {
+    /// In the child: what it counts from now on is its own affair, and nobody's to read.
+    pub fn detach(self) {
+        let Some((page, _places)) = &self.0 else { return };
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+        // SAFETY: replaces the page by memory of the same place and size; its words are atomics, valid for all bytes.
+        let _ = unsafe { mmap_anonymous(page.base.as_ptr().cast(), FILE_BYTES, prot, flags) };
     }
 }
 

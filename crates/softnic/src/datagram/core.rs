@@ -11,6 +11,7 @@ use super::counters::FLIGHT_RECORDS;
 use super::{Board, Counters, Event, Inlets, Outlet, Pending, Receiver};
 use crate::biased::Biased;
 use crate::cq::Source;
+use crate::fork::{self, Orphan};
 use crate::peer;
 use crate::process::Process;
 use crate::qp::{Place, RecvQueue, state_of};
@@ -138,6 +139,8 @@ impl DatagramCore {
             stats: Block::new(&format!("softnic ud qp {qpn:#08x}"), FLIGHT_RECORDS),
             this: this.clone(),
         });
+        let weak: Weak<Self> = Arc::downgrade(&core);
+        fork::add_queue(weak);
         Ok((core, queue))
     }
 
@@ -295,5 +298,11 @@ impl DatagramCore {
         Place::release(&self.send_place, &self.recv_place);
         // A poll that began before may still come in by its own copy of the list: it must find nothing to do.
         drop(self.renew());
+    }
+}
+
+impl Orphan for DatagramCore {
+    fn orphan(&self) {
+        self.state.store(QpState::Reset as u32, Ordering::Relaxed);
     }
 }

@@ -197,6 +197,9 @@ impl DatagramQp {
 
     #[cold]
     fn wrong_state(&self, operation: &'static str, remedy: &'static str) -> Error {
+        if let Err(error) = self.core.process().require_here(operation) {
+            return error;
+        }
         let (object, state) = (format!("queue pair {:#x}", self.core.qpn()), self.core.state().to_string());
         Error::InvalidState { operation, object, state, remedy }
     }
@@ -220,6 +223,7 @@ impl RawQp for DatagramQp {
     }
 
     fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        self.core.process().require_here("modify_qp")?;
         let from = self.core.state();
         let to = attr.state.unwrap_or(from);
         if !from.may_become(to) {
@@ -289,6 +293,9 @@ impl RawQp for DatagramQp {
 
 impl Drop for DatagramQp {
     fn drop(&mut self) {
+        if self.core.process().is_inherited() {
+            return;
+        }
         self.core.linger();
         self.core.set_state(QpState::Reset);
         self.core.close();

@@ -23,6 +23,7 @@ use super::shared_receive::SharedSide;
 use crate::biased::Biased;
 use crate::events::Events;
 use crate::fence;
+use crate::fork::{self, Orphan};
 use crate::handoff::Handoff;
 use crate::peer::Peer;
 use crate::process::Process;
@@ -145,6 +146,8 @@ impl QpCore {
             stats: Block::new(&format!("softnic qp {qpn:#08x}"), FLIGHT_RECORDS),
             this: this.clone(),
         });
+        let weak: Weak<Self> = Arc::downgrade(&core);
+        fork::add_queue(weak);
         Ok((core, queue, mem))
     }
 
@@ -527,5 +530,11 @@ impl QpCore {
         if let Some(shared) = &self.shared {
             shared.end(self);
         }
+    }
+}
+
+impl Orphan for QpCore {
+    fn orphan(&self) {
+        self.state.store(QpState::Reset as u32, Ordering::Relaxed);
     }
 }

@@ -200,6 +200,9 @@ impl Qp {
     #[cold]
     fn wrong_state(&self, operation: &'static str, remedy: &'static str) -> PostError {
         let (object, state) = (format!("queue pair {:#x}", self.core.qpn()), self.core.state().to_string());
+        if let Err(source) = self.core.process.require_here(operation) {
+            return PostError { posted: 0, source };
+        }
         PostError { posted: 0, source: Error::InvalidState { operation, object, state, remedy } }
     }
 
@@ -355,6 +358,9 @@ impl RawQp for Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
+        if self.core.process.is_inherited() {
+            return;
+        }
         self.core.set_state(QpState::Reset);
         self.core.close();
         self.core.leave_behind();

@@ -36,6 +36,7 @@ impl QpCore {
 
 impl Qp {
     pub(super) fn modify_to(&mut self, attr: &QpAttr) -> Result<()> {
+        self.core.process.require_here(OP)?;
         let (from, to) = (self.core.state(), attr.state.unwrap_or_else(|| self.core.state()));
         if !from.may_become(to) {
             return Err(Error::InvalidState {

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use crate::fork::UnforkedFd;
 use farcall_verbs::{Error, Gid, Result};
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -25,9 +26,9 @@ pub(crate) const fn block_of(qpn: u32) -> u32 {
 /// A block that this process owns while it lives.
 pub(crate) struct Block {
     number: u32,
-    listener: OwnedFd,
+    listener: UnforkedFd,
     /// With a socket directory: the lock that makes the path ours.
-    _lock: Option<OwnedFd>,
+    _lock: Option<UnforkedFd>,
 }
 
 impl Block {
@@ -36,7 +37,7 @@ impl Block {
         self.number << INDEX_BITS | (index & (BLOCK_QPS - 1))
     }
 
-    pub(crate) fn listener(&self) -> &OwnedFd {
+    pub(crate) fn listener(&self) -> &UnforkedFd {
         &self.listener
     }
 }
@@ -104,7 +105,11 @@ pub(crate) fn claim_block() -> Result<Block> {
             Ok(()) => {
                 net::listen(&listener, 128)
                     .map_err(|e| Error::os(OP, "listen on the rendezvous socket", e))?;
-                return Ok(Block { number, listener, _lock: lock });
+                return Ok(Block {
+                    number,
+                    listener: UnforkedFd::new(listener),
+                    _lock: lock.map(UnforkedFd::new),
+                });
             }
             Err(rustix::io::Errno::ADDRINUSE) => {}
             Err(e) => return Err(Error::os(OP, format!("bind the rendezvous socket ({DIR_VARIABLE})"), e)),

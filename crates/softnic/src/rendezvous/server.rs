@@ -12,6 +12,7 @@ use super::{
     Reach, Reply, ReplyBody, Request, RequestBody, Violation, peer_pidfd, recv_frame, refusal, send_frame,
 };
 use crate::fence;
+use crate::fork::UnforkedFd;
 use crate::process::Process;
 use crate::qp::{Connected, RemoteCq};
 use crate::regions::{Backing, Grant};
@@ -22,7 +23,7 @@ const FRAMES_A_TURN: usize = 32;
 
 /// A process that asks us.
 pub(crate) struct Client {
-    socket: OwnedFd,
+    socket: UnforkedFd,
     /// Tells it from all others that ever asked us.
     id: u64,
     /// Readable when the process has ended; `None` if the system has no such descriptor for it.
@@ -32,7 +33,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(socket: OwnedFd, id: u64) -> Self {
         let life = peer_pidfd(socket.as_fd()).ok().map(Arc::new);
-        Self { socket, id, life }
+        Self { socket: UnforkedFd::new(socket), id, life }
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {

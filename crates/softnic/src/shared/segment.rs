@@ -1,6 +1,6 @@
 //! Sealed memfds: memory that can be handed to another process and cannot be pulled from under its mappers.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use rustix::fs::{self, MemfdFlags, SealFlags};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 use super::SharedMem;
+use crate::fork;
 
 /// A mapping that is unmapped on drop.
 pub(crate) struct Mapping {
@@ -28,6 +29,7 @@ impl Mapping {
         let base = unsafe { mm::mmap(std::ptr::null_mut(), len_bytes, prot, MapFlags::SHARED, fd, offset) }
             .map_err(|e| Error::os("mmap", format!("map {len_bytes} bytes of shared memory"), e))?;
         let base = NonNull::new(base.cast()).expect("mmap returns no null");
+        fork::add_mapping(base.as_ptr(), len_bytes, writable);
         Ok(Self { base, len_bytes })
     }
 
@@ -42,6 +44,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        fork::remove_mapping(self.base());
         // SAFETY: we made this mapping and every user holds an Arc of us. A failure would leak it, which is safe.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }
@@ -77,6 +80,7 @@ impl Segment {
         fs::fcntl_add_seals(&fd, SEALS | SealFlags::SEAL)
             .map_err(|e| Error::os("F_ADD_SEALS", what("sealing"), e))?;
         let mapping = Arc::new(Mapping::new(fd.as_fd(), 0, len_bytes, true)?);
+        fork::set_source(mapping.base(), Some(fd.as_raw_fd()));
         Ok(Self { fd, mapping })
     }
 
@@ -115,6 +119,13 @@ impl Segment {
             ));
         }
         Ok(Arc::new(Mapping::new(fd, offset, len_bytes, writable)?))
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // The mapping may live on; the descriptor's number will be another's.
+        fork::set_source(self.mapping.base(), None);
     }
 }
 
