@@ -238,7 +238,13 @@ impl End {
     /// Takes note of a receive of queue pair `qp` and posts receives again when enough are consumed.
     #[inline]
     pub(super) fn received(&mut self, qp: usize) -> Result<(), RnicError> {
-        self.receives.consumed(qp, &mut self.lanes, &self.memory)
+        self.received_many(qp, 1)
+    }
+
+    /// Takes note of `count` receives of queue pair `qp`.
+    #[inline]
+    pub(super) fn received_many(&mut self, qp: usize, count: u32) -> Result<(), RnicError> {
+        self.receives.consumed(qp, count, &mut self.lanes, &self.memory)
     }
 }
 

@@ -53,16 +53,15 @@ impl<'a> Credits<'a> {
         Self { flow, received: vec![0; qps], requests: (0..qps).map(credit).collect() }
     }
 
-    /// A message of queue pair `qp` came, and its receive was posted again.
+    /// `count` messages of queue pair `qp` came, and receives were posted again.
     #[inline]
-    pub(super) fn count(&mut self, end: &mut End, qp: usize) -> Result<(), RnicError> {
-        self.received[qp] += 1;
-        if self.received[qp] < self.flow.credit_every {
-            return Ok(());
+    pub(super) fn count(&mut self, end: &mut End, qp: usize, count: u32) -> Result<(), RnicError> {
+        self.received[qp] += count;
+        while self.received[qp] >= self.flow.credit_every {
+            self.received[qp] -= self.flow.credit_every;
+            // SAFETY: the byte is never written, and outlives the queue pair.
+            unsafe { end.lanes[0].qps[qp].post_send(std::slice::from_ref(&self.requests[qp]))? };
         }
-        self.received[qp] = 0;
-        // SAFETY: the byte is never written, and outlives the queue pair.
-        unsafe { end.lanes[0].qps[qp].post_send(std::slice::from_ref(&self.requests[qp]))? };
         Ok(())
     }
 }

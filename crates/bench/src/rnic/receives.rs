@@ -85,17 +85,18 @@ impl Receives {
         self.index_of_qp_num.get(&wc.qp_num).copied().unwrap_or(0)
     }
 
-    /// One receive of queue pair `qp` was consumed.
+    /// `count` receives of queue pair `qp` were consumed.
     #[inline]
     pub(super) fn consumed(
         &mut self,
         qp: usize,
+        count: u32,
         lanes: &mut [Lane],
         memory: &Memory,
     ) -> Result<(), RnicError> {
-        self.total += 1;
+        self.total += u64::from(count);
         let queue = if self.shared.is_some() { 0 } else { qp };
-        self.queues[queue].consumed += 1;
+        self.queues[queue].consumed += count;
         if self.queues[queue].consumed < self.batch {
             return Ok(());
         }
@@ -130,26 +131,32 @@ impl Receives {
         lanes: &mut [Lane],
         memory: &Memory,
     ) -> Result<(), RnicError> {
+        if !self.places_differ {
+            let sges = [memory.receive_sge(0)];
+            return self.hand_over(queue, &[RecvWr::new(wr_id_of(queue, 0), &sges); N][..count], lanes);
+        }
         let mut places = [0; N];
         places[..count].fill_with(|| self.take_place(queue));
         let sges = places.map(|place| [memory.receive_sge(place)]);
         let wrs: [RecvWr<'_>; N] =
             std::array::from_fn(|index| RecvWr::new(wr_id_of(queue, places[index]), &sges[index]));
+        self.hand_over(queue, &wrs[..count], lanes)
+    }
+
+    fn hand_over(&mut self, queue: usize, wrs: &[RecvWr<'_>], lanes: &mut [Lane]) -> Result<(), RnicError> {
         match &mut self.shared {
             // SAFETY: the places outlive the queue pairs, and while messages may come this end looks at them only as
             // atomics or through work requests.
-            Some((srq, _)) => unsafe { srq.post_recv(&wrs[..count])? },
+            Some((srq, _)) => unsafe { srq.post_recv(wrs)? },
             // SAFETY: as above.
-            None => unsafe { end::qp(lanes, queue).post_recv(&wrs[..count])? },
+            None => unsafe { end::qp(lanes, queue).post_recv(wrs)? },
         }
         Ok(())
     }
 
+    /// The next place of a queue whose receives have places of their own.
     #[inline]
     fn take_place(&mut self, queue: usize) -> usize {
-        if !self.places_differ {
-            return 0;
-        }
         let next = &mut self.queues[queue].next_place;
         let place = *next;
         *next = if place + 1 == self.depth { 0 } else { place + 1 };

@@ -218,18 +218,27 @@ pub(super) fn absorb(end: &mut End, task: &RnicTask, watch: &mut Watch<'_>) -> R
     }
 }
 
+/// Takes note of the messages among `count` completions, a run of one queue pair at a time.
 #[inline]
 fn take(end: &mut End, count: usize, mut credits: Option<&mut Credits<'_>>) -> Result<(), RnicError> {
-    for index in 0..count {
+    let mut index = 0;
+    while index < count {
         let wc = end.wcs[index];
+        index += 1;
         if !wc.opcode.is_receive() {
             // A credit's.
             continue;
         }
         let qp = end.receives.qp_of(&wc);
-        end.received(qp)?;
+        let mut run = 1;
+        while index < count && end.wcs[index].opcode.is_receive() && end.receives.qp_of(&end.wcs[index]) == qp
+        {
+            index += 1;
+            run += 1;
+        }
+        end.received_many(qp, run)?;
         if let Some(credits) = credits.as_deref_mut() {
-            credits.count(end, qp)?;
+            credits.count(end, qp, run)?;
         }
     }
     Ok(())
