@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use farcall_bench::experiments::{Progress, herd};
 use farcall_bench::report::Report;
+use farcall_bench::rnic::LastByte;
 
 #[derive(Debug, Args)]
 #[command(
@@ -25,6 +26,9 @@ pub(super) struct HerdArgs {
     /// Connections, which stand for the paper's client processes.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
+    /// Find WRITEs by their last byte though the device does not promise to place it last, as the paper does.
+    #[arg(long)]
+    assume_order: bool,
     #[command(flatten)]
     times: Times,
     #[command(flatten)]
@@ -54,6 +58,7 @@ impl HerdArgs {
             lens_bytes: self.sizes.iter().map(|size| *size as usize).collect(),
             window: self.window,
             connections: self.connections,
+            last_byte: if self.assume_order { LastByte::Assumed } else { LastByte::IfPromised },
         };
         herd::run(&self.nic.choose()?, &self.times.stage(0)?, &plan, progress)
             .map_err(|error| failure(&error))

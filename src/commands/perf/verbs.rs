@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use farcall_bench::experiments::{Progress, perf};
 use farcall_bench::report::Report;
-use farcall_bench::rnic::{Finding, Inlining, Operation, ReceiveQueue};
+use farcall_bench::rnic::{Finding, Inlining, LastByte, Operation, ReceiveQueue};
 use farcall_link::Transport;
 
 #[derive(Debug, Args)]
@@ -64,6 +64,9 @@ struct TuningArgs {
     /// Take messages from one shared receive queue.
     #[arg(long)]
     srq: bool,
+    /// Find WRITEs by their last byte though the device does not promise to place it last.
+    #[arg(long)]
+    assume_order: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -130,6 +133,7 @@ impl TuningArgs {
             qps: self.qps,
             active_qps: self.active_qps,
             receive_queue: self.srq.then_some(ReceiveQueue::Shared),
+            last_byte: self.assume_order.then_some(LastByte::Assumed),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::memory::{Memory, Places};
 use super::nic::Nic;
 use super::operation::Operation;
 use super::receives::Receives;
-use super::task::{Finding, Inlining, ReceiveQueue};
+use super::task::{Finding, Inlining, LastByte, ReceiveQueue};
 use super::waiting::{Halt, Watch};
 use farcall_link::Transport;
 use farcall_verbs::{
@@ -157,6 +157,15 @@ impl End {
         self.places_in_order = mine.places_in_order && theirs.places_in_order;
         self.receives_there = theirs.receives_each;
         self.introduce(control)
+    }
+
+    /// Whether a WRITE may be found by its last byte.
+    ///
+    /// # Errors
+    /// When that is neither promised nor assumed.
+    pub(super) fn require_order(&self, last_byte: LastByte) -> Result<(), RnicError> {
+        let may_be = self.places_in_order || last_byte == LastByte::Assumed;
+        if may_be { Ok(()) } else { Err(RnicError::NotInOrder) }
     }
 
     /// The request of `operation` over queue pair `qp` of `lane`, with what is local in `sges`, towards the other end's

@@ -27,7 +27,7 @@ pub use legality::Illegal;
 pub use nic::Survey;
 pub use operation::{ATOMIC_LEN_BYTES, Operation};
 pub(crate) use target::serve;
-pub use task::{Finding, Inlining, ReceiveQueue, RnicTask, RnicTest, Tuning};
+pub use task::{Finding, Inlining, LastByte, ReceiveQueue, RnicTask, RnicTest, Tuning};
 
 use crate::baseline::{BaselinePlan, Peer, PeerError, PeerTask};
 use crate::measure::{CoreError, LatencySummary, ProcessError, pin_thread};
@@ -105,7 +105,7 @@ pub enum RnicError {
     /// A WRITE cannot be found by its last byte.
     #[error(
         "this device does not promise to place a WRITE's last byte last, so its target cannot find it by polling; \
-         measure WRITE_IMM, or WRITE until its completion"
+         measure WRITE_IMM, or WRITE until its completion, or take it on trust (--assume-order), as most RNICs keep it"
     )]
     NotInOrder,
     /// The completion queue cannot hold what may be outstanding.
@@ -167,8 +167,8 @@ pub fn measure(chosen: &Chosen, task: RnicTask, plan: &BaselinePlan) -> Result<R
     let order = PeerTask::Rnic { task, selection: chosen.selection.clone() };
     let peer = plan.launcher.start(order, plan.server_core, &[])?;
     let mut end = End::connect(provider, peer.control(), &task.end_plan(Role::Initiator))?;
-    if task.needs_order() && !end.places_in_order {
-        return Err(RnicError::NotInOrder);
+    if task.needs_order() {
+        end.require_order(task.tuning.last_byte)?;
     }
     let result = run(&mut end, task, plan, &peer)?;
     handshake::send(peer.control(), &Stop)?;

@@ -47,6 +47,16 @@ pub enum ReceiveQueue {
     Shared,
 }
 
+/// Whether a WRITE may be found by its last byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LastByte {
+    /// Where both devices promise to place it last.
+    IfPromised,
+    /// In any case, on the user's word: most RNICs do what few promise.
+    Assumed,
+}
+
 /// Everything about a measurement but what is done and how long the messages are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tuning {
@@ -66,6 +76,8 @@ pub struct Tuning {
     pub active_qps: u32,
     /// Where receives are posted.
     pub receive_queue: ReceiveQueue,
+    /// Whether WRITEs may be found by their last byte.
+    pub last_byte: LastByte,
 }
 
 impl Tuning {
@@ -79,6 +91,7 @@ impl Tuning {
         qps: 1,
         active_qps: 1,
         receive_queue: ReceiveQueue::Own,
+        last_byte: LastByte::IfPromised,
     };
 
     /// Small messages: long chains, one completion a chain.

@@ -34,6 +34,7 @@ pub(super) fn grid(plan: &HerdPlan) -> Grid {
             inlining: Inlining::UpTo(0),
             window: plan.window,
             connections: plan.connections,
+            last_byte: plan.last_byte,
         };
         let unreliable = EchoTask { request: *request, response: *response, ..basic };
         let unsignalled = EchoTask { signal_every: plan.window, ..unreliable };

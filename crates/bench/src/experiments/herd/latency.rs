@@ -29,7 +29,7 @@ pub(super) fn grid(plan: &HerdPlan) -> Grid {
             transport: Transport::Uc,
             test: RnicTest::PingPong,
             len_bytes,
-            tuning: Tuning::LATENCY,
+            tuning: Tuning { last_byte: plan.last_byte, ..Tuning::LATENCY },
         };
         let only_short = |point: Point| if len_bytes <= INLINE_MAX_BYTES { point } else { Point::None };
         let points = vec![

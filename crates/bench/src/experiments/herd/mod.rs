@@ -14,7 +14,7 @@ mod series;
 use super::perf::new_report;
 use super::stage::{Progress, Stage};
 use crate::report::Report;
-use crate::rnic::{RnicError, Survey};
+use crate::rnic::{LastByte, RnicError, Survey};
 use farcall_providers::Chosen;
 use series::Grid;
 
@@ -47,6 +47,8 @@ pub struct HerdPlan {
     pub window: u32,
     /// Connections, which stand for the paper's client processes.
     pub connections: u32,
+    /// Whether WRITEs may be found by their last byte.
+    pub last_byte: LastByte,
 }
 
 /// Measures.
@@ -137,8 +139,13 @@ mod tests {
     fn every_figure_has_its_table_and_the_papers_words() {
         let mut stage = Stage::new(1, Duration::from_millis(2), 0).unwrap();
         stage.launcher = crate::baseline::tests_launcher();
-        let plan =
-            HerdPlan { figures: HerdFigure::ALL.to_vec(), lens_bytes: vec![32], window: 8, connections: 2 };
+        let plan = HerdPlan {
+            figures: HerdFigure::ALL.to_vec(),
+            lens_bytes: vec![32],
+            window: 8,
+            connections: 2,
+            last_byte: LastByte::IfPromised,
+        };
         let chosen = Selection::softnic().choose().unwrap();
         let report = run(&chosen, &stage, &plan, &mut |_| true).unwrap().to_json();
         assert!(report["notes"].to_string().contains("not in shared memory"), "{report}");
@@ -157,8 +164,13 @@ mod tests {
     #[test]
     fn an_interrupt_ends_it_with_a_problem() {
         let stage = Stage::new(1, Duration::from_millis(2), 0).unwrap();
-        let plan =
-            HerdPlan { figures: vec![HerdFigure::Latency], lens_bytes: vec![], window: 8, connections: 1 };
+        let plan = HerdPlan {
+            figures: vec![HerdFigure::Latency],
+            lens_bytes: vec![],
+            window: 8,
+            connections: 1,
+            last_byte: LastByte::IfPromised,
+        };
         let chosen = Selection::softnic().choose().unwrap();
         assert!(!run(&chosen, &stage, &plan, &mut |_| false).unwrap().is_sound());
     }

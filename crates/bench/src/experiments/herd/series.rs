@@ -75,8 +75,11 @@ impl Point {
         };
         match measured {
             Ok(()) => Ok(None),
-            // Not to be had on this device, or lost without a trace, as unreliable transports may.
-            Err(error @ (RnicError::NotInOrder | RnicError::Silence(_) | RnicError::Bytes(_))) => {
+            Err(error @ RnicError::NotInOrder) => {
+                Ok(Some(format!("Echoes by WRITE were not measured: {error}.")))
+            }
+            // Lost without a trace, as unreliable transports may.
+            Err(error @ (RnicError::Silence(_) | RnicError::Bytes(_))) => {
                 Ok(self.title().map(|title| format!("{title}: {error}.")))
             }
             Err(error) => Err(error),

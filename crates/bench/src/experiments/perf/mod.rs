@@ -8,7 +8,7 @@ pub use selection::{Adjustments, Figure, Selection};
 use super::limits::find_ucx;
 use super::stage::{Progress, Stage};
 use crate::report::{ONE_RNIC_NOTICE, Report};
-use crate::rnic::{Finding, Inlining, RnicError, RnicTask, Survey};
+use crate::rnic::{Finding, Inlining, LastByte, RnicError, RnicTask, Survey};
 use crate::ucx::UcxTest;
 use farcall_providers::{Chosen, Wish};
 use line::Line;
@@ -85,12 +85,18 @@ fn describe(report: &mut Report, tasks: &[RnicTask]) {
         Finding::Events => "both ends sleep on completion events",
     };
     let mut how = vec![finding.to_owned(), inlining];
-    how.extend(
-        tasks
-            .iter()
-            .find(|task| !task.is_latency())
-            .map(|task| format!("throughput with one of {} signalled", task.tuning.signal_every)),
-    );
+    let mut windows: Vec<(u32, u32, u32)> = tasks
+        .iter()
+        .filter(|task| !task.is_latency())
+        .map(|RnicTask { tuning, .. }| (tuning.window, tuning.chain, tuning.signal_every))
+        .collect();
+    windows.dedup();
+    how.extend(windows.iter().map(|(window, chain, signal_every)| {
+        format!("{window} outstanding in chains of {chain}, one of {signal_every} signalled")
+    }));
+    if tuning.last_byte == LastByte::Assumed {
+        how.push("WRITEs found by their last byte, which is assumed to be placed last".to_owned());
+    }
     if tasks
         .iter()
         .any(|task| !task.is_latency() && task.is_unreliable() && task.operation.consumes_receive())

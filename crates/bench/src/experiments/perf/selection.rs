@@ -1,7 +1,8 @@
 //! What to measure: operations, transports, figures, sizes and tuning; turned into tasks that make sense.
 
 use crate::rnic::{
-    ATOMIC_LEN_BYTES, Finding, Illegal, Inlining, Operation, ReceiveQueue, RnicTask, RnicTest, Survey, Tuning,
+    ATOMIC_LEN_BYTES, Finding, Illegal, Inlining, LastByte, Operation, ReceiveQueue, RnicTask, RnicTest,
+    Survey, Tuning,
 };
 use farcall_link::Transport;
 
@@ -49,6 +50,8 @@ pub struct Adjustments {
     pub active_qps: Option<u32>,
     /// Where receives are posted.
     pub receive_queue: Option<ReceiveQueue>,
+    /// Whether WRITEs may be found by their last byte.
+    pub last_byte: Option<LastByte>,
 }
 
 impl Adjustments {
@@ -67,6 +70,7 @@ impl Adjustments {
             qps,
             active_qps: self.active_qps.unwrap_or(qps),
             receive_queue: self.receive_queue.unwrap_or(usual.receive_queue),
+            last_byte: self.last_byte.unwrap_or(usual.last_byte),
             ..usual
         };
         if figure == Figure::Latency {

@@ -15,7 +15,7 @@ use super::handshake::{self, Seen, Stop};
 use super::legality::Illegal;
 use super::memory::Places;
 use super::operation::Operation;
-use super::task::{Finding, Inlining, ReceiveQueue, RnicTask, RnicTest, Tuning};
+use super::task::{Finding, Inlining, LastByte, ReceiveQueue, RnicTask, RnicTest, Tuning};
 use super::waiting::Watch;
 use super::{RnicError, Survey};
 use crate::baseline::{BaselinePlan, PeerTask};
@@ -54,6 +54,8 @@ pub struct EchoTask {
     pub window: u32,
     /// Connections.
     pub connections: u32,
+    /// Whether WRITEs may be found by their last byte.
+    pub last_byte: LastByte,
 }
 
 /// What was measured.
@@ -111,6 +113,7 @@ impl EchoTask {
             qps: self.connections,
             active_qps: self.connections,
             receive_queue: ReceiveQueue::Own,
+            last_byte: self.last_byte,
         };
         let Leg { operation, transport } = leg;
         RnicTask { operation, transport, test: RnicTest::Throughput, len_bytes: self.len_bytes, tuning }
@@ -210,8 +213,8 @@ pub fn measure(chosen: &Chosen, task: EchoTask, plan: &BaselinePlan) -> Result<E
     let order = PeerTask::Echo { task, selection: chosen.selection.clone() };
     let peer = plan.launcher.start(order, plan.server_core, &[])?;
     let mut end = End::connect(provider, peer.control(), &task.end_plan(task.response))?;
-    if task.needs_order() && !end.places_in_order {
-        return Err(RnicError::NotInOrder);
+    if task.needs_order() {
+        end.require_order(task.last_byte)?;
     }
     let mut watch = Watch::initiator(peer.control());
     let meter = Meter::start(peer.pid())?;

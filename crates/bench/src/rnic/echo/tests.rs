@@ -36,6 +36,7 @@ fn task(request: (Operation, Transport), response: (Operation, Transport)) -> Ec
         inlining: Inlining::UpTo(0),
         window: 8,
         connections: 3,
+        last_byte: LastByte::IfPromised,
     }
 }
 
