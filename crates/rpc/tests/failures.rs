@@ -181,6 +181,23 @@ fn what_the_server_executed_before_the_break_is_answered_from_its_slot() {
 }
 
 #[test]
+fn slots_that_an_earlier_connection_used_are_free_in_the_next() {
+    let mut world = World::new();
+    let mut client = fetching(&mut world);
+    // Too long to go inline: each slot is free once its request has left our memory, which a completion says.
+    let long = [7; 2_000];
+    for _ in 0..200 {
+        assert_eq!(world.call(&mut client, ECHO, &long).unwrap(), long);
+    }
+    client.break_off(Broken::HungUp);
+    world.connect(&mut client).unwrap();
+    assert_eq!(client.counters().sessions_resumed.get(), 1);
+    for _ in 0..40 {
+        assert_eq!(world.call(&mut client, ECHO, &long).unwrap(), long);
+    }
+}
+
+#[test]
 fn after_a_restart_of_the_server_the_outcome_of_sent_calls_is_unknown_and_unsent_ones_are_made() {
     let mut world = World::new();
     let mut client = fetching(&mut world);

@@ -56,6 +56,11 @@ impl<E: Endpoint + 'static> Program for E {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(u32);
 
+impl TaskId {
+    /// No endpoint: what is killed in its name does not exist.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
 /// The world. Nothing happens in it but in [`World::step`] and its relatives.
 pub struct World {
     fabric: Arc<Fabric>,
@@ -116,7 +121,7 @@ impl World {
             state.remove_task(task.0);
         }
         // Outside of the lock: what the program owns locks when it is dropped.
-        self.programs[task.0 as usize] = None;
+        drop(self.programs.get_mut(task.0 as usize).and_then(Option::take));
     }
 
     /// A node loses its power: its endpoints are gone, and nobody is told.

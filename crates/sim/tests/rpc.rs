@@ -22,7 +22,7 @@ fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 
     let executions = Executions::default();
     let echo = Echo { host: server_host.clone(), executions: executions.clone() };
     let server = ServerProgram::new(&server_host, nic(&server_host, 1), ResponderConfig::default(), 1, echo);
-    world.spawn(&server_host, server_waits, server);
+    let server = world.spawn(&server_host, server_waits, server);
     let workload = Calls::new(0, world.random(0), 200);
     let client = ClientProgram::<P, _>::new(
         &client_host,
@@ -36,7 +36,8 @@ fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 
         Workload::<P>::is_done(&world.look::<ClientProgram<P, Calls>>(client).unwrap().workload)
     });
     let program = world.look::<ClientProgram<P, Calls>>(client).unwrap();
-    assert!(done, "calls are outstanding: {:?}", program.caller.counters());
+    let server = world.look::<ServerProgram<Echo>>(server).unwrap();
+    assert!(done, "calls are outstanding: {}, {}", program.describe(), server.describe());
     assert!(program.workload.well >= 190, "{} of 200", program.workload.well);
     assert_eq!(program.handshakes, 1);
     check_calls(&program.workload, &executions);

@@ -174,12 +174,12 @@ impl<P: Path> Caller<P> {
     /// Messages below `server_next` were executed: their responses wait in the server's slots. The others are sent again.
     fn resume_from(&mut self, server_next: Seq) -> Result<(), ConnectError> {
         self.counters.sessions_resumed.increment();
+        self.frames.forget_tickets();
         for seq in self.frames.numbers() {
             let frame = self.frames.at(seq);
             frame.fetch = Fetch::None;
             frame.failed_fetches = 0;
             frame.corrupt_looks = 0;
-            frame.sent = farcall_link::Ticket::NONE;
             // It may be fetched under any preset.
             if seq.is_before(server_next) {
                 frame.mode = Mode::Fetch;

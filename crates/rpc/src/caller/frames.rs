@@ -95,6 +95,11 @@ impl Frames {
         self.ring.len() as u32
     }
 
+    /// Tickets are the old queue pair's, which has drained: nothing of ours is being sent. A new pair counts from the start.
+    pub fn forget_tickets(&mut self) {
+        self.ring.iter_mut().for_each(|frame| frame.sent = Ticket::NONE);
+    }
+
     /// The numbers of the messages without a response.
     pub fn numbers(&self) -> impl Iterator<Item = Seq> + use<> {
         let head = self.head;

@@ -96,7 +96,8 @@ impl<P: Path> Caller<P> {
                     break;
                 }
                 if self.send_next_of(at, now) {
-                    self.to_send.pop_front();
+                    // Not always the first any more: if the connection broke, long results may have begun.
+                    self.stop_waiting(at);
                 }
             } else {
                 break;
@@ -104,6 +105,12 @@ impl<P: Path> Caller<P> {
             any = true;
         }
         any
+    }
+
+    fn stop_waiting(&mut self, at: u16) {
+        if let Some(place) = self.to_send.iter().position(|waiting| *waiting == at) {
+            self.to_send.remove(place);
+        }
     }
 
     /// Sends the next message of a call. Returns whether it was the last one for now.

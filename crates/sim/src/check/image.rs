@@ -25,6 +25,7 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
+#[derive(Clone)]
 struct Write {
     id: WriteId,
     offset: usize,
@@ -33,6 +34,7 @@ struct Write {
 
 /// A reference model of memory with one writer, whose writes are executed in their order. A write that is not
 /// acknowledged may have been executed, in part too.
+#[derive(Clone)]
 pub struct Image {
     settled: Vec<u8>,
     open: Vec<Write>,

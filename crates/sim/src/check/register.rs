@@ -35,6 +35,8 @@ pub enum RegisterOp {
     },
     /// The value may be forgotten at any time during this: an eviction, a restart of what holds it.
     MayForget,
+    /// Something that is known to have had no effect.
+    Nothing,
 }
 
 impl Sequential for Register {
@@ -58,6 +60,7 @@ impl Sequential for Register {
                 stored.is_none_or(|stored| stored == is_equal).then_some(next)
             }
             RegisterOp::MayForget => Some(None),
+            RegisterOp::Nothing => Some(*state),
         }
     }
 }

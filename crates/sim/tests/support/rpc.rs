@@ -50,6 +50,18 @@ impl<H: Handler> ServerProgram<H> {
         Self { responder, listener, lines: Vec::new() }
     }
 
+    /// How it stands, for people.
+    pub fn describe(&self) -> String {
+        let responder = &self.responder;
+        format!(
+            "server: {} lines, {} connections, {} parked, {:?}",
+            self.lines.len(),
+            responder.connections(),
+            responder.sessions_parked(),
+            responder.counters()
+        )
+    }
+
     fn accept(&mut self) {
         while let Some(pipe) = self.listener.accept() {
             let acceptor = Acceptor::new(VersionRange::CURRENT);
@@ -199,6 +211,22 @@ impl<P: Path, W: Workload<P>> ClientProgram<P, W> {
             backoff,
             handshakes: 0,
         }
+    }
+
+    /// How it stands, for people.
+    pub fn describe(&self) -> String {
+        let stage = match &self.stage {
+            Stage::Pause { until } => format!("pauses until {until}"),
+            Stage::Handshake { until, .. } => format!("shakes hands until {until}"),
+            Stage::Open { .. } => "open".into(),
+        };
+        let caller = &self.caller;
+        format!(
+            "client: {stage}, {} pending, broken {:?}, {:?}",
+            caller.pending(),
+            caller.broken(),
+            caller.counters()
+        )
     }
 
     fn pause(&mut self, now: Nanos) {

@@ -1,0 +1,157 @@
+//! Remote calls under faults: every call ends, none is executed twice, results are their own.
+
+use std::time::Duration;
+
+use farcall_rpc::{CallerConfig, FetchThenReply, Path, ResponderConfig, ServerReply};
+use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
+
+use super::chaos;
+use crate::support::calls::{Calls, Echo, Executions, check_calls};
+use crate::support::rpc::{ClientProgram, ServerProgram, Workload, nic};
+
+const CALLS: u32 = 60;
+
+struct Run<P> {
+    world: World,
+    random: Stream,
+    server_host: Host,
+    server: TaskId,
+    incarnation: u64,
+    clients: Vec<(Host, u32, TaskId)>,
+    next_client: u32,
+    executions: Executions,
+    path: std::marker::PhantomData<P>,
+}
+
+impl<P: Path> Run<P> {
+    fn spawn_server(&mut self) {
+        self.incarnation += 1;
+        let echo = Echo { host: self.server_host.clone(), executions: self.executions.clone() };
+        let nic = nic(&self.server_host, self.random.next_u64());
+        let config = ResponderConfig::default();
+        let server = ServerProgram::new(&self.server_host, nic, config, self.incarnation, echo);
+        let waiting = chaos::waiting(&mut self.random);
+        self.server = self.world.spawn(&self.server_host, waiting, server);
+    }
+
+    fn spawn_client(&mut self, host: Host) {
+        let number = self.next_client;
+        self.next_client += 1;
+        let waiting = chaos::waiting(&mut self.random);
+        let workload = Calls::new(number, self.world.random(number), CALLS);
+        let config = CallerConfig {
+            notify: waiting == Waiting::Event && self.random.chance_ppm(500_000),
+            checksum: self.random.chance_ppm(300_000),
+            ..CallerConfig::default()
+        };
+        let seed = self.random.next_u64();
+        let client = ClientProgram::<P, _>::new(&host, self.server_host.id(), config, seed, workload);
+        let task = self.world.spawn(&host, waiting, client);
+        self.clients.push((host, number, task));
+    }
+
+    fn disturb(&mut self) {
+        let nodes: Vec<_> = [self.server_host.id()]
+            .into_iter()
+            .chain(self.clients.iter().map(|(host, ..)| host.id()))
+            .collect();
+        match self.random.below(20) {
+            0 => {
+                self.world.kill(self.server);
+                let pause = Duration::from_micros(self.random.between(0, 30_000));
+                self.world.run_for(pause);
+                self.spawn_server();
+            }
+            1 => {
+                self.world.crash(self.server_host.id());
+                let pause = Duration::from_micros(self.random.between(0, 800_000));
+                self.world.run_for(pause);
+                self.world.revive(self.server_host.id());
+                self.spawn_server();
+            }
+            2 => {
+                let at = self.random.below(self.clients.len() as u64) as usize;
+                let (host, _, task) = self.clients.remove(at);
+                self.world.kill(task);
+                self.spawn_client(host);
+            }
+            _ => chaos::disturb_network(&mut self.world, &mut self.random, &nodes),
+        }
+    }
+
+    fn program(&self, task: TaskId) -> &ClientProgram<P, Calls> {
+        self.world.look(task).expect("a client that runs")
+    }
+
+    fn is_done(&self) -> bool {
+        self.clients.iter().all(|(.., task)| Workload::<P>::is_done(&self.program(*task).workload))
+    }
+
+    fn run(mut self) -> u64 {
+        let disturbances = self.random.below(12);
+        for _ in 0..disturbances {
+            let pause = Duration::from_nanos(self.random.between(1_000, 3_000_000));
+            self.world.run_for(pause);
+            if self.is_done() {
+                break;
+            }
+            self.disturb();
+        }
+        chaos::calm(&mut self.world);
+        let until = self.world.now() + Duration::from_secs(60);
+        while !self.is_done() && self.world.now() < until {
+            self.world.run_for(Duration::from_micros(100));
+        }
+        for (_, number, task) in &self.clients {
+            let program = self.program(*task);
+            let workload = &program.workload;
+            assert!(
+                Workload::<P>::is_done(workload),
+                "client {number} has {} of {CALLS} calls ended; {:?}, {:?}",
+                workload.ended.len(),
+                program.caller.broken(),
+                program.caller.counters()
+            );
+            check_calls(workload, &self.executions);
+        }
+        let executions = self.executions.borrow();
+        let twice = executions.iter().find(|(_, times)| **times > 1);
+        assert!(twice.is_none(), "a call of a dead client was executed twice: {twice:?}");
+        let tasks: Vec<TaskId> = self.clients.iter().map(|(.., task)| *task).chain([self.server]).collect();
+        tasks.into_iter().for_each(|task| self.world.kill(task));
+        assert_eq!(self.world.objects(), [0; 4], "something is left of dead programs");
+        self.world.trace_hash()
+    }
+}
+
+fn run_by<P: Path>(seed: u64, mut random: Stream) -> u64 {
+    let mut world = World::new(chaos::config(seed, &mut random));
+    let server_host = world.add_node();
+    let hosts: Vec<Host> = (0..random.between(1, 3)).map(|_| world.add_node()).collect();
+    // Several clients of one node now and then.
+    let clients: Vec<Host> =
+        hosts.iter().flat_map(|host| vec![host.clone(); random.between(1, 2) as usize]).collect();
+    let mut run = Run::<P> {
+        server: TaskId::NONE,
+        world,
+        random,
+        server_host,
+        incarnation: 0,
+        clients: Vec::new(),
+        next_client: 0,
+        executions: Executions::default(),
+        path: std::marker::PhantomData,
+    };
+    run.spawn_server();
+    clients.into_iter().for_each(|host| run.spawn_client(host));
+    run.run()
+}
+
+pub fn run(seed: u64) -> u64 {
+    let mut random = Stream::new(seed, Purpose::Program(1_000));
+    if random.chance_ppm(500_000) {
+        run_by::<FetchThenReply>(seed, random)
+    } else {
+        run_by::<ServerReply>(seed, random)
+    }
+}

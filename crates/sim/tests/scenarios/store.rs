@@ -1,0 +1,128 @@
+//! The key-value store under faults: histories are linearizable.
+
+use std::time::Duration;
+
+use farcall_rpc::{CallerConfig, FetchThenReply, Path, ResponderConfig, ServerReply};
+use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
+
+use super::chaos;
+use crate::support::rpc::{ClientProgram, ServerProgram, Workload, nic};
+use crate::support::store::{SharedHistory, Store, StoreClient};
+
+const CALLS: u32 = 40;
+
+struct Run<P> {
+    world: World,
+    random: Stream,
+    server_host: Host,
+    server: TaskId,
+    incarnation: u64,
+    clients: Vec<TaskId>,
+    history: SharedHistory,
+    path: std::marker::PhantomData<P>,
+}
+
+impl<P: Path> Run<P> {
+    fn spawn_server(&mut self) {
+        self.incarnation += 1;
+        let store = Store::new(self.server_host.clock());
+        let nic = nic(&self.server_host, self.random.next_u64());
+        let config = ResponderConfig::default();
+        let server = ServerProgram::new(&self.server_host, nic, config, self.incarnation, store);
+        let waiting = chaos::waiting(&mut self.random);
+        self.server = self.world.spawn(&self.server_host, waiting, server);
+    }
+
+    fn spawn_client(&mut self, host: &Host, number: u32) {
+        let waiting = chaos::waiting(&mut self.random);
+        let workload = StoreClient::new(number, self.world.random(number), CALLS, self.history.clone());
+        let notify = waiting == Waiting::Event && self.random.chance_ppm(500_000);
+        let config = CallerConfig { notify, ..CallerConfig::default() };
+        let seed = self.random.next_u64();
+        let client = ClientProgram::<P, _>::new(host, self.server_host.id(), config, seed, workload);
+        self.clients.push(self.world.spawn(host, waiting, client));
+    }
+
+    fn disturb(&mut self, hosts: &[Host]) {
+        if self.random.below(15) == 0 {
+            let from = self.world.now();
+            self.world.kill(self.server);
+            // Versions of the next life begin at another millisecond.
+            let pause = Duration::from_micros(self.random.between(1_000, 30_000));
+            self.world.run_for(pause);
+            self.spawn_server();
+            let to = self.world.now();
+            self.history.borrow_mut().restarted(from, to);
+            return;
+        }
+        let nodes: Vec<_> = hosts.iter().map(Host::id).chain([self.server_host.id()]).collect();
+        chaos::disturb_network(&mut self.world, &mut self.random, &nodes);
+    }
+
+    fn is_done(&self) -> bool {
+        self.clients.iter().all(|task| {
+            let program: &ClientProgram<P, StoreClient> = self.world.look(*task).expect("a client");
+            Workload::<P>::is_done(&program.workload)
+        })
+    }
+
+    fn run(mut self, hosts: &[Host]) -> u64 {
+        for _ in 0..self.random.below(10) {
+            let pause = Duration::from_nanos(self.random.between(1_000, 2_000_000));
+            self.world.run_for(pause);
+            if self.is_done() {
+                break;
+            }
+            self.disturb(hosts);
+        }
+        chaos::calm(&mut self.world);
+        let until = self.world.now() + Duration::from_secs(60);
+        while !self.is_done() && self.world.now() < until {
+            self.world.run_for(Duration::from_micros(100));
+        }
+        if !self.is_done() {
+            for task in &self.clients {
+                let program: &ClientProgram<P, StoreClient> = self.world.look(*task).expect("a client");
+                println!("{}", program.describe());
+            }
+            let server: &ServerProgram<Store> = self.world.look(self.server).expect("the server");
+            println!("{}", server.describe());
+            self.world.last_records().iter().for_each(|record| println!("{record}"));
+            panic!("calls are outstanding after a minute of calm");
+        }
+        let history = self.history.borrow();
+        assert!(history.len() >= self.clients.len() * CALLS as usize);
+        history.check();
+        self.world.trace_hash()
+    }
+}
+
+fn run_by<P: Path>(seed: u64, mut random: Stream) -> u64 {
+    let mut world = World::new(chaos::config(seed, &mut random));
+    let server_host = world.add_node();
+    let hosts: Vec<Host> = (0..random.between(2, 4)).map(|_| world.add_node()).collect();
+    let mut run = Run::<P> {
+        server: TaskId::NONE,
+        world,
+        random,
+        server_host,
+        incarnation: 0,
+        clients: Vec::new(),
+        history: SharedHistory::default(),
+        path: std::marker::PhantomData,
+    };
+    run.spawn_server();
+    for (number, host) in (0..).zip(&hosts) {
+        run.spawn_client(host, number);
+    }
+    run.run(&hosts)
+}
+
+pub fn run(seed: u64) -> u64 {
+    let mut random = Stream::new(seed, Purpose::Program(1_000));
+    if random.chance_ppm(500_000) {
+        run_by::<FetchThenReply>(seed, random)
+    } else {
+        run_by::<ServerReply>(seed, random)
+    }
+}

@@ -1,0 +1,108 @@
+//! Seeds: each is a world with its programs and its misfortunes, run to its end and checked.
+//!
+//! ```text
+//! cargo test -p farcall-sim --test seeds                                    a handful of each scenario
+//! FARCALL_SIM_SEEDS=1000 cargo test --release -p farcall-sim --test seeds   so many of each
+//! FARCALL_SIM_SECONDS=900 cargo test --release -p farcall-sim --test seeds  as many as fit
+//! FARCALL_SIM_SEED=calls:42 cargo test -p farcall-sim --test seeds          one, again
+//! ```
+//!
+//! `FARCALL_SIM_FIRST` is the first seed of a long run; by default the day decides, so that each day looks elsewhere. What
+//! was found on the way stays in `regressions.txt` and runs always.
+
+mod scenarios;
+mod support {
+    pub mod calls;
+    pub mod pair;
+    pub mod rpc;
+    pub mod store;
+
+    pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+        (0..len as u64).map(|i| ((i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+    }
+}
+
+use std::panic::catch_unwind;
+use std::time::{Duration, Instant, SystemTime};
+
+use scenarios::{ALL, Scenario};
+
+const REGRESSIONS: &str = include_str!("regressions.txt");
+
+/// Seeds of each scenario in a quick run.
+const QUICK: u64 = 6;
+
+fn scenario(name: &str) -> &'static Scenario {
+    ALL.iter().find(|scenario| scenario.name == name).unwrap_or_else(|| panic!("no scenario {name:?}"))
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: a number")))
+}
+
+/// Runs a seed; says how to run it again if something does not hold.
+fn run(scenario: &Scenario, seed: u64) -> u64 {
+    catch_unwind(|| (scenario.run)(seed)).unwrap_or_else(|_| {
+        let name = scenario.name;
+        panic!(
+            "scenario {name:?} fails with seed {seed}; again:\n    \
+             FARCALL_SIM_SEED={name}:{seed} cargo test -p farcall-sim --test seeds"
+        )
+    })
+}
+
+/// `scenario:seed`
+fn parse(text: &str) -> (&'static Scenario, u64) {
+    let (name, seed) = text.split_once(':').unwrap_or_else(|| panic!("{text:?}: scenario:seed"));
+    (scenario(name), seed.parse().unwrap_or_else(|_| panic!("{text:?}: scenario:seed")))
+}
+
+fn day() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() / 86_400
+}
+
+#[test]
+fn seeds_hold() {
+    if let Ok(text) = std::env::var("FARCALL_SIM_SEED") {
+        let (scenario, seed) = parse(&text);
+        println!("{text}: trace {:#018x}", run(scenario, seed));
+        return;
+    }
+    let (seeds, seconds) = (number("FARCALL_SIM_SEEDS"), number("FARCALL_SIM_SECONDS"));
+    let is_quick = seeds.is_none() && seconds.is_none();
+    let first = number("FARCALL_SIM_FIRST").unwrap_or(if is_quick { 1 } else { day() * 1_000_000 });
+    let last = seeds.or(is_quick.then_some(QUICK)).map_or(u64::MAX, |seeds| first + seeds);
+    let began = Instant::now();
+    let limit = seconds.map(Duration::from_secs);
+    let mut done = 0;
+    for seed in first..last {
+        if limit.is_some_and(|limit| began.elapsed() > limit) {
+            break;
+        }
+        for scenario in ALL {
+            run(scenario, seed);
+        }
+        done += 1;
+        if !is_quick && done % 100 == 0 {
+            eprintln!("{done} seeds from {first} on hold, {} s", began.elapsed().as_secs());
+        }
+    }
+    println!("{done} seeds of {} scenarios hold, from {first} on", ALL.len());
+    assert!(done > 0, "no seed was run");
+}
+
+#[test]
+fn what_was_found_once_stays_mended() {
+    for line in REGRESSIONS.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (scenario, seed) = parse(line.split_whitespace().next().unwrap_or(line));
+        run(scenario, seed);
+    }
+}
+
+#[test]
+fn a_seed_is_one_run_to_the_bit() {
+    for scenario in ALL {
+        assert_eq!(run(scenario, 3), run(scenario, 3), "{}", scenario.name);
+    }
+}
