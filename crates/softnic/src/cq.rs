@@ -27,6 +27,8 @@ pub(crate) struct CqCore {
     waker: Option<Arc<Waker>>,
     /// Armed by the owner, and the event not yet taken from the channel.
     expects_event: AtomicBool,
+    /// A pair in error has failures for when there is nothing else.
+    holds_back: AtomicBool,
     attached: Mutex<Vec<Place>>,
     /// Changes whenever `attached` does.
     epoch: AtomicU64,
@@ -52,6 +54,11 @@ pub(crate) trait Source: Send + Sync {
     /// Delivers completions; called by the owner of the completion queue.
     fn poll(&self, wc: &mut [Wc]) -> usize;
 
+    /// Delivers what [`CqCore::hold_back`] was called for.
+    fn poll_failures(&self, _wc: &mut [Wc]) -> usize {
+        0
+    }
+
     /// Whether a poll may find something; called by the owner of the completion queue.
     fn has_something(&self) -> bool;
 }
@@ -74,6 +81,7 @@ impl CqCore {
             segment,
             waker: channel.map(|channel| channel.waker().clone()),
             expects_event: AtomicBool::new(false),
+            holds_back: AtomicBool::new(false),
             attached: Mutex::default(),
             epoch: AtomicU64::new(0),
             born: Born::here(),
@@ -154,6 +162,17 @@ impl CqCore {
         if let Some(waker) = &self.waker {
             waker.wake();
         }
+    }
+
+    /// A pair in error has failures for when there is nothing else.
+    pub(crate) fn hold_back(&self) {
+        self.holds_back.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a poll that found nothing asks for failures. Only the owner's polls set it and take it.
+    #[inline]
+    fn takes_held_back(&self) -> bool {
+        self.holds_back.load(Ordering::Relaxed) && self.holds_back.swap(false, Ordering::Relaxed)
     }
 
     /// Whether an event is waiting to be taken from the channel.
@@ -249,6 +268,23 @@ impl Cq {
         taken
     }
 
+    /// Failures of pairs in error, now that no pair has anything else.
+    #[cold]
+    fn poll_failures(&self, wc: &mut [Wc]) -> usize {
+        let mut taken = 0;
+        for (pair, source) in self.entries.iter().zip(&self.sources) {
+            if taken == wc.len() {
+                break;
+            }
+            taken += match (pair, source) {
+                (Some(entry), _) => entry.qp.poll_failures(entry.sends, entry.receives, &mut wc[taken..]),
+                (_, Some(source)) => source.poll_failures(&mut wc[taken..]),
+                _ => 0,
+            };
+        }
+        taken
+    }
+
     #[inline(never)]
     fn poll_source(&self, at: usize, wc: &mut [Wc]) -> usize {
         match self.sources.get(at) {
@@ -299,6 +335,9 @@ impl RawCq for Cq {
         }
         if later != !0 {
             taken += self.poll_word(first, !later, &mut wc[taken..]);
+        }
+        if taken == 0 && self.core.takes_held_back() {
+            taken = self.poll_failures(wc);
         }
         if taken == 0 && self.entries.len() > ALWAYS_SCANNED {
             self.empty_polls += 1;

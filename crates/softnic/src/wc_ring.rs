@@ -61,12 +61,25 @@ impl WcRing {
     /// One thread at a time.
     #[inline]
     pub(crate) unsafe fn pop(&self) -> Option<Wc> {
+        // SAFETY: the caller's promise.
+        unsafe { self.pop_if(|_| true) }
+    }
+
+    /// Takes the oldest completion if it is such a one.
+    ///
+    /// # Safety
+    /// One thread at a time.
+    #[inline]
+    pub(crate) unsafe fn pop_if(&self, is_such: impl Fn(&Wc) -> bool) -> Option<Wc> {
         let head = self.head.0.load(Relaxed);
         if self.tail.0.load(Acquire) == head {
             return None;
         }
         // SAFETY: the slot lies between head and tail, so it is the consumer's.
         let wc = self.slots[head as usize & (self.slots.len() - 1)].with(|slot| unsafe { *slot });
+        if !is_such(&wc) {
+            return None;
+        }
         self.head.0.store(head + 1, Release);
         Some(wc)
     }

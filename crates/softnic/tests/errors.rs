@@ -5,7 +5,7 @@ mod support;
 use farcall_softnic::SoftNic;
 use farcall_verbs::{
     Access, AsyncEventKind, CqInitAttr, Error, Mtu, Notify, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    RawMr, RecvWr, Revoked, RnrTimer, SendWr, Sge, Wc, WcStatus,
+    RawMr, RecvWr, Revoked, RnrTimer, SendFlags, SendWr, Sge, Wc, WcStatus,
 };
 use support::*;
 
@@ -377,6 +377,36 @@ fn a_peer_that_closes_while_a_send_waits_for_a_receive_ends_the_wait() {
         }
         assert_eq!((a.wait().status, a.qp.state()), (WcStatus::RETRY_EXC_ERR, QpState::Err), "case {how}");
     }
+}
+
+/// Two pairs on one queue, and on each a send that waits: what the peers sent before they went comes before the failures of
+/// either pair.
+#[test]
+fn failures_come_after_what_the_peers_did_before() {
+    let (mut a, mut b) = (End::default(), End::default());
+    let (mut c, mut d) = (a.sibling(), End::default());
+    let cap = QpCap::default();
+    let (cq, srq, qp_type) = (&*a.cq, None, QpType::Rc);
+    c.qp =
+        a.pd.create_qp(&QpInitAttr { send_cq: cq, recv_cq: cq, srq, cap, qp_type, sq_sig_all: false })
+            .unwrap();
+    join(&mut a, &mut b, rts_patient_for_receives);
+    join(&mut c, &mut d, rts_patient_for_receives);
+    for end in [&mut a, &mut c] {
+        end.recv(100, &[end.sge(64, 8)]);
+        let sges = [end.sge(0, 8)];
+        end.send(&[SendWr::send(1, &sges)]);
+    }
+    for end in [&mut b, &mut d] {
+        let sges = [end.sge(0, 8)];
+        end.send(&[SendWr::send(7, &sges).with_flags(SendFlags::SIGNALED)]);
+        assert_eq!(end.wait().status, WcStatus::SUCCESS);
+    }
+    drop((b, d));
+    let all = a.wait_n(4);
+    let statuses: Vec<(u64, WcStatus)> = all.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(statuses[..2], [(100, WcStatus::SUCCESS); 2], "{statuses:?}");
+    assert_eq!(statuses[2..], [(1, WcStatus::RETRY_EXC_ERR); 2], "{statuses:?}");
 }
 
 #[test]

@@ -210,22 +210,69 @@ impl QpCore {
 
     // --- Completions -------------------------------------------------------------------------------------------------
 
-    /// Delivers completions; called by the owner of a completion queue.
+    /// Delivers completions; called by the owner of a completion queue. Of a pair in error only what came before the
+    /// error: see [`QpCore::poll_failures`].
     #[inline]
     pub(crate) fn poll(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
+        if self.state() == QpState::Err {
+            return self.poll_before_failures(sends, receives, wc);
+        }
+        let mut taken = if sends { self.take_sends(wc, |_| true) } else { 0 };
+        if receives && taken < wc.len() {
+            // SAFETY: the owner of the one receive completion queue is the resident.
+            taken += unsafe { self.recv.resident(|recv| recv.poll(self, &mut wc[taken..])) }.unwrap_or(0);
+        }
+        // Last: a request that waited may fail now, and what the peer sent before comes first.
+        if self.send.is_open() {
+            self.continue_sends();
+            if sends && taken == 0 && self.state() != QpState::Err {
+                taken = self.take_sends(wc, |_| true);
+            }
+        }
+        taken
+    }
+
+    /// Takes completions of sends as long as `which` says so.
+    #[inline]
+    fn take_sends(&self, wc: &mut [Wc], which: impl Fn(&Wc) -> bool) -> usize {
+        let mut taken = 0;
+        while taken < wc.len()
+            // SAFETY: completions are taken by the owner of the one send completion queue only.
+            && let Some(completion) = unsafe { self.completions.pop_if(&which) }
+        {
+            wc[taken] = completion;
+            taken += 1;
+        }
+        taken
+    }
+
+    /// What succeeded before the pair failed. The queue asks for the failures when no pair has anything else, so that
+    /// they come in their place: after what the peer did before it died, on whatever pair.
+    #[cold]
+    fn poll_before_failures(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
+        let mut taken = if sends { self.take_sends(wc, |wc| wc.status.is_success()) } else { 0 };
+        if sends {
+            self.send_place.cq.hold_back();
+        }
+        if receives {
+            self.recv_place.cq.hold_back();
+            let rest = &mut wc[taken..];
+            // SAFETY: the owner of the one receive completion queue is the resident.
+            taken += unsafe { self.recv.resident(|recv| recv.poll_records(self, rest)) }.unwrap_or(0);
+        }
+        taken
+    }
+
+    /// Delivers the failures of a pair in error: first that of a send, which says why, then what is flushed.
+    #[cold]
+    pub(crate) fn poll_failures(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
+        if self.state() != QpState::Err {
+            return 0;
+        }
         if self.send.is_open() {
             self.continue_sends();
         }
-        let mut taken = 0;
-        if sends {
-            while taken < wc.len()
-                // SAFETY: completions are taken by the owner of the one send completion queue only.
-                && let Some(completion) = unsafe { self.completions.pop() }
-            {
-                wc[taken] = completion;
-                taken += 1;
-            }
-        }
+        let mut taken = if sends { self.take_sends(wc, |_| true) } else { 0 };
         if receives && taken < wc.len() {
             // SAFETY: the owner of the one receive completion queue is the resident.
             taken += unsafe { self.recv.resident(|recv| recv.poll(self, &mut wc[taken..])) }.unwrap_or(0);

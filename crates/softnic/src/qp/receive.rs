@@ -139,13 +139,16 @@ impl RecvSide {
             || (core.state() == QpState::Err && !self.queue.is_empty())
     }
 
+    /// Delivers messages that have come, and nothing that is flushed.
+    #[inline]
+    pub(super) fn poll_records(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
+        if self.consumer.has_record() && !self.broken { self.deliver(core, wc) } else { 0 }
+    }
+
     /// Delivers what has come.
     #[inline]
     pub(super) fn poll(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
-        let mut taken = 0;
-        if self.consumer.has_record() && !self.broken {
-            taken = self.deliver(core, wc);
-        }
+        let mut taken = self.poll_records(core, wc);
         let state = core.state();
         if state != QpState::Rts {
             taken = self.poll_aside(core, state, wc, taken);

@@ -117,6 +117,10 @@ impl Source for Polled {
         taken + self.receive_side().map_or(0, |shared| shared.poll(&self.qp, &mut wc[taken..]))
     }
 
+    fn poll_failures(&self, wc: &mut [Wc]) -> usize {
+        self.qp.poll_failures(self.sends, false, wc)
+    }
+
     fn has_something(&self) -> bool {
         self.qp.has_something(self.sends, false)
             || self.receive_side().is_some_and(|shared| shared.has_something(&self.qp))

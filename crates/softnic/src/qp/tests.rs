@@ -124,9 +124,10 @@ fn receives_are_flushed_only_when_nobody_can_be_inside_any_more() {
     let core = scene.b.core.clone();
     core.set_state(QpState::Err);
     let mut wc = [farcall_verbs::Wc::default(); 2];
-    assert_eq!(core.poll(true, true, &mut wc), 0, "flushed while the peer was still let in");
+    assert_eq!(core.poll_failures(true, true, &mut wc), 0, "flushed while the peer was still let in");
     core.close();
-    assert_eq!(core.poll(true, true, &mut wc), 1);
+    assert_eq!(core.poll(true, true, &mut wc), 0, "a failure before all that succeeded");
+    assert_eq!(core.poll_failures(true, true, &mut wc), 1);
 }
 
 #[test]
