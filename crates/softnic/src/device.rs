@@ -102,7 +102,7 @@ impl Context for SoftContext {
         attr.max_srq_sge = MAX_SGE as u32;
         attr.rc = Connected::Reliable.ops();
         attr.uc = Connected::Unreliable.ops();
-        attr.ud = OpCaps::SEND | OpCaps::SEND_IMM;
+        attr.ud = OpCaps::SEND | OpCaps::SEND_IMM | OpCaps::SRQ;
         Ok(attr)
     }
 
@@ -184,7 +184,7 @@ impl ProtectionDomain for Domain {
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
         self.process.require_here("create_qp")?;
         Ok(match attr.qp_type {
-            QpType::Ud => Box::new(DatagramQp::create(&self.process, self.number, attr)?),
+            QpType::Ud => Box::new(DatagramQp::create(&self.process, &self.events, self.number, attr)?),
             _ => Box::new(Qp::create(&self.process, &self.events, self.number, attr)?),
         })
     }

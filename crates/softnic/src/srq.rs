@@ -108,6 +108,17 @@ impl SrqCore {
         taken
     }
 
+    /// The oldest receive, given to `work` and then removed, if `work` made something of it. Who finds none does not wait.
+    pub(crate) fn take_if<R>(&self, work: impl FnOnce(&Receive) -> Option<R>) -> Option<Option<R>> {
+        let mut queue = self.lock();
+        let made = work(queue.receives.front()?);
+        if made.is_some() {
+            queue.receives.pop_front();
+            self.check_limit(&mut queue);
+        }
+        Some(made)
+    }
+
     /// Gives back a receive that was not used after all.
     pub(crate) fn put_back(&self, receive: Receive) {
         self.lock().receives.push_front(receive);
@@ -164,8 +175,10 @@ impl Srq {
         })))
     }
 
-    pub(crate) fn core(&self) -> &Arc<SrqCore> {
-        &self.0
+    /// The queue behind a handle, if it is of this provider.
+    pub(crate) fn core_of(srq: &dyn RawSrq) -> Result<Arc<SrqCore>> {
+        let ours = srq.as_any().downcast_ref::<Self>().map(|srq| srq.0.clone());
+        ours.ok_or_else(|| Error::invalid("create_qp", "a shared receive queue of another provider"))
     }
 
     fn check(&self, queue: &Queue, wr: &RecvWr<'_>) -> Result<()> {

@@ -5,8 +5,8 @@ mod support;
 use std::time::Instant;
 
 use farcall_verbs::{
-    AddressHandle, AhAttr, CqInitAttr, Error, Gid, Notify, OpCaps, QpAttr, QpCap, QpInitAttr, QpState,
-    QpType, RecvWr, SendFlags, SendWr, Sge, UdTarget, Wc, WcFlags, WcOpcode, WcStatus,
+    AddressHandle, AhAttr, AsyncEventKind, CqInitAttr, Error, Gid, Notify, OpCaps, QpAttr, QpCap, QpInitAttr,
+    QpState, QpType, RecvWr, SendFlags, SendWr, Sge, SrqInitAttr, UdTarget, Wc, WcFlags, WcOpcode, WcStatus,
 };
 use support::process::{Fate, Line, holdings, role, start};
 use support::*;
@@ -132,7 +132,7 @@ fn receiver(line: &mut Line) {
 fn a_datagram_arrives_behind_a_header_that_tells_its_source() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
     let device = a.end.context.query_device().unwrap();
-    assert_eq!(device.ud, OpCaps::SEND | OpCaps::SEND_IMM);
+    assert_eq!(device.ud, OpCaps::SEND | OpCaps::SEND_IMM | OpCaps::SRQ);
     let gid = a.end.context.query_gid(1, 0).unwrap();
     for (i, len) in [0, 1, 7, 8, 1023, 1024, 1025, 4095, 4096].into_iter().enumerate() {
         let i = i as u64;
@@ -521,6 +521,70 @@ fn more_senders_than_rings_take_turns() {
             assert_eq!((wc.src_qp, got), (end.qp.qp_num(), round.to_le_bytes().to_vec()));
         }
     }
+}
+
+#[test]
+fn datagram_pairs_may_share_receives() {
+    let first = Ud::new();
+    let mut srq = first.end.pd.create_srq(&SrqInitAttr { max_wr: 16, max_sge: 1 }).unwrap();
+    let (context, pd) = (first.end.context.clone(), first.end.pd.clone());
+    let mut receivers: Vec<Ud> = (0..3)
+        .map(|_| {
+            let cq = context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
+            let attr = QpInitAttr {
+                send_cq: &*cq,
+                recv_cq: &*cq,
+                srq: Some(&*srq),
+                cap: QpCap::default(),
+                qp_type: QpType::Ud,
+                sq_sig_all: false,
+            };
+            let qp = pd.create_qp(&attr).unwrap();
+            let mut end = End { qp, cq, ..first.end.sibling_of(QpType::Ud, QpCap::default()) };
+            end.connect(0);
+            let ah = pd.create_ah(&end.path()).unwrap();
+            Ud { end, ah }
+        })
+        .collect();
+    // Receives lie in the memory of the first end, whichever pair takes them.
+    let mut post = |wr_id: u64, len: usize| {
+        let sges = [first.end.sge(slot(wr_id), GRH + len)];
+        // SAFETY: the region outlives the queue.
+        unsafe { srq.post_recv(&[RecvWr::new(wr_id, &sges)]) }.unwrap();
+    };
+    let mut a = Ud::new();
+    // Nothing posted: dropped. Too short: dropped too, and the receive stays.
+    a.send(receivers[0].qpn(), QKEY, &[9; 8]);
+    while first.end.context.poll_async_event().is_some() {}
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(receivers[0].end.poll(), None);
+    post(0, 8);
+    a.send(receivers[0].qpn(), QKEY, &[9; 9]);
+    assert_eq!(receivers[0].end.poll(), None);
+    for round in 0..20_u64 {
+        for (i, b) in receivers.iter_mut().enumerate() {
+            let data = (round * 3 + i as u64).to_le_bytes();
+            a.send(b.qpn(), QKEY, &data);
+            let wc = b.end.wait();
+            assert_eq!((wc.wr_id, wc.qp_num, wc.src_qp), (round * 3 + i as u64, b.qpn(), a.qpn()));
+            assert_eq!(first.payload(&wc), data);
+            post(round * 3 + i as u64 + 1, 8);
+        }
+    }
+    // The one receive that is left belongs to whoever is sent something; a pair in error leaves it.
+    let sges = [first.end.sge(0, 8)];
+    // SAFETY: refused before any memory is touched.
+    let error = unsafe { receivers[0].end.qp.post_recv(&[RecvWr::new(1, &sges)]) }.unwrap_err();
+    assert!(error.to_string().contains("shared receive queue"), "{error}");
+    let failed = receivers[0].qpn();
+    receivers[0].end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+    assert_eq!(receivers[0].end.poll(), None);
+    let told = std::iter::from_fn(|| context.poll_async_event())
+        .any(|e| e.element == failed && e.kind == AsyncEventKind::QpLastWqeReached);
+    assert!(told, "no asynchronous event");
+    a.send(receivers[1].qpn(), QKEY, b"the last");
+    let wc = receivers[1].end.wait();
+    assert_eq!((wc.wr_id, first.payload(&wc)), (60, b"the last".to_vec()));
 }
 
 #[test]

@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use farcall_stats::Block;
-use farcall_verbs::{Access, Gid, QpCap, QpState, Result, SendFlags, Sge, Wc, WcOpcode, WcStatus};
+use farcall_verbs::{
+    Access, AsyncEvent, AsyncEventKind, Gid, QpCap, QpState, Result, SendFlags, Sge, Wc, WcOpcode, WcStatus,
+};
 
 use super::counters::FLIGHT_RECORDS;
-use super::{Board, Counters, Event, Inlets, Outlet, Pending, Receiver};
+use super::{Board, Counters, Event, Inlets, Outlet, Pending, Receiver, Receives};
 use crate::biased::Biased;
 use crate::cq::Source;
+use crate::events::Events;
 use crate::fork::{self, Orphan};
 use crate::peer;
 use crate::process::Process;
@@ -18,6 +21,7 @@ use crate::qp::{Place, RecvQueue, state_of};
 use crate::rendezvous::{ReplyBody, RequestBody};
 use crate::ring::Layout;
 use crate::service::Waits;
+use crate::srq::SrqCore;
 use crate::wc_ring::WcRing;
 
 pub(crate) struct DatagramCore {
@@ -25,6 +29,8 @@ pub(crate) struct DatagramCore {
     qpn: u32,
     pd: u32,
     cap: QpCap,
+    srq: Option<Arc<SrqCore>>,
+    events: Arc<Events>,
     signal_all: bool,
     state: AtomicU32,
     send_place: Place,
@@ -45,6 +51,8 @@ pub(super) struct Parts {
     pub(super) process: Arc<Process>,
     pub(super) pd: u32,
     pub(super) cap: QpCap,
+    pub(super) srq: Option<Arc<SrqCore>>,
+    pub(super) events: Arc<Events>,
     pub(super) signal_all: bool,
     pub(super) send_place: Place,
     pub(super) recv_place: Place,
@@ -120,12 +128,14 @@ impl DatagramCore {
     pub(super) fn new(qpn: u32, parts: Parts) -> Result<(Arc<Self>, Arc<RecvQueue>)> {
         let board = Board::create()?;
         let queue = Arc::new(RecvQueue::new(&Self::sizes(&parts.cap)));
-        let receiver = Receiver::new(queue.clone());
+        let receiver = Receiver::new(Self::receives(parts.srq.as_ref(), &queue));
         let core = Arc::new_cyclic(|this| Self {
             process: parts.process,
             qpn,
             pd: parts.pd,
             cap: parts.cap,
+            srq: parts.srq,
+            events: parts.events,
             signal_all: parts.signal_all,
             state: AtomicU32::new(QpState::Reset as u32),
             send_place: parts.send_place,
@@ -139,9 +149,30 @@ impl DatagramCore {
             stats: Block::new(&format!("softnic ud qp {qpn:#08x}"), FLIGHT_RECORDS),
             this: this.clone(),
         });
+        core.srq.iter().for_each(|srq| srq.attach());
+        core.tell_receives(0);
         let weak: Weak<Self> = Arc::downgrade(&core);
         fork::add_queue(weak);
         Ok((core, queue))
+    }
+
+    fn receives(srq: Option<&Arc<SrqCore>>, own: &Arc<RecvQueue>) -> Receives {
+        srq.map_or_else(|| Receives::Own(own.clone()), |srq| Receives::Shared(srq.clone()))
+    }
+
+    /// Whether receives are those of a shared queue.
+    pub(super) fn shares_receives(&self) -> bool {
+        self.srq.is_some()
+    }
+
+    /// Tells senders how many receives were posted. How many are left in a shared queue nobody can know before it is
+    /// looked at: what finds none is dropped then.
+    pub(super) fn tell_receives(&self, posted: u64) {
+        self.board.set_posted(if self.srq.is_some() { u64::MAX } else { posted });
+    }
+
+    pub(super) fn raise(&self, kind: AsyncEventKind) {
+        self.events.raise(AsyncEvent { kind, element: self.qpn });
     }
 
     /// The sizes of a receive queue.
@@ -284,11 +315,11 @@ impl DatagramCore {
     /// Begins a new life, after [`DatagramCore::close`]: a new queue of receives.
     pub(super) fn renew(&self) -> Arc<RecvQueue> {
         let queue = Arc::new(RecvQueue::new(&Self::sizes(&self.cap)));
-        let receiver = Receiver::new(queue.clone());
+        let receiver = Receiver::new(Self::receives(self.srq.as_ref(), &queue));
         let _one_visitor = self.lock_inlets();
         // SAFETY: whoever visits holds the lock of the inlets, and no poll does.
         unsafe { self.receiver.visit(|old| *old = receiver) };
-        self.board.set_posted(0);
+        self.tell_receives(0);
         self.board.set_taken(0);
         queue
     }
@@ -298,6 +329,7 @@ impl DatagramCore {
         Place::release(&self.send_place, &self.recv_place);
         // A poll that began before may still come in by its own copy of the list: it must find nothing to do.
         drop(self.renew());
+        self.srq.iter().for_each(|srq| srq.detach());
     }
 }
 

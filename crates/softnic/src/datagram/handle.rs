@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use farcall_verbs::{
-    Access, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvWr, Result,
-    SendFlags, SendWr, WcStatus, WrOpcode,
+    Access, AsyncEventKind, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp,
+    RecvWr, Result, SendFlags, SendWr, WcStatus, WrOpcode,
 };
 
 use super::core::Parts;
 use super::{DatagramCore, MAX_DATAGRAM_BYTES, Message, Routes, SoftAddressHandle};
+use crate::events::Events;
 use crate::process::Process;
 use crate::qp::{Place, RecvQueue, checked_cap};
 use crate::ring::{SOLICITED, WITH_IMM};
+use crate::srq::Srq;
 
 /// A Q_Key with this bit stands for the sender's own (IBA 10.2.5: controlled Q_Keys).
 const OWN_QKEY: u32 = 1 << 31;
@@ -28,12 +30,17 @@ fn required<T>(value: Option<T>, name: &'static str, to: QpState) -> Result<T> {
 }
 
 impl DatagramQp {
-    pub(crate) fn create(process: &Arc<Process>, pd: u32, attr: &QpInitAttr<'_>) -> Result<Self> {
-        if attr.srq.is_some() {
-            let what = "shared receive queues; give the queue pair its own".into();
-            return Err(Error::Unsupported { operation: "create_qp", provider: crate::NAME, what });
+    pub(crate) fn create(
+        process: &Arc<Process>,
+        events: &Arc<Events>,
+        pd: u32,
+        attr: &QpInitAttr<'_>,
+    ) -> Result<Self> {
+        let srq = attr.srq.map(Srq::core_of).transpose()?;
+        let mut cap = checked_cap(&attr.cap)?;
+        if srq.is_some() {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
-        let cap = checked_cap(&attr.cap)?;
         let mut receives = None;
         let core = process.register_datagrams(|qpn| {
             let (send, recv) = Place::reserve(attr)?;
@@ -41,6 +48,8 @@ impl DatagramQp {
                 process: process.clone(),
                 pd,
                 cap,
+                srq: srq.clone(),
+                events: events.clone(),
                 signal_all: attr.sq_sig_all,
                 send_place: send.clone(),
                 recv_place: recv.clone(),
@@ -79,9 +88,14 @@ impl DatagramQp {
                 self.core.board.open(self.qkey);
             }
             QpState::Err => {
+                let was_error = self.core.state() == to;
                 self.core.set_state(to);
                 self.core.close();
                 self.core.announce_flush();
+                if self.core.shares_receives() && !was_error {
+                    // None of the shared receives is ours any more.
+                    self.core.raise(AsyncEventKind::QpLastWqeReached);
+                }
             }
             QpState::Sqd | QpState::Sqe => {
                 let what =
@@ -265,6 +279,10 @@ impl RawQp for DatagramQp {
             let source = self.wrong_state("post_recv", "bring the queue pair to INIT first");
             return Err(PostError { posted: 0, source });
         }
+        if self.core.shares_receives() {
+            let what = "the queue pair takes its receives from a shared receive queue: post them there";
+            return Err(PostError { posted: 0, source: Error::invalid("post_recv", what) });
+        }
         let mut result = Ok(());
         for (posted, wr) in wrs.iter().enumerate() {
             if let Err(source) = self.check_recv(wr) {
@@ -274,7 +292,7 @@ impl RawQp for DatagramQp {
             // SAFETY: `&mut self`; checked that it is not full and the list not too long.
             unsafe { self.recv_queue.push(wr.wr_id, wr.sges()) };
         }
-        self.core.board.set_posted(self.recv_queue.next_seq());
+        self.core.tell_receives(self.recv_queue.next_seq());
         if self.core.state() == QpState::Err {
             self.core.announce_flush();
         }

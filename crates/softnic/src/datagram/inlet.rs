@@ -1,11 +1,9 @@
 //! The receiving side: what comes out of the senders' rings meets the posted receives.
 
-use std::sync::Arc;
-
 use farcall_verbs::{Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
-use super::{DatagramCore, GRH_BYTES, MAX_DATAGRAM_BYTES, grh};
-use crate::qp::{RecvQueue, scatter_bytes, scatter_from};
+use super::{DatagramCore, GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, grh};
+use crate::qp::{scatter_bytes, scatter_from};
 use crate::ring::{Consumer, Kind, RQ_POSTED, Record, WANT, WITH_IMM};
 use crate::sync::atomic::Ordering::{Acquire, Release};
 
@@ -56,7 +54,7 @@ enum Outcome {
 
 /// What the thread that polls the receive completion queue works on.
 pub(super) struct Receiver {
-    queue: Arc<RecvQueue>,
+    receives: Receives,
     inlets: Vec<Option<Inlet>>,
     turns: u64,
     /// Receives that datagrams took.
@@ -64,8 +62,8 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(queue: Arc<RecvQueue>) -> Self {
-        Self { queue, inlets: Vec::new(), turns: 0, taken: 0 }
+    pub(super) fn new(receives: Receives) -> Self {
+        Self { receives, inlets: Vec::new(), turns: 0, taken: 0 }
     }
 
     /// Puts a ring at an index.
@@ -116,7 +114,7 @@ impl Receiver {
                 }
             };
             // SAFETY: the receiver is worked by one thread at a time (`Biased`).
-            match unsafe { deliver(core, &self.queue, inlet, &record) } {
+            match unsafe { deliver(core, &self.receives, inlet, &record) } {
                 Outcome::Delivered(completion) => {
                     core.stats.received.increment();
                     core.stats.bytes_received.add(record.len_bytes.into());
@@ -146,12 +144,11 @@ impl Receiver {
     /// Returns posted receives, in the error state.
     pub(super) fn flush(&mut self, core: &DatagramCore, wc: &mut [Wc]) -> usize {
         let mut flushed = 0;
-        let ended = |wr_id, _: &[Sge]| Wc::ended(wr_id, core.qpn(), WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
         while flushed < wc.len()
             // SAFETY: as in `poll`.
-            && let Some(completion) = unsafe { self.queue.pop(ended) }
+            && let Some(wr_id) = unsafe { self.receives.take_own() }
         {
-            wc[flushed] = completion;
+            wc[flushed] = Wc::ended(wr_id, core.qpn(), WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
             flushed += 1;
         }
         core.stats.receives_flushed.add(flushed as u64);
@@ -159,7 +156,7 @@ impl Receiver {
     }
 
     pub(super) fn has_receives(&self) -> bool {
-        !self.queue.is_empty()
+        self.receives.has_own()
     }
 }
 
@@ -171,7 +168,7 @@ fn is_datagram(record: &Record) -> bool {
 ///
 /// # Safety
 /// One thread at a time.
-unsafe fn deliver(core: &DatagramCore, queue: &RecvQueue, inlet: &Inlet, record: &Record) -> Outcome {
+unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, record: &Record) -> Outcome {
     let (len, has_imm) = (record.len_bytes as usize, record.flags & WITH_IMM != 0);
     let fill = |wr_id, sges: &[Sge]| {
         if sges.iter().map(|sge| sge.length as usize).sum::<usize>() < GRH_BYTES + len {
@@ -188,7 +185,7 @@ unsafe fn deliver(core: &DatagramCore, queue: &RecvQueue, inlet: &Inlet, record:
         Some(wr_id)
     };
     // SAFETY: the caller's promise.
-    match unsafe { queue.pop_if(fill) } {
+    match unsafe { receives.take(fill) } {
         None => Outcome::NoReceive,
         Some(None) => Outcome::TooLong,
         Some(Some(wr_id)) => {

@@ -19,6 +19,7 @@ mod inlet;
 mod inlets;
 mod outlet;
 mod pending;
+mod receives;
 mod routes;
 
 pub(crate) use self::core::DatagramCore;
@@ -32,6 +33,7 @@ use inlet::{Inlet, Receiver};
 use inlets::Inlets;
 use outlet::{Message, Outlet};
 use pending::{Asked, Pending};
+use receives::Receives;
 use routes::Routes;
 
 /// Payload bytes of a datagram at most: the port's MTU.

@@ -49,12 +49,7 @@ impl Qp {
                 let what = "shared receive queues over UC".into();
                 return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
             }
-            Some(srq) => Some(
-                srq.as_any()
-                    .downcast_ref::<Srq>()
-                    .map(|srq| srq.core().clone())
-                    .ok_or_else(|| Error::invalid(OP, "a shared receive queue of another provider"))?,
-            ),
+            Some(srq) => Some(Srq::core_of(srq)?),
         };
         let mut cap = checked_cap(&attr.cap)?;
         if srq.is_some() {
