@@ -13,7 +13,7 @@ const LOOKS_PER_CHECK: u32 = 1 << 16;
 /// How long a sleeper sleeps at most before it looks at the clock.
 const SLEEP_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How long an initiator waits for anything to happen.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// After this silence a message over an unreliable transport counts as lost.
 pub(super) const LOSS_AFTER: Duration = Duration::from_millis(500);
 
@@ -65,25 +65,29 @@ pub(super) struct Watch<'a> {
     control: &'a UnixStream,
     looks: u32,
     silent_since: Option<Instant>,
+    /// When something was last taken for lost in this silence.
+    lost_at: Option<Instant>,
     silence_max: Option<Duration>,
 }
 
 impl<'a> Watch<'a> {
     /// Of an initiator: gives up when nothing happens for long.
     pub(super) fn initiator(control: &'a UnixStream) -> Self {
-        Self { control, looks: 0, silent_since: None, silence_max: Some(SILENCE_MAX) }
+        Self { silence_max: Some(SILENCE_MAX), ..Self::target(control) }
     }
 
     /// Of a target: waits until it is called.
     pub(super) fn target(control: &'a UnixStream) -> Self {
-        Self { control, looks: 0, silent_since: None, silence_max: None }
+        Self { control, looks: 0, silent_since: None, lost_at: None, silence_max: None }
     }
 
     /// Something happened.
     #[inline]
     pub(super) fn seen(&mut self) {
         self.looks = 0;
-        self.silent_since = None;
+        if self.silent_since.is_some() {
+            (self.silent_since, self.lost_at) = (None, None);
+        }
     }
 
     /// Nothing happened; now and then looks at the control socket.
@@ -105,11 +109,12 @@ impl<'a> Watch<'a> {
 
     /// Whether nothing has happened for so long that a message sent before must be lost. True once in each such time.
     pub(super) fn is_lost(&mut self) -> bool {
-        let is_lost = self.silent_since.is_some_and(|since| since.elapsed() >= LOSS_AFTER);
-        is_lost && {
-            self.silent_since = None;
-            true
+        let since = self.lost_at.or(self.silent_since);
+        let is_lost = since.is_some_and(|since| since.elapsed() >= LOSS_AFTER);
+        if is_lost {
+            self.lost_at = Some(Instant::now());
         }
+        is_lost
     }
 
     #[cold]
@@ -129,5 +134,38 @@ impl<'a> Watch<'a> {
             Some(max) if since.elapsed() > max => Err(RnicError::Silence(max).into()),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look_until_checked(watch: &mut Watch<'_>) -> Result<(), Halt> {
+        (0..LOOKS_PER_CHECK).try_for_each(|_| watch.nothing())
+    }
+
+    #[test]
+    fn a_message_is_lost_once_in_a_while_and_silence_ends_in_the_end() {
+        let (mine, _theirs) = UnixStream::pair().unwrap();
+        let mut watch = Watch::initiator(&mine);
+        look_until_checked(&mut watch).unwrap();
+        assert!(!watch.is_lost());
+        watch.silent_since = Instant::now().checked_sub(LOSS_AFTER);
+        assert!(watch.is_lost() && !watch.is_lost());
+        watch.silent_since = Instant::now().checked_sub(SILENCE_MAX * 2);
+        assert!(matches!(look_until_checked(&mut watch), Err(Halt::Failed(RnicError::Silence(_)))));
+        watch.seen();
+        assert!(look_until_checked(&mut watch).is_ok() && !watch.is_lost());
+    }
+
+    #[test]
+    fn the_other_ends_word_or_death_ends_waiting() {
+        let (mine, theirs) = UnixStream::pair().unwrap();
+        let mut watch = Watch::target(&mine);
+        look_until_checked(&mut watch).unwrap();
+        drop(theirs);
+        assert!(matches!(look_until_checked(&mut watch), Err(Halt::Called)));
+        assert!(matches!(RnicError::from(Halt::Called), RnicError::Peer(PeerError::Ended)));
     }
 }
