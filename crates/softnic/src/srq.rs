@@ -48,8 +48,8 @@ struct Queue {
     max_wr: u32,
     /// Armed if not 0.
     limit: u32,
-    /// Queue pairs with a message that found no receive, in the order in which they looked.
-    starving: Vec<Weak<QpCore>>,
+    /// Queue pairs with a message that found no receive, and its number, in the order in which they looked.
+    starving: Vec<(Weak<QpCore>, u64)>,
 }
 
 pub(crate) struct SrqCore {
@@ -93,19 +93,20 @@ impl SrqCore {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The oldest receive. If there is none, `hungry` is announced to its owner after the next post.
-    pub(crate) fn take(&self, hungry: &Weak<QpCore>) -> Option<Receive> {
+    /// The oldest receive, for a pair's `message`. If there is none, the pair is announced to its owner after the next
+    /// post.
+    pub(crate) fn take(&self, hungry: &Weak<QpCore>, message: u64) -> Option<Receive> {
         let mut queue = self.lock();
         let taken = queue.receives.pop_front();
-        match taken {
-            Some(_) => self.check_limit(&mut queue),
-            None if queue.starving.iter().any(|qp| qp.ptr_eq(hungry)) => {}
-            None => {
-                queue.starving.retain(|qp| qp.strong_count() > 0);
-                queue.starving.push(hungry.clone());
-            }
+        if taken.is_some() {
+            self.check_limit(&mut queue);
+            return taken;
         }
-        taken
+        if queue.starving.len() == queue.starving.capacity() {
+            queue.starving.retain(|(qp, _)| qp.strong_count() > 0);
+        }
+        queue.starving.push((hungry.clone(), message));
+        None
     }
 
     /// The oldest receive, given to `work` and then removed, if `work` made something of it. Who finds none does not wait.
@@ -121,16 +122,21 @@ impl SrqCore {
 
     /// Gives back a receive that was not used after all.
     pub(crate) fn put_back(&self, receive: Receive) {
-        self.lock().receives.push_front(receive);
-        self.feed();
+        let mut queue = self.lock();
+        queue.receives.push_front(receive);
+        self.feed(queue);
     }
 
-    /// Makes the owners of pairs whose messages wait look again.
-    fn feed(&self) {
+    /// After receives were added: makes the owners of pairs whose messages wait look again.
+    fn feed(&self, mut queue: MutexGuard<'_, Queue>) {
         self.posts.fetch_add(1, Ordering::Release);
-        let starving = std::mem::take(&mut self.lock().starving);
-        for qp in starving.iter().filter_map(Weak::upgrade) {
-            qp.announce_locally(true);
+        let starving = std::mem::take(&mut queue.starving);
+        drop(queue);
+        for (qp, message) in starving {
+            if let Some(qp) = qp.upgrade() {
+                qp.end_rnr(message);
+                qp.announce_locally(true);
+            }
         }
     }
 
@@ -266,17 +272,15 @@ impl RawSrq for Srq {
             return Err(PostError { posted: 0, source });
         }
         let mut result = Ok(());
-        {
-            let mut queue = self.0.lock();
-            for (posted, wr) in wrs.iter().enumerate() {
-                if let Err(source) = self.check(&queue, wr) {
-                    result = Err(PostError { posted, source });
-                    break;
-                }
-                queue.receives.push_back(Receive::new(wr));
+        let mut queue = self.0.lock();
+        for (posted, wr) in wrs.iter().enumerate() {
+            if let Err(source) = self.check(&queue, wr) {
+                result = Err(PostError { posted, source });
+                break;
             }
+            queue.receives.push_back(Receive::new(wr));
         }
-        self.0.feed();
+        self.0.feed(queue);
         result
     }
 

@@ -28,7 +28,7 @@ use crate::handoff::Handoff;
 use crate::peer::Peer;
 use crate::process::Process;
 use crate::rendezvous::{ReplyBody, has_died, refusal};
-use crate::ring::{ACCEPT, Consumer, Layout, RNR_TIMER};
+use crate::ring::{ACCEPT, Consumer, Layout, RNR, RNR_TIMER};
 use crate::service::Waits;
 use crate::shared::SharedMem;
 use crate::srq::SrqCore;
@@ -278,6 +278,12 @@ impl QpCore {
             taken += unsafe { self.recv.resident(|recv| recv.poll(self, &mut wc[taken..])) }.unwrap_or(0);
         }
         taken
+    }
+
+    /// A shared receive was posted: the peer is not told any more that its message, which found none, finds none.
+    pub(crate) fn end_rnr(&self, message: u64) {
+        // A later message may have found none since.
+        self.lock_inbound().mem.compare_exchange(RNR, message, 0);
     }
 
     /// Matches messages with shared receives, for an owner who does something else. For the service thread.

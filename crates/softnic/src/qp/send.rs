@@ -27,7 +27,7 @@ use crate::ring::{Kind, RNR_TIMER, WANT};
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// How long a target with shared receives may take at least to look at a message.
-const TARGET_PATIENCE: Duration = Duration::from_secs(1);
+const TARGET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Everything that posting needs.
 pub(super) struct SendSide {

@@ -281,13 +281,13 @@ impl Matching {
 
     /// A receive for the next message; without one the peer learns that it is not ready (RNR NAK).
     fn take(&mut self, core: &QpCore) -> Option<Receive> {
-        let posts = self.srq.posts();
-        if self.starved_at == Some(posts) {
-            return None;
-        }
-        self.starved_at = None;
-        let receive = self.srq.take(core.weak());
-        if receive.is_none() {
+        // Again if something was posted meanwhile: who posted may have looked before the peer was told.
+        while !self.starves() {
+            let posts = self.srq.posts();
+            let receive = self.srq.take(core.weak(), self.taken + 1);
+            if receive.is_some() {
+                return receive;
+            }
             self.starved_at = Some(posts);
             let memory = self.consumer.memory();
             if memory.load(RNR, Relaxed) != self.taken + 1 {
@@ -295,7 +295,7 @@ impl Matching {
                 core.give_credit();
             }
         }
-        receive
+        None
     }
 
     /// Whether the receive's memory is still registered as it was when it was posted.
