@@ -26,7 +26,13 @@ impl Events {
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {
+        self.raise_with(event, || ());
+    }
+
+    /// As `raise`, together with what the event tells of: who sees one of them finds the other.
+    pub(crate) fn raise_with(&self, event: AsyncEvent, change: impl FnOnce()) {
         let mut queue = self.lock();
+        change();
         if queue.len() < KEPT {
             queue.push_back(event);
             self.waker.wake();

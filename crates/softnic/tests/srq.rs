@@ -195,7 +195,11 @@ fn a_send_waits_for_a_shared_receive_and_what_follows_does_not_overtake_it() {
 #[test]
 fn without_a_shared_receive_a_send_ends_after_its_retries_and_is_never_delivered() {
     for len in [8, 5000] {
-        let (mut a, mut b) = sharing(4, End::rts_impatient);
+        let (mut a, mut b) = sharing(4, |end| {
+            // However long the target takes to look.
+            let attr = QpAttr { timeout: Some(0), rnr_retry: Some(1), ..QpAttr::rts(0) };
+            end.qp.modify(&attr).unwrap();
+        });
         let sges = [a.sge(0, len)];
         a.send(&[SendWr::send(1, &sges), SendWr::send(2, &sges), SendWr::send(3, &sges)]);
         let (ends, _) = both(&mut a, 3, &mut b.end, 0);

@@ -127,7 +127,7 @@ fn the_targets_timer_and_the_initiators_retries_bound_the_wait_for_a_receive() {
     let patient = |retries: u8, of_target: u8| {
         let (mut a, mut b) = (End::default(), End::default());
         join(&mut a, &mut b, |end| {
-            end.qp.modify(&QpAttr { rnr_retry: Some(retries), ..QpAttr::rts(0) }).unwrap();
+            end.qp.modify(&QpAttr { timeout: Some(0), rnr_retry: Some(retries), ..QpAttr::rts(0) }).unwrap();
         });
         // The initiator's own would be 10 µs.
         let timer = |code: u8| QpAttr { min_rnr_timer: Some(RnrTimer(code)), ..QpAttr::to(QpState::Rts) };

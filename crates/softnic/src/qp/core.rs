@@ -52,6 +52,8 @@ pub(crate) struct QpCore {
     send_waits: AtomicBool,
     /// Receives cannot be flushed yet, because the peer is inside one.
     flush_waits: AtomicBool,
+    /// It went to the error state in this life.
+    has_failed: AtomicBool,
     /// The pair is closed to the peer, and every access from now on sees it.
     revoked: AtomicBool,
     /// In the service thread's list; changed under its lock.
@@ -137,6 +139,7 @@ impl QpCore {
             completions: WcRing::new(parts.cap.max_send_wr as usize),
             send_waits: AtomicBool::new(false),
             flush_waits: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             revoked: AtomicBool::new(true),
             is_listed: AtomicBool::new(false),
             send: Handoff::new(SendSide::new(parts.transport)),
@@ -202,6 +205,12 @@ impl QpCore {
     pub(super) fn set_state(&self, state: QpState) {
         self.state.store(state as u32, Ordering::Release);
         self.stats.record(Event::State as u64, state as u64);
+    }
+
+    /// At the end of a reset: nobody works on the old life any more, so a failure from now on is of the new one.
+    pub(super) fn begin_life(&self) {
+        self.set_state(QpState::Reset);
+        self.has_failed.store(false, Ordering::Release);
     }
 
     pub(super) fn lock_inbound(&self) -> std::sync::MutexGuard<'_, Inbound> {
@@ -401,12 +410,13 @@ impl QpCore {
     /// As `enter_error`; `why` is told by an event, unless the pair has failed already.
     #[cold]
     pub(crate) fn fail(&self, why: Option<AsyncEventKind>) {
-        if self.state.swap(QpState::Err as u32, Ordering::AcqRel) != QpState::Err as u32 {
-            self.stats.record(Event::State as u64, QpState::Err as u64);
-            self.close();
-            if let Some(kind) = why {
-                self.raise(kind);
+        if !self.has_failed.swap(true, Ordering::AcqRel) {
+            let change = || self.set_state(QpState::Err);
+            match why {
+                Some(kind) => self.events.raise_with(AsyncEvent { kind, element: self.qpn }, change),
+                None => change(),
             }
+            self.close();
             if self.shares_receives() {
                 // What it holds of the shared receives is given back, also if nobody polls.
                 self.set_flush_waits(true);

@@ -79,6 +79,7 @@ impl Qp {
         // SAFETY: we are the owner of the queue pair.
         unsafe { self.core.send.owner() }.renew(&self.core);
         (self.recv_queue, self.inbound) = self.core.renew()?;
+        self.core.begin_life();
         Ok(())
     }
 
