@@ -72,6 +72,12 @@ step_loom() {
     run cargo test --release -p farcall-rpc --lib sleep_model
 }
 
+# A quarter of an hour of worlds in virtual time, from seeds that the day chooses. A failure prints the command that
+# repeats it.
+step_sim() {
+    FARCALL_SIM_SECONDS=${SIM_SECONDS:-900} run cargo test --release -p farcall-sim --test seeds -- --nocapture
+}
+
 # Processes killed and stopped at their n-th store to shared memory, for every n, and at random under load. Servers killed,
 # stopped and cut off while calls are under way.
 step_kill() {
