@@ -16,8 +16,8 @@ use crate::fork::UnforkedFd;
 use crate::qp::{Connected, QpCore};
 use crate::regions;
 use crate::rendezvous::{
-    Reach, Reply, ReplyBody, Request, RequestBody, Violation, has_died, peer_pidfd, recv_frame, refusal,
-    require_same_user, send_frame, socket_address,
+    Kinship, Reach, Reply, ReplyBody, Request, RequestBody, Violation, has_died, judge, peer_pidfd,
+    recv_frame, refusal, send_frame, socket_address,
 };
 use crate::service::is_service_thread;
 use crate::shared::{AddressSpace, Mapping, Segment, SharedMem, SharedWord};
@@ -99,6 +99,14 @@ pub(crate) enum Region {
 }
 
 impl Region {
+    /// Bytes of our address space.
+    fn mapped_bytes(&self) -> u64 {
+        match self {
+            Self::Mapped(region) => region.len_bytes,
+            Self::Private(_) => 0,
+        }
+    }
+
     fn is_current(&self, peer: &Peer) -> bool {
         match self {
             Self::Mapped(region) => region.is_current(peer),
@@ -127,6 +135,7 @@ struct Asks {
 }
 
 pub(crate) struct Peer {
+    kinship: Kinship,
     pidfd: OwnedFd,
     socket: Arc<UnforkedFd>,
     dead: AtomicBool,
@@ -159,6 +168,7 @@ pub(crate) enum Asked<T> {
 /// A process that is being met.
 pub(crate) struct Meeting {
     name: String,
+    kinship: Kinship,
     pidfd: OwnedFd,
     asks: Asks,
     interest: Interest,
@@ -185,10 +195,10 @@ impl Meeting {
             }
             Err(e) => return Err(Error::os(MEET, format!("reach the {name}"), e)),
         };
-        require_same_user(socket.as_fd(), &name)?;
+        let kinship = judge(socket.as_fd(), &name)?;
         let pidfd = peer_pidfd(socket.as_fd())?;
         let asks = Asks { socket: Arc::new(UnforkedFd::new(socket)), next_id: 0, outstanding: Vec::new() };
-        Ok(Some(Self { name, pidfd, asks, interest: Interest::default() }))
+        Ok(Some(Self { name, kinship, pidfd, asks, interest: Interest::default() }))
     }
 
     /// Asks who it is, and waits for the answer no longer than `patience`.
@@ -210,6 +220,7 @@ impl Meeting {
         let table = fds.first().ok_or_else(|| fail("it sent no table of regions"))?;
         let generations = Segment::map_foreign(table.as_fd(), 0, regions::MAX_REGIONS * 8, false)?;
         Ok(Met::Peer(Peer {
+            kinship: self.kinship,
             pidfd: self.pidfd,
             socket: self.asks.socket.clone(),
             dead: AtomicBool::new(false),
@@ -336,6 +347,7 @@ impl Peer {
                 Some(region) => {
                     let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
                     regions.retain(|_, region| region.is_current(self));
+                    make_room(&mut regions, region.mapped_bytes());
                     regions.insert(id, region.clone());
                     Asked::Granted(region)
                 }
@@ -352,6 +364,8 @@ impl Peer {
         };
         let space = match reach {
             Reach::Mapped => return map_region(id, body, &fds).map(Arc::new).map(Region::Mapped),
+            // Who may not have ours does not give us his.
+            Reach::AddressSpace if self.kinship != Kinship::SameUser => return None,
             Reach::AddressSpace => Some(self.accept_space(id, Access::from_bits(access)?, fds)?),
             Reach::Owner => None,
         };
@@ -375,6 +389,21 @@ impl Peer {
         }
         let space = Arc::new(AddressSpace::foreign(fds.into_iter().next()?)?);
         Some(slot.get_or_init(|| space).clone())
+    }
+}
+
+/// Regions of one peer that are kept mapped, and their bytes: beyond, one that was used before is given up, and asked for
+/// again when it is used again.
+const MAX_KEPT_REGIONS: usize = 4096;
+const MAX_KEPT_BYTES: u64 = 1 << 42;
+
+/// Gives up regions until `len_bytes` more are within the limits.
+fn make_room(regions: &mut HashMap<RegionId, Region>, len_bytes: u64) {
+    while regions.len() >= MAX_KEPT_REGIONS
+        || regions.values().map(Region::mapped_bytes).fold(len_bytes, u64::saturating_add) > MAX_KEPT_BYTES
+    {
+        let Some(victim) = regions.keys().next().copied() else { return };
+        regions.remove(&victim);
     }
 }
 
@@ -473,5 +502,34 @@ impl Asks {
         // Not before its answer came: as long as the peer owes it, nobody waits for others.
         self.outstanding.retain(|o| o.answer.is_none() || o.asker.strong_count() > 0);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_peer_is_bounded() {
+        let region = |rkey| {
+            let extent = (0, 4096, 1, None);
+            let (addr, len_bytes, generation, space) = extent;
+            Region::Private(Arc::new(PrivateRegion {
+                rkey,
+                access: Access::empty(),
+                addr,
+                len_bytes,
+                generation,
+                space,
+            }))
+        };
+        let mut regions = HashMap::new();
+        for rkey in 0..2 * MAX_KEPT_REGIONS as u32 {
+            make_room(&mut regions, 0);
+            regions.insert(RegionId { pd: 1, rkey, receive: false }, region(rkey));
+        }
+        assert_eq!(regions.len(), MAX_KEPT_REGIONS);
+        make_room(&mut regions, MAX_KEPT_BYTES + 1);
+        assert!(regions.is_empty(), "the newest alone is beyond");
     }
 }

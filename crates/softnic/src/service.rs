@@ -13,15 +13,26 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{Resource, getrlimit};
 
 use crate::channel::Waker;
 use crate::fork::UnforkedFd;
 use crate::peer::Peer;
 use crate::process::Process;
-use crate::rendezvous::{Block, Client, answer, require_same_user};
+use crate::rendezvous::{Block, Client, answer, judge};
 
-/// Peers that may be connected to us at once.
-const MAX_CLIENTS: usize = 4096;
+/// Clients that may be connected to us at once.
+const MAX_CLIENTS: u64 = 4096;
+
+/// And of one process: it needs one for each of our blocks of queue pair numbers that it talks to.
+fn most_of_a_process(most_clients: usize) -> usize {
+    (most_clients / 4).min(256)
+}
+
+/// A client takes two descriptors: the other half of them is the program's.
+fn most_clients(open_files: Option<u64>) -> usize {
+    open_files.map_or(MAX_CLIENTS, |limit| (limit / 4).min(MAX_CLIENTS)) as usize
+}
 
 /// How often waiting requests are looked at again: from, to, doubling.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
@@ -245,20 +256,46 @@ impl Service {
                 }
                 Err(_) => return true,
             };
-            if let Err(error) = require_same_user(socket.as_fd(), "a local process") {
-                tracing::warn!("softnic service: refused a connection: {error}");
-                continue;
-            }
-            if self.watched.lock().unwrap_or_else(PoisonError::into_inner).len() > MAX_CLIENTS {
-                tracing::warn!("softnic service: more than {MAX_CLIENTS} peers; refused one");
-                continue;
-            }
+            let kinship = match judge(socket.as_fd(), "a local process") {
+                Ok(kinship) => kinship,
+                Err(error) => {
+                    tracing::warn!("softnic service: refused a connection: {error}");
+                    continue;
+                }
+            };
             let id = self.next_token.fetch_add(1, Ordering::Relaxed);
-            let client = Arc::new(Client::new(socket, id));
+            let client = Arc::new(Client::new(socket, id, kinship));
+            if let Err(why) = self.has_room_for(&client) {
+                tracing::warn!("softnic service: refused a connection: {why}");
+                continue;
+            }
             if let Err(error) = self.add(client.socket(), Watched::Client(client.clone())) {
                 tracing::warn!("softnic service: {error}");
             }
         }
+    }
+
+    /// Checks that neither all clients nor one process hold too many of our descriptors.
+    fn has_room_for(&self, client: &Client) -> Result<(), String> {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut all, mut its) = (0, 0);
+        let number = client.process_number();
+        for other in watched.values() {
+            if let Watched::Client(other) = other {
+                all += 1;
+                its += usize::from(number.is_some() && other.process_number() == number);
+            }
+        }
+        let most = most_clients(getrlimit(Resource::Nofile).current);
+        if all >= most {
+            return Err(format!(
+                "{all} are connected, at most {most} may be (a quarter of RLIMIT_NOFILE: raise it)"
+            ));
+        }
+        if its >= most_of_a_process(most) {
+            return Err(format!("its process has {its} already"));
+        }
+        Ok(())
     }
 
     /// Continues requests that are due, for owners who do something else; returns how long until the next.

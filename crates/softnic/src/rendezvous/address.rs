@@ -4,10 +4,12 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use super::trust::group;
 use crate::fork::UnforkedFd;
 use farcall_verbs::{Error, Gid, Result};
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process;
 
 /// Queue pair numbers have 24 bits: 12 for the block, 12 inside it.
 const INDEX_BITS: u32 = 12;
@@ -103,6 +105,9 @@ pub(crate) fn claim_block() -> Result<Block> {
         };
         match net::bind(&listener, &socket_address(number)?) {
             Ok(()) => {
+                if let Some(directory) = directory() {
+                    admit_group(&path_in(&directory, number), Mode::RUSR | Mode::WUSR)?;
+                }
                 net::listen(&listener, 128)
                     .map_err(|e| Error::os(OP, "listen on the rendezvous socket", e))?;
                 return Ok(Block {
@@ -123,12 +128,26 @@ pub(crate) fn claim_block() -> Result<Block> {
     })
 }
 
+/// Lets members of the configured group at a file of a socket directory, and nobody else.
+fn admit_group(path: &std::path::Path, mode: Mode) -> Result<()> {
+    const OP: &str = "admit a group to a socket path";
+    let fail = |e| Error::os(OP, format!("{} (are you a member of FARCALL_GROUP?)", path.display()), e);
+    let Some(group) = group()? else { return fs::chmod(path, mode).map_err(fail) };
+    fs::chown(path, None, Some(fs::Gid::from_raw(group))).map_err(fail)?;
+    fs::chmod(path, mode | Mode::RGRP | Mode::WGRP).map_err(fail)
+}
+
 /// Locks a path of a socket directory and removes what a dead owner left there; `None` if it has a live owner.
 fn claim_path(directory: &std::path::Path, block: u32) -> Result<Option<OwnedFd>> {
     const OP: &str = "claim a socket path";
     let lock_path = directory.join(format!("softnic-v1-{block}.lock"));
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let lock = fs::open(&lock_path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| {
+    let opened = fs::open(&lock_path, flags, Mode::RUSR | Mode::WUSR);
+    if opened.is_err() && fs::stat(&lock_path).is_ok_and(|stat| stat.st_uid != process::geteuid().as_raw()) {
+        // It is another user's.
+        return Ok(None);
+    }
+    let lock = opened.map_err(|e| {
         Error::os(
             OP,
             format!("open {} (does {DIR_VARIABLE} exist and belong to you?)", lock_path.display()),

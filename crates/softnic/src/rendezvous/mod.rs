@@ -9,11 +9,13 @@ mod access;
 mod address;
 mod server;
 mod socket;
+mod trust;
 mod wire;
 
 pub(crate) use access::ACCESS_BYTES;
 pub(crate) use address::{BLOCK_QPS, Block, block_of, claim_block, gid, socket_address};
 pub(crate) use server::{Client, answer};
-pub(crate) use socket::{has_died, peer_pidfd, recv_frame, require_same_user, send_frame};
+pub(crate) use socket::{has_died, peer_pidfd, recv_frame, send_frame};
+pub(crate) use trust::{Kinship, judge};
 pub use wire::fuzz_frame;
 pub(crate) use wire::{Access, Operation, Reach, Reply, ReplyBody, Request, RequestBody, Violation, refusal};

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 
 use super::access::execute;
 use super::{
-    Reach, Reply, ReplyBody, Request, RequestBody, Violation, peer_pidfd, recv_frame, refusal, send_frame,
+    Kinship, Reach, Reply, ReplyBody, Request, RequestBody, Violation, peer_pidfd, recv_frame, refusal,
+    send_frame,
 };
 use crate::fence;
 use crate::fork::UnforkedFd;
@@ -26,14 +27,29 @@ pub(crate) struct Client {
     socket: UnforkedFd,
     /// Tells it from all others that ever asked us.
     id: u64,
+    kinship: Kinship,
+    process_number: Option<u64>,
     /// Readable when the process has ended; `None` if the system has no such descriptor for it.
     life: Option<Arc<OwnedFd>>,
 }
 
+/// The number that a process has among all descriptors of its life (since Linux 6.9).
+fn number_of(life: &OwnedFd) -> Option<u64> {
+    const PID_FS_MAGIC: u64 = 0x5049_4446;
+    let is_told = rustix::fs::fstatfs(life).is_ok_and(|stat| stat.f_type as u64 == PID_FS_MAGIC);
+    is_told.then(|| rustix::fs::fstat(life).ok().map(|stat| stat.st_ino))?
+}
+
 impl Client {
-    pub(crate) fn new(socket: OwnedFd, id: u64) -> Self {
+    pub(crate) fn new(socket: OwnedFd, id: u64, kinship: Kinship) -> Self {
         let life = peer_pidfd(socket.as_fd()).ok().map(Arc::new);
-        Self { socket: UnforkedFd::new(socket), id, life }
+        let process_number = life.as_deref().and_then(number_of);
+        Self { socket: UnforkedFd::new(socket), id, kinship, process_number, life }
+    }
+
+    /// Tells its process from others: equal for all its connections. `None` if the kernel has no such number.
+    pub(crate) fn process_number(&self) -> Option<u64> {
+        self.process_number
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -123,7 +139,7 @@ fn answer_one(
             let Some(grant) = process.regions.grant(rkey, pd, receive) else {
                 return refuse(refusal::UNKNOWN_KEY);
             };
-            let memory = Handover::of(process, &grant, receive);
+            let memory = Handover::of(process, client.kinship, &grant, receive);
             let body = ReplyBody::MapRegion {
                 addr: grant.addr,
                 len_bytes: grant.len_bytes,
@@ -165,10 +181,12 @@ enum Handover<'a> {
 }
 
 impl<'a> Handover<'a> {
-    fn of(process: &'a Process, grant: &'a Grant, receive: bool) -> Self {
+    fn of(process: &'a Process, kinship: Kinship, grant: &'a Grant, receive: bool) -> Self {
         let writes = receive || grant.access.intersects(Rights::REMOTE_WRITE);
         match &grant.backing {
             Backing::Pool(segment) => Self::Segment(segment),
+            // Our address space is more than a member of a group is given.
+            Backing::Private(_) if kinship != Kinship::SameUser => Self::Nothing,
             Backing::Private(_) => {
                 process.address_space(writes).map_or(Self::Nothing, |space| Self::AddressSpace(space.fd()))
             }

@@ -49,7 +49,7 @@ pub(crate) fn recv_frame(socket: BorrowedFd<'_>) -> rustix::io::Result<Option<(V
 }
 
 /// Who is at the other end: for a listener's client its creator, for a connected client the process that listens.
-fn credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
+pub(super) fn credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
     // Not rustix's, whose `Pid` cannot be the 0 that the kernel reports for a process of a foreign pid namespace.
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -62,17 +62,6 @@ fn credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
         return Err(Error::os("check a peer's credentials", "SO_PEERCRED", std::io::Error::last_os_error()));
     }
     Ok(credentials)
-}
-
-/// Checks that the other end runs as our user.
-pub(crate) fn require_same_user(socket: BorrowedFd<'_>, peer: &str) -> Result<()> {
-    let theirs = credentials(socket)?.uid;
-    let ours = process::geteuid().as_raw();
-    if theirs == ours {
-        return Ok(());
-    }
-    let what = format!("it runs as user {theirs}, we as {ours}: only processes of one user connect");
-    Err(Error::Peer { operation: "check a peer's credentials", peer: peer.into(), what })
 }
 
 /// A descriptor that becomes readable when the process at the other end dies.

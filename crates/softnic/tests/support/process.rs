@@ -46,10 +46,29 @@ pub fn start(role: &str, args: &[u64]) -> Other {
 
 /// As [`start`], with more environment.
 pub fn start_with(role: &str, args: &[u64], environment: &[(&str, &std::path::Path)]) -> Other {
+    start_under(&[], role, args, environment)
+}
+
+/// As [`start_with`], as the command of another one (`unshare`), which dies with it.
+pub fn start_under(
+    command: &[&str],
+    role: &str,
+    args: &[u64],
+    environment: &[(&str, &std::path::Path)],
+) -> Other {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(LOST)).unwrap();
     let args: Vec<String> = args.iter().map(u64::to_string).collect();
-    let process = Command::new(std::env::current_exe().unwrap())
+    let this = std::env::current_exe().unwrap();
+    let mut started = match command {
+        [] => Command::new(this),
+        [program, rest @ ..] => {
+            let mut under = Command::new(program);
+            under.args(rest).arg(this);
+            under
+        }
+    };
+    let process = started
         .args(["--exact", "child_entry", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(ARGS, args.join(","))

@@ -1,0 +1,87 @@
+//! What one process can take of another is bounded.
+
+mod support;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
+
+use farcall_verbs::{QpCap, SendWr, WcStatus};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use support::process::*;
+use support::*;
+
+/// Connections of one process that another lets in: a quarter of all that it lets in.
+fn let_in() -> u64 {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    ((files / 4).min(4096) / 4).min(256)
+}
+
+/// Beyond that.
+const TOO_MANY: u64 = 40;
+
+#[test]
+fn child_entry() {
+    let Some((role, args, mut line)) = role() else { return };
+    match role.as_str() {
+        "greedy" => greedy(&mut line, args[0]),
+        "modest" => modest(&mut line),
+        other => panic!("unknown role {other}"),
+    }
+    std::process::exit(0);
+}
+
+fn is_closed(socket: &OwnedFd) -> bool {
+    readable(socket.as_raw_fd(), 0)
+}
+
+/// Connects again and again, keeps all of it, and tells how often it was shown out.
+fn greedy(line: &mut Line, block: u64) {
+    let address =
+        SocketAddrUnix::new_abstract_name(format!("farcall/softnic/v1/{block}").as_bytes()).unwrap();
+    let connect = |_| {
+        let socket =
+            net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        net::connect(&socket, &address).unwrap();
+        socket
+    };
+    let sockets: Vec<OwnedFd> = (0..let_in() + TOO_MANY).map(connect).collect();
+    let began = Instant::now();
+    let closed = || sockets.iter().filter(|socket| is_closed(socket)).count() as u64;
+    while closed() < TOO_MANY {
+        assert!(began.elapsed() < LOST, "{} of {} were refused", closed(), sockets.len());
+        std::thread::yield_now();
+    }
+    line.say([closed(), 0, 0, 0]);
+    line.hear();
+}
+
+fn modest(line: &mut Line) {
+    let (mut end, to) = connect(line, QpCap::default()).unwrap();
+    let sges = [end.sge(0, 8)];
+    end.send(&[SendWr::write(1, &sges, to.addr, to.rkey).with_flags(SIGNALED)]);
+    assert_eq!(end.wait().status, WcStatus::SUCCESS);
+    line.say([1, 0, 0, 0]);
+    line.hear();
+}
+
+/// Whether the kernel numbers processes by their descriptors (since 6.9); without, only the sum is bounded.
+fn processes_are_told_apart() -> bool {
+    let fd =
+        rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
+    rustix::fs::fstatfs(&fd).is_ok_and(|stat| stat.f_type as u64 == 0x5049_4446)
+}
+
+#[test]
+fn one_process_cannot_take_all_connections_of_another() {
+    if !processes_are_told_apart() {
+        return println!("skipped: the kernel is older than 6.9");
+    }
+    let end = End::default();
+    let block = u64::from(end.qp.qp_num() >> 12);
+    let mut greedy = start("greedy", &[block]);
+    assert_eq!(greedy.line.hear(), Some([TOO_MANY, 0, 0, 0]));
+    // Others are served while it holds what it got.
+    let mut modest = start("modest", &[]);
+    let (_end, _) = connect(&mut modest.line, QpCap::default()).unwrap();
+    assert_eq!(modest.line.hear(), Some([1, 0, 0, 0]));
+}

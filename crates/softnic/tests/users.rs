@@ -1,0 +1,172 @@
+//! Other users: refused, unless a group is configured and they are its members; then everything works, though nobody hands
+//! his address space over. Needs root to become other users; without, the tests say so and pass.
+
+mod support;
+
+use std::path::Path;
+
+use farcall_verbs::{AtomicTarget, Error, Mtu, QpAttr, QpCap, RawMr, SendWr, WcStatus, WrOpcode};
+use support::process::*;
+use support::*;
+
+const GROUP: u32 = 4242;
+
+#[test]
+fn child_entry() {
+    let Some((role, args, mut line)) = role() else { return };
+    become_user(args[0] as u32, args[1] as u32, &[args[2] as u32]);
+    match role.as_str() {
+        "owner" => owner(&mut line),
+        "user" => user(&mut line),
+        "refused" => refused(&mut line),
+        other => panic!("unknown role {other}"),
+    }
+    std::process::exit(0);
+}
+
+fn become_user(uid: u32, gid: u32, groups: &[u32]) {
+    // SAFETY: plain system calls with arrays that live through them.
+    unsafe {
+        assert_eq!(libc::setgroups(groups.len(), groups.as_ptr()), 0);
+        assert!(libc::setgid(gid) == 0 && libc::setuid(uid) == 0);
+        // The change of user has ended it.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: no arguments.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
+        println!("skipped: only root can become other users");
+    }
+    is_root
+}
+
+/// Starts `role` as `uid`, with `gid` and one more group.
+fn start_as(role: &str, uid: u64, gid: u64, also: u32, environment: &[(&str, &Path)]) -> Other {
+    start_with(role, &[uid, gid, also.into()], environment)
+}
+
+fn with_heap(end: &End, heap: &mut [u64]) -> Box<dyn RawMr> {
+    // SAFETY: the heap outlives its region.
+    unsafe { end.pd.reg_mr(heap.as_mut_ptr().cast(), size_of_val(heap), ALL) }.unwrap()
+}
+
+/// Has a pool and a heap, receives one message into the heap, and tells what came.
+fn owner(line: &mut Line) {
+    let (mut end, _) = connect(line, QpCap::default()).unwrap();
+    let mut heap = vec![0_u64; 40_000];
+    let mr = with_heap(&end, &mut heap);
+    let sge = farcall_verbs::Sge { addr: mr.addr() as u64 + 8192, length: 300_000, lkey: mr.lkey() };
+    end.recv(1, &[sge]);
+    line.say([mr.addr() as u64, mr.rkey().into(), 0, 0]);
+    let wc = end.wait();
+    // SAFETY: inside the heap, which the peer has left.
+    let (first, last) = unsafe {
+        let word = |at: usize| mr.addr().add(at).cast::<u64>().read();
+        (word(0), word(8192 + 299_992))
+    };
+    line.say([u64::from(wc.status.0), wc.byte_len.into(), first, last]);
+    line.hear();
+}
+
+/// Does everything to the other's memory.
+fn user(line: &mut Line) {
+    let (mut end, to) = connect(line, QpCap::default()).unwrap();
+    let [addr, key, ..] = line.hear().unwrap();
+    let key = key as u32;
+    for (addr, key) in [(to.addr, to.rkey), (addr, key)] {
+        end.put(0, &bytes(300_000, 1));
+        let (from, back) = ([end.sge(0, 300_000)], [end.sge(400_000, 300_000)]);
+        end.send(&[
+            SendWr::write(1, &from, addr, key),
+            SendWr::read(2, &back, addr, key).with_flags(SIGNALED),
+        ]);
+        let wc = end.wait();
+        assert_eq!((wc.wr_id, wc.status), (2, WcStatus::SUCCESS));
+        assert!(end.get(400_000, 300_000) == bytes(300_000, 1));
+        end.put(0, &41_u64.to_ne_bytes());
+        let word = [end.sge(0, 8)];
+        let add = AtomicTarget { remote_addr: addr, compare_add: 1, swap: 0, rkey: key };
+        end.send(&[
+            SendWr::write(3, &word, addr, key),
+            SendWr::atomic(WrOpcode::ATOMIC_FETCH_AND_ADD, 4, &word, add).with_flags(SIGNALED),
+        ]);
+        assert_eq!(end.wait().status, WcStatus::SUCCESS);
+        assert_eq!(end.get(0, 8), 41_u64.to_ne_bytes());
+    }
+    end.put(0, &bytes(300_000, 2));
+    let from = [end.sge(0, 300_000)];
+    end.send(&[SendWr::send(5, &from).with_flags(SIGNALED)]);
+    assert_eq!(end.wait().status, WcStatus::SUCCESS);
+    line.say([1, 0, 0, 0]);
+    line.hear();
+}
+
+/// Must not be let in; says why as the error does: 1 another user, 2 no member.
+fn refused(line: &mut Line) {
+    let to = learn(line).unwrap();
+    let mut end = End::default();
+    end.init();
+    let error = end.qp.modify(&QpAttr::rtr(to.qpn, 0, end.path(), Mtu::Mtu4096)).unwrap_err();
+    assert!(matches!(error, Error::Peer { .. }), "{error}");
+    let text = error.to_string();
+    let why = u64::from(text.contains("unless FARCALL_GROUP")) + 2 * u64::from(text.contains("no member"));
+    line.say([why, 0, 0, 0]);
+    line.hear();
+}
+
+/// Connects two processes by carrying their addresses, and returns what the owner saw.
+fn all_operations(mut owner: Other, mut user: Other) {
+    let (of_owner, of_user) = (owner.line.hear().unwrap(), user.line.hear().unwrap());
+    owner.line.say(of_user);
+    user.line.say(of_owner);
+    user.line.say(owner.line.hear().unwrap());
+    assert_eq!(user.line.hear(), Some([1, 0, 0, 0]), "the user's part");
+    let last = u64::from_ne_bytes(bytes(300_000, 2)[299_992..].try_into().unwrap());
+    assert_eq!(owner.line.hear(), Some([u64::from(WcStatus::SUCCESS.0), 300_000, 42, last]));
+}
+
+#[test]
+fn members_of_the_configured_group_do_everything_with_each_other() {
+    if !is_root() {
+        return;
+    }
+    let group = [("FARCALL_GROUP", Path::new("4242"))];
+    // One has it as its first group, the other among the rest.
+    let owner = start_as("owner", 65_001, GROUP.into(), GROUP, &group);
+    let user = start_as("user", 65_002, 65_002, GROUP, &group);
+    all_operations(owner, user);
+}
+
+#[test]
+fn members_meet_in_a_socket_directory_of_their_group() {
+    use std::os::unix::fs::PermissionsExt;
+    if !is_root() {
+        return;
+    }
+    let directory = std::env::temp_dir().join(format!("farcall-group-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::chown(&directory, None, Some(GROUP)).unwrap();
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o2770)).unwrap();
+    let environment = [("FARCALL_GROUP", Path::new("4242")), ("FARCALL_SOCKET_DIR", &*directory)];
+    let owner = start_as("owner", 65_001, GROUP.into(), GROUP, &environment);
+    let user = start_as("user", 65_002, 65_002, GROUP, &environment);
+    all_operations(owner, user);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn other_users_are_refused_and_told_what_would_let_them_in() {
+    if !is_root() {
+        return;
+    }
+    let group = [("FARCALL_GROUP", Path::new("4242"))];
+    for (environment, expected) in [(&[][..], 1), (&group[..], 2)] {
+        let mut owner = start_as("owner", 65_001, 65_001, 65_001, environment);
+        let mut stranger = start_as("refused", 65_002, 65_002, 65_002, environment);
+        stranger.line.say(owner.line.hear().unwrap());
+        assert_eq!(stranger.line.hear(), Some([expected, 0, 0, 0]));
+    }
+}
