@@ -290,7 +290,15 @@ impl DatagramCore {
         let request = RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn };
         match peer.ask(pending.interest(), request, &[]) {
             peer::Asked::Granted((ReplyBody::OpenDatagrams { recv_bit, recv_event }, fds)) => {
-                Some(Outlet::from_grant(peer, recv_bit, recv_event, fds))
+                let outlet = Outlet::from_grant(peer, recv_bit, recv_event, fds);
+                if outlet.is_none() {
+                    tracing::warn!(
+                        "queue pair {:#x}: the way to {dst_qpn:#x} was granted and cannot be used (out of \
+                         descriptors? raise RLIMIT_NOFILE)",
+                        self.qpn
+                    );
+                }
+                Some(outlet)
             }
             peer::Asked::NotYet if !peer.check_dead() => None,
             _ => Some(None),
