@@ -102,7 +102,7 @@ impl IbvContext {
             .map_err(|source| Error::os("query_device", format!("device {}", self.open.name), source))?;
         // SAFETY: plain data, zeroed and then filled in.
         let raw = unsafe { raw.assume_init() };
-        let probed = probe::run(&self.open)?;
+        let probed = probe::of_device(&self.open, raw.node_guid)?;
         Ok(translate_device(&raw, &probed))
     }
 }
