@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use farcall_conformance::{
@@ -43,6 +44,10 @@ pub struct Conform {
     /// Only cases whose name matches; `*` stands for anything. May be given several times.
     #[arg(long = "filter", value_name = "PATTERN")]
     filters: Vec<String>,
+    /// How long anything may take before it is called lost, in milliseconds; what is a known deviation waits for a tenth of it.
+    /// By default 20 s on the software RNIC, 60 s on others.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    deadline_ms: Option<u64>,
     /// Name the cases with their sources and run none.
     #[arg(long)]
     list: bool,
@@ -82,7 +87,11 @@ impl Conform {
             return list(console, &cases);
         }
         let world = self.world()?;
-        let deviations = of_provider(world.provider());
+        let deviations = match (&*world.name(), world.provider()) {
+            // The kernel's software RNIC, by the name that everybody gives it.
+            (name, "ibv") if name.contains("(rxe") => of_provider("rxe"),
+            (_, provider) => of_provider(provider),
+        };
         let bar = progress_bar(cases.len() as u64, "cases");
         let report = run(&world, &cases, deviations, |ended| {
             bar.inc(1);
@@ -127,7 +136,10 @@ impl Conform {
         if self.sides == Sides::Simulated {
             return Ok(Rc::new(Simulated::new(self.seed)));
         }
-        let host = Host::new(self.device()?);
+        let mut host = Host::new(self.device()?);
+        if let Some(deadline_ms) = self.deadline_ms {
+            host = host.with_deadline(Duration::from_millis(deadline_ms));
+        }
         let started = match self.sides {
             Sides::Local | Sides::Simulated => return Ok(Rc::new(host)),
             Sides::Processes => Processes::start(host, self.agent_command(&[])?, "two processes"),

@@ -10,7 +10,6 @@ use farcall_verbs::OpCaps;
 use crate::case::{Case, Need};
 use crate::deviation::Deviation;
 use crate::finding::{Finding, Verdict};
-use crate::glob;
 use crate::peer::Peer;
 use crate::report::{CaseReport, Outcome, Report};
 use crate::watchdog::Watchdog;
@@ -31,13 +30,32 @@ pub fn run(
     let watchdog = Watchdog::start(world.pace().deadline * 6 + Duration::from_secs(60));
     for case in cases {
         watchdog.begins(&case.name);
-        let listed = deviations.iter().find(|deviation| glob::matches(deviation.pattern, &case.name));
-        let outcome = judge(case, try_case(world, case, listed.is_some())?, listed);
+        let listed: Vec<&Deviation> =
+            deviations.iter().filter(|deviation| deviation.concerns(&case.name)).collect();
+        let outcome = judge(case, try_case(world, case, !listed.is_empty())?, &listed);
         let ended = CaseReport { name: case.name.clone(), source: case.source, outcome };
         tell(&ended);
         report.cases.push(ended);
     }
+    forgive_groups(&mut report, deviations);
     Ok(report)
+}
+
+/// A pattern that stands for many cases is out of date only when none of them deviates any more.
+fn forgive_groups(report: &mut Report, deviations: &[Deviation]) {
+    let deviates = |deviation: &&Deviation| {
+        report.cases.iter().any(|case| {
+            matches!(&case.outcome, Outcome::Deviation { reason, .. } if *reason == deviation.reason)
+                && deviation.concerns(&case.name)
+        })
+    };
+    let alive: Vec<&Deviation> = deviations.iter().filter(deviates).collect();
+    for case in &mut report.cases {
+        let is_of_a_group = alive.iter().any(|deviation| deviation.concerns(&case.name));
+        if is_of_a_group && matches!(case.outcome, Outcome::UnexpectedPass { .. }) {
+            case.outcome = Outcome::Pass;
+        }
+    }
 }
 
 /// What the device lacks for the case.
@@ -79,18 +97,20 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     format!("panic: {text}")
 }
 
-fn judge(case: &Case, tried: Tried, listed: Option<&Deviation>) -> Outcome {
-    match (tried, listed) {
+fn judge(case: &Case, tried: Tried, listed: &[&Deviation]) -> Outcome {
+    match (tried, listed.first()) {
         (Tried::Lacks(capability), _) => {
             Outcome::Unsupported { capability, reason: "the device does not offer it".into() }
         }
         (Tried::Ended(Err(finding)), _) if finding.is_unsupported && !case.optional.is_empty() => {
             Outcome::Unsupported { capability: format!("{:?}", case.optional), reason: finding.text }
         }
-        (Tried::Ended(Err(finding)), Some(listed)) => {
-            Outcome::Deviation { reason: listed.reason, seen: finding.text }
+        (Tried::Ended(Err(finding)), _) => {
+            match listed.iter().find(|deviation| deviation.explains(&case.name, &finding.text)) {
+                Some(known) => Outcome::Deviation { reason: known.reason, seen: finding.text },
+                None => Outcome::Fail { seen: finding.text },
+            }
         }
-        (Tried::Ended(Err(finding)), None) => Outcome::Fail { seen: finding.text },
         (Tried::Ended(Ok(())), Some(listed)) => Outcome::UnexpectedPass { reason: listed.reason },
         (Tried::Ended(Ok(())), None) => Outcome::Pass,
     }

@@ -39,6 +39,13 @@ impl Host {
         Self { device, pace, began: Instant::now() }
     }
 
+    /// With another bound of what may take how long.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.pace.deadline = deadline;
+        self
+    }
+
     fn side(&self) -> Result<Box<dyn Side>, String> {
         let context = self.device.open().map_err(|error| error.to_string())?;
         Ok(Box::new(Local::new(self.device.provider(), context)))
