@@ -9,7 +9,13 @@ const SHM_BYTES_WANTED: u64 = 128 << 20;
 
 pub fn check() -> Vec<Finding> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    vec![container(), seccomp(&status), shm_size()]
+    vec![
+        container(),
+        meeting(std::env::var_os("FARCALL_SOCKET_DIR")),
+        admitted(),
+        seccomp(&status),
+        shm_size(),
+    ]
 }
 
 fn container() -> Finding {
@@ -29,8 +35,37 @@ fn container() -> Finding {
         found.join(", "),
         "processes in different network namespaces do not see each other's abstract sockets",
         "to use shared memory between containers, share the network namespace (one pod, docker run --network \
-         container:NAME) or mount a common directory for rendezvous sockets",
+         container:NAME) or mount a common directory and name it in FARCALL_SOCKET_DIR",
     )
+}
+
+/// Where processes look for each other.
+fn meeting(directory: Option<std::ffi::OsString>) -> Finding {
+    const NAME: &str = "rendezvous";
+    let Some(directory) = directory else {
+        return Finding::ok(NAME, "abstract sockets: all processes of this network namespace");
+    };
+    let shown = Path::new(&directory).display().to_string();
+    match rustix::fs::access(&*directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
+        Ok(()) => Finding::ok(NAME, format!("sockets in {shown}: all processes that name this directory")),
+        Err(error) => Finding::fail(
+            NAME,
+            format!("{shown}: {error}"),
+            "no software RNIC can be opened, because its socket has no place",
+            "let FARCALL_SOCKET_DIR name a directory that exists and that this user may write to",
+        ),
+    }
+}
+
+/// Whom this process lets in.
+fn admitted() -> Finding {
+    let found = match std::env::var("FARCALL_GROUP") {
+        Ok(group) if !group.is_empty() => {
+            format!("this user, and members of the group {group} (FARCALL_GROUP)")
+        }
+        _ => "this user alone; FARCALL_GROUP=NAME on both sides lets a group in".into(),
+    };
+    Finding::ok("who may connect", found)
 }
 
 fn seccomp(status: &str) -> Finding {
@@ -65,6 +100,14 @@ mod tests {
 
     #[test]
     fn every_check_gives_a_finding() {
-        assert_eq!(check().len(), 3);
+        assert_eq!(check().len(), 5);
+    }
+
+    #[test]
+    fn a_socket_directory_that_cannot_be_used_is_told() {
+        use super::super::check::Verdict;
+        assert_eq!(meeting(None).verdict, Verdict::Ok);
+        assert_eq!(meeting(Some(std::env::temp_dir().into())).verdict, Verdict::Ok);
+        assert_eq!(meeting(Some("/nowhere/at/all".into())).verdict, Verdict::Fail);
     }
 }

@@ -89,8 +89,9 @@ fn membarrier() -> Finding {
     Finding::warn(
         NAME,
         found,
-        "GLOBAL_EXPEDITED is not offered: one-sided operations pay a full fence each",
-        "allow membarrier in the container's seccomp profile, or use a kernel with CONFIG_MEMBARRIER",
+        "GLOBAL_EXPEDITED is not offered: one-sided operations pay a full fence each, and only peers without it connect",
+        "allow membarrier in the container's seccomp profile, use a kernel with CONFIG_MEMBARRIER, or set \
+         FARCALL_NO_MEMBARRIER=1 for the peers too",
     )
 }
 
@@ -170,7 +171,7 @@ fn own_memory() -> Finding {
         Err(error) => Finding::warn(
             NAME,
             error.to_string(),
-            "large transfers into memory that Farcall did not allocate take one more copy",
+            "peers reach memory that Farcall did not allocate (reg_mr) through this process's service thread: it works, slower",
             "mount /proc and let the process be dumpable (prctl PR_SET_DUMPABLE)",
         ),
     }
