@@ -9,6 +9,7 @@ mod nic_args;
 mod perf;
 mod rpc;
 mod stats;
+mod verbs;
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
@@ -43,6 +44,8 @@ enum Command {
     Perf(perf::Perf),
     Rpc(rpc::Rpc),
     Stats(stats::Stats),
+    #[command(subcommand)]
+    Verbs(verbs::Verbs),
     /// The other end of a measurement; started by farcall itself.
     #[command(name = "__peer", hide = true)]
     Peer,
@@ -68,6 +71,7 @@ impl Cli {
             Command::Perf(perf) => perf.run(console),
             Command::Rpc(rpc) => rpc.run(console),
             Command::Stats(stats) => stats.run(console),
+            Command::Verbs(verbs) => verbs.run(console),
             Command::Peer => farcall_bench::baseline::run_peer()
                 .map(|()| Exit::Success)
                 .map_err(|error| Failure::because("the other end of a measurement failed", &error)),

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 
-use farcall_ibv::abi::{self, mask};
+use farcall_ibv::abi::{self, mask, whole};
 use farcall_verbs::{
     Access, AtomicTarget, QpState, QpType, RdmaTarget, RecvWr, SendFlags, SendWr, Sge, UdTarget, Wc, WcFlags,
     WcOpcode, WcStatus, WrOpcode,
@@ -62,6 +62,51 @@ fn objects(facts: &mut Vec<Fact>) {
     fields!(facts, "ibv_cq", abi::Cq: context, cq_context, cqe);
     fields!(facts, "ibv_srq", abi::Srq: context, srq_context);
     fields!(facts, "ibv_qp", abi::Qp: context, qp_num);
+}
+
+/// What a library in libibverbs' place allocates.
+fn whole_objects(facts: &mut Vec<Fact>) {
+    whole!(facts, "ibv_device", whole::Device: node_type, transport_type, name, dev_name, dev_path, ibdev_path);
+    whole!(facts, "ibv_context", whole::Context: device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat);
+    whole!(facts, "ibv_context_ops", whole::ContextOps: poll_cq, req_notify_cq, post_srq_recv, post_send, post_recv);
+    whole!(facts, "verbs_context", whole::VerbsContext: query_port, query_rt_values, create_cq_ex, query_device_ex, open_qp,
+        create_qp_ex, get_srq_num, create_srq_ex, context);
+    facts.push((
+        "offsetof(struct verbs_context, sz)".into(),
+        offset_of!(whole::VerbsContext, size_bytes) as u64,
+    ));
+    facts.push((
+        "offsetof(struct verbs_context, priv)".into(),
+        offset_of!(whole::VerbsContext, private) as u64,
+    ));
+    whole!(facts, "ibv_pd", whole::Pd: context, handle);
+    whole!(facts, "ibv_mr", whole::Mr: context, pd, addr, length, handle, lkey, rkey);
+    whole!(facts, "ibv_comp_channel", whole::CompChannel: context, fd, refcnt);
+    whole!(facts, "ibv_cq", whole::Cq: context, channel, cq_context, handle, cqe, mutex, cond, comp_events_completed,
+        async_events_completed);
+    whole!(facts, "ibv_cq_ex", whole::CqEx: comp_mask, status, wr_id, start_poll, next_poll, end_poll, read_opcode,
+        read_vendor_err, read_byte_len, read_imm_data, read_qp_num, read_src_qp, read_wc_flags, read_slid, read_sl,
+        read_dlid_path_bits, read_completion_ts, read_cvlan, read_flow_tag, read_tm_info, read_completion_wallclock_ns);
+    whole!(facts, "ibv_cq_init_attr_ex", whole::CqInitAttrEx: cqe, cq_context, channel, comp_vector, wc_flags, comp_mask,
+        flags, parent_domain);
+    whole!(facts, "ibv_srq", whole::Srq: context, srq_context, pd, handle, mutex, cond, events_completed);
+    fields!(facts, "ibv_srq_init_attr_ex", whole::SrqInitAttrEx: srq_context, attr, comp_mask, srq_type, pd);
+    whole!(facts, "ibv_qp", whole::Qp: context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, mutex,
+        cond, events_completed);
+    // Later headers add `wr_flush` at its end.
+    fields!(facts, "ibv_qp_ex", whole::QpEx: qp_base, comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_atomic_fetch_add,
+        wr_bind_mw, wr_local_inv, wr_rdma_read, wr_rdma_write, wr_rdma_write_imm, wr_send, wr_send_imm, wr_send_inv,
+        wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn, wr_set_inline_data, wr_set_inline_data_list, wr_set_sge,
+        wr_set_sge_list, wr_start, wr_complete, wr_abort, wr_atomic_write);
+    whole!(facts, "ibv_qp_init_attr_ex", whole::QpInitAttrEx: qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all,
+        comp_mask, pd, xrcd, create_flags, max_tso_header, rwq_ind_tbl, source_qpn, send_ops_flags);
+    whole!(facts, "ibv_device_attr_ex", whole::DeviceAttrEx: orig_attr, comp_mask, odp_caps, completion_timestamp_mask,
+        device_cap_flags_ex, tso_caps, rss_caps, max_wq_type_rq, packet_pacing_caps, raw_packet_caps, tm_caps, cq_mod_caps,
+        max_dm_size, pci_atomic_caps, xrc_odp_caps, phys_port_cnt_ex);
+    whole!(facts, "ibv_gid_entry", whole::GidEntry: gid, gid_index, port_num, gid_type, ndev_ifindex);
+    whole!(facts, "ibv_ah", whole::Ah: context, pd, handle);
+    whole!(facts, "ibv_data_buf", whole::DataBuf: addr, length);
+    whole!(facts, "ibv_values_ex", whole::Values: comp_mask, raw_clock);
 }
 
 /// What posting and polling hand over untranslated.
@@ -131,6 +176,7 @@ fn every_offset_size_and_number_is_the_headers() {
     let mut facts = Vec::new();
     attributes(&mut facts);
     objects(&mut facts);
+    whole_objects(&mut facts);
     requests_and_completions(&mut facts);
     enumerations(&mut facts);
     let prints: String = facts

@@ -210,6 +210,7 @@ pub struct QpInitAttr {
 }
 
 /// `struct ibv_qp_attr`.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct QpAttr {
     /// `ibv_qp_state`.
@@ -270,6 +271,7 @@ pub struct QpAttr {
 pub mod mask {
     #![allow(missing_docs, reason = "the names are the fields'")]
     pub const STATE: i32 = 1;
+    pub const CUR_STATE: i32 = 1 << 1;
     pub const EN_SQD_ASYNC_NOTIFY: i32 = 1 << 2;
     pub const ACCESS_FLAGS: i32 = 1 << 3;
     pub const PKEY_INDEX: i32 = 1 << 4;

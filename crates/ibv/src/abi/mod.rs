@@ -5,6 +5,7 @@
 
 mod attr;
 mod objects;
+pub mod whole;
 
 pub use attr::{
     AhAttr, AsyncEvent, DeviceAttr, GlobalRoute, PortAttr, QpAttr, QpCap, QpInitAttr, SrqAttr, SrqInitAttr,

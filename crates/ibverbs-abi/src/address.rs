@@ -1,0 +1,141 @@
+//! Address handles.
+
+use std::ffi::c_int;
+
+use farcall_verbs::{AddressHandle, Wc, WcFlags};
+
+use crate::symbols::export;
+use crate::{attributes, context, errno, memory};
+use farcall_ibv::abi::whole::{Ah, AhAttr, Context, Pd};
+
+#[repr(C)]
+struct AhObject {
+    ah: Ah,
+    provider: Box<dyn AddressHandle>,
+}
+
+/// The provider's handle.
+///
+/// # Safety
+/// `ah` must come from [`ibv_create_ah`].
+pub unsafe fn raw(ah: *const ()) -> *const () {
+    // SAFETY: the C structure begins its object.
+    unsafe { (*ah.cast::<AhObject>()).provider.as_raw() }
+}
+
+/// A GRH's source and destination in its 40 bytes.
+const SOURCE_AT: usize = 8;
+const DESTINATION_AT: usize = 24;
+
+/// Fills a path back to the sender of a datagram.
+///
+/// # Safety
+/// `grh` must point to 40 readable bytes, if the completion says that there is a GRH.
+unsafe fn path_back(
+    of: &context::ContextObject,
+    port_num: u8,
+    wc: &Wc,
+    grh: *const u8,
+) -> Result<AhAttr, c_int> {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut attr: AhAttr = unsafe { std::mem::zeroed() };
+    attr.dlid = wc.slid;
+    attr.sl = wc.sl;
+    attr.src_path_bits = wc.dlid_path_bits;
+    attr.port_num = port_num;
+    if !wc.wc_flags.contains(WcFlags::GRH) {
+        return Ok(attr);
+    }
+    // SAFETY: the caller's promise.
+    let gid_at = |at: usize| unsafe { grh.add(at).cast::<[u8; 16]>().read_unaligned() };
+    let (source, destination) = (gid_at(SOURCE_AT), gid_at(DESTINATION_AT));
+    let table = of.provider.query_gid_table(port_num).map_err(|error| errno::number(&error))?;
+    let own = table.iter().find(|entry| entry.gid.0 == destination).or(table.first()).ok_or(libc::EINVAL)?;
+    attr.is_global = 1;
+    attr.grh.dgid = source;
+    attr.grh.sgid_index = u8::try_from(own.index).map_err(|_| libc::EINVAL)?;
+    attr.grh.hop_limit = 0xff;
+    Ok(attr)
+}
+
+export! {
+    "IBVERBS_1.1" {
+        /// `man ibv_create_ah`.
+        fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
+            // SAFETY: the caller's domain and structure.
+            let (domain, path) = unsafe { (memory::domain(pd), attributes::path(&*attr)) };
+            match domain.provider.create_ah(&path) {
+                Ok(provider) => {
+                    domain.uses.add();
+                    // SAFETY: the caller's domain.
+                    let context = unsafe { (*pd).context };
+                    Box::into_raw(Box::new(AhObject { ah: Ah { context, pd, handle: 0 }, provider })).cast()
+                }
+                Err(error) => errno::null(errno::number(&error)),
+            }
+        }
+
+        /// `man ibv_create_ah_from_wc`: -1 and `errno`.
+        fn ibv_init_ah_from_wc(
+            context: *mut Context, port_num: u8, wc: *mut Wc, grh: *mut u8, attr: *mut AhAttr,
+        ) -> c_int {
+            // SAFETY: the caller's objects.
+            match unsafe { path_back(context::object(context), port_num, &*wc, grh) } {
+                Ok(filled) => {
+                    // SAFETY: the caller's structure.
+                    unsafe { attr.write(filled) };
+                    0
+                }
+                Err(number) => {
+                    errno::set(number);
+                    -1
+                }
+            }
+        }
+
+        /// `man ibv_create_ah_from_wc`.
+        fn ibv_create_ah_from_wc(pd: *mut Pd, wc: *mut Wc, grh: *mut u8, port_num: u8) -> *mut Ah {
+            // SAFETY: the caller's objects.
+            match unsafe { path_back(context::object((*pd).context), port_num, &*wc, grh) } {
+                // SAFETY: the caller's domain.
+                Ok(mut attr) => unsafe { ibv_create_ah(pd, &raw mut attr) },
+                Err(number) => errno::null(number),
+            }
+        }
+
+        /// `man ibv_destroy_ah`.
+        fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
+            // SAFETY: made above; the program does not use it any more.
+            let object = unsafe { Box::from_raw(ah.cast::<AhObject>()) };
+            // SAFETY: domains outlive their handles.
+            unsafe { memory::domain(object.ah.pd) }.uses.remove();
+            0
+        }
+
+        /// As the original: an Ethernet address for a GID. Nothing here is sent by Ethernet.
+        fn ibv_resolve_eth_l2_from_gid(
+            _context: *mut Context, _attr: *mut AhAttr, mac: *mut [u8; 6], vlan: *mut u16,
+        ) -> c_int {
+            // SAFETY: the caller's variables, if any.
+            unsafe {
+                if !mac.is_null() {
+                    mac.write([0; 6]);
+                }
+                if !vlan.is_null() {
+                    vlan.write(0xffff);
+                }
+            }
+            0
+        }
+
+        /// `man ibv_attach_mcast`: multicast is not offered.
+        fn ibv_attach_mcast(_qp: *mut (), _gid: *const [u8; 16], _lid: u16) -> c_int {
+            libc::EOPNOTSUPP
+        }
+
+        /// `man ibv_attach_mcast`.
+        fn ibv_detach_mcast(_qp: *mut (), _gid: *const [u8; 16], _lid: u16) -> c_int {
+            libc::EOPNOTSUPP
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The library as programs find it, and programs of the system, which may not be there.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A folder of its own with the library under the system's name; gone when dropped.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::os::unix::fs::symlink(library(), folder.join("libibverbs.so.1")).unwrap();
+        Self(folder)
+    }
+
+    /// A program that finds the library.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command.env("LD_LIBRARY_PATH", &self.0).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The library that was built beside these tests.
+pub fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(Path::parent).unwrap();
+    // Tests build it among their dependencies only.
+    let library = folder.join("deps/libfarcall_ibverbs_abi.so");
+    assert!(library.exists(), "{} was not built", library.display());
+    library
+}
+
+/// Whether a program of the system is there; says what is skipped if not.
+pub fn has(program: &str, package: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
+    if !found {
+        eprintln!("SKIPPED: no {program} on this machine (Debian: apt-get install {package})");
+    }
+    found
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+/// How long a pair of programs may take, on a machine with better things to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A program that does not outlive its test.
+pub struct Running(Option<Child>);
+
+impl Running {
+    pub fn start(mut command: Command) -> Self {
+        Self(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
+    }
+
+    /// Waits for its end.
+    pub fn finish(mut self) -> Output {
+        let began = Instant::now();
+        let mut child = self.0.take().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if began.elapsed() > PATIENCE {
+                let _ = child.kill();
+                panic!("did not end: {}", words(&child.wait_with_output().unwrap()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a program said.
+pub fn words(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Runs a program as server and as client against each other; both must succeed. Returns what they said. The client comes
+/// again as long as the server does not listen yet.
+pub fn pair(folder: &Folder, program: &str, arguments: &[&str]) -> (String, String) {
+    let port = free_port();
+    let command = || {
+        let mut command = folder.program(program);
+        command.args(arguments).args(["-p", &port]);
+        command
+    };
+    let server = Running::start(command());
+    let began = Instant::now();
+    let client = loop {
+        let mut command = command();
+        let client = Running::start({
+            command.arg("127.0.0.1");
+            command
+        })
+        .finish();
+        let refused = words(&client).contains("ouldn't connect");
+        if !refused || began.elapsed() > PATIENCE {
+            break client;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(client.status.success(), "{program} {arguments:?}, client: {}", words(&client));
+    let server = server.finish();
+    assert!(server.status.success(), "{program} {arguments:?}, server: {}", words(&server));
+    (words(&server), words(&client))
+}

@@ -1,0 +1,36 @@
+//! `farcall verbs`: unmodified RDMA programs on the software RNIC.
+
+mod install;
+mod library;
+mod run;
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Subcommand;
+
+/// Give unmodified RDMA programs the software RNIC, in the place of the system's libibverbs.
+///
+/// No kernel module, no root, no configuration: programs find a device `softnic0` that connects processes of this host. Not
+/// offered yet: the RDMA connection manager (librdmacm: rping, perftest's -R) and multicast.
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "Examples:\n  farcall verbs run -- ibv_devinfo\n  farcall verbs run -- ib_send_lat -x 0 & \
+                        farcall verbs run -- ib_send_lat -x 0 localhost\n  farcall verbs install ./lib"
+)]
+pub enum Verbs {
+    Install(install::Install),
+    Run(run::Run),
+}
+
+impl Verbs {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// When it could not be done.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        match self {
+            Self::Install(install) => install.run(console),
+            Self::Run(run) => run.run(),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `farcall verbs run -- CMD`.
+
+use super::library;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Run a program that finds the software RNIC where it looks for RDMA devices.
+///
+/// The program takes this one's place: its exit code, signals and terminal are its own. Programs with the set-user-ID bit
+/// ignore the setting, as they ignore every LD_LIBRARY_PATH.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall verbs run -- ibv_devinfo -v\n  farcall verbs run -- ibv_rc_pingpong -g 0"
+)]
+pub struct Run {
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    /// Becomes the program.
+    ///
+    /// # Errors
+    /// When the library is not there, or the program cannot be started.
+    pub fn run(self) -> Result<Exit, Failure> {
+        let folder = folder_of(&library::find()?)?;
+        let mut path = OsString::from(&folder);
+        if let Some(before) = env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
+            path.push(":");
+            path.push(before);
+        }
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(Failure::new("no program to run").exit(Exit::Usage));
+        };
+        let error = Command::new(program).args(arguments).env("LD_LIBRARY_PATH", path).exec();
+        Err(Failure::because("cannot start the program", &error).at(program.display()))
+    }
+}
+
+/// A folder of this user in which the library has the name that programs link.
+fn folder_of(library: &Path) -> Result<PathBuf, Failure> {
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .filter(|cache| !cache.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+        .ok_or_else(|| {
+            Failure::new("no folder for the library").remedy(
+                "set HOME or XDG_CACHE_HOME, or use farcall verbs install DIR and LD_LIBRARY_PATH=DIR",
+            )
+        })?;
+    let folder = cache.join("farcall").join("verbs");
+    link(&folder, library)
+        .map_err(|error| Failure::because("cannot prepare the library", &error).at(folder.display()))?;
+    Ok(folder)
+}
+
+fn link(folder: &Path, library: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    // What is loaded from here runs as this user.
+    let owner = fs::metadata(folder)?;
+    if owner.uid() != rustix::process::geteuid().as_raw() || owner.mode() & 0o022 != 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it is another's, or others may write to it",
+        ));
+    }
+    let place = folder.join(library::SYSTEM_NAME);
+    if fs::read_link(&place).is_ok_and(|target| target == library) {
+        return Ok(());
+    }
+    let beside = folder.join(format!(".{}", std::process::id()));
+    symlink(library, &beside)?;
+    fs::rename(&beside, &place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_folder_leads_to_the_library_and_is_nobody_elses_to_change() {
+        let cache = env::temp_dir().join(format!("farcall-verbs-{}", std::process::id()));
+        let folder = cache.join("farcall").join("verbs");
+        for library in ["/somewhere/old.so", "/somewhere/new.so", "/somewhere/new.so"] {
+            link(&folder, Path::new(library)).unwrap();
+            assert_eq!(fs::read_link(folder.join(library::SYSTEM_NAME)).unwrap(), Path::new(library));
+        }
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside it");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(link(&folder, Path::new("/somewhere/else.so")).is_err());
+        fs::remove_dir_all(&cache).unwrap();
+    }
+}
