@@ -40,13 +40,11 @@ struct Wrong {
     op: Op,
     /// Over RC, what the initiator is told.
     status: WcStatus,
-    /// Over RC, what the target's owner is told.
-    event: AsyncEventKind,
 }
 
 impl Wrong {
     fn key(qp_type: QpType, op: Op) -> Self {
-        Self { qp_type, op, status: WcStatus::REM_ACCESS_ERR, event: AsyncEventKind::QpAccessErr }
+        Self { qp_type, op, status: WcStatus::REM_ACCESS_ERR }
     }
 
     /// Tries `len` bytes at an address; nobody's memory may change. Over RC both ends fail; over UC the request
@@ -71,7 +69,6 @@ impl Wrong {
             if op.consumes_receive() {
                 b.expect(70, WcStatus::WR_FLUSH_ERR)?;
             }
-            b.expect_async(self.event, b.qp.qpn)?;
         }
         same_bytes("the target's region", &b.get(0, LEN as u32)?, &vec![0x5A; LEN as usize])?;
         same_bytes("the initiator's buffer", &a.get(0, 64)?, &[0x33; 64])
@@ -91,14 +88,13 @@ fn permissions(table: &mut Table, qp_type: QpType, op: Op) {
     table
         .add(name("no-permission-of-queue-pair"), of_qp, move |a, b| {
             join(a, b, &Setup { qp_access: ALL_ACCESS - needed(op), ..Setup::new(qp_type) })?;
-            let wrong = Wrong {
-                status: WcStatus::REM_INV_REQ_ERR,
-                event: AsyncEventKind::QpReqErr,
-                ..Wrong::key(qp_type, op)
-            };
+            let wrong = Wrong { status: WcStatus::REM_INV_REQ_ERR, ..Wrong::key(qp_type, op) };
             wrong.refused_at(a, b, b.mr.addr, 8, b.mr.rkey)
         })
         .needs(qp_type, op.caps());
+    if qp_type == QpType::Rc {
+        told(table, op);
+    }
     table
         .add(name("no-other-permission-is-needed"), SOURCE, move |a, b| {
             let access = needed(op) | Access::LOCAL_WRITE;
@@ -106,6 +102,32 @@ fn permissions(table: &mut Table, qp_type: QpType, op: Op) {
             succeeds(a, b, op, 0, 8)
         })
         .needs(qp_type, op.caps());
+}
+
+/// The target's owner is told by an asynchronous event why its queue pair failed.
+fn told(table: &mut Table, op: Op) {
+    let less = ALL_ACCESS - needed(op);
+    let cases = [
+        ("region", AsyncEventKind::QpAccessErr, Setup { mr_access: less, ..Setup::rc() }),
+        ("queue-pair", AsyncEventKind::QpReqErr, Setup { qp_access: less, ..Setup::rc() }),
+    ];
+    for (what, event, setup) in cases {
+        table
+            .add(
+                format!("rc/{}/remote-access/no-permission-of-{what}-is-told", op.name()),
+                "IBA 11.6.3.1; ibv_get_async_event(3)",
+                move |a, b| {
+                    join(a, b, &setup)?;
+                    if op.consumes_receive() {
+                        b.recv(70, 0, 0)?;
+                    }
+                    a.post(op.request(7, a, b, 8, 0))?;
+                    same("success", a.wait()?.status.is_success(), false)?;
+                    b.expect_async(event, b.qp.qpn)
+                },
+            )
+            .needs(QpType::Rc, op.caps());
+    }
 }
 
 fn succeeds(a: &mut Peer, b: &mut Peer, op: Op, offset: u64, len: u32) -> Verdict {

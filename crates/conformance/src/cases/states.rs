@@ -259,6 +259,22 @@ fn attributes(table: &mut Table) {
         })
         .needs(QpType::Rc, OpCaps::WRITE);
     table
+        .add("rc/transition/rts-takes-access-away-after-use", SOURCE, |a, b| {
+            join(a, b, &Setup::rc())?;
+            // Whatever the initiator keeps of what it was granted, it keeps by now.
+            for id in 0..3 {
+                a.post(Op::Write.request(id, a, b, 8, REMOTE))?;
+                a.expect_ok(id)?;
+            }
+            let less = ALL_ACCESS - Access::REMOTE_WRITE;
+            b.modify(b.qp, QpAttr { access: Some(less), ..QpAttr::to(QpState::Rts) })?;
+            a.put(0, &[1; 8])?;
+            a.post(Op::Write.request(9, a, b, 8, REMOTE))?;
+            a.expect(9, WcStatus::REM_INV_REQ_ERR)?;
+            same("the target's word", b.word(REMOTE)?, 0)
+        })
+        .needs(QpType::Rc, OpCaps::WRITE);
+    table
         .add("rc/transition/rts-gives-access", SOURCE, |a, b| {
             join(a, b, &Setup { qp_access: Access::LOCAL_WRITE, ..Setup::rc() })?;
             b.modify(b.qp, QpAttr { access: Some(ALL_ACCESS), ..QpAttr::to(QpState::Rts) })?;

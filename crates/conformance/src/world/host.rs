@@ -19,7 +19,7 @@ const QUICK: Pace = Pace {
 
 /// The pace of real and emulated RNICs, which may lose packets.
 const RNIC: Pace = Pace {
-    deadline: Duration::from_secs(60),
+    deadline: Duration::from_secs(20),
     quiet: Duration::from_millis(40),
     // 67 ms, four attempts.
     quick_retry: (14, 3),

@@ -1,0 +1,249 @@
+"""Breaks the software RNIC in small ways, one at a time, and shows that a test notices each.
+
+    python3 .ci/mutations.py [NAME...]      all of them, or those named; --list names them
+
+Works in a scratch clone of HEAD. A mutation is an exact piece of text that must occur once in its file, what replaces it,
+and the check that must fail because of it. It counts as caught only if the check passes unbroken, the broken program
+compiles, and the check then fails. A mutation that no longer applies is a failure: whoever changes the code says what the
+new mistake to make would be.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent.parent
+SOFTNIC = "crates/softnic/src/"
+# What a check may take before a hang counts as noticed.
+CHECK_SECONDS = 300
+
+
+class Check:
+    """A command whose tests are built first, so that a failure to compile is not taken for a failing test."""
+
+    def __init__(self, arguments, environment=None):
+        self.arguments, self.environment = arguments, environment or {}
+
+    def run(self, folder, build_only):
+        environment = {**os.environ, **self.environment}
+        if "--cfg loom" in environment.get("RUSTFLAGS", ""):
+            # Other flags rebuild everything: a folder of their own.
+            environment["CARGO_TARGET_DIR"] = os.path.join(environment["CARGO_TARGET_DIR"], "loom")
+        words = ["cargo", "test", "-q"] + (["--no-run"] if build_only else []) + self.arguments
+        try:
+            ended = subprocess.run(
+                words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=None if build_only else CHECK_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return False, "it hangs"
+        return ended.returncode == 0, ended.stdout + ended.stderr
+
+    def __str__(self):
+        prefix = [f"{name}='{value}'" for name, value in self.environment.items()]
+        return " ".join(prefix + ["cargo test"] + self.arguments)
+
+
+def conformance(cases):
+    return Check(["-p", "farcall-conformance", "--test", "softnic"], {"CONFORMANCE_FILTER": cases})
+
+
+def model(name):
+    return Check(["--release", "-p", "farcall-softnic", "--lib", name], {"RUSTFLAGS": "--cfg loom"})
+
+
+def unit(name):
+    return Check(["-p", "farcall-softnic", "--lib", name])
+
+
+def integration(file, name):
+    return Check(["-p", "farcall-softnic", "--test", file, name])
+
+
+# Name, file, text, replacement, check.
+MUTATIONS = [
+    ("generation-not-rechecked", "qp/grants.rs",
+     """        let current = self.accept.load(Acquire) == self.accept_word
+            && self.generation_word.load(Acquire) == self.generation;
+        if current""",
+     """        let current = self.accept.load(Acquire) == self.accept_word;
+        if current""",
+     conformance("rc/*/keys/deregistered-after-use")),
+    ("closed-pair-not-rechecked", "qp/grants.rs",
+     """        let current = self.accept.load(Acquire) == self.accept_word
+            && self.generation_word.load(Acquire) == self.generation;
+        if current""",
+     """        let current = self.generation_word.load(Acquire) == self.generation;
+        if current""",
+     conformance("rc/transition/rts-takes-access-away-after-use")),
+    ("bounds-not-checked", "peer.rs",
+     "if offset > self.len_bytes || len_bytes > self.len_bytes - offset {",
+     "if offset > self.len_bytes {",
+     conformance("rc/read/bounds/over-the-end")),
+    ("permission-of-region-not-checked", "qp/send.rs",
+     "(Some(_), Some(place)) if current && region.access.contains(need) => {",
+     "(Some(_), Some(place)) if current => {",
+     conformance("rc/*/remote-access/no-permission-of-region")),
+    ("permission-of-pair-not-checked", "qp/send.rs",
+     "(Some(accept), _) if !accept.access().contains(need) => {",
+     "(Some(accept), _) if accept.access().is_empty() => {",
+     conformance("rc/*/remote-access/no-permission-of-queue-pair")),
+    ("domain-not-checked", "regions.rs",
+     "if (pd_access >> 32) as u32 != pd || !(receive",
+     "if !(pd > 0 || receive",
+     conformance("rc/*/keys/other-domain")),
+    ("local-domain-not-checked", "regions.rs",
+     """        (pd_access >> 32) as u32 == pd
+            && access.contains(need)""",
+     """        pd > 0
+            && access.contains(need)""",
+     conformance("rc/*/local-protection/key-of-another-domain")),
+    ("local-permission-not-checked", "regions.rs",
+     """            && access.contains(need)
+            && offset <= region_len""",
+     """            && (access.contains(need) || true)
+            && offset <= region_len""",
+     conformance("rc/*/local-protection/no-write-permission")),
+    ("unsignalled-signalled", "qp/core.rs",
+     "if self.signal_all || flags.contains(SendFlags::SIGNALED) {",
+     "if self.signal_all || flags.bits() < u32::MAX {",
+     conformance("rc/*/signals/only-where-asked")),
+    ("receives-not-flushed", "qp/receive.rs",
+     "if core.state() == QpState::Err && taken < wc.len() {",
+     "if core.state() == QpState::Sqe && taken < wc.len() {",
+     conformance("rc/flush/posted-receives-in-order")),
+    ("sleepers-not-woken-by-failure", "qp/core.rs",
+     """                self.set_flush_waits(true);
+            }
+            self.announce_locally(true);""",
+     """                self.set_flush_waits(true);
+            }""",
+     conformance("rc/flush/sleepers-are-woken")),
+    ("empty-element-ends-a-list", "qp/transfer.rs",
+     """        let len = left.min(sge.length as usize);
+""",
+     """        let len = left.min(sge.length as usize);
+        if len == 0 {
+            break;
+        }
+""",
+     conformance("rc/send/elements/scattered-in-order")),
+    ("wrong-q-key-taken", "datagram/outlet.rs",
+     "Some(qkey) if qkey != message.qkey => return Fate::WrongQkey,",
+     "Some(qkey) if qkey == u32::MAX => return Fate::WrongQkey,",
+     conformance("ud/qkey/*")),
+    ("limit-told-again-and-again", "srq.rs",
+     "            queue.limit = 0;\n",
+     "",
+     conformance("rc/srq/limit-is-told-once")),
+    ("arming-weakened", "readiness.rs",
+     "if solicited_only && armed & WHAT == ARMED_ANY {",
+     "if solicited_only && armed & WHAT == FIRING {",
+     conformance("rc/notify/the-stronger-arming-holds")),
+    ("unsolicited-wakes", "readiness.rs",
+     "ARMED_ANY | ARMED_SOLICITED if armed & WHAT == ARMED_ANY || solicited => {",
+     "ARMED_ANY | ARMED_SOLICITED if armed & WHAT == ARMED_ANY || solicited || armed > 0 => {",
+     conformance("rc/notify/solicited-only")),
+    ("atomics-not-atomic", "shared/memory.rs",
+     "AtomicChange::Add(value) => word.fetch_add(value, Ordering::SeqCst),",
+     """AtomicChange::Add(value) => {
+                let old = word.load(Ordering::SeqCst);
+                std::thread::yield_now();
+                word.store(old.wrapping_add(value), Ordering::SeqCst);
+                old
+            }""",
+     integration("atomics", "atomic")),
+    ("memory-given-back-under-an-access", "mr.rs",
+     "let clear = !(granted.remote || granted.receive) || self.wait_for_peers(granted);",
+     "let clear = !(granted.remote || granted.receive) || self.live;",
+     unit("qp::tests")),
+    ("record-published-before-its-payload", "ring/producer.rs",
+     "        self.mem.store(at, word, Release);",
+     "        self.mem.store(at, word, Relaxed);",
+     model("ring::tests")),
+    ("hazard-without-its-fence", "hazard.rs",
+     """    mem.store(HAZARD, value, Relaxed);
+    fence::light();
+}""",
+     """    mem.store(HAZARD, value, Relaxed);
+}""",
+     model("hazard::tests")),
+    ("hazard-left-too-early", "hazard.rs",
+     "    mem.store(HAZARD, 0, Release);",
+     "    mem.store(HAZARD, 0, Relaxed);",
+     model("hazard::tests")),
+    ("arming-without-its-fence", "readiness.rs",
+     """ARMED_ANY }, Release);
+        fence::heavy();""",
+     "ARMED_ANY }, Release);",
+     model("readiness::tests")),
+    ("no-second-look-after-withdrawing", "readiness.rs",
+     "                if has_something(bit) {",
+     "                if has_something(bit) && bit == u32::MAX {",
+     model("readiness::tests")),
+    ("stopped-waker-silences-others", "readiness.rs",
+     "                FIRING => break armed,",
+     "                FIRING => return,",
+     model("readiness::tests")),
+]
+
+
+def applied(text, old, new, name):
+    """The mutated text, or the end: a mutation that does not apply proves nothing."""
+    count = text.count(old)
+    if count != 1:
+        sys.exit(f"{name}: its text occurs {count} times, must once: the code has changed, so must the mutation")
+    return text.replace(old, new)
+
+
+def main():
+    wanted = [name for name in sys.argv[1:] if name != "--list"]
+    unknown = set(wanted) - {mutation[0] for mutation in MUTATIONS}
+    if unknown:
+        sys.exit(f"no such mutation: {', '.join(sorted(unknown))}")
+    chosen = [mutation for mutation in MUTATIONS if not wanted or mutation[0] in wanted]
+    if "--list" in sys.argv:
+        print("\n".join(f"{name}  ({check})" for name, _, _, _, check in chosen))
+        return
+    for name, file, old, new, _ in chosen:
+        applied((HERE / SOFTNIC / file).read_text(), old, new, name)
+    scratch = pathlib.Path(tempfile.mkdtemp())
+    try:
+        survived = run(scratch / "farcall", chosen)
+    finally:
+        shutil.rmtree(scratch)
+    if survived:
+        sys.exit(f"not noticed: {', '.join(survived)}")
+    print(f"All {len(chosen)} mutations are noticed.")
+
+
+def run(clone, chosen):
+    """Tries mutations one by one; returns the names of those that no check noticed."""
+    subprocess.run(["git", "clone", "-q", "--no-local", str(HERE), str(clone)], check=True)
+    os.environ.setdefault("CARGO_TARGET_DIR", str(clone / "target"))
+    sound, survived = set(), []
+    for name, file, old, new, check in chosen:
+        if str(check) not in sound:
+            passes, output = check.run(clone, False)
+            if not passes:
+                sys.exit(f"{check}\nfails without any mutation:\n{output[-4000:]}")
+            sound.add(str(check))
+        path = clone / SOFTNIC / file
+        before = path.read_text()
+        path.write_text(applied(before, old, new, name))
+        compiles, output = check.run(clone, True)
+        if not compiles:
+            sys.exit(f"{name} does not compile:\n{output[-4000:]}")
+        passes, _ = check.run(clone, False)
+        path.write_text(before)
+        print(f"{'NOT NOTICED' if passes else 'noticed':12} {name}: {check}", flush=True)
+        if passes:
+            survived.append(name)
+    return survived
+
+
+if __name__ == "__main__":
+    main()
