@@ -239,7 +239,7 @@ fn keys(table: &mut Table, qp_type: QpType, op: Op) {
 fn stale(a: &mut Peer, b: &mut Peer, qp_type: QpType, op: Op) -> Verdict {
     join(a, b, &Setup::new(qp_type))?;
     let mut old = b.new_mr(b.pd, 4096, ALL_ACCESS)?;
-    for _ in 0..20 {
+    for round in 0..20 {
         // Twice, so that whatever is kept for repeated requests is kept.
         for id in 0..2 {
             if op.consumes_receive() {
@@ -250,6 +250,9 @@ fn stale(a: &mut Peer, b: &mut Peer, qp_type: QpType, op: Op) -> Verdict {
             if op.consumes_receive() {
                 b.expect_ok(id)?;
             }
+        }
+        if round == 19 {
+            break;
         }
         let (addr, rkey) = (old.addr, old.rkey);
         same("revoked", b.dereg(old)?, true)?;
