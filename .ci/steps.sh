@@ -31,7 +31,10 @@ step_guard() {
     run bash -n .ci/run .ci/steps.sh .ci/guest/qemu .ci/guest/lane.sh .ci/guest/checks
     run sh -n .ci/guest/init
     # Parsed only: compiled, it would leave a file in the clone that packaging then refuses.
-    run python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' .ci/read_back.py
+    local script
+    for script in .ci/*.py; do
+        run python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$script"
+    done
 }
 
 step_format() {
@@ -133,6 +136,20 @@ step_fuzz() {
         run cargo +nightly fuzz run "$target" "fuzz/corpus/$target" $([[ -d fuzz/seeds/$target ]] && echo "fuzz/seeds/$target") \
             -- -max_total_time="${FUZZ_SECONDS:-60}" -verbosity=0 -print_final_stats=1
     done
+}
+
+# The conformance suite of verbs, wherever the two ends live.
+step_conform() {
+    run cargo build --release
+    local sides
+    for sides in local processes containers simulated; do
+        run "$CARGO_TARGET_DIR/release/farcall" conform --sides "$sides"
+    done
+}
+
+# Small mistakes on purpose; a test notices each.
+step_mutations() {
+    run python3 .ci/mutations.py
 }
 
 # Over the kernel's own software RNIC, through the system's libibverbs: a stock kernel in QEMU.
