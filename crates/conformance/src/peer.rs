@@ -420,15 +420,6 @@ impl Peer {
         }
     }
 
-    /// Expects that no completion comes for a while, or this one.
-    pub(crate) fn expect_quiet_or(&mut self, wr_id: u64, status: WcStatus) -> Verdict {
-        self.pause();
-        match self.poll()? {
-            Some(wc) => same("wr_id, status", (wc.wr_id, wc.status), (wr_id, status)),
-            None => Ok(()),
-        }
-    }
-
     /// Lets the quiet time of the world pass without polling.
     pub(crate) fn pause(&self) {
         let began = self.world.now();

@@ -166,7 +166,8 @@ fn stranger(a: &mut Peer, b: &mut Peer) -> Verdict {
     a.modify(stranger, a.init_attr(&setup))?;
     // Whether it is refused here or unanswered later: it does not get through.
     if a.modify(stranger, a.rtr_attr(&setup, &to_b)).is_ok() {
-        a.modify(stranger, a.rts_attr(&setup))?;
+        // Over a wire, sequence numbers are all that tells them apart.
+        a.modify(stranger, QpAttr { sq_psn: Some(0x40_0000), ..a.rts_attr(&setup) })?;
         a.put(0, &[1; 8])?;
         a.post_on(stranger, vec![Op::Write.request(1, a, b, 8, REMOTE)])?;
         same("the stranger's WRITE", a.wait()?.status, WcStatus::RETRY_EXC_ERR)?;

@@ -51,19 +51,17 @@ fn writes(a: &Peer, b: &Peer, count: u64) -> Vec<SendRequest> {
 fn full_send(a: &mut Peer, b: &mut Peer) -> Verdict {
     join(a, b, &Setup::rc())?;
     let depth = u64::from(a.qp.max_send_wr);
-    // They wait for receives, so that none ends early.
-    let sends: Vec<SendRequest> = (0..depth + 3).map(|id| Op::Send.request(id, a, b, 8, 0)).collect();
-    let refusal = refused("more than max_send_wr", a.post_on(a.qp, sends))?;
-    same("requests posted", refusal.posted as u64, depth)?;
+    // They wait for receives, so that none ends early. A queue may hold somewhat more than it says.
+    let sends: Vec<SendRequest> = (0..depth * 4).map(|id| Op::Send.request(id, a, b, 8, 0)).collect();
+    let refusal = refused("four times max_send_wr", a.post_on(a.qp, sends))?;
+    let posted = refusal.posted as u64;
+    ensure(posted >= depth, || format!("{posted} of {depth} requests posted"))?;
     same("the reason", refusal.reason, Reason::Exhausted)?;
-    let mut received = 0;
-    for id in 0..depth {
+    for id in 0..posted {
         b.recv(id, 0, 64)?;
         b.expect_ok(id)?;
         a.expect_ok(id)?;
-        received += 1;
     }
-    same("messages", received, depth)?;
     a.expect_quiet()?;
     b.recv(7, 0, 64)?;
     a.post(Op::Send.request(7, a, b, 8, 0))?;
@@ -75,11 +73,12 @@ fn full_recv(a: &mut Peer, b: &mut Peer) -> Verdict {
     join(a, b, &Setup::rc())?;
     let depth = u64::from(b.qp.max_recv_wr);
     let receive = |wr_id| RecvRequest { wr_id, pieces: vec![b.piece(0, 64)] };
-    let receives: Vec<RecvRequest> = (0..depth + 3).map(receive).collect();
-    let refusal = refused("more than max_recv_wr", b.recv_on(b.qp.handle, receives))?;
-    same("requests posted", refusal.posted as u64, depth)?;
+    let receives: Vec<RecvRequest> = (0..depth * 4).map(receive).collect();
+    let refusal = refused("four times max_recv_wr", b.recv_on(b.qp.handle, receives))?;
+    let posted = refusal.posted as u64;
+    ensure(posted >= depth, || format!("{posted} of {depth} receives posted"))?;
     same("the reason", refusal.reason, Reason::Exhausted)?;
-    for id in 0..depth {
+    for id in 0..posted {
         a.post(Op::Send.request(id, a, b, 8, 0))?;
         a.expect_ok(id)?;
         b.expect_ok(id)?;
