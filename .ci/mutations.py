@@ -1,6 +1,7 @@
 """Breaks the software RNIC in small ways, one at a time, and shows that a test notices each.
 
-    python3 .ci/mutations.py [NAME...]      all of them, or those named; --list names them
+    python3 .ci/mutations.py [NAME...]      all of them, or those named
+    python3 .ci/mutations.py --list         names them, and checks that each still applies
 
 Works in a scratch clone of HEAD. A mutation is an exact piece of text that must occur once in its file, what replaces it,
 and the check that must fail because of it. It counts as caught only if the check passes unbroken, the broken program
@@ -112,8 +113,8 @@ MUTATIONS = [
      "if self.signal_all || flags.bits() < u32::MAX {",
      conformance("rc/*/signals/only-where-asked")),
     ("receives-not-flushed", "qp/receive.rs",
-     "if core.state() == QpState::Err && taken < wc.len() {",
-     "if core.state() == QpState::Sqe && taken < wc.len() {",
+     "QpState::Err if taken < wc.len() => taken",
+     "QpState::Sqe if taken < wc.len() => taken",
      conformance("rc/flush/posted-receives-in-order")),
     ("sleepers-not-woken-by-failure", "qp/core.rs",
      """                self.set_flush_waits(true);
@@ -205,11 +206,11 @@ def main():
     if unknown:
         sys.exit(f"no such mutation: {', '.join(sorted(unknown))}")
     chosen = [mutation for mutation in MUTATIONS if not wanted or mutation[0] in wanted]
+    for name, file, old, new, _ in chosen:
+        applied((HERE / SOFTNIC / file).read_text(), old, new, name)
     if "--list" in sys.argv:
         print("\n".join(f"{name}  ({check})" for name, _, _, _, check in chosen))
         return
-    for name, file, old, new, _ in chosen:
-        applied((HERE / SOFTNIC / file).read_text(), old, new, name)
     scratch = pathlib.Path(tempfile.mkdtemp())
     try:
         survived = run(scratch / "farcall", chosen)

@@ -31,6 +31,7 @@ step_guard() {
     run bash -n .ci/run .ci/steps.sh .ci/guest/qemu .ci/guest/lane.sh .ci/guest/checks
     run sh -n .ci/guest/init
     # Parsed only: compiled, it would leave a file in the clone that packaging then refuses.
+    run python3 .ci/mutations.py --list
     local script
     for script in .ci/*.py; do
         run python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$script"
