@@ -90,6 +90,7 @@ fn seeds_hold() {
     }
     println!("{done} seeds of {} scenarios hold, from {first} on", ALL.len());
     assert!(done > 0, "no seed was run");
+    assert!(scenarios::resumed() > 0 || done < QUICK, "no session ever went on over another connection");
 }
 
 #[test]

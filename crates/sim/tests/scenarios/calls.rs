@@ -69,7 +69,12 @@ impl<P: Path> Run<P> {
                 self.world.revive(self.server_host.id());
                 self.spawn_server();
             }
-            2 => {
+            2..=9 => {
+                let at = self.random.below(self.clients.len() as u64) as usize;
+                let task = self.clients[at].2;
+                self.world.endpoint::<ClientProgram<P, Calls>>(task).expect("a client that runs").hang_up();
+            }
+            10 => {
                 let at = self.random.below(self.clients.len() as u64) as usize;
                 let (host, _, task) = self.clients.remove(at);
                 self.world.kill(task);
@@ -90,7 +95,7 @@ impl<P: Path> Run<P> {
     fn run(mut self) -> u64 {
         let disturbances = self.random.below(12);
         for _ in 0..disturbances {
-            let pause = Duration::from_nanos(self.random.between(1_000, 3_000_000));
+            let pause = Duration::from_nanos(self.random.between(1_000, 200_000));
             self.world.run_for(pause);
             if self.is_done() {
                 break;
@@ -113,6 +118,7 @@ impl<P: Path> Run<P> {
                 program.caller.counters()
             );
             check_calls(workload, &self.executions);
+            super::note_resumed(program.caller.counters().sessions_resumed.get());
         }
         let executions = self.executions.borrow();
         let twice = executions.iter().find(|(_, times)| **times > 1);

@@ -1,9 +1,23 @@
 //! Runs of a seed: a world, programs, faults, and the checks that must hold whatever happens.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 pub mod calls;
 pub mod chaos;
 pub mod pairs;
 pub mod store;
+
+/// Sessions that went on over another connection, in all runs: a fault that never comes tests nothing.
+static RESUMED: AtomicU64 = AtomicU64::new(0);
+
+fn note_resumed(sessions: u64) {
+    RESUMED.fetch_add(sessions, Ordering::Relaxed);
+}
+
+/// How many sessions went on over another connection so far.
+pub fn resumed() -> u64 {
+    RESUMED.load(Ordering::Relaxed)
+}
 
 /// A kind of run: its name, and what runs a seed of it. It panics if something does not hold, and returns the hash of the
 /// trace.

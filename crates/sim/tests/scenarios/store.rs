@@ -55,6 +55,12 @@ impl<P: Path> Run<P> {
             self.history.borrow_mut().restarted(from, to);
             return;
         }
+        if self.random.chance_ppm(400_000) {
+            let at = self.random.below(self.clients.len() as u64) as usize;
+            let task = self.clients[at];
+            self.world.endpoint::<ClientProgram<P, StoreClient>>(task).expect("a client").hang_up();
+            return;
+        }
         let nodes: Vec<_> = hosts.iter().map(Host::id).chain([self.server_host.id()]).collect();
         chaos::disturb_network(&mut self.world, &mut self.random, &nodes);
     }
@@ -68,7 +74,7 @@ impl<P: Path> Run<P> {
 
     fn run(mut self, hosts: &[Host]) -> u64 {
         for _ in 0..self.random.below(10) {
-            let pause = Duration::from_nanos(self.random.between(1_000, 2_000_000));
+            let pause = Duration::from_nanos(self.random.between(1_000, 200_000));
             self.world.run_for(pause);
             if self.is_done() {
                 break;

@@ -233,6 +233,14 @@ impl<P: Path, W: Workload<P>> ClientProgram<P, W> {
         self.stage = Stage::Pause { until: now + self.backoff.next_delay() };
     }
 
+    /// The connection breaks at this end, as if the kernel had said so; the server learns it later.
+    pub fn hang_up(&mut self) {
+        if let Stage::Open { .. } = self.stage {
+            self.caller.break_off(Broken::HungUp);
+            self.stage = Stage::Pause { until: Nanos(0) };
+        }
+    }
+
     fn dial(&mut self, now: Nanos) {
         let Ok(hello) = self.caller.hello() else {
             self.pause(now);
