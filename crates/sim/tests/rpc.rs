@@ -16,7 +16,7 @@ use farcall_sim::{Config, Waiting, World};
 use support::calls::*;
 use support::rpc::*;
 
-fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 {
+fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting, breaks: u32) -> u64 {
     let mut world = World::new(Config::new(11));
     let (server_host, client_host) = (world.add_node(), world.add_node());
     let executions = Executions::default();
@@ -32,6 +32,14 @@ fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 
         workload,
     );
     let client = world.spawn(&client_host, client_waits, client);
+    for number in 0..breaks {
+        let is_connected = |world: &mut World| {
+            world.look::<ClientProgram<P, Calls>>(client).unwrap().handshakes == number + 1
+        };
+        assert!(world.run_while_not(Duration::from_secs(1), is_connected));
+        world.run_for(Duration::from_micros(20));
+        world.endpoint::<ClientProgram<P, Calls>>(client).unwrap().hang_up();
+    }
     let done = world.run_while_not(Duration::from_secs(20), |world| {
         Workload::<P>::is_done(&world.look::<ClientProgram<P, Calls>>(client).unwrap().workload)
     });
@@ -39,7 +47,8 @@ fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 
     let server = world.look::<ServerProgram<Echo>>(server).unwrap();
     assert!(done, "calls are outstanding: {}, {}", program.describe(), server.describe());
     assert!(program.workload.well >= 190, "{} of 200", program.workload.well);
-    assert_eq!(program.handshakes, 1);
+    assert_eq!(program.handshakes, 1 + breaks);
+    assert_eq!(program.caller.counters().sessions_resumed.get(), u64::from(breaks));
     check_calls(&program.workload, &executions);
     world.trace_hash()
 }
@@ -49,13 +58,19 @@ fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
     for waits in
         [(Waiting::Poll, Waiting::Poll), (Waiting::Event, Waiting::Event), (Waiting::Event, Waiting::Poll)]
     {
-        calls_end_well::<FetchThenReply>(waits.0, waits.1);
-        calls_end_well::<ServerReply>(waits.0, waits.1);
+        calls_end_well::<FetchThenReply>(waits.0, waits.1, 0);
+        calls_end_well::<ServerReply>(waits.0, waits.1, 0);
     }
 }
 
 #[test]
 fn a_run_of_rpc_repeats_to_the_bit() {
-    let run = || calls_end_well::<FetchThenReply>(Waiting::Poll, Waiting::Event);
+    let run = || calls_end_well::<FetchThenReply>(Waiting::Poll, Waiting::Event, 0);
     assert_eq!(run(), run());
+}
+
+#[test]
+fn a_session_goes_on_over_another_connection_in_virtual_time() {
+    calls_end_well::<FetchThenReply>(Waiting::Poll, Waiting::Poll, 2);
+    calls_end_well::<ServerReply>(Waiting::Event, Waiting::Event, 2);
 }
