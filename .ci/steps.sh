@@ -28,7 +28,7 @@ step_guard() {
         printf '%s\n' "$found" 'Dependencies from elsewhere than crates.io cannot be published.'
         return 1
     fi
-    run bash -n .ci/run .ci/steps.sh .ci/guest/qemu .ci/guest/lane.sh .ci/guest/checks
+    run bash -n .ci/run .ci/steps.sh .ci/guest/qemu .ci/guest/uml .ci/guest/uml_build .ci/guest/lane.sh .ci/guest/checks
     run sh -n .ci/guest/init
     # Parsed only: compiled, it would leave a file in the clone that packaging then refuses.
     run python3 .ci/mutations.py --list

@@ -44,7 +44,7 @@ impl Provider for Ibv {
         NAME
     }
 
-    /// All devices, those with an active port first.
+    /// All devices, those with an active port first; iWARP, which cannot be connected, last.
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
         let library = Library::get()?;
         let list = DeviceList::get(library)?;
@@ -52,7 +52,7 @@ impl Provider for Ibv {
         if let (true, Some(device)) = (names.is_empty(), survey::kernel_devices().first()) {
             return Err(fault::no_access(&device.name, device.node_state()));
         }
-        names.sort_by_key(|name| !survey::has_active_port(name));
+        names.sort_by_key(|name| (survey::is_iwarp(name), !survey::has_active_port(name)));
         if let Some(only) = &self.only {
             if !names.contains(only) {
                 let there = if names.is_empty() { "none".into() } else { names.join(", ") };

@@ -57,7 +57,7 @@ pub fn kernel_devices() -> Vec<KernelDevice> {
         .into_iter()
         .map(|name| KernelDevice {
             has_active_port: has_active_port(&name),
-            is_iwarp: line(&Path::new(DEVICES).join(&name).join("node_type")).contains("RNIC"),
+            is_iwarp: is_iwarp(&name),
             node: node(&name),
             name,
         })
@@ -78,6 +78,11 @@ pub fn library() -> Result<&'static str, String> {
 /// How to install libibverbs with its drivers.
 pub const fn install_library() -> &'static str {
     INSTALL
+}
+
+/// Whether the kernel calls the device an RNIC, its word for iWARP.
+pub(crate) fn is_iwarp(device: &str) -> bool {
+    line(&Path::new(DEVICES).join(device).join("node_type")).contains("RNIC")
 }
 
 /// What hinders a device.
