@@ -169,7 +169,7 @@ impl CqCore {
         self.holds_back.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a poll that found nothing asks for failures. Only the owner's polls set it and take it.
+    /// Whether a poll that found nothing else asks for failures. Only the owner's polls set it and take it.
     #[inline]
     fn takes_held_back(&self) -> bool {
         self.holds_back.load(Ordering::Relaxed) && self.holds_back.swap(false, Ordering::Relaxed)
@@ -336,8 +336,9 @@ impl RawCq for Cq {
         if later != !0 {
             taken += self.poll_word(first, !later, &mut wc[taken..]);
         }
-        if taken == 0 && self.core.takes_held_back() {
-            taken = self.poll_failures(wc);
+        // Fewer than asked for is a promise that there are no more (ibv_poll_cq(3)).
+        if taken < wc.len() && self.core.takes_held_back() {
+            taken += self.poll_failures(&mut wc[taken..]);
         }
         if taken == 0 && self.entries.len() > ALWAYS_SCANNED {
             self.empty_polls += 1;

@@ -234,8 +234,11 @@ impl QpCore {
         // Last: a request that waited may fail now, and what the peer sent before comes first.
         if self.send.is_open() {
             self.continue_sends();
-            if sends && taken == 0 && self.state() != QpState::Err {
-                taken = self.take_sends(wc, |_| true);
+            if self.state() == QpState::Err {
+                return taken + self.poll_before_failures(sends, receives, &mut wc[taken..]);
+            }
+            if sends {
+                taken += self.take_sends(&mut wc[taken..], |_| true);
             }
         }
         taken
