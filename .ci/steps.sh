@@ -146,6 +146,10 @@ step_conform() {
     for sides in local processes containers simulated; do
         run "$CARGO_TARGET_DIR/release/farcall" conform --sides "$sides"
     done
+    # The other user must reach the program; both are in one group.
+    install -m 755 "$CARGO_TARGET_DIR/release/farcall" "$scratch/conform-as-others"
+    chmod 711 "$scratch"
+    FARCALL_GROUP=4242 run setpriv --groups 0,4242 "$scratch/conform-as-others" conform --sides users --other-user 4242
 }
 
 # Small mistakes on purpose; a test notices each.
