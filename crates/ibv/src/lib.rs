@@ -1,10 +1,10 @@
 //! The system's libibverbs as a provider: any RNIC with a kernel driver, and the kernel's own software RNIC (`rdma_rxe`).
 //!
-//! The library is loaded at run time, so a program that contains this crate starts on machines without it;
-//! [`Ibv::devices`] says then what to install. Its structures are declared in [`abi`] and compared by a test with the C
-//! header of the machine. Work requests and completions of `farcall-verbs` have libibverbs' layout already: posting and
-//! polling hand them on as they are, through the function table of the opened device, as the C header's inline functions
-//! do.
+//! The library is loaded at run time, so a program that contains this crate starts on machines without it; its
+//! [`devices`](farcall_verbs::Provider::devices) says then what to install. Its structures are declared in [`abi`] and
+//! compared by a test with the C header of the machine. Work requests and completions of `farcall-verbs` have libibverbs'
+//! layout already: posting and polling hand them on as they are, through the function table of the opened device, as the C
+//! header's inline functions do.
 //!
 //! What can go wrong outside of the program has a text with its remedy: no library, no kernel module, a container without
 //! the device nodes, missing permissions, the limit of locked memory ([`survey`] finds out without opening anything).
