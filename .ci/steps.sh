@@ -169,6 +169,6 @@ step_guest() {
 step_ucx() {
     need ucx-utils
     run cargo build --release
-    run timeout 600 "$CARGO_TARGET_DIR/release/farcall" perf all --against ucx --repetitions 3 ||
+    run timeout 400 "$CARGO_TARGET_DIR/release/farcall" perf all --transport rc --size 8,64,1048576 --against ucx --repetitions 3 ||
         printf 'No comparison on this machine (exit %d; 124: it took too long).\n' $?
 }

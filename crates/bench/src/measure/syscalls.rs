@@ -371,15 +371,24 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    fn shell(script: &str) -> Child {
-        Command::new("sh").args(["-c", script]).stdout(Stdio::null()).stdin(Stdio::null()).spawn().unwrap()
+    /// A child that does not outlive its test, also if that fails.
+    struct Script(Child);
+
+    impl Drop for Script {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
 
-    fn end(mut child: Child) {
+    fn shell(script: &str) -> Script {
+        let mut command = Command::new("sh");
+        Script(command.args(["-c", script]).stdout(Stdio::null()).stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    fn end(mut child: Script) {
         // The child must have survived being traced.
-        assert!(child.try_wait().unwrap().is_none(), "the traced process ended");
-        child.kill().unwrap();
-        child.wait().unwrap();
+        assert!(child.0.try_wait().unwrap().is_none(), "the traced process ended");
     }
 
     fn count(child: &Child, window_ms: u64) -> Result<SyscallCount, SyscallError> {
@@ -400,7 +409,7 @@ mod tests {
     #[test]
     fn a_writer_is_seen_and_survives() {
         let child = shell("while :; do echo x; done");
-        if let Some(seen) = permitted(count(&child, 100)) {
+        if let Some(seen) = permitted(count(&child.0, 100)) {
             assert!(seen.by_number.get(&(libc::SYS_write as u64)).copied().unwrap_or(0) > 0, "{seen:?}");
             assert_eq!(seen.total, seen.by_number.values().sum::<u64>());
             assert!(seen.most_frequent().iter().any(|(name, _)| name == "write"));
@@ -414,11 +423,11 @@ mod tests {
         // Let the shell get past its start-up calls.
         thread::sleep(Duration::from_millis(100));
         let signal = || {
-            let pid = rustix::process::Pid::from_child(&child);
+            let pid = rustix::process::Pid::from_child(&child.0);
             rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
         };
         if let Some(seen) =
-            permitted(count_syscalls(Traced::Process(child.id()), Duration::from_millis(50), signal, || {}))
+            permitted(count_syscalls(Traced::Process(child.0.id()), Duration::from_millis(50), signal, || {}))
         {
             assert_eq!(seen.total, 0, "{seen:?}");
             assert_eq!(seen.per_op(10), Some(0.0));
@@ -437,7 +446,7 @@ mod tests {
     #[test]
     fn a_process_that_ended_is_an_error() {
         let mut child = shell("exit 0");
-        child.wait().unwrap();
-        assert!(matches!(count(&child, 10), Err(SyscallError::Threads { .. })));
+        child.0.wait().unwrap();
+        assert!(matches!(count(&child.0, 10), Err(SyscallError::Threads { .. })));
     }
 }
