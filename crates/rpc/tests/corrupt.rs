@@ -67,7 +67,7 @@ impl Corrupt {
             credits: 16,
             ..ResponseHeader::default()
         };
-        let crc = checksum(&ResponseHeader::checked_words(&header.encode()), payload);
+        let crc = KEY.checksum(&ResponseHeader::checked_words(&header.encode()), payload);
         let words = ResponseHeader { crc: crc ^ u32::from(crc_is_wrong), ..header }.encode();
         self.results.copy_in(at + RESPONSE_HEADER_BYTES, payload);
         self.results.store_relaxed(at + self.slots.tail_at(payload.len()), KEY.tail(seq));

@@ -10,8 +10,7 @@ use super::modes::Switch;
 use super::{Caller, Path};
 use crate::error::{Broken, CallError};
 use crate::wire::{
-    FirstWord, Mode, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status, TAIL_BYTES,
-    checksum_in,
+    FirstWord, Mode, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status, TAIL_BYTES, TailKey,
 };
 
 /// Most messages fetched at once.
@@ -234,7 +233,9 @@ impl<P: Path> Caller<P> {
         match ResponseHeader::decode(&words) {
             // Without order among the bytes, only the checksum tells whether the words themselves are there.
             Err(_) if link.checksum => Look::Corrupt,
-            Ok(header) if link.checksum && !is_intact(&words, &header, region, at) => Look::Corrupt,
+            Ok(header) if link.checksum && !is_intact(link.tail_key, &words, &header, region, at) => {
+                Look::Corrupt
+            }
             Ok(header) => Look::Whole(header),
             Err(why) => Look::Impossible(why.to_string()),
         }
@@ -402,9 +403,10 @@ impl<P: Path> Caller<P> {
 }
 
 #[cold]
-fn is_intact(words: &[u64; 3], header: &ResponseHeader, region: &Region, at: usize) -> bool {
+fn is_intact(key: TailKey, words: &[u64; 3], header: &ResponseHeader, region: &Region, at: usize) -> bool {
     let len_bytes = header.len_bytes as usize;
-    let crc =
-        || checksum_in(&ResponseHeader::checked_words(words), region, at + RESPONSE_HEADER_BYTES, len_bytes);
+    let crc = || {
+        key.checksum_in(&ResponseHeader::checked_words(words), region, at + RESPONSE_HEADER_BYTES, len_bytes)
+    };
     header.flags.contains(ResponseFlags::CHECKSUM) && header.crc == crc()
 }

@@ -7,7 +7,7 @@ use super::calls::CallOptions;
 use super::frames::{Fetch, Frame, Purpose};
 use super::{Caller, Link, Path};
 use crate::error::Broken;
-use crate::wire::{Mode, REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, Seq, checksum_in, message_bytes};
+use crate::wire::{Mode, REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, Seq, message_bytes};
 
 /// Bytes of the two numbers in front of a part or continuation.
 const NUMBERS_BYTES: usize = 8;
@@ -280,7 +280,12 @@ fn store_checksum(link: &Link, local: &farcall_link::Region, at: usize, len_byte
     for (i, word) in words.iter_mut().enumerate() {
         *word = local.load_relaxed(at + 8 * i);
     }
-    let crc = checksum_in(&RequestHeader::checked_words(&words), local, at + REQUEST_HEADER_BYTES, len_bytes);
+    let crc = link.tail_key.checksum_in(
+        &RequestHeader::checked_words(&words),
+        local,
+        at + REQUEST_HEADER_BYTES,
+        len_bytes,
+    );
     local.store_relaxed(at + 32, words[4] & 0xffff_ffff | u64::from(crc) << 32);
 }
 

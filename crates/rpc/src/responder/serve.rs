@@ -13,7 +13,7 @@ use crate::config::ResponderConfig;
 use crate::counters::Counters;
 use crate::wire::{
     FirstWord, Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags,
-    ResponseHeader, Status, TIME_UNIT_NS, checksum,
+    ResponseHeader, Status, TIME_UNIT_NS,
 };
 
 /// Of so many fetched calls one is timed.
@@ -249,11 +249,11 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         connection: &mut Connection,
         words: &[u64; 6],
     ) -> Result<Option<RequestHeader>, String> {
-        let payload = &self.message[REQUEST_HEADER_BYTES..];
+        let (key, payload) = (connection.session.tail_key, &self.message[REQUEST_HEADER_BYTES..]);
         match RequestHeader::decode(words) {
             Ok(header)
                 if header.flags.contains(RequestFlags::CHECKSUM)
-                    && header.crc == checksum(&RequestHeader::checked_words(words), payload) =>
+                    && header.crc == key.checksum(&RequestHeader::checked_words(words), payload) =>
             {
                 connection.corrupt_looks = 0;
                 Ok(Some(header))
@@ -469,7 +469,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             response.flags |= ResponseFlags::CHECKSUM;
             self.message.clear();
             session.results.append_to(at + RESPONSE_HEADER_BYTES, answer.len_bytes, &mut self.message);
-            response.crc = checksum(&ResponseHeader::checked_words(&response.encode()), &self.message);
+            let words = ResponseHeader::checked_words(&response.encode());
+            response.crc = session.tail_key.checksum(&words, &self.message);
         }
         let words = response.encode();
         let results = &session.results;

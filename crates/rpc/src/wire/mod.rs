@@ -19,4 +19,4 @@ pub use imm::Imm;
 pub use layout::{Slots, TAIL_BYTES, message_bytes, padded};
 pub use seq::Seq;
 pub use status::Status;
-pub use tail::{TailKey, checksum, checksum_in};
+pub use tail::TailKey;

@@ -15,26 +15,29 @@ impl TailKey {
     pub const fn tail(self, seq: Seq) -> u64 {
         SplitMix64::mix(self.0 ^ (seq.0 as u64 | (seq.0 as u64) << 32))
     }
-}
 
-/// CRC-32C of a message: its header words (the CRC's own half zeroed) and its payload.
-pub fn checksum(header: &[u64], payload: &[u8]) -> u32 {
-    let crc = header.iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()));
-    crc32c::crc32c_append(crc, payload)
-}
-
-/// [`checksum`] of a message whose payload lies in a region, without a copy of its length.
-pub fn checksum_in(header: &[u64], region: &Region, offset: usize, len_bytes: usize) -> u32 {
-    let mut crc = checksum(header, &[]);
-    let mut piece = [0; 512];
-    let mut done_bytes = 0;
-    while done_bytes < len_bytes {
-        let piece = &mut piece[..(len_bytes - done_bytes).min(512)];
-        region.copy_out(offset + done_bytes, piece);
-        crc = crc32c::crc32c_append(crc, piece);
-        done_bytes += piece.len();
+    /// CRC-32C of a message: the key, its header words (the CRC's own half zeroed) and its payload. The key is covered
+    /// because a slot may still hold an earlier session's message of the same number and length: without order among the
+    /// bytes, the new tail may be placed behind it first.
+    pub fn checksum(self, header: &[u64], payload: &[u8]) -> u32 {
+        let key = crc32c::crc32c(&self.0.to_le_bytes());
+        let crc = header.iter().fold(key, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()));
+        crc32c::crc32c_append(crc, payload)
     }
-    crc
+
+    /// [`TailKey::checksum`] of a message whose payload lies in a region, without a copy of its length.
+    pub fn checksum_in(self, header: &[u64], region: &Region, offset: usize, len_bytes: usize) -> u32 {
+        let mut crc = self.checksum(header, &[]);
+        let mut piece = [0; 512];
+        let mut done_bytes = 0;
+        while done_bytes < len_bytes {
+            let piece = &mut piece[..(len_bytes - done_bytes).min(512)];
+            region.copy_out(offset + done_bytes, piece);
+            crc = crc32c::crc32c_append(crc, piece);
+            done_bytes += piece.len();
+        }
+        crc
+    }
 }
 
 #[cfg(test)]
@@ -52,5 +55,12 @@ mod tests {
         for (i, a) in tails.iter().enumerate() {
             assert!(tails[i + 1..].iter().all(|b| a != b));
         }
+    }
+
+    #[test]
+    fn a_message_of_another_session_is_not_whole_behind_this_ones_tail() {
+        let (before, now) = (TailKey(1), TailKey(2));
+        let words = [Seq(13).0.into(), 4];
+        assert_ne!(before.checksum(&words, b"old!"), now.checksum(&words, b"old!"));
     }
 }
