@@ -40,6 +40,9 @@ pub(super) struct Frame {
     pub corrupt_looks: u32,
     /// The WRITE that read the request slot.
     pub sent: Ticket,
+    /// The last READ into the landing place of its response. Completions of earlier ones say nothing: one may have been
+    /// posted for the message that had the slot before.
+    pub read: Ticket,
 }
 
 impl Frame {
@@ -52,6 +55,7 @@ impl Frame {
         failed_fetches: 0,
         corrupt_looks: 0,
         sent: Ticket::NONE,
+        read: Ticket::NONE,
     };
 }
 

@@ -301,6 +301,7 @@ impl<P: Path> Caller<P> {
                 self.reads_in_flight -= 1;
                 if let Some(frame) = self.frames.by_slot(tag - 1)
                     && let Fetch::Posted(bytes) = frame.fetch
+                    && link.peer.is_done(frame.read)
                 {
                     frame.fetch = Fetch::Landed(bytes);
                 }

@@ -82,10 +82,11 @@ impl<P: Path> Caller<P> {
         let remote = Remote { grant: &link.welcome.grants.results, offset };
         let tag = link.responses.index(seq) as u16 + 1;
         match link.peer.read(piece, remote, tag) {
-            Ok(_) => {
+            Ok(ticket) => {
                 self.counters.reads.increment();
                 self.reads_in_flight += 1;
-                self.frames.at(seq).fetch = Fetch::Posted(to);
+                let frame = self.frames.at(seq);
+                (frame.fetch, frame.read) = (Fetch::Posted(to), ticket);
                 true
             }
             Err(error) => {
