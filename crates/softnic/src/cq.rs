@@ -72,6 +72,10 @@ enum Place {
     Source(Arc<dyn Source>),
 }
 
+/// So many polls that others fill wholly may keep failures waiting: long enough for what a peer did before it died, and no
+/// more, however busy the others are.
+const HELD_POLLS_MAX: u32 = 16;
+
 impl CqCore {
     pub(crate) fn new(id: u32, channel: Option<&Channel>) -> Result<Arc<Self>> {
         let segment = Segment::create("farcall-cq", LEN_BYTES)?;
@@ -169,6 +173,11 @@ impl CqCore {
         self.holds_back.store(true, Ordering::Relaxed);
     }
 
+    #[inline]
+    fn holds_back(&self) -> bool {
+        self.holds_back.load(Ordering::Relaxed)
+    }
+
     /// Whether a poll that found nothing else asks for failures. Only the owner's polls set it and take it.
     #[inline]
     fn takes_held_back(&self) -> bool {
@@ -205,12 +214,14 @@ pub(crate) struct Cq {
     /// Where the next poll begins, for fairness.
     start: usize,
     empty_polls: u32,
+    /// Full polls in a row for which failures were held back.
+    held_polls: u32,
 }
 
 impl Cq {
     pub(crate) fn new(core: Arc<CqCore>) -> Self {
         let (entries, sources, active) = (Vec::new(), Vec::new(), Vec::new());
-        Self { core, epoch: u64::MAX, entries, sources, active, start: 0, empty_polls: 0 }
+        Self { core, epoch: u64::MAX, entries, sources, active, start: 0, empty_polls: 0, held_polls: 0 }
     }
 
     pub(crate) fn core(&self) -> &Arc<CqCore> {
@@ -329,7 +340,12 @@ impl RawCq for Cq {
             self.start = 0;
         }
         let (first, later) = (self.start / 64, !0 << (self.start % 64));
-        let mut taken = self.poll_word(first, later, wc);
+        let mut taken = 0;
+        if self.held_polls >= HELD_POLLS_MAX {
+            self.held_polls = 0;
+            taken = self.poll_failures(wc);
+        }
+        taken += self.poll_word(first, later, &mut wc[taken..]);
         for i in 1..words {
             taken += self.poll_word((first + i) % words, !0, &mut wc[taken..]);
         }
@@ -337,7 +353,10 @@ impl RawCq for Cq {
             taken += self.poll_word(first, !later, &mut wc[taken..]);
         }
         // Fewer than asked for is a promise that there are no more (ibv_poll_cq(3)).
-        if taken < wc.len() && self.core.takes_held_back() {
+        if taken == wc.len() {
+            self.held_polls += u32::from(self.core.holds_back());
+        } else if self.core.takes_held_back() {
+            self.held_polls = 0;
             taken += self.poll_failures(&mut wc[taken..]);
         }
         if taken == 0 && self.entries.len() > ALWAYS_SCANNED {
