@@ -1,10 +1,13 @@
 //! Gives the library its name and its symbol versions.
 
-use std::env;
+use std::path::Path;
+use std::{env, fs};
 
 fn main() {
-    let here = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     println!("cargo:rerun-if-changed=versions.map");
+    // A copy among what is built: a build folder may outlive the checkout, and serve another.
+    let versions = Path::new(&env::var_os("OUT_DIR").expect("cargo sets it")).join("versions.map");
+    fs::copy("versions.map", &versions).expect("the map can be copied");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={here}/versions.map");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", versions.display());
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use farcall_verbs as verbs;
 use farcall_verbs::{AddressHandle, Wc, WcFlags};
 
 use crate::symbols::export;
@@ -23,8 +24,7 @@ pub unsafe fn raw(ah: *const ()) -> *const () {
     unsafe { (*ah.cast::<AhObject>()).provider.as_raw() }
 }
 
-/// A GRH's source and destination in its 40 bytes.
-const SOURCE_AT: usize = 8;
+/// Where a GRH names its destination, in its 40 bytes.
 const DESTINATION_AT: usize = 24;
 
 /// Fills a path back to the sender of a datagram.
@@ -37,25 +37,21 @@ unsafe fn path_back(
     wc: &Wc,
     grh: *const u8,
 ) -> Result<AhAttr, c_int> {
-    // SAFETY: plain numbers, for which zero is a value.
-    let mut attr: AhAttr = unsafe { std::mem::zeroed() };
-    attr.dlid = wc.slid;
-    attr.sl = wc.sl;
-    attr.src_path_bits = wc.dlid_path_bits;
-    attr.port_num = port_num;
     if !wc.wc_flags.contains(WcFlags::GRH) {
-        return Ok(attr);
+        let path = verbs::AhAttr { dlid: wc.slid, sl: wc.sl, port_num, ..verbs::AhAttr::default() };
+        return Ok(attributes::path_to_c(&path, false));
     }
     // SAFETY: the caller's promise.
-    let gid_at = |at: usize| unsafe { grh.add(at).cast::<[u8; 16]>().read_unaligned() };
-    let (source, destination) = (gid_at(SOURCE_AT), gid_at(DESTINATION_AT));
+    let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
+    let path = verbs::AhAttr::from_received(wc, &header, port_num).ok_or(libc::EINVAL)?;
     let table = of.provider.query_gid_table(port_num).map_err(|error| errno::number(&error))?;
-    let own = table.iter().find(|entry| entry.gid.0 == destination).or(table.first()).ok_or(libc::EINVAL)?;
-    attr.is_global = 1;
-    attr.grh.dgid = source;
-    attr.grh.sgid_index = u8::try_from(own.index).map_err(|_| libc::EINVAL)?;
-    attr.grh.hop_limit = 0xff;
-    Ok(attr)
+    let own = table
+        .iter()
+        .find(|entry| header[DESTINATION_AT..] == entry.gid.0)
+        .or(table.first())
+        .ok_or(libc::EINVAL)?;
+    let sgid_index = u8::try_from(own.index).map_err(|_| libc::EINVAL)?;
+    Ok(attributes::path_to_c(&verbs::AhAttr { sgid_index, ..path }, true))
 }
 
 export! {

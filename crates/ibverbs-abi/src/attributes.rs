@@ -55,6 +55,23 @@ pub fn path(attr: &AhAttr) -> verbs::AhAttr {
     }
 }
 
+/// A path as C sees it; with a global route, or by LID alone.
+pub fn path_to_c(path: &verbs::AhAttr, is_global: bool) -> AhAttr {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut attr: AhAttr = unsafe { std::mem::zeroed() };
+    attr.dlid = path.dlid;
+    attr.sl = path.sl;
+    attr.port_num = path.port_num;
+    if is_global {
+        attr.is_global = 1;
+        attr.grh.dgid = path.dgid.0;
+        attr.grh.sgid_index = path.sgid_index;
+        attr.grh.traffic_class = path.traffic_class;
+        attr.grh.hop_limit = 0xff;
+    }
+    attr
+}
+
 /// What a call of `ibv_modify_qp` changes.
 ///
 /// # Errors

@@ -108,7 +108,6 @@ const CAP_FLAGS: u32 = 1 << 12 | 1 << 11;
 fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
     let attr = of.provider.query_device()?;
     let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
-    let has = |what: OpCaps| attr.rc.contains(what);
     // SAFETY: plain numbers, for which zero is a value.
     let mut filled: DeviceAttr = unsafe { std::mem::zeroed() };
     filled.fw_ver = copy_text(&attr.fw_ver);
@@ -128,13 +127,11 @@ fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
     filled.max_qp_rd_atom = attr.max_qp_rd_atom.into();
     filled.max_qp_init_rd_atom = attr.max_qp_rd_atom.into();
     filled.max_res_rd_atom = int(attr.max_qp).saturating_mul(attr.max_qp_rd_atom.into());
-    filled.atomic_cap = if has(OpCaps::ATOMIC) { ATOMIC_GLOB } else { 0 };
+    filled.atomic_cap = if attr.rc.contains(OpCaps::ATOMIC) { ATOMIC_GLOB } else { 0 };
     filled.max_ah = int(attr.max_qp);
-    if has(OpCaps::SRQ) {
-        filled.max_srq = int(attr.max_qp);
-        filled.max_srq_wr = int(attr.max_qp_wr);
-        filled.max_srq_sge = int(attr.max_sge);
-    }
+    filled.max_srq = int(attr.max_srq);
+    filled.max_srq_wr = int(attr.max_srq_wr);
+    filled.max_srq_sge = int(attr.max_srq_sge);
     filled.max_pkeys = 1;
     filled.phys_port_cnt = attr.phys_port_cnt;
     Ok(filled)

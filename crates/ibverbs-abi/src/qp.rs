@@ -191,14 +191,22 @@ pub unsafe extern "C" fn post_send(
     while !next.is_null() {
         let mut at = [ptr::null_mut(); BATCH];
         let mut count = 0;
-        // A request alone is posted where it lies.
+        // A request alone is posted where it lies; a datagram's handle is translated in a copy.
         // SAFETY: the program's chain.
         let (first, is_alone) = unsafe { (&*next, (*next).next.is_null()) };
-        let result = if is_alone && !is_ud {
+        let result = if is_alone {
             at[0] = next;
             next = ptr::null_mut();
+            let datagram;
+            let request = if is_ud {
+                // SAFETY: datagrams name an address handle of ours.
+                datagram = unsafe { addressed(first) };
+                &datagram
+            } else {
+                first
+            };
             // SAFETY: the program's promise (man ibv_post_send).
-            unsafe { posting.provider.post_send(std::slice::from_ref(first)) }
+            unsafe { posting.provider.post_send(std::slice::from_ref(request)) }
         } else {
             let mut batch = [*first; BATCH];
             while count < BATCH && !next.is_null() {

@@ -72,9 +72,9 @@ enum Place {
     Source(Arc<dyn Source>),
 }
 
-/// So many polls that others fill wholly may keep failures waiting: long enough for what a peer did before it died, and no
-/// more, however busy the others are.
-const HELD_POLLS_MAX: u32 = 16;
+/// So many completions of others may keep failures waiting: enough for what peers did before they died, and no more,
+/// however busy the others are.
+const OVERTAKING_MAX: usize = 1024;
 
 impl CqCore {
     pub(crate) fn new(id: u32, channel: Option<&Channel>) -> Result<Arc<Self>> {
@@ -214,14 +214,14 @@ pub(crate) struct Cq {
     /// Where the next poll begins, for fairness.
     start: usize,
     empty_polls: u32,
-    /// Full polls in a row for which failures were held back.
-    held_polls: u32,
+    /// Completions that were taken while failures were held back.
+    overtaking: usize,
 }
 
 impl Cq {
     pub(crate) fn new(core: Arc<CqCore>) -> Self {
         let (entries, sources, active) = (Vec::new(), Vec::new(), Vec::new());
-        Self { core, epoch: u64::MAX, entries, sources, active, start: 0, empty_polls: 0, held_polls: 0 }
+        Self { core, epoch: u64::MAX, entries, sources, active, start: 0, empty_polls: 0, overtaking: 0 }
     }
 
     pub(crate) fn core(&self) -> &Arc<CqCore> {
@@ -341,8 +341,8 @@ impl RawCq for Cq {
         }
         let (first, later) = (self.start / 64, !0 << (self.start % 64));
         let mut taken = 0;
-        if self.held_polls >= HELD_POLLS_MAX {
-            self.held_polls = 0;
+        if self.overtaking >= OVERTAKING_MAX {
+            self.overtaking = 0;
             taken = self.poll_failures(wc);
         }
         taken += self.poll_word(first, later, &mut wc[taken..]);
@@ -354,9 +354,9 @@ impl RawCq for Cq {
         }
         // Fewer than asked for is a promise that there are no more (ibv_poll_cq(3)).
         if taken == wc.len() {
-            self.held_polls += u32::from(self.core.holds_back());
+            self.overtaking += if self.core.holds_back() { taken } else { 0 };
         } else if self.core.takes_held_back() {
-            self.held_polls = 0;
+            self.overtaking = 0;
             taken += self.poll_failures(&mut wc[taken..]);
         }
         if taken == 0 && self.entries.len() > ALWAYS_SCANNED {

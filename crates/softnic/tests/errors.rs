@@ -409,6 +409,30 @@ fn failures_come_after_what_the_peers_did_before() {
     assert_eq!(statuses[2..], [(1, WcStatus::RETRY_EXC_ERR); 2], "{statuses:?}");
 }
 
+/// A pair that always has something more does not keep the failure of another from being told.
+#[test]
+fn failures_do_not_wait_for_ever_on_a_busy_queue() {
+    let (mut a, mut b) = (End::default(), End::default());
+    let (mut busy, mut d) = (a.sibling(), End::default());
+    let (cq, srq, qp_type) = (&*a.cq, None, QpType::Rc);
+    let cap = QpCap { max_recv_wr: 4096, ..QpCap::default() };
+    busy.qp =
+        a.pd.create_qp(&QpInitAttr { send_cq: cq, recv_cq: cq, srq, cap, qp_type, sq_sig_all: false })
+            .unwrap();
+    join(&mut a, &mut b, rts_patient_for_receives);
+    join(&mut busy, &mut d, rts_patient_for_receives);
+    for _ in 0..4096 {
+        busy.recv(100, &[]);
+    }
+    for _ in 0..4096 {
+        d.send(&[SendWr::send(7, &[])]);
+    }
+    a.recv(1, &[a.sge(0, 8)]);
+    a.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+    let told = (0..4096).position(|_| !a.wait().status.is_success());
+    assert!(told.is_some_and(|at| at > 0), "{told:?}");
+}
+
 #[test]
 fn the_error_state_flushes_sends_and_receives_in_order() {
     for sleeps in [false, true] {
