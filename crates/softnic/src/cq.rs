@@ -178,6 +178,14 @@ impl CqCore {
         self.holds_back.load(Ordering::Relaxed)
     }
 
+    /// Failures come when a poll finds nothing else. A program that ends when it has the successes never meets those that
+    /// the end of its peer caused; one that takes a poll not filled for the last (ibv_poll_cq(3)) has an event for them.
+    #[cold]
+    fn tell_failures(&self) {
+        // Failures count as solicited (IBA 11.4.2.2).
+        self.readiness.fire_if_armed(true, || self.wake());
+    }
+
     /// Whether a poll that found nothing else asks for failures. Only the owner's polls set it and take it.
     #[inline]
     fn takes_held_back(&self) -> bool {
@@ -352,12 +360,14 @@ impl RawCq for Cq {
         if later != !0 {
             taken += self.poll_word(first, !later, &mut wc[taken..]);
         }
-        // Fewer than asked for is a promise that there are no more (ibv_poll_cq(3)).
-        if taken == wc.len() {
-            self.overtaking += if self.core.holds_back() { taken } else { 0 };
+        if taken > 0 {
+            if self.core.holds_back() {
+                self.overtaking += taken;
+                self.core.tell_failures();
+            }
         } else if self.core.takes_held_back() {
             self.overtaking = 0;
-            taken += self.poll_failures(&mut wc[taken..]);
+            taken = self.poll_failures(wc);
         }
         if taken == 0 && self.entries.len() > ALWAYS_SCANNED {
             self.empty_polls += 1;

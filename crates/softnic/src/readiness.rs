@@ -62,6 +62,12 @@ impl Readiness {
             // An owner that arms now must see the bit, or we that it sleeps: the setting of the bit crosses too.
             fence::light();
         }
+        self.fire_if_armed(solicited, wake);
+    }
+
+    /// Wakes the owner if it sleeps, whose bit is set.
+    #[inline]
+    pub(crate) fn fire_if_armed(&self, solicited: bool, wake: impl FnOnce()) {
         let armed = self.mem.load(ARMED, Relaxed);
         if armed & WHAT != IDLE {
             self.fire(armed, solicited, wake);

@@ -50,6 +50,23 @@ fn completed_then_armed_is_no_event_but_a_poll_finds_it() {
     assert_eq!(b.event(), Some(b.cq.id()));
 }
 
+/// Programs end when they have what they wait for; that their peers ended first is none of their concern.
+#[test]
+fn a_poll_with_successes_leaves_failures_to_the_next_and_an_event_says_so() {
+    for notify in [Notify::Any, Notify::Solicited] {
+        let (mut a, mut b) = pair_with_receives(2);
+        send_one(&mut a, SendFlags::empty());
+        b.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+        b.cq.req_notify(notify).unwrap();
+        let mut polled = [Wc::default(); 4];
+        assert_eq!(b.cq.poll(&mut polled).unwrap(), 1);
+        assert_eq!(polled[0].status, WcStatus::SUCCESS);
+        assert_eq!(b.event(), Some(b.cq.id()), "{notify:?}");
+        assert_eq!(b.cq.poll(&mut polled).unwrap(), 1);
+        assert_eq!(polled[0].status, WcStatus::WR_FLUSH_ERR);
+    }
+}
+
 #[test]
 fn a_solicited_sleeper_wakes_for_solicited_and_failed_only() {
     let (mut a, mut b) = pair_with_receives(4);
