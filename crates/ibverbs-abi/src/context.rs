@@ -100,8 +100,9 @@ fn tables(device: *mut Device, cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
     }
 }
 
-/// `IBV_ATOMIC_GLOB`: atomics are the processor's own.
-const ATOMIC_GLOB: c_int = 2;
+/// `IBV_ATOMIC_HCA`, as all devices that programs meet say. Atomics are the processor's own, which would be `IBV_ATOMIC_GLOB`;
+/// but that word makes UCX do without them.
+const ATOMIC_HCA: c_int = 1;
 /// `IBV_DEVICE_RC_RNR_NAK_GEN`, `IBV_DEVICE_SYS_IMAGE_GUID`.
 const CAP_FLAGS: u32 = 1 << 12 | 1 << 11;
 
@@ -127,7 +128,7 @@ fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
     filled.max_qp_rd_atom = attr.max_qp_rd_atom.into();
     filled.max_qp_init_rd_atom = attr.max_qp_rd_atom.into();
     filled.max_res_rd_atom = int(attr.max_qp).saturating_mul(attr.max_qp_rd_atom.into());
-    filled.atomic_cap = if attr.rc.contains(OpCaps::ATOMIC) { ATOMIC_GLOB } else { 0 };
+    filled.atomic_cap = if attr.rc.contains(OpCaps::ATOMIC) { ATOMIC_HCA } else { 0 };
     filled.max_ah = int(attr.max_qp);
     filled.max_srq = int(attr.max_srq);
     filled.max_srq_wr = int(attr.max_srq_wr);
@@ -188,12 +189,13 @@ unsafe extern "C" fn query_rt_values(_context: *mut Context, values: *mut Values
 }
 
 /// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`.
-const PORT_CAP_FLAGS: u32 = 1 << 16 | 1 << 26;
+pub const PORT_CAP_FLAGS: u32 = 1 << 16 | 1 << 26;
 /// `IBV_QPF_GRH_REQUIRED`.
 const GRH_REQUIRED: u8 = 1;
 /// Four lanes of 25 Gb/s; nothing here has a speed.
 const WIDTH_4X: u8 = 2;
 const SPEED_25: u8 = 32;
+pub const SPEED_GBPS: u32 = 25;
 const LINK_UP: u8 = 5;
 
 unsafe extern "C" fn query_port(

@@ -16,6 +16,12 @@ pub fn number(error: &Error) -> c_int {
     }
 }
 
+/// The thread's `errno`.
+pub fn get() -> c_int {
+    // SAFETY: the thread's own variable.
+    unsafe { *libc::__errno_location() }
+}
+
 /// Sets `errno`.
 pub fn set(number: c_int) {
     // SAFETY: the thread's own variable.

@@ -11,11 +11,13 @@
 //! | `channel`, `cq`, `cq_ex` | ibv_create_comp_channel, ibv_create_cq, ibv_poll_cq, ibv_create_cq_ex |
 //! | `qp`, `qp_ex`, `srq`, `attributes` | ibv_create_qp, ibv_post_send, ibv_wr_post, ibv_create_srq, ibv_modify_qp |
 //! | `events`, `words`, `fork`, `sysfs` | ibv_get_async_event, ibv_event_type_str, ibv_fork_init |
+//! | `beside` | the kernel's files about devices, for programs that read them |
 //! | `private` | what drivers import, so that libmlx5 and libefa still load |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
 mod address;
 mod attributes;
+mod beside;
 mod channel;
 mod context;
 mod cq;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::private::under_private_nodes;
 use crate::symbols::export;
-use crate::{context, errno};
+use crate::{beside, context, errno};
 use farcall_ibv::abi::whole::{Context, Device};
 
 /// Reads a file into a C buffer, without the newline at its end; how many bytes, or -1.
@@ -41,7 +41,7 @@ unsafe fn read_into(path: &Path, buffer: *mut c_char, len_bytes: usize) -> c_int
 unsafe fn joined(dir: *const c_char, file: *const c_char) -> std::path::PathBuf {
     // SAFETY: the caller's promise.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
-    Path::new(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes()))
+    beside::place(Path::new(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes())))
 }
 
 export! {

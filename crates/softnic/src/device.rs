@@ -18,6 +18,7 @@ use crate::mr::Mr;
 use crate::process::Process;
 use crate::qp::{Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Qp};
 use crate::regions::MAX_REGIONS;
+use crate::rendezvous::gid;
 use crate::srq::Srq;
 
 /// Completions that a queue holds: as many as its queue pairs can produce, whatever was asked for.
@@ -31,6 +32,11 @@ impl SoftNic {
     /// The provider. Nothing is allocated before a device is opened.
     pub fn new() -> Self {
         Self
+    }
+
+    /// The GID that the device has here, without opening it: processes with the same one reach each other.
+    pub fn gid() -> Gid {
+        gid()
     }
 
     /// Opens its one device.

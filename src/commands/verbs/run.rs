@@ -21,6 +21,11 @@ use std::process::Command;
     after_help = "Examples:\n  farcall verbs run -- ibv_devinfo -v\n  farcall verbs run -- ibv_rc_pingpong -g 0"
 )]
 pub struct Run {
+    /// Do not load the library before all others. It does that to show the device also in /sys/class/infiniband and
+    /// /dev/infiniband, to programs that look there (UCX).
+    #[arg(long)]
+    no_preload: bool,
+
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -33,17 +38,29 @@ impl Run {
     /// When the library is not there, or the program cannot be started.
     pub fn run(self) -> Result<Exit, Failure> {
         let folder = folder_of(&library::find()?)?;
-        let mut path = OsString::from(&folder);
-        if let Some(before) = env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
-            path.push(":");
-            path.push(before);
-        }
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(Failure::new("no program to run").exit(Exit::Usage));
         };
-        let error = Command::new(program).args(arguments).env("LD_LIBRARY_PATH", path).exec();
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_LIBRARY_PATH", before(&folder, "LD_LIBRARY_PATH"));
+        if !self.no_preload {
+            command.env("LD_PRELOAD", before(&folder.join(library::SYSTEM_NAME), "LD_PRELOAD"));
+            // Its runtime refuses to come second, though it works there.
+            command.env("ASAN_OPTIONS", before(Path::new("verify_asan_link_order=0"), "ASAN_OPTIONS"));
+        }
+        let error = command.exec();
         Err(Failure::because("cannot start the program", &error).at(program.display()))
     }
+}
+
+/// A search path with a place in front of what the variable holds.
+fn before(place: &Path, variable: &str) -> OsString {
+    let mut path = OsString::from(place);
+    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        path.push(":");
+        path.push(rest);
+    }
+    path
 }
 
 /// A folder of this user in which the library has the name that programs link.

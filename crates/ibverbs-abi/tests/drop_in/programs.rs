@@ -15,7 +15,7 @@ fn listing_programs_find_the_device() {
     let output = Running::start(command).finish();
     let shown = words(&output);
     assert!(output.status.success(), "{shown}");
-    for part in ["PORT_ACTIVE", "ATOMIC_GLOB", "RoCE v2"] {
+    for part in ["PORT_ACTIVE", "ATOMIC_HCA", "RoCE v2"] {
         assert!(shown.contains(part), "no {part} in: {shown}");
     }
 }

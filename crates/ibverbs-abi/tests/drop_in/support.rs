@@ -22,6 +22,13 @@ impl Folder {
         command.env("LD_LIBRARY_PATH", &self.0).stdin(Stdio::null());
         command
     }
+
+    /// A program that also finds the device's files, because the library is loaded before all others.
+    pub fn preloaded(&self, name: &str) -> Command {
+        let mut command = self.program(name);
+        command.env("LD_PRELOAD", self.0.join("libibverbs.so.1"));
+        command
+    }
 }
 
 impl Drop for Folder {
@@ -98,9 +105,14 @@ pub fn words(output: &Output) -> String {
 /// Runs a program as server and as client against each other; both must succeed. Returns what they said. The client comes
 /// again as long as the server does not listen yet.
 pub fn pair(folder: &Folder, program: &str, arguments: &[&str]) -> (String, String) {
+    pair_of(&|| folder.program(program), arguments)
+}
+
+/// As [`pair`], of a program that is prepared otherwise.
+pub fn pair_of(program: &dyn Fn() -> Command, arguments: &[&str]) -> (String, String) {
     let port = free_port();
     let command = || {
-        let mut command = folder.program(program);
+        let mut command = program();
         command.args(arguments).args(["-p", &port]);
         command
     };
@@ -113,14 +125,16 @@ pub fn pair(folder: &Folder, program: &str, arguments: &[&str]) -> (String, Stri
             command
         })
         .finish();
-        let refused = words(&client).contains("ouldn't connect");
+        let said = words(&client);
+        let refused = ["ouldn't connect", "onnection refused"].iter().any(|refused| said.contains(refused));
         if !refused || began.elapsed() > PATIENCE {
             break client;
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    assert!(client.status.success(), "{program} {arguments:?}, client: {}", words(&client));
+    let program = command();
+    assert!(client.status.success(), "{program:?}, client: {}", words(&client));
     let server = server.finish();
-    assert!(server.status.success(), "{program} {arguments:?}, server: {}", words(&server));
+    assert!(server.status.success(), "{program:?}, server: {}", words(&server));
     (words(&server), words(&client))
 }
