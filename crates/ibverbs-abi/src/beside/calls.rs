@@ -32,9 +32,9 @@ macro_rules! lead {
                     errno::set(libc::ENOSYS);
                     return $failed;
                 }
+                type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
                 // SAFETY: the function of that name has this type.
-                let next =
-                    unsafe { mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(next) };
+                let next = unsafe { mem::transmute::<*mut c_void, Function>(next) };
                 // SAFETY: the caller's string.
                 let ours = unsafe { led($path) };
                 let $path = ours.as_ref().map_or($path, |ours| ours.as_ptr());

@@ -45,17 +45,24 @@ fn stays_below(rest: &[u8]) -> bool {
     })
 }
 
+/// Whether the first two bytes are those of a path of ours.
+///
+/// # Safety
+/// `path` must be a C string.
+#[inline]
+unsafe fn begins_like_ours(path: *const c_char) -> bool {
+    // SAFETY: the caller's string; its second byte is read only if the first is not its end.
+    unsafe { *path as u8 == b'/' && matches!(*path.add(1) as u8, b's' | b'd') }
+}
+
 /// Where a path leads; `None` if it is none of ours, or there is no tree. Keeps `errno`.
 ///
 /// # Safety
 /// `path` must be null or a C string.
 unsafe fn led(path: *const c_char) -> Option<CString> {
     // Nearly every path ends here.
-    // SAFETY: the caller's string, read up to its first difference.
-    if path.is_null()
-        || unsafe { *path } != b'/' as c_char
-        || !matches!(unsafe { *path.add(1) } as u8, b's' | b'd')
-    {
+    // SAFETY: the caller's string.
+    if path.is_null() || !unsafe { begins_like_ours(path) } {
         return None;
     }
     // SAFETY: the caller's string.
