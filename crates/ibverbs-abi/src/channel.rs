@@ -1,7 +1,7 @@
 //! Completion channels.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -59,6 +59,12 @@ pub fn wait_readable(fd: c_int) -> Result<(), c_int> {
     }
     if fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
         return Err(libc::EAGAIN);
+    }
+    if farcall_trace::is_on() {
+        farcall_trace::waits("event", |line| {
+            line.key("fd");
+            line.number(fd.as_raw_fd());
+        });
     }
     readable(None).map(drop)
 }

@@ -13,7 +13,7 @@ use crate::device::{DeviceObject, copy_text};
 use crate::errno;
 use crate::registry::Registry;
 use crate::symbols::export;
-use crate::{channel, cq, cq_ex, qp, qp_ex, srq};
+use crate::{channel, cq, cq_ex, qp, qp_ex, srq, traced};
 use farcall_ibv::abi::whole::{
     ABSENT, Context, ContextOps, Device, DeviceAttr, DeviceAttrEx, EXTENDED, GidEntry, PortAttr, Values,
     VerbsContext,
@@ -50,7 +50,10 @@ pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
     // Without events of the device: a descriptor that never becomes readable.
     let async_fd = provider.async_event_fd().unwrap_or(command.as_raw_fd());
     channel::make_blocking(async_fd);
-    let verbs = tables(device, command.as_raw_fd(), async_fd);
+    let mut verbs = tables(device, command.as_raw_fd(), async_fd);
+    if farcall_trace::is_on() {
+        traced::context_table(&mut verbs);
+    }
     let made = Box::new(ContextObject {
         verbs,
         provider,
@@ -139,7 +142,7 @@ fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
 }
 
 /// As `man ibv_query_device_ex`. A newer header's larger structure is filled with zeros.
-unsafe extern "C" fn query_device_ex(
+pub unsafe extern "C" fn query_device_ex(
     context: *mut Context,
     _input: *const c_uint,
     attr: *mut DeviceAttrEx,
@@ -198,7 +201,7 @@ const SPEED_25: u8 = 32;
 pub const SPEED_GBPS: u32 = 25;
 const LINK_UP: u8 = 5;
 
-unsafe extern "C" fn query_port(
+pub unsafe extern "C" fn query_port(
     context: *mut Context,
     port_num: u8,
     attr: *mut PortAttr,

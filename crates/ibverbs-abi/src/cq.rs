@@ -4,13 +4,14 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use farcall_trace::EmptyPolls;
 use farcall_verbs::{CqInitAttr, Notify, RawCq, Wc};
 
 use crate::context::{self, raw_clock_ns};
 use crate::registry::{Address, Registry, Unacknowledged};
 use crate::symbols::export;
 use crate::uses::Uses;
-use crate::{channel, cq_ex, errno};
+use crate::{channel, cq_ex, errno, traced};
 use farcall_ibv::abi::whole::{CompChannel, Context, Cq, CqEx};
 
 #[repr(C)]
@@ -20,6 +21,8 @@ pub struct CqObject {
     pub events: Unacknowledged,
     pub async_events: Unacknowledged,
     pub uses: Uses,
+    /// Counted when calls are shown.
+    pub empty_polls: EmptyPolls,
     id: u32,
     /// The completion that `ibv_start_poll` and `ibv_next_poll` stand at.
     pub current: Wc,
@@ -90,12 +93,17 @@ pub unsafe fn create(
         comp_events_completed: 0,
         async_events_completed: 0,
     };
+    let mut functions = cq_ex::table(base);
+    if farcall_trace::is_on() {
+        traced::cq_table(&mut functions);
+    }
     let made = Box::into_raw(Box::new(CqObject {
-        cq: cq_ex::table(base),
+        cq: functions,
         provider: Mutex::new(provider),
         events: Unacknowledged::default(),
         async_events: Unacknowledged::default(),
         uses: Uses::default(),
+        empty_polls: EmptyPolls::default(),
         id,
         current: Wc::default(),
         current_ns: raw_clock_ns(),

@@ -84,7 +84,7 @@ unsafe fn advance(cq: *mut CqEx) -> c_int {
     }
 }
 
-unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut c_uint) -> c_int {
+pub unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut c_uint) -> c_int {
     // SAFETY: the program's structure, if there is one.
     if !attr.is_null() && unsafe { *attr } != 0 {
         return libc::EINVAL;
@@ -93,7 +93,7 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut c_uint) -> c_int {
     unsafe { advance(cq) }
 }
 
-unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
+pub unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
     // SAFETY: the program's queue.
     unsafe { advance(cq) }
 }

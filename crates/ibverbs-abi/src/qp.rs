@@ -12,7 +12,7 @@ use crate::cq::{self, CqObject};
 use crate::qp_ex::Batch;
 use crate::registry::{Address, Unacknowledged};
 use crate::symbols::export;
-use crate::{address, attributes, context, errno, memory, qp_ex, srq};
+use crate::{address, attributes, context, errno, memory, qp_ex, srq, traced};
 use farcall_ibv::abi::whole::{Cq, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, Srq, mask};
 
 #[repr(C)]
@@ -134,8 +134,12 @@ fn wrap(wanted: &Wanted, provider: Box<dyn RawQp>) -> *mut QpObject {
         events_completed: 0,
     };
     let cap = attributes::cap_to_c(&provider.cap());
+    let mut functions = qp_ex::table(base);
+    if farcall_trace::is_on() {
+        traced::qp_table(&mut functions);
+    }
     let made = Box::into_raw(Box::new(QpObject {
-        qp: qp_ex::table(base),
+        qp: functions,
         posting: PostLock::new(Posting { provider, batch: Batch::default() }),
         attr: Mutex::new(attributes::fresh(cap)),
         events: Unacknowledged::default(),

@@ -58,6 +58,12 @@ impl Batch {
         self.pending.push(Pending { wr_id, flags, imm_be, kind, to: None, sges, inline_at: None });
     }
 
+    /// The requests as they will be posted, for a trace.
+    pub fn requests(&mut self) -> impl Iterator<Item = SendWr<'_>> {
+        self.place_inline();
+        self.pending.iter().map(|pending| pending.request(&self.sges))
+    }
+
     fn last(&mut self) -> Option<&mut Pending> {
         if self.pending.is_empty() {
             self.error = Some(libc::EINVAL);
@@ -228,7 +234,7 @@ pub fn table(qp_base: Qp) -> QpEx {
 ///
 /// # Safety
 /// The calling thread must be between `wr_start` and `wr_complete` or `wr_abort` of `qp`: it holds the lock.
-unsafe fn building<'a>(qp: *mut QpEx) -> &'a mut Batch {
+pub unsafe fn building<'a>(qp: *mut QpEx) -> &'a mut Batch {
     // SAFETY: the lock is held by the caller, who has no other reference.
     unsafe { &mut (*(*qp.cast::<QpObject>()).posting.data_ptr()).batch }
 }
@@ -249,7 +255,7 @@ unsafe extern "C" fn wr_start(qp: *mut QpEx) {
     std::mem::forget(guard);
 }
 
-unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
+pub unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
     // SAFETY: the program's pair.
     let of = unsafe { qp::object(qp.cast()) };
     // SAFETY: the lock is held since `wr_start`.
@@ -259,7 +265,7 @@ unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
     number
 }
 
-unsafe extern "C" fn wr_abort(qp: *mut QpEx) {
+pub unsafe extern "C" fn wr_abort(qp: *mut QpEx) {
     // SAFETY: the program's pair, locked since `wr_start`.
     unsafe { qp::object(qp.cast()).posting.force_unlock() };
 }

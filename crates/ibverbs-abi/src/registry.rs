@@ -51,6 +51,12 @@ impl Unacknowledged {
     /// Waits until every event is acknowledged.
     pub fn wait(&self) {
         let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        if *count > 0 && farcall_trace::is_on() {
+            farcall_trace::waits("acknowledgement", |line| {
+                line.key("events");
+                line.number(*count);
+            });
+        }
         let _zero =
             self.changed.wait_while(count, |count| *count > 0).unwrap_or_else(PoisonError::into_inner);
     }
