@@ -28,8 +28,10 @@ macro_rules! shown {
         $(call.look(stringify!($arg), $arg);)*
         // SAFETY: the arguments are what the man page asks for, or null.
         $(unsafe { call.argument(stringify!($arg), $arg) };)*
+        call.executes();
         let returned = $run();
-        call.returned(returned);
+        // SAFETY: what the function returned.
+        unsafe { call.returned(returned) };
         // SAFETY: as above; only what the call filled is looked at.
         $(unsafe { call.output(stringify!($arg), $arg) };)*
         call.end();

@@ -105,7 +105,8 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c_
     let Some(mut call) = Call::begun_at("ibv_poll_cq", began_ns) else { return taken };
     shows(&mut call, "cq", cq);
     shows(&mut call, "num_entries", num_entries);
-    call.returned(taken);
+    // SAFETY: a number.
+    unsafe { call.returned(taken) };
     let wcs = match usize::try_from(taken) {
         // SAFETY: so many were written.
         Ok(taken) => unsafe { std::slice::from_raw_parts(wc, taken) },
@@ -131,7 +132,8 @@ unsafe fn poll_one(name: &'static str, cq: *mut CqEx, advance: impl FnOnce() -> 
     }
     let Some(mut call) = Call::begun_at(name, began_ns) else { return number };
     shows(&mut call, "cq", cq);
-    call.returned(number);
+    // SAFETY: a number.
+    unsafe { call.returned(number) };
     let wcs = std::slice::from_ref(&of.current);
     poll_result(&mut call, of, if number == 0 { wcs } else { &[] });
     call.end();
@@ -168,9 +170,11 @@ unsafe extern "C" fn post_send(
     let is_datagram = unsafe { (*qp).qp_type } == QpType::Ud as u32;
     // SAFETY: as above.
     call.shows("wr", |line| unsafe { requests(line, wr, is_datagram) });
+    call.executes();
     // SAFETY: as above.
     let number = unsafe { qp::post_send(qp, wr, bad_wr) };
-    call.returned(number);
+    // SAFETY: a number.
+    unsafe { call.returned(number) };
     if number != 0 {
         // SAFETY: the variable was set to the request that was refused.
         call.result("bad_wr_id", |line| line.hex(unsafe { (**bad_wr).wr_id }));
@@ -191,8 +195,10 @@ unsafe fn post_receives(
 ) -> c_int {
     // SAFETY: the caller's promise.
     call.shows("wr", |line| unsafe { receives(line, wr) });
+    call.executes();
     let number = post();
-    call.returned(number);
+    // SAFETY: a number.
+    unsafe { call.returned(number) };
     if number != 0 {
         // SAFETY: the variable was set to the receive that was refused.
         call.result("bad_wr_id", |line| line.hex(unsafe { (**bad_wr).wr_id }));
@@ -239,8 +245,10 @@ unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
     call.shows("wr", |line| {
         line.list(batch.requests(), |line, request| farcall_trace::request(line, &request, is_datagram));
     });
+    call.executes();
     let number = run();
-    call.returned(number);
+    // SAFETY: a number.
+    unsafe { call.returned(number) };
     call.end();
     number
 }

@@ -52,7 +52,10 @@ pub trait Argument: Copy {
 /// What a verbs call returns.
 pub trait Returned: Copy {
     /// Shows it, with the error number if it failed.
-    fn show_result(self, call: &str, errno: c_int, line: &mut Line);
+    ///
+    /// # Safety
+    /// A pointer must be null or what a verbs function just returned.
+    unsafe fn show_result(self, call: &str, errno: c_int, line: &mut Line);
 
     /// Whether it did what was asked.
     fn succeeded(self, call: &str) -> bool;
@@ -90,7 +93,7 @@ macro_rules! objects {
             }
 
             impl Returned for *mut $Object {
-                fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
+                unsafe fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
                     begin_result(line);
                     // SAFETY: what a function just made, or null.
                     match unsafe { self.as_ref() } {
@@ -228,7 +231,7 @@ macro_rules! numbers {
 numbers!(c_int, u8, u16, u32, u64, usize);
 
 impl Returned for c_int {
-    fn show_result(self, call: &str, errno: c_int, line: &mut Line) {
+    unsafe fn show_result(self, call: &str, errno: c_int, line: &mut Line) {
         begin_result(line);
         line.number(self);
         if self != 0 && !self.succeeded(call) {
@@ -242,7 +245,7 @@ impl Returned for c_int {
 }
 
 impl Returned for isize {
-    fn show_result(self, _call: &str, _errno: c_int, line: &mut Line) {
+    unsafe fn show_result(self, _call: &str, _errno: c_int, line: &mut Line) {
         begin_result(line);
         line.number(self);
         if self < 0 {
@@ -256,7 +259,7 @@ impl Returned for isize {
 }
 
 impl Returned for u64 {
-    fn show_result(self, _call: &str, _errno: c_int, line: &mut Line) {
+    unsafe fn show_result(self, _call: &str, _errno: c_int, line: &mut Line) {
         begin_result(line);
         line.hex(self);
     }
@@ -267,7 +270,7 @@ impl Returned for u64 {
 }
 
 impl Returned for () {
-    fn show_result(self, _call: &str, _errno: c_int, _line: &mut Line) {}
+    unsafe fn show_result(self, _call: &str, _errno: c_int, _line: &mut Line) {}
 
     fn succeeded(self, _call: &str) -> bool {
         true
@@ -278,7 +281,7 @@ impl Returned for () {
 macro_rules! returned_addresses {
     ($($Type:ty),*) => {
         $(impl Returned for $Type {
-            fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
+            unsafe fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
                 begin_result(line);
                 if self.is_null() {
                     line.null();
@@ -298,7 +301,7 @@ macro_rules! returned_addresses {
 returned_addresses!(*mut *mut Device, *mut c_void);
 
 impl Returned for *const c_char {
-    fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
+    unsafe fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
         begin_result(line);
         if self.is_null() {
             line.null();

@@ -17,7 +17,9 @@ thread_local! {
 pub struct Call {
     line: Line,
     name: &'static str,
-    began_ns: u64,
+    /// When the library took over: showing arguments is none of its work.
+    executes_ns: u64,
+    took_ns: u64,
     /// `attr_mask`, which says what of a structure counts.
     mask: c_int,
     succeeded: bool,
@@ -65,7 +67,8 @@ impl Call {
             Format::Text => line.raw(format_args!("{name}(")),
             Format::Json => line.raw(format_args!("\"call\":\"{name}\",\"args\":{{")),
         }
-        Some(Self { line, name, began_ns, mask: 0, succeeded: false, has_outputs: false })
+        let (executes_ns, took_ns) = (began_ns, 0);
+        Some(Self { line, name, executes_ns, took_ns, mask: 0, succeeded: false, has_outputs: false })
     }
 
     /// Looks at an argument that others may need; all of them, before the first is shown.
@@ -96,14 +99,24 @@ impl Call {
         show(&mut self.line);
     }
 
+    /// The arguments are shown: the library is about to do what was asked.
+    pub fn executes(&mut self) {
+        self.executes_ns = now_ns();
+    }
+
     /// The call has been executed.
-    pub fn returned(&mut self, value: impl Returned) {
+    ///
+    /// # Safety
+    /// See [`Returned::show_result`].
+    pub unsafe fn returned(&mut self, value: impl Returned) {
+        // SAFETY: the thread's own variable.
+        let errno = unsafe { *libc::__errno_location() };
+        self.took_ns = now_ns().saturating_sub(self.executes_ns);
         let closed = if self.line.format() == Format::Text { ')' } else { '}' };
         self.line.raw(format_args!("{closed}"));
         self.succeeded = value.succeeded(self.name);
-        // SAFETY: the thread's own variable.
-        let errno = unsafe { *libc::__errno_location() };
-        value.show_result(self.name, errno, &mut self.line);
+        // SAFETY: the caller's promise.
+        unsafe { value.show_result(self.name, errno, &mut self.line) };
     }
 
     /// Shows what the call filled, if it did.
@@ -143,8 +156,7 @@ impl Call {
         if self.has_outputs {
             self.line.raw(format_args!("}}"));
         }
-        let took_ns = now_ns().saturating_sub(self.began_ns);
-        let (us, ns) = (took_ns / 1000, took_ns % 1000);
+        let (us, ns) = (self.took_ns / 1000, self.took_ns % 1000);
         match self.line.format() {
             Format::Text => self.line.raw(format_args!(" <{us}.{ns:03} us>")),
             Format::Json => self.line.raw(format_args!(",\"us\":{us}.{ns:03}}}")),

@@ -91,7 +91,8 @@ pub(crate) fn target() -> Option<&'static Target> {
         .get_or_init(|| {
             // SAFETY: reads a number that the kernel gave the process.
             let is_privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-            let wanted = env::var_os(TARGET_VARIABLE).filter(|wanted| !wanted.is_empty() && !is_privileged)?;
+            let wanted =
+                env::var_os(TARGET_VARIABLE).filter(|wanted| !wanted.is_empty() && !is_privileged)?;
             match Target::open(&wanted, env::var_os(FORMAT_VARIABLE)) {
                 Ok(target) => {
                     target.introduce();

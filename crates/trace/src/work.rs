@@ -176,7 +176,10 @@ mod tests {
         let shown = text(|line| {
             request(line, &SendWr::atomic(WrOpcode::ATOMIC_CMP_AND_SWP, 1, &sges, atomic), false);
         });
-        assert!(shown.contains("ATOMIC_CMP_AND_SWP") && shown.contains("compare_add=0x3, swap=0x4"), "{shown}");
+        assert!(
+            shown.contains("ATOMIC_CMP_AND_SWP") && shown.contains("compare_add=0x3, swap=0x4"),
+            "{shown}"
+        );
         let to = UdTarget { ah: std::ptr::null(), remote_qpn: 0x11, remote_qkey: 0x22 };
         let datagram = SendWr::send_to(1, &sges, to).with_flags(SendFlags::INLINE);
         let shown = text(|line| request(line, &datagram, true));
@@ -199,10 +202,7 @@ mod tests {
     #[test]
     fn a_failed_completion_shows_what_is_valid_of_it() {
         let mut wc = Wc::ended(3, 0x2a, WcOpcode::RECV, WcStatus::RNR_RETRY_EXC_ERR);
-        assert_eq!(
-            text(|line| completion(line, &wc)),
-            "{wr_id=0x3, status=RNR_RETRY_EXC_ERR, qp=0x00002a}"
-        );
+        assert_eq!(text(|line| completion(line, &wc)), "{wr_id=0x3, status=RNR_RETRY_EXC_ERR, qp=0x00002a}");
         wc.status = WcStatus::SUCCESS;
         wc.byte_len = 12;
         assert_eq!(

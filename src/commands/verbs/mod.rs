@@ -30,7 +30,7 @@ impl Verbs {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         match self {
             Self::Install(install) => install.run(console),
-            Self::Run(run) => run.run(),
+            Self::Run(run) => run.run(console),
         }
     }
 }

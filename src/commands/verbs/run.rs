@@ -1,8 +1,10 @@
 //! `farcall verbs run -- CMD`.
 
 use super::library;
+use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
+use farcall_trace::{FORMAT_VARIABLE, TARGET_VARIABLE};
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -18,7 +20,8 @@ use std::process::Command;
 /// ignore the setting, as they ignore every LD_LIBRARY_PATH.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall verbs run -- ibv_devinfo -v\n  farcall verbs run -- ibv_rc_pingpong -g 0"
+    after_help = "Examples:\n  farcall verbs run -- ibv_devinfo -v\n  farcall verbs run -- ibv_rc_pingpong -g 0\n  \
+                  farcall verbs run --trace -- ./mine\n  farcall --json verbs run --trace=mine.%p.jsonl -- ./mine"
 )]
 pub struct Run {
     /// Do not load the library before all others. It does that to show the device also in /sys/class/infiniband and
@@ -26,6 +29,10 @@ pub struct Run {
     #[arg(long)]
     no_preload: bool,
 
+    /// Show the verbs that the program calls, decoded, with times: on standard error, or appended to FILE (%p in its name is
+    /// the process). With --json as JSON lines. The same as the variables FARCALL_TRACE=FILE and FARCALL_TRACE_FORMAT=json.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    trace: Option<OsString>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -36,7 +43,7 @@ impl Run {
     ///
     /// # Errors
     /// When the library is not there, or the program cannot be started.
-    pub fn run(self) -> Result<Exit, Failure> {
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let folder = folder_of(&library::find()?)?;
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(Failure::new("no program to run").exit(Exit::Usage));
@@ -47,6 +54,12 @@ impl Run {
             command.env("LD_PRELOAD", before(&folder.join(library::SYSTEM_NAME), "LD_PRELOAD"));
             // Its runtime refuses to come second, though it works there.
             command.env("ASAN_OPTIONS", before(Path::new("verify_asan_link_order=0"), "ASAN_OPTIONS"));
+        }
+        if let Some(target) = self.trace {
+            command.env(TARGET_VARIABLE, trace_target(target)?);
+            if console.is_json() {
+                command.env(FORMAT_VARIABLE, "json");
+            }
         }
         let error = command.exec();
         Err(Failure::because("cannot start the program", &error).at(program.display()))
@@ -61,6 +74,16 @@ fn before(place: &Path, variable: &str) -> OsString {
         path.push(rest);
     }
     path
+}
+
+/// The file of a trace as the program will find it, wherever it changes its folder to.
+fn trace_target(target: OsString) -> Result<OsString, Failure> {
+    if target == "-" || target == "stderr" {
+        return Ok(target);
+    }
+    let path = std::path::absolute(&target)
+        .map_err(|error| Failure::because("cannot write the trace", &error).at(target.display()))?;
+    Ok(path.into())
 }
 
 /// A folder of this user in which the library has the name that programs link.

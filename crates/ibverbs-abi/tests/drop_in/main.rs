@@ -2,6 +2,8 @@
 
 mod files;
 mod programs;
+mod roles;
 mod support;
 mod symbols;
+mod trace;
 mod ucx;

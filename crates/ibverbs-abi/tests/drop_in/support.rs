@@ -16,6 +16,18 @@ impl Folder {
         Self(folder)
     }
 
+    /// A file in it.
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// What is in its files whose names end so.
+    pub fn texts(&self, ending: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
+        let wanted = entries.filter(|path| path.to_str().is_some_and(|path| path.ends_with(ending)));
+        wanted.map(|path| std::fs::read_to_string(path).unwrap()).collect()
+    }
+
     /// A program that finds the library.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
@@ -105,7 +117,22 @@ pub fn words(output: &Output) -> String {
 /// Runs a program as server and as client against each other; both must succeed. Returns what they said. The client comes
 /// again as long as the server does not listen yet.
 pub fn pair(folder: &Folder, program: &str, arguments: &[&str]) -> (String, String) {
-    pair_of(&|| folder.program(program), arguments)
+    pair_in(folder, program, arguments, &[])
+}
+
+/// [`pair`], with variables in the environment of both.
+pub fn pair_in(
+    folder: &Folder,
+    program: &str,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> (String, String) {
+    let prepared = || {
+        let mut command = folder.program(program);
+        command.envs(variables.iter().copied());
+        command
+    };
+    pair_of(&prepared, arguments)
 }
 
 /// As [`pair`], of a program that is prepared otherwise.
