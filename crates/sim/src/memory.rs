@@ -208,18 +208,6 @@ unsafe impl Send for SimMr {}
 // SAFETY: as above.
 unsafe impl Sync for SimMr {}
 
-fn check(operation: &'static str, len_bytes: usize, access: Access) -> Result<()> {
-    let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
-        let what = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (IBA 10.6.3.1)";
-        return Err(Error::invalid(operation, what));
-    }
-    if len_bytes == 0 {
-        return Err(Error::invalid(operation, "a region has at least one byte"));
-    }
-    Ok(())
-}
-
 impl SimMr {
     pub(crate) fn alloc(
         fabric: &Arc<Fabric>,
@@ -227,7 +215,7 @@ impl SimMr {
         len: usize,
         access: Access,
     ) -> Result<Self> {
-        check("alloc_mr", len, access)?;
+        access.check_registration("alloc_mr", len)?;
         let len_bytes = len
             .checked_next_multiple_of(PAGE_BYTES)
             .ok_or_else(|| Error::invalid("alloc_mr", format!("{len} bytes are more than there can be")))?;
@@ -244,7 +232,7 @@ impl SimMr {
         len_bytes: usize,
         access: Access,
     ) -> Result<Self> {
-        check("reg_mr", len_bytes, access)?;
+        access.check_registration("reg_mr", len_bytes)?;
         if (addr as u64).checked_add(len_bytes as u64).is_none() {
             return Err(Error::invalid("reg_mr", "the memory wraps around the end of the address space"));
         }

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farcall_verbs::{Access, Error, RawMr, Result, Revoked};
+use farcall_verbs::{Access, RawMr, Result, Revoked};
 
 use crate::fence;
 use crate::process::Process;
@@ -33,18 +33,6 @@ unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
 
-fn checked(operation: &'static str, len_bytes: usize, access: Access) -> Result<()> {
-    let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
-        let what = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (IBA 10.6.3.1)";
-        return Err(Error::invalid(operation, what));
-    }
-    if len_bytes == 0 {
-        return Err(Error::invalid(operation, "a region has at least one byte"));
-    }
-    Ok(())
-}
-
 impl Mr {
     pub(crate) fn allocate(
         process: &Arc<Process>,
@@ -52,7 +40,7 @@ impl Mr {
         len_bytes: usize,
         access: Access,
     ) -> Result<Self> {
-        checked("alloc_mr", len_bytes, access)?;
+        access.check_registration("alloc_mr", len_bytes)?;
         let segment = Arc::new(Segment::create("farcall-mr", len_bytes)?);
         let (addr, len_bytes) = (segment.mapping().base(), segment.mapping().len_bytes());
         Self::insert(process, Backing::Pool(segment), addr, len_bytes, pd, access)
@@ -67,7 +55,7 @@ impl Mr {
         len_bytes: usize,
         access: Access,
     ) -> Result<Self> {
-        checked("reg_mr", len_bytes, access)?;
+        access.check_registration("reg_mr", len_bytes)?;
         protection::require(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE))?;
         Self::insert(process, Backing::Private(addr as u64), addr, len_bytes, pd, access)
     }

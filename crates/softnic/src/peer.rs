@@ -209,6 +209,8 @@ impl Meeting {
             Ok(Asked::Granted(answer)) => answer,
             Ok(Asked::Refused(reason)) => return Err(fail(refusal::text(reason))),
             Ok(Asked::NotYet) => return Ok(Met::NotYet(self)),
+            // It died with our connection in its queue.
+            Err(Errno::CONNRESET | Errno::PIPE) => return Err(fail("the peer has ended")),
             Err(e) => return Err(Error::os(MEET, format!("talk to the {}", self.name), e)),
         };
         let ReplyBody::Hello { asymmetric, .. } = body else {

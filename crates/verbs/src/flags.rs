@@ -2,6 +2,8 @@
 
 use bitflags::bitflags;
 
+use crate::{Error, Result};
+
 bitflags! {
     /// What a memory region or a queue pair allows (`ibv_access_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -15,6 +17,23 @@ bitflags! {
         const REMOTE_READ = 1 << 2;
         /// Peers may execute atomics. Requires `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 1 << 3;
+    }
+}
+
+impl Access {
+    /// Whether a region of so many bytes may be registered with these rights; for providers.
+    ///
+    /// # Errors
+    /// If it is empty, or peers may write where the device itself may not (IBA 10.6.3.1).
+    pub fn check_registration(self, operation: &'static str, len_bytes: usize) -> Result<()> {
+        if self.intersects(Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) && !self.contains(Self::LOCAL_WRITE) {
+            let what = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (IBA 10.6.3.1)";
+            return Err(Error::invalid(operation, what));
+        }
+        if len_bytes == 0 {
+            return Err(Error::invalid(operation, "a region has at least one byte"));
+        }
+        Ok(())
     }
 }
 
