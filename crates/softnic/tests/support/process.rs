@@ -102,6 +102,10 @@ pub enum Fate {
 }
 
 impl Other {
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: our own child, not yet waited for.
         unsafe { libc::kill(self.process.id() as libc::pid_t, signal) };
