@@ -116,9 +116,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         if let Some(at) = live {
             same_secret(&self.connections[at].session, resume)?;
             self.end(at, crate::error::Broken::HungUp, None, Some(now));
-            self.poll_completions(now);
         }
-        if self.closing.iter().any(|c| c.session.id == resume.session) {
+        // What is flushed may come only after everything else.
+        while self.still_drains(resume) && self.poll_completions(now) {}
+        if self.still_drains(resume) {
             return Err(RefusalKind::Resources.because("the old connection still drains"));
         }
         let Some(at) = self.parked.iter().position(|parked| parked.session.id == resume.session) else {
@@ -128,6 +129,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let session = self.parked.remove(at).session;
         session.forget_mailbox();
         Ok(Some(session))
+    }
+
+    fn still_drains(&self, resume: &Resume) -> bool {
+        self.closing.iter().any(|closing| closing.session.id == resume.session)
     }
 
     fn new_session(&self, geometry: Geometry) -> Result<Session, Refusal> {
