@@ -1,4 +1,4 @@
-"""Breaks the software RNIC in small ways, one at a time, and shows that a test notices each.
+"""Breaks the software RNIC and the simulator in small ways, one at a time, and shows that a test notices each.
 
     python3 .ci/mutations.py [NAME...]      all of them, or those named
     python3 .ci/mutations.py --list         names them, and checks that each still applies
@@ -60,11 +60,16 @@ def unit(name):
     return Check(["-p", "farcall-softnic", "--lib", name])
 
 
+# Worlds in virtual time: what is wrong with the simulator shows what their checkers see.
+WORLDS = Check(["-p", "farcall-sim", "--test", "seeds", "seeds_hold"],
+               {"FARCALL_SIM_FIRST": "1", "FARCALL_SIM_SEEDS": "40"})
+
+
 def integration(file, name):
     return Check(["-p", "farcall-softnic", "--test", file, name])
 
 
-# Name, file, text, replacement, check.
+# Name, file (in the software RNIC, unless it begins with "crates/"), text, replacement, check.
 MUTATIONS = [
     ("generation-not-rechecked", "qp/grants.rs",
      """        let current = self.accept.load(Acquire) == self.accept_word
@@ -189,7 +194,64 @@ MUTATIONS = [
      "                FIRING => break armed,",
      "                FIRING => return,",
      model("readiness::tests")),
+    ("void-message-continued", "crates/sim/src/qp/responder.rs",
+     "        if has_gap || part.is_first {",
+     "        if part.is_first {",
+     WORLDS),
+    ("unreliable-message-taken-twice", "crates/sim/src/qp/responder.rs",
+     """        if psn.is_before(self.responder.expected()) {
+            return;
+        }
+        let has_gap = psn != self.responder.expected();""",
+     """        let has_gap = psn != self.responder.expected() && !psn.is_before(self.responder.expected());""",
+     WORLDS),
+    ("told-before-it-landed", "crates/sim/src/qp/responder.rs",
+     "let ready_ns = self.responder.landed_ns.max(state.now_ns) + pause_ns;",
+     "let ready_ns = state.now_ns + pause_ns;",
+     WORLDS),
+    ("atomic-executed-again", "crates/sim/src/qp/responder.rs",
+     "Body::AtomicRequest { .. } => self.later(state, Step::AtomicAgain { psn }),",
+     """Body::AtomicRequest { addr, rkey, op } => {
+                self.later(state, Step::Atomic { psn, addr: *addr, rkey: *rkey, op: *op });
+            }""",
+     WORLDS),
+    ("datagram-from-the-wrong-address", "crates/sim/src/qp/datagram.rs",
+     "copy_from_slice(&state.nodes[src as usize].gid.0[12..]);",
+     "copy_from_slice(&state.nodes[(src ^ 1) as usize].gid.0[12..]);",
+     WORLDS),
+    ("datagram-doubled-by-its-device", "crates/sim/src/qp/datagram.rs",
+     "        state.send(Packet { src: self.node, dst, src_qpn, dst_qpn, transport: QpType::Ud, psn, body });",
+     """        for body in [body.clone(), body] {
+            state.send(Packet { src: self.node, dst, src_qpn, dst_qpn, transport: QpType::Ud, psn, body });
+        }""",
+     WORLDS),
+    ("shared-receive-consumed-twice", "crates/sim/src/receive.rs",
+     "        self.posted.pop_front_if(|receive| will_do(receive))",
+     "        self.posted.front().filter(|receive| will_do(receive)).cloned()",
+     WORLDS),
+    ("shared-receive-lost", "crates/sim/src/qp/responder.rs",
+     """        receives.extend(self.kept.take());
+""",
+     "",
+     WORLDS),
+    ("shared-limit-told-again", "crates/sim/src/srq.rs",
+     "            srq.limit = 0;\n",
+     "",
+     WORLDS),
+    ("shared-limit-not-told", "crates/sim/src/srq.rs",
+     "        if (srq.queue.len() as u32) < srq.limit {",
+     "        if (srq.queue.len() as u32) + 1 < srq.limit {",
+     WORLDS),
+    ("landing-out-of-turn", "crates/sim/src/qp/responder.rs",
+     "self.responder.from_ns = self.responder.landed_ns.max(state.now_ns + state.params.placement_ns);",
+     "self.responder.from_ns = state.now_ns + state.params.placement_ns;",
+     WORLDS),
 ]
+
+
+def source(file):
+    """Where a file of the table lies in the repository."""
+    return file if file.startswith("crates/") else SOFTNIC + file
 
 
 def applied(text, old, new, name):
@@ -207,7 +269,7 @@ def main():
         sys.exit(f"no such mutation: {', '.join(sorted(unknown))}")
     chosen = [mutation for mutation in MUTATIONS if not wanted or mutation[0] in wanted]
     for name, file, old, new, _ in chosen:
-        applied((HERE / SOFTNIC / file).read_text(), old, new, name)
+        applied((HERE / source(file)).read_text(), old, new, name)
     if "--list" in sys.argv:
         print("\n".join(f"{name}  ({check})" for name, _, _, _, check in chosen))
         return
@@ -232,7 +294,7 @@ def run(clone, chosen):
             if not passes:
                 sys.exit(f"{check}\nfails without any mutation:\n{output[-4000:]}")
             sound.add(str(check))
-        path = clone / SOFTNIC / file
+        path = clone / source(file)
         before = path.read_text()
         path.write_text(applied(before, old, new, name))
         compiles, output = check.run(clone, True)

@@ -55,9 +55,9 @@ impl ReceiveQueue {
         self.posted.pop_front()
     }
 
-    /// A receive that was begun and not used is the next one again.
-    pub(crate) fn give_back(&mut self, receive: Receive) {
-        self.posted.push_front(receive);
+    /// The next receive, if it will do.
+    pub(crate) fn pop_if(&mut self, will_do: impl Fn(&Receive) -> bool) -> Option<Receive> {
+        self.posted.pop_front_if(|receive| will_do(receive))
     }
 
     /// A place is free again.

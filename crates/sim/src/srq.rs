@@ -24,8 +24,13 @@ pub(crate) struct Srq {
 impl State {
     /// Takes the next receive of a shared queue.
     pub(crate) fn take_shared(&mut self, id: u32) -> Option<Receive> {
+        self.take_shared_if(id, |_| true)
+    }
+
+    /// Takes the next receive of a shared queue if it will do.
+    pub(crate) fn take_shared_if(&mut self, id: u32, will_do: impl Fn(&Receive) -> bool) -> Option<Receive> {
         let srq = self.srqs.get_mut(id)?;
-        let receive = srq.queue.pop()?;
+        let receive = srq.queue.pop_if(will_do)?;
         srq.queue.release();
         self.tell_if_low(id);
         Some(receive)
@@ -38,12 +43,6 @@ impl State {
             srq.limit = 0;
             let context = srq.context;
             self.async_event(context, AsyncEventKind::SrqLimitReached, id);
-        }
-    }
-
-    pub(crate) fn give_back_shared(&mut self, id: u32, receive: Receive) {
-        if let Some(srq) = self.srqs.get_mut(id) {
-            srq.queue.give_back(receive);
         }
     }
 }

@@ -143,6 +143,11 @@ impl World {
         self.fabric.lock().nodes[node.0 as usize].is_alive = true;
     }
 
+    /// What goes wrong in the network now.
+    pub fn faults(&self) -> Faults {
+        self.fabric.lock().network.faults
+    }
+
     /// Changes what goes wrong in the network.
     pub fn set_faults(&mut self, faults: Faults) {
         let mut state = self.fabric.lock();

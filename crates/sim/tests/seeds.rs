@@ -13,9 +13,12 @@
 mod scenarios;
 mod support {
     pub mod calls;
+    pub mod member;
+    pub mod node;
     pub mod pair;
     pub mod rpc;
     pub mod store;
+    pub mod traffic;
 
     pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
         (0..len as u64).map(|i| ((i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
@@ -90,6 +93,8 @@ fn seeds_hold() {
     }
     println!("{done} seeds of {} scenarios hold, from {first} on", ALL.len());
     assert!(done > 0, "no seed was run");
+    let received = scenarios::traffic::received();
+    assert!(received.iter().all(|messages| *messages > 0), "messages over RC, over UC, datagrams: {received:?}");
     assert!(scenarios::resumed() > 0 || done < QUICK, "no session ever went on over another connection");
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A write that one writer began; later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WriteId(u64);
+pub struct WriteId(pub(super) u64);
 
 /// A byte that no admissible order of writes leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]

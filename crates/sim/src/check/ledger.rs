@@ -18,6 +18,12 @@ pub enum Queue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(String);
 
+impl Violation {
+    pub(super) const fn new(what: String) -> Self {
+        Self(what)
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -30,18 +30,17 @@ impl Qp {
         if !self.state.responds() || qkey != self.settings.qkey {
             return;
         }
-        let next = match self.srq {
-            Some(srq) => state.take_shared(srq),
-            None => self.receives.pop(),
-        };
-        let Some(receive) = next else { return };
         let mut bytes = self.route_header(state, packet.src, payload.len());
         bytes.extend_from_slice(&payload);
-        if bytes.len() as u64 > receive.room() {
-            self.not_taken(state, receive);
-            return;
-        }
-        let range = (0, bytes.len() as u64);
+        let len = bytes.len() as u64;
+        // One that is too long takes no receive.
+        let fits = |next: &Receive| len <= next.room();
+        let taken = match self.srq {
+            Some(srq) => state.take_shared_if(srq, fits),
+            None => self.receives.pop_if(fits),
+        };
+        let Some(receive) = taken else { return };
+        let range = (0, len);
         let Some(pieces) = state.admit_list(self.domain(), &receive.sges, range, Access::LOCAL_WRITE) else {
             self.fail_receive(state, &receive, WcStatus::LOC_PROT_ERR);
             return;
@@ -56,13 +55,6 @@ impl Qp {
             wc.wc_flags |= WcFlags::WITH_IMM;
         }
         self.tell_received(state, wc, solicited);
-    }
-
-    fn not_taken(&mut self, state: &mut State, receive: Receive) {
-        match self.srq {
-            Some(srq) => state.give_back_shared(srq, receive),
-            None => self.receives.give_back(receive),
-        }
     }
 
     /// What stands in front: the packet's IPv4 header in the last 20 of 40 bytes, as RoCEv2 devices leave it.

@@ -100,8 +100,12 @@ impl Qp {
             return;
         }
         self.responder.is_scheduled = false;
+        let mut has_done_any = false;
         while let Some(job) = self.responder.jobs.pop_front() {
-            if job.ready_ns > state.now_ns {
+            // What lands at the same time lands before: events of that come first, if this one's comes after them.
+            let is_behind_payload = job.ready_ns == state.now_ns && has_done_any;
+            has_done_any = true;
+            if job.ready_ns > state.now_ns || is_behind_payload {
                 let ready_ns = job.ready_ns;
                 self.responder.jobs.push_front(job);
                 self.schedule(state, ready_ns);

@@ -31,6 +31,9 @@ pub(super) struct Responder {
     /// The gap before the next packet was told; until it closes, nothing more is said about it.
     has_told_gap: bool,
     incoming: Option<Incoming>,
+    /// A receive that was begun for a message that came to nothing; the pair's next message takes it. It does not go back to
+    /// a shared queue: payload of the void message may still be landing in it, behind which only this pair waits.
+    kept: Option<Receive>,
     /// An unreliable message that lost a packet: the rest of it means nothing.
     skips: bool,
     pub(super) jobs: VecDeque<Job>,
@@ -63,6 +66,7 @@ impl Responder {
     pub(super) fn abandon(&mut self) -> Vec<Receive> {
         let jobs = self.jobs.drain(..).filter_map(Job::into_receive);
         let mut receives: Vec<Receive> = jobs.collect();
+        receives.extend(self.kept.take());
         if let Some(Incoming::Send { receive, .. }) = self.incoming.take() {
             receives.push(receive);
         }
@@ -111,7 +115,7 @@ impl Qp {
         let has_gap = psn != self.responder.expected();
         self.responder.expect(psn.plus(1));
         if has_gap || part.is_first {
-            self.drop_incoming(state);
+            self.drop_incoming();
             self.responder.skips = !part.is_first;
         }
         if !self.responder.skips {
@@ -120,12 +124,9 @@ impl Qp {
     }
 
     /// What came of an unreliable message so far is void; its receive is the next one again.
-    fn drop_incoming(&mut self, state: &mut State) {
+    fn drop_incoming(&mut self) {
         if let Some(Incoming::Send { receive, .. }) = self.responder.incoming.take() {
-            match self.srq {
-                Some(srq) => state.give_back_shared(srq, receive),
-                None => self.receives.give_back(receive),
-            }
+            self.responder.kept = Some(receive);
         }
     }
 
@@ -148,6 +149,9 @@ impl Qp {
     }
 
     fn next_receive(&mut self, state: &mut State) -> Option<Receive> {
+        if self.responder.kept.is_some() {
+            return self.responder.kept.take();
+        }
         match self.srq {
             Some(srq) => state.take_shared(srq),
             None => self.receives.pop(),
@@ -364,10 +368,7 @@ impl Qp {
         }
         self.responder.skips = true;
         if let Some((receive, _)) = failure.receive {
-            match self.srq {
-                Some(srq) => state.give_back_shared(srq, receive),
-                None => self.receives.give_back(receive),
-            }
+            self.responder.kept = Some(receive);
         }
     }
 

@@ -6,6 +6,7 @@ pub mod calls;
 pub mod chaos;
 pub mod pairs;
 pub mod store;
+pub mod traffic;
 
 /// Sessions that went on over another connection, in all runs: a fault that never comes tests nothing.
 static RESUMED: AtomicU64 = AtomicU64::new(0);
@@ -30,4 +31,6 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "pairs", run: pairs::run },
     Scenario { name: "calls", run: calls::run },
     Scenario { name: "store", run: store::run },
+    Scenario { name: "unreliable", run: traffic::unreliable },
+    Scenario { name: "shared", run: traffic::shared },
 ];

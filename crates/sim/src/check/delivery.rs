@@ -1,0 +1,184 @@
+//! Messages: which of them come, how often, in which order, and that they come whole.
+
+use std::collections::BTreeMap;
+
+use super::Violation;
+
+/// What a way between two queue pairs promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// A reliable connection: every message once, in order.
+    Reliable,
+    /// An unreliable connection: a message once or not at all, in order.
+    InOrder,
+    /// Datagrams: a message not at all or up to so many times, in any order. Nothing at either end tells a datagram that the
+    /// network has doubled from two equal ones (IBA 9.8.3: packet numbers of datagrams are not checked).
+    Datagrams {
+        /// 1, or 2 over a network that doubles packets.
+        copies_max: u32,
+    },
+}
+
+#[derive(Debug)]
+struct Sent {
+    bytes: Vec<u8>,
+    times: u32,
+    is_acknowledged: bool,
+}
+
+#[derive(Debug)]
+struct Flow {
+    promise: Promise,
+    sent: BTreeMap<u64, Sent>,
+    last: u64,
+}
+
+/// The messages of ways between queue pairs. Ways have numbers that the caller gives them; messages of a way are numbered
+/// by it from 1 on, as they are sent.
+#[derive(Debug, Default)]
+pub struct Deliveries {
+    flows: BTreeMap<u64, Flow>,
+}
+
+impl Deliveries {
+    /// A way begins.
+    pub fn open(&mut self, flow: u64, promise: Promise) {
+        let before = self.flows.insert(flow, Flow { promise, sent: BTreeMap::new(), last: 0 });
+        assert!(before.is_none(), "way {flow} is open already");
+    }
+
+    /// Whether a way has begun and is not over.
+    pub fn is_open(&self, flow: u64) -> bool {
+        self.flows.contains_key(&flow)
+    }
+
+    /// The number of the next message.
+    ///
+    /// # Panics
+    /// If the way is not open.
+    pub fn next_number(&self, flow: u64) -> u64 {
+        self.flows[&flow].sent.last_key_value().map_or(1, |(number, _)| number + 1)
+    }
+
+    /// A message was posted.
+    ///
+    /// # Panics
+    /// If the way is not open.
+    pub fn sent(&mut self, flow: u64, number: u64, bytes: Vec<u8>) {
+        let flow = self.flows.get_mut(&flow).expect("a way that is open");
+        flow.sent.insert(number, Sent { bytes, times: 0, is_acknowledged: false });
+    }
+
+    /// A message came.
+    ///
+    /// # Errors
+    /// If it was not sent, is not whole, or comes too often or out of order.
+    pub fn received(&mut self, flow: u64, number: u64, bytes: &[u8]) -> Result<(), Violation> {
+        let says = |what: &str| Err(Violation::new(format!("way {flow:#x}: message {number} {what}")));
+        let Some(way) = self.flows.get_mut(&flow) else { return says("came over a way that is closed") };
+        let Some(sent) = way.sent.get_mut(&number) else { return says("was never sent") };
+        if sent.bytes != bytes {
+            return says("is not what was sent");
+        }
+        sent.times += 1;
+        let copies_max = match way.promise {
+            Promise::Datagrams { copies_max } => copies_max,
+            Promise::Reliable | Promise::InOrder => 1,
+        };
+        if sent.times > copies_max {
+            return says(&format!("came {} times", sent.times));
+        }
+        let is_in_turn = match way.promise {
+            Promise::Reliable => number == way.last + 1,
+            Promise::InOrder => number > way.last,
+            Promise::Datagrams { .. } => true,
+        };
+        if !is_in_turn {
+            return says(&format!("came after message {}", way.last));
+        }
+        way.last = number;
+        Ok(())
+    }
+
+    /// A message of a reliable connection completed with success at its sender.
+    pub fn acknowledged(&mut self, flow: u64, number: u64) {
+        let sent = self.flows.get_mut(&flow).and_then(|flow| flow.sent.get_mut(&number));
+        if let Some(sent) = sent {
+            sent.is_acknowledged = true;
+        }
+    }
+
+    /// How often a message came so far.
+    pub fn times(&self, flow: u64, number: u64) -> u32 {
+        self.flows.get(&flow).and_then(|flow| flow.sent.get(&number)).map_or(0, |sent| sent.times)
+    }
+
+    /// A way is over; its receiver has polled everything.
+    ///
+    /// # Errors
+    /// If a message was acknowledged and never came.
+    pub fn closed(&mut self, flow: u64) -> Result<(), Violation> {
+        let Some(way) = self.flows.remove(&flow) else { return Ok(()) };
+        match way.sent.iter().find(|(_, sent)| sent.is_acknowledged && sent.times == 0) {
+            Some((number, _)) => {
+                let what = format!("way {flow:#x}: message {number} was acknowledged and never came");
+                Err(Violation::new(what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A way is over, and what had come with it, its receiver being dead.
+    pub fn forgotten(&mut self, flow: u64) {
+        self.flows.remove(&flow);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether messages 1 to 3, of one byte each, may come like this.
+    fn may_come(promise: Promise, list: &[u64]) -> bool {
+        let mut messages = Deliveries::default();
+        messages.open(7, promise);
+        for number in 1..=3 {
+            assert_eq!(messages.next_number(7), number);
+            messages.sent(7, number, vec![number as u8]);
+        }
+        list.iter().try_for_each(|number| messages.received(7, *number, &[*number as u8])).is_ok()
+    }
+
+    #[test]
+    fn each_way_keeps_its_promise() {
+        use Promise::{Datagrams, InOrder, Reliable};
+        assert!(may_come(Reliable, &[1, 2, 3]) && may_come(Reliable, &[1]));
+        assert!(!may_come(Reliable, &[1, 3]), "lost");
+        assert!(!may_come(Reliable, &[1, 1]), "twice");
+        assert!(may_come(InOrder, &[2, 3]) && may_come(InOrder, &[]));
+        assert!(!may_come(InOrder, &[2, 1]), "out of order");
+        assert!(!may_come(InOrder, &[2, 2]), "twice");
+        assert!(may_come(Datagrams { copies_max: 1 }, &[3, 1]));
+        assert!(!may_come(Datagrams { copies_max: 1 }, &[3, 1, 3]), "twice");
+        assert!(may_come(Datagrams { copies_max: 2 }, &[3, 1, 3]));
+        assert!(!may_come(Datagrams { copies_max: 2 }, &[3, 3, 3]), "three times");
+        assert!(!may_come(InOrder, &[4]), "never sent");
+    }
+
+    #[test]
+    fn what_is_torn_or_lost_after_its_acknowledgement_is_found() {
+        let mut messages = Deliveries::default();
+        messages.open(1, Promise::Reliable);
+        messages.sent(1, 1, vec![1, 2, 3]);
+        assert!(messages.received(1, 1, &[1, 2, 0]).is_err(), "torn");
+        assert!(messages.received(1, 1, &[1, 2]).is_err(), "cut");
+        messages.acknowledged(1, 1);
+        assert!(messages.closed(1).is_err(), "acknowledged and lost");
+        assert!(messages.received(1, 1, &[1, 2, 3]).is_err(), "over a way that is closed");
+        messages.open(1, Promise::Reliable);
+        messages.sent(1, 1, Vec::new());
+        assert!(messages.received(1, 1, &[]).is_ok());
+        messages.acknowledged(1, 1);
+        assert_eq!((messages.times(1, 1), messages.closed(1)), (1, Ok(())));
+    }
+}
