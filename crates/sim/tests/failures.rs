@@ -310,3 +310,93 @@ fn two_runs_of_a_seed_have_the_same_trace_and_other_seeds_another() {
     assert_eq!(first, run(5));
     assert_ne!(first.0, run(6).0);
 }
+
+#[test]
+fn a_completion_before_a_failure_has_its_payload() {
+    let mut met = 0;
+    for seed in 0..300 {
+        let mut config = Config::new(seed);
+        (config.params.piece_gap_ns, config.params.pieces_max) = (20, 4);
+        let mut p = Pair::new(config, QpType::Rc);
+        (0..2).for_each(|i| p.b.recv(i, &[p.b.sge(100_000, 8)]));
+        p.a.put(0, &[1; 8_000]);
+        let (long, short) = ([p.a.sge(0, 4_000)], [p.a.sge(0, 8)]);
+        let (to, rkey) = (p.b.addr(), p.b.mr.rkey());
+        p.a.send(&[
+            SendWr::write(1, &long, to, rkey),
+            SendWr::write(2, &short, to + 50_000, rkey).with_imm(2),
+            // Longer than its receive: the pair fails as soon as the WRITE before it has landed, if not before.
+            SendWr::send(3, &long),
+        ]);
+        let first = p.wait_b();
+        p.settle();
+        assert_eq!((first.wr_id, p.b.qp.state()), (0, QpState::Err));
+        if first.status.is_success() {
+            met += 1;
+            assert_eq!(p.b.get(50_000, 8), [1; 8], "seed {seed}: told of, and not there");
+        }
+    }
+    assert!(met > 100, "only {met} completions came before the failure");
+}
+
+fn shared(max_wr: u32) -> Option<SrqInitAttr> {
+    Some(SrqInitAttr { max_wr, max_sge: 1 })
+}
+
+#[test]
+fn a_datagram_too_long_for_a_shared_receive_takes_none() {
+    let mut p = Pair::with(Config::new(1), QpType::Ud, Mtu::Mtu1024, End::rts, shared(1));
+    let ah = p.a.pd.create_ah(&p.b.path()).unwrap();
+    let to = UdTarget { ah: ah.as_raw(), remote_qpn: p.b.qp.qp_num(), remote_qkey: QKEY };
+    for i in 0..3 {
+        p.b.recv(i, &[p.b.sge(0, 100)]);
+        for len in [200, 60] {
+            let sges = [p.a.sge(0, len)];
+            p.a.send(&[SendWr::send_to(9, &sges, to).with_flags(SIGNALED)]);
+            p.wait_a();
+        }
+        let wc = p.wait_b();
+        assert_eq!((wc.wr_id, wc.byte_len), (i, 100));
+    }
+}
+
+#[test]
+fn the_receive_of_a_lost_message_stays_with_its_pair() {
+    let mut p = Pair::with(Config::new(1), QpType::Uc, Mtu::Mtu1024, End::rts, shared(4));
+    // Another connection of the same nodes, which takes receives from the same queue.
+    let mut other = End::new(&p.a.host, QpType::Uc, None);
+    let cap = QpCap::default();
+    let (send_cq, recv_cq, srq) = (&*p.b.cq, &*p.b.cq, p.b.srq.as_deref());
+    let attr = QpInitAttr { send_cq, recv_cq, srq, cap, qp_type: QpType::Uc, sq_sig_all: false };
+    let mut beside = p.b.pd.create_qp(&attr).unwrap();
+    other.init();
+    other.rtr(p.b.path(), beside.qp_num(), Mtu::Mtu1024);
+    other.rts();
+    beside.modify(&QpAttr::init(ALL)).unwrap();
+    beside.modify(&QpAttr::rtr(other.qp.qp_num(), 0xff_fff0, other.path(), Mtu::Mtu1024)).unwrap();
+
+    (0..4).for_each(|i| p.b.recv(i, &[p.b.sge(10_000 * i as usize, 10_000)]));
+    let long = [p.a.sge(0, 3_000)];
+    let cut_short = |p: &mut Pair| {
+        p.a.send(&[SendWr::send(1, &long)]);
+        // The first packet is on its way, the others get lost.
+        p.world.run_for(std::time::Duration::from_nanos(160));
+        p.world.cut(p.a.host.id(), p.b.host.id());
+        p.settle();
+        p.world.heal();
+    };
+    cut_short(&mut p);
+    let short = [other.sge(0, 8)];
+    other.send(&[SendWr::send(2, &short)]);
+    let wc = p.wait_b();
+    assert_eq!((wc.wr_id, wc.qp_num), (1, beside.qp_num()), "the first receive is begun");
+    p.a.send(&[SendWr::send(3, &long)]);
+    let wc = p.wait_b();
+    assert_eq!((wc.wr_id, wc.qp_num, wc.byte_len), (0, p.b.qp.qp_num(), 3_000), "the next message takes it");
+    cut_short(&mut p);
+    assert_eq!(p.b.poll(), None);
+    p.b.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+    let wc = p.wait_b();
+    assert_eq!((wc.wr_id, wc.status, wc.qp_num), (2, FLUSHED, p.b.qp.qp_num()), "what was begun is flushed");
+    assert_eq!(p.b.poll(), None);
+}

@@ -13,6 +13,8 @@
 mod scenarios;
 mod support {
     pub mod calls;
+    mod finish;
+    mod kill;
     pub mod member;
     pub mod node;
     pub mod pair;
@@ -94,7 +96,10 @@ fn seeds_hold() {
     println!("{done} seeds of {} scenarios hold, from {first} on", ALL.len());
     assert!(done > 0, "no seed was run");
     let received = scenarios::traffic::received();
-    assert!(received.iter().all(|messages| *messages > 0), "messages over RC, over UC, datagrams: {received:?}");
+    assert!(
+        received.iter().all(|messages| *messages > 0),
+        "messages over RC, over UC, datagrams: {received:?}"
+    );
     assert!(scenarios::resumed() > 0 || done < QUICK, "no session ever went on over another connection");
 }
 

@@ -11,8 +11,8 @@ pub enum Promise {
     Reliable,
     /// An unreliable connection: a message once or not at all, in order.
     InOrder,
-    /// Datagrams: a message not at all or up to so many times, in any order. Nothing at either end tells a datagram that the
-    /// network has doubled from two equal ones (IBA 9.8.3: packet numbers of datagrams are not checked).
+    /// Datagrams: a message not at all or up to so many times, in any order. Their packet numbers are not checked: nothing
+    /// tells a datagram that the network has doubled from two equal ones.
     Datagrams {
         /// 1, or 2 over a network that doubles packets.
         copies_max: u32,

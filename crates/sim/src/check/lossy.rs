@@ -1,7 +1,7 @@
 //! Memory that is written without acknowledgement: each byte holds one of the values that may be there.
 
-use super::Wrong;
 use super::WriteId;
+use super::Wrong;
 
 /// A reference model of memory with one writer, whose writes are executed in their order, or in part, or not at all. Only
 /// of some is it known that they are there as a whole: those that were confirmed.

@@ -57,7 +57,8 @@ impl SharedReceives {
     /// If a limit is due that was not told, or `srq_limit` is not what is armed.
     pub fn at_rest(&self, srq_limit: u32) -> Result<(), Violation> {
         if self.posted.len() < self.limit as usize {
-            let what = format!("{} receives are left, and the limit {} was not told", self.posted.len(), self.limit);
+            let what =
+                format!("{} receives are left, and the limit {} was not told", self.posted.len(), self.limit);
             return Err(Violation::new(what));
         }
         if srq_limit != self.limit {

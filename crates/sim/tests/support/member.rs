@@ -166,7 +166,11 @@ impl Member {
         let number = deliveries.next_number(way.flow);
         let has_imm = len < 8 || random.chance_ppm(500_000);
         let (sges, word) = ([sge(&*self.mr, here, len)], [sge(&*self.mr, here, 8)]);
-        let what = if self.kind == QpType::Ud { 0 } else { random.below(if self.kind == QpType::Rc { 6 } else { 5 }) };
+        let what = if self.kind == QpType::Ud {
+            0
+        } else {
+            random.below(if self.kind == QpType::Rc { 6 } else { 5 })
+        };
         let (wr, did) = match what {
             0..=2 => {
                 if !has_imm {
@@ -180,7 +184,8 @@ impl Member {
             3 | 4 => {
                 let at = random.below((TARGET_BYTES - MESSAGE_BYTES) as u64) as usize;
                 let id = self.image.begin(at, &bytes);
-                let wr = SendWr::write(wr_id, &sges, way.peer.mr.addr() as u64 + at as u64, way.peer.mr.rkey());
+                let wr =
+                    SendWr::write(wr_id, &sges, way.peer.mr.addr() as u64 + at as u64, way.peer.mr.rkey());
                 let message = has_imm.then_some(number);
                 if has_imm {
                     deliveries.sent(way.flow, number, Vec::new());
@@ -190,7 +195,8 @@ impl Member {
             }
             _ => {
                 let (mr, life) = way.counter;
-                let to = AtomicTarget { remote_addr: mr.addr() as u64, compare_add: 1, swap: 0, rkey: mr.rkey() };
+                let to =
+                    AtomicTarget { remote_addr: mr.addr() as u64, compare_add: 1, swap: 0, rkey: mr.rkey() };
                 let wr = SendWr::atomic(WrOpcode::ATOMIC_FETCH_AND_ADD, wr_id, &word, to);
                 (wr, Did::Add { node: way.peer.node, life })
             }
@@ -225,7 +231,13 @@ impl Member {
 
     /// Posts a message of eight bytes, which fits every receive, and whose completion tells that all before it are over.
     /// Returns its number.
-    pub fn probe(&mut self, wr_id: u64, way: &Way<'_>, deliveries: &mut Deliveries, ledger: &mut Ledger) -> u64 {
+    pub fn probe(
+        &mut self,
+        wr_id: u64,
+        way: &Way<'_>,
+        deliveries: &mut Deliveries,
+        ledger: &mut Ledger,
+    ) -> u64 {
         let slot = self.free.pop().expect("a place: everything before is over");
         let here = TARGET_BYTES + slot * MESSAGE_BYTES;
         let number = deliveries.next_number(way.flow);
@@ -239,7 +251,12 @@ impl Member {
     }
 
     /// Posts a request that only tells when everything before it is over, if there is room for it.
-    pub fn mark(&mut self, wr_id: u64, elsewhere: Option<&dyn farcall_verbs::AddressHandle>, ledger: &mut Ledger) {
+    pub fn mark(
+        &mut self,
+        wr_id: u64,
+        elsewhere: Option<&dyn farcall_verbs::AddressHandle>,
+        ledger: &mut Ledger,
+    ) {
         let Some(slot) = self.free.pop() else { return };
         let wr = match elsewhere {
             // Nobody has this Q_Key.
@@ -289,7 +306,9 @@ impl Member {
     pub fn write_was_told(&mut self, number: u64, peer: &dyn RawMr) {
         let (id, at, len) = self.told.remove(&number).expect("a WRITE with an immediate");
         self.image.confirm(id, at, len);
-        self.image.check(at, &read(peer, at, len)).unwrap_or_else(|wrong| panic!("told of a WRITE, {:?} message {number} {id:?} at {at} len {len}: {wrong}", self.kind));
+        self.image.check(at, &read(peer, at, len)).unwrap_or_else(|wrong| {
+            panic!("told of a WRITE, {:?} message {number} {id:?} at {at} len {len}: {wrong}", self.kind)
+        });
     }
 
     /// Whether a message is a WRITE's.

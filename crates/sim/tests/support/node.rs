@@ -6,8 +6,8 @@ use std::sync::Arc;
 use farcall_sim::check::SharedReceives;
 use farcall_sim::{Host, Stream};
 use farcall_verbs::{
-    Access, AddressHandle, AhAttr, Context, CqInitAttr, Gid, ProtectionDomain, Provider, RawCq, RawMr, RawSrq,
-    RecvWr, Sge, SrqAttr, SrqInitAttr,
+    Access, AddressHandle, AhAttr, Context, CqInitAttr, Gid, ProtectionDomain, Provider, RawCq, RawMr,
+    RawSrq, RecvWr, Sge, SrqAttr, SrqInitAttr,
 };
 
 pub const ALL: Access =

@@ -1,14 +1,13 @@
 //! Nodes with queue pairs of several transports that send to each other, with all accounts that can be kept of them.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use farcall_sim::check::{Deliveries, Ledger, Promise, Queue};
 use farcall_sim::{Host, Stream, World};
 use farcall_verbs::{AddressHandle, AsyncEventKind, Gid, Mtu, QpType, Wc, WcFlags, WcOpcode};
 
 use super::member::{Did, Member, WRITE_TOLD, Way, is_receive, number_of};
-use super::node::{Buffers, GRH_BYTES, MESSAGE_BYTES, Node, RECEIVE_BIT, SHARED_RECEIVES};
+use super::node::{Buffers, GRH_BYTES, MESSAGE_BYTES, Node, RECEIVE_BIT};
 
 pub struct Traffic {
     pub world: World,
@@ -16,26 +15,26 @@ pub struct Traffic {
     pub hosts: Vec<Host>,
     pub nodes: Vec<Node>,
     pub members: Vec<Member>,
-    gids: Vec<Gid>,
+    pub(super) gids: Vec<Gid>,
     /// Ways for datagrams, from each node to each.
-    paths: Vec<Vec<Box<dyn AddressHandle>>>,
+    pub(super) paths: Vec<Vec<Box<dyn AddressHandle>>>,
     /// Accounts of all queue pairs there ever were, by node and number.
-    numbers: BTreeMap<(usize, u32), u64>,
+    pub(super) numbers: BTreeMap<(usize, u32), u64>,
     mtu: Mtu,
     /// What this network lets one say of datagrams.
     datagrams: Promise,
-    deliveries: Deliveries,
-    ledger: Ledger,
+    pub(super) deliveries: Deliveries,
+    pub(super) ledger: Ledger,
     accounts: u64,
     posted: u64,
     received: [u64; 3],
 }
 
-fn flow(from: u64, to: u64) -> u64 {
+pub(super) fn flow(from: u64, to: u64) -> u64 {
     from << 32 | to
 }
 
-fn two<T>(list: &mut [T], a: usize, b: usize) -> (&mut T, &T) {
+pub(super) fn two<T>(list: &mut [T], a: usize, b: usize) -> (&mut T, &T) {
     assert_ne!(a, b);
     let (low, high) = list.split_at_mut(a.max(b));
     if a < b { (&mut low[a], &high[0]) } else { (&mut high[0], &low[b]) }
@@ -71,12 +70,12 @@ impl Traffic {
         }
     }
 
-    fn next_account(&mut self) -> u64 {
+    pub(super) fn next_account(&mut self) -> u64 {
         self.accounts += 1;
         self.accounts
     }
 
-    fn next_wr_id(&mut self) -> u64 {
+    pub(super) fn next_wr_id(&mut self) -> u64 {
         self.posted += 1;
         self.posted
     }
@@ -103,21 +102,20 @@ impl Traffic {
         (first, first + 1)
     }
 
-    fn connect(&mut self, a: usize, b: usize) {
+    pub(super) fn connect(&mut self, a: usize, b: usize) {
         let psns = (self.random.below(1 << 24) as u32, self.random.below(1 << 24) as u32);
         let numbers = [self.members[a].qp.qp_num(), self.members[b].qp.qp_num()];
         let gids = [self.gids[self.members[a].node], self.gids[self.members[b].node]];
         self.members[a].connect(gids[1], numbers[1], self.mtu, psns);
         self.members[b].connect(gids[0], numbers[0], self.mtu, (psns.1, psns.0));
-        let promise =
-            if self.members[a].kind == QpType::Rc { Promise::Reliable } else { Promise::InOrder };
+        let promise = if self.members[a].kind == QpType::Rc { Promise::Reliable } else { Promise::InOrder };
         for (from, to) in [(a, b), (b, a)] {
             self.deliveries.open(flow(self.members[from].account, self.members[to].account), promise);
         }
     }
 
     /// Whom a member may send to now.
-    fn partner(&mut self, at: usize) -> Option<usize> {
+    pub(super) fn partner(&mut self, at: usize) -> Option<usize> {
         if let Some(peer) = self.members[at].peer {
             return Some(peer);
         }
@@ -127,7 +125,7 @@ impl Traffic {
         others.get(self.random.below(others.len() as u64) as usize).copied()
     }
 
-    fn with_way<R>(
+    pub(super) fn with_way<R>(
         &mut self,
         (at, to): (usize, usize),
         work: impl FnOnce(&mut Member, &Way<'_>, (&mut Deliveries, &mut Ledger), &mut Stream) -> R,
@@ -195,12 +193,16 @@ impl Traffic {
         }
     }
 
-    fn take(&mut self) {
+    pub(super) fn take(&mut self) {
         for node in 0..self.nodes.len() {
             let mut wc = [Wc::default()];
             while self.nodes[node].cq.poll(&mut wc).unwrap() == 1 {
                 let at = self.member_of(node, wc[0].qp_num);
-                if is_receive(&wc[0]) { self.received(at, &wc[0]) } else { self.sent(at, &wc[0]) }
+                if is_receive(&wc[0]) {
+                    self.received(at, &wc[0])
+                } else {
+                    self.sent(at, &wc[0])
+                }
                 self.members[at].has_failed |= !wc[0].status.is_success();
             }
             while let Some(event) = self.nodes[node].context.poll_async_event() {
@@ -315,7 +317,7 @@ impl Traffic {
 
     /// Ends queue pairs: everything posted completes or is flushed, and nothing that was acknowledged is missing. Those of a
     /// dead node say nothing any more.
-    fn end(&mut self, ends: &[usize], dead: Option<usize>) {
+    pub(super) fn end(&mut self, ends: &[usize], dead: Option<usize>) {
         let is_alive = |member: &Member| Some(member.node) != dead;
         for at in ends {
             let member = &mut self.members[*at];
@@ -339,182 +341,13 @@ impl Traffic {
         }
     }
 
-    /// A node dies with everything on it, and comes back with nothing of that.
-    pub fn kill(&mut self, node: usize, away: Duration) {
-        self.take();
-        self.check_counter(node);
-        let has_shared = self.nodes[node].shared.is_some();
-        self.world.crash(self.hosts[node].id());
-        let new = Node::new(&self.hosts[node], self.nodes[node].life + 1, has_shared);
-        let old = std::mem::replace(&mut self.nodes[node], new);
-        let on_it: Vec<usize> = (0..self.members.len()).filter(|at| self.members[*at].node == node).collect();
-        for at in &on_it {
-            for (.., did) in &self.members[*at].sends {
-                if let Did::Add { node, life } = *did
-                    && self.nodes[node].life == life
-                {
-                    self.nodes[node].counter.unknown += 1;
-                }
-            }
-            let (kind, peer, account) = (self.members[*at].kind, self.members[*at].peer, self.members[*at].account);
-            // It has new memory and a new queue pair; until it is connected again it does nothing.
-            let member = Member::new(node, &self.nodes[node], kind, peer, account);
-            self.members[*at].die(member);
-        }
-        drop(old);
-        self.while_away(node, away);
-        self.world.revive(self.hosts[node].id());
-        self.paths[node] = self.gids.iter().map(|gid| self.nodes[node].path_to(*gid)).collect();
-        for at in on_it {
-            match self.members[at].peer {
-                Some(peer) => self.reconnect(at, peer, node),
-                None => self.reopen(at),
-            }
-        }
-    }
-
-    /// The others go on as if nothing had happened, as far as they can.
-    fn while_away(&mut self, node: usize, away: Duration) {
-        for _ in 0..4 {
-            for at in 0..self.members.len() {
-                if self.members[at].node != node && self.random.chance_ppm(500_000) {
-                    self.act(at);
-                }
-            }
-            self.world.run_for(away / 4);
-            self.take();
-        }
-    }
-
-    fn reopen(&mut self, at: usize) {
-        let (node, account) = (self.members[at].node, self.next_account());
-        self.ledger.forgotten(self.members[at].account);
-        self.members[at].account = account;
-        self.numbers.insert((node, self.members[at].qp.qp_num()), account);
-    }
-
-    fn reconnect(&mut self, at: usize, peer: usize, dead: usize) {
-        // The other end of a connection within the node comes with it.
-        if !self.members[at].has_failed {
-            return;
-        }
-        self.end(&[at, peer], Some(dead));
-        for at in [at, peer] {
-            let account = self.next_account();
-            let member = &mut self.members[at];
-            if member.node == dead {
-                member.revive(account);
-            } else {
-                member.renew(&self.nodes[member.node], account);
-            }
-            self.numbers.insert((member.node, member.qp.qp_num()), account);
-        }
-        for (from, to) in [(at, peer), (peer, at)] {
-            let (writer, target) = two(&mut self.members, from, to);
-            if target.node != dead {
-                writer.check_image(&*target.mr);
-            }
-            writer.adopt_image(&*target.mr);
-        }
-        self.connect(at, peer);
-    }
-
-    fn check_counter(&self, node: usize) {
+    pub(super) fn check_counter(&self, node: usize) {
         let life = self.nodes[node].life;
-        let is_here = |did: &Did| matches!(did, Did::Add { node: at, life: of } if *at == node && *of == life);
+        let is_here =
+            |did: &Did| matches!(did, Did::Add { node: at, life: of } if *at == node && *of == life);
         let sends = self.members.iter().flat_map(|member| &member.sends);
         let outstanding = sends.filter(|(.., did)| is_here(did)).count();
         self.nodes[node].counter.check(outstanding as u64);
-    }
-
-    /// In a network that is well again: everything that was posted ends, and the last thing posted arrives everywhere.
-    pub fn finish(&mut self) {
-        let until = self.world.now() + Duration::from_secs(20);
-        loop {
-            self.poll();
-            let busy: Vec<usize> =
-                (0..self.members.len()).filter(|at| !self.members[*at].sends.is_empty()).collect();
-            if busy.is_empty() {
-                break;
-            }
-            assert!(self.world.now() < until, "requests neither completed nor were flushed");
-            for at in 0..self.members.len() {
-                self.post_receives(at, 32);
-            }
-            for at in busy {
-                let wr_id = self.next_wr_id();
-                let member = &mut self.members[at];
-                let elsewhere = (member.kind == QpType::Ud).then(|| &*self.paths[member.node][member.node]);
-                member.mark(wr_id, elsewhere, &mut self.ledger);
-            }
-            self.world.run_for(Duration::from_micros(50));
-        }
-        self.world.run_for(Duration::from_millis(1));
-        self.poll();
-        for at in 0..self.members.len() {
-            self.probe(at);
-        }
-        for at in 0..self.members.len() {
-            if let Some(peer) = self.members[at].peer {
-                self.members[at].check_image(&*self.members[peer].mr);
-            }
-        }
-        (0..self.nodes.len()).for_each(|node| self.check_counter(node));
-    }
-
-    /// One small message arrives, once.
-    fn probe(&mut self, at: usize) {
-        let Some(to) = self.partner(at) else { return };
-        self.post_receives(to, 32);
-        let wr_id = self.next_wr_id();
-        let flow = flow(self.members[at].account, self.members[to].account);
-        let number = self
-            .with_way((at, to), |member, way, (deliveries, ledger), _| {
-                member.probe(wr_id, way, deliveries, ledger)
-            });
-        self.world.run_for(Duration::from_millis(1));
-        self.take();
-        assert!(self.members[at].sends.is_empty(), "a message is under way for ever");
-        assert_eq!(self.deliveries.times(flow, number), 1, "a message over a network that is well");
-    }
-
-    /// What is left in shared queues is exactly what did not complete, and their limits are told when they are reached.
-    pub fn drain_shared(&mut self) {
-        let all: Vec<usize> = (0..self.members.len()).collect();
-        self.end(&all, None);
-        self.members.clear();
-        for node in 0..self.nodes.len() {
-            if self.nodes[node].shared.is_some() {
-                self.drain(node);
-            }
-        }
-    }
-
-    fn drain(&mut self, node: usize) {
-        let (from, _) = self.add_connection(QpType::Rc, ((node + 1) % self.nodes.len(), node));
-        let left = self.at_rest(node);
-        // At once, or after some messages.
-        let limit = self.random.between(1, (left as u64 + 1).min(SHARED_RECEIVES as u64)) as u32;
-        self.nodes[node].shared.as_mut().expect("a shared queue").arm(limit);
-        self.take();
-        for done in 0..left {
-            assert_eq!(self.at_rest(node), left - done);
-            let wr_id = self.next_wr_id();
-            self.with_way((from, from + 1), |member, way, (deliveries, ledger), _| {
-                member.probe(wr_id, way, deliveries, ledger);
-            });
-            self.world.run_for(Duration::from_millis(1));
-            self.take();
-        }
-        assert_eq!(self.at_rest(node), 0, "every receive that did not complete was still posted");
-        self.members.clear();
-    }
-
-    /// How many receives a shared queue holds, with nothing under way.
-    fn at_rest(&self, node: usize) -> usize {
-        let shared = self.nodes[node].shared.as_ref().expect("a shared queue");
-        shared.account.at_rest(shared.srq.query().unwrap().srq_limit).unwrap();
-        shared.account.outstanding()
     }
 
     /// How many messages came over RC, over UC, as datagrams.
