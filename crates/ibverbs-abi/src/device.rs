@@ -60,11 +60,29 @@ impl DeviceObject {
     }
 }
 
+/// How much of the memory that a program registers is moved to where its peers can map it, in MiB; 0: none.
+const MOVE_VARIABLE: &str = "FARCALL_MOVE_MIB";
+
+/// Without that variable. A fork copies what is moved.
+const MOVE_MIB: u64 = 256;
+
+fn moved_bytes_max() -> u64 {
+    let Some(text) = std::env::var_os(MOVE_VARIABLE) else { return MOVE_MIB << 20 };
+    match text.to_str().and_then(|text| text.trim().parse::<u64>().ok()) {
+        Some(mib) => mib.saturating_mul(1 << 20),
+        None => {
+            crate::complain(format_args!("{MOVE_VARIABLE}={text:?} is no number of MiB: nothing is moved"));
+            0
+        }
+    }
+}
+
 /// The devices: found once, valid as long as the process.
 fn devices() -> &'static [DeviceObject] {
     static DEVICES: OnceLock<Vec<DeviceObject>> = OnceLock::new();
     DEVICES.get_or_init(|| {
-        let found = SoftNic::new().devices().and_then(|devices| {
+        let softnic = SoftNic::new().moving_registered_memory(moved_bytes_max());
+        let found = softnic.devices().and_then(|devices| {
             devices.into_iter().enumerate().map(|(index, device)| DeviceObject::new(index, device)).collect()
         });
         found.unwrap_or_else(|error| {

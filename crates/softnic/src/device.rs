@@ -26,12 +26,26 @@ const MAX_CQE: u32 = u32::MAX >> 1;
 
 /// The software RNIC of this machine.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SoftNic;
+pub struct SoftNic {
+    moved_bytes_max: u64,
+}
 
 impl SoftNic {
     /// The provider. Nothing is allocated before a device is opened.
     pub fn new() -> Self {
-        Self
+        Self::default()
+    }
+
+    /// With devices that move up to `bytes_max` of the memory that this process registers (`reg_mr`) to where peers can map
+    /// it, in place: faster to reach than memory left as it was. Only whole pages of private anonymous memory, and only
+    /// while the program has a single thread; what is not moved works as ever. A program that forks without the handlers
+    /// of `fork(3)`, or has the kernel write to such memory while it registers it, must not ask for this.
+    pub fn moving_registered_memory(self, bytes_max: u64) -> Self {
+        Self { moved_bytes_max: bytes_max }
+    }
+
+    fn device(self) -> SoftDevice {
+        SoftDevice { moved_bytes_max: self.moved_bytes_max }
     }
 
     /// The GID that the device has here, without opening it: processes with the same one reach each other.
@@ -44,7 +58,7 @@ impl SoftNic {
     /// # Errors
     /// If the system refuses sockets, memory or a thread; the text says which and what to do.
     pub fn open() -> Result<Arc<dyn Context>> {
-        SoftDevice.open()
+        Self::new().device().open()
     }
 }
 
@@ -54,11 +68,13 @@ impl Provider for SoftNic {
     }
 
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
-        Ok(vec![Arc::new(SoftDevice)])
+        Ok(vec![Arc::new(self.device())])
     }
 }
 
-struct SoftDevice;
+struct SoftDevice {
+    moved_bytes_max: u64,
+}
 
 impl Device for SoftDevice {
     fn name(&self) -> &str {
@@ -70,13 +86,15 @@ impl Device for SoftDevice {
     }
 
     fn open(&self) -> Result<Arc<dyn Context>> {
-        Ok(Arc::new(SoftContext { process: Process::get()?, events: Arc::new(Events::new()?) }))
+        let (process, events) = (Process::get()?, Arc::new(Events::new()?));
+        Ok(Arc::new(SoftContext { process, events, moved_bytes_max: self.moved_bytes_max }))
     }
 }
 
 struct SoftContext {
     process: Arc<Process>,
     events: Arc<Events>,
+    moved_bytes_max: u64,
 }
 
 fn require_port(operation: &'static str, port_num: u8) -> Result<()> {
@@ -136,7 +154,8 @@ impl Context for SoftContext {
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
         self.process.require_here("alloc_pd")?;
         let (process, events) = (self.process.clone(), self.events.clone());
-        Ok(Arc::new(Domain { number: process.next_pd(), process, events }))
+        let moved_bytes_max = self.moved_bytes_max;
+        Ok(Arc::new(Domain { number: process.next_pd(), process, events, moved_bytes_max }))
     }
 
     fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
@@ -173,6 +192,7 @@ struct Domain {
     /// Of the device that it was made on.
     events: Arc<Events>,
     number: u32,
+    moved_bytes_max: u64,
 }
 
 impl ProtectionDomain for Domain {
@@ -183,8 +203,9 @@ impl ProtectionDomain for Domain {
 
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
         self.process.require_here("reg_mr")?;
+        let (pd, bytes_max) = (self.number, self.moved_bytes_max);
         // SAFETY: the caller's promise.
-        Ok(Box::new(unsafe { Mr::register(&self.process, self.number, addr, len_bytes, access)? }))
+        Ok(Box::new(unsafe { Mr::register(&self.process, pd, addr, len_bytes, access, bytes_max)? }))
     }
 
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {

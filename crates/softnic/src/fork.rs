@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use farcall_verbs::{Error, Result};
 
+use crate::in_place;
 use crate::process::{self, Process};
 
 /// Forks between the first process of this program and us.
@@ -129,6 +130,7 @@ struct Locks {
     slot: MutexGuard<'static, Option<Arc<Process>>>,
     objects: MutexGuard<'static, Objects>,
     stats: farcall_stats::Held,
+    moved: in_place::Held,
 }
 
 thread_local! {
@@ -147,7 +149,9 @@ pub(crate) fn install() {
 extern "C" fn prepare() {
     let _ = HELD.try_with(|held| {
         let slot = process::lock_slot();
-        held.replace(Some(Locks { slot, objects: objects(), stats: farcall_stats::hold_for_fork() }))
+        // The copies of moved memory last: what the program did before is in them.
+        let (objects, stats) = (objects(), farcall_stats::hold_for_fork());
+        held.replace(Some(Locks { slot, objects, stats, moved: in_place::hold_for_fork() }))
     });
 }
 
@@ -157,7 +161,10 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    let Ok(Some(Locks { mut slot, mut objects, stats })) = HELD.try_with(RefCell::take) else { return };
+    let Ok(Some(Locks { mut slot, mut objects, stats, moved })) = HELD.try_with(RefCell::take) else {
+        return;
+    };
+    moved.detach();
     stats.detach();
     // Never dropped: the threads that would have to take part are the parent's.
     std::mem::forget(slot.take());

@@ -14,7 +14,8 @@
 //! | `ring` | the message ring: one producer, one consumer |
 //! | `readiness` | which queue pairs a completion queue must look at, and whether its owner sleeps |
 //! | `hazard` | fenced revocation |
-//! | `fork`, `protection` | what a forked child must not do; which memory may be registered |
+//! | `fork`, `protection`, `maps` | what a forked child must not do; which memory may be registered; what is mapped |
+//! | `in_place` | memory of the program, moved to where peers can map it |
 //! | `rendezvous` | how processes find each other and hand over memory |
 //! | `process`, `service`, `peer`, `regions` | what a process has once, its blocking thread, its peers, its memory |
 //! | `events` | asynchronous events |
@@ -34,6 +35,10 @@ mod device;
 mod events;
 #[cfg(not(loom))]
 mod fork;
+#[cfg(not(loom))]
+mod in_place;
+#[cfg(not(loom))]
+mod maps;
 #[cfg(not(loom))]
 mod mr;
 #[cfg(not(loom))]

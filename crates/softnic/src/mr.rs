@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, RawMr, Result, Revoked};
 
+use crate::REMOTE_ACCESS;
 use crate::fence;
+use crate::in_place;
 use crate::process::Process;
 use crate::protection;
 use crate::qp::HAZARD_WAIT;
@@ -46,6 +48,8 @@ impl Mr {
         Self::insert(process, Backing::Pool(segment), addr, len_bytes, pd, access)
     }
 
+    /// Moves as much of the program's memory as may be, see [`in_place`].
+    ///
     /// # Safety
     /// See [`farcall_verbs::ProtectionDomain::reg_mr`].
     pub(crate) unsafe fn register(
@@ -54,10 +58,24 @@ impl Mr {
         addr: *mut u8,
         len_bytes: usize,
         access: Access,
+        moved_bytes_max: u64,
     ) -> Result<Self> {
         access.check_registration("reg_mr", len_bytes)?;
         protection::require(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE))?;
-        Self::insert(process, Backing::Private(addr as u64), addr, len_bytes, pd, access)
+        let (at, len) = (addr as u64, len_bytes as u64);
+        // What nobody writes to or reads from afar is best where it is.
+        let window = if access.intersects(Access::LOCAL_WRITE | REMOTE_ACCESS) {
+            // SAFETY: the caller's promise.
+            unsafe { in_place::share(process, at, len, moved_bytes_max) }
+        } else {
+            None
+        };
+        let backing = Backing::Private { addr: at, window };
+        let registered = Self::insert(process, backing.clone(), addr, len_bytes, pd, access);
+        if registered.is_err() {
+            backing.give_back(process);
+        }
+        registered
     }
 
     fn insert(
@@ -84,6 +102,7 @@ impl Mr {
         }
         let granted = self.process.regions.revoke(self.key);
         let clear = !(granted.remote || granted.receive) || self.wait_for_peers(granted);
+        self.backing.give_back(&self.process);
         self.process.regions.release(self.key);
         // A stopped peer goes on in its own mapping of the sealed memory, which nobody else will ever be given.
         if clear { Revoked::Now } else { Revoked::Quarantined }
@@ -99,7 +118,7 @@ impl Mr {
         // One bound for all: several stopped peers cost no more than one.
         let mut clear = out(Instant::now() + HAZARD_WAIT);
         let mut told: Option<Instant> = None;
-        while !clear && matches!(self.backing, Backing::Private(_)) {
+        while !clear && matches!(self.backing, Backing::Private { .. }) {
             if told.is_none_or(|at| at.elapsed() > TELL_EVERY) {
                 told = Some(Instant::now());
                 tracing::warn!(

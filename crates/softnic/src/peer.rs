@@ -36,6 +36,8 @@ pub(crate) struct RemoteRegion {
     len_bytes: u64,
     generation: u32,
     mapping: Arc<Mapping>,
+    /// The whole of which this is the part that can be mapped; `None` if it is all.
+    pub(crate) around: Option<Arc<PrivateRegion>>,
 }
 
 impl RemoteRegion {
@@ -360,36 +362,36 @@ impl Peer {
         }
     }
 
-    fn accept_region(&self, id: RegionId, body: &ReplyBody, fds: Vec<OwnedFd>) -> Option<Region> {
+    fn accept_region(&self, id: RegionId, body: &ReplyBody, mut fds: Vec<OwnedFd>) -> Option<Region> {
         let ReplyBody::MapRegion { addr, len_bytes, generation, access, reach, .. } = *body else {
             return None;
         };
         let space = match reach {
-            Reach::Mapped => return map_region(id, body, &fds).map(Arc::new).map(Region::Mapped),
+            Reach::Mapped => return map_region(id, body, &fds, None).map(Arc::new).map(Region::Mapped),
             // Who may not have ours does not give us his.
-            Reach::AddressSpace if self.kinship != Kinship::SameUser => return None,
-            Reach::AddressSpace => Some(self.accept_space(id, Access::from_bits(access)?, fds)?),
+            Reach::AddressSpace | Reach::Partly if self.kinship != Kinship::SameUser => return None,
+            Reach::AddressSpace | Reach::Partly => {
+                Some(self.accept_space(id, Access::from_bits(access)?, fds.pop())?)
+            }
             Reach::Owner => None,
         };
         let access = Access::from_bits(access)?;
         addr.checked_add(len_bytes)?;
-        Some(Region::Private(Arc::new(PrivateRegion {
-            rkey: id.rkey,
-            access,
-            addr,
-            len_bytes,
-            generation,
-            space,
-        })))
+        let whole = PrivateRegion { rkey: id.rkey, access, addr, len_bytes, generation, space };
+        let whole = Arc::new(whole);
+        if reach == Reach::Partly {
+            return map_region(id, body, &fds, Some(whole)).map(Arc::new).map(Region::Mapped);
+        }
+        Some(Region::Private(whole))
     }
 
     /// One descriptor of each kind is enough for all regions of a peer.
-    fn accept_space(&self, id: RegionId, access: Access, fds: Vec<OwnedFd>) -> Option<Arc<AddressSpace>> {
+    fn accept_space(&self, id: RegionId, access: Access, fd: Option<OwnedFd>) -> Option<Arc<AddressSpace>> {
         let slot = &self.spaces[usize::from(id.receive || access.intersects(Access::REMOTE_WRITE))];
         if let Some(space) = slot.get() {
             return Some(space.clone());
         }
-        let space = Arc::new(AddressSpace::foreign(fds.into_iter().next()?)?);
+        let space = Arc::new(AddressSpace::foreign(fd?)?);
         Some(slot.get_or_init(|| space).clone())
     }
 }
@@ -423,17 +425,38 @@ fn connect(block: u32, patience: Duration) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-fn map_region(id: RegionId, body: &ReplyBody, fds: &[OwnedFd]) -> Option<RemoteRegion> {
-    let ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access, .. } = *body else {
+fn map_region(
+    id: RegionId,
+    body: &ReplyBody,
+    fds: &[OwnedFd],
+    around: Option<Arc<PrivateRegion>>,
+) -> Option<RemoteRegion> {
+    let ReplyBody::MapRegion {
+        addr: whole_addr,
+        len_bytes: whole_len_bytes,
+        file_offset,
+        generation,
+        access,
+        mapped_addr: addr,
+        mapped_len_bytes: len_bytes,
+        ..
+    } = *body
+    else {
         return None;
     };
+    // What is mapped is the region, or inside of it.
+    let before = addr.checked_sub(whole_addr)?;
+    let is_inside = before <= whole_len_bytes && len_bytes <= whole_len_bytes - before;
+    if !is_inside || (around.is_none() && len_bytes != whole_len_bytes) {
+        return None;
+    }
     let access = Access::from_bits(access)?;
     // What peers may only read is mapped read-only.
     let writable = id.receive || access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     let len = usize::try_from(len_bytes).ok()?;
     addr.checked_add(len_bytes)?;
     let mapping = Segment::map_foreign(fds.first()?.as_fd(), file_offset, len, writable).ok()?;
-    Some(RemoteRegion { rkey: id.rkey, access, addr, len_bytes, generation, mapping })
+    Some(RemoteRegion { rkey: id.rkey, access, addr, len_bytes, generation, mapping, around })
 }
 
 impl Asks {

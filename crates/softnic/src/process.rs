@@ -25,7 +25,7 @@ pub(crate) struct Turn(Mutex<()>);
 
 impl Turn {
     /// Takes the turn until the guard is dropped.
-    pub(crate) fn take(&self) -> std::sync::MutexGuard<'_, ()> {
+    pub(crate) fn take(&self) -> MutexGuard<'_, ()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

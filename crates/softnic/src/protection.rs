@@ -1,33 +1,14 @@
 //! Which of our memory is mapped, and what may be done with it: what `reg_mr` must know, because a peer's access through
 //! our address space passes the protection of pages.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 
 use farcall_verbs::{Error, Result};
 use rustix::io::Errno;
 
+use crate::maps::Maps;
+
 const OP: &str = "reg_mr";
-
-/// One line of `/proc/self/maps`.
-struct Line {
-    start: u64,
-    end: u64,
-    readable: bool,
-    writable: bool,
-}
-
-fn parse(line: &[u8]) -> Option<Line> {
-    let mut words = std::str::from_utf8(line.get(..line.len().min(64))?).ok()?.split(' ');
-    let (start, end) = words.next()?.split_once('-')?;
-    let permissions = words.next()?.as_bytes();
-    Some(Line {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
-        readable: *permissions.first()? == b'r',
-        writable: *permissions.get(1)? == b'w',
-    })
-}
 
 /// Checks that all of `addr..addr + len_bytes` is mapped, readable, and writable if `writes`.
 ///
@@ -37,42 +18,38 @@ pub(crate) fn require(addr: u64, len_bytes: u64, writes: bool) -> Result<()> {
     let end = addr
         .checked_add(len_bytes)
         .ok_or_else(|| Error::invalid(OP, format!("{addr:#x} + {len_bytes} bytes wraps around")))?;
-    match File::open("/proc/self/maps") {
-        Ok(maps) => covers(BufReader::with_capacity(64 << 10, maps), addr, end, writes),
+    match Maps::open() {
+        Ok(maps) => covers(maps, addr, end, writes),
         // Then nobody is given our address space either, and the kernel checks every access of ours by itself.
         Err(_) => is_mapped(addr, end),
     }
 }
 
 /// As [`require`], from a list of mappings in address order; reads no further than it must.
-fn covers(mut maps: impl BufRead, addr: u64, end: u64, writes: bool) -> Result<()> {
+fn covers(mut maps: Maps<impl BufRead>, addr: u64, end: u64, writes: bool) -> Result<()> {
     let refuse = |from: u64, to: u64, why: &str| {
         let what = format!("{:#x}..{:#x} of {addr:#x}..{end:#x} is {why}", from.max(addr), to.min(end));
         Err(Error::invalid(OP, what))
     };
-    let (mut at, mut text) = (addr, Vec::with_capacity(256));
+    let mut at = addr;
     while at < end {
-        text.clear();
-        maps.read_until(b'\n', &mut text).map_err(|e| Error::os(OP, "read /proc/self/maps", e))?;
-        if text.is_empty() {
-            return refuse(at, end, "not mapped");
-        }
-        let Some(line) = parse(&text) else { continue };
-        if line.end <= at {
+        let Some(next) = maps.next() else { return refuse(at, end, "not mapped") };
+        let mapped = next.map_err(|e| Error::os(OP, "read /proc/self/maps", e))?;
+        if mapped.end <= at {
             continue;
         }
-        if line.start > at {
-            return refuse(at, line.start, "not mapped");
+        if mapped.start > at {
+            return refuse(at, mapped.start, "not mapped");
         }
-        if !line.readable {
-            return refuse(line.start, line.end, "not readable");
+        if !mapped.readable {
+            return refuse(mapped.start, mapped.end, "not readable");
         }
-        if writes && !line.writable {
+        if writes && !mapped.writable {
             let why = "read-only: register it without LOCAL_WRITE, REMOTE_WRITE and REMOTE_ATOMIC, or make it \
                        writable first";
-            return refuse(line.start, line.end, why);
+            return refuse(mapped.start, mapped.end, why);
         }
-        at = line.end;
+        at = mapped.end;
     }
     Ok(())
 }
@@ -113,7 +90,7 @@ mod tests {
 8000-9000 rw-s 00000000 00:05 17  /memfd:a b (deleted)\n";
 
     fn check(addr: u64, end: u64, writes: bool) -> Result<()> {
-        covers(MAPS.as_bytes(), addr, end, writes)
+        covers(Maps::of(MAPS.as_bytes()), addr, end, writes)
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_verbs::{Access, Error, Result};
 
+use crate::in_place::{self, Window};
+use crate::process::Process;
 use crate::shared::{Segment, SharedMem, SharedWord};
 
 /// Regions a process can have.
@@ -26,15 +28,23 @@ struct Entry {
 pub(crate) enum Backing {
     /// A segment of ours, which peers map.
     Pool(Arc<Segment>),
-    /// Memory that the program had already, which peers reach through our address space or through us.
-    Private(u64),
+    /// Memory that the program had already, which peers reach through our address space or through us, and what part of
+    /// it they can map.
+    Private { addr: u64, window: Option<Window> },
 }
 
 impl Backing {
     fn addr(&self) -> u64 {
         match self {
             Self::Pool(segment) => segment.mapping().base() as u64,
-            Self::Private(addr) => *addr,
+            Self::Private { addr, .. } => *addr,
+        }
+    }
+
+    /// Ends what was done to the program's memory so that peers can map it.
+    pub(crate) fn give_back(&self, process: &Process) {
+        if let Self::Private { window: Some(window), .. } = self {
+            in_place::give_back(process, window);
         }
     }
 }
@@ -136,6 +146,15 @@ impl RegionTable {
         let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         self.generations.store(index_of(key) * 8, 0, Ordering::Release);
         slow.granted[index_of(key)]
+    }
+
+    /// Whether memory of the program that is registered reaches into `from..to`.
+    pub(crate) fn overlaps(&self, from: u64, to: u64) -> bool {
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        slow.backing.iter().zip(&self.entries).any(|(backing, entry)| {
+            let len_bytes = entry.len_bytes.load(Ordering::Relaxed);
+            matches!(backing, Some(Backing::Private { addr, .. }) if *addr < to && from < addr + len_bytes)
+        })
     }
 
     /// Gives the index of a revoked region free.

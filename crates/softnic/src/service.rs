@@ -3,13 +3,13 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use farcall_verbs::{Error, Result};
-use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -18,7 +18,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::channel::Waker;
 use crate::fork::UnforkedFd;
 use crate::peer::Peer;
-use crate::process::Process;
+use crate::process::{Process, Turn};
 use crate::rendezvous::{Block, Client, answer, judge};
 
 /// Clients that may be connected to us at once.
@@ -44,6 +44,9 @@ pub(crate) struct Service {
     next_token: AtomicU64,
     watched: Mutex<HashMap<u64, Watched>>,
     waiting: Mutex<Vec<Waiting>>,
+    /// What the thread does between two sleeps.
+    at_work: Turn,
+    thread_id: AtomicU32,
 }
 
 /// What a descriptor of the epoll set is.
@@ -93,23 +96,41 @@ impl Service {
             next_token: AtomicU64::new(WAKER_TOKEN + 1),
             watched: Mutex::default(),
             waiting: Mutex::default(),
+            at_work: Turn::default(),
+            thread_id: AtomicU32::new(0),
         })
     }
 
     pub(crate) fn start(&self, process: &Arc<Process>) -> Result<()> {
         let process = process.clone();
+        let (tell, told) = mpsc::channel();
         std::thread::Builder::new()
             .name("farcall-softnic".into())
             .stack_size(256 << 10)
             .spawn(move || {
                 block_signals();
                 IS_SERVICE.set(true);
+                let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                process.service.thread_id.store(id, Ordering::Release);
+                let _ = tell.send(());
                 loop {
                     process.service.turn(&process);
                 }
             })
-            .map(drop)
-            .map_err(|e| Error::os("start the service thread", "create a thread (check RLIMIT_NPROC)", e))
+            .map_err(|e| Error::os("start the service thread", "create a thread (check RLIMIT_NPROC)", e))?;
+        // So that it is known from the other threads of the program.
+        let _ = told.recv();
+        Ok(())
+    }
+
+    /// The number of the service thread.
+    pub(crate) fn thread_id(&self) -> u32 {
+        self.thread_id.load(Ordering::Acquire)
+    }
+
+    /// Keeps the service thread from everything until the guard is dropped.
+    pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
+        self.at_work.take()
     }
 
     fn add(&self, fd: BorrowedFd<'_>, watched: Watched) -> Result<()> {
@@ -179,17 +200,24 @@ impl Service {
     }
 
     fn turn(&self, process: &Process) {
-        let timeout = self
-            .retry_due()
-            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-        let mut events = Vec::with_capacity(32);
-        match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
+        let due = {
+            let _at_work = self.at_work.take();
+            self.retry_due()
+        };
+        let timeout =
+            due.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        // Not on the heap: that may be still, and this is written to before we know.
+        let mut room = [const { MaybeUninit::uninit() }; 32];
+        let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => &[],
             Err(e) => {
                 tracing::error!("softnic service: epoll_wait: {e}");
                 std::thread::sleep(RETRY_LAST);
+                &[]
             }
-        }
+        };
+        let _at_work = self.at_work.take();
         for event in events {
             let token = event.data.u64();
             if token == WAKER_TOKEN {

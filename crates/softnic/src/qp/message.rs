@@ -204,7 +204,11 @@ pub(super) unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8
             Asked::NotYet => return Some(Step::Wait(Wait::Peer)),
         };
         let region = remote.cached(at).clone();
-        let Some(place) = region.locate(addr, len).filter(|_| region.is_current(&remote.peer)) else {
+        let place = region.locate(addr, len);
+        if place.is_none() && region.around.is_some() {
+            return None;
+        }
+        let Some(place) = place.filter(|_| region.is_current(&remote.peer)) else {
             remote.forget(at);
             return Some(Step::Wait(Wait::Peer));
         };

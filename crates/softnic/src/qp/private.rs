@@ -94,6 +94,9 @@ impl SendSide {
             remote.forget_private(&region);
             region = match remote.find_region(request.rkey, false) {
                 Asked::Granted(Kept::Private(region)) if region.space.is_some() => region,
+                Asked::Granted(Kept::Mapped(at)) if let Some(whole) = &remote.cached(at).around => {
+                    whole.clone()
+                }
                 Asked::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
                 // It is of another kind now, which the next attempt sees.
                 Asked::Granted(_) | Asked::NotYet => return Step::Wait(Wait::Peer),
@@ -119,7 +122,15 @@ impl SendSide {
             }
             let region = match remote.find_region(rkey, true) {
                 // Kept here: the cache may give one up for the next.
-                Asked::Granted(Kept::Mapped(at)) => Region::Mapped(remote.cached(at).clone()),
+                Asked::Granted(Kept::Mapped(at)) => {
+                    let region = remote.cached(at);
+                    match &region.around {
+                        Some(whole) if region.locate(addr, len_bytes).is_none() => {
+                            Region::Private(whole.clone())
+                        }
+                        _ => Region::Mapped(region.clone()),
+                    }
+                }
                 Asked::Granted(Kept::Private(region)) => Region::Private(region),
                 Asked::Refused(_) => return Step::Failed(WcStatus::REM_OP_ERR),
                 Asked::NotYet => return Step::Wait(Wait::Peer),

@@ -220,9 +220,14 @@ impl Remote {
         self.regions[at] = None;
     }
 
-    /// As [`Remote::forget`], for a region that is not mapped.
+    /// As [`Remote::forget`], for a region that is not mapped, or only a part of it.
     pub(super) fn forget_private(&mut self, region: &Arc<PrivateRegion>) {
         self.private.retain(|(_, known)| !Arc::ptr_eq(known, region));
+        let is_part =
+            |part: &RemoteRegion| part.around.as_ref().is_some_and(|whole| Arc::ptr_eq(whole, region));
+        if let Some(at) = self.regions.iter().position(|kept| kept.as_deref().is_some_and(is_part)) {
+            self.forget(at);
+        }
     }
 
     /// Forgets what is kept of a key for the placing of receives.

@@ -457,6 +457,13 @@ impl SendSide {
                     hazard::leave(remote.inbound());
                     return Step::Done;
                 }
+                (Some(_), None) if current && region.around.is_some() => {
+                    let whole = region.around.clone();
+                    hazard::leave(remote.inbound());
+                    let Some(whole) = whole else { return Step::Wait(Wait::Peer) };
+                    // SAFETY: the poster's promise, passed on.
+                    return unsafe { self.private(request, need, whole) };
+                }
                 _ => Step::Failed(WcStatus::REM_ACCESS_ERR),
             };
             hazard::leave(remote.inbound());

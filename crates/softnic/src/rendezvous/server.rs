@@ -14,6 +14,7 @@ use super::{
 };
 use crate::fence;
 use crate::fork::UnforkedFd;
+use crate::in_place::Window;
 use crate::process::Process;
 use crate::qp::{Connected, RemoteCq};
 use crate::regions::{Backing, Grant};
@@ -140,16 +141,21 @@ fn answer_one(
                 return refuse(refusal::UNKNOWN_KEY);
             };
             let memory = Handover::of(process, client.kinship, &grant, receive);
+            let Extent { addr, len_bytes, file_offset } = memory.mapped(&grant);
             let body = ReplyBody::MapRegion {
                 addr: grant.addr,
                 len_bytes: grant.len_bytes,
-                file_offset: 0,
+                file_offset,
                 generation: grant.generation,
                 access: grant.access.bits(),
                 reach: memory.reach(),
+                mapped_addr: addr,
+                mapped_len_bytes: len_bytes,
             };
             match memory {
                 Handover::Segment(segment) => send(body, &[segment.fd()]),
+                Handover::Window(window) => send(body, &[window.pages.fd()]),
+                Handover::Partly(window, space) => send(body, &[window.pages.fd(), space]),
                 Handover::AddressSpace(fd) => send(body, &[fd]),
                 Handover::Nothing => send(body, &[]),
             }
@@ -173,9 +179,21 @@ fn answer_one(
     }
 }
 
+/// Memory in a memfd.
+#[derive(Default)]
+struct Extent {
+    addr: u64,
+    len_bytes: u64,
+    file_offset: u64,
+}
+
 /// What goes to a peer that may access a region.
 enum Handover<'a> {
     Segment(&'a Segment),
+    /// All of it is moved to where it can be mapped.
+    Window(&'a Window),
+    /// A part of it is; our address space for the rest.
+    Partly(&'a Window, BorrowedFd<'a>),
     AddressSpace(BorrowedFd<'a>),
     Nothing,
 }
@@ -186,16 +204,34 @@ impl<'a> Handover<'a> {
         match &grant.backing {
             Backing::Pool(segment) => Self::Segment(segment),
             // Our address space is more than a member of a group is given.
-            Backing::Private(_) if kinship != Kinship::SameUser => Self::Nothing,
-            Backing::Private(_) => {
-                process.address_space(writes).map_or(Self::Nothing, |space| Self::AddressSpace(space.fd()))
+            Backing::Private { .. } if kinship != Kinship::SameUser => Self::Nothing,
+            Backing::Private { window: Some(window), .. } if window.len_bytes == grant.len_bytes => {
+                Self::Window(window)
             }
+            Backing::Private { window, .. } => match (process.address_space(writes), window) {
+                (Some(space), Some(window)) => Self::Partly(window, space.fd()),
+                (Some(space), None) => Self::AddressSpace(space.fd()),
+                (None, _) => Self::Nothing,
+            },
+        }
+    }
+
+    /// What of the region lies in the memfd, and where.
+    fn mapped(&self, grant: &Grant) -> Extent {
+        match self {
+            Self::Segment(_) => Extent { addr: grant.addr, len_bytes: grant.len_bytes, file_offset: 0 },
+            Self::Window(window) | Self::Partly(window, _) => {
+                let Window { addr, len_bytes, file_offset, .. } = **window;
+                Extent { addr, len_bytes, file_offset }
+            }
+            Self::AddressSpace(_) | Self::Nothing => Extent::default(),
         }
     }
 
     const fn reach(&self) -> Reach {
         match self {
-            Self::Segment(_) => Reach::Mapped,
+            Self::Segment(_) | Self::Window(_) => Reach::Mapped,
+            Self::Partly(..) => Reach::Partly,
             Self::AddressSpace(_) => Reach::AddressSpace,
             Self::Nothing => Reach::Owner,
         }

@@ -124,11 +124,14 @@ pub(crate) enum Reach {
     AddressSpace = 1,
     /// No descriptor: by [`RequestBody::Access`].
     Owner = 2,
+    /// A part as `Mapped`, the rest as `AddressSpace`: two descriptors.
+    Partly = 3,
 }
 
 impl Reach {
     fn from_number(number: u32) -> Option<Self> {
-        [Self::Mapped, Self::AddressSpace, Self::Owner].into_iter().find(|reach| *reach as u32 == number)
+        let all = [Self::Mapped, Self::AddressSpace, Self::Owner, Self::Partly];
+        all.into_iter().find(|reach| *reach as u32 == number)
     }
 }
 
@@ -147,8 +150,18 @@ pub(crate) enum ReplyBody {
     Hello { instance: u64, asymmetric: bool },
     /// Descriptors: inbound segment, receive CQ, then its event descriptor if there is one.
     Connect { pd: u32, recv_bit: u32, recv_event: bool },
-    /// What `reach` says: the memory, or a descriptor of it. `addr` and `len_bytes` are the region's.
-    MapRegion { addr: u64, len_bytes: u64, file_offset: u64, generation: u32, access: u32, reach: Reach },
+    /// What `reach` says: the memory, or a descriptor of it. `addr` and `len_bytes` are the region's; `mapped_addr` and
+    /// `mapped_len_bytes` those of what lies in the memfd from `file_offset` on.
+    MapRegion {
+        addr: u64,
+        len_bytes: u64,
+        file_offset: u64,
+        generation: u32,
+        access: u32,
+        reach: Reach,
+        mapped_addr: u64,
+        mapped_len_bytes: u64,
+    },
     /// The access was executed. `value`: what an atomic found.
     Access { value: u64 },
     /// Descriptors: the ring, the board, the receive CQ, then its event descriptor as the flag says.
@@ -358,7 +371,16 @@ impl Reply {
             ReplyBody::Connect { pd, recv_bit, recv_event } => {
                 Writer::new(0x8002, self.id).u32(pd).u32(recv_bit).u32(recv_event.into()).frame
             }
-            ReplyBody::MapRegion { addr, len_bytes, file_offset, generation, access, reach } => {
+            ReplyBody::MapRegion {
+                addr,
+                len_bytes,
+                file_offset,
+                generation,
+                access,
+                reach,
+                mapped_addr,
+                mapped_len_bytes,
+            } => {
                 Writer::new(0x8003, self.id)
                     .u64(addr)
                     .u64(len_bytes)
@@ -366,6 +388,8 @@ impl Reply {
                     .u32(generation)
                     .u32(access)
                     .u32(reach as u32)
+                    .u64(mapped_addr)
+                    .u64(mapped_len_bytes)
                     .frame
             }
             ReplyBody::Access { value } => Writer::new(0x8004, self.id).u64(value).frame,
@@ -389,6 +413,8 @@ impl Reply {
                 generation: r.u32()?,
                 access: r.u32()?,
                 reach: Reach::from_number(r.u32()?)?,
+                mapped_addr: r.u64()?,
+                mapped_len_bytes: r.u64()?,
             },
             0x8004 => ReplyBody::Access { value: r.u64()? },
             0x8005 => ReplyBody::OpenDatagrams { recv_bit: r.u32()?, recv_event: r.flag()? },
@@ -460,7 +486,9 @@ mod tests {
                 file_offset: 3,
                 generation: 4,
                 access: 5,
-                reach: Reach::Owner,
+                reach: Reach::Partly,
+                mapped_addr: 6,
+                mapped_len_bytes: u64::MAX,
             },
             ReplyBody::Access { value: u64::MAX },
             ReplyBody::OpenDatagrams { recv_bit: 6, recv_event: true },
