@@ -115,6 +115,13 @@ pub(crate) fn remove_mapping(base: *mut u8) {
     objects().mappings.remove(&base.addr());
 }
 
+/// Whether a mapping is ours, and no memory of the program.
+pub(crate) fn is_ours(addr: u64) -> bool {
+    let objects = objects();
+    let before = objects.mappings.range(..=addr as usize).next_back();
+    before.is_some_and(|(base, mapping)| addr as usize - base < mapping.len_bytes)
+}
+
 /// Remembers a queue.
 pub(crate) fn add_queue(queue: Weak<dyn Orphan>) {
     let queues = &mut objects().queues;
@@ -149,9 +156,9 @@ pub(crate) fn install() {
 extern "C" fn prepare() {
     let _ = HELD.try_with(|held| {
         let slot = process::lock_slot();
-        // The copies of moved memory last: what the program did before is in them.
-        let (objects, stats) = (objects(), farcall_stats::hold_for_fork());
-        held.replace(Some(Locks { slot, objects, stats, moved: in_place::hold_for_fork() }))
+        // Whoever holds the table of what is moved may look at our objects.
+        let moved = in_place::hold_for_fork();
+        held.replace(Some(Locks { slot, moved, objects: objects(), stats: farcall_stats::hold_for_fork() }))
     });
 }
 
@@ -164,7 +171,6 @@ extern "C" fn in_child() {
     let Ok(Some(Locks { mut slot, mut objects, stats, moved })) = HELD.try_with(RefCell::take) else {
         return;
     };
-    moved.detach();
     stats.detach();
     // Never dropped: the threads that would have to take part are the parent's.
     std::mem::forget(slot.take());
@@ -172,6 +178,8 @@ extern "C" fn in_child() {
     for (base, mapping) in &objects.mappings {
         make_private(*base, mapping);
     }
+    // What is left of it are mappings of the program.
+    moved.detach();
     // All this is the child's own now.
     objects.mappings.clear();
     objects.fds.clear();

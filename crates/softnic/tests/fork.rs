@@ -22,22 +22,6 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// Runs `work` in a forked child, without exec, and returns its exit code; 0 if it did not panic.
-fn in_child(work: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs `work` and ends; no other thread of this process holds a lock that it needs.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
-    if pid == 0 {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        // SAFETY: ends the child here: nothing of the test goes on twice.
-        unsafe { libc::_exit(i32::from(result.is_err())) };
-    }
-    let mut status = 0;
-    // SAFETY: our own child, not yet waited for.
-    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
-}
-
 /// Answers `rounds` messages.
 fn echo(end: &mut End, rounds: u64) {
     for _ in 0..rounds {

@@ -137,7 +137,8 @@ fn memory_of_the_program_is_given_back_only_when_the_peer_has_left() {
         let mem = scene.way_into_b();
         let mut heap = [0_u64; 64];
         // SAFETY: the heap outlives its region, and nobody is there.
-        let mr = unsafe { Mr::register(&scene.process, scene.b_pd, heap.as_mut_ptr().cast(), 512, ACCESS) };
+        let mr =
+            unsafe { Mr::register(&scene.process, scene.b_pd, heap.as_mut_ptr().cast(), 512, ACCESS, 0) };
         let mr = Box::new(mr.unwrap());
         hazard::enter(&mem, hazard.unwrap_or(hazard::of_region(mr.rkey())));
         scene.grant(&mr, scene.b_pd);

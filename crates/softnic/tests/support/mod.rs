@@ -1,16 +1,18 @@
 //! Two connected queue pairs and what tests do with them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod memory;
 pub mod process;
 pub mod unreliable;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use farcall_softnic::SoftNic;
 use farcall_verbs::{
-    Access, AhAttr, CompChannel, Context, CqInitAttr, Mtu, Notify, ProtectionDomain, QpAttr, QpCap,
+    Access, AhAttr, CompChannel, Context, CqInitAttr, Mtu, Notify, ProtectionDomain, Provider, QpAttr, QpCap,
     QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc,
 };
 
@@ -37,9 +39,13 @@ pub struct End {
     pub mr: Box<dyn RawMr>,
 }
 
+/// How much of the memory that this process registers the devices of ends from [`End::new`] move.
+pub static MOVED_BYTES_MAX: AtomicU64 = AtomicU64::new(0);
+
 impl End {
     pub fn new(mr_bytes: usize, access: Access, cap: QpCap) -> Self {
-        let context = SoftNic::open().unwrap();
+        let softnic = SoftNic::new().moving_registered_memory(MOVED_BYTES_MAX.load(Ordering::Relaxed));
+        let context = softnic.devices().unwrap()[0].open().unwrap();
         let pd = context.alloc_pd().unwrap();
         Self::in_domain(context, pd, mr_bytes, access, cap, QpType::Rc)
     }

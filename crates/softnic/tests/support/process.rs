@@ -92,6 +92,30 @@ pub fn role() -> Option<(String, Vec<u64>, Line)> {
     Some((role, args, Line(line)))
 }
 
+/// Runs `work` in a forked child, without exec, and returns its exit code; 0 if it did not panic.
+pub fn in_child(work: impl FnOnce()) -> i32 {
+    in_child_while(work, || ())
+}
+
+/// As [`in_child`]; the parent does `meanwhile`. The child dies with its parent.
+pub fn in_child_while(work: impl FnOnce(), meanwhile: impl FnOnce()) -> i32 {
+    // SAFETY: the child runs `work` and ends; no other thread of this process holds a lock that it needs.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+    if pid == 0 {
+        // SAFETY: two integers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        // SAFETY: ends the child here: nothing of the test goes on twice.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    meanwhile();
+    let mut status = 0;
+    // SAFETY: our own child, not yet waited for.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+}
+
 /// What has become of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
