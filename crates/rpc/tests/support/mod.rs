@@ -122,7 +122,12 @@ impl World {
         self.time.0.advance(Duration::from_nanos(100));
         let now = self.now();
         let server = self.server.progress(now);
-        server.merge(client.progress(now))
+        let next = server.merge(client.progress(now));
+        if let Next::Idle { .. } = next {
+            // The device's service thread may have to do something, and this time does not wait for it.
+            std::thread::yield_now();
+        }
+        next
     }
 
     /// Steps until a call ends.
