@@ -53,11 +53,14 @@ fn perftest_measures() {
         return;
     }
     let folder = Folder::new("perftest");
-    let runs: [(&str, &[&str]); 9] = [
+    let runs: [(&str, &[&str]); 11] = [
         ("ib_send_lat", &["-e", "-c", "RC"]),
         ("ib_send_lat", &["-e", "-c", "UC"]),
         ("ib_send_lat", &["-e", "-c", "UD"]),
         ("ib_send_bw", &["-e", "-q", "4"]),
+        // Nothing gets lost, or its receiver would wait for ever: more datagrams than it has receives.
+        ("ib_send_bw", &["-e", "-c", "UD", "-n", "1000"]),
+        ("ib_send_bw", &["-c", "UD", "-b", "-s", "64"]),
         ("ib_write_bw", &["-q", "4"]),
         ("ib_write_bw", &["--use_old_post_send"]),
         ("ib_read_bw", &["-e"]),

@@ -90,6 +90,11 @@ impl BoardView {
         self.accepts.load(Acquire) & (OPEN | ENDED) == 0
     }
 
+    /// What changes whenever the receiver posts receives or takes datagrams.
+    pub(super) fn progress(&self) -> [u64; 2] {
+        [self.posted.load(Acquire), self.taken.load(Acquire)]
+    }
+
     /// Receives that are posted and not taken, as far as the receiver has looked.
     pub(super) fn receives(&self) -> u64 {
         let taken = self.taken.load(Acquire);

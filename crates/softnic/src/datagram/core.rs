@@ -10,7 +10,9 @@ use farcall_verbs::{
 };
 
 use super::counters::FLIGHT_RECORDS;
-use super::{Board, Counters, Event, Inlets, Outlet, Pending, Receiver, Receives};
+use super::held::is_signalled;
+use super::pending::Tally;
+use super::{Board, Counters, Event, Held, HeldSends, Inlets, Outlet, Pending, Receiver, Receives};
 use crate::biased::Biased;
 use crate::cq::Source;
 use crate::events::Events;
@@ -36,6 +38,7 @@ pub(crate) struct DatagramCore {
     send_place: Place,
     pub(super) recv_place: Place,
     completions: WcRing,
+    held: HeldSends,
     /// Ways that the service thread must ask for.
     asked: Mutex<Vec<Arc<Pending>>>,
     is_listed: AtomicBool,
@@ -76,6 +79,9 @@ impl Source for Own {
                 wc[taken] = completion;
                 taken += 1;
             }
+            if self.core.held.count() > 0 {
+                taken += self.core.poll_held(&mut wc[taken..]);
+            }
         }
         if self.receives && self.core.state() == QpState::Err {
             let (core, rest) = (&self.core, &mut wc[taken..]);
@@ -91,7 +97,8 @@ impl Source for Own {
             let receives = unsafe { self.core.receiver.resident(|receiver| receiver.has_receives()) };
             self.core.state() == QpState::Err && receives.unwrap_or(true)
         };
-        (self.sends && !self.core.completions.is_empty()) || (self.receives && flushes())
+        let sends = || !self.core.completions.is_empty() || self.core.held.count() > 0;
+        (self.sends && sends()) || (self.receives && flushes())
     }
 }
 
@@ -101,11 +108,26 @@ impl Waits for DatagramCore {
     }
 
     fn keeps_waiting(&self) -> bool {
-        !self.lock_asked().is_empty()
+        !self.lock_asked().is_empty() || (self.held.count() > 0 && self.held.lock().waits())
     }
 
-    /// Asks for the ways that are wanted.
+    /// Asks for the ways that are wanted, and continues what waits.
     fn go_on(&self) {
+        self.seek_all();
+        if self.held.count() > 0 {
+            let mut held = self.held.lock();
+            held.advance(self.after_wait());
+            let is_over = held.is_over();
+            drop(held);
+            if is_over {
+                self.send_place.cq.announce(self.send_place.bit, false);
+            }
+        }
+    }
+}
+
+impl DatagramCore {
+    fn seek_all(&self) {
         let asked = self.lock_asked().clone();
         for pending in asked {
             // The list, this loop, and the route that wants it.
@@ -114,7 +136,7 @@ impl Waits for DatagramCore {
                 pending.begin_ask();
                 match self.seek(&pending) {
                     None => continue,
-                    Some(Some(outlet)) => pending.found(outlet, &self.stats),
+                    Some(Some(outlet)) => pending.found(Box::new(outlet), &self.stats),
                     Some(None) if pending.refused(&self.stats) => {}
                     Some(None) => continue,
                 }
@@ -141,6 +163,7 @@ impl DatagramCore {
             send_place: parts.send_place,
             recv_place: parts.recv_place,
             completions: WcRing::new(parts.cap.max_send_wr as usize),
+            held: HeldSends::default(),
             asked: Mutex::default(),
             is_listed: AtomicBool::new(false),
             receiver: Biased::new(receiver),
@@ -242,9 +265,9 @@ impl DatagramCore {
         })
     }
 
-    /// Send completions not yet polled.
+    /// Places of the send queue that are taken: by completions not yet polled, and by requests that have not ended.
     pub(super) fn unpolled(&self) -> usize {
-        self.completions.len()
+        self.completions.len() + self.held.count()
     }
 
     /// Ends a send; a success makes a completion only if it is signalled. Only the owner does.
@@ -253,13 +276,114 @@ impl DatagramCore {
         if !status.is_success() {
             self.stats.send_errors.increment();
             self.stats.record(Event::SendFailed as u64, status.0.into());
-        } else if !self.signal_all && !flags.contains(SendFlags::SIGNALED) {
+        }
+        let is_told = !status.is_success() || is_signalled(self.signal_all, flags);
+        if self.held.count() > 0 && is_told {
+            return self.complete_behind(Wc::ended(wr_id, self.qpn, WcOpcode::SEND, status));
+        }
+        if !is_told {
             return;
         }
         let completion = Wc::ended(wr_id, self.qpn, WcOpcode::SEND, status);
         // SAFETY: one owner; posting keeps a place for every request.
         unsafe { self.completions.push(completion) };
         self.send_place.cq.announce(self.send_place.bit, !status.is_success());
+    }
+
+    /// As [`DatagramCore::complete_send`], behind requests that have not ended yet.
+    #[cold]
+    fn complete_behind(&self, completion: Wc) {
+        let mut held = self.held.lock();
+        held.push(Held { completion, is_told: true, wait: None });
+        let is_over = held.is_over();
+        drop(held);
+        if is_over {
+            self.send_place.cq.announce(self.send_place.bit, !completion.status.is_success());
+        }
+    }
+
+    /// Keeps a request's place in the send queue until its datagram is on its way, or dropped. Only the owner does.
+    #[cold]
+    pub(super) fn hold_send(&self, wr_id: u64, flags: SendFlags, wait: (Arc<Pending>, u64)) {
+        let completion = Wc::ended(wr_id, self.qpn, WcOpcode::SEND, WcStatus::SUCCESS);
+        let is_told = is_signalled(self.signal_all, flags);
+        self.held.lock().push(Held { completion, is_told, wait: Some(wait) });
+        self.process.service.retry(self, &self.this);
+    }
+
+    fn after_wait(&self) -> Tally<'_> {
+        Tally { sent: &self.stats.sent_after_wait, dropped: &self.stats.dropped_after_wait }
+    }
+
+    /// Continues what waits, and ends what is over. Only the owner does.
+    #[inline]
+    pub(super) fn release_sends(&self) {
+        if self.held.count() > 0 {
+            self.release_held();
+        }
+    }
+
+    #[cold]
+    fn release_held(&self) {
+        let mut held = self.held.lock();
+        held.advance(self.after_wait());
+        let mut told = false;
+        while let Some(ended) = held.pop() {
+            if ended.is_told {
+                // SAFETY: the owner; the request had its place all the time.
+                unsafe { self.completions.push(ended.completion) };
+                told = true;
+            }
+        }
+        drop(held);
+        if told {
+            self.send_place.cq.announce(self.send_place.bit, false);
+        }
+    }
+
+    /// Continues what waits, and delivers what is over: called by the owner of the send completion queue.
+    #[cold]
+    fn poll_held(&self, wc: &mut [Wc]) -> usize {
+        let mut held = self.held.lock();
+        held.advance(self.after_wait());
+        let mut taken = 0;
+        while taken < wc.len() {
+            // What the owner has ended meanwhile came before what is held now.
+            // SAFETY: completions are taken by the owner of the one send completion queue only.
+            if let Some(completion) = unsafe { self.completions.pop() } {
+                wc[taken] = completion;
+                taken += 1;
+                continue;
+            }
+            let Some(ended) = held.pop() else { break };
+            if ended.is_told {
+                wc[taken] = ended.completion;
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    /// Ends what waits as flushed. Only the owner does.
+    pub(super) fn flush_sends(&self) {
+        let mut held = self.held.lock();
+        let mut any = false;
+        held.end_all(|ended| {
+            any = true;
+            self.stats.send_errors.increment();
+            let flushed = Wc::ended(ended.completion.wr_id, self.qpn, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
+            // SAFETY: the owner; the request had its place all the time.
+            unsafe { self.completions.push(flushed) };
+        });
+        drop(held);
+        if any {
+            self.send_place.cq.announce(self.send_place.bit, true);
+        }
+    }
+
+    /// Forgets what waits. Only the owner does.
+    pub(super) fn forget_sends(&self) {
+        self.held.lock().end_all(drop);
     }
 
     /// Makes the owner of the receive completion queue look here.
@@ -310,6 +434,7 @@ impl DatagramCore {
         const LINGER: Duration = Duration::from_millis(500);
         let deadline = Instant::now() + LINGER;
         while self.keeps_waiting() && Instant::now() < deadline {
+            self.release_sends();
             std::thread::sleep(Duration::from_micros(100));
         }
     }

@@ -2,7 +2,7 @@
 
 farcall_stats::counters! {
     /// Counters of a datagram queue pair. Those of sends are written by its owner, those that end in `_late` by the
-    /// service thread, those of receives by the poller of the receive completion queue.
+    /// service thread, those that end in `_after_wait` under the lock of what is held, those of receives by the poller of the receive completion queue.
     pub(super) struct Counters {
         /// Datagrams put on their way, and their payload bytes.
         sent,
@@ -19,6 +19,11 @@ farcall_stats::counters! {
         dropped_no_receive,
         /// Datagrams dropped: the ring to the destination was full.
         dropped_no_room,
+        /// Datagrams that held the send queue up, and what became of them: put on their way, and dropped because the
+        /// destination did nothing for too long.
+        held,
+        sent_after_wait,
+        dropped_after_wait,
         /// Sends that failed or were flushed.
         send_errors,
         /// Ways asked for.

@@ -91,6 +91,7 @@ impl DatagramQp {
                 let was_error = self.core.state() == to;
                 self.core.set_state(to);
                 self.core.close();
+                self.core.flush_sends();
                 self.core.announce_flush();
                 if self.core.shares_receives() && !was_error {
                     // None of the shared receives is ours any more.
@@ -109,6 +110,7 @@ impl DatagramQp {
     fn reset(&mut self) {
         self.core.set_state(QpState::Reset);
         self.core.close();
+        self.core.forget_sends();
         self.routes.clear();
         self.recv_queue = self.core.renew();
     }
@@ -173,8 +175,10 @@ impl DatagramQp {
             qkey: if to.remote_qkey & OWN_QKEY == 0 { to.remote_qkey } else { self.qkey },
         };
         // SAFETY: the caller's promise.
-        unsafe { self.routes.send(core, to.remote_qpn, &message) };
-        core.complete_send(wr.wr_id, wr.send_flags, WcStatus::SUCCESS);
+        match unsafe { self.routes.send(core, to.remote_qpn, &message) } {
+            None => core.complete_send(wr.wr_id, wr.send_flags, WcStatus::SUCCESS),
+            Some(wait) => core.hold_send(wr.wr_id, wr.send_flags, wait),
+        }
         Ok(())
     }
 
@@ -254,6 +258,7 @@ impl RawQp for DatagramQp {
             let source = self.wrong_state("post_send", "bring the queue pair to RTS first");
             return Err(PostError { posted: 0, source });
         }
+        self.core.release_sends();
         let mut result = Ok(());
         for (posted, wr) in wrs.iter().enumerate() {
             let sent = match self.check_send(wr) {

@@ -7,7 +7,9 @@
 //! receives posted and taken) stands on one [`Board`] that only the receiver writes.
 //!
 //! A datagram is copied into the ring by the sender and out of it by the receiver, so neither touches the other's memory
-//! and there is nothing to revoke. What cannot be delivered is dropped and counted; its sender has succeeded.
+//! and there is nothing to revoke. What cannot be delivered is dropped and counted; its sender has succeeded. A receiver that is
+//! only slower than its sender loses nothing: the send queue stands still for it, as behind a link that takes no more, as
+//! long as it takes datagrams or posts receives ([`HeldSends`]).
 
 mod address_handle;
 mod board;
@@ -15,6 +17,7 @@ mod core;
 mod counters;
 mod grh;
 mod handle;
+mod held;
 mod inlet;
 mod inlets;
 mod outlet;
@@ -29,10 +32,11 @@ pub(crate) use handle::DatagramQp;
 use board::{Board, BoardView};
 use counters::{Counters, Event, Fate};
 use grh::{GRH_BYTES, grh};
+use held::{Held, HeldSends};
 use inlet::{Inlet, Receiver};
 use inlets::Inlets;
 use outlet::{Message, Outlet};
-use pending::{Asked, Pending};
+use pending::Pending;
 use receives::Receives;
 use routes::Routes;
 

@@ -2,9 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use farcall_verbs::Sge;
 
+use super::pending::PATIENCE;
 use super::{BoardView, Fate, MAX_DATAGRAM_BYTES};
 use crate::peer::Peer;
 use crate::qp::{RemoteCq, gather_to_ring};
@@ -38,6 +40,9 @@ pub(super) struct Outlet {
     credit: u64,
     unannounced: bool,
     solicited: bool,
+    /// What the destination had done when it was last found to take nothing, and since when it has done no more.
+    seen: [u64; 3],
+    since: Option<Instant>,
 }
 
 impl Outlet {
@@ -60,6 +65,8 @@ impl Outlet {
             credit: 0,
             unannounced: false,
             solicited: false,
+            seen: [0; 3],
+            since: None,
         })
     }
 
@@ -97,6 +104,19 @@ impl Outlet {
         self.unannounced = true;
         self.solicited |= message.flags & SOLICITED != 0;
         Fate::Sent
+    }
+
+    /// For a destination that takes nothing now: whether it did something a short while ago.
+    #[cold]
+    pub(super) fn is_worth_waiting(&mut self) -> bool {
+        let [posted, taken] = self.board.progress();
+        let now = [posted, taken, self.ring_taken.load(Acquire)];
+        let since = match self.since {
+            Some(since) if now == self.seen => since,
+            _ => *self.since.insert(Instant::now()),
+        };
+        self.seen = now;
+        since.elapsed() < PATIENCE
     }
 
     /// Reads how many receives are left for us if nobody else sends. The board is read first: what a record took from it

@@ -5,7 +5,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::core::DatagramCore;
-use super::{Asked, Message, Outlet, Pending};
+use super::pending::Asked;
+use super::{Fate, Message, Outlet, Pending};
 
 /// Destinations whose way is known at once; the least recently used gives way.
 const MAX_ROUTES: usize = 1024;
@@ -49,12 +50,18 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Sends a datagram to a destination, or keeps it until the way is known, or drops it.
+    /// Sends a datagram to a destination, or keeps it until that takes it, or drops it. What comes back must be waited for
+    /// before the request ends.
     ///
     /// # Safety
     /// The message's elements must be readable.
     #[inline]
-    pub(super) unsafe fn send(&mut self, core: &DatagramCore, dst_qpn: u32, message: &Message<'_>) {
+    pub(super) unsafe fn send(
+        &mut self,
+        core: &DatagramCore,
+        dst_qpn: u32,
+        message: &Message<'_>,
+    ) -> Option<(Arc<Pending>, u64)> {
         self.ticks += 1;
         if self.unannounced != Some(dst_qpn) {
             self.ring();
@@ -66,10 +73,35 @@ impl Routes {
             // SAFETY: the caller's promise.
             let fate = unsafe { outlet.offer(message) };
             self.unannounced = Some(dst_qpn);
-            return core.stats.offered(fate, message.len_bytes as u64);
+            if matches!(fate, Fate::NoReceive | Fate::NoRoom) && outlet.is_worth_waiting() {
+                // SAFETY: the caller's promise.
+                return unsafe { self.block(core, dst_qpn, message) };
+            }
+            core.stats.offered(fate, message.len_bytes as u64);
+            return None;
         }
         // SAFETY: the caller's promise.
-        unsafe { self.find(core, dst_qpn, message) };
+        unsafe { self.find(core, dst_qpn, message) }
+    }
+
+    /// For a destination that takes nothing just now.
+    ///
+    /// # Safety
+    /// As [`Routes::send`].
+    #[cold]
+    unsafe fn block(
+        &mut self,
+        core: &DatagramCore,
+        dst_qpn: u32,
+        message: &Message<'_>,
+    ) -> Option<(Arc<Pending>, u64)> {
+        self.ring();
+        let Some(Route { way: Way::Open(outlet), .. }) = self.routes.remove(&dst_qpn) else { return None };
+        core.stats.held.increment();
+        // SAFETY: the caller's promise.
+        let pending = Arc::new(unsafe { Pending::blocked(dst_qpn, outlet, message) });
+        self.insert(dst_qpn, Way::Asked(pending.clone()));
+        Some((pending, 0))
     }
 
     /// For a destination whose way is not known, not any more, or perhaps since a moment.
@@ -77,15 +109,30 @@ impl Routes {
     /// # Safety
     /// As [`Routes::send`].
     #[cold]
-    unsafe fn find(&mut self, core: &DatagramCore, dst_qpn: u32, message: &Message<'_>) {
+    unsafe fn find(
+        &mut self,
+        core: &DatagramCore,
+        dst_qpn: u32,
+        message: &Message<'_>,
+    ) -> Option<(Arc<Pending>, u64)> {
         let mut was_lost = false;
         if let Some(Route { way: Way::Asked(pending), .. }) = self.routes.get(&dst_qpn) {
             // SAFETY: the caller's promise.
             match unsafe { pending.keep(message) } {
-                Asked::Kept(true) => return core.stats.queued.increment(),
-                Asked::Kept(false) => return core.stats.dropped_queue_full.increment(),
+                Asked::Kept => {
+                    core.stats.queued.increment();
+                    return None;
+                }
+                Asked::Held(number) => {
+                    core.stats.held.increment();
+                    return Some((pending.clone(), number));
+                }
+                Asked::Dropped => {
+                    core.stats.dropped_queue_full.increment();
+                    return None;
+                }
                 Asked::Found(outlet) => {
-                    self.insert(dst_qpn, Way::Open(Box::new(outlet)));
+                    self.insert(dst_qpn, Way::Open(outlet));
                     // SAFETY: the caller's promise. A way that is closed by now is not in the table as `Asked` any more.
                     return unsafe { self.send(core, dst_qpn, message) };
                 }
@@ -95,11 +142,12 @@ impl Routes {
         self.forget(dst_qpn);
         let pending = Arc::new(Pending::new(dst_qpn));
         // SAFETY: the caller's promise.
-        if let Asked::Kept(true) = unsafe { pending.keep(message) } {
+        if let Asked::Kept = unsafe { pending.keep(message) } {
             core.stats.queued.increment();
         }
         self.insert(dst_qpn, Way::Asked(pending.clone()));
         core.ask(pending, was_lost);
+        None
     }
 
     fn insert(&mut self, dst_qpn: u32, way: Way) {
