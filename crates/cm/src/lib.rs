@@ -5,10 +5,12 @@
 //! and steps in, messages and events out.
 //!
 //! - [`Message`]: what travels, one a packet, of at most [`MESSAGE_BYTES_MAX`] bytes;
-//! - [`Connection`]: what each message, call and failure means in each state.
+//! - [`Connection`]: what each message, call and failure means in each state;
+//! - [`place`]: where ends meet.
 
 mod connection;
 mod message;
+pub mod place;
 mod reader;
 pub mod reason;
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 
-use farcall_ibv::abi::{self, mask, whole};
+use farcall_ibv::abi::{self, cm, mask, whole};
 use farcall_verbs::{
     Access, AtomicTarget, QpState, QpType, RdmaTarget, RecvWr, SendFlags, SendWr, Sge, UdTarget, Wc, WcFlags,
     WcOpcode, WcStatus, WrOpcode,
@@ -136,6 +136,47 @@ fn requests_and_completions(facts: &mut Vec<Fact>) {
     at("ibv_send_wr, wr.ud.remote_qkey", target + offset_of!(UdTarget, remote_qkey));
 }
 
+/// What a library in librdmacm's place allocates.
+fn connection_manager(facts: &mut Vec<Fact>) {
+    whole!(facts, "rdma_event_channel", cm::EventChannel: fd);
+    whole!(facts, "rdma_ib_addr", cm::IbAddr: sgid, dgid);
+    whole!(facts, "rdma_addr", cm::Addr: src_storage, dst_storage);
+    whole!(facts, "ibv_sa_path_rec", cm::PathRecord: dgid, sgid, raw_traffic, hop_limit, traffic_class, reversible, numb_path,
+        sl, mtu_selector, mtu, rate_selector, rate, packet_life_time_selector, packet_life_time, preference);
+    whole!(facts, "rdma_route", cm::Route: addr, path_rec, num_paths);
+    whole!(facts, "rdma_cm_id", cm::CmId: verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq,
+        recv_cq_channel, recv_cq, srq, pd, qp_type);
+    whole!(facts, "rdma_conn_param", cm::ConnParam: private_data, private_data_len, responder_resources, initiator_depth,
+        flow_control, retry_count, rnr_retry_count, srq, qp_num);
+    whole!(facts, "rdma_ud_param", cm::UdParam: private_data, private_data_len, ah_attr, qp_num, qkey);
+    whole!(facts, "rdma_cm_event", cm::CmEvent: id, listen_id, event, status, param);
+    whole!(facts, "rdma_addrinfo", cm::AddrInfo: ai_flags, ai_family, ai_qp_type, ai_port_space, ai_src_len, ai_dst_len,
+        ai_src_addr, ai_dst_addr, ai_src_canonname, ai_dst_canonname, ai_route_len, ai_route, ai_connect_len, ai_connect,
+        ai_next);
+    let mut at = |c: &str, offset: usize| facts.push((format!("offsetof(struct {c})"), offset as u64));
+    at("rdma_addr, addr.ibaddr", offset_of!(cm::Addr, ib));
+    at("rdma_ib_addr, pkey", offset_of!(cm::IbAddr, pkey_be));
+    at("ibv_sa_path_rec, pkey", offset_of!(cm::PathRecord, pkey_be));
+    at("ibv_sa_path_rec, dlid", offset_of!(cm::PathRecord, dlid_be));
+    at("ibv_sa_path_rec, slid", offset_of!(cm::PathRecord, slid_be));
+    at("ibv_sa_path_rec, flow_label", offset_of!(cm::PathRecord, flow_label_be));
+    numbers!(facts: RDMA_CM_EVENT_ADDR_RESOLVED = cm::event::ADDR_RESOLVED, RDMA_CM_EVENT_ADDR_ERROR = cm::event::ADDR_ERROR,
+        RDMA_CM_EVENT_ROUTE_RESOLVED = cm::event::ROUTE_RESOLVED, RDMA_CM_EVENT_ROUTE_ERROR = cm::event::ROUTE_ERROR,
+        RDMA_CM_EVENT_CONNECT_REQUEST = cm::event::CONNECT_REQUEST,
+        RDMA_CM_EVENT_CONNECT_RESPONSE = cm::event::CONNECT_RESPONSE,
+        RDMA_CM_EVENT_CONNECT_ERROR = cm::event::CONNECT_ERROR, RDMA_CM_EVENT_UNREACHABLE = cm::event::UNREACHABLE,
+        RDMA_CM_EVENT_REJECTED = cm::event::REJECTED, RDMA_CM_EVENT_ESTABLISHED = cm::event::ESTABLISHED,
+        RDMA_CM_EVENT_DISCONNECTED = cm::event::DISCONNECTED, RDMA_CM_EVENT_DEVICE_REMOVAL = cm::event::DEVICE_REMOVAL,
+        RDMA_CM_EVENT_MULTICAST_JOIN = cm::event::MULTICAST_JOIN,
+        RDMA_CM_EVENT_MULTICAST_ERROR = cm::event::MULTICAST_ERROR, RDMA_CM_EVENT_ADDR_CHANGE = cm::event::ADDR_CHANGE,
+        RDMA_CM_EVENT_TIMEWAIT_EXIT = cm::event::TIMEWAIT_EXIT, RAI_PASSIVE = cm::addr_flags::PASSIVE,
+        RAI_NUMERICHOST = cm::addr_flags::NUMERICHOST, RAI_NOROUTE = cm::addr_flags::NOROUTE,
+        RAI_FAMILY = cm::addr_flags::FAMILY, RDMA_OPTION_ID = cm::option::LEVEL_ID, RDMA_OPTION_ID_TOS = cm::option::TOS,
+        RDMA_OPTION_ID_REUSEADDR = cm::option::REUSEADDR, RDMA_OPTION_ID_AFONLY = cm::option::AFONLY,
+        RDMA_OPTION_ID_ACK_TIMEOUT = cm::option::ACK_TIMEOUT, RDMA_UDP_QKEY = cm::UDP_QKEY,
+        RDMA_MAX_RESP_RES = cm::AS_MANY_AS_POSSIBLE, RDMA_MAX_INIT_DEPTH = cm::AS_MANY_AS_POSSIBLE);
+}
+
 fn enumerations(facts: &mut Vec<Fact>) {
     numbers!(facts: IBV_QPT_RC = QpType::Rc, IBV_QPT_UC = QpType::Uc, IBV_QPT_UD = QpType::Ud,
         IBV_QPS_RESET = QpState::Reset, IBV_QPS_INIT = QpState::Init, IBV_QPS_RTR = QpState::Rtr, IBV_QPS_RTS = QpState::Rts,
@@ -167,38 +208,51 @@ fn enumerations(facts: &mut Vec<Fact>) {
     );
 }
 
-#[test]
-fn every_offset_size_and_number_is_the_headers() {
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        eprintln!("SKIPPED: no infiniband/verbs.h on this machine (Debian: apt-get install libibverbs-dev)");
+/// Compares facts with what a program says that includes a header of the machine.
+fn compare(header: &str, package: &str, facts: &[Fact]) {
+    if !Path::new("/usr/include").join(header).exists() {
+        eprintln!("SKIPPED: no {header} on this machine (Debian: apt-get install {package})");
         return;
     }
+    let prints: String = facts
+        .iter()
+        .map(|(expression, _)| format!("printf(\"%llu\\n\", (unsigned long long)({expression}));\n"))
+        .collect();
+    let program = format!(
+        "#include <{header}>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n{prints}}}\n"
+    );
+    let name = header.replace('/', "-");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (source, binary) = (folder.join(format!("{name}.c")), folder.join(name));
+    std::fs::write(&source, program).unwrap();
+    let compiled = Command::new("gcc").arg("-o").arg(&binary).arg(&source).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let printed = String::from_utf8(Command::new(&binary).output().unwrap().stdout).unwrap();
+    let values: Vec<u64> = printed.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(values.len(), facts.len());
+    let wrong: Vec<String> = facts
+        .iter()
+        .zip(values)
+        .filter(|((_, ours), header)| ours != header)
+        .map(|((expression, ours), header)| format!("{expression} is {header}, here {ours}"))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn every_offset_size_and_number_is_the_headers() {
     let mut facts = Vec::new();
     attributes(&mut facts);
     objects(&mut facts);
     whole_objects(&mut facts);
     requests_and_completions(&mut facts);
     enumerations(&mut facts);
-    let prints: String = facts
-        .iter()
-        .map(|(expression, _)| format!("printf(\"%llu\\n\", (unsigned long long)({expression}));\n"))
-        .collect();
-    let program = format!(
-        "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n{prints}}}\n"
-    );
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
-    std::fs::write(&source, program).unwrap();
-    let compiled = Command::new("gcc").arg("-o").arg(&binary).arg(&source).output().unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let printed = String::from_utf8(Command::new(&binary).output().unwrap().stdout).unwrap();
-    let header: Vec<u64> = printed.lines().map(|line| line.parse().unwrap()).collect();
-    assert_eq!(header.len(), facts.len());
-    let wrong: Vec<String> = facts
-        .iter()
-        .zip(header)
-        .filter(|((_, ours), header)| ours != header)
-        .map(|((expression, ours), header)| format!("{expression} is {header}, here {ours}"))
-        .collect();
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    compare("infiniband/verbs.h", "libibverbs-dev", &facts);
+}
+
+#[test]
+fn every_offset_size_and_number_of_the_connection_manager_is_the_headers() {
+    let mut facts = Vec::new();
+    connection_manager(&mut facts);
+    compare("rdma/rdma_cma.h", "librdmacm-dev", &facts);
 }

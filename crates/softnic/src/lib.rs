@@ -77,6 +77,9 @@ pub use device::SoftNic;
 pub use rendezvous::fuzz_frame;
 #[cfg(not(loom))]
 #[doc(hidden)]
+pub use rendezvous::check_peer;
+#[cfg(not(loom))]
+#[doc(hidden)]
 pub use shared::arm_store_hook;
 
 /// The provider's name.

@@ -4,6 +4,7 @@
 //! reads for us are complete. `tests/layout.rs` compares every offset and size with the header of the machine.
 
 mod attr;
+pub mod cm;
 mod objects;
 pub mod whole;
 

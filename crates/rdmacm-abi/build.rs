@@ -1,0 +1,15 @@
+//! Gives the library its name and its symbol versions.
+
+use std::path::Path;
+use std::{env, fs};
+
+fn main() {
+    println!("cargo:rerun-if-changed=versions.map");
+    // A copy among what is built: a build folder may outlive the checkout, and serve another.
+    let versions = Path::new(&env::var_os("OUT_DIR").expect("cargo sets it")).join("versions.map");
+    fs::copy("versions.map", &versions).expect("the map can be copied");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,librdmacm.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", versions.display());
+    // Its thread does not survive being unloaded.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

@@ -1,0 +1,107 @@
+//! Addresses of C, and whose they are.
+
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+
+use crate::errno::Errno;
+
+/// The address that C points to.
+///
+/// # Errors
+/// `EINVAL` for null, `EAFNOSUPPORT` for other families than IP.
+///
+/// # Safety
+/// It must be null, or as long as its family says.
+pub unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno> {
+    if address.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise; programs' structures may lie anywhere.
+    unsafe {
+        match i32::from((&raw const (*address).sa_family).read_unaligned()) {
+            libc::AF_INET => {
+                let v4 = address.cast::<sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+                Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+            }
+            libc::AF_INET6 => {
+                let v6 = address.cast::<sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                Ok(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
+            }
+            _ => Err(libc::EAFNOSUPPORT),
+        }
+    }
+}
+
+/// An address as C sees it, and its length in bytes.
+pub fn to_c(address: &SocketAddr) -> (sockaddr_storage, usize) {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
+    let len_bytes = match address {
+        SocketAddr::V4(v4) => {
+            let c = sockaddr_in {
+                sin_family: libc::AF_INET as _,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage has room and alignment for every family.
+            unsafe { (&raw mut storage).cast::<sockaddr_in>().write(c) };
+            size_of::<sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let c = sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as _,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<sockaddr_in6>().write(c) };
+            size_of::<sockaddr_in6>()
+        }
+    };
+    (storage, len_bytes)
+}
+
+/// Any address, of the family of another.
+pub fn any_like(address: &SocketAddr) -> SocketAddr {
+    let ip: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    SocketAddr::new(ip, 0)
+}
+
+/// Whether it is an address of this host: one that a socket can have.
+pub fn is_local(address: &SocketAddr) -> bool {
+    let mut portless = *address;
+    portless.set_port(0);
+    UdpSocket::bind(portless).is_ok()
+}
+
+/// Where an address leads: no address at all is this host itself.
+pub fn destination(to: SocketAddr) -> SocketAddr {
+    if !to.ip().is_unspecified() {
+        return to;
+    }
+    let ip: IpAddr = if to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    SocketAddr::new(ip, to.port())
+}
+
+/// The address from which the kernel would reach another.
+///
+/// # Errors
+/// What the kernel says when there is no way.
+pub fn source_towards(to: &SocketAddr) -> Result<IpAddr, Errno> {
+    let way = || {
+        let socket = UdpSocket::bind(any_like(to))?;
+        // Nothing is sent; any port leads there.
+        let mut somewhere = *to;
+        somewhere.set_port(9);
+        socket.connect(somewhere)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    way().map_err(|error: std::io::Error| error.raw_os_error().unwrap_or(libc::ENETUNREACH))
+}

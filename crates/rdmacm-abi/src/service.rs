@@ -1,0 +1,102 @@
+//! The thread that waits for what arrives. It blocks: while nothing happens it costs nothing.
+
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::errno::Errno;
+use crate::world::{WAKE, World};
+
+/// A stack for what is shallow.
+const STACK_BYTES: usize = 256 << 10;
+
+struct Service {
+    world: Mutex<World>,
+    /// Whose it is: a forked child has no thread of its parent's, and starts anew.
+    pid: u32,
+}
+
+/// The ends of this process; its thread is started when they are first asked for.
+///
+/// # Errors
+/// What the kernel says when there are no descriptors or threads to be had.
+pub fn world() -> Result<MutexGuard<'static, World>, Errno> {
+    static SERVICE: Mutex<Option<&'static Service>> = Mutex::new(None);
+    let mut known = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let service = match known.filter(|service| service.pid == process::id()) {
+        Some(service) => service,
+        None => *known.insert(start()?),
+    };
+    drop(known);
+    Ok(service.world.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn start() -> Result<&'static Service, Errno> {
+    let made = || {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        epoll::add(&poll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        Ok((rustix::io::fcntl_dupfd_cloexec(&poll, 0)?, poll, wake))
+    };
+    let (poll, for_world, wake) = made().map_err(|error: rustix::io::Errno| error.raw_os_error())?;
+    let world = Mutex::new(World::new(for_world, wake.clone()));
+    let service: &'static Service = Box::leak(Box::new(Service { world, pid: process::id() }));
+    let thread = std::thread::Builder::new().name("farcall-rdmacm".into()).stack_size(STACK_BYTES);
+    let signals = Signals::block();
+    let started = thread.spawn(move || {
+        loop {
+            turn(service, &poll, &wake);
+        }
+    });
+    drop(signals);
+    started.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
+    Ok(service)
+}
+
+/// Waits, and does what there is to do.
+fn turn(service: &Service, poll: &std::os::fd::OwnedFd, wake: &std::os::fd::OwnedFd) {
+    let lock = || service.world.lock().unwrap_or_else(PoisonError::into_inner);
+    let deadline = lock().next_deadline();
+    let timeout = deadline.map(|deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+    });
+    let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 32];
+    // An interrupted wait is a short one.
+    let ready = match epoll::wait(poll, &mut events[..], timeout.as_ref()) {
+        Ok((ready, _)) => ready,
+        Err(_) => return,
+    };
+    let mut world = lock();
+    for event in ready {
+        match event.data.u64() {
+            WAKE => drop(rustix::io::read(wake, &mut [0_u8; 8])),
+            token => world.readable(token),
+        }
+    }
+    world.run_timers(Instant::now());
+}
+
+/// Keeps the program's signals away from a thread that is started while this lives.
+struct Signals(libc::sigset_t);
+
+impl Signals {
+    fn block() -> Self {
+        // SAFETY: sets of signals are plain numbers, filled by the calls.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: the set that was there before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}

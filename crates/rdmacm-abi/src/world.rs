@@ -1,0 +1,483 @@
+//! The ends of this process, and what their programs have not heard of yet. One lock around all of it: nothing here is frequent.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farcall_cm::{Connection, Event, MESSAGE_BYTES_MAX, Message, Request, ServiceRequest, State, Step};
+use rustix::event::epoll;
+use rustix::io::Errno as OsError;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::errno::Errno;
+use crate::id::IdObject;
+use crate::listener::{Listening, Stranger};
+use crate::port::{Reached, reach};
+
+/// How long a peer may take to answer a request: what the kernel's connection manager gives it, too.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(68);
+/// How long a peer may take to agree that a connection is over.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a queue pair rests after its connection.
+const TIMEWAIT: Duration = Duration::from_secs(1);
+/// When to try again to reach a listener that has no time.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// Something that has a number in this process: an end, a stranger, a queue of events.
+pub type Token = u64;
+
+/// An address of a program's object. Followed only by the program's own calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Id(pub *mut IdObject);
+
+// SAFETY: an address; see above.
+unsafe impl Send for Id {}
+
+/// What a program will hear of.
+pub enum Notice {
+    AddressResolved,
+    AddressError(Errno),
+    RouteResolved,
+    /// A peer asks; the new end that will answer it. The slot counts against the listener's backlog.
+    Asked { end: Token, slot: Arc<()> },
+    Connection(Event),
+}
+
+/// What a peer asked for.
+pub enum Asked {
+    Connection(Request),
+    Service(ServiceRequest),
+}
+
+/// One end: what is behind an `rdma_cm_id`.
+pub struct End {
+    /// None until the program heard of it: an end that a peer's request made.
+    pub id: Option<Id>,
+    /// Where its events go.
+    pub queue: Token,
+    pub socket: Option<OwnedFd>,
+    pub listening: Option<Listening>,
+    pub connection: Option<Connection>,
+    pub asked: Option<Asked>,
+    /// A request that a listener had no time for.
+    unsent: Option<Message>,
+    deadline: Option<Instant>,
+}
+
+impl End {
+    pub fn new(id: Option<Id>, queue: Token) -> Self {
+        Self {
+            id,
+            queue,
+            socket: None,
+            listening: None,
+            connection: None,
+            asked: None,
+            unsent: None,
+            deadline: None,
+        }
+    }
+}
+
+/// Events that wait for one channel. Its eventfd counts them.
+struct Queue {
+    count: OwnedFd,
+    waiting: VecDeque<(Token, Notice)>,
+}
+
+/// An event as it is handed out.
+pub struct Taken {
+    pub token: Token,
+    pub id: Id,
+    pub notice: Notice,
+}
+
+pub struct World {
+    pub(crate) ends: HashMap<Token, End>,
+    pub(crate) strangers: HashMap<Token, Stranger>,
+    queues: HashMap<Token, Queue>,
+    timers: BTreeSet<(Instant, Token)>,
+    last_token: Token,
+    poll: OwnedFd,
+    wake: Arc<OwnedFd>,
+}
+
+/// The number of the descriptor that wakes the thread.
+pub const WAKE: Token = 0;
+
+impl World {
+    pub fn new(poll: OwnedFd, wake: Arc<OwnedFd>) -> Self {
+        Self {
+            ends: HashMap::new(),
+            strangers: HashMap::new(),
+            queues: HashMap::new(),
+            timers: BTreeSet::new(),
+            last_token: WAKE,
+            poll,
+            wake,
+        }
+    }
+
+    pub(crate) fn token(&mut self) -> Token {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    /// A new queue of events, counted by an eventfd.
+    pub fn add_queue(&mut self, count: OwnedFd) -> Token {
+        let token = self.token();
+        self.queues.insert(token, Queue { count, waiting: VecDeque::new() });
+        token
+    }
+
+    pub fn remove_queue(&mut self, token: Token) {
+        self.queues.remove(&token);
+    }
+
+    pub fn add_end(&mut self, end: End) -> Token {
+        let token = self.token();
+        self.ends.insert(token, end);
+        token
+    }
+
+    /// # Errors
+    /// `ENODEV` if it is not of this process: a forked child's, from before.
+    pub fn end(&mut self, token: Token) -> Result<&mut End, Errno> {
+        self.ends.get_mut(&token).ok_or(libc::ENODEV)
+    }
+
+    /// Forgets an end, what its program has not heard of, and who waits for an answer of it.
+    pub fn remove_end(&mut self, token: Token) {
+        let Some(end) = self.ends.remove(&token) else { return };
+        self.rest(token, end.deadline);
+        self.close(end.socket);
+        for (_, notice) in self.take_all(end.queue, |of, _| of == token) {
+            if let Notice::Asked { end, .. } = notice {
+                self.remove_end(end);
+            }
+        }
+        let strangers = self.strangers.iter().filter(|(_, stranger)| stranger.listener == token);
+        let strangers: Vec<Token> = strangers.map(|(stranger, _)| *stranger).collect();
+        for stranger in strangers {
+            self.dismiss(stranger);
+        }
+    }
+
+    /// Moves an end and its events to another channel.
+    pub fn migrate(&mut self, token: Token, queue: Token) -> Result<(), Errno> {
+        let before = std::mem::replace(&mut self.end(token)?.queue, queue);
+        let mut moved = vec![token];
+        let of_ends = self.queues.get(&before).into_iter().flat_map(|queue| &queue.waiting);
+        moved.extend(of_ends.filter_map(|(of, notice)| match notice {
+            Notice::Asked { end, .. } if *of == token => Some(*end),
+            _ => None,
+        }));
+        for end in &moved[1..] {
+            if let Some(end) = self.ends.get_mut(end) {
+                end.queue = queue;
+            }
+        }
+        for (of, notice) in self.take_all(before, |of, _| moved.contains(&of)) {
+            self.push(queue, of, notice);
+        }
+        Ok(())
+    }
+
+    /// Watches a socket for what arrives.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn watch(&self, socket: BorrowedFd<'_>, token: Token) -> Result<(), Errno> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.poll, socket, data, epoll::EventFlags::IN).map_err(|error| error.raw_os_error())
+    }
+
+    fn push(&mut self, queue: Token, of: Token, notice: Notice) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.waiting.push_back((of, notice));
+            // Its count is far below what would make it block.
+            let _ = rustix::io::write(&queue.count, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Tells an end's program.
+    pub fn tell(&mut self, token: Token, notice: Notice) {
+        if let Some(queue) = self.ends.get(&token).map(|end| end.queue) {
+            self.push(queue, token, notice);
+        }
+    }
+
+    fn take_all(&mut self, queue: Token, is_wanted: impl Fn(Token, &Notice) -> bool) -> Vec<(Token, Notice)> {
+        let Some(queue) = self.queues.get_mut(&queue) else { return Vec::new() };
+        let waiting = std::mem::take(&mut queue.waiting);
+        let mut taken = Vec::new();
+        for (of, notice) in waiting {
+            if is_wanted(of, &notice) {
+                taken.push((of, notice));
+            } else {
+                queue.waiting.push_back((of, notice));
+            }
+        }
+        for _ in &taken {
+            count_down(&queue.count);
+        }
+        taken
+    }
+
+    /// Whether an end's program has something to hear.
+    pub fn has_notice(&self, token: Token) -> bool {
+        let queue = self.ends.get(&token).and_then(|end| self.queues.get(&end.queue));
+        queue.is_some_and(|queue| queue.waiting.iter().any(|(of, _)| *of == token))
+    }
+
+    /// The next event of a channel. Its end's program acknowledges it.
+    pub fn take(&mut self, queue: Token) -> Option<Taken> {
+        loop {
+            let queue = self.queues.get_mut(&queue)?;
+            let (token, notice) = queue.waiting.pop_front()?;
+            count_down(&queue.count);
+            if let Some(id) = self.ends.get(&token).and_then(|end| end.id) {
+                // SAFETY: objects live as long as their ends, which are removed under the lock that we hold.
+                unsafe { &*id.0 }.reported.handed_out();
+                return Some(Taken { token, id, notice });
+            }
+        }
+    }
+
+    /// Sends a request, now or when the listener has time.
+    pub fn ask(&mut self, token: Token, connection: Connection, message: Message) -> Result<(), Errno> {
+        let end = self.end(token)?;
+        end.connection = Some(connection);
+        end.unsent = Some(message);
+        self.wait_until(token, Some(Instant::now() + ANSWER_TIMEOUT));
+        self.try_to_reach(token);
+        Ok(())
+    }
+
+    fn try_to_reach(&mut self, token: Token) {
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let Some(message) = end.unsent.take() else { return };
+        let (space, to) = match &message {
+            Message::Req(request) => (request.port_space, request.to),
+            Message::SidrReq(request) => (request.port_space, request.to),
+            _ => return,
+        };
+        let Some(socket) = &end.socket else { return };
+        match reach(socket, space, &to) {
+            Ok(Reached::Yes) if is_kin(socket, &to.to_string()) => {
+                let said = say(socket, &message);
+                let watched = said && self.watch_end(token).is_ok();
+                if !watched {
+                    self.hung_up(token);
+                }
+            }
+            Ok(Reached::Busy) => {
+                end.unsent = Some(message);
+                self.timers.insert((Instant::now() + RETRY_AFTER, token));
+                self.wake();
+            }
+            Ok(Reached::Nobody | Reached::Yes) => {
+                let step = end.connection.as_mut().map(Connection::refused).unwrap_or_default();
+                self.follow(token, step);
+            }
+            Err(error) => {
+                tracing::debug!("cannot reach {to}: error {error}");
+                self.hung_up(token);
+            }
+        }
+    }
+
+    /// Watches an end's socket.
+    pub fn watch_end(&self, token: Token) -> Result<(), Errno> {
+        let socket = self.ends.get(&token).and_then(|end| end.socket.as_ref()).ok_or(libc::ENOTCONN)?;
+        self.watch(socket.as_fd(), token)
+    }
+
+    /// Sends what a call leads to. A peer that is gone is heard of by an event.
+    pub fn say(&mut self, token: Token, message: &Message) {
+        let socket = self.ends.get(&token).and_then(|end| end.socket.as_ref());
+        if !socket.is_some_and(|socket| say(socket, message)) {
+            tracing::debug!("a peer is gone");
+        }
+        self.watch_time(token);
+    }
+
+    /// Does what follows from a step of an end's connection.
+    pub fn follow(&mut self, token: Token, step: Step) {
+        if let Some(message) = step.say {
+            self.say(token, &message);
+        }
+        if let Some(event) = step.event {
+            self.tell(token, Notice::Connection(event));
+        }
+        self.watch_time(token);
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let is_over = matches!(
+            end.connection.as_ref().map(Connection::state),
+            Some(State::Closed | State::TimeWait)
+        );
+        if is_over {
+            let socket = end.socket.take();
+            self.close(socket);
+        }
+    }
+
+    /// Closes a socket, also where a forked child still holds it. The peer reads what it was told, then the end.
+    pub(crate) fn close(&self, socket: Option<OwnedFd>) {
+        if let Some(socket) = socket {
+            // Not watched if it was never connected.
+            let _ = epoll::delete(&self.poll, &socket);
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// Sets an end's timer for the state that it is in.
+    fn watch_time(&mut self, token: Token) {
+        let Some(end) = self.ends.get(&token) else { return };
+        let timeout = match end.connection.as_ref().map(Connection::state) {
+            Some(State::DreqSent) => LEAVE_TIMEOUT,
+            Some(State::TimeWait) => TIMEWAIT,
+            Some(State::ReqSent | State::SidrSent) => return,
+            _ => return self.wait_until(token, None),
+        };
+        self.wait_until(token, Some(Instant::now() + timeout));
+    }
+
+    fn wait_until(&mut self, token: Token, deadline: Option<Instant>) {
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let before = std::mem::replace(&mut end.deadline, deadline);
+        self.rest(token, before);
+        if let Some(deadline) = deadline {
+            self.timers.insert((deadline, token));
+            self.wake();
+        }
+    }
+
+    pub(crate) fn add_timer(&mut self, deadline: Instant, token: Token) {
+        self.timers.insert((deadline, token));
+        self.wake();
+    }
+
+    pub(crate) fn rest(&mut self, token: Token, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline {
+            self.timers.remove(&(deadline, token));
+        }
+    }
+
+    /// Has the thread look at the timers.
+    fn wake(&self) {
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// When the thread must look again.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Does what is due.
+    pub fn run_timers(&mut self, now: Instant) {
+        while let Some((deadline, token)) = self.timers.first().copied().filter(|(due, _)| *due <= now) {
+            self.timers.remove(&(deadline, token));
+            if self.strangers.contains_key(&token) {
+                self.dismiss(token);
+                continue;
+            }
+            let Some(end) = self.ends.get_mut(&token) else { continue };
+            if end.deadline.is_some_and(|deadline| deadline <= now) {
+                end.deadline = None;
+                end.unsent = None;
+                let step = end.connection.as_mut().map(Connection::timed_out).unwrap_or_default();
+                self.follow(token, step);
+            } else {
+                self.try_to_reach(token);
+            }
+        }
+    }
+
+    /// A socket is readable.
+    pub fn readable(&mut self, token: Token) {
+        if self.strangers.contains_key(&token) {
+            self.hear_stranger(token);
+        } else if self.ends.get(&token).is_some_and(|end| end.listening.is_some()) {
+            self.welcome(token);
+        } else {
+            self.hear_peer(token);
+        }
+    }
+
+    fn hear_peer(&mut self, token: Token) {
+        loop {
+            let Some(end) = self.ends.get_mut(&token) else { return };
+            let (Some(socket), Some(connection)) = (&end.socket, &mut end.connection) else { return };
+            let step = match hear(socket) {
+                Heard::Nothing => return,
+                Heard::Message(message) => connection.heard(message),
+                Heard::End => connection.hung_up(),
+            };
+            // The end of a peer is the end of the connection, whatever its state, and of the socket.
+            self.follow(token, step);
+        }
+    }
+
+    fn hung_up(&mut self, token: Token) {
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let step = end.connection.as_mut().map(Connection::hung_up).unwrap_or_default();
+        self.follow(token, step);
+    }
+}
+
+/// What a socket has.
+pub enum Heard {
+    Nothing,
+    Message(Message),
+    /// The peer is gone, or said what nobody understands.
+    End,
+}
+
+/// Takes one message from a socket.
+pub fn hear(socket: &OwnedFd) -> Heard {
+    // One byte more than any message: a longer one is seen.
+    let mut bytes = [0; MESSAGE_BYTES_MAX + 1];
+    let mut is_told = false;
+    loop {
+        return match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Heard::End,
+            Ok((len, _)) => match Message::decode(&bytes[..len.min(MESSAGE_BYTES_MAX)]) {
+                Ok(message) if len <= MESSAGE_BYTES_MAX => Heard::Message(message),
+                Ok(_) => Heard::End,
+                Err(error) => {
+                    tracing::debug!("{error}");
+                    Heard::End
+                }
+            },
+            Err(OsError::AGAIN) => Heard::Nothing,
+            Err(OsError::INTR) => continue,
+            // Said once, before what the peer had sent before it left.
+            Err(OsError::CONNRESET) if !is_told => {
+                is_told = true;
+                continue;
+            }
+            Err(_) => Heard::End,
+        };
+    }
+}
+
+/// Sends one message; whether the peer can still read it. It never waits: a peer that does not read so few is none.
+pub fn say(socket: &OwnedFd, message: &Message) -> bool {
+    send(socket, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
+}
+
+/// Whether the listener at the other end is one that the software RNIC would connect us with; tells people if not.
+fn is_kin(socket: &OwnedFd, peer: &str) -> bool {
+    let judged = farcall_softnic::check_peer(socket.as_fd(), peer);
+    if let Err(error) = &judged {
+        crate::complain(format_args!("{error}"));
+    }
+    judged.is_ok()
+}
+
+/// Takes one from a semaphore that is not zero.
+fn count_down(count: &OwnedFd) {
+    let _ = rustix::io::read(count, &mut [0_u8; 8]);
+}
