@@ -13,6 +13,9 @@ fn prefix(space: PortSpace) -> &'static str {
     }
 }
 
+/// The state of a socket that has, or may have, a port: bound or listening (`SS_UNCONNECTED`).
+const UNCONNECTED: &str = "01";
+
 /// An IPv4 address in the clothes of IPv6 is an IPv4 address.
 fn canonical(address: &SocketAddr) -> SocketAddr {
     match (address, address.ip().to_canonical()) {
@@ -47,7 +50,12 @@ pub fn is_covered(sockets: &str, space: PortSpace, address: &SocketAddr) -> bool
     let address = canonical(address);
     sockets
         .lines()
-        .filter_map(|line| line.rsplit(' ').next()?.strip_prefix('@')?.strip_prefix(prefix(space)))
+        .filter_map(|line| {
+            let mut fields = line.split_whitespace();
+            // Connections carry the name of the listener that they came from; they are in nobody's way.
+            let is_free = fields.nth(5)? == UNCONNECTED;
+            fields.nth(1).filter(|_| is_free)?.strip_prefix('@')?.strip_prefix(prefix(space))
+        })
         .filter_map(|taken| taken.parse::<SocketAddr>().ok())
         .filter(|taken| taken.port() == address.port() && taken.is_ipv4() == address.is_ipv4())
         .any(|taken| address.ip().is_unspecified() || taken.ip().is_unspecified())
@@ -80,16 +88,17 @@ mod tests {
 
     #[test]
     fn ports_of_every_address_and_of_one_are_in_each_others_way() {
-        let line = |name: &str| format!("0000000000000000: 00000002 00000000 00010000 0005 01 4242 @{name}\n");
+        let line =
+            |name: &str| format!("0000000000000000: 00000002 00000000 00010000 0005 01 4242 @{name}\n");
         let sockets = [
             line("farcall/cm/v1/tcp/0.0.0.0:1"),
             line("farcall/cm/v1/tcp/127.0.0.1:2"),
             line("farcall/cm/v1/tcp/gibberish"),
+            line("farcall/cm/v1/tcp/0.0.0.0:3").replace(" 01 4242", " 03 4242"),
             "0000000000000000: 00000002 00000000 00010000 0001 01 4243\n".into(),
         ]
         .concat();
-        let covered =
-            |space, text: &str| is_covered(&sockets, space, &address(text));
+        let covered = |space, text: &str| is_covered(&sockets, space, &address(text));
         assert!(covered(PortSpace::Tcp, "127.0.0.1:1") && covered(PortSpace::Tcp, "0.0.0.0:2"));
         assert!(covered(PortSpace::Tcp, "[::ffff:127.0.0.1]:1"));
         assert!(!covered(PortSpace::Tcp, "127.0.0.2:2"), "another address");

@@ -70,7 +70,8 @@ pub fn to_c(address: &SocketAddr) -> (sockaddr_storage, usize) {
 
 /// Any address, of the family of another.
 pub fn any_like(address: &SocketAddr) -> SocketAddr {
-    let ip: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let ip: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     SocketAddr::new(ip, 0)
 }
 

@@ -20,8 +20,8 @@ unsafe fn serve(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let (qp, data) = unsafe {
         let max = private_data::SIDR_REP_BYTES_MAX;
-        let data =
-            param.map_or(Ok(Vec::new()), |param| bytes_of(param.private_data, param.private_data_len, max))?;
+        let data = param
+            .map_or(Ok(Vec::new()), |param| bytes_of(param.private_data, param.private_data_len, max))?;
         (own_qp(of, &of.own(), param)?.0, data)
     };
     let reply = ServiceReply {
@@ -89,8 +89,7 @@ fn require_asked(of: &IdObject) -> Result<(), Errno> {
 /// # Safety
 /// `data` must have `len` bytes.
 unsafe fn reject(of: &IdObject, data: *const c_void, len: u8) -> Result<(), Errno> {
-    let max =
-        if of.is_datagram() { private_data::SIDR_REP_BYTES_MAX } else { private_data::REJ_BYTES_MAX };
+    let max = if of.is_datagram() { private_data::SIDR_REP_BYTES_MAX } else { private_data::REJ_BYTES_MAX };
     // SAFETY: the caller's promise.
     let data = unsafe { bytes_of(data, len, max)? };
     let mut world = world()?;

@@ -87,12 +87,7 @@ fn ready_to_receive(attr: &mut QpAttr, own: &Own, peer: &Peer, nic: &NicDevice) 
     attr.rq_psn = peer.qp.psn;
     attr.max_dest_rd_atomic = peer.reads_in.min(nic.max_rd_atomic);
     attr.min_rnr_timer = RNR_TIMER;
-    mask::AV
-        | mask::PATH_MTU
-        | mask::DEST_QPN
-        | mask::RQ_PSN
-        | mask::MAX_DEST_RD_ATOMIC
-        | mask::MIN_RNR_TIMER
+    mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER
 }
 
 fn ready_to_send(attr: &mut QpAttr, own: &Own, peer: &Peer, nic: &NicDevice) -> c_int {

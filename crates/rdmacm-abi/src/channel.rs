@@ -28,8 +28,8 @@ pub unsafe fn object<'a>(channel: *mut EventChannel) -> &'a ChannelObject {
 /// Makes a channel.
 pub fn create() -> Result<*mut EventChannel, Errno> {
     // In blocking mode, as programs find it: they change that if they like. It is read only while it counts.
-    let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
-        .map_err(|error| error.raw_os_error())?;
+    let count =
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).map_err(|error| error.raw_os_error())?;
     let channel = EventChannel { fd: count.as_raw_fd() };
     let queue = world()?.add_queue(count);
     Ok(Box::into_raw(Box::new(ChannelObject { channel, queue })).cast())
@@ -50,11 +50,12 @@ impl ChannelObject {
     pub fn wait(&self) -> Result<(), Errno> {
         // SAFETY: the descriptor is the channel's, which the caller uses.
         let fd = unsafe { BorrowedFd::borrow_raw(self.channel.fd) };
-        let is_ready = |timeout: Option<&Timespec>| match poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout) {
-            Ok(ready) => Ok(ready > 0),
-            Err(OsError::INTR) => Err(libc::EINTR),
-            Err(error) => Err(error.raw_os_error()),
-        };
+        let is_ready =
+            |timeout: Option<&Timespec>| match poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout) {
+                Ok(ready) => Ok(ready > 0),
+                Err(OsError::INTR) => Err(libc::EINTR),
+                Err(error) => Err(error.raw_os_error()),
+            };
         if is_ready(Some(&Timespec::default()))? {
             return Ok(());
         }

@@ -2,17 +2,15 @@
 
 use std::ffi::{c_int, c_void};
 
-use farcall_cm::{
-    Connection, QueuePair, Request, ServiceRequest, State, Step, Terms, private_data,
-};
+use farcall_cm::{Connection, QueuePair, Request, ServiceRequest, State, Step, Terms, private_data};
 use farcall_ibv::abi::cm::{AS_MANY_AS_POSSIBLE, CmId, ConnParam};
 
 use crate::channel::complete;
 use crate::device::{self, NicDevice};
 use crate::errno::{Errno, answer};
 use crate::id::{self, IdObject, Own, Peer, Stage};
-use crate::service::world;
 use crate::qp;
+use crate::service::world;
 use crate::symbols::export;
 
 /// The bytes of a program, at most `max`.
@@ -35,7 +33,11 @@ pub unsafe fn bytes_of(data: *const c_void, len: u8, max: usize) -> Result<Vec<u
 ///
 /// # Safety
 /// The end's queue pair, if there is one, must live.
-pub unsafe fn own_qp(of: &IdObject, own: &Own, param: Option<&ConnParam>) -> Result<(QueuePair, bool), Errno> {
+pub unsafe fn own_qp(
+    of: &IdObject,
+    own: &Own,
+    param: Option<&ConnParam>,
+) -> Result<(QueuePair, bool), Errno> {
     let gid = device::device()?.gid;
     // SAFETY: the program's field, and the caller's promise.
     let (qp_num, srq) = unsafe {

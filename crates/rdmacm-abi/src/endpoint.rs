@@ -25,7 +25,12 @@ fn result(returned: c_int) -> Result<(), Errno> {
 ///
 /// # Safety
 /// As `man rdma_create_ep` says.
-unsafe fn prepare_passive(id: *mut CmId, at: &AddrInfo, pd: *mut Pd, init: Option<QpInitAttr>) -> Result<(), Errno> {
+unsafe fn prepare_passive(
+    id: *mut CmId,
+    at: &AddrInfo,
+    pd: *mut Pd,
+    init: Option<QpInitAttr>,
+) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         result(rdma_bind_addr(id, at.ai_src_addr))?;
@@ -41,7 +46,12 @@ unsafe fn prepare_passive(id: *mut CmId, at: &AddrInfo, pd: *mut Pd, init: Optio
 ///
 /// # Safety
 /// As `man rdma_create_ep` says.
-unsafe fn prepare_active(id: *mut CmId, to: &AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> Result<(), Errno> {
+unsafe fn prepare_active(
+    id: *mut CmId,
+    to: &AddrInfo,
+    pd: *mut Pd,
+    init: *mut QpInitAttr,
+) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         result(rdma_resolve_addr(id, to.ai_src_addr, to.ai_dst_addr, RESOLVE_MS))?;
@@ -64,7 +74,8 @@ unsafe fn create(at: &AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> Result<*m
     unsafe {
         let id: *mut CmId = id::create(ptr::null_mut(), ptr::null_mut(), space, at.ai_qp_type as u32)?.cast();
         let prepared = if at.ai_flags & addr_flags::PASSIVE != 0 {
-            let init = init.as_ref().map(|init| QpInitAttr { qp_type: at.ai_qp_type as u32, ..ptr::read(init) });
+            let init =
+                init.as_ref().map(|init| QpInitAttr { qp_type: at.ai_qp_type as u32, ..ptr::read(init) });
             prepare_passive(id, at, pd, init)
         } else {
             prepare_active(id, at, pd, init)

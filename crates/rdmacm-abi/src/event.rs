@@ -3,9 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use farcall_cm::{
-    Event, Rejection, Reply, Request, ServiceReply, ServiceRequest, private_data, reason,
-};
+use farcall_cm::{Event, Rejection, Reply, Request, ServiceReply, ServiceRequest, private_data, reason};
 use farcall_ibv::abi::cm::{CmEvent, CmId, ConnParam, EventChannel, Param, UDP_QKEY, UdParam, event as kind};
 use farcall_ibv::abi::whole::AhAttr;
 
@@ -208,8 +206,9 @@ fn no_param() -> ConnParam {
 fn respond(about: &IdObject, reply: &Reply) -> Box<EventObject> {
     {
         let mut own = about.own();
-        let (mtu, retry_count, ack_timeout) =
-            own.peer.map_or((5, 7, own.ack_timeout), |asked| (asked.mtu, asked.retry_count, asked.ack_timeout));
+        let (mtu, retry_count, ack_timeout) = own
+            .peer
+            .map_or((5, 7, own.ack_timeout), |asked| (asked.mtu, asked.retry_count, asked.ack_timeout));
         own.peer = Some(Peer {
             qp: reply.qp,
             mtu,

@@ -40,8 +40,9 @@ struct Wishes {
 
 impl Wishes {
     fn of(hints: Option<&AddrInfo>) -> Self {
-        let (flags, family, qp_type, port_space) =
-            hints.map_or((0, 0, 0, 0), |hints| (hints.ai_flags, hints.ai_family, hints.ai_qp_type, hints.ai_port_space));
+        let (flags, family, qp_type, port_space) = hints.map_or((0, 0, 0, 0), |hints| {
+            (hints.ai_flags, hints.ai_family, hints.ai_qp_type, hints.ai_port_space)
+        });
         let is_datagram = qp_type == UD as c_int || (qp_type == 0 && port_space == PortSpace::Udp as c_int);
         let usual = if is_datagram { PortSpace::Udp } else { PortSpace::Tcp };
         let port_space = if port_space == 0 { usual as c_int } else { port_space };

@@ -122,7 +122,13 @@ impl Listening {
         }
         Err(if is_datagram {
             let status = if is_for_us { reason::SIDR_REJECT } else { reason::SIDR_UNSUPPORTED };
-            Message::SidrRep(ServiceReply { status, qp_num: 0, qkey: 0, gid: [0; 16], private_data: Vec::new() })
+            Message::SidrRep(ServiceReply {
+                status,
+                qp_num: 0,
+                qkey: 0,
+                gid: [0; 16],
+                private_data: Vec::new(),
+            })
         } else {
             let reason = if is_for_us { reason::CONSUMER_DEFINED } else { reason::INVALID_SERVICE_ID };
             Message::Rej(Rejection { reason, private_data: Vec::new() })

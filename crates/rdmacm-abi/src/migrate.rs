@@ -40,9 +40,7 @@ unsafe fn migrate(id: *mut CmId, to: *mut EventChannel, is_sync: bool) -> Result
 pub unsafe fn to_own_channel(id: *mut CmId) -> Result<(), Errno> {
     let to = channel::create()?;
     // SAFETY: the caller's promise.
-    unsafe {
-        migrate(id, to, true).inspect_err(|_| channel::destroy(to))
-    }
+    unsafe { migrate(id, to, true).inspect_err(|_| channel::destroy(to)) }
 }
 
 export! {
@@ -51,7 +49,9 @@ export! {
         fn rdma_migrate_id(id: *mut CmId, channel: *mut EventChannel) -> c_int {
             // SAFETY: the caller's identifier and channel.
             answer(unsafe {
-                match (id::object(id).own().is_sync, channel.is_null()) {
+                // Not in the match, which would hold the lock.
+                let is_sync = id::object(id).own().is_sync;
+                match (is_sync, channel.is_null()) {
                     (true, true) => Err(libc::EINVAL),
                     (false, true) => to_own_channel(id),
                     (_, false) => migrate(id, channel, false),

@@ -135,7 +135,9 @@ unsafe fn complete_wishes(id: *mut CmId, attr: &mut QpInitAttr) -> Result<(), Er
         if (*id).verbs.is_null() || !(*id).qp.is_null() {
             return Err(libc::EINVAL);
         }
-        let is_other = |ours, theirs| !std::ptr::eq::<_>(ours, ptr::null()) && !ptr::eq(theirs, ptr::null()) && ours != theirs;
+        let is_other = |ours, theirs| {
+            !std::ptr::eq::<_>(ours, ptr::null()) && !ptr::eq(theirs, ptr::null()) && ours != theirs
+        };
         if is_other((*id).recv_cq.cast_const(), attr.recv_cq.cast_const())
             || is_other((*id).send_cq.cast_const(), attr.send_cq.cast_const())
         {
@@ -255,8 +257,12 @@ unsafe fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> Resu
 }
 
 // The extended structures begin like the plain ones.
-const _: () = assert!(std::mem::offset_of!(QpInitAttrEx, comp_mask) == std::mem::offset_of!(QpInitAttr, sq_sig_all) + size_of::<c_int>());
-const _: () = assert!(std::mem::offset_of!(SrqInitAttrEx, comp_mask) >= size_of::<SrqInitAttr>() - size_of::<c_int>());
+const _: () = assert!(
+    std::mem::offset_of!(QpInitAttrEx, comp_mask)
+        == std::mem::offset_of!(QpInitAttr, sq_sig_all) + size_of::<c_int>()
+);
+const _: () =
+    assert!(std::mem::offset_of!(SrqInitAttrEx, comp_mask) >= size_of::<SrqInitAttr>() - size_of::<c_int>());
 
 export! {
     "RDMACM_1.0" {

@@ -21,8 +21,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(68);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a queue pair rests after its connection.
 const TIMEWAIT: Duration = Duration::from_secs(1);
-/// When to try again to reach a listener that has no time.
-const RETRY_AFTER: Duration = Duration::from_millis(20);
+/// How long somebody may be about to listen. Between hosts a request takes longer to come than here, and programs rely on it:
+/// they tell their peer by other means to connect, then listen.
+const GRACE: Duration = Duration::from_millis(200);
+/// When to try again to reach a listener that has no time, or is not there yet.
+const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 /// Something that has a number in this process: an end, a stranger, a queue of events.
 pub type Token = u64;
@@ -40,7 +43,10 @@ pub enum Notice {
     AddressError(Errno),
     RouteResolved,
     /// A peer asks; the new end that will answer it. The slot counts against the listener's backlog.
-    Asked { end: Token, slot: Arc<()> },
+    Asked {
+        end: Token,
+        slot: Arc<()>,
+    },
     Connection(Event),
 }
 
@@ -60,8 +66,8 @@ pub struct End {
     pub listening: Option<Listening>,
     pub connection: Option<Connection>,
     pub asked: Option<Asked>,
-    /// A request that a listener had no time for.
-    unsent: Option<Message>,
+    /// A request that no listener has taken yet, and since when it is there.
+    unsent: Option<(Message, Instant)>,
     deadline: Option<Instant>,
 }
 
@@ -249,15 +255,16 @@ impl World {
     pub fn ask(&mut self, token: Token, connection: Connection, message: Message) -> Result<(), Errno> {
         let end = self.end(token)?;
         end.connection = Some(connection);
-        end.unsent = Some(message);
-        self.wait_until(token, Some(Instant::now() + ANSWER_TIMEOUT));
+        let now = Instant::now();
+        end.unsent = Some((message, now));
+        self.wait_until(token, Some(now + ANSWER_TIMEOUT));
         self.try_to_reach(token);
         Ok(())
     }
 
     fn try_to_reach(&mut self, token: Token) {
         let Some(end) = self.ends.get_mut(&token) else { return };
-        let Some(message) = end.unsent.take() else { return };
+        let Some((message, since)) = end.unsent.take() else { return };
         let (space, to) = match &message {
             Message::Req(request) => (request.port_space, request.to),
             Message::SidrReq(request) => (request.port_space, request.to),
@@ -272,12 +279,13 @@ impl World {
                     self.hung_up(token);
                 }
             }
-            Ok(Reached::Busy) => {
-                end.unsent = Some(message);
-                self.timers.insert((Instant::now() + RETRY_AFTER, token));
-                self.wake();
+            Ok(reached)
+                if reached == Reached::Busy || reached == Reached::Nobody && since.elapsed() < GRACE =>
+            {
+                end.unsent = Some((message, since));
+                self.add_timer(Instant::now() + RETRY_AFTER, token);
             }
-            Ok(Reached::Nobody | Reached::Yes) => {
+            Ok(_) => {
                 let step = end.connection.as_mut().map(Connection::refused).unwrap_or_default();
                 self.follow(token, step);
             }
@@ -313,10 +321,8 @@ impl World {
         }
         self.watch_time(token);
         let Some(end) = self.ends.get_mut(&token) else { return };
-        let is_over = matches!(
-            end.connection.as_ref().map(Connection::state),
-            Some(State::Closed | State::TimeWait)
-        );
+        let is_over =
+            matches!(end.connection.as_ref().map(Connection::state), Some(State::Closed | State::TimeWait));
         if is_over {
             let socket = end.socket.take();
             self.close(socket);
