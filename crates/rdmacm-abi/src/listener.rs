@@ -14,12 +14,16 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Strangers at a time.
 const STRANGERS_MAX: usize = 1024;
 
+/// The place of a request in a backlog.
+#[derive(Clone, Default)]
+pub struct Slot(Arc<()>);
+
 /// What listens.
 pub struct Listening {
     /// Requests that the program may leave unheard.
     backlog: usize,
-    /// Its clones are the requests that it has not heard of.
-    slots: Arc<()>,
+    /// The first of the slots; the others are the requests that it has not heard of.
+    slots: Slot,
     /// Whether IPv4 is not for it.
     is_v6_only: bool,
     /// Whether it is asked for queue pairs that serve datagrams, not for connections.
@@ -28,11 +32,11 @@ pub struct Listening {
 
 impl Listening {
     pub fn new(backlog: usize, is_v6_only: bool, is_datagram: bool) -> Self {
-        Self { backlog, slots: Arc::new(()), is_v6_only, is_datagram }
+        Self { backlog, slots: Slot::default(), is_v6_only, is_datagram }
     }
 
     fn is_full(&self) -> bool {
-        Arc::strong_count(&self.slots) > self.backlog
+        Arc::strong_count(&self.slots.0) > self.backlog
     }
 }
 
@@ -90,7 +94,7 @@ impl World {
         let (Some(asked), Some((queue, listening))) = (asked, listening) else {
             return self.close(Some(stranger.socket));
         };
-        if let Err(refusal) = listening.judge(&asked) {
+        if let Some(refusal) = listening.refusal(&asked) {
             say(&stranger.socket, &refusal);
             return self.close(Some(stranger.socket));
         }
@@ -105,22 +109,22 @@ impl World {
         made.connection = Some(connection);
         made.asked = Some(asked);
         self.ends.insert(token, made);
-        self.tell(stranger.listener, Notice::Asked { end: token, slot });
+        self.tell(stranger.listener, Notice::Asked { end: token, _slot: slot });
     }
 }
 
 impl Listening {
-    /// Whether a request is for this listener, which has room for it; what to answer if not.
-    fn judge(&self, asked: &Asked) -> Result<(), Message> {
+    /// What to answer to a request that is not for this listener, or that it has no room for.
+    fn refusal(&self, asked: &Asked) -> Option<Message> {
         let (to, is_datagram) = match asked {
             Asked::Connection(Request { to, .. }) => (to, false),
             Asked::Service(ServiceRequest { to, .. }) => (to, true),
         };
         let is_for_us = is_datagram == self.is_datagram && !(self.is_v6_only && to.is_ipv4());
         if is_for_us && !self.is_full() {
-            return Ok(());
+            return None;
         }
-        Err(if is_datagram {
+        Some(if is_datagram {
             let status = if is_for_us { reason::SIDR_REJECT } else { reason::SIDR_UNSUPPORTED };
             Message::SidrRep(ServiceReply {
                 status,

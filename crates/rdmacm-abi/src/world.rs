@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::errno::Errno;
 use crate::id::IdObject;
-use crate::listener::{Listening, Stranger};
+use crate::listener::{Listening, Slot, Stranger};
 use crate::port::{Reached, reach};
 
 /// How long a peer may take to answer a request: what the kernel's connection manager gives it, too.
@@ -42,10 +42,10 @@ pub enum Notice {
     AddressResolved,
     AddressError(Errno),
     RouteResolved,
-    /// A peer asks; the new end that will answer it. The slot counts against the listener's backlog.
+    /// A peer asks; the new end that will answer it.
     Asked {
         end: Token,
-        slot: Arc<()>,
+        _slot: Slot,
     },
     Connection(Event),
 }
@@ -94,7 +94,6 @@ struct Queue {
 
 /// An event as it is handed out.
 pub struct Taken {
-    pub token: Token,
     pub id: Id,
     pub notice: Notice,
 }
@@ -246,7 +245,7 @@ impl World {
             if let Some(id) = self.ends.get(&token).and_then(|end| end.id) {
                 // SAFETY: objects live as long as their ends, which are removed under the lock that we hold.
                 unsafe { &*id.0 }.reported.handed_out();
-                return Some(Taken { token, id, notice });
+                return Some(Taken { id, notice });
             }
         }
     }

@@ -74,10 +74,10 @@ mod wc_ring;
 pub use device::SoftNic;
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use rendezvous::fuzz_frame;
+pub use rendezvous::check_peer;
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use rendezvous::check_peer;
+pub use rendezvous::fuzz_frame;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use shared::arm_store_hook;

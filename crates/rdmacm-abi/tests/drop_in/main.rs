@@ -1,0 +1,9 @@
+//! The library in the place of the system's, beside our libibverbs.
+
+mod ends;
+mod meeting;
+mod programs;
+#[allow(dead_code, reason = "the tests of libibverbs use all of it")]
+#[path = "../../../ibverbs-abi/tests/drop_in/support.rs"]
+mod support;
+mod symbols;

@@ -1,0 +1,70 @@
+//! Programs that meet through the connection manager.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support::{Folder, Running, library, words};
+
+/// The library that was built beside these tests.
+pub fn connection_manager() -> PathBuf {
+    let library = library().with_file_name("libfarcall_rdmacm_abi.so");
+    assert!(library.exists(), "{} was not built", library.display());
+    library
+}
+
+/// A folder with both libraries under the system's names.
+pub fn folder(name: &str) -> Folder {
+    let folder = Folder::new(&format!("cm-{name}"));
+    std::os::unix::fs::symlink(connection_manager(), folder.path("librdmacm.so.1")).unwrap();
+    folder
+}
+
+/// The line of a listening end in the kernel's list of sockets, as its end.
+pub fn listening_at(space: &str, address: &str) -> String {
+    format!("@farcall/cm/v1/{space}/{address}")
+}
+
+/// Waits until an end listens.
+pub fn wait_for(listening: &str) {
+    let began = Instant::now();
+    let is_there = || {
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        // Flags 00010000: it accepts connections.
+        sockets.lines().any(|line| line.ends_with(listening) && line.contains(" 00010000 "))
+    };
+    while !is_there() {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody listens at {listening}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Runs a server, then, as soon as it listens, its client; both must succeed. Returns what they said.
+pub fn meet(server: Command, client: Command, listening: &str) -> (String, String) {
+    let described = format!("{client:?}");
+    let server = Running::start(server);
+    wait_for(listening);
+    let client = Running::start(client).finish();
+    let said = words(&client);
+    assert!(client.status.success(), "{described}: {said}");
+    let server = server.finish();
+    assert!(server.status.success(), "the server of {described}: {}", words(&server));
+    (words(&server), said)
+}
+
+/// Builds a C program against the system's headers; none if there is no compiler or no header.
+pub fn compile(source: &str, folder: &Folder) -> Option<String> {
+    let header = Path::new("/usr/include/rdma/rdma_cma.h");
+    if !header.exists() {
+        eprintln!("SKIPPED: no rdma/rdma_cma.h on this machine (Debian: apt-get install librdmacm-dev)");
+        return None;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drop_in").join(source);
+    let program = folder.path("program");
+    let libraries = ["-lrdmacm", "-libverbs", "-lpthread"];
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-Wall", "-Werror", "-o", &program]).arg(source).args(libraries);
+    let output = compiler.output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+    Some(program)
+}
