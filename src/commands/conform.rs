@@ -165,7 +165,7 @@ impl Conform {
         let mut words = prefix.iter().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
         let mut command = Command::new(words.next().unwrap_or(program.as_os_str()));
         command.args(words).args(["conform", "--agent"]);
-        command.args(self.nic.words());
+        command.args(self.nic.selection().args());
         Ok(command)
     }
 

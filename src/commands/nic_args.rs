@@ -30,14 +30,6 @@ impl NicArgs {
         Selection { wish: self.provider, device: self.device.clone(), gid_index: self.gid_index }
     }
 
-    /// The same options for another process of this program.
-    pub fn words(&self) -> Vec<String> {
-        let mut words = vec!["--provider".to_owned(), self.provider.to_string()];
-        words.extend(self.device.iter().flat_map(|device| ["--device".to_owned(), device.clone()]));
-        words.extend(self.gid_index.iter().flat_map(|index| ["--gid-index".to_owned(), index.to_string()]));
-        words
-    }
-
     /// The provider for a server, or for both ends of a measurement.
     ///
     /// # Errors

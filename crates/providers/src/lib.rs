@@ -86,6 +86,14 @@ impl Selection {
         self.wish == Wish::Ibv || (self.wish == Wish::Auto && names_one)
     }
 
+    /// The options that make another process of this program choose the same.
+    pub fn args(&self) -> Vec<String> {
+        let mut args = vec!["--provider".to_owned(), self.wish.to_string()];
+        args.extend(self.device.iter().flat_map(|device| ["--device".to_owned(), device.clone()]));
+        args.extend(self.gid_index.iter().flat_map(|index| ["--gid-index".to_owned(), index.to_string()]));
+        args
+    }
+
     fn ibv_provider(&self) -> Ibv {
         let mut ibv = Ibv::new();
         if let Some(device) = &self.device {

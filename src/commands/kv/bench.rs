@@ -1,6 +1,7 @@
 //! `farcall kv bench`: the main job.
 
 use crate::commands::measuring::{self, StageArgs};
+use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -14,7 +15,8 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
 /// each door, interleaved; checks every value read; counts system calls and heap operations; kills a server and starts it
 /// again. Prints tables of medians. Exits with 1 if anything was wrong.
 ///
-/// On one host the software RNIC measures inter-process communication, not a network.
+/// Between the two processes lies one machine: the software RNIC measures inter-process communication, and an RNIC (--provider
+/// ibv) its own loopback, not a network.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --all --json > kv.json\n  \
                         farcall kv bench --workload A --workload F --value-len 1024 --connections 4")]
@@ -44,6 +46,8 @@ pub struct Bench {
     #[arg(long, default_value_t = 32, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(16..=32_768))]
     value_len: u16,
     #[command(flatten)]
+    nic: NicArgs,
+    #[command(flatten)]
     stage: StageArgs<400>,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
@@ -69,7 +73,7 @@ impl Bench {
         let shape = RecordShape::new(self.key_len.into(), self.value_len.into()).map_err(|error| {
             Failure::because("cannot measure with such records", &error).exit(Exit::Usage)
         })?;
-        let mut plan = KvMainPlan::new(stage, self.all);
+        let mut plan = KvMainPlan::new(stage, self.nic.choose()?.selection, self.all);
         if !self.workload.is_empty() {
             plan.workloads =
                 self.workload.iter().map(|workload| (*workload, workload.distribution())).collect();

@@ -1,6 +1,7 @@
 //! `farcall rpc bench`: the round trip of a small call.
 
 use crate::commands::measuring::{self, Rival, StageArgs};
+use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -9,12 +10,15 @@ use farcall_bench::experiments::rpc_echo;
 /// Measure echo calls (64 B there, 8 B back) beside bare ping-pongs, sockets and UCX.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. All rivals are measured
-/// interleaved. On one host the software RNIC measures inter-process communication, not a network.
+/// interleaved. Both are on one machine: the software RNIC measures inter-process communication, an RNIC (--provider ibv) its
+/// own loopback, not a network.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall rpc bench\n  farcall rpc bench --against ucx --json | jq '.tables[0].rows'"
 )]
 pub struct Bench {
+    #[command(flatten)]
+    nic: NicArgs,
     #[command(flatten)]
     stage: StageArgs<300>,
     /// Measure another system in the same run.
@@ -28,9 +32,10 @@ impl Bench {
     /// # Errors
     /// When it cannot be measured.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let nic = self.nic.choose()?.selection;
         let (stage, with_ucx) = (self.stage.stage(0)?, self.against == Some(Rival::Ucx));
         measuring::run(console, |progress| {
-            rpc_echo::run(&stage, with_ucx, progress).map_err(|error| {
+            rpc_echo::run(&stage, &nic, with_ucx, progress).map_err(|error| {
                 Failure::because("cannot measure echo calls", &error)
                     .remedy("see what is missing: farcall doctor")
             })

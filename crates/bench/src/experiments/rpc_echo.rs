@@ -8,8 +8,8 @@ use crate::load::{Traffic, client_options, tuning_condition};
 use crate::measure::{CoreError, CpuTime, ProcessError, RoundTrips, Spread, pin_thread, ping_pong};
 use crate::report::{Cell, Column, Report, Table};
 use crate::ucx::{Ucx, UcxResult, UcxTest};
+use farcall_providers::Selection;
 use farcall_rpc::{CallError, ConnectError, FetchThenReply, Path, ServerReply, StaticClient};
-use farcall_softnic::SoftNic;
 use std::time::Duration;
 
 /// Bytes of a request.
@@ -79,16 +79,22 @@ enum Line {
 ///
 /// # Errors
 /// When one of ours cannot be measured. A missing UCX is a note.
-pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Report, RpcEchoError> {
+pub fn run(
+    stage: &Stage,
+    nic: &Selection,
+    with_ucx: bool,
+    progress: Progress<'_>,
+) -> Result<Report, RpcEchoError> {
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
-    conditions.push("provider", "softnic (RC)");
+    conditions.push("provider", format!("{} (RC)", nic.wish));
     conditions.push("sizes", format!("{REQUEST_LEN_BYTES} B requests, {REPLY_LEN_BYTES} B replies"));
     conditions.push("threads", "1 server thread, 1 client thread, 1 connection");
-    let mut report = Report::new("Echo calls between two processes", conditions);
+    let mut report = Report::new("Echo calls between two processes", conditions).over(nic.wish);
     report.notes.extend(stage.single_core_note());
     let ucx = if with_ucx { find_ucx(&mut report) } else { None };
-    let args = ["--json", "rpc", "serve", "--listen", "127.0.0.1:0"];
+    let mut args = ["--json", "rpc", "serve", "--listen", "127.0.0.1:0"].map(str::to_owned).to_vec();
+    args.extend(nic.args());
     let server = ServerProcess::start(&ServerCommand::this_program(args, stage.server_core))?;
     let mut lines = lines(ucx.is_some());
     for repetition in 1..=stage.repetitions {
@@ -97,7 +103,7 @@ pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Repo
                 report.problems.push("interrupted before the end".to_owned());
                 return Ok(report);
             }
-            line.measure(stage, &server, ucx.as_ref(), &mut report)?;
+            line.measure(stage, nic, &server, ucx.as_ref(), &mut report)?;
         }
     }
     report.tables.push(table(&lines));
@@ -139,6 +145,7 @@ impl Line {
     fn measure(
         &mut self,
         stage: &Stage,
+        nic: &Selection,
         server: &ServerProcess,
         ucx: Option<&Ucx>,
         report: &mut Report,
@@ -146,10 +153,10 @@ impl Line {
         match self {
             Self::Bare(bare, results) => results.push(baseline::measure(*bare, &stage.baseline_plan())?),
             Self::Rpc { window, fetches: true, samples, .. } => {
-                samples.push(sample::<FetchThenReply>(stage, server, *window)?);
+                samples.push(sample::<FetchThenReply>(stage, nic, server, *window)?);
             }
             Self::Rpc { window, fetches: false, samples, .. } => {
-                samples.push(sample::<ServerReply>(stage, server, *window)?);
+                samples.push(sample::<ServerReply>(stage, nic, server, *window)?);
             }
             Self::Ucx(results) => {
                 let result = ucx.map(|ucx| ucx.run(UcxTest::AmLatency, stage.server_core, stage.client_core));
@@ -221,10 +228,18 @@ impl Line {
 }
 
 /// Connects, calls for the stage's duration with `window` calls under way, disconnects.
-fn sample<P: Path>(stage: &Stage, server: &ServerProcess, window: u32) -> Result<Sample, RpcEchoError> {
+fn sample<P: Path>(
+    stage: &Stage,
+    nic: &Selection,
+    server: &ServerProcess,
+    window: u32,
+) -> Result<Sample, RpcEchoError> {
     let address = server.ready().rpc.clone().ok_or(RpcEchoError::NoAddress)?;
     let options = client_options(window, PATIENCE);
-    let mut client = StaticClient::<P>::connect(&SoftNic::new(), address, options)?;
+    let mut client = nic.connect(
+        |provider| StaticClient::<P>::connect(provider, address.clone(), options.clone()),
+        |_| false,
+    )?;
     let traffic_before = Traffic::of(client.counters());
     let cpu_before = CpuTime::of(server.pid())?;
     let mut calls = 0u64;

@@ -8,13 +8,14 @@ mod text;
 pub use conditions::Conditions;
 pub use table::{Cell, Column, Table};
 
+use farcall_providers::Wish;
 use std::fmt;
 
 /// What every report about the software RNIC says: its figures are not those of a network.
-pub const SOFTWARE_RNIC_NOTICE: &str =
+const SOFTWARE_RNIC_NOTICE: &str =
     "The software RNIC on one host measures inter-process communication, not a network.";
 /// What a report says instead when both ends use one RNIC of this host.
-pub const ONE_RNIC_NOTICE: &str =
+const ONE_RNIC_NOTICE: &str =
     "Both ends are on this host and its RNIC: messages turn around in the adapter and need not reach a wire.";
 
 /// The outcome of an experiment.
@@ -43,6 +44,15 @@ impl Report {
             notes: vec![SOFTWARE_RNIC_NOTICE.to_owned()],
             problems: Vec::new(),
         }
+    }
+
+    /// Says that both ends used an RNIC of this host, if they did.
+    #[must_use]
+    pub fn over(mut self, provider: Wish) -> Self {
+        if provider == Wish::Ibv {
+            self.notes[0] = ONE_RNIC_NOTICE.to_owned();
+        }
+        self
     }
 
     /// Whether nothing went wrong.

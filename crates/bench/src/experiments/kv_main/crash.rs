@@ -63,7 +63,8 @@ pub(super) fn measure(plan: &KvMainPlan, door: Door, report: &mut Report) -> Res
         thread::sleep(BEFORE);
         let killed = Instant::now();
         server.kill();
-        let command = ServerCommand::this_program(door.serve_args(Some(&ready)), plan.stage.server_core);
+        let command =
+            ServerCommand::this_program(door.serve_args(&plan.nic, Some(&ready)), plan.stage.server_core);
         let restarted = ServerProcess::start(&command).map(|server| (server, Instant::now()));
         let run = running.join().unwrap_or_else(|_| {
             let outcome = Err(LoadError::Plan("the load thread panicked; this is a defect"));
@@ -158,7 +159,7 @@ fn call_until_answered(
 ) -> Result<(Instant, bool), KvMainError> {
     let deadline = Instant::now() + RECONNECT_PATIENCE;
     loop {
-        let target = door.connect(server.ready(), 1);
+        let target = door.connect(&plan.nic, server.ready(), 1);
         match target.and_then(|mut target| call_once(plan, &mut target)) {
             Ok(is_absent) => return Ok((Instant::now(), is_absent)),
             Err(source) if Instant::now() > deadline => return Err(KvMainError::Connect { door, source }),
@@ -194,7 +195,8 @@ fn verify_again(
 ) -> Result<LoadResult, KvMainError> {
     fill::fill(plan, door, server)?;
     let load = Load::new(load_plan(plan, 1)).map_err(|source| KvMainError::Load { door, source })?;
-    let target = door.connect(server.ready(), 1).map_err(|source| KvMainError::Connect { door, source })?;
+    let target =
+        door.connect(&plan.nic, server.ready(), 1).map_err(|source| KvMainError::Connect { door, source })?;
     let script = vec![crate::workload::Op { kind: crate::workload::OpKind::Read, record: 0 }];
     let mut connections = [Connection::new(target, script)];
     let result = load.run(&mut connections, &mut Ledger::new(plan.records), |_| {});

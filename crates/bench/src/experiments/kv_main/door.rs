@@ -3,8 +3,8 @@
 use super::super::server::Ready;
 use crate::load::{MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic};
 use farcall_kv::memcached::client::Client;
-use farcall_rpc::{FetchThenReply, ServerReply};
-use farcall_softnic::SoftNic;
+use farcall_providers::Selection;
+use farcall_rpc::{FetchThenReply, Path, ServerReply};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -43,9 +43,9 @@ impl Door {
     /// All of them, the slowest first.
     pub const ALL: [Self; 4] = [Self::Tcp, Self::Unix, Self::ServerReply, Self::RfRpc];
 
-    /// The arguments that start a server with this door only; `again` is where an earlier one served.
+    /// The arguments that start a server with this door only, on the RNIC of `nic`; `again` is where an earlier one served.
     #[must_use]
-    pub fn serve_args(self, again: Option<&Ready>) -> Vec<String> {
+    pub fn serve_args(self, nic: &Selection, again: Option<&Ready>) -> Vec<String> {
         let mut args = vec!["--json".to_owned(), "kv".to_owned(), "serve".to_owned()];
         let address = |known: Option<&String>| known.cloned().unwrap_or_else(|| "127.0.0.1:0".to_owned());
         match self {
@@ -54,6 +54,7 @@ impl Door {
             }
             Self::ServerReply | Self::RfRpc => {
                 args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
+                args.extend(nic.args());
             }
             Self::Unix => {
                 let known = again.and_then(|ready| ready.unix.first()).cloned();
@@ -64,11 +65,11 @@ impl Door {
         args
     }
 
-    /// Connects to a server of this door, for up to `window` requests at a time.
+    /// Connects to a server of this door, by `nic` where verbs are used, for up to `window` requests at a time.
     ///
     /// # Errors
     /// When it cannot be reached.
-    pub fn connect(self, ready: &Ready, window: u32) -> Result<DoorTarget, TargetError> {
+    pub fn connect(self, nic: &Selection, ready: &Ready, window: u32) -> Result<DoorTarget, TargetError> {
         let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
         let absent = || TargetError::Lost("the server does not serve this door".to_owned());
         let parse = |address: &String| address.parse::<SocketAddr>().map_err(|error| lost(&error));
@@ -77,19 +78,26 @@ impl Door {
             Self::Tcp => Client::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
             Self::Unix => Client::connect_unix(ready.unix.first().ok_or_else(absent)?),
             Self::ServerReply => {
-                let target = RpcTarget::connect(&SoftNic::new(), rpc_address()?, window, PATIENCE)
-                    .map_err(|error| lost(&error))?;
+                let target = connect_rpc(nic, rpc_address()?, window)?;
                 return Ok(DoorTarget::ServerReply(Box::new(target)));
             }
             Self::RfRpc => {
-                let target = RpcTarget::connect(&SoftNic::new(), rpc_address()?, window, PATIENCE)
-                    .map_err(|error| lost(&error))?;
+                let target = connect_rpc(nic, rpc_address()?, window)?;
                 return Ok(DoorTarget::RfRpc(Box::new(target)));
             }
         };
         let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
         Ok(DoorTarget::Memcached(Box::new(MemcachedTarget::new(client.map_err(|error| lost(&error))?))))
     }
+}
+
+fn connect_rpc<P: Path>(
+    nic: &Selection,
+    address: SocketAddr,
+    window: u32,
+) -> Result<RpcTarget<P>, TargetError> {
+    nic.connect(|provider| RpcTarget::connect(provider, address, window, PATIENCE), |_| false)
+        .map_err(|error| TargetError::Lost(error.to_string()))
 }
 
 /// A fresh path for a socket. The server makes it usable by this user alone, and removes it when it ends.

@@ -129,7 +129,7 @@ pub(super) fn connect(
 ) -> Result<Vec<Connection<super::DoorTarget>>, KvMainError> {
     (0..plan.connections)
         .map(|stream| {
-            let target = post.door.connect(post.server.ready(), window);
+            let target = post.door.connect(&plan.nic, post.server.ready(), window);
             let target = target.map_err(|source| KvMainError::Connect { door: post.door, source })?;
             let mut ops = OpStream::new(StreamConfig {
                 workload,

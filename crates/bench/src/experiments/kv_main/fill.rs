@@ -10,7 +10,7 @@ const WINDOW: u32 = 32;
 /// Stores version 0 of every record, then reads all of them back and checks them.
 pub(super) fn fill(plan: &KvMainPlan, door: Door, server: &ServerProcess) -> Result<(), KvMainError> {
     let connect = |source| KvMainError::Connect { door, source };
-    let mut target = door.connect(server.ready(), WINDOW).map_err(connect)?;
+    let mut target = door.connect(&plan.nic, server.ready(), WINDOW).map_err(connect)?;
     let (mut key, mut value) = (vec![0; plan.shape.key_len_bytes()], vec![0; plan.shape.value_len_bytes()]);
     let mut refused = 0u64;
     each_record(

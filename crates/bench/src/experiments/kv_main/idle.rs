@@ -25,7 +25,7 @@ pub(super) fn measure(
     let mut targets = Vec::new();
     for post in posts {
         let lost = |source| KvMainError::Connect { door: post.door, source };
-        let mut target = post.door.connect(post.server.ready(), 1).map_err(lost)?;
+        let mut target = post.door.connect(&plan.nic, post.server.ready(), 1).map_err(lost)?;
         get_record(plan, &mut target, 0).map_err(lost)?;
         targets.push(target);
     }

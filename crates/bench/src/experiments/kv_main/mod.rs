@@ -22,6 +22,7 @@ use crate::load::{Ledger, LoadError, TargetError, tuning_condition};
 use crate::measure::{CoreError, Footprint, ProcessError, pin_thread};
 use crate::report::Report;
 use crate::workload::{Distribution, RecordShape, Workload};
+use farcall_providers::Selection;
 use figures::{Figure, Sample};
 use std::time::Duration;
 
@@ -45,13 +46,15 @@ pub struct KvMainPlan {
     pub connections: u32,
     /// Ways to the store.
     pub doors: Vec<Door>,
+    /// The RNIC of both ends.
+    pub nic: Selection,
 }
 
 impl KvMainPlan {
     /// The main job on `stage`: YCSB-C with Zipf .99 at windows 1 and 16 over every door. With `all`, workloads A, B, D and
     /// F, and C with uniform requests, too.
     #[must_use]
-    pub fn new(stage: Stage, all: bool) -> Self {
+    pub fn new(stage: Stage, nic: Selection, all: bool) -> Self {
         let mut workloads = vec![(Workload::C, Distribution::Zipfian)];
         if all {
             workloads.push((Workload::C, Distribution::Uniform));
@@ -68,6 +71,7 @@ impl KvMainPlan {
             windows: vec![1, 16],
             connections: 1,
             doors: Door::ALL.to_vec(),
+            nic,
         }
     }
 }
@@ -120,7 +124,7 @@ pub(super) struct Post {
 /// When it cannot be done at all; wrong results are problems of the report.
 pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, KvMainError> {
     pin_thread(plan.stage.client_core)?;
-    let mut report = Report::new(rows::TITLE, rows::conditions(plan));
+    let mut report = Report::new(rows::TITLE, rows::conditions(plan)).over(plan.nic.wish);
     report.notes.extend(plan.stage.single_core_note());
     let mut posts = Vec::new();
     for door in &plan.doors {
@@ -191,8 +195,10 @@ fn interrupted(mut report: Report) -> Report {
 }
 
 fn open(plan: &KvMainPlan, door: Door) -> Result<Post, KvMainError> {
-    let server =
-        ServerProcess::start(&ServerCommand::this_program(door.serve_args(None), plan.stage.server_core))?;
+    let server = ServerProcess::start(&ServerCommand::this_program(
+        door.serve_args(&plan.nic, None),
+        plan.stage.server_core,
+    ))?;
     fill::fill(plan, door, &server)?;
     let before = Footprint::of(server.pid())?;
     Ok(Post { door, server, ledger: Ledger::new(plan.records), before })

@@ -17,7 +17,8 @@ pub(super) const VERBS_NOTE: &str = "Verbs: WRITEs and READs of both ends that c
 
 pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
     let mut conditions = plan.stage.conditions();
-    conditions.push("provider", "softnic (RC); sockets: kernel TCP on loopback and Unix streams");
+    let provider = format!("{} (RC); sockets: kernel TCP on loopback and Unix streams", plan.nic.wish);
+    conditions.push("provider", provider);
     conditions
         .push("threads", format!("1 server thread, 1 client thread, {} connection(s)", plan.connections));
     conditions.push(

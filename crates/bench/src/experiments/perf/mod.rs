@@ -7,10 +7,10 @@ pub use selection::{Adjustments, Figure, Selection};
 
 use super::limits::find_ucx;
 use super::stage::{Progress, Stage};
-use crate::report::{ONE_RNIC_NOTICE, Report};
+use crate::report::Report;
 use crate::rnic::{Finding, Inlining, LastByte, RnicError, RnicTask, Survey};
 use crate::ucx::UcxTest;
-use farcall_providers::{Chosen, Wish};
+use farcall_providers::Chosen;
 use line::Line;
 
 /// Measures what is selected, with UCX beside it if `with_ucx`.
@@ -63,10 +63,7 @@ pub(super) fn new_report(title: &str, chosen: &Chosen, stage: &Stage, survey: &S
     conditions.push("because", chosen.explanation.clone());
     conditions.push("device", survey.device.clone());
     conditions.push("threads", "one process with one thread at each end");
-    let mut report = Report::new(title, conditions);
-    if chosen.selection.wish == Wish::Ibv {
-        report.notes = vec![ONE_RNIC_NOTICE.to_owned()];
-    }
+    let mut report = Report::new(title, conditions).over(chosen.selection.wish);
     report.notes.extend(stage.single_core_note());
     report
 }
