@@ -109,6 +109,9 @@ const ATOMIC_HCA: c_int = 1;
 /// `IBV_DEVICE_RC_RNR_NAK_GEN`, `IBV_DEVICE_SYS_IMAGE_GUID`.
 const CAP_FLAGS: u32 = 1 << 12 | 1 << 11;
 
+/// An OUI that nobody has; programs take 0 for a device that failed to answer.
+const NO_VENDOR: u32 = 0xff_ffff;
+
 fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
     let attr = of.provider.query_device()?;
     let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
@@ -117,6 +120,7 @@ fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
     filled.fw_ver = copy_text(&attr.fw_ver);
     filled.node_guid = of.guid_be;
     filled.sys_image_guid = of.guid_be;
+    filled.vendor_id = NO_VENDOR;
     filled.max_mr_size = attr.max_mr_size;
     filled.page_size_cap = !0xfff;
     filled.max_qp = int(attr.max_qp);
@@ -324,7 +328,7 @@ export! {
             }
         }
 
-        /// `man ibv_query_gid_table`: how many entries, or a negative error number.
+        /// `man ibv_query_gid_table`: how many entries, or a negative error number; also if there is no room for all.
         fn _ibv_query_gid_table(
             context: *mut Context, entries: *mut GidEntry, max_entries: usize, flags: u32, entry_bytes: usize,
         ) -> isize {
@@ -333,11 +337,14 @@ export! {
             }
             // SAFETY: the caller's context.
             let table = gid_entries(unsafe { object(context) }, 1);
-            for (at, entry) in table.iter().take(max_entries).enumerate() {
+            if table.len() > max_entries {
+                return -(libc::EINVAL as isize);
+            }
+            for (at, entry) in table.iter().enumerate() {
                 // SAFETY: the caller's array of `max_entries` elements of `entry_bytes`.
                 unsafe { entries.byte_add(at * entry_bytes).write(*entry) };
             }
-            table.len().min(max_entries) as isize
+            table.len() as isize
         }
     }
     "IBVERBS_1.10" {

@@ -21,8 +21,9 @@ use crate::regions::MAX_REGIONS;
 use crate::rendezvous::gid;
 use crate::srq::Srq;
 
-/// Completions that a queue holds: as many as its queue pairs can produce, whatever was asked for.
-const MAX_CQE: u32 = u32::MAX >> 1;
+/// Completions that a queue may be asked to hold. It holds as many as its queue pairs can produce, whatever was asked for; but
+/// programs compute with this number.
+const MAX_CQE: u32 = (1 << 22) - 1;
 
 /// The software RNIC of this machine.
 #[derive(Clone, Copy, Debug, Default)]

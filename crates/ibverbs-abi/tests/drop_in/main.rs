@@ -2,6 +2,7 @@
 
 mod files;
 mod programs;
+mod pyverbs;
 mod roles;
 mod support;
 mod symbols;
