@@ -1,5 +1,6 @@
 //! The library in the place of the system's.
 
+mod containers;
 mod files;
 mod programs;
 mod pyverbs;
