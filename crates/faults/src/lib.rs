@@ -1,0 +1,32 @@
+//! The failures that real fabrics give, made on purpose: a provider around a provider.
+//!
+//! `FARCALL_FAULTS="seed=7,rnr=1e-3,delay=50us,kill_qp=1e-6"` makes programs meet them. What is decided depends on the
+//! seed, on the order in which queue pairs are made, and on how many requests each has posted; not on addresses, time or
+//! other queue pairs. So the same seed gives the same faults at the same requests.
+//!
+//! Semantics stay those of verbs: completions of a queue pair keep their order, a failed request is followed by flushes,
+//! events come when the completions do, and none is lost. Nothing here runs unless faults are asked for. Times are the
+//! machine's: virtual time has faults of its own (`farcall-sim`).
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `spec` | the text of what is asked for |
+//! | `plan` | what is decided, by seed, and counted |
+//! | `provider` | devices, contexts, domains that make the objects below |
+//! | `qp`, `fate` | what becomes of a request |
+//! | `cq`, `pair` | completions that come late, or otherwise |
+//! | `channel`, `timer`, `events` | events when they are due |
+
+mod channel;
+mod cq;
+mod events;
+mod fate;
+mod pair;
+mod plan;
+mod provider;
+mod qp;
+mod spec;
+mod timer;
+
+pub use plan::{Fault, Faults, Observer};
+pub use spec::{Chance, Delay, Spec, SpecError, VARIABLE};

@@ -1,0 +1,166 @@
+//! What completion queues know of a queue pair.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use farcall_verbs::{Wc, WcOpcode, WcStatus};
+
+/// Which of a pair's completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Send,
+    Receive,
+}
+
+/// A queue pair, shared by its owner and its completion queues.
+pub(crate) struct Pair {
+    /// The how manieth of its process.
+    pub(crate) index: u64,
+    /// How the request failed that broke the connection, until its completion is seen: `WcStatus`, 0 if none did.
+    failure: AtomicU32,
+    /// Sends complete no earlier.
+    not_before_ns: AtomicU64,
+    /// When the last completion of each side was ready, and how many there were.
+    ready_ns: [AtomicU64; 2],
+    completed: [AtomicU64; 2],
+    /// Of signalled sends that were posted, oldest first: what they were, if something else was posted in their place.
+    /// Only for transports where that is done.
+    substitutes: Option<Mutex<VecDeque<Option<WcOpcode>>>>,
+}
+
+impl Pair {
+    pub(crate) fn new(index: u64, has_substitutes: bool) -> Self {
+        Self {
+            index,
+            failure: AtomicU32::new(0),
+            not_before_ns: AtomicU64::new(0),
+            ready_ns: Default::default(),
+            completed: Default::default(),
+            substitutes: has_substitutes.then(Mutex::default),
+        }
+    }
+
+    /// The next request to be flushed is the one that failed, and how.
+    pub(crate) fn fails_with(&self, status: WcStatus) {
+        self.failure.store(status.0, Ordering::Release);
+    }
+
+    /// Sends that complete from now on do it no earlier than that.
+    pub(crate) fn sends_not_before(&self, ns: u64) {
+        self.not_before_ns.fetch_max(ns, Ordering::AcqRel);
+    }
+
+    /// A signalled send was posted; `instead_of`: what it is to look like.
+    pub(crate) fn posted(&self, instead_of: Option<WcOpcode>) {
+        if let Some(substitutes) = &self.substitutes {
+            substitutes.lock().unwrap_or_else(PoisonError::into_inner).push_back(instead_of);
+        }
+    }
+
+    /// The pair begins anew.
+    pub(crate) fn reset(&self) {
+        self.failure.store(0, Ordering::Release);
+        self.not_before_ns.store(0, Ordering::Release);
+        if let Some(substitutes) = &self.substitutes {
+            substitutes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
+    /// Makes a completion what the program is to see.
+    pub(crate) fn translate(&self, wc: &mut Wc, side: Side) {
+        if side == Side::Receive {
+            return;
+        }
+        if wc.status == WcStatus::WR_FLUSH_ERR {
+            let failure = self.failure.swap(0, Ordering::AcqRel);
+            if failure != 0 {
+                wc.status = WcStatus(failure);
+            }
+        } else if wc.status.is_success()
+            && let Some(substitutes) = &self.substitutes
+            && let Some(Some(opcode)) =
+                substitutes.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        {
+            wc.opcode = opcode;
+        }
+    }
+
+    /// How many completions of a side there were before this one.
+    pub(crate) fn count(&self, side: Side) -> u64 {
+        self.completed[side as usize].fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// When a completion is ready that would be at `ns`: not before those that came before it.
+    pub(crate) fn ready_ns(&self, side: Side, ns: u64) -> u64 {
+        let not_before_ns = match side {
+            Side::Send => self.not_before_ns.load(Ordering::Acquire),
+            Side::Receive => 0,
+        };
+        let ns = ns.max(not_before_ns);
+        // One queue stages a side's completions, under its lock.
+        ns.max(self.ready_ns[side as usize].fetch_max(ns, Ordering::Relaxed))
+    }
+}
+
+/// The pairs of an opened device by their numbers.
+#[derive(Default)]
+pub(crate) struct Pairs(RwLock<HashMap<u32, Arc<Pair>>>);
+
+impl Pairs {
+    pub(crate) fn insert(&self, qp_num: u32, pair: &Arc<Pair>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(qp_num, pair.clone());
+    }
+
+    pub(crate) fn remove(&self, qp_num: u32) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&qp_num);
+    }
+
+    pub(crate) fn get(&self, qp_num: u32) -> Option<Arc<Pair>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&qp_num).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_flush_tells_the_failure_and_the_others_are_flushes() {
+        let pair = Pair::new(0, false);
+        let mut wc = Wc::ended(1, 2, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
+        pair.fails_with(WcStatus::RETRY_EXC_ERR);
+        pair.translate(&mut wc, Side::Receive);
+        assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR, "receives do not tell it");
+        pair.translate(&mut wc, Side::Send);
+        assert_eq!(wc.status, WcStatus::RETRY_EXC_ERR);
+        wc.status = WcStatus::WR_FLUSH_ERR;
+        pair.translate(&mut wc, Side::Send);
+        assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR);
+    }
+
+    #[test]
+    fn completions_of_a_side_are_ready_in_their_order() {
+        let pair = Pair::new(0, false);
+        assert_eq!(pair.ready_ns(Side::Send, 100), 100);
+        assert_eq!(pair.ready_ns(Side::Send, 90), 100);
+        pair.sends_not_before(500);
+        assert_eq!((pair.ready_ns(Side::Receive, 90), pair.ready_ns(Side::Send, 110)), (90, 500));
+        assert_eq!(pair.ready_ns(Side::Send, 400), 500);
+    }
+
+    #[test]
+    fn substitutes_look_like_what_was_asked_for() {
+        let pair = Pair::new(0, true);
+        pair.posted(None);
+        pair.posted(Some(WcOpcode::SEND));
+        let seen: Vec<WcOpcode> = (0..2)
+            .map(|wr_id| {
+                let mut wc = Wc::ended(wr_id, 2, WcOpcode::RDMA_WRITE, WcStatus::SUCCESS);
+                pair.translate(&mut wc, Side::Send);
+                wc.opcode
+            })
+            .collect();
+        assert_eq!(seen, [WcOpcode::RDMA_WRITE, WcOpcode::SEND]);
+    }
+}

@@ -1,0 +1,244 @@
+//! What is decided: a function of the seed, of who asks, and of how often it asked before.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farcall_stats::Block;
+use farcall_verbs::{Device, Error};
+
+use crate::provider::FaultyDevice;
+use crate::spec::{Chance, Spec, SpecError, VARIABLE};
+
+farcall_stats::counters! {
+    /// Faults that happened, for `farcall stats`.
+    struct Counters {
+        /// Requests that found the receiver not ready at least once.
+        receiver_not_ready,
+        /// Of UC and UD, messages lost; of RC, requests sent again.
+        dropped,
+        /// Connections broken.
+        qps_killed,
+        /// Queue pairs broken.
+        qps_fatal,
+        /// Requests refused.
+        posts_refused,
+        /// Registrations of memory refused.
+        regions_refused,
+        /// Queue pairs not made.
+        qps_refused,
+        /// Completion queues not made.
+        cqs_refused,
+    }
+}
+
+/// What is decided. Each has random numbers of its own, so that asking for one does not move another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Rnr,
+    Drop,
+    KillQp,
+    QpFatal,
+    QpFatalReceive,
+    PostFull,
+    RegMr,
+    CreateQp,
+    CreateCq,
+    DelaySend,
+    DelayReceive,
+}
+
+impl Kind {
+    /// Its key.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Rnr => "rnr",
+            Self::Drop => "drop",
+            Self::KillQp => "kill_qp",
+            Self::QpFatal | Self::QpFatalReceive => "qp_fatal",
+            Self::PostFull => "post_full",
+            Self::RegMr => "reg_mr",
+            Self::CreateQp => "create_qp",
+            Self::CreateCq => "create_cq",
+            Self::DelaySend | Self::DelayReceive => "delay",
+        }
+    }
+}
+
+/// A fault that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Its key in what was asked for.
+    pub key: &'static str,
+    /// The queue pair's number, and the how manieth it is of its process from 0 on. `None`: no queue pair's.
+    pub pair: Option<(u32, u64)>,
+    /// The how manieth request of the pair, or call of the process, from 0 on.
+    pub number: u64,
+}
+
+/// Told of every fault when it happens.
+pub type Observer = fn(&Fault);
+
+/// The state of a process's faults.
+pub(crate) struct Plan {
+    pub(crate) spec: Spec,
+    seed: u64,
+    pairs: AtomicU64,
+    calls: [AtomicU64; 3],
+    counters: Mutex<Block<Counters>>,
+    observer: Option<Observer>,
+}
+
+/// Spreads a number over all bits (the finalizer of SplitMix64).
+const fn mix(mut bits: u64) -> u64 {
+    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+impl Plan {
+    /// 64 random bits: the n-th of a kind for an object.
+    pub(crate) fn bits(&self, kind: Kind, object: u64, n: u64) -> u64 {
+        mix(mix(mix(self.seed ^ mix(kind as u64)).wrapping_add(object)).wrapping_add(n))
+    }
+
+    /// The how manieth queue pair a new one is.
+    pub(crate) fn next_pair(&self) -> u64 {
+        self.pairs.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts a fault and tells of it.
+    pub(crate) fn happened(&self, kind: Kind, pair: Option<(u32, u64)>, number: u64) {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let counter = match kind {
+            Kind::Rnr => &counters.receiver_not_ready,
+            Kind::Drop => &counters.dropped,
+            Kind::KillQp => &counters.qps_killed,
+            Kind::QpFatal | Kind::QpFatalReceive => &counters.qps_fatal,
+            Kind::PostFull => &counters.posts_refused,
+            Kind::RegMr => &counters.regions_refused,
+            Kind::CreateQp => &counters.qps_refused,
+            Kind::CreateCq => &counters.cqs_refused,
+            Kind::DelaySend | Kind::DelayReceive => return,
+        };
+        counter.increment();
+        drop(counters);
+        if let Some(observer) = self.observer {
+            observer(&Fault { key: kind.key(), pair, number });
+        }
+    }
+
+    /// Refuses a call of the process now and then.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`], which is `ENOMEM`.
+    pub(crate) fn admit(&self, kind: Kind, operation: &'static str) -> Result<(), Error> {
+        let (chance, calls) = match kind {
+            Kind::RegMr => (self.spec.reg_mr, &self.calls[0]),
+            Kind::CreateQp => (self.spec.create_qp, &self.calls[1]),
+            Kind::CreateCq => (self.spec.create_cq, &self.calls[2]),
+            _ => (Chance::NEVER, &self.calls[0]),
+        };
+        let number = calls.fetch_add(1, Ordering::Relaxed);
+        if !chance.hits(self.bits(kind, 0, number)) {
+            return Ok(());
+        }
+        self.happened(kind, None, number);
+        Err(refused(operation, "memory"))
+    }
+}
+
+/// A refusal for want of something, on purpose.
+pub(crate) fn refused(operation: &'static str, what: &'static str) -> Error {
+    Error::Exhausted { operation, what, limit: 0, remedy: "this failure was asked for by FARCALL_FAULTS" }
+}
+
+/// Faults for everything a process does through the devices they are put around.
+#[derive(Clone)]
+pub struct Faults(Arc<Plan>);
+
+impl Faults {
+    /// What is asked for, told to `observer` when it happens. Without a seed one is chosen.
+    pub fn new(spec: Spec, observer: Option<Observer>) -> Self {
+        // Short enough to be typed.
+        let seed = spec.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 40);
+        let counters = Mutex::new(Block::new(&format!("faults, seed {seed}"), 0));
+        let (pairs, calls) = Default::default();
+        Self(Arc::new(Plan { spec, seed, pairs, calls, counters, observer }))
+    }
+
+    /// What [`VARIABLE`] asks for; `None` if it asks for nothing. A seed that had to be chosen is told on standard error.
+    ///
+    /// # Errors
+    /// If the variable cannot be understood.
+    pub fn from_env(observer: Option<Observer>) -> Result<Option<Self>, SpecError> {
+        let text = std::env::var_os(VARIABLE).unwrap_or_default();
+        let spec: Spec = text.to_string_lossy().parse()?;
+        if spec == Spec::default() {
+            return Ok(None);
+        }
+        let had_seed = spec.seed.is_some();
+        let faults = Self::new(spec, observer);
+        if !had_seed {
+            eprintln!("farcall: faults: {VARIABLE}={} repeats this run", faults.text());
+        }
+        Ok(Some(faults))
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.0.seed
+    }
+
+    /// The text that asks for the same, seed and all.
+    pub fn text(&self) -> String {
+        Spec { seed: Some(self.0.seed), ..self.0.spec.clone() }.to_string()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.0
+    }
+
+    /// The device with faults.
+    pub fn around(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        Arc::new(FaultyDevice { device, plan: self.0.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> Arc<Plan> {
+        Faults::new(text.parse().unwrap(), None).0
+    }
+
+    #[test]
+    fn decisions_follow_from_seed_object_and_number_alone() {
+        let (one, same, other) = (plan("seed=7"), plan("seed=7,rnr=0.5"), plan("seed=8"));
+        let row = |plan: &Plan, kind, object| [0, 1, 2].map(|n| plan.bits(kind, object, n));
+        assert_eq!(row(&one, Kind::Rnr, 3), row(&same, Kind::Rnr, 3));
+        for different in
+            [row(&other, Kind::Rnr, 3), row(&one, Kind::Drop, 3), row(&one, Kind::Rnr, 4)]
+        {
+            assert_ne!(row(&one, Kind::Rnr, 3), different);
+        }
+    }
+
+    #[test]
+    fn chances_come_true_as_often_as_they_say() {
+        let plan = plan("seed=1");
+        let chance = Chance::new(0.25).unwrap();
+        let hits = (0..10_000).filter(|n| chance.hits(plan.bits(Kind::Rnr, 0, *n))).count();
+        assert!((2_300..2_700).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn a_chosen_seed_repeats_the_run() {
+        let chosen = Faults::new("rnr=0.5".parse().unwrap(), None);
+        let again = Faults::new(chosen.text().parse().unwrap(), None);
+        assert_eq!((chosen.seed(), chosen.text()), (again.seed(), again.text()));
+    }
+}

@@ -1,0 +1,265 @@
+//! Queue pairs whose requests meet what was decided.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farcall_verbs::{
+    AsyncEvent, AsyncEventKind, PostError, QpAttr, QpCap, QpState, QpType, RawMr, RawQp, RecvWr, Result,
+    SendFlags, SendWr, UdTarget, WcOpcode, WrOpcode,
+};
+
+use crate::cq::Core;
+use crate::events::Events;
+use crate::fate::{Asker, Fate, Retries};
+use crate::pair::{Pair, Pairs};
+use crate::plan::{Kind, Plan, refused};
+use crate::timer::now_ns;
+
+pub(crate) struct FaultyQp {
+    /// There until it is dropped.
+    inner: Option<Box<dyn RawQp>>,
+    qp_num: u32,
+    plan: Arc<Plan>,
+    pair: Arc<Pair>,
+    pairs: Arc<Pairs>,
+    events: Arc<Events>,
+    send_cq: Arc<Core>,
+    recv_cq: Arc<Core>,
+    sq_sig_all: bool,
+    asker: Asker,
+    /// Requests decided about, receives likewise, and faults met.
+    sends: u64,
+    receives: u64,
+    faults: u64,
+}
+
+/// What a request's completion says it was.
+fn completes_as(opcode: WrOpcode) -> WcOpcode {
+    match opcode {
+        WrOpcode::WRITE | WrOpcode::WRITE_WITH_IMM => WcOpcode::RDMA_WRITE,
+        _ => WcOpcode::SEND,
+    }
+}
+
+impl FaultyQp {
+    pub(crate) fn new(
+        inner: Box<dyn RawQp>,
+        plan: &Arc<Plan>,
+        (pairs, events): (Arc<Pairs>, Arc<Events>),
+        (send_cq, recv_cq): (Arc<Core>, Arc<Core>),
+        sq_sig_all: bool,
+    ) -> Self {
+        let (qp_num, qp_type, index) = (inner.qp_num(), inner.qp_type(), plan.next_pair());
+        let has_substitutes = qp_type == QpType::Uc && plan.spec.drop.is_possible();
+        let pair = Arc::new(Pair::new(index, has_substitutes));
+        pairs.insert(qp_num, &pair);
+        Self {
+            inner: Some(inner),
+            qp_num,
+            plan: plan.clone(),
+            pair,
+            pairs,
+            events,
+            send_cq,
+            recv_cq,
+            sq_sig_all,
+            asker: Asker { qp_type, index, retries: Retries::NONE },
+            sends: 0,
+            receives: 0,
+            faults: 0,
+        }
+    }
+
+    fn inner(&self) -> &dyn RawQp {
+        self.inner.as_deref().expect("there until dropped")
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn RawQp {
+        self.inner.as_deref_mut().expect("there until dropped")
+    }
+
+    /// Whether a request of that number may meet a fault.
+    fn is_open_to_faults(&self, number: u64) -> bool {
+        let spec = &self.plan.spec;
+        number >= spec.after && spec.limit.is_none_or(|limit| self.faults < limit)
+    }
+
+    /// What becomes of the next request.
+    fn next_fate(&mut self, opcode: WrOpcode) -> Fate {
+        if self.inner().state() != QpState::Rts {
+            return Fate::Pass;
+        }
+        let number = self.sends;
+        self.sends += 1;
+        if !self.is_open_to_faults(number) {
+            return Fate::Pass;
+        }
+        let fate = self.asker.decide(&self.plan, opcode, number);
+        let kind = match fate {
+            Fate::Pass => return fate,
+            Fate::Refuse => Kind::PostFull,
+            Fate::Lose => Kind::Drop,
+            Fate::Break(kind, ..) | Fate::Fatal(kind) | Fate::Late(kind, _) => kind,
+        };
+        self.met(kind, number);
+        fate
+    }
+
+    fn met(&mut self, kind: Kind, number: u64) {
+        self.faults += 1;
+        self.plan.happened(kind, Some((self.qp_num, self.asker.index)), number);
+    }
+
+    /// Sends that complete from now on do it so much later.
+    fn delay_sends(&self, late: Duration) {
+        if !late.is_zero() {
+            // What was posted before is not late.
+            self.send_cq.stage_now();
+            let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+            self.pair.sends_not_before(now_ns().saturating_add(late_ns));
+        }
+    }
+
+    /// To the error state: everything posted is flushed.
+    fn fail(&mut self) {
+        // From a state in which requests are executed it is always allowed.
+        let _ = self.inner_mut().modify(&QpAttr::to(QpState::Err));
+    }
+
+    fn fail_fatally(&mut self) {
+        self.fail();
+        self.events.raise(AsyncEvent { kind: AsyncEventKind::QpFatal, element: self.qp_num });
+    }
+
+    /// Posts one request as it is.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn pass(&mut self, wr: &SendWr<'_>, instead_of: Option<WcOpcode>) -> Result<(), PostError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner_mut().post_send(std::slice::from_ref(wr)) }?;
+        if self.sq_sig_all || wr.send_flags.contains(SendFlags::SIGNALED) {
+            self.pair.posted(instead_of);
+        }
+        Ok(())
+    }
+
+    /// Posts a request that completes like this one, and of which nothing arrives.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn lose(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.asker.qp_type == QpType::Ud {
+            let to = wr.ud();
+            // Not the destination's, whatever that is; without the bit that means our own.
+            let remote_qkey = (to.remote_qkey ^ 0x2bad_cafe) & 0x7fff_ffff;
+            let mut lost = SendWr::send_to(wr.wr_id, wr.sges(), UdTarget { remote_qkey, ..to });
+            (lost.opcode, lost.send_flags, lost.imm_data_be) = (wr.opcode, wr.send_flags, wr.imm_data_be);
+            // SAFETY: the caller's promise.
+            return unsafe { self.pass(&lost, None) };
+        }
+        // A WRITE of nothing needs no key and no receive (IBA 9.7.4.1.5); the payload has been read when it completes.
+        let flags = wr.send_flags - SendFlags::SOLICITED;
+        let nothing = SendWr::write(wr.wr_id, &[], 0, 0).with_flags(flags);
+        // SAFETY: it names no memory.
+        unsafe { self.pass(&nothing, Some(completes_as(wr.opcode))) }
+    }
+
+    /// Posts one request and lets it meet what was decided.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn post_one(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        match self.next_fate(wr.opcode) {
+            Fate::Pass => {}
+            Fate::Refuse => {
+                return Err(PostError { posted: 0, source: refused("post_send", "places in the send queue") });
+            }
+            // SAFETY: the caller's promise.
+            Fate::Lose => return unsafe { self.lose(wr) },
+            Fate::Late(_, late) => self.delay_sends(late),
+            Fate::Fatal(_) => self.fail_fatally(),
+            Fate::Break(_, status, late) => {
+                self.delay_sends(late);
+                // The oldest request that is not complete is the one that fails: flushes come in order.
+                self.pair.fails_with(status);
+                self.fail();
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.pass(wr, None) }
+    }
+}
+
+impl RawQp for FaultyQp {
+    fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.asker.qp_type
+    }
+
+    fn state(&self) -> QpState {
+        self.inner().state()
+    }
+
+    fn cap(&self) -> QpCap {
+        self.inner().cap()
+    }
+
+    fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        self.inner_mut().modify(attr)?;
+        self.asker.retries.modify(attr);
+        if attr.state == Some(QpState::Reset) {
+            self.pair.reset();
+            self.send_cq.forget(self.qp_num);
+            self.recv_cq.forget(self.qp_num);
+        }
+        Ok(())
+    }
+
+    unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        for (posted, wr) in wrs.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.post_one(wr) }.map_err(|error| PostError { posted, ..error })?;
+        }
+        Ok(())
+    }
+
+    unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        for (posted, wr) in wrs.iter().enumerate() {
+            if self.plan.spec.qp_fatal.is_possible() && self.inner().state().responds() {
+                let number = self.receives;
+                self.receives += 1;
+                let bits = self.plan.bits(Kind::QpFatalReceive, self.asker.index, number);
+                if self.is_open_to_faults(number) && self.plan.spec.qp_fatal.hits(bits) {
+                    self.met(Kind::QpFatalReceive, number);
+                    self.fail_fatally();
+                }
+            }
+            // SAFETY: the caller's promise.
+            let result = unsafe { self.inner_mut().post_recv(std::slice::from_ref(wr)) };
+            result.map_err(|error| PostError { posted, ..error })?;
+        }
+        Ok(())
+    }
+
+    fn places_in_order(&self, mr: &dyn RawMr) -> bool {
+        self.inner().places_in_order(mr)
+    }
+
+    fn is_quiesced(&self) -> bool {
+        self.inner().is_quiesced()
+    }
+}
+
+impl Drop for FaultyQp {
+    fn drop(&mut self) {
+        // Before its number can be another's.
+        self.pairs.remove(self.qp_num);
+        self.inner = None;
+        self.send_cq.forget(self.qp_num);
+        self.recv_cq.forget(self.qp_num);
+    }
+}
