@@ -1,48 +1,87 @@
 //! Completion channels: the provider's events are when completions came; ours are when programs may see them.
 
 use std::any::Any;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use farcall_verbs::{CompChannel, Error, Result};
-use rustix::event::epoll;
+use farcall_verbs::{CompChannel, Result};
 
 use crate::cq::Core;
+use crate::mailbox::Mailbox;
 use crate::timer::Timer;
+use crate::watcher::{Watched, Watcher};
 
-/// A descriptor that is readable when one of others is.
-pub(crate) fn either(operation: &'static str, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd> {
-    let fail = |error| Error::os(operation, "create an epoll descriptor (check RLIMIT_NOFILE)", error);
-    let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
-    for fd in fds {
-        epoll::add(&both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(fail)?;
+/// What a channel's queues know of it.
+pub(crate) struct Due {
+    /// When the next completion is ready that an armed queue waits for.
+    pub(crate) timer: Timer,
+    /// The queues with an event.
+    pub(crate) events: Mailbox<u32>,
+}
+
+/// What the watcher looks at.
+struct Source {
+    inner: Arc<dyn CompChannel>,
+    due: Arc<Due>,
+    queues: Mutex<Vec<Weak<Core>>>,
+}
+
+impl Source {
+    fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        // SAFETY: the channel lives, and so does its descriptor.
+        [unsafe { BorrowedFd::borrow_raw(self.inner.fd()) }, self.due.timer.fd()]
     }
-    Ok(both)
+}
+
+impl Watched for Source {
+    fn look(&self) {
+        // Not under the lock of the list: the queues' own locks are taken.
+        let queues: Vec<Arc<Core>> = {
+            let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+            queues.iter().filter_map(Weak::upgrade).collect()
+        };
+        while let Ok(Some(id)) = self.inner.poll_cq_event() {
+            if let Some(queue) = queues.iter().find(|queue| queue.id() == id) {
+                queue.completions_came();
+            }
+        }
+        // Before looking: whoever is due from now on sets it again.
+        self.due.timer.clear();
+        for queue in &queues {
+            queue.look();
+        }
+    }
 }
 
 pub(crate) struct FaultyChannel {
-    pub(crate) inner: Arc<dyn CompChannel>,
-    timer: Arc<Timer>,
-    /// The provider's descriptor and the timer.
-    fd: OwnedFd,
-    queues: Mutex<Vec<Weak<Core>>>,
+    source: Arc<Source>,
+    watcher: Arc<Watcher>,
+    key: u64,
 }
 
 impl FaultyChannel {
     pub(crate) fn new(inner: Arc<dyn CompChannel>) -> Result<Self> {
-        let timer = Arc::new(Timer::new()?);
-        // SAFETY: the channel lives, and so does its descriptor.
-        let of_inner = unsafe { BorrowedFd::borrow_raw(inner.fd()) };
-        let fd = either("create_comp_channel", &[of_inner, timer.fd()])?;
-        Ok(Self { inner, timer, fd, queues: Mutex::default() })
+        static KEYS: AtomicU64 = AtomicU64::new(0);
+        let events = Mailbox::new("create_comp_channel")?;
+        let due = Arc::new(Due { timer: Timer::new()?, events });
+        let source = Arc::new(Source { inner, due, queues: Mutex::default() });
+        let (watcher, key) = (Watcher::get()?, KEYS.fetch_add(1, Ordering::Relaxed));
+        let weak: Weak<Source> = Arc::downgrade(&source);
+        watcher.watch(key, weak, source.fds())?;
+        Ok(Self { source, watcher, key })
     }
 
-    pub(crate) fn timer(&self) -> &Arc<Timer> {
-        &self.timer
+    pub(crate) fn inner(&self) -> &dyn CompChannel {
+        &*self.source.inner
+    }
+
+    pub(crate) fn due(&self) -> &Arc<Due> {
+        &self.source.due
     }
 
     pub(crate) fn attach(&self, queue: &Arc<Core>) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.source.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(queue));
     }
@@ -50,33 +89,20 @@ impl FaultyChannel {
 
 impl CompChannel for FaultyChannel {
     fn fd(&self) -> RawFd {
-        self.fd.as_fd().as_raw_fd()
+        self.source.due.events.fd().as_raw_fd()
     }
 
     fn poll_cq_event(&self) -> Result<Option<u32>> {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(id) = self.inner.poll_cq_event()? {
-            if let Some(queue) = queues.iter().filter_map(Weak::upgrade).find(|queue| queue.id() == id) {
-                queue.completions_came();
-            }
-        }
-        // Before looking: whoever is due from now on sets it again.
-        self.timer.clear();
-        let mut taken = None;
-        for (at, queue) in queues.iter().enumerate() {
-            if let Some(queue) = queue.upgrade()
-                && queue.take_event(taken.is_none())
-            {
-                taken = Some((at, queue.id()));
-            }
-        }
-        // The next event is another queue's, if others have any.
-        let Some((at, id)) = taken else { return Ok(None) };
-        queues.rotate_left(at + 1);
-        Ok(Some(id))
+        Ok(self.source.due.events.take())
     }
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl Drop for FaultyChannel {
+    fn drop(&mut self) {
+        self.watcher.forget(self.key, self.source.fds());
     }
 }

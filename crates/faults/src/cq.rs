@@ -10,17 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
+use crate::channel::Due;
 use crate::pair::{Pairs, Side};
 use crate::plan::{Kind, Plan};
-use crate::timer::{Timer, now_ns};
+use crate::timer::now_ns;
 
 /// Shared by the queue's owner, its channel and the queue pairs that complete to it.
 pub(crate) struct Core {
     id: u32,
     plan: Arc<Plan>,
     pairs: Arc<Pairs>,
-    /// The channel's, if the queue has one.
-    timer: Option<Arc<Timer>>,
+    /// Of its channel, if it has one.
+    due: Option<Arc<Due>>,
     state: Mutex<State>,
 }
 
@@ -33,8 +34,6 @@ struct State {
     armed: Option<Notify>,
     /// Armed for solicited completions: one of those that are ready by then was.
     solicited_ns: Option<u64>,
-    /// An event waits to be taken.
-    has_event: bool,
 }
 
 /// The provider's queue, for making queue pairs.
@@ -51,7 +50,7 @@ impl Core {
         inner: Box<dyn RawCq>,
         plan: &Arc<Plan>,
         pairs: &Arc<Pairs>,
-        timer: Option<Arc<Timer>>,
+        due: Option<Arc<Due>>,
     ) -> Self {
         let state = State {
             staged: BTreeMap::new(),
@@ -59,11 +58,10 @@ impl Core {
             arrived: VecDeque::new(),
             armed: None,
             solicited_ns: None,
-            has_event: false,
             inner,
         };
         let (plan, pairs) = (plan.clone(), pairs.clone());
-        Self { id: state.inner.id(), plan, pairs, timer, state: Mutex::new(state) }
+        Self { id: state.inner.id(), plan, pairs, due, state: Mutex::new(state) }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -103,18 +101,11 @@ impl Core {
         self.set_timer(&state);
     }
 
-    /// Whether there is an event; takes it if asked to.
-    pub(crate) fn take_event(&self, takes: bool) -> bool {
+    /// Something may be ready now.
+    pub(crate) fn look(&self) {
         let mut state = self.state();
         self.arrive(&mut state, now_ns());
         self.set_timer(&state);
-        if takes {
-            return std::mem::take(&mut state.has_event);
-        }
-        if let (true, Some(timer)) = (state.has_event, &self.timer) {
-            timer.at_latest(0);
-        }
-        false
     }
 
     /// Forgets completions of a queue pair that is gone or begins anew.
@@ -178,9 +169,9 @@ impl Core {
     }
 
     fn fire(&self, state: &mut State) {
-        (state.armed, state.solicited_ns, state.has_event) = (None, None, true);
-        if let Some(timer) = &self.timer {
-            timer.at_latest(0);
+        (state.armed, state.solicited_ns) = (None, None);
+        if let Some(due) = &self.due {
+            due.events.put(self.id);
         }
     }
 
@@ -196,10 +187,10 @@ impl Core {
 
     /// An armed queue looks again when the next completion is ready.
     fn set_timer(&self, state: &State) {
-        if let (Some(timer), Some(_), Some(((ready_ns, _), _))) =
-            (&self.timer, state.armed, state.staged.first_key_value())
+        if let (Some(due), Some(_), Some(((ready_ns, _), _))) =
+            (&self.due, state.armed, state.staged.first_key_value())
         {
-            timer.at_latest(*ready_ns);
+            due.timer.at_latest(*ready_ns);
         }
     }
 

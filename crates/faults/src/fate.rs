@@ -99,7 +99,8 @@ impl Asker {
         if opcode.consumes_receive() {
             let times = self.times(plan, Kind::Rnr, spec.rnr, number);
             let timer = self.retries.min_rnr_timer.duration();
-            let allowed = if self.retries.rnr_retry >= FOR_EVER { u32::MAX } else { self.retries.rnr_retry.into() };
+            let allowed =
+                if self.retries.rnr_retry >= FOR_EVER { u32::MAX } else { self.retries.rnr_retry.into() };
             if times > allowed {
                 return Fate::Break(Kind::Rnr, WcStatus::RNR_RETRY_EXC_ERR, timer * allowed);
             }

@@ -15,18 +15,20 @@
 //! | `provider` | devices, contexts, domains that make the objects below |
 //! | `qp`, `fate` | what becomes of a request |
 //! | `cq`, `pair` | completions that come late, or otherwise |
-//! | `channel`, `timer`, `events` | events when they are due |
+//! | `channel`, `watcher`, `timer`, `events`, `mailbox` | events when they are due |
 
 mod channel;
 mod cq;
 mod events;
 mod fate;
+mod mailbox;
 mod pair;
 mod plan;
 mod provider;
 mod qp;
 mod spec;
 mod timer;
+mod watcher;
 
 pub use plan::{Fault, Faults, Observer};
 pub use spec::{Chance, Delay, Spec, SpecError, VARIABLE};

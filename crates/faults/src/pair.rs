@@ -79,8 +79,7 @@ impl Pair {
             }
         } else if wc.status.is_success()
             && let Some(substitutes) = &self.substitutes
-            && let Some(Some(opcode)) =
-                substitutes.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+            && let Some(Some(opcode)) = substitutes.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
         {
             wc.opcode = opcode;
         }

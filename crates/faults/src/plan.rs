@@ -220,9 +220,7 @@ mod tests {
         let (one, same, other) = (plan("seed=7"), plan("seed=7,rnr=0.5"), plan("seed=8"));
         let row = |plan: &Plan, kind, object| [0, 1, 2].map(|n| plan.bits(kind, object, n));
         assert_eq!(row(&one, Kind::Rnr, 3), row(&same, Kind::Rnr, 3));
-        for different in
-            [row(&other, Kind::Rnr, 3), row(&one, Kind::Drop, 3), row(&one, Kind::Rnr, 4)]
-        {
+        for different in [row(&other, Kind::Rnr, 3), row(&one, Kind::Drop, 3), row(&one, Kind::Rnr, 4)] {
             assert_ne!(row(&one, Kind::Rnr, 3), different);
         }
     }

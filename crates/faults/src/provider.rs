@@ -83,10 +83,10 @@ impl Context for FaultyContext {
                 Error::invalid("create_cq", "the completion channel is of another provider")
             })?),
         };
-        let through = channel.map(|channel| &*channel.inner);
+        let through = channel.map(FaultyChannel::inner);
         let inner = self.inner.create_cq(&CqInitAttr { cqe: attr.cqe, channel: through })?;
-        let timer = channel.map(|channel| channel.timer().clone());
-        let core = Arc::new(Core::new(inner, &self.plan, &self.pairs, timer));
+        let due = channel.map(|channel| channel.due().clone());
+        let core = Arc::new(Core::new(inner, &self.plan, &self.pairs, due));
         if let Some(channel) = channel {
             channel.attach(&core);
         }

@@ -173,7 +173,10 @@ impl FaultyQp {
         match self.next_fate(wr.opcode) {
             Fate::Pass => {}
             Fate::Refuse => {
-                return Err(PostError { posted: 0, source: refused("post_send", "places in the send queue") });
+                return Err(PostError {
+                    posted: 0,
+                    source: refused("post_send", "places in the send queue"),
+                });
             }
             // SAFETY: the caller's promise.
             Fate::Lose => return unsafe { self.lose(wr) },

@@ -10,7 +10,8 @@ use thiserror::Error;
 pub const VARIABLE: &str = "FARCALL_FAULTS";
 
 /// The keys, in the order in which they are explained.
-const KEYS: &str = "seed, rnr, drop, delay, kill_qp, qp_fatal, post_full, reg_mr, create_qp, create_cq, after, limit";
+const KEYS: &str =
+    "seed, rnr, drop, delay, kill_qp, qp_fatal, post_full, reg_mr, create_qp, create_cq, after, limit";
 
 /// Why a text asks for nothing that can be done.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -129,7 +130,8 @@ fn bad(key: &str, value: &str, wanted: &'static str) -> SpecError {
 
 const PROBABILITY: &str = "a probability from 0 to 1, such as 1e-3";
 const NUMBER: &str = "a number from 0 to 18446744073709551615";
-const DURATION: &str = "a time up to an hour with its unit, such as 50us, or a range, such as 10us..2ms (ns, us, ms, s)";
+const DURATION: &str =
+    "a time up to an hour with its unit, such as 50us, or a range, such as 10us..2ms (ns, us, ms, s)";
 
 fn chance(key: &str, value: &str) -> Result<Chance, SpecError> {
     value.parse().ok().and_then(Chance::new).ok_or_else(|| bad(key, value, PROBABILITY))

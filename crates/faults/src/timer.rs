@@ -23,8 +23,9 @@ pub(crate) struct Timer {
 impl Timer {
     pub(crate) fn new() -> Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let fd = timerfd_create(TimerfdClockId::Monotonic, flags)
-            .map_err(|error| Error::os("create_comp_channel", "create a timer (check RLIMIT_NOFILE)", error))?;
+        let fd = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|error| {
+            Error::os("create_comp_channel", "create a timer (check RLIMIT_NOFILE)", error)
+        })?;
         Ok(Self { fd, due_ns: Mutex::new(None) })
     }
 

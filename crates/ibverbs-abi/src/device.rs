@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use farcall_softnic::SoftNic;
 use farcall_verbs::Provider;
 
-use crate::errno;
 use crate::symbols::export;
+use crate::{errno, faulty};
 use farcall_ibv::abi::whole::{ABSENT, Context, Device};
 
 /// `IBV_NODE_CA`.
@@ -78,18 +78,24 @@ fn moved_bytes_max() -> u64 {
 }
 
 /// The devices: found once, valid as long as the process.
-fn devices() -> &'static [DeviceObject] {
-    static DEVICES: OnceLock<Vec<DeviceObject>> = OnceLock::new();
-    DEVICES.get_or_init(|| {
+fn devices() -> Result<&'static [DeviceObject], c_int> {
+    static DEVICES: OnceLock<Result<Vec<DeviceObject>, c_int>> = OnceLock::new();
+    let found = DEVICES.get_or_init(|| {
+        let faults = faulty::asked_for()?;
         let softnic = SoftNic::new().moving_registered_memory(moved_bytes_max());
         let found = softnic.devices().and_then(|devices| {
-            devices.into_iter().enumerate().map(|(index, device)| DeviceObject::new(index, device)).collect()
+            let devices = devices.into_iter().map(|device| match &faults {
+                Some(faults) => faults.around(device),
+                None => device,
+            });
+            devices.enumerate().map(|(index, device)| DeviceObject::new(index, device)).collect()
         });
-        found.unwrap_or_else(|error| {
+        Ok(found.unwrap_or_else(|error| {
             crate::complain(format_args!("no device: {error}"));
             Vec::new()
-        })
-    })
+        }))
+    });
+    found.as_deref().map_err(|number| *number)
 }
 
 /// # Safety
@@ -103,7 +109,10 @@ export! {
     "IBVERBS_1.1" {
         /// `man ibv_get_device_list`.
         fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut Device {
-            let devices = devices();
+            let devices = match devices() {
+                Ok(devices) => devices,
+                Err(number) => return errno::null(number),
+            };
             // SAFETY: zeroed memory for the pointers and the null at their end; `ibv_free_device_list` frees it.
             let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut Device>()) }.cast::<*mut Device>();
             if list.is_null() {

@@ -12,6 +12,7 @@
 //! | `qp`, `qp_ex`, `srq`, `attributes` | ibv_create_qp, ibv_post_send, ibv_wr_post, ibv_create_srq, ibv_modify_qp |
 //! | `events`, `words`, `fork`, `sysfs` | ibv_get_async_event, ibv_event_type_str, ibv_fork_init |
 //! | `beside` | the kernel's files about devices, for programs that read them |
+//! | `faulty` | the faults that are asked for |
 //! | `traced` | what the tables hold when calls are shown |
 //! | `private` | what drivers import, so that libmlx5 and libefa still load |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
@@ -26,6 +27,7 @@ mod cq_ex;
 mod device;
 mod errno;
 mod events;
+mod faulty;
 mod fork;
 mod marshal;
 mod memory;

@@ -1,0 +1,7 @@
+//! Faults between two ends.
+
+mod failures;
+mod lateness;
+mod losses;
+mod repeatable;
+mod support;
