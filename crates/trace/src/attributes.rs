@@ -64,6 +64,9 @@ fn show_path(line: &mut Line, path: &AhAttr) {
     });
 }
 
+/// `IBV_QP_CAP`, which nothing here changes.
+const CAP: i32 = 1 << 19;
+
 /// The members of a queue pair's attributes that a mask names.
 fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
     macro_rules! members {
@@ -85,6 +88,9 @@ fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
     }
     fn key(line: &mut Line, key: u32) {
         line.hex(key.into());
+    }
+    fn cap(line: &mut Line, cap: QpCap) {
+        show_cap(line, &cap);
     }
     fn path(line: &mut Line, path: AhAttr) {
         show_path(line, &path);
@@ -108,6 +114,7 @@ fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
             mask::RETRY_CNT => retry_cnt: number;
             mask::RNR_RETRY => rnr_retry: number;
             mask::MAX_QP_RD_ATOMIC => max_rd_atomic: number;
+            CAP => cap: cap;
             mask::EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify: number;
         }
     });

@@ -4,6 +4,7 @@ use super::library;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
+use farcall_faults::{Spec, VARIABLE};
 use farcall_trace::{FORMAT_VARIABLE, TARGET_VARIABLE};
 use std::env;
 use std::ffi::OsString;
@@ -21,7 +22,8 @@ use std::process::Command;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall verbs run -- ibv_devinfo -v\n  farcall verbs run -- ibv_rc_pingpong -g 0\n  \
-                  farcall verbs run --trace -- ./mine\n  farcall --json verbs run --trace=mine.%p.jsonl -- ./mine"
+                  farcall verbs run --trace -- ./mine\n  farcall --json verbs run --trace=mine.%p.jsonl -- ./mine\n  \
+                  farcall verbs run --faults seed=7,kill_qp=1e-3,after=100 -- ./mine"
 )]
 pub struct Run {
     /// Do not load the library before all others. It does that to show the device also in /sys/class/infiniband and
@@ -33,6 +35,22 @@ pub struct Run {
     /// the process). With --json as JSON lines. The same as the variables FARCALL_TRACE=FILE and FARCALL_TRACE_FORMAT=json.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     trace: Option<OsString>,
+    /// Make the program meet the failures of real fabrics: key=value, separated by commas.
+    ///
+    /// The same seed makes the same failures at the same requests of each queue pair. Probabilities are from 0 to 1. The same
+    /// as the variable FARCALL_FAULTS.
+    ///
+    /// * seed=N: what everything random follows from; chosen and told if it is not given
+    /// * rnr=P: over RC, a receiver is not ready: the send completes later, or with RNR_RETRY_EXC_ERR
+    /// * drop=P: over UC and UD a message is lost; over RC it is sent again, and completes later
+    /// * delay=TIME or TIME..TIME: completions come so late (ns, us, ms, s)
+    /// * kill_qp=P: a connection breaks: RETRY_EXC_ERR, then flushes
+    /// * qp_fatal=P: a queue pair breaks: flushes, and IBV_EVENT_QP_FATAL
+    /// * post_full=P, reg_mr=P, create_qp=P, create_cq=P: ENOMEM of that call
+    /// * after=N: the first N requests of each queue pair are spared
+    /// * limit=N: so many of these failures for each queue pair
+    #[arg(long, value_name = "FAULTS", verbatim_doc_comment)]
+    faults: Option<Spec>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -60,6 +78,9 @@ impl Run {
             if console.is_json() {
                 command.env(FORMAT_VARIABLE, "json");
             }
+        }
+        if let Some(faults) = self.faults {
+            command.env(VARIABLE, faults.to_string());
         }
         let error = command.exec();
         Err(Failure::because("cannot start the program", &error).at(program.display()))

@@ -1,5 +1,6 @@
 //! The library as programs find it, and programs of the system, which may not be there.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -83,6 +84,18 @@ pub struct Running(Option<Child>);
 impl Running {
     pub fn start(mut command: Command) -> Self {
         Self(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.0.as_ref().expect("it runs").id()
+    }
+
+    /// Reads its standard output up to a line in which this stands.
+    pub fn line_with(&mut self, words: &str) -> String {
+        let output = self.0.as_mut().and_then(|child| child.stdout.take()).expect("read once");
+        let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+        lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("ended without {words:?}"))
     }
 
     /// Waits for its end.
