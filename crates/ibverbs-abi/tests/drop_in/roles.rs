@@ -90,7 +90,7 @@ fn sends_and_stays() {
     let context = context();
     let domain = context.alloc_pd().unwrap();
     let cq = context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
-    let mut make = || {
+    let make = || {
         let cap = QpCap::default();
         let init = QpInitAttr {
             send_cq: &*cq,
