@@ -1,16 +1,16 @@
 //! `farcall verbs install DIR`.
 
-use super::library;
+use super::library::{self, Library};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use serde_json::json;
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-/// Copy the library into a folder, under the name that programs link.
+/// Copy the libraries into a folder, under the names that programs link: libibverbs.so.1 and librdmacm.so.1.
 ///
-/// Programs use it with LD_LIBRARY_PATH=DIR, or when DIR is in the loader's configuration of a container.
+/// Programs use them with LD_LIBRARY_PATH=DIR, or when DIR is in the loader's configuration of a container.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall verbs install ./lib && LD_LIBRARY_PATH=./lib ibv_devinfo")]
 pub struct Install {
@@ -22,22 +22,31 @@ impl Install {
     /// Copies.
     ///
     /// # Errors
-    /// When the library is not there, or the folder cannot be written to.
+    /// When a library is not there, or the folder cannot be written to.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let from = library::find()?;
-        let to = self.dir.join(library::SYSTEM_NAME);
-        // Beside its place first: a program that runs keeps the file it has mapped.
-        let beside = self.dir.join(format!(".{}.{}", library::SYSTEM_NAME, std::process::id()));
+        let libraries = library::find()?;
         fs::create_dir_all(&self.dir)
-            .and_then(|()| fs::copy(&from, &beside))
-            .and_then(|_| fs::rename(&beside, &to))
+            .and_then(|()| libraries.iter().try_for_each(|library| copy(library, &self.dir)))
             .map_err(|error| {
-                let _ = fs::remove_file(&beside);
-                Failure::because("cannot install the library", &error).at(self.dir.display())
+                Failure::because("cannot install the libraries", &error).at(self.dir.display())
             })?;
-        let text =
-            format!("installed {}\nuse it: LD_LIBRARY_PATH={} PROGRAM", to.display(), self.dir.display());
-        console.say(&text, &json!({ "installed": to, "from": from }))?;
+        let installed: Vec<PathBuf> =
+            libraries.iter().map(|library| self.dir.join(library.system_name)).collect();
+        let lines: String = installed.iter().map(|file| format!("installed {}\n", file.display())).collect();
+        let text = format!("{lines}use them: LD_LIBRARY_PATH={} PROGRAM", self.dir.display());
+        let from: Vec<&PathBuf> = libraries.iter().map(|library| &library.file).collect();
+        console.say(&text, &json!({ "installed": installed, "from": from }))?;
         Ok(Exit::Success)
     }
+}
+
+/// Beside its place first: a program that runs keeps the file it has mapped.
+fn copy(library: &Library, dir: &Path) -> io::Result<()> {
+    let beside = dir.join(format!(".{}.{}", library.system_name, std::process::id()));
+    let copied =
+        fs::copy(&library.file, &beside).and_then(|_| fs::rename(&beside, dir.join(library.system_name)));
+    if copied.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    copied
 }

@@ -1,6 +1,6 @@
 //! `farcall verbs run -- CMD`.
 
-use super::library;
+use super::library::{self, Library};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -60,7 +60,7 @@ impl Run {
     /// Becomes the program.
     ///
     /// # Errors
-    /// When the library is not there, or the program cannot be started.
+    /// When a library is not there, or the program cannot be started.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let folder = folder_of(&library::find()?)?;
         let Some((program, arguments)) = self.command.split_first() else {
@@ -69,7 +69,7 @@ impl Run {
         let mut command = Command::new(program);
         command.args(arguments).env("LD_LIBRARY_PATH", before(&folder, "LD_LIBRARY_PATH"));
         if !self.no_preload {
-            command.env("LD_PRELOAD", before(&folder.join(library::SYSTEM_NAME), "LD_PRELOAD"));
+            command.env("LD_PRELOAD", before(&folder.join(library::VERBS), "LD_PRELOAD"));
             // Its runtime refuses to come second, though it works there.
             command.env("ASAN_OPTIONS", before(Path::new("verify_asan_link_order=0"), "ASAN_OPTIONS"));
         }
@@ -107,24 +107,26 @@ fn trace_target(target: OsString) -> Result<OsString, Failure> {
     Ok(path.into())
 }
 
-/// A folder of this user in which the library has the name that programs link.
-fn folder_of(library: &Path) -> Result<PathBuf, Failure> {
+/// A folder of this user in which the libraries have the names that programs link.
+fn folder_of(libraries: &[Library]) -> Result<PathBuf, Failure> {
     let cache = env::var_os("XDG_CACHE_HOME")
         .filter(|cache| !cache.is_empty())
         .map(PathBuf::from)
         .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
         .ok_or_else(|| {
-            Failure::new("no folder for the library").remedy(
+            Failure::new("no folder for the libraries").remedy(
                 "set HOME or XDG_CACHE_HOME, or use farcall verbs install DIR and LD_LIBRARY_PATH=DIR",
             )
         })?;
     let folder = cache.join("farcall").join("verbs");
-    link(&folder, library)
-        .map_err(|error| Failure::because("cannot prepare the library", &error).at(folder.display()))?;
+    libraries
+        .iter()
+        .try_for_each(|library| link(&folder, library))
+        .map_err(|error| Failure::because("cannot prepare the libraries", &error).at(folder.display()))?;
     Ok(folder)
 }
 
-fn link(folder: &Path, library: &Path) -> io::Result<()> {
+fn link(folder: &Path, library: &Library) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // What is loaded from here runs as this user.
     let owner = fs::metadata(folder)?;
@@ -134,12 +136,12 @@ fn link(folder: &Path, library: &Path) -> io::Result<()> {
             "it is another's, or others may write to it",
         ));
     }
-    let place = folder.join(library::SYSTEM_NAME);
-    if fs::read_link(&place).is_ok_and(|target| target == library) {
+    let place = folder.join(library.system_name);
+    if fs::read_link(&place).is_ok_and(|target| target == library.file) {
         return Ok(());
     }
     let beside = folder.join(format!(".{}", std::process::id()));
-    symlink(library, &beside)?;
+    symlink(&library.file, &beside)?;
     fs::rename(&beside, &place)
 }
 
@@ -152,14 +154,15 @@ mod tests {
     fn the_folder_leads_to_the_library_and_is_nobody_elses_to_change() {
         let cache = env::temp_dir().join(format!("farcall-verbs-{}", std::process::id()));
         let folder = cache.join("farcall").join("verbs");
-        for library in ["/somewhere/old.so", "/somewhere/new.so", "/somewhere/new.so"] {
-            link(&folder, Path::new(library)).unwrap();
-            assert_eq!(fs::read_link(folder.join(library::SYSTEM_NAME)).unwrap(), Path::new(library));
+        let at = |file: &str| Library { file: file.into(), system_name: library::VERBS };
+        for file in ["/somewhere/old.so", "/somewhere/new.so", "/somewhere/new.so"] {
+            link(&folder, &at(file)).unwrap();
+            assert_eq!(fs::read_link(folder.join(library::VERBS)).unwrap(), Path::new(file));
         }
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside it");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(link(&folder, Path::new("/somewhere/else.so")).is_err());
+        assert!(link(&folder, &at("/somewhere/else.so")).is_err());
         fs::remove_dir_all(&cache).unwrap();
     }
 }

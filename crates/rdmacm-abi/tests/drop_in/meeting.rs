@@ -20,23 +20,29 @@ pub fn folder(name: &str) -> Folder {
     folder
 }
 
-/// The line of a listening end in the kernel's list of sockets, as its end.
+/// The name of a listening end, as the kernel lists it. Beside it `port PORT` is one of TCP.
 pub fn listening_at(space: &str, address: &str) -> String {
     format!("@farcall/cm/v1/{space}/{address}")
 }
 
-/// Waits until an end listens.
-pub fn wait_for(listening: &str) {
+/// Waits until the kernel lists a socket.
+fn wait_until(list: &str, what: &str, is_it: impl Fn(&str) -> bool) {
     let began = Instant::now();
-    let is_there = || {
-        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
-        // Flags 00010000: it accepts connections.
-        sockets.lines().any(|line| line.ends_with(listening) && line.contains(" 00010000 "))
-    };
-    while !is_there() {
-        assert!(began.elapsed() < Duration::from_secs(60), "nobody listens at {listening}");
+    while !std::fs::read_to_string(list).unwrap().lines().any(&is_it) {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody listens at {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until an end listens.
+pub fn wait_for(listening: &str) {
+    if let Some(port) = listening.strip_prefix("port ") {
+        // State 0A: it listens.
+        let local = format!(":{:04X} ", port.parse::<u16>().unwrap());
+        return wait_until("/proc/net/tcp", listening, |line| line.contains(&local) && line.contains(" 0A "));
+    }
+    // Flags 00010000: it accepts connections.
+    wait_until("/proc/net/unix", listening, |line| line.ends_with(listening) && line.contains(" 00010000 "));
 }
 
 /// Runs a server, then, as soon as it listens, its client; both must succeed. Returns what they said.

@@ -117,3 +117,17 @@ fn perftest_connects_by_the_connection_manager() {
         assert!(client.contains("#bytes"), "{program} {own:?}: {client}");
     }
 }
+
+/// Its ends tell each other by TCP where to meet.
+#[test]
+fn libfabric_connects_and_checks_what_arrives() {
+    if !has("fi_pingpong", "libfabric-bin") {
+        return;
+    }
+    let folder = folder("libfabric");
+    let port = free_port();
+    let both = ["-p", "verbs", "-e", "msg", "-c", "-I", "5"];
+    let ends: [&[&str]; 2] = [&["-B", &port], &["-P", &port, "127.0.0.1"]];
+    let [_, client] = with_itself(&folder, "fi_pingpong", &both, ends, &format!("port {port}"));
+    assert!(client.lines().any(|line| line.starts_with("1m ")), "{client}");
+}
