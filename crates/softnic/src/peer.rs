@@ -19,7 +19,7 @@ use crate::rendezvous::{
     Kinship, Reach, Reply, ReplyBody, Request, RequestBody, Violation, has_died, judge, peer_pidfd,
     recv_frame, refusal, send_frame, socket_address,
 };
-use crate::service::is_service_thread;
+use crate::service::{Bell, is_service_thread};
 use crate::shared::{AddressSpace, Mapping, Segment, SharedMem, SharedWord};
 
 /// How long we wait for a process that we meet for the first time.
@@ -143,6 +143,8 @@ pub(crate) struct Peer {
     dead: AtomicBool,
     generations: SharedMem,
     asks: Mutex<Asks>,
+    /// How the service thread is told of answers that nobody waits for.
+    bell: OnceLock<Bell>,
     regions: Mutex<HashMap<RegionId, Region>>,
     /// Its address space, read-only and writable, once granted.
     spaces: [OnceLock<Arc<AddressSpace>>; 2],
@@ -230,6 +232,7 @@ impl Meeting {
             dead: AtomicBool::new(false),
             generations: SharedMem::new(generations),
             asks: Mutex::new(self.asks),
+            bell: OnceLock::new(),
             regions: Mutex::default(),
             spaces: Default::default(),
             queue_pairs: Mutex::default(),
@@ -308,7 +311,22 @@ impl Peer {
             self.asks.lock().unwrap_or_else(PoisonError::into_inner)
         };
         // A broken socket means that the peer is dying; its pidfd will say so.
-        asks.ask(interest, body, fds, GRANT_WAIT).unwrap_or(Asked::NotYet)
+        let asked = asks.ask(interest, body, fds, GRANT_WAIT).unwrap_or(Asked::NotYet);
+        self.leave(&asks);
+        asked
+    }
+
+    pub(crate) fn set_bell(&self, bell: Bell) {
+        let _ = self.bell.set(bell);
+    }
+
+    /// What is still to be answered is left to the service thread.
+    fn leave(&self, asks: &Asks) {
+        if asks.owes_answer()
+            && let Some(bell) = self.bell.get()
+        {
+            bell.set(&self.socket);
+        }
     }
 
     /// Asks it to match what we sent to its queue pair with shared receives. A hint: if it is lost, the next will do.
@@ -329,9 +347,10 @@ impl Peer {
     /// # Errors
     /// If the peer has hung up.
     pub(crate) fn collect(&self) -> rustix::io::Result<bool> {
-        // Whoever is inside takes them.
+        // Whoever is inside takes them, and on leaving asks for another call if there is more to come.
         let Ok(mut asks) = self.asks.try_lock() else { return Ok(false) };
         asks.receive()?;
+        self.leave(&asks);
         let granted = |o: &Outstanding| !matches!(o.answer, None | Some((ReplyBody::Refused(_), _)));
         Ok(asks.outstanding.iter().any(granted))
     }

@@ -39,7 +39,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(20);
 
 pub(crate) struct Service {
-    epoll: UnforkedFd,
+    epoll: Arc<UnforkedFd>,
     waker: Waker,
     next_token: AtomicU64,
     watched: Mutex<HashMap<u64, Watched>>,
@@ -59,6 +59,21 @@ enum Watched {
     Answers(Weak<Peer>),
     /// A process that sends us datagrams: its instance, and its life.
     Sender(u64, Arc<OwnedFd>),
+}
+
+/// With it the service thread is told to take in a peer's next answers.
+pub(crate) struct Bell {
+    epoll: Arc<UnforkedFd>,
+    token: u64,
+}
+
+impl Bell {
+    /// Once something has come over `socket`, or has already, the service thread takes it in.
+    pub(crate) fn set(&self, socket: &UnforkedFd) {
+        let events = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        // It fails if the peer is dead: then it is watched no more.
+        let _ = epoll::modify(&*self.epoll, socket, epoll::EventData::new_u64(self.token), events);
+    }
 }
 
 /// Something that the service thread continues from time to time, for owners who sleep or do something else.
@@ -86,7 +101,7 @@ impl Service {
         let what = "create the service thread's descriptors (check RLIMIT_NOFILE)";
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::os("epoll_create", what, e))?;
-        let epoll = UnforkedFd::new(epoll);
+        let epoll = Arc::new(UnforkedFd::new(epoll));
         let waker = Waker::create()?;
         epoll::add(&epoll, waker.fd(), epoll::EventData::new_u64(WAKER_TOKEN), epoll::EventFlags::IN)
             .map_err(|e| Error::os("epoll_ctl", what, e))?;
@@ -134,12 +149,18 @@ impl Service {
     }
 
     fn add(&self, fd: BorrowedFd<'_>, watched: Watched) -> Result<()> {
+        self.add_for(fd, watched, epoll::EventFlags::IN).map(drop)
+    }
+
+    /// Watches `fd` for `events`; returns its token.
+    fn add_for(&self, fd: BorrowedFd<'_>, watched: Watched, events: epoll::EventFlags) -> Result<u64> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(token, watched);
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN).map_err(|e| {
+        epoll::add(&*self.epoll, fd, epoll::EventData::new_u64(token), events).map_err(|e| {
             self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(&token);
             Error::os("epoll_ctl", "watch a descriptor", e)
-        })
+        })?;
+        Ok(token)
     }
 
     /// Serves peers that ask for queue pairs of a block.
@@ -150,13 +171,17 @@ impl Service {
     /// Watches a peer's life, and what it answers to those who do not wait for it.
     pub(crate) fn watch(&self, peer: &Arc<Peer>) -> Result<()> {
         self.add(peer.pidfd().as_fd(), Watched::Peer(Arc::downgrade(peer)))?;
-        self.add(peer.socket().as_fd(), Watched::Answers(Arc::downgrade(peer)))
+        // Whoever waits in place reads its answer itself: nobody else is woken for it.
+        let answers = Watched::Answers(Arc::downgrade(peer));
+        let token = self.add_for(peer.socket().as_fd(), answers, epoll::EventFlags::ONESHOT)?;
+        peer.set_bell(Bell { epoll: self.epoll.clone(), token });
+        Ok(())
     }
 
     /// Stops watching a dead peer.
     pub(crate) fn unwatch(&self, peer: &Arc<Peer>) {
-        let _ = epoll::delete(&self.epoll, peer.pidfd());
-        let _ = epoll::delete(&self.epoll, peer.socket());
+        let _ = epoll::delete(&*self.epoll, peer.pidfd());
+        let _ = epoll::delete(&*self.epoll, peer.socket());
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|_, w| {
             !matches!(w, Watched::Peer(weak) | Watched::Answers(weak) if weak.as_ptr() == Arc::as_ptr(peer))
@@ -208,7 +233,7 @@ impl Service {
             due.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         // Not on the heap: that may be still, and this is written to before we know.
         let mut room = [const { MaybeUninit::uninit() }; 32];
-        let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
+        let events: &[epoll::Event] = match epoll::wait(&*self.epoll, &mut room, timeout.as_ref()) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => &[],
             Err(e) => {
@@ -241,7 +266,7 @@ impl Service {
                 }
                 Some(Watched::Answers(peer)) => self.collect(&peer),
                 Some(Watched::Sender(instance, life)) => {
-                    let _ = epoll::delete(&self.epoll, &*life);
+                    let _ = epoll::delete(&*self.epoll, &*life);
                     process.sender_ended(instance);
                     false
                 }
@@ -258,7 +283,7 @@ impl Service {
         let Some(peer) = peer.upgrade() else { return false };
         let Ok(granted) = peer.collect() else {
             // It has hung up. Its end is its pidfd's to tell: a socket can also be broken by itself.
-            let _ = epoll::delete(&self.epoll, peer.socket());
+            let _ = epoll::delete(&*self.epoll, peer.socket());
             return false;
         };
         if granted {
