@@ -161,6 +161,10 @@ impl CqCore {
         self.readiness.announce(bit, solicited, || self.wake());
     }
 
+    pub(crate) fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
     #[cold]
     fn wake(&self) {
         if let Some(waker) = &self.waker {

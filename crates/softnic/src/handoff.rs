@@ -9,7 +9,10 @@ use std::ops::{Deref, DerefMut};
 
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::spin_loop;
+use crate::sync::{spin_loop, yield_now};
+
+/// Turns between two offers of the processor to others.
+const TURNS_PER_YIELD: u32 = 128;
 
 /// State that knows whether it has left work behind.
 pub(crate) trait LeavesWork {
@@ -41,10 +44,13 @@ impl<T: LeavesWork> Handoff<T> {
 
     #[cold]
     fn lock(&self) {
+        let mut turns = 0;
         while !self.try_lock() {
             // Only reads while it waits, so that the line stays shared.
             while self.locked.load(Relaxed) {
-                spin_loop();
+                // Whoever is inside may have lost the processor that we turn on.
+                turns += 1;
+                if turns % TURNS_PER_YIELD == 0 { yield_now() } else { spin_loop() }
             }
         }
     }

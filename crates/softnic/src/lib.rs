@@ -61,6 +61,7 @@ mod service;
 mod srq;
 
 mod biased;
+mod credit;
 mod fence;
 mod handoff;
 mod hazard;

@@ -74,6 +74,19 @@ impl Readiness {
         }
     }
 
+    /// Owner's side, after leaving something behind: sets the bit. Returns whether the owner sleeps.
+    #[inline]
+    pub(crate) fn keep(&self, bit: u32) -> bool {
+        fence::light();
+        let (word, mask) = Self::place(bit);
+        if self.mem.load(word, Relaxed) & mask == 0 {
+            self.mem.fetch_or(word, mask, Release);
+            // As in `announce`.
+            fence::light();
+        }
+        self.mem.load(ARMED, Relaxed) & WHAT != IDLE
+    }
+
     #[cold]
     fn fire(&self, mut armed: u64, solicited: bool, wake: impl FnOnce()) {
         let firing = loop {

@@ -16,6 +16,7 @@ use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Resource, getrlimit};
 
 use crate::channel::Waker;
+use crate::fence;
 use crate::fork::UnforkedFd;
 use crate::peer::Peer;
 use crate::process::{Process, Turn};
@@ -43,7 +44,7 @@ pub(crate) struct Service {
     waker: Waker,
     next_token: AtomicU64,
     watched: Mutex<HashMap<u64, Watched>>,
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<WaitingList>,
     /// What the thread does between two sleeps.
     at_work: Turn,
     thread_id: AtomicU32,
@@ -84,14 +85,40 @@ pub(crate) trait Waits: Send + Sync {
     /// Whether it still must be continued.
     fn keeps_waiting(&self) -> bool;
 
+    /// A number that changes whenever its owner continues it: it is left alone as long as that happens. `None`: only the
+    /// service thread can do what is to be done.
+    fn attendance(&self) -> Option<u32> {
+        None
+    }
+
     /// Continues it; called by the service thread, which must not wait.
     fn go_on(&self);
+}
+
+#[derive(Default)]
+struct WaitingList {
+    entries: Vec<Waiting>,
+    /// When the service thread will look at it, unless it is woken; `None`: not at all.
+    planned: Option<Instant>,
 }
 
 struct Waiting {
     what: Weak<dyn Waits>,
     at: Instant,
     every: Duration,
+    /// Its attendance at the last look; `None`: it is continued at the next in any case.
+    seen: Option<u32>,
+}
+
+impl WaitingList {
+    /// Whether the service thread must be woken to look at `at`.
+    fn plan(&mut self, at: Instant) -> bool {
+        let is_late = self.planned.is_none_or(|planned| planned > at);
+        if is_late {
+            self.planned = Some(at);
+        }
+        is_late
+    }
 }
 
 const WAKER_TOKEN: u64 = 0;
@@ -188,28 +215,45 @@ impl Service {
         });
     }
 
-    /// Continues `what` from time to time, beginning soon, until it no longer waits.
-    pub(crate) fn retry<W: Waits + 'static>(&self, what: &W, weak: &Weak<W>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if what.is_listed().swap(true, Ordering::Relaxed) {
-            return;
+    /// Continues `what` from time to time, beginning soon, until it no longer waits. Costs next to nothing if that is so
+    /// already; returns whether it was not. Call after it began to wait.
+    pub(crate) fn retry<W: Waits + 'static>(&self, what: &W, weak: &Weak<W>) -> bool {
+        // Whoever takes it off the list looks once more whether it waits.
+        fence::light();
+        if what.is_listed().load(Ordering::Relaxed) {
+            return false;
         }
-        waiting.push(Waiting { what: weak.clone(), at: Instant::now() + RETRY_FIRST, every: RETRY_FIRST });
-        self.waker.wake();
+        let mut waiting = self.lock_waiting();
+        if what.is_listed().swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        let at = Instant::now() + RETRY_FIRST;
+        let seen = what.attendance();
+        waiting.entries.push(Waiting { what: weak.clone(), at, every: RETRY_FIRST, seen });
+        if waiting.plan(at) {
+            self.waker.wake();
+        }
+        true
     }
 
     /// As [`Service::retry`], but beginning now, also if it waits already.
     pub(crate) fn retry_now<W: Waits + 'static>(&self, what: &W, weak: &Weak<W>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
+        let mut waiting = self.lock_waiting();
+        let at = Instant::now();
+        let begin = Waiting { what: weak.clone(), at, every: RETRY_FIRST, seen: None };
         if !what.is_listed().swap(true, Ordering::Relaxed) {
-            waiting.push(Waiting { what: weak.clone(), at: now, every: RETRY_FIRST });
+            waiting.entries.push(begin);
         } else if let Some(listed) =
-            waiting.iter_mut().find(|w| w.what.as_ptr().addr() == weak.as_ptr().addr())
+            waiting.entries.iter_mut().find(|w| w.what.as_ptr().addr() == weak.as_ptr().addr())
         {
-            (listed.at, listed.every) = (now, RETRY_FIRST);
+            *listed = begin;
         }
+        waiting.planned = Some(at);
         self.waker.wake();
+    }
+
+    fn lock_waiting(&self) -> MutexGuard<'_, WaitingList> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Watches the life of a process that sends us datagrams.
@@ -288,9 +332,8 @@ impl Service {
         };
         if granted {
             // A refusal is not worth a hurry: a peer that is not ready would be asked without a pause.
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             let now = Instant::now();
-            waiting.iter_mut().for_each(|waiting| waiting.at = now);
+            self.lock_waiting().entries.iter_mut().for_each(|waiting| (waiting.at, waiting.seen) = (now, None));
         }
         true
     }
@@ -354,29 +397,60 @@ impl Service {
     /// Continues requests that are due, for owners who do something else; returns how long until the next.
     fn retry_due(&self) -> Option<Duration> {
         let now = Instant::now();
-        let mut due = Vec::new();
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.retain_mut(|waiting| {
-            if waiting.at > now {
+        let (mut due, mut unlisted) = (Vec::new(), Vec::new());
+        let mut waiting = self.lock_waiting();
+        waiting.entries.retain_mut(|waiting| {
+            // What is due soon is due now, and from then on together with the rest.
+            if waiting.at > now + RETRY_FIRST / 2 {
                 return true;
             }
             let Some(what) = waiting.what.upgrade() else { return false };
+            let attendance = what.attendance();
+            let is_attended = waiting.seen.is_some() && attendance.is_some() && attendance != waiting.seen;
+            waiting.seen = attendance;
             if !what.keeps_waiting() {
-                what.is_listed().store(false, Ordering::Relaxed);
-                return false;
+                // Who waits again and again, and sees to it himself, stays.
+                if !is_attended {
+                    what.is_listed().store(false, Ordering::Relaxed);
+                    unlisted.push(what);
+                }
+                waiting.every = (waiting.every * 2).min(RETRY_LAST);
+                waiting.at = now + waiting.every;
+                return is_attended;
             }
             waiting.every = (waiting.every * 2).min(RETRY_LAST);
             waiting.at = now + waiting.every;
-            due.push(what);
+            if !is_attended {
+                due.push(what);
+            }
             true
         });
-        let next = waiting.iter().map(|waiting| waiting.at.saturating_duration_since(now)).min();
+        relist(&mut waiting.entries, unlisted, now);
+        let next = waiting.entries.iter().map(|waiting| waiting.at).min();
+        waiting.planned = next;
         // Not under the lock: what is continued may have to wait again.
         drop(waiting);
         for what in due {
             what.go_on();
         }
-        next
+        next.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// What was taken off the list and began to wait meanwhile goes back: its owner may have found it listed.
+fn relist(entries: &mut Vec<Waiting>, unlisted: Vec<Arc<dyn Waits>>, now: Instant) {
+    if unlisted.is_empty() {
+        return;
+    }
+    fence::heavy();
+    for what in unlisted.iter().filter(|what| what.keeps_waiting()) {
+        what.is_listed().store(true, Ordering::Relaxed);
+        entries.push(Waiting {
+            what: Arc::downgrade(what),
+            at: now + RETRY_FIRST,
+            every: RETRY_FIRST,
+            seen: what.attendance(),
+        });
     }
 }
 

@@ -32,6 +32,14 @@ pub(crate) mod cell {
     }
 }
 
+/// Lets others have the processor.
+pub(crate) fn yield_now() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+}
+
 /// Tells the processor (or the model) that this is a spin loop.
 pub(crate) fn spin_loop() {
     #[cfg(loom)]

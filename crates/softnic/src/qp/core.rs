@@ -21,6 +21,7 @@ use super::remote::RemoteCq;
 use super::send::{SendSide, completion_opcode};
 use super::shared_receive::SharedSide;
 use crate::biased::Biased;
+use crate::credit;
 use crate::events::Events;
 use crate::fence;
 use crate::fork::{self, Orphan};
@@ -50,6 +51,8 @@ pub(crate) struct QpCore {
     completions: WcRing,
     /// Requests wait for the peer.
     send_waits: AtomicBool,
+    /// Changes whenever who polls continues them.
+    attendance: AtomicU32,
     /// Receives cannot be flushed yet, because the peer is inside one.
     flush_waits: AtomicBool,
     /// It went to the error state in this life.
@@ -103,9 +106,14 @@ impl Waits for QpCore {
         self.send_waits.load(Ordering::Acquire) || self.flush_waits.load(Ordering::Acquire)
     }
 
+    fn attendance(&self) -> Option<u32> {
+        let is_alone = self.flush_waits.load(Ordering::Acquire);
+        (!is_alone).then(|| self.attendance.load(Ordering::Relaxed))
+    }
+
     fn go_on(&self) {
         // What ends is announced where it ends; an owner is not woken for nothing.
-        self.continue_sends();
+        self.visit_sends(false);
         self.continue_receives();
         if self.flush_waits.load(Ordering::Acquire) && self.is_quiesced() {
             self.announce_locally(true);
@@ -138,6 +146,7 @@ impl QpCore {
             recv_place: parts.recv_place,
             completions: WcRing::new(parts.cap.max_send_wr as usize),
             send_waits: AtomicBool::new(false),
+            attendance: AtomicU32::new(0),
             flush_waits: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             revoked: AtomicBool::new(true),
@@ -305,11 +314,25 @@ impl QpCore {
         }
     }
 
-    /// Continues requests that wait, unless somebody does already.
+    /// Continues requests that wait, unless somebody does already; called by who polls for their completions.
     pub(crate) fn continue_sends(&self) {
-        if let Some(mut send) = self.send.visitor() {
-            send.resume(self);
+        self.visit_sends(true);
+    }
+
+    fn visit_sends(&self, attends: bool) {
+        let Some(mut send) = self.send.visitor() else { return };
+        send.resume(self);
+        if attends && send.needs_polls_only() {
+            self.attendance.store(self.attendance.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
+        drop(send);
+        self.after_leaving_sends();
+    }
+
+    /// To be called by whoever has left the send side, if something may wait there.
+    pub(super) fn after_leaving_sends(&self) {
+        let Place { cq, bit } = &self.send_place;
+        credit::after_leaving(&self.send, cq.readiness(), *bit, |send| send.ask_and_resume(self));
     }
 
     /// Whether a poll may find something.
@@ -366,9 +389,9 @@ impl QpCore {
 
     // --- Waiting requests --------------------------------------------------------------------------------------------
 
-    /// Lets the service thread wake our owner from time to time.
-    pub(super) fn retry_later(&self) {
-        self.process.service.retry(self, &self.this);
+    /// Lets the service thread look after us from time to time; returns whether it did not already.
+    pub(super) fn retry_later(&self) -> bool {
+        self.process.service.retry(self, &self.this)
     }
 
     pub(super) fn set_send_waits(&self, waits: bool) {

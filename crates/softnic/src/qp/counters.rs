@@ -18,6 +18,8 @@ farcall_stats::counters! {
         bytes_initiated,
         /// Times that requests had to wait for a receive, for ring space or for the peer.
         waits,
+        /// Times that an owner who sleeps had the peer asked to wake it.
+        wakes_wanted,
         /// Requests over an unreliable transport that the target could not take.
         dropped,
         /// Requests that failed or were flushed.
@@ -52,7 +54,7 @@ impl QpCounters {
 pub(crate) enum Event {
     /// The state changed (new state).
     State = 1,
-    /// A request began to wait (0: for a receive or ring space, 1: for the peer).
+    /// A request began to wait, and none had lately (0: for a receive or ring space, 1: for the peer, 2: for the target).
     Wait = 2,
     /// A send request failed (completion status).
     SendFailed = 3,

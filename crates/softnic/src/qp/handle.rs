@@ -13,14 +13,14 @@ use super::place::Place;
 use super::receive::RecvQueue;
 use super::shared_receive::Polled;
 use super::{Connected, MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, MAX_SGE, MAX_WR, QpCore};
+use crate::credit;
 use crate::events::Events;
-use crate::fence;
 use crate::mr::Mr;
 use crate::process::Process;
-use crate::ring::{RQ_POSTED, WANT};
+use crate::ring::RQ_POSTED;
 use crate::shared::SharedMem;
 use crate::srq::Srq;
-use crate::sync::atomic::Ordering::{Relaxed, Release};
+use crate::sync::atomic::Ordering::Release;
 
 pub(crate) struct Qp {
     pub(super) core: Arc<QpCore>,
@@ -255,6 +255,11 @@ impl Qp {
             }
         }
         send.ring();
+        let waits = send.waiting() > 0;
+        drop(send);
+        if waits {
+            core.after_leaving_sends();
+        }
         result
     }
 }
@@ -331,8 +336,7 @@ impl RawQp for Qp {
             unsafe { self.recv_queue.push(wr.wr_id, wr.sges()) };
         }
         self.inbound.store(RQ_POSTED, self.recv_queue.next_seq(), Release);
-        fence::light();
-        if self.inbound.load(WANT, Relaxed) != 0 {
+        if credit::is_asked(&self.inbound) {
             self.core.give_credit();
         }
         if self.core.state() == QpState::Err {

@@ -8,10 +8,9 @@ use super::send::{Request, SendSide, Step};
 use super::transfer::{gather, gather_to_pieces, gather_to_ring};
 use super::wait_queue::Wait;
 use super::{Connected, MAX_SGE};
-use crate::fence;
 use crate::hazard;
 use crate::peer::Asked;
-use crate::ring::{self, Kind, RQ_POSTED, WANT};
+use crate::ring::{self, Kind, RQ_POSTED};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Messages up to this size travel inside the ring: two small copies cost less than finding the receive's region.
@@ -24,12 +23,7 @@ impl SendSide {
     /// See `execute`.
     pub(super) unsafe fn message(&mut self, request: &Request<'_>) -> Step {
         // SAFETY: the poster's promise, passed on.
-        let mut step = unsafe { self.try_message(request) };
-        if matches!(step, Step::Wait(_)) && self.is_reliable() && self.want() {
-            // What the target gave before it saw that we want it is not announced: look once more.
-            // SAFETY: as above; the first attempt did nothing.
-            step = unsafe { self.try_message(request) };
-        }
+        let step = unsafe { self.try_message(request) };
         let is_told = match step {
             Step::Done | Step::Published => true,
             // The target's receive fails too.
@@ -79,18 +73,6 @@ impl SendSide {
         }
         remote.posted_seen = remote.inbound().load(RQ_POSTED, Acquire);
         remote.sent < remote.posted_seen
-    }
-
-    /// Asks the target to tell us when it posts receives or consumes records. Returns whether that is new, so that the
-    /// caller must look once more.
-    fn want(&mut self) -> bool {
-        let Some(remote) = &self.remote else { return false };
-        if remote.inbound().load(WANT, Relaxed) != 0 {
-            return false;
-        }
-        remote.inbound().store(WANT, 1, Relaxed);
-        fence::heavy();
-        true
     }
 
     /// # Safety

@@ -167,6 +167,7 @@ impl Qp {
         if from == QpState::Sqd {
             // SAFETY: we are the owner of the queue pair.
             unsafe { self.core.send.owner() }.end_drain(&self.core);
+            self.core.after_leaving_sends();
         }
         Ok(())
     }

@@ -10,9 +10,9 @@ use farcall_verbs::{AsyncEventKind, QpState, Sge, Wc, WcFlags, WcOpcode, WcStatu
 use super::QpCore;
 use super::counters::Event;
 use super::transfer::scatter_from_ring;
-use crate::fence;
+use crate::credit;
 use crate::hazard;
-use crate::ring::{self, Consumer, Garbage, Kind, Layout, Record, WANT};
+use crate::ring::{self, Consumer, Garbage, Kind, Layout, Record};
 
 /// Posted receives: a private ring from the thread that posts to the thread that polls.
 pub(crate) struct RecvQueue {
@@ -289,8 +289,7 @@ impl RecvSide {
     /// Tells a peer that waits for it that there is room again.
     #[inline]
     fn give_credit(&self, core: &QpCore) {
-        fence::light();
-        if self.consumer.memory().load(WANT, Relaxed) != 0 {
+        if credit::is_asked(self.consumer.memory()) {
             core.give_credit();
         }
     }

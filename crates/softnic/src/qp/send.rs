@@ -3,7 +3,7 @@
 //! post or poll.
 
 use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farcall_verbs::{
     Access, QpState, RnrTimer, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget,
@@ -17,13 +17,14 @@ use super::remote::{Kept, Remote};
 use super::shared_target::InFlight;
 use super::transfer::{gather, scatter};
 use super::unreliable::end_of_dropped;
-use super::wait_queue::{Timers, Wait, WaitQueue};
+use super::wait_queue::{Patience, Timers, Wait, WaitQueue};
 use super::{Connected, QpCore};
+use crate::credit;
 use crate::handoff::LeavesWork;
 use crate::hazard;
 use crate::peer::{Asked, Interest};
 use crate::rendezvous::Violation;
-use crate::ring::{Kind, RNR_TIMER, WANT};
+use crate::ring::{Kind, RNR_TIMER};
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// How long a target with shared receives may take at least to look at a message.
@@ -43,8 +44,8 @@ pub(super) struct SendSide {
     pub(super) in_flight: InFlight,
     pub(super) transport: Connected,
     pub(super) drain: Option<Drain>,
-    /// When the oldest waiting request gives up, and what it waits for.
-    pub(super) gives_up: Option<(Instant, Wait)>,
+    /// What the oldest waiting request waits for, and when it gives up.
+    pub(super) gives_up: Option<Patience>,
     /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
     pub(super) wrote: bool,
     /// The oldest request, if the target's service thread executes it.
@@ -229,14 +230,16 @@ impl SendSide {
                     self.in_flight.count = 1;
                     continue;
                 }
-                Step::Wait(wait) => match self.gives_up {
-                    Some((at, of)) if of == wait && Instant::now() >= at => {
+                Step::Wait(wait) => match &mut self.gives_up {
+                    Some(patience) if patience.of == wait => {
+                        if !patience.is_over() {
+                            break;
+                        }
                         if !self.withdraw() {
                             continue;
                         }
                         wait.ends_in()
                     }
-                    Some((_, of)) if of == wait => break,
                     // A peer that becomes ready but has no receive (or the reverse) begins a wait of its own.
                     _ => {
                         self.begin_wait(core, wait);
@@ -258,11 +261,30 @@ impl SendSide {
         self.ask_to_match();
         if self.waiting.len() == 0 {
             core.set_send_waits(false);
-            if let Some(remote) = self.remote.as_ref().filter(|remote| !remote.layout.shared)
-                && remote.inbound().load(WANT, Relaxed) != 0
-            {
-                remote.inbound().store(WANT, 0, Relaxed);
+            if let Some(remote) = self.remote.as_ref().filter(|remote| !remote.layout.shared) {
+                credit::ask_no_more(remote.inbound());
             }
+        }
+    }
+
+    /// Whether nobody but who polls has anything to do for what waits: it waits for a receive that the target's owner will
+    /// post, if for anything. Targets that match receives themselves, and those not ready, are asked by service threads.
+    pub(super) fn needs_polls_only(&self) -> bool {
+        let is_shared = self.remote.as_ref().is_none_or(|remote| remote.layout.shared);
+        let waits_for = self.gives_up.as_ref().map(|patience| patience.of);
+        self.waiting.len() == 0 || (!is_shared && waits_for == Some(Wait::Receiver))
+    }
+
+    /// As `resume`, for an owner who sleeps: the target tells from now on what it gives.
+    #[cold]
+    pub(super) fn ask_and_resume(&mut self, core: &QpCore) {
+        if self.is_reliable()
+            && let Some(remote) = &self.remote
+            && credit::ask(remote.inbound())
+        {
+            core.stats.wakes_wanted.increment();
+            // What it gave before is not announced.
+            self.resume(core);
         }
     }
 
@@ -292,13 +314,13 @@ impl SendSide {
             // Not to be taken for a network's silence: its owner, or its service thread, must get a processor first.
             Wait::Target => self.timers.transport.map(|timeout| timeout.max(TARGET_PATIENCE)),
         };
-        // A deadline far away stands for "for ever": the slot also says that waiting has begun.
-        let after = after.unwrap_or(Duration::from_secs(u32::MAX.into()));
-        self.gives_up = Some((Instant::now() + after, wait));
+        self.gives_up = Some(Patience::new(wait, after));
         core.stats.waits.increment();
-        core.stats.record(Event::Wait as u64, wait as u64);
         core.set_send_waits(true);
-        core.retry_later();
+        if core.retry_later() {
+            // Who waits again and again is recorded once.
+            core.stats.record(Event::Wait as u64, wait as u64);
+        }
     }
 
     #[cold]

@@ -1,6 +1,6 @@
 //! Requests that must wait for the peer or for a receive, in order, and how long they do.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farcall_verbs::{SendFlags, SendWr, Sge, WcStatus, WrOpcode, WrTarget};
 
@@ -31,6 +31,28 @@ impl Wait {
             Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
             Self::Peer | Self::Target => WcStatus::RETRY_EXC_ERR,
         }
+    }
+}
+
+/// How long the oldest request waits for something.
+pub(super) struct Patience {
+    pub(super) of: Wait,
+    /// `None` is for ever.
+    limit: Option<Duration>,
+    /// When it is over; known from the first look on, so that a short wait reads no clock.
+    until: Option<Instant>,
+}
+
+impl Patience {
+    pub(super) const fn new(of: Wait, limit: Option<Duration>) -> Self {
+        Self { of, limit, until: None }
+    }
+
+    /// Whether it has waited long enough.
+    pub(super) fn is_over(&mut self) -> bool {
+        let Some(limit) = self.limit else { return false };
+        let now = Instant::now();
+        now >= *self.until.get_or_insert(now + limit)
     }
 }
 
