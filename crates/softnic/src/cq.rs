@@ -17,8 +17,9 @@ use crate::shared::Segment;
 /// Up to so many queue pairs are looked at on every poll; promises are withdrawn only from larger crowds.
 const ALWAYS_SCANNED: usize = 16;
 
-/// Empty polls between two withdrawals.
-const QUIET_POLLS: u32 = 512;
+/// Looks at pairs that had nothing, between two withdrawals: so many cost some ten times what a withdrawal does, with its
+/// barrier, and with what producers pay to set the bits of pairs that wake up.
+const FRUITLESS_MAX: u32 = 1 << 14;
 
 pub(crate) struct CqCore {
     id: u32,
@@ -225,7 +226,8 @@ pub(crate) struct Cq {
     active: Vec<u64>,
     /// Where the next poll begins, for fairness.
     start: usize,
-    empty_polls: u32,
+    /// Looks at pairs that had nothing, since promises were last withdrawn.
+    fruitless: u32,
     /// Completions that were taken while failures were held back.
     overtaking: usize,
 }
@@ -233,7 +235,7 @@ pub(crate) struct Cq {
 impl Cq {
     pub(crate) fn new(core: Arc<CqCore>) -> Self {
         let (entries, sources, active) = (Vec::new(), Vec::new(), Vec::new());
-        Self { core, epoch: u64::MAX, entries, sources, active, start: 0, empty_polls: 0, overtaking: 0 }
+        Self { core, epoch: u64::MAX, entries, sources, active, start: 0, fruitless: 0, overtaking: 0 }
     }
 
     pub(crate) fn core(&self) -> &Arc<CqCore> {
@@ -286,6 +288,8 @@ impl Cq {
                 self.active[word] |= 1 << bit;
                 taken += got;
                 self.start = at + 1;
+            } else {
+                self.fruitless += 1;
             }
         }
         taken
@@ -319,6 +323,10 @@ impl Cq {
     /// Takes back promises to look at pairs that were quiet, so that a poll of a large crowd costs a few words.
     #[cold]
     fn withdraw_quiet(&mut self) {
+        self.fruitless = 0;
+        if self.entries.len() <= ALWAYS_SCANNED {
+            return;
+        }
         let Self { core, entries, sources, active, .. } = self;
         core.readiness.withdraw_quiet(active, |bit| has_something(entries, sources, bit as usize));
     }
@@ -373,12 +381,8 @@ impl RawCq for Cq {
             self.overtaking = 0;
             taken = self.poll_failures(wc);
         }
-        if taken == 0 && self.entries.len() > ALWAYS_SCANNED {
-            self.empty_polls += 1;
-            if self.empty_polls >= QUIET_POLLS {
-                self.empty_polls = 0;
-                self.withdraw_quiet();
-            }
+        if self.fruitless >= FRUITLESS_MAX {
+            self.withdraw_quiet();
         }
         Ok(taken)
     }

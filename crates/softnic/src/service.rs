@@ -333,7 +333,10 @@ impl Service {
         if granted {
             // A refusal is not worth a hurry: a peer that is not ready would be asked without a pause.
             let now = Instant::now();
-            self.lock_waiting().entries.iter_mut().for_each(|waiting| (waiting.at, waiting.seen) = (now, None));
+            self.lock_waiting()
+                .entries
+                .iter_mut()
+                .for_each(|waiting| (waiting.at, waiting.seen) = (now, None));
         }
         true
     }
