@@ -13,6 +13,7 @@
 //! | `shared` | segments, and the only loads and stores of shared memory |
 //! | `ring` | the message ring: one producer, one consumer |
 //! | `readiness` | which queue pairs a completion queue must look at, and whether its owner sleeps |
+//! | `credit` | how a request that waits for its target is not forgotten |
 //! | `hazard` | fenced revocation |
 //! | `fork`, `protection`, `maps` | what a forked child must not do; which memory may be registered; what is mapped |
 //! | `in_place` | memory of the program, moved to where peers can map it |
