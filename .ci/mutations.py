@@ -190,6 +190,11 @@ MUTATIONS = [
      "                if has_something(bit) {",
      "                if has_something(bit) && bit == u32::MAX {",
      model("readiness::tests")),
+    ("sleeper-not-told-of-credit", "credit.rs",
+     """    mem.store(WANT, 1, Relaxed);
+    fence::heavy();""",
+     "    mem.store(WANT, 1, Relaxed);",
+     model("credit::tests")),
     ("stopped-waker-silences-others", "readiness.rs",
      "                FIRING => break armed,",
      "                FIRING => return,",
