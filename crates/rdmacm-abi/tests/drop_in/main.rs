@@ -1,6 +1,7 @@
 //! The library in the place of the system's, beside our libibverbs.
 
 mod ends;
+mod libfabric;
 mod meeting;
 mod programs;
 #[allow(dead_code, reason = "the tests of libibverbs use all of it")]
