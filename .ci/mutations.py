@@ -62,7 +62,7 @@ def unit(name):
 
 # Worlds in virtual time: what is wrong with the simulator shows what their checkers see.
 WORLDS = Check(["-p", "farcall-sim", "--test", "seeds", "seeds_hold"],
-               {"FARCALL_SIM_FIRST": "1", "FARCALL_SIM_SEEDS": "40"})
+               {"FARCALL_SIM_FIRST": "1", "FARCALL_SIM_SEEDS": "60"})
 
 
 def integration(file, name):
