@@ -89,7 +89,7 @@ step_sim() {
 # stopped and cut off while calls are under way.
 step_kill() {
     run cargo test --release -p farcall-softnic --features store-hook --test store_hook --test store_hook_srq \
-        --test store_hook_unreliable --test kill_random --test kill_random_unreliable --test process
+        --test store_hook_unreliable --test store_hook_private --test kill_random --test kill_random_unreliable --test process
     run cargo test --release -p farcall-rpc --test kill
 }
 

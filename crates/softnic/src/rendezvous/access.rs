@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::{Access, Operation, refusal};
 use crate::process::Process;
-use crate::shared::{AtomicChange, update_word};
+use crate::shared::{AtomicChange, before_store, update_word};
 
 /// Bytes that one access moves at most: so long may others have to wait for the service thread.
 pub(crate) const ACCESS_BYTES: u32 = 128 << 10;
@@ -84,6 +84,7 @@ impl Memory<'_> {
         for (from, to) in
             [(0, body), (body, len_bytes.saturating_sub(1)), (len_bytes.saturating_sub(1), len_bytes)]
         {
+            before_store();
             self.all(from, to, |fd, memory, len, at| {
                 // SAFETY: the region's owner promised that it stays mapped and nobody holds references to it; if it is
                 // not mapped the kernel says so. Revocation waits for us.

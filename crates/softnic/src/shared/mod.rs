@@ -16,3 +16,4 @@ pub(crate) use memory::{AtomicChange, SharedWord, copy_in_order, copy_out, copy_
 pub(crate) use segment::{Mapping, Segment};
 #[cfg(not(loom))]
 pub use store_hook::arm_store_hook;
+pub(crate) use store_hook::step as before_store;

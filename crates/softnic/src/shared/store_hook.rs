@@ -48,6 +48,6 @@ pub fn arm_store_hook(nth: u64, signal: i32) -> bool {
 
 /// Called before every store to shared memory.
 #[inline(always)]
-pub(super) fn step() {
+pub(crate) fn step() {
     imp::step();
 }

@@ -1,0 +1,380 @@
+//! As `store_hook`, with memory that the program registered itself, on both sides: reached through its owner's address
+//! space, or by the owner. A process is killed, or stopped, before its n-th store, for every n; also inside the accesses
+//! that its service thread makes for the other. Needs `--features store-hook`.
+
+#![cfg(feature = "store-hook")]
+
+mod support;
+
+use std::time::Instant;
+
+use farcall_softnic::arm_store_hook;
+use farcall_verbs::{
+    AtomicTarget, Mtu, Notify, QpAttr, QpCap, QpState, RawMr, Revoked, SendWr, Sge, Wc, WcOpcode, WcStatus,
+    WrOpcode,
+};
+use support::process::*;
+use support::*;
+
+/// More than the owner moves in one access.
+const LARGE: usize = 150_000;
+const SMALL: usize = 61;
+/// What the other writes: a small and a large area, and a word for its atomics.
+const SMALL_AT: usize = 0;
+const LARGE_AT: usize = 4096;
+const WORD_AT: usize = 160 << 10;
+/// What the other reads; it never changes.
+const CONSTANT_AT: usize = WORD_AT + 4096;
+const SLOT: usize = 16 << 10;
+const RECEIVES_AT: usize = 176 << 10;
+const SOURCE_AT: usize = RECEIVES_AT + 4 * SLOT;
+const HEAP: usize = SOURCE_AT + LARGE;
+
+/// Messages each way.
+const MESSAGES: u64 = 3;
+/// The requests of an end, in this order: two WRITEs, two additions, a swap, a READ, and the messages.
+const REQUESTS: u64 = 6 + MESSAGES;
+
+fn len_of(seq: u64) -> usize {
+    [16, 900, 9000][seq as usize % 3]
+}
+
+/// One end: a queue pair, and heap memory for all that it sends and takes.
+struct Side {
+    heap: Vec<u64>,
+    region: Box<dyn RawMr>,
+    end: End,
+    /// Requests that have ended, messages received.
+    ended: u64,
+    received: u64,
+    has_failed: bool,
+}
+
+impl Side {
+    fn new() -> Self {
+        let mut end = End::new(4096, ALL, QpCap::default());
+        let mut heap = vec![0_u64; HEAP.div_ceil(8)];
+        // SAFETY: the memory lives as long as the region, and is accessed through pointers only.
+        let region = unsafe { end.pd.reg_mr(heap.as_mut_ptr().cast(), HEAP, ALL) }.unwrap();
+        end.init();
+        let side = Self { heap, region, end, ended: 0, received: 0, has_failed: false };
+        side.put(CONSTANT_AT, &bytes(64, 5));
+        side
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.region.addr()
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= HEAP);
+        // SAFETY: inside the memory; peers do not touch what tests write.
+        unsafe { self.base().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    fn get(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= HEAP);
+        let mut bytes = vec![0; len];
+        // SAFETY: as above; what a peer writes meanwhile is bytes all the same.
+        unsafe { self.base().add(at).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.base() as u64 + at as u64, length: len as u32, lkey: self.region.lkey() }
+    }
+
+    fn tell(&self, line: &mut Line) {
+        line.say([self.end.qp.qp_num().into(), self.base() as u64, self.region.rkey().into(), 0]);
+    }
+
+    /// False if the other end is dead or stopped.
+    fn connect(&mut self, to: Address) -> bool {
+        let rtr = QpAttr::rtr(to.qpn, 0, self.end.path(), Mtu::Mtu4096);
+        if self.end.qp.modify(&rtr).is_err() {
+            return false;
+        }
+        self.end.rts();
+        true
+    }
+
+    /// Posts receives, and everything that this end asks of the other.
+    fn begin(&mut self, to: Address) {
+        for slot in 0..MESSAGES {
+            let sges = [self.sge(RECEIVES_AT + slot as usize * SLOT, SLOT)];
+            self.end.recv(1_000 + slot, &sges);
+        }
+        self.put(SOURCE_AT, &bytes(LARGE, 1));
+        let (small, large) = ([self.sge(SOURCE_AT, SMALL)], [self.sge(SOURCE_AT, LARGE)]);
+        // What comes back lands in the region of the device: it is judged at once.
+        let (word, back) = (|at| [self.end.sge(at, 8)], [self.end.sge(64, 64)]);
+        let words = [word(0), word(8), word(16)];
+        let atomic = |opcode, id: u64, compare_add, swap| {
+            let remote_addr = to.addr + WORD_AT as u64;
+            let operands = AtomicTarget { remote_addr, compare_add, swap, rkey: to.rkey };
+            SendWr::atomic(opcode, id, &words[id as usize - 2], operands)
+        };
+        let mut requests = vec![
+            SendWr::write(0, &small, to.addr + SMALL_AT as u64, to.rkey),
+            SendWr::write(1, &large, to.addr + LARGE_AT as u64, to.rkey),
+            atomic(WrOpcode::ATOMIC_FETCH_AND_ADD, 2, 1, 0),
+            atomic(WrOpcode::ATOMIC_FETCH_AND_ADD, 3, 1, 0),
+            atomic(WrOpcode::ATOMIC_CMP_AND_SWP, 4, 2, 7),
+            SendWr::read(5, &back, to.addr + CONSTANT_AT as u64, to.rkey),
+        ];
+        let messages: Vec<[Sge; 1]> =
+            (0..MESSAGES).map(|seq| [self.sge(SOURCE_AT + seq as usize, len_of(seq))]).collect();
+        for (seq, sges) in (0..).zip(&messages) {
+            requests.push(SendWr::send(6 + seq, sges));
+        }
+        requests.iter_mut().for_each(|wr| *wr = wr.with_flags(SIGNALED));
+        self.end.send(&requests);
+    }
+
+    fn is_done(&self) -> bool {
+        self.ended == REQUESTS && self.received == MESSAGES
+    }
+
+    /// Judges one completion.
+    fn take(&mut self, wc: Wc) {
+        if wc.wr_id >= 1_000 {
+            assert_eq!(wc.wr_id, 1_000 + self.received, "receives end in order");
+            self.received += 1;
+            if wc.status.is_success() {
+                self.judge_message(&wc);
+            } else {
+                assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR);
+            }
+            return;
+        }
+        assert_eq!(wc.wr_id, self.ended, "requests end in order");
+        self.ended += 1;
+        if self.has_failed {
+            assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR);
+        }
+        if wc.status.is_success() {
+            let word = || u64::from_ne_bytes(self.end.get(wc.wr_id as usize * 8 - 16, 8).try_into().unwrap());
+            match wc.wr_id {
+                id @ 2..=4 => assert_eq!(word(), id - 2, "atomics are executed once, in order"),
+                5 => assert!(self.end.get(64, 64) == bytes(64, 5), "a READ found something else"),
+                _ => {}
+            }
+        } else {
+            assert!(matches!(wc.status, WcStatus::RETRY_EXC_ERR | WcStatus::WR_FLUSH_ERR), "{wc:?}");
+            self.has_failed = true;
+        }
+    }
+
+    /// A message is whole, and all that was requested before it is there.
+    fn judge_message(&self, wc: &Wc) {
+        let seq = wc.wr_id - 1_000;
+        assert_eq!((wc.opcode, wc.byte_len as usize), (WcOpcode::RECV, len_of(seq)));
+        let got = self.get(RECEIVES_AT + seq as usize * SLOT, len_of(seq));
+        assert!(got == bytes(LARGE, 1)[seq as usize..][..len_of(seq)], "message {seq} is corrupt");
+        assert_eq!(self.progress(), 5, "a message came before what was requested before it");
+    }
+
+    /// How many of the other end's requests have changed this memory: each byte is old or new, the last byte of a WRITE is
+    /// its last, and nothing is there before what was requested before it.
+    fn progress(&self) -> u64 {
+        let word = u64::from_ne_bytes(self.get(WORD_AT, 8).try_into().unwrap());
+        let by_atomics = [0, 1, 2, 7].iter().position(|value| *value == word).expect("a value of the word");
+        let small = self.written(SMALL_AT, SMALL);
+        let large = self.written(LARGE_AT, LARGE);
+        assert!(small.1 || !large.0, "the second WRITE before the first");
+        assert!(large.1 || by_atomics == 0, "an atomic before the WRITEs");
+        u64::from(small.1) + u64::from(large.1) + by_atomics as u64
+    }
+
+    /// Whether a WRITE has begun, and whether it is whole.
+    fn written(&self, at: usize, len: usize) -> (bool, bool) {
+        let (found, new) = (self.get(at, len), bytes(LARGE, 1));
+        let is_new = |i: &usize| found[*i] == new[*i];
+        assert!((0..len).all(|i| found[i] == 0 || is_new(&i)), "a byte that nobody wrote");
+        let has_begun = found.iter().any(|byte| *byte != 0);
+        let is_whole = (0..len).all(|i| is_new(&i));
+        // A byte that is 0 in both says nothing.
+        let has_last = new[len - 1] != 0 && found[len - 1] == new[len - 1];
+        assert!(is_whole || !has_last, "the last byte came before others");
+        (has_begun, is_whole)
+    }
+
+    fn turn(&mut self) {
+        match self.end.poll() {
+            Some(wc) => self.take(wc),
+            None => std::thread::yield_now(),
+        }
+    }
+
+    /// Everything is flushed, and nobody is inside the memory any more.
+    fn end(mut self) {
+        let start = Instant::now();
+        self.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+        while !self.is_done() {
+            assert!(start.elapsed() < LOST, "{} requests, {} receives ended", self.ended, self.received);
+            self.turn();
+        }
+        assert!(self.end.qp.is_quiesced(), "nobody is inside anything");
+        self.progress();
+        drop(self.end.qp);
+        assert_eq!(self.region.dereg(), Revoked::Now);
+        drop(self.heap);
+    }
+}
+
+/// Whoever is not dumpable, and no administrator, cannot hand over its address space: it serves its peers itself.
+fn hide() {
+    // SAFETY: plain system calls, before there are other threads that matter.
+    unsafe {
+        if libc::geteuid() == 0 {
+            assert!(libc::setgid(65534) == 0 && libc::setuid(65534) == 0);
+        }
+        libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        // Another user's process no longer dies with its parent, unless it says so again.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+    assert!(std::fs::File::open("/proc/self/mem").is_err());
+}
+
+/// The process that dies.
+fn script(line: &mut Line, nth: u64, signal: i32) {
+    let mut side = Side::new();
+    side.tell(line);
+    let Some(to) = learn(line) else { return };
+    assert!(arm_store_hook(nth, signal));
+    assert!(side.connect(to));
+    side.begin(to);
+    while !side.is_done() {
+        let wc = side.end.sleep(Notify::Any);
+        assert_eq!(wc.status, WcStatus::SUCCESS);
+        side.take(wc);
+    }
+    side.end();
+}
+
+const DONE: [u64; 4] = [0xD_0E, 0, 0, 0];
+
+#[test]
+fn child_entry() {
+    let Some((role, args, mut line)) = role() else { return };
+    if args[0] == 1 {
+        hide();
+    }
+    match role.as_str() {
+        "script" => {
+            script(&mut line, args[1], args[2] as i32);
+            line.say(DONE);
+            // Stay alive until told: the survivor distinguishes an end of the script from a death.
+            line.hear();
+        }
+        "survivor" => {
+            sweep(true, args[1] as i32);
+            line.say(DONE);
+        }
+        other => panic!("unknown role {other}"),
+    }
+    std::process::exit(0);
+}
+
+/// Others reach private memory of this process, whatever the script holds up.
+fn works_beside() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    let address = |side: &Side| Address {
+        qpn: side.end.qp.qp_num(),
+        addr: side.base() as u64,
+        rkey: side.region.rkey(),
+    };
+    let (of_a, of_b) = (address(&a), address(&b));
+    assert!(a.connect(of_b) && b.connect(of_a));
+    a.begin(of_b);
+    b.begin(of_a);
+    let start = Instant::now();
+    while !(a.is_done() && b.is_done()) {
+        assert!(start.elapsed() < LOST, "others are not served");
+        a.turn();
+        b.turn();
+    }
+    assert_eq!((a.has_failed, b.has_failed, a.progress(), b.progress()), (false, false, 5, 5));
+    a.end();
+    b.end();
+}
+
+/// One run; returns whether the script ended by itself.
+fn run(hidden: bool, nth: u64, signal: i32) -> bool {
+    let mut other = start("script", &[hidden.into(), nth, signal as u64]);
+    let mut survivor = Side::new();
+    let to = learn(&mut other.line);
+    survivor.tell(&mut other.line);
+    if !to.is_some_and(|to| survivor.connect(to)) {
+        assert_ne!(other.wait(), Fate::Exited(0));
+        return false;
+    }
+    survivor.begin(to.expect("connected"));
+    let (start, mut finished) = (Instant::now(), false);
+    loop {
+        survivor.turn();
+        match other.fate() {
+            Fate::Runs => {}
+            Fate::Stopped => {
+                works_beside();
+                break;
+            }
+            fate => {
+                assert_eq!(fate, Fate::Killed(signal));
+                break;
+            }
+        }
+        if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0) && other.fate() == Fate::Runs {
+            finished = other.line.hear() == Some(DONE);
+            break;
+        }
+        assert!(start.elapsed() < LOST, "store {nth}: neither dead nor done");
+    }
+    other.kill();
+    while !matches!(other.wait(), Fate::Killed(_)) {}
+    if finished {
+        assert_eq!(survivor.progress(), 5, "what succeeded is there");
+    }
+    // Without its peer everything ends by itself.
+    while survivor.ended < REQUESTS {
+        assert!(start.elapsed() < LOST, "store {nth}: {} requests ended", survivor.ended);
+        survivor.turn();
+    }
+    survivor.end();
+    finished
+}
+
+fn sweep(hidden: bool, signal: i32) {
+    // What is made once is made now.
+    assert!(run(hidden, u64::MAX, signal));
+    works_beside();
+    let before = holdings();
+    // How often the script stores depends a little on how often it sleeps: it has ended when it ends every time.
+    let (mut nth, mut ends) = (0, 0);
+    while ends < 5 {
+        nth += 1;
+        ends = if run(hidden, nth, signal) { ends + 1 } else { 0 };
+    }
+    println!("hidden {hidden}, signal {signal}: {nth} stores");
+    assert!(nth > 50, "the script stores more often than that");
+    // The service thread closes what the dead left, a moment later.
+    let start = Instant::now();
+    while holdings().0 > before.0 || holdings().1 > before.1 || holdings().2 > before.2 {
+        assert!(start.elapsed() < LOST, "leaked: {:?}, before {before:?}", holdings());
+        std::thread::yield_now();
+    }
+}
+
+/// One test, because it counts what the whole process holds.
+#[test]
+fn with_private_memory_a_process_may_be_killed_or_stopped_before_any_store() {
+    for signal in [libc::SIGKILL, libc::SIGSTOP] {
+        sweep(false, signal);
+    }
+    // As somebody who cannot hand over an address space.
+    for signal in [libc::SIGKILL, libc::SIGSTOP] {
+        let mut survivor = start("survivor", &[1, signal as u64]);
+        survivor.line.raw().set_read_timeout(None).unwrap();
+        assert_eq!(survivor.line.hear(), Some(DONE), "see what it printed");
+    }
+}
