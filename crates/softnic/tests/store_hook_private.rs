@@ -30,6 +30,8 @@ const RECEIVES_AT: usize = 176 << 10;
 const SOURCE_AT: usize = RECEIVES_AT + 4 * SLOT;
 const HEAP: usize = SOURCE_AT + LARGE;
 
+/// Receives are numbered from here on.
+const RECEIVE: u64 = 1 << 32;
 /// Messages each way.
 const MESSAGES: u64 = 3;
 /// The requests of an end, in this order: two WRITEs, two additions, a swap, a READ, and the messages.
@@ -41,10 +43,12 @@ fn len_of(seq: u64) -> usize {
 
 /// One end: a queue pair, and heap memory for all that it sends and takes.
 struct Side {
-    heap: Vec<u64>,
-    region: Box<dyn RawMr>,
+    // Dropped in this order: nobody reaches the memory when it is freed.
     end: End,
-    /// Requests that have ended, messages received.
+    region: Box<dyn RawMr>,
+    heap: Vec<u64>,
+    /// Requests posted, those that have ended, messages received.
+    posted: u64,
     ended: u64,
     received: u64,
     has_failed: bool,
@@ -57,7 +61,7 @@ impl Side {
         // SAFETY: the memory lives as long as the region, and is accessed through pointers only.
         let region = unsafe { end.pd.reg_mr(heap.as_mut_ptr().cast(), HEAP, ALL) }.unwrap();
         end.init();
-        let side = Self { heap, region, end, ended: 0, received: 0, has_failed: false };
+        let side = Self { heap, region, end, posted: 0, ended: 0, received: 0, has_failed: false };
         side.put(CONSTANT_AT, &bytes(64, 5));
         side
     }
@@ -102,7 +106,7 @@ impl Side {
     fn begin(&mut self, to: Address) {
         for slot in 0..MESSAGES {
             let sges = [self.sge(RECEIVES_AT + slot as usize * SLOT, SLOT)];
-            self.end.recv(1_000 + slot, &sges);
+            self.end.recv(RECEIVE + slot, &sges);
         }
         self.put(SOURCE_AT, &bytes(LARGE, 1));
         let (small, large) = ([self.sge(SOURCE_AT, SMALL)], [self.sge(SOURCE_AT, LARGE)]);
@@ -129,16 +133,37 @@ impl Side {
         }
         requests.iter_mut().for_each(|wr| *wr = wr.with_flags(SIGNALED));
         self.end.send(&requests);
+        self.posted = REQUESTS;
+    }
+
+    /// Goes on asking, a little ahead of the answers, once all of `begin` has ended.
+    fn go_on(&mut self, to: Address) {
+        if self.has_failed || self.ended < REQUESTS || self.posted - self.ended >= 3 {
+            return;
+        }
+        let (id, write, word) = (self.posted, [self.sge(SOURCE_AT, SMALL)], [self.end.sge(24, 8)]);
+        let back = [self.end.sge(64, 64)];
+        let wr = match (id - REQUESTS) % 3 {
+            0 => SendWr::write(id, &write, to.addr + SMALL_AT as u64, to.rkey),
+            1 => SendWr::read(id, &back, to.addr + CONSTANT_AT as u64, to.rkey),
+            _ => {
+                let remote_addr = to.addr + WORD_AT as u64 + 8;
+                let operands = AtomicTarget { remote_addr, compare_add: 1, swap: 0, rkey: to.rkey };
+                SendWr::atomic(WrOpcode::ATOMIC_FETCH_AND_ADD, id, &word, operands)
+            }
+        };
+        self.end.send(&[wr.with_flags(SIGNALED)]);
+        self.posted += 1;
     }
 
     fn is_done(&self) -> bool {
-        self.ended == REQUESTS && self.received == MESSAGES
+        self.ended == self.posted && self.received == MESSAGES
     }
 
     /// Judges one completion.
     fn take(&mut self, wc: Wc) {
-        if wc.wr_id >= 1_000 {
-            assert_eq!(wc.wr_id, 1_000 + self.received, "receives end in order");
+        if wc.wr_id >= RECEIVE {
+            assert_eq!(wc.wr_id, RECEIVE + self.received, "receives end in order");
             self.received += 1;
             if wc.status.is_success() {
                 self.judge_message(&wc);
@@ -153,10 +178,15 @@ impl Side {
             assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR);
         }
         if wc.status.is_success() {
-            let word = || u64::from_ne_bytes(self.end.get(wc.wr_id as usize * 8 - 16, 8).try_into().unwrap());
-            match wc.wr_id {
-                id @ 2..=4 => assert_eq!(word(), id - 2, "atomics are executed once, in order"),
-                5 => assert!(self.end.get(64, 64) == bytes(64, 5), "a READ found something else"),
+            let word = |at| u64::from_ne_bytes(self.end.get(at, 8).try_into().unwrap());
+            match (wc.opcode, wc.wr_id) {
+                (WcOpcode::RDMA_READ, _) => {
+                    assert!(self.end.get(64, 64) == bytes(64, 5), "a READ found something else");
+                }
+                (WcOpcode::FETCH_ADD, id) if id >= REQUESTS => assert_eq!(word(24), (id - REQUESTS) / 3),
+                (WcOpcode::FETCH_ADD | WcOpcode::COMP_SWAP, id) => {
+                    assert_eq!(word(id as usize * 8 - 16), id - 2, "atomics are executed once, in order");
+                }
                 _ => {}
             }
         } else {
@@ -167,7 +197,7 @@ impl Side {
 
     /// A message is whole, and all that was requested before it is there.
     fn judge_message(&self, wc: &Wc) {
-        let seq = wc.wr_id - 1_000;
+        let seq = wc.wr_id - RECEIVE;
         assert_eq!((wc.opcode, wc.byte_len as usize), (WcOpcode::RECV, len_of(seq)));
         let got = self.get(RECEIVES_AT + seq as usize * SLOT, len_of(seq));
         assert!(got == bytes(LARGE, 1)[seq as usize..][..len_of(seq)], "message {seq} is corrupt");
@@ -214,7 +244,11 @@ impl Side {
             assert!(start.elapsed() < LOST, "{} requests, {} receives ended", self.ended, self.received);
             self.turn();
         }
-        assert!(self.end.qp.is_quiesced(), "nobody is inside anything");
+        // A peer that lives may be inside an access, and not be run for a while.
+        while !self.end.qp.is_quiesced() {
+            assert!(start.elapsed() < LOST, "somebody is inside for ever");
+            std::thread::yield_now();
+        }
         self.progress();
         drop(self.end.qp);
         assert_eq!(self.region.dereg(), Revoked::Now);
@@ -309,10 +343,12 @@ fn run(hidden: bool, nth: u64, signal: i32) -> bool {
         assert_ne!(other.wait(), Fate::Exited(0));
         return false;
     }
-    survivor.begin(to.expect("connected"));
+    let to = to.expect("connected");
+    survivor.begin(to);
     let (start, mut finished) = (Instant::now(), false);
     loop {
         survivor.turn();
+        survivor.go_on(to);
         match other.fate() {
             Fate::Runs => {}
             Fate::Stopped => {
@@ -331,14 +367,16 @@ fn run(hidden: bool, nth: u64, signal: i32) -> bool {
         assert!(start.elapsed() < LOST, "store {nth}: neither dead nor done");
     }
     other.kill();
-    while !matches!(other.wait(), Fate::Killed(_)) {}
+    let fate = other.wait_for_end();
+    assert!(matches!(fate, Fate::Killed(_)), "the script failed: {fate:?}");
     if finished {
         assert_eq!(survivor.progress(), 5, "what succeeded is there");
     }
-    // Without its peer everything ends by itself.
-    while survivor.ended < REQUESTS {
+    // Without its peer everything ends by itself, in failure.
+    while !survivor.has_failed || survivor.ended < survivor.posted {
         assert!(start.elapsed() < LOST, "store {nth}: {} requests ended", survivor.ended);
         survivor.turn();
+        survivor.go_on(to);
     }
     survivor.end();
     finished

@@ -166,6 +166,18 @@ impl Other {
         }
     }
 
+    /// Waits until it has ended; being stopped is no end.
+    pub fn wait_for_end(&self) -> Fate {
+        let start = Instant::now();
+        loop {
+            match self.wait() {
+                Fate::Stopped => assert!(start.elapsed() < LOST, "the other process does not end"),
+                fate => return fate,
+            }
+            std::thread::yield_now();
+        }
+    }
+
     pub fn kill(&self) {
         self.signal(libc::SIGKILL);
     }
