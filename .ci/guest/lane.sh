@@ -19,6 +19,7 @@ boot() {
     local machine
     eval "machine=($(tr '\n' ' '))"
     printf 'cd %q || exit\nexec%s\n' "$PWD" "$(printf ' %q' "$@")" >"$share/command"
+    head -c 64 /dev/urandom >"$share/seed"
     timeout --foreground "${GUEST_SECONDS:-900}" "${machine[@]}" </dev/null || return
     if [[ ! -s $share/exit ]]; then
         printf 'The guest ended without running the command; its last words are above.\n' >&2
