@@ -165,6 +165,10 @@ step_guest() {
     need qemu-system-x86 busybox-static cpio xz-utils kmod iproute2 ibverbs-providers
     run cargo build --release
     run bash .ci/guest/qemu bash "$PWD/.ci/guest/checks" "$CARGO_TARGET_DIR/release/farcall"
+    # The same under a user-mode kernel, where somebody has built one (.ci/guest/uml_build).
+    if [[ -x ${XDG_CACHE_HOME:-$HOME/.cache}/farcall-guest/linux-uml ]]; then
+        run bash .ci/guest/uml bash "$PWD/.ci/guest/checks" "$CARGO_TARGET_DIR/release/farcall"
+    fi
 }
 
 # Beside UCX over shared memory. Printed, not judged: how fast a shared machine is, and whether UCX finds two quiet cores
