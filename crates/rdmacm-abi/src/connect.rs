@@ -141,6 +141,7 @@ fn disconnect(of: &IdObject) -> Result<bool, Errno> {
     let connection = world.end(of.token)?.connection.as_mut().ok_or(libc::EINVAL)?;
     let message = connection.disconnect().map_err(|_| libc::EINVAL)?;
     let is_leaving = connection.state() == State::DreqSent;
+    world.bid_farewell(of.token);
     world.follow(of.token, Step { say: message, event: None });
     Ok(is_leaving || world.has_notice(of.token))
 }

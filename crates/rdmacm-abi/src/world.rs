@@ -24,6 +24,10 @@ const TIMEWAIT: Duration = Duration::from_secs(1);
 /// How long somebody may be about to listen. Between hosts a request takes longer to come than here, and programs rely on it:
 /// they tell their peer by other means to connect, then listen.
 const GRACE: Duration = Duration::from_millis(200);
+/// How much later than the end of a connection its program hears that the peer ended it. Between hosts word of the end takes longer
+/// than the last message, and there are programs that close their end at the word without looking for that message (libfabric's
+/// rxm: it looks for messages, then for words).
+const FAREWELL_AFTER: Duration = Duration::from_millis(50);
 /// When to try again to reach a listener that has no time, or is not there yet.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
@@ -69,6 +73,8 @@ pub struct End {
     /// A request that no listener has taken yet, and since when it is there.
     unsent: Option<(Message, Instant)>,
     deadline: Option<Instant>,
+    /// When the program hears that the peer ended the connection.
+    farewell: Option<Instant>,
 }
 
 impl End {
@@ -82,6 +88,7 @@ impl End {
             asked: None,
             unsent: None,
             deadline: None,
+            farewell: None,
         }
     }
 }
@@ -236,6 +243,13 @@ impl World {
         queue.is_some_and(|queue| queue.waiting.iter().any(|(of, _)| *of == token))
     }
 
+    /// Tells an end's program that the peer ended the connection: when it is time, or when the program ends it, too.
+    pub fn bid_farewell(&mut self, token: Token) {
+        if self.ends.get_mut(&token).is_some_and(|end| end.farewell.take().is_some()) {
+            self.tell(token, Notice::Connection(Event::Disconnected));
+        }
+    }
+
     /// The next event of a channel. Its end's program acknowledges it.
     pub fn take(&mut self, queue: Token) -> Option<Taken> {
         loop {
@@ -318,6 +332,24 @@ impl World {
         if let Some(event) = step.event {
             self.tell(token, Notice::Connection(event));
         }
+        self.finish(token);
+    }
+
+    /// As [`World::follow`], for what a peer does: it does not have to hurry if it is the end.
+    fn follow_peer(&mut self, token: Token, mut step: Step, was_leaving: bool) {
+        if step.event == Some(Event::Disconnected) && !was_leaving {
+            step.event = None;
+            let farewell = Instant::now() + FAREWELL_AFTER;
+            if let Some(end) = self.ends.get_mut(&token) {
+                end.farewell = Some(farewell);
+            }
+            self.add_timer(farewell, token);
+        }
+        self.follow(token, step);
+    }
+
+    /// Closes the socket of a connection that is over, and sets its timer.
+    fn finish(&mut self, token: Token) {
         self.watch_time(token);
         let Some(end) = self.ends.get_mut(&token) else { return };
         let is_over =
@@ -388,16 +420,23 @@ impl World {
                 self.dismiss(token);
                 continue;
             }
-            let Some(end) = self.ends.get_mut(&token) else { continue };
-            if end.deadline.is_some_and(|deadline| deadline <= now) {
-                end.deadline = None;
-                end.unsent = None;
-                let step = end.connection.as_mut().map(Connection::timed_out).unwrap_or_default();
-                self.follow(token, step);
-            } else {
-                self.try_to_reach(token);
-            }
+            self.run_timer(token, now);
         }
+    }
+
+    fn run_timer(&mut self, token: Token, now: Instant) {
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let is_due = |timer: Option<Instant>| timer.is_some_and(|due| due <= now);
+        if is_due(end.farewell) {
+            return self.bid_farewell(token);
+        }
+        if !is_due(end.deadline) {
+            return self.try_to_reach(token);
+        }
+        end.deadline = None;
+        end.unsent = None;
+        let step = end.connection.as_mut().map(Connection::timed_out).unwrap_or_default();
+        self.follow(token, step);
     }
 
     /// A socket is readable.
@@ -415,13 +454,14 @@ impl World {
         loop {
             let Some(end) = self.ends.get_mut(&token) else { return };
             let (Some(socket), Some(connection)) = (&end.socket, &mut end.connection) else { return };
+            let was_leaving = connection.state() == State::DreqSent;
             let step = match hear(socket) {
                 Heard::Nothing => return,
                 Heard::Message(message) => connection.heard(message),
                 Heard::End => connection.hung_up(),
             };
             // The end of a peer is the end of the connection, whatever its state, and of the socket.
-            self.follow(token, step);
+            self.follow_peer(token, step, was_leaving);
         }
     }
 
