@@ -242,19 +242,15 @@ impl Connection {
         Ok(Step::event(Event::Established))
     }
 
-    /// The program ends the connection. `None` if it is over, or ending.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub fn disconnect(&mut self) -> Result<Option<Message>, WrongState> {
+    /// The program ends the connection. `None` if there is none (any more): then there is nothing to end, which is no fault,
+    /// for the peer may have been faster.
+    pub fn disconnect(&mut self) -> Option<Message> {
         match self.state {
             State::Established | State::RepSent | State::RepReceived => {
                 self.state = State::DreqSent;
-                Ok(Some(Message::Dreq))
+                Some(Message::Dreq)
             }
-            State::DreqSent | State::TimeWait => Ok(None),
-            // Refused, or never there.
-            other => Err(WrongState(other)),
+            _ => None,
         }
     }
 

@@ -137,9 +137,12 @@ unsafe fn connect(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno>
 
 /// Ends a connection; whether an event will say that it is over, or waits to be heard.
 fn disconnect(of: &IdObject) -> Result<bool, Errno> {
+    if of.is_datagram() {
+        return Err(libc::EINVAL);
+    }
     let mut world = world()?;
     let connection = world.end(of.token)?.connection.as_mut().ok_or(libc::EINVAL)?;
-    let message = connection.disconnect().map_err(|_| libc::EINVAL)?;
+    let message = connection.disconnect();
     let is_leaving = connection.state() == State::DreqSent;
     world.bid_farewell(of.token);
     world.follow(of.token, Step { say: message, event: None });

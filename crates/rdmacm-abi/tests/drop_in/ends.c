@@ -216,6 +216,7 @@ static void private_data(void)
 	pass(there, RDMA_CM_EVENT_DISCONNECTED, 0);
 	CHECK(rdma_disconnect(peer) == 0);
 	pass(here, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
+	CHECK(rdma_disconnect(id) == 0 && rdma_disconnect(peer) == 0);
 	CHECK(rdma_dereg_mr(mr) == 0);
 	rdma_destroy_qp(id);
 	rdma_destroy_qp(peer);
