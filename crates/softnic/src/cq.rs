@@ -14,12 +14,12 @@ use crate::qp::QpCore;
 use crate::readiness::{LEN_BYTES, MAX_BITS, Readiness};
 use crate::shared::Segment;
 
-/// Up to so many queue pairs are looked at on every poll; promises are withdrawn only from larger crowds.
-const ALWAYS_SCANNED: usize = 16;
+/// Up to so many fruitless looks of a poll are no waste: promises are withdrawn only from larger crowds.
+const ALWAYS_SCANNED: u32 = 16;
 
-/// Looks at pairs that had nothing, between two withdrawals: so many cost some ten times what a withdrawal does, with its
-/// barrier, and with what producers pay to set the bits of pairs that wake up.
-const FRUITLESS_MAX: u32 = 1 << 14;
+/// Looks wasted on pairs that had nothing, between two withdrawals: so many cost a few times what a withdrawal does, with
+/// its barrier, and with what producers pay to set the bits of pairs that wake up.
+const FRUITLESS_MAX: u32 = 2048;
 
 pub(crate) struct CqCore {
     id: u32,
@@ -226,16 +226,29 @@ pub(crate) struct Cq {
     active: Vec<u64>,
     /// Where the next poll begins, for fairness.
     start: usize,
-    /// Looks at pairs that had nothing, since promises were last withdrawn.
+    /// Looks at pairs that had nothing, in this poll, and wasted since promises were last withdrawn.
+    looks: u32,
     fruitless: u32,
+    /// Room for a withdrawal.
+    withdrawn: Vec<u64>,
     /// Completions that were taken while failures were held back.
     overtaking: usize,
 }
 
 impl Cq {
     pub(crate) fn new(core: Arc<CqCore>) -> Self {
-        let (entries, sources, active) = (Vec::new(), Vec::new(), Vec::new());
-        Self { core, epoch: u64::MAX, entries, sources, active, start: 0, fruitless: 0, overtaking: 0 }
+        Self {
+            core,
+            epoch: u64::MAX,
+            entries: Vec::new(),
+            sources: Vec::new(),
+            active: Vec::new(),
+            start: 0,
+            looks: 0,
+            fruitless: 0,
+            withdrawn: Vec::new(),
+            overtaking: 0,
+        }
     }
 
     pub(crate) fn core(&self) -> &Arc<CqCore> {
@@ -254,6 +267,7 @@ impl Cq {
         self.entries.clear();
         self.sources.clear();
         self.active.resize(attached.len().div_ceil(64), 0);
+        self.withdrawn.resize(self.active.len(), 0);
         for (at, place) in attached.iter().enumerate() {
             let (pair, source) = match place {
                 Place::Free | Place::Reserved => (None, None),
@@ -289,7 +303,7 @@ impl Cq {
                 taken += got;
                 self.start = at + 1;
             } else {
-                self.fruitless += 1;
+                self.looks += 1;
             }
         }
         taken
@@ -323,12 +337,8 @@ impl Cq {
     /// Takes back promises to look at pairs that were quiet, so that a poll of a large crowd costs a few words.
     #[cold]
     fn withdraw_quiet(&mut self) {
-        self.fruitless = 0;
-        if self.entries.len() <= ALWAYS_SCANNED {
-            return;
-        }
-        let Self { core, entries, sources, active, .. } = self;
-        core.readiness.withdraw_quiet(active, |bit| has_something(entries, sources, bit as usize));
+        let Self { core, entries, sources, active, withdrawn, .. } = self;
+        core.readiness.withdraw_quiet(active, withdrawn, |bit| has_something(entries, sources, bit as usize));
     }
 }
 
@@ -366,8 +376,10 @@ impl RawCq for Cq {
             taken = self.poll_failures(wc);
         }
         taken += self.poll_word(first, later, &mut wc[taken..]);
-        for i in 1..words {
-            taken += self.poll_word((first + i) % words, !0, &mut wc[taken..]);
+        for word in (first + 1..words).chain(0..first) {
+            if self.core.readiness.bits(word) != 0 {
+                taken += self.poll_word(word, !0, &mut wc[taken..]);
+            }
         }
         if later != !0 {
             taken += self.poll_word(first, !later, &mut wc[taken..]);
@@ -381,8 +393,13 @@ impl RawCq for Cq {
             self.overtaking = 0;
             taken = self.poll_failures(wc);
         }
-        if self.fruitless >= FRUITLESS_MAX {
-            self.withdraw_quiet();
+        let looks = std::mem::take(&mut self.looks);
+        if looks > ALWAYS_SCANNED {
+            self.fruitless += looks;
+            if self.fruitless >= FRUITLESS_MAX {
+                self.fruitless = 0;
+                self.withdraw_quiet();
+            }
         }
         Ok(taken)
     }

@@ -233,7 +233,7 @@ mod tests {
                 let scene = scene.clone();
                 loom::thread::spawn(move || scene.post())
             };
-            scene.queue.withdraw_quiet(&mut [0], |_| scene.side.is_open());
+            scene.queue.withdraw_quiet(&mut [0], &mut [0], |_| scene.side.is_open());
             poster.join().unwrap();
             assert!(scene.queue.bits(0) & 1 != 0, "it waits, and no poll looks");
         });

@@ -137,19 +137,25 @@ impl Readiness {
     }
 
     /// Owner: takes back the promises of all pairs that are not `active`, and clears that; promises anew to look at those
-    /// that `has_something` says a producer has given something meanwhile.
-    pub(crate) fn withdraw_quiet(&self, active: &mut [u64], has_something: impl Fn(u32) -> bool) {
-        let mut withdrawn = vec![0_u64; active.len()];
-        for (index, active) in active.iter_mut().enumerate() {
-            withdrawn[index] = self.bits(index) & !std::mem::take(active);
-            self.mem.fetch_and(BITS + index * 8, !withdrawn[index], AcqRel);
+    /// that `has_something` says a producer has given something meanwhile. `withdrawn` is room for as many words.
+    pub(crate) fn withdraw_quiet(
+        &self,
+        active: &mut [u64],
+        withdrawn: &mut [u64],
+        has_something: impl Fn(u32) -> bool,
+    ) {
+        for (index, (active, withdrawn)) in active.iter_mut().zip(&mut *withdrawn).enumerate() {
+            *withdrawn = self.bits(index) & !std::mem::take(active);
+            if *withdrawn != 0 {
+                self.mem.fetch_and(BITS + index * 8, !*withdrawn, AcqRel);
+            }
         }
         if withdrawn.iter().all(|mask| *mask == 0) {
             return;
         }
         // A producer that found its bit still set is seen by the look below; any other sets it.
         fence::heavy();
-        for (index, mut mask) in withdrawn.into_iter().enumerate() {
+        for (index, mut mask) in withdrawn.iter().copied().enumerate() {
             while mask != 0 {
                 let bit = index as u32 * 64 + mask.trailing_zeros();
                 mask &= mask - 1;
@@ -229,7 +235,7 @@ mod tests {
                 loom::thread::spawn(move || scene.publish(0))
             };
             let has_something = |bit: u32| scene.published[bit as usize].load(Acquire) != 0;
-            scene.readiness.withdraw_quiet(&mut [0], has_something);
+            scene.readiness.withdraw_quiet(&mut [0], &mut [0], has_something);
             producer.join().unwrap();
             assert!(scene.sees(0), "published, and no bit says so");
         });
