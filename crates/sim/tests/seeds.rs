@@ -27,7 +27,10 @@ mod support {
     }
 }
 
-use std::panic::catch_unwind;
+use std::num::NonZero;
+use std::ops::Range;
+use std::panic::{catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use scenarios::{ALL, Scenario};
@@ -67,6 +70,32 @@ fn day() -> u64 {
     since.as_secs() / 86_400
 }
 
+/// Runs a range of seeds, as far as it comes within the limit, on all processors; returns how many.
+fn hold(seeds: Range<u64>, limit: Option<Duration>, tells: bool) -> u64 {
+    let began = Instant::now();
+    let (next, done, has_failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicBool::new(false));
+    let work = || {
+        while !has_failed.load(Relaxed) && limit.is_none_or(|limit| began.elapsed() < limit) {
+            let seed = next.fetch_add(1, Relaxed);
+            if seed >= seeds.end {
+                break;
+            }
+            let all = || ALL.iter().for_each(|scenario| _ = run(scenario, seed));
+            if let Err(failure) = catch_unwind(all) {
+                has_failed.store(true, Relaxed);
+                resume_unwind(failure);
+            }
+            let done = done.fetch_add(1, Relaxed) + 1;
+            if tells && done.is_multiple_of(100) {
+                eprintln!("{done} seeds from {} on hold, {} s", seeds.start, began.elapsed().as_secs());
+            }
+        }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| (0..processors).for_each(|_| drop(scope.spawn(work))));
+    done.into_inner()
+}
+
 #[test]
 fn seeds_hold() {
     if let Ok(text) = std::env::var("FARCALL_SIM_SEED") {
@@ -78,21 +107,7 @@ fn seeds_hold() {
     let is_quick = seeds.is_none() && seconds.is_none();
     let first = number("FARCALL_SIM_FIRST").unwrap_or(if is_quick { 1 } else { day() * 1_000_000 });
     let last = seeds.or(is_quick.then_some(QUICK)).map_or(u64::MAX, |seeds| first + seeds);
-    let began = Instant::now();
-    let limit = seconds.map(Duration::from_secs);
-    let mut done = 0;
-    for seed in first..last {
-        if limit.is_some_and(|limit| began.elapsed() > limit) {
-            break;
-        }
-        for scenario in ALL {
-            run(scenario, seed);
-        }
-        done += 1;
-        if !is_quick && done % 100 == 0 {
-            eprintln!("{done} seeds from {first} on hold, {} s", began.elapsed().as_secs());
-        }
-    }
+    let done = hold(first..last, seconds.map(Duration::from_secs), !is_quick);
     println!("{done} seeds of {} scenarios hold, from {first} on", ALL.len());
     assert!(done > 0, "no seed was run");
     let received = scenarios::traffic::received();
