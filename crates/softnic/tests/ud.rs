@@ -487,6 +487,65 @@ fn a_senders_own_fault_stops_its_sends_until_rts_again() {
 }
 
 #[test]
+fn a_drained_datagram_queue_holds_what_is_posted_and_goes_on_in_order() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    arrives(&mut a, &mut b, b"before");
+    a.end.qp.modify(&QpAttr { en_sqd_async_notify: Some(true), ..QpAttr::to(QpState::Sqd) }).unwrap();
+    let event = a.end.context.poll_async_event().expect("nothing is under way");
+    assert_eq!((event.kind, event.element), (AsyncEventKind::SqDrained, a.qpn()));
+    (0..4).for_each(|i| b.recv(i, 64));
+    let to = a.to(b.qpn(), QKEY);
+    a.end.put(0, &[1; 8]);
+    let mut inline = [2_u8; 24];
+    let (plain, copied) =
+        ([a.end.sge(0, 8)], [Sge { addr: inline.as_mut_ptr() as u64, length: 24, lkey: 0 }]);
+    a.end.send(&[
+        SendWr::send_to(1, &plain, to).with_flags(SIGNALED),
+        SendWr::send_to(2, &copied, to).with_imm(7).with_flags(SIGNALED | INLINE),
+        SendWr::send_to(3, &[], to),
+    ]);
+    inline.fill(9);
+    std::hint::black_box(&inline);
+    // Receives go on.
+    a.recv(9, 64);
+    b.send(a.qpn(), QKEY, b"there");
+    assert_eq!(a.take().1, b"there");
+    assert_eq!((a.end.poll(), b.end.poll()), (None, None));
+    a.end.qp.modify(&QpAttr::to(QpState::Rts)).unwrap();
+    assert_eq!(a.end.wait_n(2).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(b.take().1, [1; 8]);
+    let (wc, payload) = b.take();
+    assert_eq!((wc.imm(), payload), (Some(7), vec![2; 24]), "inline data is taken when it is posted");
+    assert_eq!(b.take().1, []);
+    assert_eq!(a.end.context.poll_async_event(), None, "told once");
+}
+
+#[test]
+fn an_error_flushes_a_drained_datagram_queue_and_reset_forgets_it() {
+    let (mut a, mut b) = (Ud::with(QpCap { max_send_wr: 3, ..QpCap::default() }), Ud::new());
+    b.recv(1, 64);
+    let (to, most) = (a.to(b.qpn(), QKEY), a.end.qp.cap().max_send_wr as usize);
+    for again in [true, false] {
+        a.end.qp.modify(&QpAttr::to(QpState::Sqd)).unwrap();
+        let requests: Vec<_> = (0..most as u64 + 1).map(|i| SendWr::send_to(i, &[], to)).collect();
+        // SAFETY: no memory is named.
+        let full = unsafe { a.end.qp.post_send(&requests) }.unwrap_err();
+        assert!(full.posted == most && matches!(full.source, Error::Exhausted { .. }), "{full}");
+        if again {
+            a.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+            let ended = a.end.wait_n(most);
+            let flushed = |(i, wc): (usize, &Wc)| (wc.wr_id, wc.status) == (i as u64, WcStatus::WR_FLUSH_ERR);
+            assert!(ended.iter().enumerate().all(flushed), "{ended:?}");
+        }
+        a.end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+        a.end.connect(0);
+        assert_eq!((a.end.poll(), b.end.poll()), (None, None));
+    }
+    a.send(b.qpn(), QKEY, b"after");
+    assert_eq!(b.take().1, b"after");
+}
+
+#[test]
 fn what_a_datagram_pair_cannot_do_is_refused() {
     let (mut a, b) = (Ud::new(), Ud::new());
     let sges = [a.end.sge(0, 8)];

@@ -39,6 +39,8 @@ pub(crate) struct DatagramCore {
     pub(super) recv_place: Place,
     completions: WcRing,
     held: HeldSends,
+    /// That the send queue is drained is to be told, once.
+    tells_drained: AtomicBool,
     /// Ways that the service thread must ask for.
     asked: Mutex<Vec<Arc<Pending>>>,
     is_listed: AtomicBool,
@@ -117,10 +119,13 @@ impl Waits for DatagramCore {
         if self.held.count() > 0 {
             let mut held = self.held.lock();
             held.advance(self.after_wait());
-            let is_over = held.is_over();
+            let (is_over, waits) = (held.is_over(), held.waits());
             drop(held);
             if is_over {
                 self.send_place.cq.announce(self.send_place.bit, false);
+            }
+            if !waits {
+                self.tell_if_due();
             }
         }
     }
@@ -164,6 +169,7 @@ impl DatagramCore {
             recv_place: parts.recv_place,
             completions: WcRing::new(parts.cap.max_send_wr as usize),
             held: HeldSends::default(),
+            tells_drained: AtomicBool::new(false),
             asked: Mutex::default(),
             is_listed: AtomicBool::new(false),
             receiver: Biased::new(receiver),
@@ -311,6 +317,21 @@ impl DatagramCore {
         self.process.service.retry(self, &self.this);
     }
 
+    /// Has SQ_DRAINED told when nothing is under way any more, or no longer. Only the owner does.
+    pub(super) fn tell_drained(&self, is_wanted: bool) {
+        self.tells_drained.store(is_wanted, Ordering::SeqCst);
+        if is_wanted && !self.held.lock().waits() {
+            self.tell_if_due();
+        }
+    }
+
+    #[cold]
+    fn tell_if_due(&self) {
+        if self.tells_drained.swap(false, Ordering::SeqCst) {
+            self.raise(AsyncEventKind::SqDrained);
+        }
+    }
+
     fn after_wait(&self) -> Tally<'_> {
         Tally { sent: &self.stats.sent_after_wait, dropped: &self.stats.dropped_after_wait }
     }
@@ -335,7 +356,11 @@ impl DatagramCore {
                 told = true;
             }
         }
+        let waits = held.waits();
         drop(held);
+        if !waits {
+            self.tell_if_due();
+        }
         if told {
             self.send_place.cq.announce(self.send_place.bit, false);
         }
@@ -360,6 +385,11 @@ impl DatagramCore {
                 wc[taken] = ended.completion;
                 taken += 1;
             }
+        }
+        let waits = held.waits();
+        drop(held);
+        if !waits {
+            self.tell_if_due();
         }
         taken
     }

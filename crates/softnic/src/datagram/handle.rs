@@ -1,5 +1,6 @@
 //! The owner's handle of a datagram queue pair.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use farcall_verbs::{
@@ -8,6 +9,7 @@ use farcall_verbs::{
 };
 
 use super::core::Parts;
+use super::drained::{Destination, Drained, Request};
 use super::{DatagramCore, MAX_DATAGRAM_BYTES, Message, Routes, SoftAddressHandle};
 use crate::events::Events;
 use crate::process::Process;
@@ -23,6 +25,8 @@ pub(crate) struct DatagramQp {
     recv_queue: Arc<RecvQueue>,
     routes: Routes,
     qkey: u32,
+    /// Posted in SQD.
+    drained: VecDeque<Drained>,
 }
 
 fn required<T>(value: Option<T>, name: &'static str, to: QpState) -> Result<T> {
@@ -61,7 +65,7 @@ impl DatagramQp {
             Ok(core)
         })?;
         let recv_queue = receives.expect("made together with the core");
-        Ok(Self { core, recv_queue, routes: Routes::default(), qkey: 0 })
+        Ok(Self { core, recv_queue, routes: Routes::default(), qkey: 0, drained: VecDeque::new() })
     }
 
     // --- States (IBA table 91, rows of UD) ---------------------------------------------------------------------------
@@ -84,25 +88,31 @@ impl DatagramQp {
                     required(attr.sq_psn, "sq_psn", to)?;
                 }
                 self.qkey = attr.qkey.unwrap_or(self.qkey);
+                let was_draining = self.core.state() == QpState::Sqd;
                 self.core.set_state(to);
                 self.core.board.open(self.qkey);
+                if was_draining {
+                    self.end_drain();
+                }
             }
             QpState::Err => {
                 let was_error = self.core.state() == to;
                 self.core.set_state(to);
                 self.core.close();
                 self.core.flush_sends();
+                self.end_drain();
                 self.core.announce_flush();
                 if self.core.shares_receives() && !was_error {
                     // None of the shared receives is ours any more.
                     self.core.raise(AsyncEventKind::QpLastWqeReached);
                 }
             }
-            QpState::Sqd | QpState::Sqe => {
-                let what =
-                    format!("state {to}: sends are executed as they are posted, there is nothing to drain");
-                return Err(Error::Unsupported { operation: "modify_qp", provider: crate::NAME, what });
+            QpState::Sqd => {
+                self.qkey = attr.qkey.unwrap_or(self.qkey);
+                self.core.set_state(to);
+                self.core.tell_drained(attr.en_sqd_async_notify == Some(true));
             }
+            QpState::Sqe => return Err(Error::invalid("modify_qp", "SQE is where failed sends lead")),
         }
         Ok(())
     }
@@ -110,7 +120,9 @@ impl DatagramQp {
     fn reset(&mut self) {
         self.core.set_state(QpState::Reset);
         self.core.close();
+        self.core.tell_drained(false);
         self.core.forget_sends();
+        self.drained.clear();
         self.routes.clear();
         self.recv_queue = self.core.renew();
     }
@@ -121,7 +133,7 @@ impl DatagramQp {
     fn check_send(&self, wr: &SendWr<'_>) -> Result<u64> {
         const OP: &str = "post_send";
         let (cap, len_bytes) = (self.core.cap(), wr.len_bytes());
-        if self.core.unpolled() >= cap.max_send_wr as usize {
+        if self.core.unpolled() + self.drained.len() >= cap.max_send_wr as usize {
             return Err(Error::Exhausted {
                 operation: OP,
                 what: "places in the send queue",
@@ -144,48 +156,91 @@ impl DatagramQp {
         Ok(len_bytes)
     }
 
-    /// Sends one checked datagram.
+    /// Where a request goes.
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
-    unsafe fn send(&mut self, wr: &SendWr<'_>, len_bytes: u64) -> Result<()> {
-        let core = &*self.core;
+    unsafe fn destination(&self, wr: &SendWr<'_>) -> Result<Destination> {
         let to = wr.ud();
         // SAFETY: the caller's promise.
-        let Some(path) = (unsafe { SoftAddressHandle::from_raw(to.ah, core.pd()) }) else {
+        let Some(path) = (unsafe { SoftAddressHandle::from_raw(to.ah, self.core.pd()) }) else {
             return Err(Error::invalid("post_send", "no address handle of the queue pair's domain"));
         };
-        let inline = wr.send_flags.contains(SendFlags::INLINE);
-        // As RNICs do. The specification would have it dropped without an error (C10-93.1.1), which helps nobody.
-        if len_bytes > MAX_DATAGRAM_BYTES as u64 {
-            self.fail(wr, WcStatus::LOC_LEN_ERR);
+        let qkey = if to.remote_qkey & OWN_QKEY == 0 { to.remote_qkey } else { self.qkey };
+        Ok(Destination { qpn: to.remote_qpn, qkey, sl: path.sl() })
+    }
+
+    /// Takes one checked request, as the state says.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn take(&mut self, wr: &SendWr<'_>, len_bytes: u64) -> Result<()> {
+        let state = self.core.state();
+        if !matches!(state, QpState::Rts | QpState::Sqd) {
+            self.core.complete_send(wr.wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
             return Ok(());
         }
-        if !inline && !core.allows(wr.sges(), Access::empty()) {
-            self.fail(wr, WcStatus::LOC_PROT_ERR);
-            return Ok(());
-        }
-        let has_imm = wr.opcode == WrOpcode::SEND_WITH_IMM;
-        let solicited = wr.send_flags.contains(SendFlags::SOLICITED);
-        let message = Message {
-            sges: wr.sges(),
-            len_bytes: len_bytes as usize,
-            flags: (u8::from(has_imm) * WITH_IMM) | (u8::from(solicited) * SOLICITED) | (path.sl() << 4),
-            imm_be: wr.imm_data_be,
-            qkey: if to.remote_qkey & OWN_QKEY == 0 { to.remote_qkey } else { self.qkey },
-        };
         // SAFETY: the caller's promise.
-        match unsafe { self.routes.send(core, to.remote_qpn, &message) } {
-            None => core.complete_send(wr.wr_id, wr.send_flags, WcStatus::SUCCESS),
-            Some(wait) => core.hold_send(wr.wr_id, wr.send_flags, wait),
+        let request = Request::new(wr, unsafe { self.destination(wr) }?, len_bytes);
+        if state == QpState::Rts {
+            // SAFETY: the caller's promise.
+            unsafe { self.send(&request) };
+        } else {
+            // SAFETY: the caller's promise.
+            self.drained.push_back(unsafe { Drained::new(&request) });
         }
         Ok(())
     }
 
+    /// Sends one checked datagram.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn send(&mut self, request: &Request<'_>) {
+        let core = &*self.core;
+        let inline = request.flags.contains(SendFlags::INLINE);
+        // As RNICs do. The specification would have it dropped without an error (C10-93.1.1), which helps nobody.
+        if request.len_bytes > MAX_DATAGRAM_BYTES as u64 {
+            return self.fail(request.wr_id, WcStatus::LOC_LEN_ERR);
+        }
+        if !inline && !core.allows(request.sges, Access::empty()) {
+            return self.fail(request.wr_id, WcStatus::LOC_PROT_ERR);
+        }
+        let has_imm = request.opcode == WrOpcode::SEND_WITH_IMM;
+        let solicited = request.flags.contains(SendFlags::SOLICITED);
+        let to = request.to;
+        let message = Message {
+            sges: request.sges,
+            len_bytes: request.len_bytes as usize,
+            flags: (u8::from(has_imm) * WITH_IMM) | (u8::from(solicited) * SOLICITED) | (to.sl << 4),
+            imm_be: request.imm_be,
+            qkey: to.qkey,
+        };
+        // SAFETY: the caller's promise.
+        match unsafe { self.routes.send(core, to.qpn, &message) } {
+            None => core.complete_send(request.wr_id, request.flags, WcStatus::SUCCESS),
+            Some(wait) => core.hold_send(request.wr_id, request.flags, wait),
+        }
+    }
+
+    /// Back in RTS: what waited goes on, in its order.
+    fn end_drain(&mut self) {
+        self.core.tell_drained(false);
+        while let Some(next) = self.drained.pop_front() {
+            if self.core.state() == QpState::Rts {
+                // SAFETY: the poster's promise, which lasts until the completion.
+                unsafe { self.send(&next.request()) };
+            } else {
+                self.core.complete_send(next.request().wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
+            }
+        }
+        self.routes.ring();
+    }
+
     /// A fault of our own stops the send queue (IBA 10.3.1).
     #[cold]
-    fn fail(&self, wr: &SendWr<'_>, status: WcStatus) {
-        self.core.complete_send(wr.wr_id, SendFlags::SIGNALED, status);
+    fn fail(&self, wr_id: u64, status: WcStatus) {
+        self.core.complete_send(wr_id, SendFlags::SIGNALED, status);
         self.core.set_state(QpState::Sqe);
     }
 
@@ -263,11 +318,7 @@ impl RawQp for DatagramQp {
         for (posted, wr) in wrs.iter().enumerate() {
             let sent = match self.check_send(wr) {
                 // SAFETY: the caller's promise.
-                Ok(len_bytes) if self.core.state() == QpState::Rts => unsafe { self.send(wr, len_bytes) },
-                Ok(_) => {
-                    self.core.complete_send(wr.wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
-                    Ok(())
-                }
+                Ok(len_bytes) => unsafe { self.take(wr, len_bytes) },
                 Err(error) => Err(error),
             };
             if let Err(source) = sent {

@@ -15,6 +15,7 @@ mod address_handle;
 mod board;
 mod core;
 mod counters;
+mod drained;
 mod grh;
 mod handle;
 mod held;
