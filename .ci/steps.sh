@@ -28,7 +28,8 @@ step_guard() {
         printf '%s\n' "$found" 'Dependencies from elsewhere than crates.io cannot be published.'
         return 1
     fi
-    run bash -n .ci/run .ci/steps.sh .ci/guest/qemu .ci/guest/uml .ci/guest/uml_build .ci/guest/lane.sh .ci/guest/checks
+    run sh -n .github/actions/farcall-verbs/install.sh
+    run bash -n .github/workflows/two-ends.sh .ci/run .ci/steps.sh .ci/guest/qemu .ci/guest/uml .ci/guest/uml_build .ci/guest/lane.sh .ci/guest/checks
     run sh -n .ci/guest/init
     # Parsed only: compiled, it would leave a file in the clone that packaging then refuses.
     run python3 .ci/mutations.py --list
@@ -153,6 +154,15 @@ step_conform() {
     install -m 755 "$CARGO_TARGET_DIR/release/farcall" "$scratch/conform-as-others"
     chmod 711 "$scratch"
     FARCALL_GROUP=4242 run setpriv --groups 0,4242 "$scratch/conform-as-others" conform --sides users --other-user 4242
+}
+
+# What users copy from docs/rdma-in-ci.md: an installation, and foreign programs in it, for a user with nothing of his own.
+step_recipe() {
+    need ibverbs-utils perftest rdmacm-utils ucx-utils
+    run .github/actions/farcall-verbs/install.sh "$scratch/opt"
+    chmod 711 "$scratch"
+    install -m 755 .github/workflows/two-ends.sh "$scratch/two-ends"
+    run setpriv --reuid 65534 --regid 65534 --clear-groups env -i "PATH=$scratch/opt/bin:$PATH" "$scratch/two-ends"
 }
 
 # Small mistakes on purpose; a test notices each.

@@ -10,7 +10,9 @@ use std::{fs, io};
 
 /// Copy the libraries into a folder, under the names that programs link: libibverbs.so.1 and librdmacm.so.1.
 ///
-/// Programs use them with LD_LIBRARY_PATH=DIR, or when DIR is in the loader's configuration of a container.
+/// Programs use them with LD_LIBRARY_PATH=DIR, or when DIR is in the loader's configuration of a container; with
+/// LD_PRELOAD=DIR/libibverbs.so.1 they also find the device in /sys and /dev. `farcall verbs run` finds them itself in
+/// ../lib/farcall, seen from where farcall is.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall verbs install ./lib && LD_LIBRARY_PATH=./lib ibv_devinfo")]
 pub struct Install {

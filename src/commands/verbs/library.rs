@@ -18,23 +18,39 @@ pub struct Library {
     pub system_name: &'static str,
 }
 
-/// The libraries beside this program, where cargo builds them, or in `../lib`, where packages put them.
+/// Where an installation has them, beside the folder of the program: under the names that programs link, out of the way of the
+/// programs of the system.
+const INSTALLED: &str = "../lib/farcall";
+
+/// The libraries beside this program, where cargo builds them, or in `../lib`, where packages put them, or as `farcall verbs
+/// install` leaves them in `../lib/farcall`.
 ///
 /// # Errors
-/// When one is in neither place.
+/// When one is in none of the places.
 pub fn find() -> Result<Vec<Library>, Failure> {
     let program =
         env::current_exe().map_err(|error| Failure::because("cannot find out where farcall is", &error))?;
     NAMES
         .iter()
-        .map(|(built_name, system_name)| Ok(Library { file: find_one(&program, built_name)?, system_name }))
+        .map(|(built_name, system_name)| {
+            Ok(Library { file: find_one(&program, built_name, system_name)?, system_name })
+        })
         .collect()
 }
 
-fn find_one(program: &Path, built_name: &str) -> Result<PathBuf, Failure> {
-    let beside = program.with_file_name(built_name);
-    let packaged = program.parent().map(|folder| folder.join("../lib").join(built_name));
-    let places: Vec<PathBuf> = [Some(beside), packaged].into_iter().flatten().collect();
+/// The folder that has all libraries under the names that programs link, if there is one.
+pub fn common_folder(libraries: &[Library]) -> Option<&Path> {
+    let folder = libraries.first()?.file.parent()?;
+    libraries.iter().all(|library| library.file == folder.join(library.system_name)).then_some(folder)
+}
+
+fn find_one(program: &Path, built_name: &str, system_name: &str) -> Result<PathBuf, Failure> {
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = [
+        folder.join(built_name),
+        folder.join("../lib").join(built_name),
+        folder.join(INSTALLED).join(system_name),
+    ];
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         Failure::new("a library for RDMA programs is not there").at(looked.join(", ")).remedy(

@@ -109,6 +109,9 @@ fn trace_target(target: OsString) -> Result<OsString, Failure> {
 
 /// A folder of this user in which the libraries have the names that programs link.
 fn folder_of(libraries: &[Library]) -> Result<PathBuf, Failure> {
+    if let Some(folder) = library::common_folder(libraries) {
+        return Ok(folder.to_owned());
+    }
     let cache = env::var_os("XDG_CACHE_HOME")
         .filter(|cache| !cache.is_empty())
         .map(PathBuf::from)
