@@ -177,7 +177,8 @@ export! {
             0
         }
 
-        /// `man ibv_resize_cq`: queues grow by themselves.
+        /// `man ibv_resize_cq`: completions wait at their queue pairs, which have a place for each, so a queue holds as many as
+        /// there can be, whatever it was made or resized to.
         fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
             if cqe < 1 {
                 return libc::EINVAL;

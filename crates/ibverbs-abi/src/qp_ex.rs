@@ -36,6 +36,8 @@ pub struct Batch {
     pending: Vec<Pending>,
     sges: Vec<Sge>,
     inline_bytes: Vec<u8>,
+    /// All of them, while they are posted.
+    chain: Vec<SendWr<'static>>,
     error: Option<c_int>,
 }
 
@@ -129,34 +131,31 @@ impl Pending {
 }
 
 impl Posting {
-    /// Posts the batch; an error number if one request is refused.
+    /// Posts the batch; an error number, and nothing posted, if one request is refused.
     fn complete(&mut self) -> c_int {
         if let Some(number) = self.batch.error {
             return number;
         }
         self.batch.place_inline();
         let Self { provider, batch } = self;
-        for chunk in batch.pending.chunks(CHAIN) {
-            let mut requests = [const { None }; CHAIN];
-            for (request, pending) in requests.iter_mut().zip(chunk) {
-                *request = Some(pending.request(&batch.sges));
-            }
-            let Some(first) = requests[0] else { return 0 };
-            let mut chain = [first; CHAIN];
-            for (to, from) in chain.iter_mut().zip(requests.iter().flatten()) {
-                *to = *from;
-            }
+        let posted = match &batch.pending[..] {
+            [] => Ok(()),
             // SAFETY: the program's promise (man ibv_wr_post); inline bytes live in the batch until this returns.
-            if let Err(error) = unsafe { provider.post_send(&chain[..chunk.len()]) } {
-                return errno::number(&error.source);
+            [alone] => unsafe { provider.post_send(&[alone.request(&batch.sges)]) },
+            all => {
+                batch.chain.clear();
+                batch.chain.extend(all.iter().map(|pending| {
+                    let request = pending.request(&batch.sges);
+                    // SAFETY: only its life is longer: it is not looked at after this, and the elements stay until `clear`.
+                    unsafe { std::mem::transmute::<SendWr<'_>, SendWr<'static>>(request) }
+                }));
+                // SAFETY: as above.
+                unsafe { provider.check_sends(&batch.chain).and_then(|()| provider.post_send(&batch.chain)) }
             }
-        }
-        0
+        };
+        posted.map_or_else(|error| errno::number(&error.source), |()| 0)
     }
 }
-
-/// Requests posted as one doorbell.
-const CHAIN: usize = 16;
 
 /// `IBV_QP_INIT_ATTR_PD`, `..._CREATE_FLAGS`, `..._SEND_OPS_FLAGS`.
 const MASK_PD: u32 = 1;

@@ -321,6 +321,18 @@ pub trait RawQp: Send {
     /// datagram's address handle, which must be of this provider.
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError>;
 
+    /// Whether all of these would be posted now; posts none. For interfaces that post all requests of a batch or none
+    /// (`ibv_wr_complete`). A provider that only learns while it posts lets everything pass.
+    ///
+    /// # Errors
+    /// The first that [`RawQp::post_send`] would refuse, and why.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn check_sends(&mut self, _wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        Ok(())
+    }
+
     /// Posts receives in order.
     ///
     /// # Errors

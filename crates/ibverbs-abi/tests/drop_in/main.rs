@@ -1,5 +1,6 @@
 //! The library in the place of the system's.
 
+mod batches;
 mod containers;
 mod faults;
 mod files;

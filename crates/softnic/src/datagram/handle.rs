@@ -129,11 +129,16 @@ impl DatagramQp {
 
     // --- Sends -------------------------------------------------------------------------------------------------------
 
+    /// Requests that have a place in the send queue.
+    fn queued(&self) -> usize {
+        self.core.unpolled() + self.drained.len()
+    }
+
     /// Checks a request against the queue's sizes; returns its length in bytes.
-    fn check_send(&self, wr: &SendWr<'_>) -> Result<u64> {
+    fn check_send(&self, wr: &SendWr<'_>, queued: usize) -> Result<u64> {
         const OP: &str = "post_send";
         let (cap, len_bytes) = (self.core.cap(), wr.len_bytes());
-        if self.core.unpolled() + self.drained.len() >= cap.max_send_wr as usize {
+        if queued >= cap.max_send_wr as usize {
             return Err(Error::Exhausted {
                 operation: OP,
                 what: "places in the send queue",
@@ -316,7 +321,7 @@ impl RawQp for DatagramQp {
         self.core.release_sends();
         let mut result = Ok(());
         for (posted, wr) in wrs.iter().enumerate() {
-            let sent = match self.check_send(wr) {
+            let sent = match self.check_send(wr, self.queued()) {
                 // SAFETY: the caller's promise.
                 Ok(len_bytes) => unsafe { self.take(wr, len_bytes) },
                 Err(error) => Err(error),
@@ -328,6 +333,26 @@ impl RawQp for DatagramQp {
         }
         self.routes.ring();
         result
+    }
+
+    unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let state = self.core.state();
+        if !state.accepts_sends() {
+            let source = self.wrong_state("post_send", "bring the queue pair to RTS first");
+            return Err(PostError { posted: 0, source });
+        }
+        self.core.release_sends();
+        let queued = self.queued();
+        for (posted, wr) in wrs.iter().enumerate() {
+            let mut checked = self.check_send(wr, queued + posted).map(drop);
+            // What is flushed goes nowhere.
+            if checked.is_ok() && matches!(state, QpState::Rts | QpState::Sqd) {
+                // SAFETY: the caller's promise.
+                checked = unsafe { self.destination(wr) }.map(drop);
+            }
+            checked.map_err(|source| PostError { posted, source })?;
+        }
+        Ok(())
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {

@@ -321,6 +321,23 @@ impl RawQp for Qp {
         unsafe { self.post_batch(wrs) }
     }
 
+    unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let core = &*self.core;
+        if !core.state().accepts_sends() {
+            return Err(self.wrong_state("post_send", "bring the queue pair to RTS first"));
+        }
+        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        let mut send = unsafe { core.send.owner() };
+        if send.waiting() > 0 {
+            send.resume(core);
+        }
+        let queued = core.unpolled() + send.waiting();
+        for (posted, wr) in wrs.iter().enumerate() {
+            self.check_send(wr, queued + posted).map_err(|source| PostError { posted, source })?;
+        }
+        Ok(())
+    }
+
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         if !self.core.state().accepts_receives() {
             return Err(self.wrong_state("post_recv", "bring the queue pair to INIT first"));
