@@ -230,6 +230,12 @@ impl RawQp for FaultyQp {
         Ok(())
     }
 
+    /// Without faults: which are met is decided by posting.
+    unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner_mut().check_sends(wrs) }
+    }
+
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         for (posted, wr) in wrs.iter().enumerate() {
             if self.plan.spec.qp_fatal.is_possible() && self.inner().state().responds() {
