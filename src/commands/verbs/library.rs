@@ -58,3 +58,21 @@ fn find_one(program: &Path, built_name: &str, system_name: &str) -> Result<PathB
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_under_the_names_that_programs_link_need_no_other_folder() {
+        let library = |file: &str, system_name| Library { file: file.into(), system_name };
+        let installed = [
+            library("/opt/lib/libibverbs.so.1", VERBS),
+            library("/opt/lib/librdmacm.so.1", "librdmacm.so.1"),
+        ];
+        assert_eq!(common_folder(&installed), Some(Path::new("/opt/lib")));
+        let built =
+            [library("/opt/lib/libibverbs.so.1", VERBS), library("/opt/lib/libfarcall.so", "librdmacm.so.1")];
+        assert_eq!(common_folder(&built), None);
+    }
+}
