@@ -3,7 +3,9 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use farcall_cm::{Event, Rejection, Reply, Request, ServiceReply, ServiceRequest, private_data, reason};
+use farcall_cm::{
+    Event, PortSpace, Rejection, Reply, Request, ServiceReply, ServiceRequest, private_data, reason,
+};
 use farcall_ibv::abi::cm::{CmEvent, CmId, ConnParam, EventChannel, Param, UDP_QKEY, UdParam, event as kind};
 use farcall_ibv::abi::whole::AhAttr;
 
@@ -90,11 +92,12 @@ fn take(queue: Token) -> Result<Option<(Taken, Option<Newcomer>)>, Errno> {
     let end = world.end(token)?;
     let Some(asked) = end.asked.take() else { return Ok(None) };
     // SAFETY: fields that are set when an identifier is made, or migrated by its user.
-    let (channel, context, qp_type) = unsafe {
+    let (channel, context, ps, qp_type) = unsafe {
         let c = listener.c();
-        ((*c).channel, (*c).context, (*c).qp_type)
+        ((*c).channel, (*c).context, (*c).ps, (*c).qp_type)
     };
-    let id = Box::into_raw(id::make(token, channel, context, listener.own().space, qp_type));
+    let space = PortSpace::of(ps).ok_or(libc::EINVAL)?;
+    let id = Box::into_raw(id::make(token, channel, context, space, qp_type));
     end.id = Some(Id(id));
     Ok(Some((taken, Some(Newcomer { id, asked }))))
 }

@@ -5,7 +5,9 @@ use std::mem::size_of;
 use std::ptr;
 
 use farcall_ibv::abi::cm::{AS_MANY_AS_POSSIBLE, CmId};
-use farcall_ibv::abi::whole::{Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx, mask};
+use farcall_ibv::abi::whole::{
+    Cq, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx, mask,
+};
 
 use crate::attributes::{ERR, INIT, RTR, RTS, state, towards};
 use crate::errno::{Errno, answer, check, made};
@@ -135,12 +137,9 @@ unsafe fn complete_wishes(id: *mut CmId, attr: &mut QpInitAttr) -> Result<(), Er
         if (*id).verbs.is_null() || !(*id).qp.is_null() {
             return Err(libc::EINVAL);
         }
-        let is_other = |ours, theirs| {
-            !std::ptr::eq::<_>(ours, ptr::null()) && !ptr::eq(theirs, ptr::null()) && ours != theirs
-        };
-        if is_other((*id).recv_cq.cast_const(), attr.recv_cq.cast_const())
-            || is_other((*id).send_cq.cast_const(), attr.send_cq.cast_const())
-        {
+        let is_other =
+            |ours: *mut Cq, theirs: *mut Cq| !ours.is_null() && !theirs.is_null() && ours != theirs;
+        if is_other((*id).recv_cq, attr.recv_cq) || is_other((*id).send_cq, attr.send_cq) {
             return Err(libc::EINVAL);
         }
         let missing = |given: bool, wrs: u32| if given { 0 } else { wrs };

@@ -1,5 +1,6 @@
 //! The library in the place of the system's, beside our libibverbs.
 
+mod containers;
 mod ends;
 mod libfabric;
 mod meeting;
