@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_stats::Block;
-use farcall_verbs::{Device, Error};
+use farcall_verbs::{Device, Error, Provider};
 
-use crate::provider::FaultyDevice;
+use crate::provider::{FaultyDevice, FaultyProvider};
 use crate::spec::{Chance, Spec, SpecError, VARIABLE};
 
 farcall_stats::counters! {
@@ -199,6 +199,11 @@ impl Faults {
     #[cfg(test)]
     pub(crate) fn plan(&self) -> &Plan {
         &self.0
+    }
+
+    /// The provider whose devices have faults.
+    pub fn around_all<P: Provider>(&self, inner: P) -> impl Provider + use<P> {
+        FaultyProvider { inner, faults: self.clone() }
     }
 
     /// The device with faults.

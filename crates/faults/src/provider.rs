@@ -5,16 +5,32 @@ use std::sync::Arc;
 
 use farcall_verbs::{
     Access, AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, CqInitAttr, Device, DeviceAttr, Error,
-    Gid, GidChoice, GidEntry, PortAttr, ProtectionDomain, QpInitAttr, RawCq, RawMr, RawQp, RawSrq, Result,
-    SrqInitAttr,
+    Gid, GidChoice, GidEntry, PortAttr, ProtectionDomain, Provider, QpInitAttr, RawCq, RawMr, RawQp, RawSrq,
+    Result, SrqInitAttr,
 };
 
 use crate::channel::FaultyChannel;
 use crate::cq::{Core, FaultyCq, Locked};
 use crate::events::Events;
 use crate::pair::Pairs;
-use crate::plan::{Kind, Plan};
+use crate::plan::{Faults, Kind, Plan};
 use crate::qp::FaultyQp;
+
+pub(crate) struct FaultyProvider<P> {
+    pub(crate) inner: P,
+    pub(crate) faults: Faults,
+}
+
+impl<P: Provider> Provider for FaultyProvider<P> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
+        let devices = self.inner.devices()?;
+        Ok(devices.into_iter().map(|device| self.faults.around(device)).collect())
+    }
+}
 
 pub(crate) struct FaultyDevice {
     pub(crate) device: Arc<dyn Device>,
