@@ -3,31 +3,22 @@
 use std::ffi::c_int;
 
 use farcall_verbs as verbs;
-use farcall_verbs::{Access, Gid, Mtu, QpState, RnrTimer};
+use farcall_verbs::{Access, Gid, Mtu, QpState, QpType, RnrTimer};
 
+use crate::transitions;
 use farcall_ibv::abi::whole::{AhAttr, QpAttr, QpCap, mask};
 
-/// What `ibv_modify_qp` may not change here: another path, migration, sizes, rate.
-const NOT_OFFERED: c_int = !(mask::STATE
-    | mask::CUR_STATE
-    | mask::EN_SQD_ASYNC_NOTIFY
-    | mask::ACCESS_FLAGS
-    | mask::PKEY_INDEX
-    | mask::PORT
-    | mask::QKEY
-    | mask::AV
-    | mask::PATH_MTU
-    | mask::TIMEOUT
-    | mask::RETRY_CNT
-    | mask::RNR_RETRY
-    | mask::RQ_PSN
-    | mask::MAX_QP_RD_ATOMIC
-    | mask::MIN_RNR_TIMER
-    | mask::SQ_PSN
-    | mask::MAX_DEST_RD_ATOMIC
-    | mask::DEST_QPN);
+/// Automatic path migration is not offered.
+const NOT_OFFERED: c_int = mask::ALT_PATH | mask::PATH_MIG_STATE;
+/// Bits of masks of the future, and the rate limit of raw packets.
+const UNKNOWN: c_int = !0x1f_ffff;
+/// Packet sequence numbers have so many bits; the kernel cuts longer ones.
+const PSN_MASK: u32 = 0xff_ffff;
+/// Codes of the ACK timeout and the RNR timer have five bits.
+const TIMER_CODE_MAX: u8 = 31;
 
-fn state(value: u32) -> Result<QpState, c_int> {
+/// A state by its number.
+pub fn state(value: u32) -> Result<QpState, c_int> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     [Reset, Init, Rtr, Rts, Sqd, Sqe, Err]
         .into_iter()
@@ -72,14 +63,29 @@ pub fn path_to_c(path: &verbs::AhAttr, is_global: bool) -> AhAttr {
     attr
 }
 
-/// What a call of `ibv_modify_qp` changes.
+/// What a call of `ibv_modify_qp` changes; `max_rd_atomic` is the device's limit.
 ///
 /// # Errors
-/// An error number, for values that mean nothing and changes that are not offered.
-pub fn changes(attr: &QpAttr, attr_mask: c_int) -> Result<verbs::QpAttr, c_int> {
+/// An error number, for a transition that there is not or that goes with other attributes, for values that mean nothing,
+/// and for what is not offered.
+pub fn changes(
+    attr: &QpAttr,
+    attr_mask: c_int,
+    (qp_type, from): (QpType, QpState),
+    max_rd_atomic: u8,
+) -> Result<verbs::QpAttr, c_int> {
+    if attr_mask & UNKNOWN != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let to = if attr_mask & mask::STATE != 0 { state(attr.qp_state)? } else { from };
+    transitions::check(qp_type, from, to, attr_mask)?;
+    if attr_mask & mask::CUR_STATE != 0 && attr.cur_qp_state != from as u32 {
+        return Err(libc::EINVAL);
+    }
     if attr_mask & NOT_OFFERED != 0 {
         return Err(libc::EOPNOTSUPP);
     }
+    check_values(attr, attr_mask, max_rd_atomic)?;
     let has = |bit: c_int| attr_mask & bit != 0;
     Ok(verbs::QpAttr {
         state: has(mask::STATE).then(|| state(attr.qp_state)).transpose()?,
@@ -91,17 +97,37 @@ pub fn changes(attr: &QpAttr, attr_mask: c_int) -> Result<verbs::QpAttr, c_int> 
         qkey: has(mask::QKEY).then_some(attr.qkey),
         path_mtu: has(mask::PATH_MTU).then(|| mtu(attr.path_mtu)).transpose()?,
         dest_qp_num: has(mask::DEST_QPN).then_some(attr.dest_qp_num),
-        rq_psn: has(mask::RQ_PSN).then_some(attr.rq_psn),
+        rq_psn: has(mask::RQ_PSN).then_some(attr.rq_psn & PSN_MASK),
         ah: has(mask::AV).then(|| path(&attr.ah_attr)),
         max_dest_rd_atomic: has(mask::MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
         min_rnr_timer: has(mask::MIN_RNR_TIMER).then_some(RnrTimer(attr.min_rnr_timer)),
-        sq_psn: has(mask::SQ_PSN).then_some(attr.sq_psn),
+        sq_psn: has(mask::SQ_PSN).then_some(attr.sq_psn & PSN_MASK),
         timeout: has(mask::TIMEOUT).then_some(attr.timeout),
         retry_cnt: has(mask::RETRY_CNT).then_some(attr.retry_cnt),
         rnr_retry: has(mask::RNR_RETRY).then_some(attr.rnr_retry),
         max_rd_atomic: has(mask::MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
         en_sqd_async_notify: has(mask::EN_SQD_ASYNC_NOTIFY).then_some(attr.en_sqd_async_notify != 0),
     })
+}
+
+/// Values that no device takes. Partition and port have one entry each.
+fn check_values(attr: &QpAttr, attr_mask: c_int, max_rd_atomic: u8) -> Result<(), c_int> {
+    let bad = [
+        (mask::PORT, attr.port_num != 1),
+        (mask::PKEY_INDEX, attr.pkey_index != 0),
+        (mask::AV, !is_valid_path(&attr.ah_attr)),
+        (mask::TIMEOUT, attr.timeout > TIMER_CODE_MAX),
+        (mask::MIN_RNR_TIMER, attr.min_rnr_timer > TIMER_CODE_MAX),
+        (mask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic > max_rd_atomic),
+        (mask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic > max_rd_atomic),
+    ];
+    let is_bad = bad.into_iter().any(|(bit, is_bad)| attr_mask & bit != 0 && is_bad);
+    if is_bad { Err(libc::EINVAL) } else { Ok(()) }
+}
+
+/// Whether a path begins at our port and its one GID; on Ethernet it has a global route (`man ibv_modify_qp`).
+fn is_valid_path(attr: &AhAttr) -> bool {
+    attr.is_global != 0 && attr.port_num == 1 && attr.grh.sgid_index == 0
 }
 
 /// Attributes of a new queue pair.
@@ -139,6 +165,8 @@ pub fn remember(known: &mut QpAttr, changed: &QpAttr, attr_mask: c_int) {
         MAX_QP_RD_ATOMIC => max_rd_atomic;
         EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify;
     }
+    known.rq_psn &= PSN_MASK;
+    known.sq_psn &= PSN_MASK;
 }
 
 /// Sizes asked for. A pair on a shared receive queue has no receives of its own.

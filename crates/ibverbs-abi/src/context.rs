@@ -27,6 +27,8 @@ pub struct ContextObject {
     /// Stands for the device node, which programs poll or close-on-exec.
     _command: OwnedFd,
     guid_be: u64,
+    /// READs and atomics that a queue pair may have under way.
+    pub max_rd_atomic: u8,
 }
 
 /// # Safety
@@ -46,6 +48,7 @@ pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
             return errno::null(errno::number(&error));
         }
     };
+    let max_rd_atomic = provider.query_device().map_or(0, |attr| attr.max_qp_rd_atom);
     let Ok(command) = eventfd(0, EventfdFlags::CLOEXEC) else { return errno::null(libc::EMFILE) };
     // Without events of the device: a descriptor that never becomes readable.
     let async_fd = provider.async_event_fd().unwrap_or(command.as_raw_fd());
@@ -60,6 +63,7 @@ pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
         registry: Registry::default(),
         _command: command,
         guid_be: of.guid_be,
+        max_rd_atomic,
     });
     // SAFETY: the address of a field of what was just allocated; the box is taken back by `ibv_close_device`.
     unsafe { ptr::addr_of_mut!((*Box::into_raw(made)).verbs.context) }
@@ -311,13 +315,19 @@ export! {
     "IBVERBS_1.11" {
         /// `man ibv_query_gid_ex`.
         fn _ibv_query_gid_ex(
-            context: *mut Context, port_num: u32, index: u32, entry: *mut GidEntry, flags: u32, _len_bytes: usize,
+            context: *mut Context, port_num: u32, index: u32, entry: *mut GidEntry, flags: u32, entry_bytes: usize,
         ) -> c_int {
-            if flags != 0 {
+            if flags != 0 || entry_bytes < size_of::<GidEntry>() {
                 return libc::EINVAL;
             }
             // SAFETY: the caller's context.
-            let table = gid_entries(unsafe { object(context) }, port_num);
+            let of = unsafe { object(context) };
+            let port = u8::try_from(port_num).ok().and_then(|port| of.provider.query_port(port).ok());
+            // Beyond the table, in the kernel's words; an entry that is empty is another matter.
+            if port.is_none_or(|port| index >= port.gid_tbl_len) {
+                return libc::EINVAL;
+            }
+            let table = gid_entries(of, port_num);
             match table.into_iter().find(|found| found.gid_index == index) {
                 Some(found) => {
                     // SAFETY: the caller's structure.
@@ -337,6 +347,7 @@ export! {
             }
             // SAFETY: the caller's context.
             let table = gid_entries(unsafe { object(context) }, 1);
+            // As the kernel has it: an array that is too short is an error, not a part of the table.
             if table.len() > max_entries {
                 return -(libc::EINVAL as isize);
             }

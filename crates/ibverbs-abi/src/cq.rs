@@ -128,8 +128,12 @@ pub unsafe extern "C" fn poll(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c
     }
 }
 
-/// As `man ibv_req_notify_cq`.
+/// As `man ibv_req_notify_cq`. Without a channel there is nobody to tell, which is no error on any device.
 pub unsafe extern "C" fn req_notify(cq: *mut Cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the program's queue.
+    if unsafe { (*cq).channel.is_null() } {
+        return 0;
+    }
     let notify = if solicited_only != 0 { Notify::Solicited } else { Notify::Any };
     // SAFETY: the program's queue.
     match unsafe { object(cq.cast()) }.lock().req_notify(notify) {

@@ -11,14 +11,17 @@ use farcall_ibv::abi::whole::{ABSENT, Context, Cq, CqEx, CqInitAttrEx};
 
 /// What `wc_flags` may ask for: everything up to the completion's time stamps, without VLANs, flows and tag matching.
 const OFFERED: u64 = 0b1000_1111_1111;
-/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`: one thread, overrun ignored.
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
 const MASK_FLAGS: u32 = 1;
+/// One thread, overrun ignored: both hold anyway.
+const FLAGS: u32 = 0b11;
 
 /// As `ibv_create_cq_ex`.
 pub unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
     // SAFETY: the caller's structure.
     let attr = unsafe { &*attr };
-    if attr.comp_mask & !MASK_FLAGS != 0 || attr.wc_flags & !OFFERED != 0 {
+    let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
+    if attr.comp_mask & !MASK_FLAGS != 0 || attr.wc_flags & !OFFERED != 0 || flags & !FLAGS != 0 {
         return errno::null(libc::EOPNOTSUPP);
     }
     if attr.cqe == 0 || attr.comp_vector != 0 {

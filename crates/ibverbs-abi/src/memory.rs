@@ -24,6 +24,17 @@ struct MrObject {
     provider: Option<Box<dyn RawMr>>,
 }
 
+impl MrObject {
+    /// Lets go of the memory. Whatever it promised: memory that is not the provider's is quiet when it returns.
+    fn release(&mut self) {
+        if let Some(provider) = self.provider.take() {
+            let _ = provider.dereg();
+        }
+        // SAFETY: domains outlive their regions.
+        unsafe { domain(self.mr.pd) }.uses.remove();
+    }
+}
+
 /// # Safety
 /// `pd` must come from [`ibv_alloc_pd`].
 pub unsafe fn domain<'a>(pd: *mut Pd) -> &'a PdObject {
@@ -36,29 +47,48 @@ const OPTIONAL: u32 = 0x3ff0_0000;
 /// `IBV_ACCESS_HUGETLB`: a hint about the pages.
 const HUGETLB: u32 = 1 << 7;
 
+/// `IBV_ACCESS_MW_BIND`, `..._ZERO_BASED`, `..._ON_DEMAND`: known, and not offered.
+const NOT_OFFERED: u32 = 1 << 4 | 1 << 5 | 1 << 6;
+
 fn access_of(flags: u32) -> Result<Access, c_int> {
-    Access::from_bits(flags & !(OPTIONAL | HUGETLB)).ok_or(libc::EOPNOTSUPP)
+    let flags = flags & !(OPTIONAL | HUGETLB);
+    let access = Access::from_bits(flags & !NOT_OFFERED).ok_or(libc::EINVAL)?;
+    if flags & NOT_OFFERED != 0 { Err(libc::EOPNOTSUPP) } else { Ok(access) }
+}
+
+/// # Safety
+/// See `man ibv_reg_mr`.
+unsafe fn region(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    len_bytes: usize,
+    access: Access,
+) -> Result<MrObject, c_int> {
+    // SAFETY: the caller's domain.
+    let domain = unsafe { domain(pd) };
+    // SAFETY: the caller's promise.
+    let registered = unsafe { domain.provider.reg_mr(addr.cast(), len_bytes, access) };
+    let provider = registered.map_err(|error| errno::number(&error))?;
+    domain.uses.add();
+    let (lkey, rkey) = (provider.lkey(), provider.rkey());
+    let mr = Mr { context: domain.pd.context, pd, addr, length: len_bytes, handle: lkey, lkey, rkey };
+    Ok(MrObject { mr, provider: Some(provider) })
 }
 
 /// # Safety
 /// See `man ibv_reg_mr`.
 unsafe fn register(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: u32) -> *mut Mr {
-    let access = match access_of(access) {
-        Ok(access) => access,
-        Err(number) => return errno::null(number),
-    };
-    // SAFETY: the caller's domain.
-    let domain = unsafe { domain(pd) };
     // SAFETY: the caller's promise.
-    let provider = match unsafe { domain.provider.reg_mr(addr.cast(), len_bytes, access) } {
-        Ok(provider) => provider,
-        Err(error) => return errno::null(errno::number(&error)),
-    };
-    domain.uses.add();
-    let (lkey, rkey) = (provider.lkey(), provider.rkey());
-    let mr = Mr { context: domain.pd.context, pd, addr, length: len_bytes, handle: lkey, lkey, rkey };
-    Box::into_raw(Box::new(MrObject { mr, provider: Some(provider) })).cast()
+    match access_of(access).and_then(|access| unsafe { region(pd, addr, len_bytes, access) }) {
+        Ok(made) => Box::into_raw(Box::new(made)).cast(),
+        Err(number) => errno::null(number),
+    }
 }
+
+/// `enum ibv_rereg_mr_flags`.
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_PD: c_int = 1 << 1;
+const CHANGE_ACCESS: c_int = 1 << 2;
 
 export! {
     "IBVERBS_1.1" {
@@ -94,23 +124,23 @@ export! {
         /// `man ibv_dereg_mr`.
         fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
             // SAFETY: made by `register`; the program does not use it any more.
-            let mut object = unsafe { Box::from_raw(mr.cast::<MrObject>()) };
-            if let Some(provider) = object.provider.take() {
-                // Whatever it promised: memory that is not the provider's is quiet when it returns.
-                let _ = provider.dereg();
-            }
-            // SAFETY: domains outlive their regions.
-            unsafe { domain(object.mr.pd) }.uses.remove();
+            unsafe { Box::from_raw(mr.cast::<MrObject>()) }.release();
             0
         }
 
-        /// `man ibv_rereg_mr`: not offered; register anew.
+        /// `man ibv_rereg_mr`: not offered, because programs expect the keys to stay, as devices have it; register anew.
+        /// The region is as it was.
         fn ibv_rereg_mr(
-            _mr: *mut Mr, _flags: c_int, _pd: *mut Pd, _addr: *mut c_void, _len_bytes: usize, _access: c_int,
+            _mr: *mut Mr, flags: c_int, _pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: c_int,
         ) -> c_int {
-            errno::set(libc::EOPNOTSUPP);
-            // IBV_REREG_MR_ERR_INPUT: the region is as it was.
-            -1
+            const ERR_INPUT: c_int = -1;
+            let changes = |bit: c_int| flags & bit != 0;
+            let is_unknown = flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0;
+            let is_memory_missing = changes(CHANGE_TRANSLATION) && (addr.is_null() || len_bytes == 0);
+            let is_access_stray = access != 0 && !changes(CHANGE_ACCESS);
+            let is_bad = is_unknown || is_memory_missing || is_access_stray;
+            errno::set(if is_bad { libc::EINVAL } else { libc::EOPNOTSUPP });
+            ERR_INPUT
         }
     }
     "IBVERBS_1.7" {

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use farcall_verbs::{QpInitAttr as Init, QpState, QpType, RawQp, RecvWr, SendWr, UdTarget};
+use farcall_verbs::{QpInitAttr as Init, QpState, QpType, RawQp, RecvWr, SendWr, UdTarget, WrOpcode};
 // Its lock can be held from `ibv_wr_start` to `ibv_wr_complete`, over calls of C.
 use parking_lot::Mutex as PostLock;
 
@@ -13,7 +13,7 @@ use crate::qp_ex::Batch;
 use crate::registry::{Address, Unacknowledged};
 use crate::symbols::export;
 use crate::{address, attributes, context, errno, memory, qp_ex, srq, traced};
-use farcall_ibv::abi::whole::{Cq, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, Srq, mask};
+use farcall_ibv::abi::whole::{Cq, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, Srq};
 
 #[repr(C)]
 pub struct QpObject {
@@ -24,6 +24,8 @@ pub struct QpObject {
     pub events: Unacknowledged,
     cap: QpCap,
     sq_sig_all: c_int,
+    /// Made by `ibv_create_qp_ex`, as those are that may be used through `ibv_wr_*`.
+    is_extended: bool,
 }
 
 pub struct Posting {
@@ -64,6 +66,7 @@ pub struct Wanted {
     pub cap: QpCap,
     pub qp_type: u32,
     pub sq_sig_all: c_int,
+    pub is_extended: bool,
 }
 
 fn transport(qp_type: u32) -> Result<QpType, c_int> {
@@ -145,6 +148,7 @@ fn wrap(wanted: &Wanted, provider: Box<dyn RawQp>) -> *mut QpObject {
         events: Unacknowledged::default(),
         cap,
         sq_sig_all: wanted.sq_sig_all,
+        is_extended: wanted.is_extended,
     }));
     // SAFETY: the caller's context.
     let registry = &unsafe { context::object(context) }.registry;
@@ -237,8 +241,12 @@ pub unsafe extern "C" fn post_send(
 /// A datagram as the provider knows its address handle.
 ///
 /// # Safety
-/// Its handle must be null or of [`address`].
+/// If it sends, its handle must be null or of [`address`].
 unsafe fn addressed(request: &SendWr<'static>) -> SendWr<'static> {
+    if !matches!(request.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) {
+        // Another arm of the union: there is no handle. The provider refuses the opcode.
+        return *request;
+    }
     let to = request.ud();
     // SAFETY: the caller's promise.
     let ah = if to.ah.is_null() { ptr::null() } else { unsafe { address::raw(to.ah) } };
@@ -306,6 +314,7 @@ export! {
                 cap: init.cap,
                 qp_type: init.qp_type,
                 sq_sig_all: init.sq_sig_all,
+                is_extended: false,
             };
             // SAFETY: the caller's objects.
             match unsafe { create(&wanted) } {
@@ -322,14 +331,14 @@ export! {
         fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, attr_mask: c_int) -> c_int {
             // SAFETY: the caller's pair and structure.
             let (of, wanted) = unsafe { (object(qp), &*attr) };
-            let changes = match attributes::changes(wanted, attr_mask) {
+            // SAFETY: contexts outlive their pairs.
+            let max_rd_atomic = unsafe { context::object((*qp).context) }.max_rd_atomic;
+            let mut posting = of.posting.lock();
+            let is_now = (posting.provider.qp_type(), posting.provider.state());
+            let changes = match attributes::changes(wanted, attr_mask, is_now, max_rd_atomic) {
                 Ok(changes) => changes,
                 Err(number) => return number,
             };
-            let mut posting = of.posting.lock();
-            if attr_mask & mask::CUR_STATE != 0 && wanted.cur_qp_state != posting.provider.state() as u32 {
-                return libc::EINVAL;
-            }
             if let Err(error) = posting.provider.modify(&changes) {
                 return errno::number(&error);
             }
@@ -391,7 +400,8 @@ export! {
     "IBVERBS_1.6" {
         /// `man ibv_wr_post`: the extended pair, if it was made with `send_ops_flags`.
         fn ibv_qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
-            qp.cast()
+            // SAFETY: the caller's pair.
+            if unsafe { object(qp) }.is_extended { qp.cast() } else { ptr::null_mut() }
         }
     }
     "IBVERBS_1.10" {

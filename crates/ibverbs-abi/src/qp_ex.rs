@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use farcall_verbs::{AtomicTarget, SendFlags, SendWr, Sge, UdTarget, WrOpcode};
+use farcall_verbs::{AtomicTarget, QpType, SendFlags, SendWr, Sge, UdTarget, WrOpcode};
 
 use crate::qp::{self, Posting, QpObject, Wanted};
 use crate::{address, errno};
@@ -161,8 +161,18 @@ impl Posting {
 const MASK_PD: u32 = 1;
 const MASK_CREATE_FLAGS: u32 = 1 << 2;
 const MASK_SEND_OPS_FLAGS: u32 = 1 << 6;
-/// The operations from WRITE to fetch-and-add of `enum ibv_qp_create_send_ops_flags`.
-const OPS: u64 = 0x7f;
+
+/// The operations of `enum ibv_qp_create_send_ops_flags` that a transport has (`man ibv_wr_post`).
+fn operations(qp_type: u32) -> u64 {
+    const WRITES: u64 = 0b11;
+    const SENDS: u64 = 0b1100;
+    const READ_AND_ATOMICS: u64 = 0b111_0000;
+    match QpType::Rc as u32 {
+        rc if qp_type == rc => WRITES | SENDS | READ_AND_ATOMICS,
+        _ if qp_type == QpType::Uc as u32 => WRITES | SENDS,
+        _ => SENDS,
+    }
+}
 
 /// As `man ibv_create_qp_ex`.
 pub unsafe extern "C" fn create(_context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
@@ -172,7 +182,7 @@ pub unsafe extern "C" fn create(_context: *mut Context, attr: *mut QpInitAttrEx)
     let has = |bit: u32| init.comp_mask & bit != 0;
     if init.comp_mask & !known != 0
         || (has(MASK_CREATE_FLAGS) && init.create_flags != 0)
-        || (has(MASK_SEND_OPS_FLAGS) && init.send_ops_flags & !OPS != 0)
+        || (has(MASK_SEND_OPS_FLAGS) && init.send_ops_flags & !operations(init.qp_type) != 0)
     {
         return errno::null(libc::EOPNOTSUPP);
     }
@@ -185,6 +195,7 @@ pub unsafe extern "C" fn create(_context: *mut Context, attr: *mut QpInitAttrEx)
         cap: init.cap,
         qp_type: init.qp_type,
         sq_sig_all: init.sq_sig_all,
+        is_extended: true,
     };
     // SAFETY: the caller's objects.
     match unsafe { qp::create(&wanted) } {

@@ -28,6 +28,8 @@ pub(crate) struct CqCore {
     waker: Option<Arc<Waker>>,
     /// Armed by the owner, and the event not yet taken from the channel.
     expects_event: AtomicBool,
+    /// An event came, was not taken, and the queue was armed again: it is there still.
+    unclaimed_event: AtomicBool,
     /// A pair in error has failures for when there is nothing else.
     holds_back: AtomicBool,
     attached: Mutex<Vec<Place>>,
@@ -86,6 +88,7 @@ impl CqCore {
             segment,
             waker: channel.map(|channel| channel.waker().clone()),
             expects_event: AtomicBool::new(false),
+            unclaimed_event: AtomicBool::new(false),
             holds_back: AtomicBool::new(false),
             attached: Mutex::default(),
             epoch: AtomicU64::new(0),
@@ -199,12 +202,15 @@ impl CqCore {
 
     /// Whether an event is waiting to be taken from the channel.
     pub(crate) fn has_fired(&self) -> bool {
-        self.expects_event.load(Ordering::Acquire) && !self.readiness.is_armed()
+        self.unclaimed_event.load(Ordering::Acquire)
+            || (self.expects_event.load(Ordering::Acquire) && !self.readiness.is_armed())
     }
 
-    /// The event was taken.
+    /// The event was taken; if there was one from before it was armed again, that one.
     pub(crate) fn acknowledge(&self) {
-        self.expects_event.store(false, Ordering::Release);
+        if !self.unclaimed_event.swap(false, Ordering::AcqRel) {
+            self.expects_event.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -414,8 +420,12 @@ impl RawCq for Cq {
             });
         }
         self.core.born.require_here("req_notify_cq", &self.name())?;
+        let was_expected = self.core.expects_event.swap(true, Ordering::AcqRel);
+        if !self.core.readiness.arm(notify == Notify::Solicited) && was_expected {
+            self.core.unclaimed_event.store(true, Ordering::Release);
+        }
+        // Again: another thread may have taken the last event between the two.
         self.core.expects_event.store(true, Ordering::Release);
-        self.core.readiness.arm(notify == Notify::Solicited);
         Ok(())
     }
 

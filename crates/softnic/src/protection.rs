@@ -10,6 +10,11 @@ use crate::maps::Maps;
 
 const OP: &str = "reg_mr";
 
+/// Memory that is not as it must be: what the kernel, which pins it, calls a bad address.
+fn fault(what: String) -> Error {
+    Error::os(OP, what, Errno::FAULT)
+}
+
 /// Checks that all of `addr..addr + len_bytes` is mapped, readable, and writable if `writes`.
 ///
 /// # Errors
@@ -29,7 +34,7 @@ pub(crate) fn require(addr: u64, len_bytes: u64, writes: bool) -> Result<()> {
 fn covers(mut maps: Maps<impl BufRead>, addr: u64, end: u64, writes: bool) -> Result<()> {
     let refuse = |from: u64, to: u64, why: &str| {
         let what = format!("{:#x}..{:#x} of {addr:#x}..{end:#x} is {why}", from.max(addr), to.min(end));
-        Err(Error::invalid(OP, what))
+        Err(fault(what))
     };
     let mut at = addr;
     while at < end {
@@ -70,7 +75,7 @@ fn is_mapped(addr: u64, end: u64) -> Result<()> {
             let error = std::io::Error::last_os_error();
             if Errno::from_io_error(&error) == Some(Errno::NOMEM) {
                 let range = format!("{at:#x}..{:#x}", at + pages * page);
-                return Err(Error::invalid(OP, format!("something in {range} is not mapped")));
+                return Err(fault(format!("something in {range} is not mapped")));
             }
             return Err(Error::os(OP, "mincore", error));
         }

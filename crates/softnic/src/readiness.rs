@@ -107,16 +107,22 @@ impl Readiness {
     }
 
     /// Owner: asks to be woken. Whatever was published before is found by a scan after this call; whatever is published
-    /// after it wakes.
-    pub(crate) fn arm(&self, solicited_only: bool) {
-        let armed = self.mem.load(ARMED, Relaxed);
-        if solicited_only && armed & WHAT == ARMED_ANY {
-            // Asked for any already: that holds until it comes (IBA 11.4.2.2).
-            return;
-        }
-        let round = (armed & !WHAT).wrapping_add(WHAT + 1);
-        self.mem.store(ARMED, round | if solicited_only { ARMED_SOLICITED } else { ARMED_ANY }, Release);
+    /// after it wakes. Returns whether it was armed still, that is, no producer had taken the duty to wake.
+    pub(crate) fn arm(&self, solicited_only: bool) -> bool {
+        let was_armed = loop {
+            let armed = self.mem.load(ARMED, Relaxed);
+            if solicited_only && armed & WHAT == ARMED_ANY {
+                // Asked for any already: that holds until it comes (IBA 11.4.2.2).
+                return true;
+            }
+            let round = (armed & !WHAT).wrapping_add(WHAT + 1);
+            let what = if solicited_only { ARMED_SOLICITED } else { ARMED_ANY };
+            if self.mem.compare_exchange(ARMED, armed, round | what) {
+                break matches!(armed & WHAT, ARMED_ANY | ARMED_SOLICITED);
+            }
+        };
         fence::heavy();
+        was_armed
     }
 
     /// Owner: whether it is still armed, that is, no producer has taken the duty to wake it.

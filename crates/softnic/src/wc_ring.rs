@@ -11,6 +11,9 @@ pub(crate) struct WcRing {
     slots: Box<[UnsafeCell<Wc>]>,
     head: Line<AtomicU64>,
     tail: Line<AtomicU64>,
+    /// What was pushed before this is of an earlier life: it is never taken, and takes no place of the queue.
+    forgotten: AtomicU64,
+    capacity: u64,
 }
 
 /// A cache line of its own.
@@ -26,14 +29,35 @@ unsafe impl Send for WcRing {}
 impl WcRing {
     /// A ring of at least `capacity` completions.
     pub(crate) fn new(capacity: usize) -> Self {
-        let slots = (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(Wc::default())).collect();
-        Self { slots, head: Line(AtomicU64::new(0)), tail: Line(AtomicU64::new(0)) }
+        // As many again for those of the last life, until the consumer has passed them.
+        let count = 2 * capacity.next_power_of_two();
+        let slots = (0..count).map(|_| UnsafeCell::new(Wc::default())).collect();
+        let (head, tail) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
+        Self { slots, head, tail, forgotten: AtomicU64::new(0), capacity: capacity as u64 }
     }
 
     /// Completions not yet taken; exact for the producer as an upper bound.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        (self.tail.0.load(Relaxed) - self.head.0.load(Acquire)) as usize
+        let head = self.head.0.load(Acquire).max(self.forgotten.load(Relaxed));
+        (self.tail.0.load(Relaxed) - head) as usize
+    }
+
+    /// Drops what was not taken. A consumer who never looks keeps it, from the second time on.
+    ///
+    /// # Safety
+    /// As [`WcRing::push`].
+    pub(crate) unsafe fn forget(&self) {
+        let tail = self.tail.0.load(Relaxed);
+        if tail - self.head.0.load(Acquire) + self.capacity <= self.slots.len() as u64 {
+            self.forgotten.store(tail, Release);
+        }
+    }
+
+    /// Where the consumer stands: past what was forgotten.
+    #[inline]
+    fn next(&self) -> u64 {
+        self.head.0.load(Relaxed).max(self.forgotten.load(Acquire))
     }
 
     /// Adds a completion.
@@ -52,7 +76,8 @@ impl WcRing {
     /// Whether there is nothing to take.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.tail.0.load(Acquire) == self.head.0.load(Relaxed)
+        let next = self.next();
+        self.tail.0.load(Acquire) <= next
     }
 
     /// Takes the oldest completion.
@@ -71,7 +96,7 @@ impl WcRing {
     /// One thread at a time.
     #[inline]
     pub(crate) unsafe fn pop_if(&self, is_such: impl Fn(&Wc) -> bool) -> Option<Wc> {
-        let head = self.head.0.load(Relaxed);
+        let head = self.next();
         if self.tail.0.load(Acquire) == head {
             return None;
         }
@@ -82,6 +107,52 @@ impl WcRing {
         }
         self.head.0.store(head + 1, Release);
         Some(wc)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod forgetting {
+    use super::*;
+    use farcall_verbs::{WcOpcode, WcStatus};
+
+    /// A life's completions, pushed into all of its places.
+    fn fill(ring: &WcRing, first: u64) {
+        for wr_id in first..first + 2 {
+            // SAFETY: the only producer, and there is room, as the test checks.
+            unsafe { ring.push(Wc::ended(wr_id, 1, WcOpcode::SEND, WcStatus::SUCCESS)) };
+        }
+    }
+
+    #[test]
+    fn an_earlier_life_takes_no_place_and_is_not_taken() {
+        let ring = WcRing::new(2);
+        for life in 0..5 {
+            fill(&ring, 10 * life);
+            assert_eq!(ring.len(), 2);
+            // SAFETY: the only producer.
+            unsafe { ring.forget() };
+            assert!(ring.is_empty(), "life {life}");
+            fill(&ring, 10 * life + 5);
+            // SAFETY: the only consumer.
+            let taken = [unsafe { ring.pop() }, unsafe { ring.pop() }, unsafe { ring.pop() }];
+            assert_eq!(
+                taken.map(|wc| wc.map(|wc| wc.wr_id)),
+                [Some(10 * life + 5), Some(10 * life + 6), None]
+            );
+        }
+    }
+
+    #[test]
+    fn a_consumer_who_never_looks_keeps_the_last() {
+        let ring = WcRing::new(2);
+        for life in 0..2 {
+            fill(&ring, 10 * life);
+            // SAFETY: the only producer.
+            unsafe { ring.forget() };
+        }
+        assert_eq!(ring.len(), 2, "no room to forget in");
+        // SAFETY: the only consumer.
+        assert_eq!(unsafe { ring.pop() }.map(|wc| wc.wr_id), Some(10));
     }
 }
 

@@ -616,6 +616,8 @@ fn reset_forgets_everything_and_the_pair_connects_to_another_peer() {
     let mut c = End::default();
     a.recv(1, &[a.sge(0, 8)]);
     let sges = [a.sge(0, 8)];
+    let written = SendWr::write(0, &sges, b.mr.addr() as u64, b.mr.rkey()).with_flags(SIGNALED);
+    a.send(&[written]);
     a.send(&[SendWr::send(1, &sges)]);
     a.send(&[SendWr::write(2, &sges, b.mr.addr() as u64, b.mr.rkey()).with_flags(SIGNALED)]);
     a.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();

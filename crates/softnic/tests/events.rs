@@ -219,3 +219,16 @@ fn nobody_sleeps_through_a_million_rounds() {
     }
     drop(echo.join().unwrap());
 }
+
+/// As at a device, whose events wait in the channel whatever the program asks for meanwhile.
+#[test]
+fn an_event_that_was_not_taken_survives_arming_again() {
+    let (mut a, mut b) = pair_with_receives(2);
+    b.cq.req_notify(Notify::Any).unwrap();
+    send_one(&mut a, SendFlags::empty());
+    b.cq.req_notify(Notify::Any).unwrap();
+    assert_eq!(b.event(), Some(b.cq.id()), "the event of before");
+    assert_eq!(b.event(), None, "once");
+    send_one(&mut a, SendFlags::empty());
+    assert_eq!(b.event(), Some(b.cq.id()), "and the next");
+}

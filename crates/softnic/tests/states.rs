@@ -4,7 +4,10 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use farcall_verbs::{AsyncEvent, AsyncEventKind, Notify, QpAttr, QpState, RnrTimer, SendWr, Sge, WcStatus};
+use farcall_verbs::{
+    Access, AsyncEvent, AsyncEventKind, Notify, QpAttr, QpCap, QpState, QpType, RnrTimer, SendWr, Sge,
+    WcStatus,
+};
 use support::*;
 
 fn events(end: &End) -> Vec<(AsyncEventKind, u32)> {
@@ -225,4 +228,34 @@ fn a_large_message_into_memory_that_was_deregistered_fails_both_ends() {
     assert_eq!((a.wait().status, a.qp.state()), (WcStatus::REM_OP_ERR, QpState::Err));
     let ends: Vec<_> = b.wait_n(2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(ends, [(1, WcStatus::LOC_PROT_ERR), (2, WcStatus::WR_FLUSH_ERR)]);
+}
+
+/// Nobody waits over UC: what was held back in SQD ends when sending goes on, though there is no receive for it.
+#[test]
+fn a_held_message_that_nobody_takes_ends_over_uc() {
+    let (mut a, mut b) = (End::of(QpType::Uc, QpCap::default()), End::of(QpType::Uc, QpCap::default()));
+    join(&mut a, &mut b, End::rts);
+    a.qp.modify(&QpAttr::to(QpState::Sqd)).unwrap();
+    let sges = [a.sge(0, 8)];
+    a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
+    assert_eq!(a.poll(), None, "it is held");
+    a.qp.modify(&QpAttr::to(QpState::Rts)).unwrap();
+    let wc = a.wait();
+    assert_eq!((wc.wr_id, wc.status), (1, WcStatus::SUCCESS));
+}
+
+/// What a transition may change, it changes, and leaves the rest as it was.
+#[test]
+fn attributes_change_within_a_state() {
+    let mut a = End::default();
+    a.init();
+    a.qp.modify(&QpAttr { access: Some(Access::empty()), ..QpAttr::to(QpState::Init) }).unwrap();
+    assert!(a.qp.modify(&QpAttr { port_num: Some(2), ..QpAttr::to(QpState::Init) }).is_err());
+    let (mut c, mut d) = pair();
+    c.qp.modify(&QpAttr::to(QpState::Sqd)).unwrap();
+    c.qp.modify(&QpAttr { access: Some(Access::LOCAL_WRITE), ..QpAttr::to(QpState::Sqd) }).unwrap();
+    c.qp.modify(&QpAttr::to(QpState::Rts)).unwrap();
+    let sges = [d.sge(0, 8)];
+    d.send(&[SendWr::write(1, &sges, c.mr.addr() as u64, c.mr.rkey())]);
+    assert_eq!(d.wait().status, WcStatus::REM_INV_REQ_ERR, "the peer may not write any more");
 }

@@ -284,9 +284,11 @@ pub mod mask {
     pub const RNR_RETRY: i32 = 1 << 11;
     pub const RQ_PSN: i32 = 1 << 12;
     pub const MAX_QP_RD_ATOMIC: i32 = 1 << 13;
+    pub const ALT_PATH: i32 = 1 << 14;
     pub const MIN_RNR_TIMER: i32 = 1 << 15;
     pub const SQ_PSN: i32 = 1 << 16;
     pub const MAX_DEST_RD_ATOMIC: i32 = 1 << 17;
+    pub const PATH_MIG_STATE: i32 = 1 << 18;
     pub const DEST_QPN: i32 = 1 << 20;
 }
 

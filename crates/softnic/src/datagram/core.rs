@@ -484,6 +484,8 @@ impl DatagramCore {
         unsafe { self.receiver.visit(|old| *old = receiver) };
         self.tell_receives(0);
         self.board.set_taken(0);
+        // SAFETY: only the owner, who renews, ends sends.
+        unsafe { self.completions.forget() };
         queue
     }
 

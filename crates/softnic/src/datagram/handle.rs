@@ -13,7 +13,7 @@ use super::drained::{Destination, Drained, Request};
 use super::{DatagramCore, MAX_DATAGRAM_BYTES, Message, Routes, SoftAddressHandle};
 use crate::events::Events;
 use crate::process::Process;
-use crate::qp::{Place, RecvQueue, checked_cap};
+use crate::qp::{Place, RecvQueue, checked_cap, unknown_flags};
 use crate::ring::{SOLICITED, WITH_IMM};
 use crate::srq::Srq;
 
@@ -74,13 +74,21 @@ impl DatagramQp {
         match to {
             QpState::Reset => self.reset(),
             QpState::Init => {
-                let port = required(attr.port_num, "port_num", to)?;
+                let is_fresh = self.core.state() == QpState::Reset;
+                let port = if is_fresh {
+                    required(attr.port_num, "port_num", to)?
+                } else {
+                    attr.port_num.unwrap_or(1)
+                };
                 if port != 1 {
                     let what = format!("port {port}: this device has port 1 only");
                     return Err(Error::invalid("modify_qp", what));
                 }
-                required(attr.pkey_index, "pkey_index", to)?;
-                self.qkey = required(attr.qkey, "qkey", to)?;
+                if is_fresh {
+                    required(attr.pkey_index, "pkey_index", to)?;
+                    required(attr.qkey, "qkey", to)?;
+                }
+                self.qkey = attr.qkey.unwrap_or(self.qkey);
                 self.core.set_state(to);
             }
             QpState::Rtr | QpState::Rts => {
@@ -145,6 +153,9 @@ impl DatagramQp {
                 limit: cap.max_send_wr.into(),
                 remedy: "poll the completion queue, or create the queue pair with a larger max_send_wr",
             });
+        }
+        if wr.send_flags.bits() > SendFlags::all().bits() {
+            return Err(unknown_flags(wr));
         }
         if !matches!(wr.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) {
             let what = format!("opcode {} over UD; it has SEND and SEND with immediate", wr.opcode.0);

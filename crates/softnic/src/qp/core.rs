@@ -353,6 +353,12 @@ impl QpCore {
         self.completions.len()
     }
 
+    /// Drops send completions that were not polled; called with the send side held.
+    pub(super) fn forget_completions(&self) {
+        // SAFETY: only who holds the send side ends requests.
+        unsafe { self.completions.forget() }
+    }
+
     /// Ends a send request that moved `len_bytes`; it makes a completion only if it is signalled.
     #[inline]
     pub(super) fn complete_send(&self, wr_id: u64, opcode: WrOpcode, flags: SendFlags, len_bytes: u64) {

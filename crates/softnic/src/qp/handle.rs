@@ -27,6 +27,9 @@ pub(crate) struct Qp {
     pub(super) recv_queue: Arc<RecvQueue>,
     pub(super) inbound: SharedMem,
     pub(super) access: Access,
+    /// Code of the ACK timeout, and how often it may run out.
+    pub(super) timeout: u8,
+    pub(super) retry_cnt: u8,
     /// See [`Connected::last_plain`].
     last_plain: WrOpcode,
 }
@@ -87,7 +90,15 @@ impl Qp {
             Ok(core)
         })?;
         let (recv_queue, inbound) = receives.expect("made together with the core");
-        Ok(Self { core, recv_queue, inbound, access: Access::empty(), last_plain: transport.last_plain() })
+        Ok(Self {
+            core,
+            recv_queue,
+            inbound,
+            access: Access::empty(),
+            timeout: 0,
+            retry_cnt: 0,
+            last_plain: transport.last_plain(),
+        })
     }
 
     /// Checks a request against the queue's sizes; returns its length in bytes.
@@ -96,7 +107,8 @@ impl Qp {
         let cap = self.core.cap();
         let len_bytes = wr.len_bytes();
         let inline = wr.send_flags.contains(SendFlags::INLINE);
-        let plain = wr.opcode.0 <= self.last_plain.0;
+        // Flags of foreign programs that mean nothing here lie above those that do.
+        let plain = wr.opcode.0 <= self.last_plain.0 && wr.send_flags.bits() <= SendFlags::all().bits();
         let in_limits = queued < cap.max_send_wr as usize
             && wr.sges().len() <= cap.max_send_sge as usize
             && len_bytes <= MAX_MESSAGE_BYTES
@@ -108,7 +120,13 @@ impl Qp {
     #[inline(never)]
     fn check_rare(&self, wr: &SendWr<'_>, queued: usize, in_limits: bool) -> Result<u64> {
         let is_atomic = matches!(wr.opcode, WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD);
-        if self.core.transport().has_atomics() && is_atomic && in_limits && wr.len_bytes() >= ATOMIC_BYTES {
+        let known = wr.send_flags.bits() <= SendFlags::all().bits();
+        if self.core.transport().has_atomics()
+            && is_atomic
+            && known
+            && in_limits
+            && wr.len_bytes() >= ATOMIC_BYTES
+        {
             return Ok(ATOMIC_BYTES);
         }
         Err(self.refuse_send(wr, queued))
@@ -125,6 +143,9 @@ impl Qp {
                 limit: cap.max_send_wr.into(),
                 remedy: "poll the completion queue, or create the queue pair with a larger max_send_wr",
             };
+        }
+        if wr.send_flags.bits() > SendFlags::all().bits() {
+            return unknown_flags(wr);
         }
         let last = if self.core.transport().has_atomics() {
             WrOpcode::ATOMIC_FETCH_AND_ADD
@@ -262,6 +283,13 @@ impl Qp {
         }
         result
     }
+}
+
+/// A flag that asks for something the device does not have, as offloads of checksums.
+#[cold]
+pub(crate) fn unknown_flags(wr: &SendWr<'_>) -> Error {
+    let what = format!("send flags {:#x}; there are {:#x}", wr.send_flags.bits(), SendFlags::all().bits());
+    Error::Unsupported { operation: "post_send", provider: crate::NAME, what }
 }
 
 /// The sizes that a queue pair gets.

@@ -25,7 +25,7 @@ mod wait_queue;
 
 pub(crate) use self::core::{QpCore, state_of};
 pub(crate) use accept::Accept;
-pub(crate) use handle::{Qp, checked_cap};
+pub(crate) use handle::{Qp, checked_cap, unknown_flags};
 pub(crate) use inbound::{HAZARD_WAIT, PastInbound};
 pub(crate) use place::Place;
 pub(crate) use receive::RecvQueue;

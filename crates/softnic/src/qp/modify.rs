@@ -48,7 +48,7 @@ impl Qp {
         }
         match to {
             QpState::Reset => self.enter_reset()?,
-            QpState::Init => self.enter_init(attr)?,
+            QpState::Init => self.enter_init(attr, from)?,
             QpState::Rtr => self.enter_rtr(attr)?,
             QpState::Rts => {
                 self.enter_rts(attr, from)?;
@@ -83,13 +83,17 @@ impl Qp {
         Ok(())
     }
 
-    fn enter_init(&mut self, attr: &QpAttr) -> Result<()> {
-        let port = required(attr.port_num, "port_num", QpState::Init)?;
-        if port != 1 {
+    /// From RESET all of it; within INIT what is to be changed.
+    fn enter_init(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
+        if from == QpState::Reset {
+            required(attr.port_num, "port_num", QpState::Init)?;
+            required(attr.pkey_index, "pkey_index", QpState::Init)?;
+            required(attr.access, "access", QpState::Init)?;
+        }
+        if let Some(port) = attr.port_num.filter(|port| *port != 1) {
             return Err(Error::invalid(OP, format!("port {port}: this device has port 1 only")));
         }
-        required(attr.pkey_index, "pkey_index", QpState::Init)?;
-        self.access = required(attr.access, "access", QpState::Init)?;
+        self.access = attr.access.unwrap_or(self.access);
         Ok(())
     }
 
@@ -109,6 +113,7 @@ impl Qp {
         if let Some(timer) = attr.min_rnr_timer {
             self.core.set_rnr_timer(timer);
         }
+        self.access = attr.access.unwrap_or(self.access);
         self.core.set_dest_qpn(dest_qpn);
         // SAFETY: we are the owner of the queue pair.
         let mut send = unsafe { self.core.send.owner() };
@@ -140,22 +145,29 @@ impl Qp {
             required(attr.rnr_retry, "rnr_retry", QpState::Rts)?;
             required(attr.max_rd_atomic, "max_rd_atomic", QpState::Rts)?;
         }
+        self.change(attr);
+        Ok(())
+    }
+
+    /// What may be changed while it is connected.
+    fn change(&mut self, attr: &QpAttr) {
         if let Some(access) = attr.access {
             self.change_access(access);
         }
         if let Some(timer) = attr.min_rnr_timer {
             self.core.set_rnr_timer(timer);
         }
+        (self.timeout, self.retry_cnt) =
+            (attr.timeout.unwrap_or(self.timeout), attr.retry_cnt.unwrap_or(self.retry_cnt));
         // SAFETY: we are the owner of the queue pair.
         let mut send = unsafe { self.core.send.owner() };
-        if let (Some(timeout), Some(retries)) = (attr.timeout, attr.retry_cnt) {
-            let one = Duration::from_nanos(4_096 << u32::from(timeout & 31));
-            send.timers.transport = (timeout != 0).then(|| one * (u32::from(retries & 7) + 1));
+        if attr.timeout.is_some() || attr.retry_cnt.is_some() {
+            let one = Duration::from_nanos(4_096 << u32::from(self.timeout & 31));
+            send.timers.transport = (self.timeout != 0).then(|| one * (u32::from(self.retry_cnt & 7) + 1));
         }
         if let Some(retries) = attr.rnr_retry {
             send.timers.rnr_retries = (retries & 7 != 7).then_some(retries & 7);
         }
-        Ok(())
     }
 
     /// To RTS; from SQD sends go on.
@@ -182,7 +194,12 @@ impl Qp {
                 return Err(self.failed_meanwhile());
             }
             send.begin_drain(&self.core, attr.en_sqd_async_notify == Some(true));
+            return Ok(());
         }
+        if let Some(path) = attr.ah {
+            self.core.process.require_reachable(OP, path.dgid)?;
+        }
+        self.change(attr);
         Ok(())
     }
 

@@ -149,14 +149,9 @@ impl SendSide {
                     return core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes);
                 }
                 _ if !self.is_reliable() => {
-                    if self.by_owner.is_under_way() {
-                        self.abandon();
-                    }
-                    return match end_of_dropped(core, &request) {
-                        WcStatus::SUCCESS => {
-                            core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes);
-                        }
-                        fault => self.fail(core, wr.wr_id, wr.opcode, fault),
+                    return match self.drop_unreliable(core, &request) {
+                        Step::Failed(fault) => self.fail(core, wr.wr_id, wr.opcode, fault),
+                        _ => core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes),
                     };
                 }
                 Step::Failed(status) => return self.fail(core, wr.wr_id, wr.opcode, status),
@@ -172,6 +167,18 @@ impl SendSide {
         self.publish_more(core);
     }
 
+    /// How a request ends that the target of an unreliable connection did not take.
+    #[cold]
+    fn drop_unreliable(&mut self, core: &QpCore, request: &Request<'_>) -> Step {
+        if self.by_owner.is_under_way() {
+            self.abandon();
+        }
+        match end_of_dropped(core, request) {
+            WcStatus::SUCCESS => Step::Done,
+            fault => Step::Failed(fault),
+        }
+    }
+
     /// Executes a one-sided request that repeats an earlier one's grants; false, and nothing done, if it does not.
     ///
     /// # Safety
@@ -179,6 +186,9 @@ impl SendSide {
     #[inline]
     pub(super) unsafe fn repeat(&mut self, wr: &SendWr<'_>, inline_bytes_max: u32) -> bool {
         let [sge] = wr.sges() else { return false };
+        if wr.send_flags.bits() > SendFlags::all().bits() {
+            return false;
+        }
         if wr.send_flags.contains(SendFlags::INLINE) && sge.length > inline_bytes_max {
             return false;
         }
@@ -219,7 +229,13 @@ impl SendSide {
                 let target = parked.target;
                 let request = parked.request(&target, &sges);
                 // SAFETY: the poster's promise holds until the request's completion.
-                let step = unsafe { self.execute(core, &request) };
+                let step = match unsafe { self.execute(core, &request) } {
+                    // Held in SQD, and now nobody takes it: over UC it ends all the same.
+                    Step::Wait(_) | Step::Failed(_) if !self.is_reliable() => {
+                        self.drop_unreliable(core, &request)
+                    }
+                    step => step,
+                };
                 self.waiting.put_sges(sges);
                 step
             };
@@ -349,6 +365,7 @@ impl SendSide {
     /// Begins anew: drops everything that waits, without completions, and the way to the peer (RESET, destroy).
     pub(super) fn renew(&mut self, core: &QpCore) {
         *self = Self::new(core.transport());
+        core.forget_completions();
         core.set_send_waits(false);
     }
 

@@ -1,0 +1,13 @@
+//! The library's C interface, called as C programs call it: by exported name and version, by the tables that the header's
+//! inline functions go through, with the header's structures.
+
+mod completions;
+mod library;
+mod objects;
+mod pairs;
+mod refusals;
+mod sequences;
+mod table;
+mod threads;
+mod traffic;
+mod world;

@@ -1,0 +1,238 @@
+//! What is not offered says so: each function with the errno that its man page or the header gives, and no flag or mask
+//! that the library does not know is taken in silence.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use farcall_ibv::abi::whole::{
+    Context, ContextOps, Cq, CqInitAttrEx, Mr, Pd, Qp, QpInitAttrEx, SrqInitAttrEx, Values, VerbsContext,
+};
+use farcall_verbs::{RecvWr, SendFlags, SendWr};
+use libc::{EINVAL, EOPNOTSUPP};
+
+use crate::library::{Library, clear_errno, device, errno, inline, zeroed};
+
+/// An opened device with a domain and a completion queue.
+struct Opened {
+    library: &'static Library,
+    context: *mut Context,
+    pd: *mut Pd,
+    cq: *mut Cq,
+}
+
+impl Opened {
+    fn new() -> Self {
+        let library = Library::get();
+        // SAFETY: as the man pages show it.
+        unsafe {
+            let context = (library.ibv_open_device)(device());
+            let pd = (library.ibv_alloc_pd)(context);
+            let cq = (library.ibv_create_cq)(context, 8, ptr::null_mut(), ptr::null_mut(), 0);
+            assert!(!context.is_null() && !pd.is_null() && !cq.is_null());
+            Self { library, context, pd, cq }
+        }
+    }
+
+    fn tables(&self) -> *mut VerbsContext {
+        // SAFETY: an open context.
+        unsafe { inline::extended(self.context) }
+    }
+
+    fn pair(&self, extended: impl FnOnce(&mut QpInitAttrEx)) -> *mut Qp {
+        // SAFETY: zero is a value of every field.
+        let mut attr: QpInitAttrEx = unsafe { zeroed() };
+        (attr.send_cq, attr.recv_cq, attr.qp_type, attr.pd, attr.comp_mask) =
+            (self.cq, self.cq, 2, self.pd, 1);
+        (attr.cap.max_send_wr, attr.cap.max_recv_wr, attr.cap.max_send_sge) = (4, 4, 1);
+        extended(&mut attr);
+        clear_errno();
+        // SAFETY: live objects, a whole structure.
+        unsafe { inline::create_qp_ex(self.context, &raw mut attr) }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: nothing was made of them that is left.
+        unsafe {
+            assert_eq!((self.library.ibv_destroy_cq)(self.cq), 0);
+            assert_eq!((self.library.ibv_dealloc_pd)(self.pd), 0);
+            assert_eq!((self.library.ibv_close_device)(self.context), 0);
+        }
+    }
+}
+
+/// The header's inline functions look for null in the tables, and then say `EOPNOTSUPP` themselves: memory windows, flows,
+/// counters, device memory, parent and thread domains, XRC, work queues, null regions, advice, moderation, packet pacing.
+#[test]
+fn tables_hold_nothing_for_what_is_not_offered() {
+    let opened = Opened::new();
+    let tables = opened.tables();
+    // SAFETY: an open context's tables.
+    unsafe {
+        assert!((*tables).before_query_rt_values.iter().all(|slot| slot.is_null()));
+        assert!((*tables).flows.iter().all(|slot| slot.is_null()), "flows");
+        assert!((*tables).xrc_domains.iter().all(|slot| slot.is_null()), "XRC domains");
+        assert!((*tables).open_qp.is_null() && (*tables).get_srq_num.is_null(), "XRC pairs and queues");
+        let ops: &ContextOps = &(*tables).context.ops;
+        assert!(ops.before_poll_cq.iter().all(|slot| slot.is_null()), "memory windows");
+    }
+}
+
+/// Functions of the library itself.
+#[test]
+fn functions_that_are_not_offered_say_so() {
+    let opened = Opened::new();
+    let (library, context, pd) = (opened.library, opened.context, opened.pd);
+    let qp = opened.pair(|_| ());
+    let gid = [0xff_u8; 16];
+    let mut ece = [0x8086_u32, 1, 0];
+    // SAFETY: live objects; handles of kernel objects that there are not.
+    unsafe {
+        let makers: [(&str, *mut c_void); 5] = [
+            ("ibv_import_device", (clear_errno(), (library.ibv_import_device)(3)).1.cast()),
+            ("ibv_import_pd", (library.ibv_import_pd)(context, 1)),
+            ("ibv_import_mr", (library.ibv_import_mr)(pd.cast(), 1)),
+            ("ibv_import_dm", (library.ibv_import_dm)(context, 1)),
+            ("ibv_reg_dmabuf_mr", (library.ibv_reg_dmabuf_mr)(pd, 0, 4096, 0, 3, 1).cast()),
+        ];
+        for (name, made) in makers {
+            assert!(made.is_null() && errno() == EOPNOTSUPP, "{name}: errno {}", errno());
+        }
+        assert_eq!((library.ibv_attach_mcast)(qp, &raw const gid, 0), EOPNOTSUPP);
+        assert_eq!((library.ibv_detach_mcast)(qp, &raw const gid, 0), EOPNOTSUPP);
+        assert_eq!((library.ibv_set_ece)(qp, &raw mut ece), EOPNOTSUPP, "a vendor's enhancement");
+        assert_eq!(((library.ibv_query_ece)(qp, &raw mut ece), ece), (0, [0; 3]), "there is none");
+        assert_eq!((library.ibv_set_ece)(qp, &raw mut ece), 0);
+        assert_eq!((library.ibv_destroy_qp)(qp), 0);
+        let mut srq: SrqInitAttrEx = zeroed();
+        (srq.comp_mask, srq.srq_type, srq.pd, srq.attr.max_wr) = (0b11, 1, pd, 4);
+        for srq_type in [1, 2, 7] {
+            // XRC, tag matching, nonsense.
+            srq.srq_type = srq_type;
+            clear_errno();
+            let made = ((*opened.tables()).create_srq_ex)(context, &raw mut srq);
+            assert!(made.is_null() && errno() == EOPNOTSUPP, "type {srq_type}: errno {}", errno());
+        }
+        let mut values: Values = zeroed();
+        values.comp_mask = 1 << 4;
+        assert_eq!(((*opened.tables()).query_rt_values)(context, &raw mut values), EOPNOTSUPP);
+        // Drivers find their own devices by name; ours is none of theirs.
+        let name = CStr::from_ptr((library.ibv_get_device_name)(device())).to_str().unwrap();
+        assert!(!name.starts_with("mlx") && !name.starts_with("efa"), "{name}");
+        assert_ne!((library.ibv_get_device_guid)(device()), 0);
+    }
+}
+
+/// Every type of queue pair and every bit of the extended masks and flags.
+#[test]
+fn unknown_types_masks_and_flags_of_queue_pairs_are_refused() {
+    let opened = Opened::new();
+    let refused = |what: &str, qp: *mut Qp, number: c_int| {
+        assert!(qp.is_null(), "{what} was taken");
+        assert_eq!(errno(), number, "{what}");
+    };
+    for qp_type in (0..64).filter(|qp_type| !(2..=4).contains(qp_type)).chain([0xff, u32::MAX]) {
+        refused(&format!("type {qp_type}"), opened.pair(|attr| attr.qp_type = qp_type), EOPNOTSUPP);
+    }
+    const OFFERED: u32 = 1 | 1 << 2 | 1 << 6;
+    for bit in (0..32).filter(|bit| OFFERED & 1 << bit == 0) {
+        refused(&format!("mask bit {bit}"), opened.pair(|attr| attr.comp_mask |= 1 << bit), EOPNOTSUPP);
+    }
+    for bit in 0..32 {
+        let flagged = |attr: &mut QpInitAttrEx| (attr.comp_mask, attr.create_flags) = (0b101, 1 << bit);
+        refused(&format!("create flag {bit}"), opened.pair(flagged), EOPNOTSUPP);
+    }
+    for bit in 7..64 {
+        let flagged =
+            |attr: &mut QpInitAttrEx| (attr.comp_mask, attr.send_ops_flags) = (0b100_0001, 1 << bit);
+        refused(&format!("operation {bit}"), opened.pair(flagged), EOPNOTSUPP);
+    }
+    refused("no domain", opened.pair(|attr| (attr.comp_mask, attr.send_ops_flags) = (1 << 6, 1)), EINVAL);
+}
+
+/// Every bit of an extended completion queue.
+#[test]
+fn unknown_masks_and_flags_of_completion_queues_are_refused() {
+    let opened = Opened::new();
+    let refused = |what: &str, change: &dyn Fn(&mut CqInitAttrEx)| {
+        // SAFETY: zero is a value of every field.
+        let mut attr: CqInitAttrEx = unsafe { zeroed() };
+        (attr.cqe, attr.comp_mask) = (4, 1);
+        change(&mut attr);
+        clear_errno();
+        // SAFETY: an open context, a whole structure.
+        let made = unsafe { inline::create_cq_ex(opened.context, &raw mut attr) };
+        assert!(made.is_null() && errno() == EOPNOTSUPP, "{what}: errno {}", errno());
+    };
+    for bit in 1..32 {
+        refused(&format!("mask bit {bit}"), &|attr| attr.comp_mask |= 1 << bit);
+    }
+    for bit in 2..32 {
+        refused(&format!("flag {bit}"), &|attr| attr.flags = 1 << bit);
+    }
+    for bit in [8, 9, 10].into_iter().chain(12..64) {
+        refused(&format!("field {bit}"), &|attr| attr.wc_flags = 1 << bit);
+    }
+}
+
+/// Every bit of a region's access, and of a request's flags.
+#[test]
+fn unknown_access_and_send_flags_are_refused() {
+    let opened = Opened::new();
+    let mut bytes = [0_u8; 64];
+    for bit in (4..20).filter(|bit| *bit != 7).chain([30, 31]) {
+        clear_errno();
+        // SAFETY: a live domain, memory that lives.
+        let made: *mut Mr = unsafe {
+            (opened.library.ibv_reg_mr_iova2)(
+                opened.pd,
+                bytes.as_mut_ptr().cast(),
+                64,
+                bytes.as_ptr() as u64,
+                1 | 1 << bit,
+            )
+        };
+        let known = if (4..=6).contains(&bit) { EOPNOTSUPP } else { EINVAL };
+        assert!(made.is_null() && errno() == known, "access bit {bit}: errno {}", errno());
+    }
+    let qp = opened.pair(|_| ());
+    // A pair in error takes requests, and flushes them.
+    to_error(&opened, qp);
+    for bit in 4..32 {
+        let mut wr = SendWr::send(1, &[]);
+        wr.send_flags = SendFlags::from_bits_retain(1 << bit);
+        let mut bad = ptr::null_mut();
+        // SAFETY: a live pair, a whole chain.
+        let got = unsafe { inline::post_send(qp, &raw mut wr, &raw mut bad) };
+        assert!(got == EOPNOTSUPP && ptr::eq(bad, &raw const wr), "flag {bit}: {got}");
+        let mut last = SendWr::send(2, &[]);
+        last.send_flags = SendFlags::from_bits_retain(1 << bit);
+        let mut first = SendWr::send(1, &[]);
+        first.next = &raw const last;
+        // SAFETY: as above.
+        let got = unsafe { inline::post_send(qp, &raw mut first, &raw mut bad) };
+        assert!(got == EOPNOTSUPP && ptr::eq(bad, &raw const last), "flag {bit} in a chain: {got}");
+        let mut wcs = [farcall_verbs::Wc::default(); 4];
+        // SAFETY: a live queue.
+        assert_eq!(unsafe { inline::poll_cq(opened.cq, &mut wcs) }, 1, "the first was posted");
+    }
+    let mut none: *mut RecvWr<'static> = ptr::null_mut();
+    // SAFETY: a live pair; an empty chain is nothing to do.
+    assert_eq!(unsafe { inline::post_recv(qp, ptr::null_mut(), &raw mut none) }, 0);
+    // SAFETY: a live pair.
+    assert_eq!(unsafe { (opened.library.ibv_destroy_qp)(qp) }, 0);
+}
+
+fn to_error(opened: &Opened, qp: *mut Qp) {
+    use farcall_ibv::abi::whole::{QpAttr, mask};
+    // SAFETY: zero is a value of every field; a live pair.
+    unsafe {
+        let mut attr: QpAttr = zeroed();
+        (attr.qp_state, attr.port_num) = (1, 1);
+        let init = mask::STATE | mask::PORT | mask::PKEY_INDEX | mask::ACCESS_FLAGS;
+        assert_eq!((opened.library.ibv_modify_qp)(qp, &raw mut attr, init), 0);
+        attr.qp_state = 6;
+        assert_eq!((opened.library.ibv_modify_qp)(qp, &raw mut attr, mask::STATE), 0);
+    }
+}
