@@ -6,7 +6,9 @@ mod context;
 mod extended;
 mod objects;
 
-pub use super::{AhAttr, AsyncEvent, DeviceAttr, PortAttr, QpAttr, QpCap, SrqAttr, SrqInitAttr, mask, srq_mask};
+pub use super::{
+    AhAttr, AsyncEvent, DeviceAttr, PortAttr, QpAttr, QpCap, SrqAttr, SrqInitAttr, mask, srq_mask,
+};
 pub use context::{ABSENT, Absent, Context, ContextOps, Device, EXTENDED, VerbsContext};
 pub use extended::{
     CqEx, CqInitAttrEx, DataBuf, DeviceAttrEx, GidEntry, QpEx, QpInitAttrEx, SrqInitAttrEx, Values,
