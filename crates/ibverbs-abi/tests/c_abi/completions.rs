@@ -107,7 +107,13 @@ impl World {
             self.qps[to].recv_done.push_back(done);
             return true;
         }
-        let Some(recv) = self.qps[to].recvs.pop_front() else { return false };
+        let Some(recv) = self.qps[to].recvs.pop_front() else {
+            if self.qps[from].qp_type == UC {
+                // It may be on its way still when a receive is posted.
+                self.qps[to].unsure_messages.push_back(done);
+            }
+            return false;
+        };
         let buffer = Some((recv.addr, recv.len));
         if self.qps[from].qp_type == UC {
             self.qps[to].recv_done.push_back(Done { buffer, ..Done::maybe(Some(recv.wr_id), 0) });
@@ -277,6 +283,13 @@ impl World {
         if wc.status.is_success() && self.qps[qp].qp_type == UD {
             self.bring_to_front(qp, wc.src_qp);
         }
+        if self.qps[qp].qp_type == UC
+            && self.qps[qp].recv_done.is_empty()
+            && let Some(recv) = self.qps[qp].recvs.pop_front()
+        {
+            let buffer = Some((recv.addr, recv.len));
+            self.qps[qp].recv_done.push_back(Done { buffer, ..Done::maybe(Some(recv.wr_id), 0) });
+        }
         let Some(done) = self.qps[qp].recv_done.pop_front() else {
             assert!(is_shared && self.qps[qp].loose, "a completion that nothing arrived for: {wc:?}");
             return;
@@ -285,7 +298,7 @@ impl World {
         check_status(&done, wc);
         let buffer = buffer.or(done.buffer);
         let done = if self.qps[qp].qp_type == UC && !self.qps[qp].loose && wc.status.is_success() {
-            self.unsure_message(qp, wc)
+            self.unsure_message(qp, wc, buffer)
         } else {
             done
         };
@@ -307,11 +320,14 @@ impl World {
     }
 
     /// The oldest message that a completion can be of; those before it were lost.
-    fn unsure_message(&mut self, qp: usize, wc: &Wc) -> Done {
+    fn unsure_message(&mut self, qp: usize, wc: &Wc, buffer: Option<(u64, u64)>) -> Done {
         let has_imm = wc.wc_flags.contains(WcFlags::WITH_IMM);
         while let Some(message) = self.qps[qp].unsure_messages.pop_front() {
             let same_imm = message.imm.map(u32::to_be) == has_imm.then_some(wc.imm_data_be);
-            if message.byte_len == Some(wc.byte_len.into()) && same_imm {
+            // SAFETY: the receive's memory, which is the world's.
+            let first = buffer.filter(|_| wc.byte_len > 0).map(|(addr, _)| unsafe { *(addr as *const u8) });
+            let same_bytes = message.pattern.is_none() || first.is_none() || message.pattern == first;
+            if message.byte_len == Some(wc.byte_len.into()) && same_imm && same_bytes {
                 return message;
             }
         }
