@@ -113,7 +113,7 @@ MUTATIONS = [
      """            && (access.contains(need) || true)
             && offset <= region_len""",
      conformance("rc/*/local-protection/no-write-permission")),
-    ("unsignalled-signalled", "qp/core.rs",
+    ("unsignalled-signalled", "qp/core/completions.rs",
      "if self.signal_all || flags.contains(SendFlags::SIGNALED) {",
      "if self.signal_all || flags.bits() < u32::MAX {",
      conformance("rc/*/signals/only-where-asked")),
@@ -121,7 +121,7 @@ MUTATIONS = [
      "QpState::Err if taken < wc.len() => taken",
      "QpState::Sqe if taken < wc.len() => taken",
      conformance("rc/flush/posted-receives-in-order")),
-    ("sleepers-not-woken-by-failure", "qp/core.rs",
+    ("sleepers-not-woken-by-failure", "qp/core/lives.rs",
      """                self.set_flush_waits(true);
             }
             self.announce_locally(true);""",

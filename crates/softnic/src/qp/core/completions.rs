@@ -1,0 +1,222 @@
+//! What polls find, and who looks after requests that wait.
+
+use std::sync::atomic::Ordering;
+
+use farcall_verbs::{Access, QpState, SendFlags, Sge, Wc, WcStatus, WrOpcode};
+
+use super::QpCore;
+use crate::credit;
+use crate::qp::counters::Event;
+use crate::qp::place::Place;
+use crate::qp::send::completion_opcode;
+use crate::qp::shared_receive::SharedSide;
+use crate::ring::RNR;
+
+impl QpCore {
+    /// Delivers completions; called by the owner of a completion queue. Of a pair in error only what came before the
+    /// error: see [`QpCore::poll_failures`].
+    #[inline]
+    pub(crate) fn poll(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
+        if self.state() == QpState::Err {
+            return self.poll_before_failures(sends, receives, wc);
+        }
+        let mut taken = if sends { self.take_sends(wc, |_| true) } else { 0 };
+        if receives && taken < wc.len() {
+            // SAFETY: the owner of the one receive completion queue is the resident.
+            taken += unsafe { self.recv.resident(|recv| recv.poll(self, &mut wc[taken..])) }.unwrap_or(0);
+        }
+        // Last: a request that waited may fail now, and what the peer sent before comes first.
+        if self.send.is_open() {
+            self.continue_sends();
+            if self.state() == QpState::Err {
+                return taken + self.poll_before_failures(sends, receives, &mut wc[taken..]);
+            }
+            if sends {
+                taken += self.take_sends(&mut wc[taken..], |_| true);
+            }
+        }
+        taken
+    }
+
+    /// Takes completions of sends as long as `which` says so.
+    #[inline]
+    fn take_sends(&self, wc: &mut [Wc], which: impl Fn(&Wc) -> bool) -> usize {
+        let mut taken = 0;
+        while taken < wc.len()
+            // SAFETY: completions are taken by the owner of the one send completion queue only.
+            && let Some(completion) = unsafe { self.completions.pop_if(&which) }
+        {
+            wc[taken] = completion;
+            taken += 1;
+        }
+        taken
+    }
+
+    /// What succeeded before the pair failed. The queue asks for the failures when no pair has anything else, so that
+    /// they come in their place: after what the peer did before it died, on whatever pair.
+    #[cold]
+    fn poll_before_failures(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
+        let mut taken = if sends { self.take_sends(wc, |wc| wc.status.is_success()) } else { 0 };
+        if sends {
+            self.send_place.cq.hold_back();
+        }
+        if receives {
+            self.recv_place.cq.hold_back();
+            let rest = &mut wc[taken..];
+            // SAFETY: the owner of the one receive completion queue is the resident.
+            taken += unsafe { self.recv.resident(|recv| recv.poll_records(self, rest)) }.unwrap_or(0);
+        }
+        taken
+    }
+
+    /// Delivers the failures of a pair in error: first that of a send, which says why, then what is flushed.
+    #[cold]
+    pub(crate) fn poll_failures(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
+        if self.state() != QpState::Err {
+            return 0;
+        }
+        if self.send.is_open() {
+            self.continue_sends();
+        }
+        let mut taken = if sends { self.take_sends(wc, |_| true) } else { 0 };
+        if receives && taken < wc.len() {
+            // SAFETY: the owner of the one receive completion queue is the resident.
+            taken += unsafe { self.recv.resident(|recv| recv.poll(self, &mut wc[taken..])) }.unwrap_or(0);
+        }
+        taken
+    }
+
+    /// A shared receive was posted: the peer is not told any more that its message, which found none, finds none.
+    pub(crate) fn end_rnr(&self, message: u64) {
+        // A later message may have found none since.
+        self.lock_inbound().mem.compare_exchange(RNR, message, 0);
+    }
+
+    /// Matches messages with shared receives, for an owner who does something else. For the service thread.
+    pub(crate) fn continue_receives(&self) {
+        if let Some(shared) = &self.shared {
+            shared.match_ahead(self);
+        }
+    }
+
+    /// Continues requests that wait, unless somebody does already; called by who polls for their completions.
+    pub(crate) fn continue_sends(&self) {
+        self.visit_sends(true);
+    }
+
+    pub(super) fn visit_sends(&self, attends: bool) {
+        let Some(mut send) = self.send.visitor() else { return };
+        send.resume(self);
+        if attends && send.needs_polls_only() {
+            self.attendance.store(self.attendance.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+        drop(send);
+        self.after_leaving_sends();
+    }
+
+    /// To be called by whoever has left the send side, if something may wait there.
+    pub(in crate::qp) fn after_leaving_sends(&self) {
+        let Place { cq, bit } = &self.send_place;
+        credit::after_leaving(&self.send, cq.readiness(), *bit, |send| send.ask_and_resume(self));
+    }
+
+    /// Whether a poll may find something.
+    pub(crate) fn has_something(&self, sends: bool, receives: bool) -> bool {
+        self.send.is_open()
+            || (sends && !self.completions.is_empty())
+            // SAFETY: as in `poll`: only the owner of the receive completion queue is the resident.
+            || (receives && unsafe { self.recv.resident(|recv| recv.has_something(self)) }.unwrap_or(true))
+    }
+
+    /// The receive side, if its receives are shared.
+    pub(in crate::qp) fn shared(&self) -> Option<&SharedSide> {
+        self.shared.as_ref()
+    }
+
+    /// Send completions not yet polled.
+    pub(in crate::qp) fn unpolled(&self) -> usize {
+        self.completions.len()
+    }
+
+    /// Drops send completions that were not polled; called with the send side held.
+    pub(in crate::qp) fn forget_completions(&self) {
+        // SAFETY: only who holds the send side ends requests.
+        unsafe { self.completions.forget() }
+    }
+
+    /// Ends a send request that moved `len_bytes`; it makes a completion only if it is signalled.
+    #[inline]
+    pub(in crate::qp) fn complete_send(
+        &self,
+        wr_id: u64,
+        opcode: WrOpcode,
+        flags: SendFlags,
+        len_bytes: u64,
+    ) {
+        if self.signal_all || flags.contains(SendFlags::SIGNALED) {
+            // A message has less than 2^32 bytes.
+            let byte_len = len_bytes as u32;
+            self.end_send(Wc {
+                byte_len,
+                ..Wc::ended(wr_id, self.qpn, completion_opcode(opcode), WcStatus::SUCCESS)
+            });
+        }
+    }
+
+    /// Ends a send request that failed.
+    #[cold]
+    pub(in crate::qp) fn fail_send(&self, wr_id: u64, opcode: WrOpcode, status: WcStatus) {
+        self.stats.send_errors.increment();
+        self.stats.record(Event::SendFailed as u64, status.0.into());
+        self.end_send(Wc::ended(wr_id, self.qpn, completion_opcode(opcode), status));
+    }
+
+    #[inline]
+    fn end_send(&self, completion: Wc) {
+        // SAFETY: called only from inside the send side, by one thread; posting keeps a place for every request.
+        unsafe { self.completions.push(completion) };
+        self.send_place.cq.announce(self.send_place.bit, !completion.status.is_success());
+    }
+
+    /// Makes the owners of both completion queues look here.
+    pub(crate) fn announce_locally(&self, solicited: bool) {
+        self.send_place.cq.announce(self.send_place.bit, solicited);
+        self.recv_place.cq.announce(self.recv_place.bit, solicited);
+    }
+
+    /// Lets the service thread look after us from time to time; returns whether it did not already.
+    pub(in crate::qp) fn retry_later(&self) -> bool {
+        self.process.service.retry(self, &self.this)
+    }
+
+    pub(in crate::qp) fn set_send_waits(&self, waits: bool) {
+        self.send_waits.store(waits, Ordering::Release);
+    }
+
+    /// Receives cannot be flushed now (true), or were (false).
+    pub(in crate::qp) fn set_flush_waits(&self, waits: bool) {
+        if self.flush_waits.swap(waits, Ordering::AcqRel) != waits && waits {
+            self.retry_later();
+        }
+    }
+
+    /// Whether local elements are allowed.
+    #[inline]
+    pub(in crate::qp) fn allows(&self, sges: &[Sge], need: Access) -> bool {
+        sges.iter().all(|sge| {
+            sge.length == 0 || self.process.regions.allows(sge.lkey, self.pd, sge.addr, sge.length, need)
+        })
+    }
+
+    /// After posting receives or consuming records: wakes a peer that waits for that.
+    #[cold]
+    pub(in crate::qp) fn give_credit(&self) {
+        self.lock_inbound().give_credit();
+    }
+
+    /// Refuses a request posted in the error state.
+    #[cold]
+    pub(in crate::qp) fn flush_send(&self, wr_id: u64, opcode: WrOpcode) {
+        self.fail_send(wr_id, opcode, WcStatus::WR_FLUSH_ERR);
+    }
+}
