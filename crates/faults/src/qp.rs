@@ -186,7 +186,12 @@ impl FaultyQp {
                 self.delay_sends(late);
                 // The oldest request that is not complete is the one that fails: flushes come in order.
                 self.pair.fails_with(status);
+                // Nobody sees the receives flushed before it, which says why.
+                let recv_cq = self.recv_cq.clone();
+                let _unseen = recv_cq.lock();
                 self.fail();
+                // SAFETY: the caller's promise.
+                return unsafe { self.pass(wr, None) };
             }
         }
         // SAFETY: the caller's promise.
