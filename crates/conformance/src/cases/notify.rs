@@ -100,8 +100,12 @@ fn one_event(a: &mut Peer, b: &mut Peer, qp_type: QpType) -> Verdict {
 
 fn completed_first(a: &mut Peer, b: &mut Peer, qp_type: QpType) -> Verdict {
     join(a, b, &Setup::new(qp_type))?;
+    if qp_type != QpType::Rc {
+        // Over UC and UD a completed send says nothing of its arrival, and the first may wait for its way to be found.
+        send(a, b, qp_type, 0, plain())?;
+        b.expect_ok(0)?;
+    }
     send(a, b, qp_type, 1, plain())?;
-    // Over UC and UD a completed send says nothing of its arrival.
     b.pause();
     b.arm(false)?;
     b.expect_no_cq_event()?;
