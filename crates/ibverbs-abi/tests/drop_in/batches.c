@@ -1,20 +1,10 @@
 // A program of libibverbs, as any user would write it: one process, two connected queue pairs.
 // Batches of the extended queue pair are posted all or not at all; a completion queue holds all completions there are; memory that
 // was registered is the program's own after a fork.
-#include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "pair.h"
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                                         \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 #define PAGE 4096
 #define MANY 40
@@ -36,32 +26,8 @@ static struct ibv_qp_ex *make(void)
     };
     struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
     CHECK(qp);
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
-    CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+    initialize(qp);
     return ibv_qp_to_qp_ex(qp);
-}
-
-static void connect_to(struct ibv_qp_ex *qp, uint32_t dest_qp_num)
-{
-    struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_RTR,
-        .path_mtu = IBV_MTU_4096,
-        .dest_qp_num = dest_qp_num,
-        .max_dest_rd_atomic = 1,
-        .min_rnr_timer = 12,
-        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 1}},
-    };
-    CHECK(!ibv_query_gid(context, 1, 0, &attr.ah_attr.grh.dgid));
-    CHECK(!ibv_modify_qp(&qp->qp_base, &attr,
-                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-    attr.qp_state = IBV_QPS_RTS;
-    attr.timeout = 18;
-    attr.retry_cnt = attr.rnr_retry = 7;
-    attr.max_rd_atomic = 1;
-    CHECK(!ibv_modify_qp(&qp->qp_base, &attr,
-                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                             IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
 static int completions(void)
@@ -91,10 +57,7 @@ static void write_bytes(struct ibv_qp_ex *qp, struct ibv_mr *mr, int count)
 
 int main(void)
 {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    CHECK(list && list[0]);
-    context = ibv_open_device(list[0]);
-    CHECK(context);
+    context = open_first_device();
     pd = ibv_alloc_pd(context);
     cq = ibv_create_cq(context, 1, NULL, NULL, 0);
     CHECK(pd && cq);
@@ -105,8 +68,8 @@ int main(void)
     struct ibv_mr *mr = ibv_reg_mr(pd, memory, 4 * PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     CHECK(mr);
     struct ibv_qp_ex *qp = make(), *other = make();
-    connect_to(qp, other->qp_base.qp_num);
-    connect_to(other, qp->qp_base.qp_num);
+    connect_to(&qp->qp_base, other->qp_base.qp_num);
+    connect_to(&other->qp_base, qp->qp_base.qp_num);
 
     // One that is refused, for each reason, behind good ones. Sizes may have been rounded up.
     struct ibv_qp_attr attr;
@@ -173,7 +136,6 @@ int main(void)
     CHECK(!ibv_destroy_qp(&qp->qp_base) && !ibv_destroy_qp(&other->qp_base));
     CHECK(!ibv_dereg_mr(mr) && memory[PAGE] == 'a');
     CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
-    ibv_free_device_list(list);
     free(memory);
     puts("done");
     return 0;

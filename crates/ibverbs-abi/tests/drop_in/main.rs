@@ -1,11 +1,14 @@
 //! The library in the place of the system's.
 
 mod batches;
+mod compile;
 mod containers;
 mod faults;
 mod files;
+mod man_pages;
 mod programs;
 mod pyverbs;
+mod roff;
 mod roles;
 mod stats;
 mod support;

@@ -1,0 +1,26 @@
+//! Programs in C, against the system's header.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{Folder, has, words};
+
+/// Whether there is a compiler and a header; says what is skipped if not.
+pub fn can_compile() -> bool {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        eprintln!("SKIPPED: no infiniband/verbs.h on this machine (Debian: apt-get install libibverbs-dev)");
+        return false;
+    }
+    has("cc", "gcc")
+}
+
+/// Compiles a program of these tests, which may include files of that folder; where it is then.
+pub fn compile(folder: &Folder, name: &str) -> String {
+    let source = format!("{}/tests/drop_in/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let program = folder.path(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-pthread", "-I", &folder.path(""), "-o", &program, &source, "-libverbs"]);
+    let compiled = cc.output().unwrap();
+    assert!(compiled.status.success(), "{cc:?}: {}", words(&compiled));
+    program
+}
