@@ -182,9 +182,9 @@ MUTATIONS = [
      "    mem.store(HAZARD, 0, Relaxed);",
      model("hazard::tests")),
     ("arming-without-its-fence", "readiness.rs",
-     """ARMED_ANY }, Release);
-        fence::heavy();""",
-     "ARMED_ANY }, Release);",
+     """        fence::heavy();
+        was_armed""",
+     "        was_armed",
      model("readiness::tests")),
     ("no-second-look-after-withdrawing", "readiness.rs",
      "                if has_something(bit) {",
