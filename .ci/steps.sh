@@ -143,6 +143,15 @@ step_fuzz() {
     done
 }
 
+# The drop-in libibverbs under AddressSanitizer: random sequences of calls, and mistakes that must be reported. Loaded by
+# name, the library finds the sanitizer in the program, which has to export it. Leaks are not looked for: some tests end
+# without giving anything back.
+step_asan() {
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/asan FARCALL_ABI_SANITIZER=address FARCALL_ABI_SEQUENCES=${ASAN_SEQUENCES:-2000} \
+        ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS='-Zsanitizer=address -Clink-arg=-Wl,--export-dynamic-symbol=__asan_*' \
+        run cargo +nightly test --target "$(rustc -vV | sed -n 's/^host: //p')" -p farcall-ibverbs-abi --test c_abi
+}
+
 # The conformance suite of verbs, wherever the two ends live.
 step_conform() {
     run cargo build --release

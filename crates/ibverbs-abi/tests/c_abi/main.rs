@@ -6,6 +6,7 @@ mod library;
 mod objects;
 mod pairs;
 mod refusals;
+mod sanitizer;
 mod sequences;
 mod table;
 mod threads;
