@@ -147,7 +147,7 @@ step_fuzz() {
 # name, the library finds the sanitizer in the program, which has to export it. Leaks are not looked for: some tests end
 # without giving anything back.
 step_asan() {
-    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/asan FARCALL_ABI_SANITIZER=address FARCALL_ABI_SEQUENCES=${ASAN_SEQUENCES:-2000} \
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/asan FARCALL_ABI_SANITIZER=address FARCALL_ABI_SEQUENCES=${ASAN_SEQUENCES:-1000} \
         ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS='-Zsanitizer=address -Clink-arg=-Wl,--export-dynamic-symbol=__asan_*' \
         run cargo +nightly test --target "$(rustc -vV | sed -n 's/^host: //p')" -p farcall-ibverbs-abi --test c_abi
 }
