@@ -154,11 +154,14 @@ step_asan() {
 
 # The conformance suite of verbs, wherever the two ends live.
 step_conform() {
-    run cargo build --release
+    need libibverbs1
+    run cargo build --release --workspace
     local sides
     for sides in local processes containers simulated; do
         run "$CARGO_TARGET_DIR/release/farcall" conform --sides "$sides"
     done
+    # Through libibverbs' C interface, which the drop-in library serves.
+    run "$CARGO_TARGET_DIR/release/farcall" verbs run -- "$CARGO_TARGET_DIR/release/farcall" conform --provider ibv
     # The other user must reach the program; both are in one group.
     install -m 755 "$CARGO_TARGET_DIR/release/farcall" "$scratch/conform-as-others"
     chmod 711 "$scratch"

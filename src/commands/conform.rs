@@ -90,6 +90,7 @@ impl Conform {
         let deviations = match (&*world.name(), world.provider()) {
             // The kernel's software RNIC, by the name that everybody gives it.
             (name, "ibv") if name.contains("(rxe") => of_provider("rxe"),
+            (name, "ibv") if name.contains("(softnic") => of_provider("drop-in"),
             (_, provider) => of_provider(provider),
         };
         let bar = progress_bar(cases.len() as u64, "cases");

@@ -29,20 +29,32 @@ impl Deviation {
     }
 }
 
-const SOFTNIC: &[Deviation] = &[Deviation {
+const RECEIVES_CHECKED_EARLY: Deviation = Deviation {
     pattern: "rc/recv/local-protection/*",
     saying: "",
     reason: "a receive's elements are checked when it is posted and refused there: a sender places into them without \
              asking their owner again",
-}];
+};
+
+const SOFTNIC: &[Deviation] = &[RECEIVES_CHECKED_EARLY];
+
+const DROP_IN: &[Deviation] = &[
+    RECEIVES_CHECKED_EARLY,
+    Deviation {
+        pattern: "*/transition/reset-to-err",
+        saying: "Invalid argument",
+        reason: "refused, as the kernel refuses it to every device: programs of libibverbs know nothing else",
+    },
+];
 
 const SIM: &[Deviation] = &[];
 
-/// What a provider, or with `rxe` the kernel's software RNIC, is known to deviate in.
+/// What a provider is known to deviate in; through libibverbs, `rxe` is the kernel's software RNIC, `drop-in` ours.
 pub fn of_provider(provider: &str) -> &'static [Deviation] {
     match provider {
         "softnic" => SOFTNIC,
         "sim" => SIM,
+        "drop-in" => DROP_IN,
         "rxe" => rxe::RXE,
         _ => &[],
     }

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use farcall_verbs::{Access, Error, QpCap, QpState, SendWr, Sge, WcStatus};
+use farcall_verbs::{Access, Error, QpAttr, QpCap, QpState, SendWr, Sge, WcStatus};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use support::memory::*;
 use support::process::*;
@@ -196,6 +196,17 @@ fn keys_bounds_and_permissions_hold_for_private_memory() {
     let word = [a.sge(0, 8)];
     a.send(&[fetch_add(1, &word, base as u64 + 4, there.key(), 1)]);
     assert_eq!(a.wait().status, WcStatus::REM_INV_REQ_ERR, "misaligned");
+    // What the queue pair does not take at all is told as that, as with other memory.
+    let (mut a, mut b) = (End::default(), End::default());
+    let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
+    a.init();
+    b.qp.modify(&QpAttr::init(Access::REMOTE_READ)).unwrap();
+    (a.rtr(qb), b.rtr(qa));
+    (a.rts(), b.rts());
+    let there = Private::at(&*b.pd, base, 8192, ALL).unwrap();
+    let word = [a.sge(0, 8)];
+    a.send(&[SendWr::write(1, &word, base as u64, there.key())]);
+    assert_eq!(a.wait().status, WcStatus::REM_INV_REQ_ERR, "no REMOTE_WRITE of the queue pair");
 }
 
 #[test]

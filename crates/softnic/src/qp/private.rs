@@ -52,6 +52,11 @@ impl SendSide {
         need: Access,
         region: Arc<PrivateRegion>,
     ) -> Step {
+        let accepts = self.remote.as_ref().and_then(|remote| remote.accepts());
+        if accepts.is_some_and(|accept| !accept.access().contains(need)) {
+            // The queue pair takes no such requests, whatever the memory (IBA 11.6.2).
+            return Step::Failed(WcStatus::REM_INV_REQ_ERR);
+        }
         let target = Target { rkey: request.rkey, addr: request.remote_addr, len_bytes: request.len_bytes };
         match request.opcode {
             WrOpcode::ATOMIC_FETCH_AND_ADD => {
