@@ -109,7 +109,7 @@ pub(crate) fn judge(socket: BorrowedFd<'_>, peer: &str) -> Result<Kinship> {
     refuse(format!("it is no member of the group {group} that FARCALL_GROUP names"))
 }
 
-/// As [`judge`], for those who bring processes of the software RNIC together over sockets of their own.
+/// Whether the process at the other end may talk to us; for those who bring processes of the software RNIC together over sockets of their own.
 ///
 /// # Errors
 /// Who it is, and what would let it in.
