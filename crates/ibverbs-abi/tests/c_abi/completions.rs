@@ -172,6 +172,7 @@ impl World {
             self.qps[qp].send_done.push_back(Done::maybe(Some(record.wr_id), record.seq));
             if is_wanted {
                 self.doubt_datagrams(target);
+                self.doubt_rivals(target);
             }
             return;
         }
@@ -190,6 +191,17 @@ impl World {
         self.loosen(qp);
         for done in self.qps[qp].recv_done.iter_mut() {
             (done.must, done.statuses) = (false, status::ANY);
+        }
+    }
+
+    /// A datagram finds no receive in a shared queue. Between pairs there is no order: it may have come before what other
+    /// pairs were to receive there, and have taken their receives.
+    fn doubt_rivals(&mut self, qp: usize) {
+        let Some(srq) = self.qps[qp].srq else { return };
+        for rival in self.live_qps().into_iter().filter(|other| *other != qp) {
+            if self.qps[rival].srq == Some(srq) && !self.qps[rival].recv_done.is_empty() {
+                self.doubt_datagrams(rival);
+            }
         }
     }
 
