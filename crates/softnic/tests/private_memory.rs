@@ -201,8 +201,10 @@ fn keys_bounds_and_permissions_hold_for_private_memory() {
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();
     b.qp.modify(&QpAttr::init(Access::REMOTE_READ)).unwrap();
-    (a.rtr(qb), b.rtr(qa));
-    (a.rts(), b.rts());
+    a.rtr(qb);
+    b.rtr(qa);
+    a.rts();
+    b.rts();
     let there = Private::at(&*b.pd, base, 8192, ALL).unwrap();
     let word = [a.sge(0, 8)];
     a.send(&[SendWr::write(1, &word, base as u64, there.key())]);
