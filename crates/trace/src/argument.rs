@@ -139,7 +139,7 @@ objects! {
     };
 }
 
-/// Variables that functions fill: shown when they did, by what they hold.
+/// What functions read or fill through a pointer: shown by what it points to.
 macro_rules! variables {
     ($($Type:ty as |$value:ident, $line:ident, $hint:ident| $show:expr;)*) => {
         $(impl Argument for *mut $Type {
@@ -153,6 +153,8 @@ macro_rules! variables {
         })*
     };
 }
+
+pub(crate) use variables;
 
 variables! {
     // SAFETY: the queue that the function filled in.

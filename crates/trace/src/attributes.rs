@@ -8,7 +8,7 @@ use farcall_ibv::abi::whole::{
 };
 use farcall_verbs::Wc;
 
-use crate::argument::{Argument, Hint, Phase, show_gid};
+use crate::argument::{Argument, Hint, Phase, show_gid, variables};
 use crate::line::Line;
 use crate::names;
 
@@ -120,21 +120,6 @@ fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
     });
 }
 
-/// Structures, each shown as an object or in another form.
-macro_rules! structures {
-    ($($Type:ty as |$value:ident, $line:ident, $hint:ident| $show:expr;)*) => {
-        $(impl Argument for *mut $Type {
-            unsafe fn show(self, $line: &mut Line, $hint: &Hint) {
-                // SAFETY: the caller's promise.
-                match unsafe { self.as_ref() } {
-                    Some($value) => $show,
-                    None => $line.null(),
-                }
-            }
-        })*
-    };
-}
-
 /// What both ways to make a queue pair have in common.
 macro_rules! show_init {
     ($line:ident, $hint:ident, $attr:ident) => {{
@@ -169,7 +154,8 @@ fn show_srq_attr(line: &mut Line, attr: &SrqAttr) {
     });
 }
 
-structures! {
+// Structures, each shown as an object or in another form.
+variables! {
     QpAttr as |attr, line, hint| {
         // ibv_query_qp fills everything, whatever was asked for; it is asked for by a mask all the same.
         show_qp_attr(line, attr, hint.mask);

@@ -2,32 +2,19 @@
 
 use std::process::Command;
 
-use crate::support::{Folder, Running, has, pair_of, words};
-
-const CONTAINED: [&str; 8] = [
-    "--user",
-    "--map-root-user",
-    "--pid",
-    "--fork",
-    "--kill-child=SIGKILL",
-    "--ipc",
-    "--mount",
-    "--mount-proc",
-];
+use crate::support::{self, Folder, has, has_containers, pair_of};
 
 /// A program in a container, with the library in front.
 fn contained(folder: &Folder, program: &str) -> Command {
-    let mut command = folder.preloaded("unshare");
-    command.args(CONTAINED).arg(program);
+    let mut command = support::contained(folder.preloaded("unshare"));
+    command.arg(program);
     command
 }
 
 #[test]
 fn programs_in_two_containers_meet() {
     let folder = Folder::new("containers");
-    let tried = Running::start(contained(&folder, "true")).finish();
-    if !tried.status.success() {
-        eprintln!("SKIPPED: no user namespaces here: {}", words(&tried).trim());
+    if !has_containers() {
         return;
     }
     if has("ibv_rc_pingpong", "ibverbs-utils") {

@@ -1,5 +1,6 @@
 //! The library as programs find it, and programs of the system, which may not be there.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -177,4 +178,45 @@ pub fn pair_of(program: &dyn Fn() -> Command, arguments: &[&str]) -> (String, St
     let server = server.finish();
     assert!(server.status.success(), "{program:?}, server: {}", words(&server));
     (words(&server), words(&client))
+}
+
+/// The system's own library, if it has one; says what is skipped if not.
+pub fn system_library(name: &str, package: &str) -> Option<PathBuf> {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
+    let found = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
+    if found.is_none() {
+        eprintln!("SKIPPED: no {name} on this machine (Debian: apt-get install {package})");
+    }
+    found
+}
+
+/// `name@@version` of everything that a library defines.
+pub fn defined(library: &Path) -> BTreeSet<String> {
+    let output =
+        Command::new("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library).output();
+    let output = output.expect("nm of binutils, which comes with the linker");
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .filter(|name| name.contains("@@"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// `unshare`, to run a program in namespaces of its own: all but the network's.
+pub fn contained(mut unshare: Command) -> Command {
+    let all = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child=SIGKILL"];
+    unshare.args(all).args(["--ipc", "--mount", "--mount-proc"]);
+    unshare
+}
+
+/// Whether programs can be contained here; says what is skipped if not.
+pub fn has_containers() -> bool {
+    let mut command = contained(Command::new("unshare"));
+    command.args(["--net", "true"]);
+    let tried = Running::start(command).finish();
+    if !tried.status.success() {
+        eprintln!("SKIPPED: no user namespaces here: {}", words(&tried).trim());
+    }
+    tried.status.success()
 }

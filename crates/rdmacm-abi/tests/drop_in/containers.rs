@@ -3,38 +3,19 @@
 use std::process::Command;
 
 use crate::meeting::{folder, listening_at, meet};
-use crate::support::{Folder, Running, free_port, has, words};
-
-const CONTAINED: [&str; 8] = [
-    "--user",
-    "--map-root-user",
-    "--pid",
-    "--fork",
-    "--kill-child=SIGKILL",
-    "--ipc",
-    "--mount",
-    "--mount-proc",
-];
+use crate::support::{self, Folder, Running, free_port, has, has_containers, words};
 
 /// A program in a container.
 fn contained(folder: &Folder, more: &[&str], program: &[&str]) -> Command {
-    let mut command = folder.program("unshare");
-    command.args(CONTAINED).args(more).args(program);
+    let mut command = support::contained(folder.program("unshare"));
+    command.args(more).args(program);
     command
-}
-
-fn has_containers(folder: &Folder) -> bool {
-    let tried = Running::start(contained(folder, &["--net"], &["true"])).finish();
-    if !tried.status.success() {
-        eprintln!("SKIPPED: no user namespaces here: {}", words(&tried).trim());
-    }
-    tried.status.success()
 }
 
 #[test]
 fn two_containers_on_one_network_meet() {
     let folder = folder("containers");
-    if !has("rping", "rdmacm-utils") || !has_containers(&folder) {
+    if !has("rping", "rdmacm-utils") || !has_containers() {
         return;
     }
     let port = free_port();
@@ -48,7 +29,7 @@ fn two_containers_on_one_network_meet() {
 #[test]
 fn programs_in_a_container_with_a_network_of_its_own_meet() {
     let folder = folder("network");
-    if !has("rping", "rdmacm-utils") || !has("ip", "iproute2") || !has_containers(&folder) {
+    if !has("rping", "rdmacm-utils") || !has("ip", "iproute2") || !has_containers() {
         return;
     }
     // The port is nobody else's there.
