@@ -1,11 +1,17 @@
 //! Where statistics files are, and what is done about old ones.
 
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::retry_on_intr;
 use thiserror::Error;
+
+/// How names of our files end.
+const ENDING: &str = ".stats";
 
 /// Files of dead processes are kept so long.
 const KEPT: Duration = Duration::from_hours(24);
@@ -77,9 +83,16 @@ pub fn directory() -> Result<PathBuf, StatsError> {
     Ok(path)
 }
 
-/// The name of a process's file. The start time tells a reused pid apart.
+/// The name of a process's file. The start time tells a reused pid apart; the namespace tells containers apart that share the
+/// directory: in each of them the first process is 1, and two may begin in one tick.
 pub(crate) fn file_name(pid: u32, start_ticks: u64) -> String {
-    format!("{pid}-{start_ticks}.stats")
+    format!("{pid}-{start_ticks}{}", suffix())
+}
+
+/// How names of files end in this pid namespace.
+pub(crate) fn suffix() -> String {
+    let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino());
+    format!("-{namespace}{ENDING}")
 }
 
 /// Start time of a process in clock ticks since boot; 0 if it is gone.
@@ -90,12 +103,30 @@ pub(crate) fn start_ticks(pid: u32) -> u64 {
     fields.split_whitespace().nth(19).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
+/// Makes a file that nobody else has mapped, and locks it for as long as it stays open: the lock tells everybody, in whatever
+/// namespace, that its process lives. What a dead process left under the name goes; its readers keep what they have.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    let file = options.open(path).or_else(|error| {
+        if error.kind() != io::ErrorKind::AlreadyExists || !is_of_the_dead(path) {
+            return Err(error);
+        }
+        std::fs::remove_file(path)?;
+        options.open(path)
+    })?;
+    // Waits for those who look whether it is locked.
+    retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
+    Ok(file)
+}
+
 /// Removes files of processes that have been dead for long, and of all but the newest dead: they hold memory.
 pub(crate) fn tidy(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let mut dead: Vec<(SystemTime, PathBuf)> = entries
         .flatten()
-        .filter(|entry| is_of_the_dead(entry.file_name().to_str()))
+        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.ends_with(ENDING)))
+        .filter(|entry| is_of_the_dead(&entry.path()))
         .filter_map(|entry| Some((entry.metadata().and_then(|meta| meta.modified()).ok()?, entry.path())))
         .collect();
     dead.sort_unstable_by_key(|(modified, _)| std::cmp::Reverse(*modified));
@@ -107,31 +138,56 @@ pub(crate) fn tidy(directory: &Path) {
     }
 }
 
-/// Whether a file is the statistics of a process that has ended.
-fn is_of_the_dead(name: Option<&str>) -> bool {
-    let owner = name.and_then(|name| name.strip_suffix(".stats")?.split_once('-'));
-    matches!(owner.map(|(pid, start)| (pid.parse(), start.parse::<u64>())),
-        Some((Ok(pid), Ok(start))) if start_ticks(pid) != start)
+/// Whether a file is the statistics of a process that has ended: nobody holds its lock.
+fn is_of_the_dead(path: &Path) -> bool {
+    // Not to wait for somebody's pipe.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn folder(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
     #[test]
     fn only_the_newest_of_the_dead_are_kept_and_the_living_always() {
-        let directory = std::env::temp_dir().join(format!("farcall-tidy-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let living = directory.join(file_name(std::process::id(), start_ticks(std::process::id())));
-        std::fs::write(&living, b"").unwrap();
-        // No process has so large a pid.
+        let directory = folder("tidy");
+        let path = directory.join(file_name(std::process::id(), start_ticks(std::process::id())));
+        let living = create(&path).unwrap();
+        // Its pid says nothing in another container: the first process of each is 1.
+        let elsewhere = create(&directory.join("1-1-1.stats")).unwrap();
         for i in 0..KEPT_FILES as u32 + 10 {
             std::fs::write(directory.join(file_name(u32::MAX - i, 1)), b"").unwrap();
         }
         std::fs::write(directory.join("of somebody else"), b"").unwrap();
         tidy(&directory);
-        assert!(living.exists() && directory.join("of somebody else").exists());
-        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), KEPT_FILES + 2);
+        assert!(path.exists() && directory.join("of somebody else").exists());
+        assert!(directory.join("1-1-1.stats").exists());
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), KEPT_FILES + 3);
+        drop((living, elsewhere));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Whoever has a file mapped would die of its being cut.
+    #[test]
+    fn a_file_of_the_living_is_left_alone_and_one_of_the_dead_is_replaced() {
+        let directory = folder("create");
+        let path = directory.join("1-2-3.stats");
+        let first = create(&path).unwrap();
+        first.set_len(9).unwrap();
+        assert_eq!(create(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(first.metadata().unwrap().len(), 9);
+        let still_mapped = File::open(&path).unwrap();
+        drop(first);
+        let second = create(&path).unwrap();
+        assert_eq!((still_mapped.metadata().unwrap().len(), second.metadata().unwrap().len()), (9, 0));
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

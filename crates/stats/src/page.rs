@@ -1,7 +1,6 @@
 //! The process's file, mapped for writing, and the places of blocks in it.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,7 +8,7 @@ use std::time::Instant;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
-use crate::directory::{StatsError, directory, file_name, start_ticks, tidy};
+use crate::directory::{StatsError, create, directory, file_name, start_ticks, tidy};
 use crate::format::{
     AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, EXE_BYTES, FILE_BYTES, FIRST_BLOCK, MAGIC, Shape,
 };
@@ -32,36 +31,32 @@ pub(crate) struct Places {
     used: usize,
     /// Ended blocks, oldest first, to be reused by blocks of the same shape.
     ended: Vec<(Shape, usize)>,
+    /// The file, whose lock says that the process lives; none if the page is private.
+    file: Option<File>,
 }
 
 impl Page {
     /// The process's page, made at first use.
     pub(crate) fn get() -> &'static Self {
         PAGE.get_or_init(|| {
-            let base = Self::open().or_else(|error| {
+            let opened = Self::open().map(|(base, file)| (base, Some(file))).or_else(|error| {
                 tracing::warn!("no statistics for `farcall stats`: {error}");
-                Self::private()
+                Self::private().map(|base| (base, None))
             });
             // Without even private memory of 8 MiB no program goes on for long.
-            let base = base.expect("8 MiB of address space");
-            Self {
-                base,
-                started: Instant::now(),
-                places: Mutex::new(Places { used: FIRST_BLOCK, ended: Vec::new() }),
-            }
+            let (base, file) = opened.expect("8 MiB of address space");
+            let places = Places { used: FIRST_BLOCK, ended: Vec::new(), file };
+            Self { base, started: Instant::now(), places: Mutex::new(places) }
         })
     }
 
-    fn open() -> Result<NonNull<u8>, StatsError> {
+    fn open() -> Result<(NonNull<u8>, File), StatsError> {
         let directory = directory()?;
         tidy(&directory);
         let pid = std::process::id();
         let path = directory.join(file_name(pid, start_ticks(pid)));
         let io = |source| StatsError::Io { path: path.clone(), source };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file: File =
-            options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32).open(&path).map_err(io)?;
+        let file = create(&path).map_err(io)?;
         // Sparse: what no block uses costs nothing.
         file.set_len(FILE_BYTES as u64).map_err(io)?;
         // SAFETY: a new mapping of our own file at an address of the kernel's choice.
@@ -84,7 +79,7 @@ impl Page {
         word(base, AT_START).store(start_ticks(pid), Ordering::Relaxed);
         word(base, AT_USED).store(FIRST_BLOCK as u64, Ordering::Relaxed);
         word(base, AT_MAGIC).store(MAGIC, Ordering::Release);
-        Ok(base)
+        Ok((base, file))
     }
 
     fn private() -> Result<NonNull<u8>, StatsError> {
@@ -147,7 +142,9 @@ pub fn hold_for_fork() -> Held {
 impl Held {
     /// In the child: what it counts from now on is its own affair, and nobody's to read.
     pub fn detach(self) {
-        let Some((page, _places)) = &self.0 else { return };
+        let Some((page, mut places)) = self.0 else { return };
+        // The lock is the parent's, which goes on holding it.
+        drop(places.file.take());
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         // SAFETY: replaces the page by memory of the same place and size; its words are atomics, valid for all bytes.
         let _ = unsafe { mmap_anonymous(page.base.as_ptr().cast(), FILE_BYTES, prot, flags) };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::directory::{StatsError, directory, file_name, start_ticks};
+use crate::directory::{StatsError, directory, file_name, start_ticks, suffix};
 use crate::format::{
     AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, BLOCK_COUNTERS, BLOCK_LABEL, BLOCK_NEXT, BLOCK_RECORDS,
     BLOCK_STATE, ENDED, EXE_BYTES, FILE_BYTES, FIRST_BLOCK, LABEL_BYTES, LIVE, MAGIC, NAME_BYTES,
@@ -62,12 +62,17 @@ pub fn read_pid(pid: u32) -> Result<Report, StatsError> {
 }
 
 fn newest(directory: &Path, pid: u32) -> Result<std::path::PathBuf, StatsError> {
-    let prefix = format!("{pid}-");
+    let (prefix, suffix) = (format!("{pid}-"), suffix());
     let entries =
         std::fs::read_dir(directory).map_err(|source| StatsError::Io { path: directory.into(), source })?;
     entries
         .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)))
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with(&prefix) && name.ends_with(&suffix))
+        })
         .max_by_key(|entry| entry.metadata().and_then(|meta| meta.modified()).ok())
         .map(|entry| entry.path())
         .ok_or_else(|| StatsError::NotFound { pid, path: directory.into() })

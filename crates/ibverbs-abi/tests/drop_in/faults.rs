@@ -13,11 +13,11 @@ fn client_says(folder: &Folder, faults: &str, arguments: &[&str]) -> String {
         command.args(arguments).args(["-g", "0", "-p", &port]).args(host).env(VARIABLE, faults);
         command
     };
-    let _server = Running::start(command(&[]));
+    let mut server = Running::start(command(&[]));
     loop {
         let client = Running::start(command(&["127.0.0.1"])).finish();
-        // The server does not listen yet.
-        if !words(&client).contains("ouldn't connect") {
+        // Else the server does not listen yet.
+        if !words(&client).contains("ouldn't connect") || server.has_ended() {
             assert!(!client.status.success(), "{}", words(&client));
             return words(&client);
         }

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// A folder of its own with the library under the system's name; gone when dropped.
@@ -71,9 +72,13 @@ pub fn has(program: &str, package: &str) -> bool {
     found
 }
 
-/// A port that nobody listens on.
+/// A port that nobody listens on, nor will: it is handed out once, and below those that the kernel gives to connections.
 pub fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Tests that run side by side begin at different ports.
+    let first = 10_000 + (std::process::id() % 20_000) as u16;
+    let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    ports.find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap().to_string()
 }
 
 /// How long a pair of programs may take, on a machine with better things to do.
@@ -92,11 +97,23 @@ impl Running {
         self.0.as_ref().expect("it runs").id()
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.0.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some())
+    }
+
     /// Reads its standard output up to a line in which this stands.
     pub fn line_with(&mut self, words: &str) -> String {
         let output = self.0.as_mut().and_then(|child| child.stdout.take()).expect("read once");
         let mut lines = BufReader::new(output).lines().map(Result::unwrap);
         lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("ended without {words:?}"))
+    }
+
+    /// Ends it, if it has not ended yet.
+    fn stop(mut self) -> Output {
+        let mut child = self.0.take().unwrap();
+        let _ = child.kill();
+        child.wait_with_output().unwrap()
     }
 
     /// Waits for its end.
@@ -157,7 +174,7 @@ pub fn pair_of(program: &dyn Fn() -> Command, arguments: &[&str]) -> (String, St
         command.args(arguments).args(["-p", &port]);
         command
     };
-    let server = Running::start(command());
+    let mut server = Running::start(command());
     let began = Instant::now();
     let client = loop {
         let mut command = command();
@@ -168,15 +185,22 @@ pub fn pair_of(program: &dyn Fn() -> Command, arguments: &[&str]) -> (String, St
         .finish();
         let said = words(&client);
         let refused = ["ouldn't connect", "onnection refused"].iter().any(|refused| said.contains(refused));
-        if !refused || began.elapsed() > PATIENCE {
+        if !refused || server.has_ended() || began.elapsed() > PATIENCE {
             break client;
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    let program = command();
-    assert!(client.status.success(), "{program:?}, client: {}", words(&client));
-    let server = server.finish();
-    assert!(server.status.success(), "{program:?}, server: {}", words(&server));
+    // The server waits for ever if nobody came.
+    let server = if client.status.success() { server.finish() } else { server.stop() };
+    assert!(
+        client.status.success() && server.status.success(),
+        "{:?}\nserver, {}: {}\nclient, {}: {}",
+        command(),
+        server.status,
+        words(&server),
+        client.status,
+        words(&client),
+    );
     (words(&server), words(&client))
 }
 
