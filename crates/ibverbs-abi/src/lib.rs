@@ -14,6 +14,7 @@
 //! | `beside` | the kernel's files about devices, for programs that read them |
 //! | `faulty` | the faults that are asked for |
 //! | `traced` | what the tables hold when calls are shown |
+//! | `kin` | what our librdmacm uses beside |
 //! | `private` | what drivers import, so that libmlx5 and libefa still load |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
@@ -29,6 +30,7 @@ mod errno;
 mod events;
 mod faulty;
 mod fork;
+mod kin;
 mod marshal;
 mod memory;
 mod private;

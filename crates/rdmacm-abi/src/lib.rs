@@ -12,7 +12,7 @@
 //! | `channel`, `event` | rdma_create_event_channel, rdma_get_cm_event |
 //! | `qp`, `attributes`, `device` | rdma_create_qp, rdma_create_srq; rdma_init_qp_attr; rdma_get_devices |
 //! | `info`, `multicast`, `rsocket` | rdma_getaddrinfo; what is not offered |
-//! | `verbs` | the functions of libibverbs |
+//! | `verbs`, `kin` | the functions of libibverbs; what ours offers beside |
 //! | `world`, `listener`, `service` | the ends of this process and what they say; who comes; the thread that waits for what arrives |
 //! | `port`, `address` | names of sockets; addresses of C, and whose they are |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
@@ -29,6 +29,7 @@ mod errno;
 mod event;
 mod id;
 mod info;
+mod kin;
 mod listener;
 mod migrate;
 mod multicast;

@@ -1,12 +1,14 @@
-//! The thread that waits for what arrives. It blocks: while nothing happens it costs nothing.
+//! The thread that waits for what arrives. It blocks: while nothing happens it costs nothing. It works in turns ([`kin::turn`]),
+//! so that it does not count as a thread of the program's.
 
 use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::errno::Errno;
+use crate::kin;
 use crate::world::{WAKE, World};
 
 /// A stack for what is shallow.
@@ -43,40 +45,53 @@ fn start() -> Result<&'static Service, Errno> {
     let (poll, for_world, wake) = made().map_err(|error: rustix::io::Errno| error.raw_os_error())?;
     let world = Mutex::new(World::new(for_world, wake.clone()));
     let service: &'static Service = Box::leak(Box::new(Service { world, pid: process::id() }));
+    kin::find();
     let thread = std::thread::Builder::new().name("farcall-rdmacm".into()).stack_size(STACK_BYTES);
+    let (tell, told) = mpsc::channel();
     let signals = Signals::block();
     let started = thread.spawn(move || {
+        kin::turn(|| {
+            let _ = tell.send(());
+        });
+        let mut deadline = None;
         loop {
-            turn(service, &poll, &wake);
+            deadline = wait_and_work(service, &poll, &wake, deadline);
         }
     });
     drop(signals);
     started.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
+    // So that the program's next call finds it known from its own threads.
+    let _ = told.recv();
     Ok(service)
 }
 
-/// Waits, and does what there is to do.
-fn turn(service: &Service, poll: &std::os::fd::OwnedFd, wake: &std::os::fd::OwnedFd) {
-    let lock = || service.world.lock().unwrap_or_else(PoisonError::into_inner);
-    let deadline = lock().next_deadline();
+/// Waits, and does what there is to do; returns when it must look again.
+fn wait_and_work(
+    service: &Service,
+    poll: &std::os::fd::OwnedFd,
+    wake: &std::os::fd::OwnedFd,
+    deadline: Option<Instant>,
+) -> Option<Instant> {
     let timeout = deadline.map(|deadline| {
         let left = deadline.saturating_duration_since(Instant::now());
         Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
     });
     let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 32];
     // An interrupted wait is a short one.
-    let ready = match epoll::wait(poll, &mut events[..], timeout.as_ref()) {
-        Ok((ready, _)) => ready,
-        Err(_) => return,
-    };
-    let mut world = lock();
-    for event in ready {
-        match event.data.u64() {
-            WAKE => drop(rustix::io::read(wake, &mut [0_u8; 8])),
-            token => world.readable(token),
+    let ready: &[_] = epoll::wait(poll, &mut events[..], timeout.as_ref()).map_or(&[], |(ready, _)| ready);
+    let mut next = None;
+    kin::turn(|| {
+        let mut world = service.world.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in ready {
+            match event.data.u64() {
+                WAKE => drop(rustix::io::read(wake, &mut [0_u8; 8])),
+                token => world.readable(token),
+            }
         }
-    }
-    world.run_timers(Instant::now());
+        world.run_timers(Instant::now());
+        next = world.next_deadline();
+    });
+    next
 }
 
 /// Keeps the program's signals away from a thread that is started while this lives.

@@ -46,7 +46,16 @@ functions! {
     destroy_qp = b"ibv_destroy_qp\0": fn(*mut Qp) -> c_int;
 }
 
-/// The library of this process.
+/// The library of this process, which stays loaded.
+pub fn library() -> &'static Result<libloading::Library, String> {
+    static LIBRARY: OnceLock<Result<libloading::Library, String>> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        // SAFETY: libibverbs' initialisers only set up its own state.
+        unsafe { libloading::Library::new("libibverbs.so.1") }.map_err(|error| error.to_string())
+    })
+}
+
+/// Its functions.
 ///
 /// # Errors
 /// `ENODEV` when there is none.
@@ -54,13 +63,9 @@ pub fn verbs() -> Result<&'static Verbs, Errno> {
     static VERBS: OnceLock<Result<Verbs, String>> = OnceLock::new();
     VERBS
         .get_or_init(|| {
-            // SAFETY: libibverbs' initialisers only set up its own state.
-            let library =
-                unsafe { libloading::Library::new("libibverbs.so.1") }.map_err(|error| error.to_string())?;
-            // SAFETY: the name is libibverbs'; the library is leaked below.
-            let bound = unsafe { bind(&library) }.map_err(|error| error.to_string())?;
-            std::mem::forget(library);
-            Ok(bound)
+            let library = library().as_ref().map_err(String::clone)?;
+            // SAFETY: the name is libibverbs'; the library stays loaded.
+            unsafe { bind(library) }.map_err(|error| error.to_string())
         })
         .as_ref()
         .map_err(|error| {

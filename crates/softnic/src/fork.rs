@@ -138,6 +138,7 @@ struct Locks {
     objects: MutexGuard<'static, Objects>,
     stats: farcall_stats::Held,
     moved: in_place::Held,
+    helpers: in_place::Paused,
 }
 
 thread_local! {
@@ -158,7 +159,10 @@ extern "C" fn prepare() {
         let slot = process::lock_slot();
         // Whoever holds the table of what is moved may look at our objects.
         let moved = in_place::hold_for_fork();
-        held.replace(Some(Locks { slot, moved, objects: objects(), stats: farcall_stats::hold_for_fork() }))
+        // As who moves memory does, after the table.
+        let helpers = in_place::pause();
+        let (objects, stats) = (objects(), farcall_stats::hold_for_fork());
+        held.replace(Some(Locks { slot, moved, objects, stats, helpers }))
     });
 }
 
@@ -168,10 +172,12 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    let Ok(Some(Locks { mut slot, mut objects, stats, moved })) = HELD.try_with(RefCell::take) else {
+    let Ok(Some(Locks { mut slot, mut objects, stats, moved, helpers })) = HELD.try_with(RefCell::take)
+    else {
         return;
     };
     stats.detach();
+    helpers.detach();
     // Never dropped: the threads that would have to take part are the parent's.
     std::mem::forget(slot.take());
     abandon(&objects.fds);

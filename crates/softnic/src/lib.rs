@@ -75,6 +75,8 @@ mod wc_ring;
 #[cfg(not(loom))]
 pub use device::SoftNic;
 #[cfg(not(loom))]
+pub use in_place::helper_turn;
+#[cfg(not(loom))]
 #[doc(hidden)]
 pub use rendezvous::check_peer;
 #[cfg(not(loom))]

@@ -21,6 +21,7 @@ fn child_entry() {
         "edges" => &|_| edges(),
         "left alone" => &|_| left_alone(),
         "threads" => &|_| threads(),
+        "helpers" => &|_| helpers(),
         "overlaps" => &|_| overlaps(),
         "returned" => &|_| returned(),
         "returned among threads" => &|_| returned_among_threads(),
@@ -180,6 +181,67 @@ fn threads() {
     let there = Private::at(&*b.pd, map.0, map.1, ALL).unwrap();
     assert!(is_moved(map.0));
     every_operation(&mut a, &mut b, &there, "alone again");
+}
+
+#[test]
+fn a_thread_that_works_in_turns_does_not_keep_memory_in_its_place() {
+    run("helpers");
+}
+
+fn helpers() {
+    let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, ..QpCap::default() };
+    let (mut a, mut b) = pair_with(cap, cap);
+    // What the helper writes to in its turns lies in memory that moves: nothing of it may be lost.
+    let map = Map::anonymous(LEN, MapFlags::PRIVATE).unwrap();
+    let (counter, turns) = (map.0 as usize, AtomicU64::new(0));
+    let turns: &'static AtomicU64 = Box::leak(Box::new(turns));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        block_signals();
+        farcall_softnic::helper_turn(|| tell.send(()).unwrap());
+        loop {
+            farcall_softnic::helper_turn(|| {
+                word(std::ptr::with_exposed_provenance_mut(counter)).fetch_add(1, Ordering::SeqCst);
+                turns.fetch_add(1, Ordering::SeqCst);
+            });
+            // A chance for others at the lock, which is not fair.
+            std::thread::yield_now();
+        }
+    });
+    told.recv().unwrap();
+    for _ in 0..20 {
+        let there = Private::at(&*b.pd, map.0, map.1, ALL).unwrap();
+        assert!(is_moved(map.0));
+        let before = turns.load(Ordering::SeqCst);
+        while turns.load(Ordering::SeqCst) < before + 3 {
+            std::thread::yield_now();
+        }
+        drop(there);
+        assert!(!is_moved(map.0));
+    }
+    // A child has no helper, and its turns are free.
+    let child = in_child(|| farcall_softnic::helper_turn(|| word(map.0).store(0, Ordering::SeqCst)));
+    assert_eq!(child, 0);
+    let mut counted = (0, 0);
+    farcall_softnic::helper_turn(|| {
+        counted = (word(map.0).load(Ordering::SeqCst), turns.load(Ordering::SeqCst));
+    });
+    assert_eq!(counted.0, counted.1, "what it wrote while memory moved was lost");
+    let other = Map::anonymous(LEN, MapFlags::PRIVATE).unwrap();
+    let there = Private::at(&*b.pd, other.0, other.1, ALL).unwrap();
+    assert!(is_moved(other.0));
+    every_operation(&mut a, &mut b, &there, "beside a helper");
+    // The helper goes on until the process ends.
+    std::mem::forget(map);
+}
+
+fn block_signals() {
+    // SAFETY: a set of signals of this thread.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
 }
 
 #[test]

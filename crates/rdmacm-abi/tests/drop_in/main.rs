@@ -4,6 +4,7 @@ mod containers;
 mod ends;
 mod libfabric;
 mod meeting;
+mod moved;
 mod programs;
 #[allow(dead_code, reason = "the tests of libibverbs use all of it")]
 #[path = "../../../ibverbs-abi/tests/drop_in/support.rs"]

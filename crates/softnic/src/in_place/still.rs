@@ -3,11 +3,13 @@
 use std::fs;
 use std::sync::MutexGuard;
 
+use super::helpers::{self, Paused};
 use crate::process::Process;
 
-/// As long as it lives, nothing of this process runs but the calling thread: our service thread waits, and so do signals.
+/// As long as it lives, nothing of this process runs but the calling thread: our own threads wait, and so do signals.
 pub(super) struct Still<'a> {
     _service: MutexGuard<'a, ()>,
+    _helpers: Paused,
     signals: libc::sigset_t,
 }
 
@@ -16,6 +18,7 @@ impl<'a> Still<'a> {
     pub(super) fn hold(process: &'a Process) -> Option<Self> {
         // First: while it is in its turn it may start something.
         let service = process.service.pause();
+        let helpers = helpers::pause();
         // SAFETY: fills signal sets of ours and changes the mask of this thread.
         let signals = unsafe {
             let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
@@ -23,8 +26,10 @@ impl<'a> Still<'a> {
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
             before
         };
-        let still = Self { _service: service, signals };
-        is_alone(process.service.thread_id()).then_some(still)
+        let is_alone = is_alone(|thread| thread == process.service.thread_id() || helpers.contains(thread));
+        // Also if it is not: the signals get their way back.
+        let still = Self { _service: service, _helpers: helpers, signals };
+        is_alone.then_some(still)
     }
 
     /// Whether others of our user may look at this process's memory; if not, it gives them nothing to map either.
@@ -46,8 +51,8 @@ impl Drop for Still<'_> {
     }
 }
 
-/// Whether the process has no threads but this one and `service`.
-fn is_alone(service: u32) -> bool {
+/// Whether the process has no threads but this one and our own.
+fn is_alone(is_ours: impl Fn(u32) -> bool) -> bool {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
     let this = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     let mut found_this = false;
@@ -55,7 +60,7 @@ fn is_alone(service: u32) -> bool {
         let number = task.ok().and_then(|task| task.file_name().to_str()?.parse::<u32>().ok());
         match number {
             Some(number) if number == this => found_this = true,
-            Some(number) if number == service => {}
+            Some(number) if is_ours(number) => {}
             _ => return false,
         }
     }
@@ -91,6 +96,6 @@ mod tests {
 
     #[test]
     fn a_process_with_threads_is_not_alone() {
-        std::thread::spawn(|| assert!(!is_alone(0))).join().unwrap();
+        std::thread::spawn(|| assert!(!is_alone(|_| false))).join().unwrap();
     }
 }

@@ -1,0 +1,23 @@
+//! What Farcall's other libraries in the same process use of this one, beside libibverbs' functions. They look for it at run
+//! time and do without it: the library may be the system's, or of another version. What is here never changes its meaning; a
+//! new meaning gets a new name.
+
+use std::ffi::c_void;
+
+/// Puts a function under Farcall's own node.
+macro_rules! under_own_node {
+    ($name:literal) => {
+        std::arch::global_asm!(concat!(".symver ", $name, ", ", $name, "@@FARCALL_1"));
+    };
+}
+
+/// Calls `run(argument)` as a turn of the calling thread, which from then on counts as Farcall's own and not as the program's:
+/// see [`farcall_softnic::helper_turn`] for what it must keep to.
+///
+/// # Safety
+/// `run` must be callable with `argument`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farcall_helper_turn(run: extern "C" fn(*mut c_void), argument: *mut c_void) {
+    farcall_softnic::helper_turn(|| run(argument));
+}
+under_own_node!("farcall_helper_turn");

@@ -1,0 +1,17 @@
+//! Memory that programs register beside the connection manager, whose thread is none of theirs.
+
+use crate::meeting::{compile, folder};
+use crate::support::{Running, words};
+
+/// The C program asks the kernel where its memory lies.
+#[test]
+fn the_connection_managers_thread_does_not_keep_memory_in_its_place() {
+    let folder = folder("moved");
+    let Some(program) = compile("moved.c", &folder) else { return };
+    for case in ["alone", "threads"] {
+        let mut command = folder.program(&program);
+        command.arg(case);
+        let output = Running::start(command).finish();
+        assert!(output.status.success() && words(&output).contains("ok"), "{case}: {}", words(&output));
+    }
+}
