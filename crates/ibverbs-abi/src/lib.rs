@@ -9,7 +9,7 @@
 //! | `device`, `context` | ibv_get_device_list, ibv_open_device, ibv_query_device, ibv_query_port, ibv_query_gid |
 //! | `memory`, `address` | ibv_alloc_pd, ibv_reg_mr, ibv_create_ah |
 //! | `channel`, `cq`, `cq_ex` | ibv_create_comp_channel, ibv_create_cq, ibv_poll_cq, ibv_create_cq_ex |
-//! | `qp`, `qp_ex`, `srq`, `attributes`, `transitions` | ibv_create_qp, ibv_post_send, ibv_wr_post, ibv_create_srq, ibv_modify_qp |
+//! | `qp`, `qp_ex`, `posting`, `srq`, `attributes`, `transitions` | ibv_create_qp, ibv_post_send, ibv_wr_post, ibv_create_srq, ibv_modify_qp |
 //! | `events`, `words`, `fork`, `sysfs` | ibv_get_async_event, ibv_event_type_str, ibv_fork_init |
 //! | `beside` | the kernel's files about devices, for programs that read them |
 //! | `faulty` | the faults that are asked for |
@@ -33,6 +33,7 @@ mod fork;
 mod kin;
 mod marshal;
 mod memory;
+mod posting;
 mod private;
 mod qp;
 mod qp_ex;

@@ -5,10 +5,9 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use farcall_verbs::{QpInitAttr as Init, QpState, QpType, RawQp, RecvWr, SendWr, UdTarget, WrOpcode};
-// Its lock can be held from `ibv_wr_start` to `ibv_wr_complete`, over calls of C.
-use parking_lot::Mutex as PostLock;
 
 use crate::cq::{self, CqObject};
+use crate::posting::{PostLock, Posting};
 use crate::qp_ex::Batch;
 use crate::registry::{Address, Unacknowledged};
 use crate::symbols::export;
@@ -18,7 +17,7 @@ use farcall_ibv::abi::whole::{Cq, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, Srq};
 #[repr(C)]
 pub struct QpObject {
     pub qp: QpEx,
-    pub posting: PostLock<Posting>,
+    pub posting: PostLock,
     /// What `ibv_modify_qp` set, for `ibv_query_qp`.
     attr: Mutex<QpAttr>,
     pub events: Unacknowledged,
@@ -26,11 +25,6 @@ pub struct QpObject {
     sq_sig_all: c_int,
     /// Made by `ibv_create_qp_ex`, as those are that may be used through `ibv_wr_*`.
     is_extended: bool,
-}
-
-pub struct Posting {
-    pub provider: Box<dyn RawQp>,
-    pub batch: Batch,
 }
 
 impl QpObject {
@@ -194,7 +188,8 @@ pub unsafe extern "C" fn post_send(
     // SAFETY: the program's pair.
     let of = unsafe { object(qp) };
     let is_ud = of.qp.qp_base.qp_type == QpType::Ud as u32;
-    let mut posting = of.posting.lock();
+    let locked = of.posting.lock();
+    let mut posting = locked.posting();
     let mut next = wr;
     while !next.is_null() {
         let mut at = [ptr::null_mut(); BATCH];
@@ -294,7 +289,8 @@ pub unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut RecvWr<'static>,
 ) -> c_int {
     // SAFETY: the program's pair.
-    let mut posting = unsafe { object(qp) }.posting.lock();
+    let locked = unsafe { object(qp) }.posting.lock();
+    let mut posting = locked.posting();
     // SAFETY: the program's chain, and its promise (man ibv_post_recv).
     unsafe { post_receives(wr, bad_wr, |batch| posting.provider.post_recv(batch)) }
 }
@@ -333,7 +329,8 @@ export! {
             let (of, wanted) = unsafe { (object(qp), &*attr) };
             // SAFETY: contexts outlive their pairs.
             let max_rd_atomic = unsafe { context::object((*qp).context) }.max_rd_atomic;
-            let mut posting = of.posting.lock();
+            let locked = of.posting.lock();
+            let mut posting = locked.posting();
             let is_now = (posting.provider.qp_type(), posting.provider.state());
             let changes = match attributes::changes(wanted, attr_mask, is_now, max_rd_atomic) {
                 Ok(changes) => changes,
@@ -352,7 +349,7 @@ export! {
         fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _attr_mask: c_int, init: *mut QpInitAttr) -> c_int {
             // SAFETY: the caller's pair.
             let of = unsafe { object(qp) };
-            let state = of.posting.lock().provider.state() as u32;
+            let state = of.posting.lock().posting().provider.state() as u32;
             let mut known = *of.attr.lock().unwrap_or_else(PoisonError::into_inner);
             (known.qp_state, known.cur_qp_state) = (state, state);
             let base = &of.qp.qp_base;

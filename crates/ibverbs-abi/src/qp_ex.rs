@@ -1,11 +1,13 @@
 //! The extended queue pair: requests built call by call (`man ibv_wr_post`).
 
+use std::cell::RefMut;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use farcall_verbs::{AtomicTarget, QpType, SendFlags, SendWr, Sge, UdTarget, WrOpcode};
 
-use crate::qp::{self, Posting, QpObject, Wanted};
+use crate::posting::Posting;
+use crate::qp::{self, Wanted};
 use crate::{address, errno};
 use farcall_ibv::abi::whole::{ABSENT, Ah, Context, DataBuf, Qp, QpEx, QpInitAttrEx};
 
@@ -39,14 +41,21 @@ pub struct Batch {
     /// All of them, while they are posted.
     chain: Vec<SendWr<'static>>,
     error: Option<c_int>,
+    /// Begun, and not ended.
+    is_open: bool,
 }
 
 impl Batch {
-    fn clear(&mut self) {
+    /// Begins it. One that is begun already is nobody's: neither what was nor what comes will be posted.
+    pub fn start(&mut self) {
         self.pending.clear();
         self.sges.clear();
         self.inline_bytes.clear();
-        self.error = None;
+        self.error = std::mem::replace(&mut self.is_open, true).then_some(libc::EINVAL);
+    }
+
+    fn abandon(&mut self) {
+        self.is_open = false;
     }
 
     fn begin(&mut self, wr_id: u64, flags: u32, kind: Kind, imm_be: Option<u32>) {
@@ -132,7 +141,10 @@ impl Pending {
 
 impl Posting {
     /// Posts the batch; an error number, and nothing posted, if one request is refused.
-    fn complete(&mut self) -> c_int {
+    pub fn complete(&mut self) -> c_int {
+        if !std::mem::take(&mut self.batch.is_open) {
+            return libc::EINVAL;
+        }
         if let Some(number) = self.batch.error {
             return number;
         }
@@ -244,9 +256,9 @@ pub fn table(qp_base: Qp) -> QpEx {
 ///
 /// # Safety
 /// The calling thread must be between `wr_start` and `wr_complete` or `wr_abort` of `qp`: it holds the lock.
-pub unsafe fn building<'a>(qp: *mut QpEx) -> &'a mut Batch {
-    // SAFETY: the lock is held by the caller, who has no other reference.
-    unsafe { &mut (*(*qp.cast::<QpObject>()).posting.data_ptr()).batch }
+pub unsafe fn building<'a>(qp: *mut QpEx) -> RefMut<'a, Batch> {
+    // SAFETY: the program's pair, whose lock the caller holds.
+    RefMut::map(unsafe { qp::object(qp.cast()).posting.building() }, |posting| &mut posting.batch)
 }
 
 /// # Safety
@@ -258,26 +270,25 @@ unsafe fn begin(qp: *mut QpEx, kind: Kind, imm_be: Option<u32>) {
 
 unsafe extern "C" fn wr_start(qp: *mut QpEx) {
     // SAFETY: the program's pair.
-    let of = unsafe { qp::object(qp.cast()) };
-    let mut guard = of.posting.lock();
-    guard.batch.clear();
-    // Held until `wr_complete` or `wr_abort`.
-    std::mem::forget(guard);
+    unsafe { qp::object(qp.cast()) }.posting.begin_batch();
 }
 
 pub unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
     // SAFETY: the program's pair.
     let of = unsafe { qp::object(qp.cast()) };
-    // SAFETY: the lock is held since `wr_start`.
-    let number = unsafe { (*of.posting.data_ptr()).complete() };
+    // SAFETY: begun by `wr_start`.
+    let number = unsafe { of.posting.building() }.complete();
     // SAFETY: as above.
-    unsafe { of.posting.force_unlock() };
+    unsafe { of.posting.end_batch() };
     number
 }
 
 pub unsafe extern "C" fn wr_abort(qp: *mut QpEx) {
-    // SAFETY: the program's pair, locked since `wr_start`.
-    unsafe { qp::object(qp.cast()).posting.force_unlock() };
+    // SAFETY: the program's pair, whose batch `wr_start` began.
+    unsafe {
+        building(qp).abandon();
+        qp::object(qp.cast()).posting.end_batch();
+    }
 }
 
 unsafe extern "C" fn wr_send(qp: *mut QpEx) {

@@ -240,9 +240,9 @@ unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
     shows(&mut call, "qp", qp);
     // SAFETY: as above.
     let is_datagram = unsafe { (*qp).qp_base.qp_type } == QpType::Ud as u32;
-    // SAFETY: as above.
-    let batch = unsafe { qp_ex::building(qp) };
     call.shows("wr", |line| {
+        // SAFETY: as above.
+        let mut batch = unsafe { qp_ex::building(qp) };
         line.list(batch.requests(), |line, request| farcall_trace::request(line, &request, is_datagram));
     });
     call.executes();

@@ -476,6 +476,10 @@ impl World {
             ((*ex).wr_start)(ex);
             for one in &planned {
                 build(ex, one, rng);
+                if rng.one_in(8) {
+                    // Other calls are free in between.
+                    self.query(qp);
+                }
             }
             if is_aborted {
                 ((*ex).wr_abort)(ex);

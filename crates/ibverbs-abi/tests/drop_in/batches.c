@@ -2,6 +2,7 @@
 // Batches of the extended queue pair are posted all or not at all; a completion queue holds all completions there are; memory that
 // was registered is the program's own after a fork.
 #include "pair.h"
+#include <errno.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -99,6 +100,46 @@ int main(void)
     }
     ibv_wr_start(qp);
     CHECK(!ibv_wr_complete(qp));
+
+    // Other calls of the same pair in between; what they post comes first.
+    ibv_wr_start(qp);
+    write_bytes(qp, mr, 3);
+    CHECK(!ibv_query_qp(&qp->qp_base, &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_RTS);
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .min_rnr_timer = 3};
+    CHECK(!ibv_modify_qp(&qp->qp_base, &attr, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER));
+    struct ibv_recv_wr receive = {.wr_id = 70}, *bad_receive;
+    CHECK(!ibv_post_recv(&qp->qp_base, &receive, &bad_receive));
+    struct ibv_sge byte = {.addr = (uintptr_t)memory, .length = 1, .lkey = mr->lkey};
+    struct ibv_send_wr write = {
+        .wr_id = 71,
+        .sg_list = &byte,
+        .num_sge = 1,
+        .opcode = IBV_WR_RDMA_WRITE,
+        .send_flags = IBV_SEND_SIGNALED,
+        .wr.rdma = {.remote_addr = (uintptr_t)memory + 2 * PAGE, .rkey = mr->rkey},
+    }, *bad;
+    CHECK(!ibv_post_send(&qp->qp_base, &write, &bad));
+    struct ibv_wc wc;
+    int polled;
+    do
+        polled = ibv_poll_cq(cq, 1, &wc);
+    while (polled == 0);
+    CHECK(polled == 1 && wc.status == IBV_WC_SUCCESS && wc.wr_id == 71);
+    CHECK(memory[PAGE] == 0 && memory[2 * PAGE] == 'a');
+    CHECK(!ibv_wr_complete(qp));
+    CHECK(completions() == 3 && memory[PAGE + 2] == 'a' && memory[PAGE + 3] == 0);
+
+    // A batch within a batch is an error of both, and nothing of them is posted; the next is as any other.
+    ibv_wr_start(qp);
+    write_bytes(qp, mr, 5);
+    ibv_wr_start(qp);
+    write_bytes(qp, mr, 6);
+    CHECK(ibv_wr_complete(qp) == EINVAL && ibv_wr_complete(qp) == EINVAL);
+    CHECK(completions() == 0 && memory[PAGE + 3] == 0);
+    ibv_wr_start(qp);
+    write_bytes(qp, mr, 7);
+    ibv_wr_abort(qp);
+    memset(memory + PAGE, 0, 2 * PAGE);
 
     // All of them, at a completion queue that was made for one.
     ibv_wr_start(qp);
