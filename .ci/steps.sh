@@ -80,9 +80,9 @@ step_loom() {
 
 # Worlds in virtual time: so many seeds from a fixed one on, so that what is refused here is refused everywhere. To look
 # elsewhere, and for longer: FARCALL_SIM_SECONDS=900 without a first seed, which the day chooses then. A failure prints the
-# command that repeats it. Some ten minutes of worlds, on two processors in five or six.
+# command that repeats it. Some fifteen minutes of worlds, on two processors in eight.
 step_sim() {
-    FARCALL_SIM_FIRST=${SIM_FIRST:-20778000000} FARCALL_SIM_SEEDS=${SIM_SEEDS:-25000} \
+    FARCALL_SIM_FIRST=${SIM_FIRST:-20778000000} FARCALL_SIM_SEEDS=${SIM_SEEDS:-37500} \
         run cargo test --release -p farcall-sim --test seeds -- --nocapture
 }
 

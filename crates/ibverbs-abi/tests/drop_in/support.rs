@@ -110,7 +110,7 @@ impl Running {
     }
 
     /// Ends it, if it has not ended yet.
-    fn stop(mut self) -> Output {
+    pub fn stop(mut self) -> Output {
         let mut child = self.0.take().unwrap();
         let _ = child.kill();
         child.wait_with_output().unwrap()

@@ -50,9 +50,8 @@ fn garbage_at_a_port_does_no_harm() {
     let port = free_port();
     let mut server = folder.program(&program);
     server.args(["serve", &port]).stdin(Stdio::piped());
-    let server = Running::start(server);
     let listening = listening_at("tcp", &format!("127.0.0.1:{port}"));
-    wait_for(&listening);
+    let server = wait_for(Running::start(server), &listening);
     let name = SocketAddrUnix::new_abstract_name(&listening.as_bytes()[1..]).unwrap();
     let mut silent = Vec::new();
     let header = b"FCCM\x01\x01";

@@ -1,8 +1,6 @@
 //! libfabric's verbs provider, which connects by the connection manager, and the providers that it builds on it.
 
-use std::time::{Duration, Instant};
-
-use crate::meeting::folder;
+use crate::meeting::{folder, wait_for};
 use crate::support::{Running, free_port, has, words};
 
 #[test]
@@ -19,27 +17,11 @@ fn libfabric_lists_the_device_with_all_its_endpoint_types() {
     }
 }
 
-/// Waits until somebody listens at a port of TCP, where both ends first agree what to do.
-fn wait_for_listener(port: &str) {
-    let began = Instant::now();
-    let local = format!(":{:04X}", port.parse::<u16>().unwrap());
-    let is_there = || {
-        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        let is_it = |line: &str| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            // 0A: it accepts connections.
-            fields.get(1).is_some_and(|address| address.ends_with(&local)) && fields.get(3) == Some(&"0A")
-        };
-        sockets.lines().any(is_it)
-    };
-    while !is_there() {
-        assert!(began.elapsed() < Duration::from_secs(60), "nobody listens at {port}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Messages of all sizes, their bytes checked: over connections, as datagrams, and through the two layers that make reliable
 /// datagrams of each.
+///
+/// An end of `ofi_rxm` closes its connection at the word that the peer left. If it was kept from the processor until then, it
+/// never sees the peer's last message, on any device, and waits for ever after all was checked.
 #[test]
 fn libfabric_plays_ping_pong_over_every_endpoint_type() {
     if !has("fi_pingpong", "libfabric-bin") {
@@ -55,16 +37,21 @@ fn libfabric_plays_ping_pong_over_every_endpoint_type() {
     ];
     for (provider, endpoint, own) in runs {
         let port = free_port();
-        let both = [&["-p", provider, "-e", endpoint, "-I", "10", "-c"], own].concat();
+        let both = [&["60", "fi_pingpong", "-p", provider, "-e", endpoint, "-I", "10", "-c"], own].concat();
         let [server, client] = [["-B", port.as_str()].as_slice(), &["-P", &port, "127.0.0.1"]].map(|own| {
-            let mut command = folder.program("fi_pingpong");
+            let mut command = folder.program("timeout");
             command.args(&both).args(own);
             command
         });
-        let server = Running::start(server);
-        wait_for_listener(&port);
-        let (client, server) = (Running::start(client).finish(), server.finish());
-        let (is_fine, client) = (client.status.success() && server.status.success(), words(&client));
-        assert!(is_fine && client.contains("=10"), "{provider} {endpoint}: {client}{}", words(&server));
+        // Both ends first agree by TCP what to do.
+        let server = wait_for(Running::start(server), &format!("port {port}"));
+        let ends = [Running::start(client).finish(), server.finish()];
+        let may_miss_the_last = provider == "verbs;ofi_rxm";
+        let failed = ends.iter().filter(|end| !end.status.success()).count();
+        let said = ends.each_ref().map(|end| format!("{}: {}", end.status, words(end)));
+        let largest = if endpoint == "dgram" { "4k " } else { "1m " };
+        let is_checked = said.iter().all(|said| said.lines().any(|line| line.starts_with(largest)));
+        let is_fine = is_checked && failed <= usize::from(may_miss_the_last);
+        assert!(is_fine, "{provider} {endpoint} {own:?}, client and server: {said:#?}");
     }
 }

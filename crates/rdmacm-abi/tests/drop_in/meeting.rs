@@ -25,37 +25,46 @@ pub fn listening_at(space: &str, address: &str) -> String {
     format!("@farcall/cm/v1/{space}/{address}")
 }
 
-/// Waits until the kernel lists a socket.
-fn wait_until(list: &str, what: &str, is_it: impl Fn(&str) -> bool) {
+/// Waits until a program listens.
+pub fn wait_for(mut server: Running, listening: &str) -> Running {
     let began = Instant::now();
-    while !std::fs::read_to_string(list).unwrap().lines().any(&is_it) {
-        assert!(began.elapsed() < Duration::from_secs(60), "nobody listens at {what}");
+    while !is_there(listening) {
+        if server.has_ended() || began.elapsed() > Duration::from_secs(60) {
+            panic!("nobody listens at {listening}: {}", words(&server.stop()));
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
+    server
 }
 
-/// Waits until an end listens.
-pub fn wait_for(listening: &str) {
+/// Whether the kernel lists a socket that accepts connections.
+fn is_there(listening: &str) -> bool {
+    let holds =
+        |list: &str, is_it: &dyn Fn(&str) -> bool| std::fs::read_to_string(list).unwrap().lines().any(is_it);
     if let Some(port) = listening.strip_prefix("port ") {
         // State 0A: it listens.
         let local = format!(":{:04X} ", port.parse::<u16>().unwrap());
-        return wait_until("/proc/net/tcp", listening, |line| line.contains(&local) && line.contains(" 0A "));
+        return holds("/proc/net/tcp", &|line| line.contains(&local) && line.contains(" 0A "));
     }
     // Flags 00010000: it accepts connections.
-    wait_until("/proc/net/unix", listening, |line| line.ends_with(listening) && line.contains(" 00010000 "));
+    holds("/proc/net/unix", &|line| line.ends_with(listening) && line.contains(" 00010000 "))
 }
 
 /// Runs a server, then, as soon as it listens, its client; both must succeed. Returns what they said.
 pub fn meet(server: Command, client: Command, listening: &str) -> (String, String) {
     let described = format!("{client:?}");
-    let server = Running::start(server);
-    wait_for(listening);
+    let server = wait_for(Running::start(server), listening);
     let client = Running::start(client).finish();
-    let said = words(&client);
-    assert!(client.status.success(), "{described}: {said}");
-    let server = server.finish();
-    assert!(server.status.success(), "the server of {described}: {}", words(&server));
-    (words(&server), said)
+    // The server waits for ever if its client failed.
+    let server = if client.status.success() { server.finish() } else { server.stop() };
+    let (heard, said) = (words(&server), words(&client));
+    assert!(
+        client.status.success() && server.status.success(),
+        "{described}, {}: {said}\nits server, {}: {heard}",
+        client.status,
+        server.status,
+    );
+    (heard, said)
 }
 
 /// Builds a C program against the system's headers; none if there is no compiler or no header.
