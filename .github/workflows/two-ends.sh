@@ -17,7 +17,7 @@ both() {
     timeout 120 farcall verbs run -- "${server[@]}" >"$logs/server" 2>&1 &
     end=$!
     # Clients that come too early are refused.
-    for attempt in 1 2 3 4 5 6 7 8 9 10; do
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
         sleep 0.5
         if timeout 120 farcall verbs run -- "$@" >"$logs/client" 2>&1; then
             wait "$end"

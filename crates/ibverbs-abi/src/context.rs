@@ -206,6 +206,8 @@ const GRH_REQUIRED: u8 = 1;
 /// Four lanes of 25 Gb/s; nothing here has a speed.
 const WIDTH_4X: u8 = 2;
 const SPEED_25: u8 = 32;
+pub const LANES: u32 = 4;
+/// Of a lane.
 pub const SPEED_GBPS: u32 = 25;
 const LINK_UP: u8 = 5;
 

@@ -15,6 +15,7 @@
 //! | `faulty` | the faults that are asked for |
 //! | `traced` | what the tables hold when calls are shown |
 //! | `kin` | what our librdmacm uses beside |
+//! | `newer` | what later releases than 58 offer besides |
 //! | `private` | what drivers import, so that libmlx5 and libefa still load |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
@@ -33,6 +34,7 @@ mod fork;
 mod kin;
 mod marshal;
 mod memory;
+mod newer;
 mod posting;
 mod private;
 mod qp;

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use std::env;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The library of verbs, as programs link it.
@@ -38,10 +39,16 @@ pub fn find() -> Result<Vec<Library>, Failure> {
         .collect()
 }
 
-/// The folder that has all libraries under the names that programs link, if there is one.
+/// The folder that has all libraries under the names that programs link, if there is one that the loader can be told.
 pub fn common_folder(libraries: &[Library]) -> Option<&Path> {
     let folder = libraries.first()?.file.parent()?;
-    libraries.iter().all(|library| library.file == folder.join(library.system_name)).then_some(folder)
+    let has_all = libraries.iter().all(|library| library.file == folder.join(library.system_name));
+    (has_all && can_be_listed(folder)).then_some(folder)
+}
+
+/// Whether the loader takes it in its lists, which it cuts at these characters (man ld.so) and has no way to quote them.
+pub fn can_be_listed(folder: &Path) -> bool {
+    !folder.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b';' | b'\t' | b'\n'))
 }
 
 fn find_one(program: &Path, built_name: &str, system_name: &str) -> Result<PathBuf, Failure> {
@@ -65,7 +72,7 @@ mod tests {
 
     #[test]
     fn libraries_under_the_names_that_programs_link_need_no_other_folder() {
-        let library = |file: &str, system_name| Library { file: file.into(), system_name };
+        let library = |file: &str, system_name: &'static str| Library { file: file.into(), system_name };
         let installed = [
             library("/opt/lib/libibverbs.so.1", VERBS),
             library("/opt/lib/librdmacm.so.1", "librdmacm.so.1"),
@@ -74,5 +81,13 @@ mod tests {
         let built =
             [library("/opt/lib/libibverbs.so.1", VERBS), library("/opt/lib/libfarcall.so", "librdmacm.so.1")];
         assert_eq!(common_folder(&built), None);
+        for folder in ["/my opt/lib", "/a:b/lib"] {
+            let file = |name| library(&format!("{folder}/{name}"), name);
+            assert_eq!(
+                common_folder(&[file(VERBS), file("librdmacm.so.1")]),
+                None,
+                "the loader would cut it"
+            );
+        }
     }
 }

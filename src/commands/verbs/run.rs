@@ -122,6 +122,13 @@ fn folder_of(libraries: &[Library]) -> Result<PathBuf, Failure> {
             )
         })?;
     let folder = cache.join("farcall").join("verbs");
+    if !library::can_be_listed(&folder) {
+        return Err(Failure::new("no folder for the libraries that the loader can be told")
+            .at(folder.display())
+            .remedy(
+                "install farcall in, or set XDG_CACHE_HOME to, a path without spaces, colons and semicolons",
+            ));
+    }
     libraries
         .iter()
         .try_for_each(|library| link(&folder, library))

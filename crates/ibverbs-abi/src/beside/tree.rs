@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use farcall_softnic::SoftNic;
 
-use crate::context::{PORT_CAP_FLAGS, SPEED_GBPS};
+use crate::context::{LANES, PORT_CAP_FLAGS, SPEED_GBPS};
 
 /// What a name in the tree is.
 #[derive(Hash)]
@@ -91,7 +91,7 @@ fn entries(gid: farcall_verbs::Gid) -> Vec<(String, Entry)> {
         (format!("{verbs}/uverbs0/subsystem"), Entry::Link("../../../../class/infiniband_verbs".into())),
         ("dev/infiniband/uverbs0".to_owned(), Entry::Link(character_device().into())),
     ];
-    let rate = format!("{} Gb/sec (4X EDR)", 4 * SPEED_GBPS);
+    let rate = format!("{} Gb/sec (4X EDR)", LANES * SPEED_GBPS);
     let cap_mask = format!("{PORT_CAP_FLAGS:#010x}");
     let gid = quads(&gid.0);
     let files = [

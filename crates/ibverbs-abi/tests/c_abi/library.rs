@@ -134,6 +134,21 @@ exported! {
     "IBVERBS_1.13" {
         fn ibv_import_dm(*mut Context, u32) -> *mut c_void;
     }
+    "IBVERBS_1.15" {
+        fn ibv_alloc_dmah(*mut Context, *mut c_void) -> *mut c_void;
+        fn ibv_reg_mr_ex(*mut Pd, *mut c_void) -> *mut Mr;
+    }
+    "IBVERBS_1.16" {
+        fn ibv_dm_export_dmabuf_fd(*mut c_void) -> c_int;
+        fn ibv_query_port_speed(*mut Context, u32, *mut u64) -> c_int;
+    }
+    "IBVERBS_1.17" {
+        fn ibv_alloc_buf(*mut Pd, usize, *mut c_void) -> *mut c_void;
+    }
+    "IBVERBS_1.18" {
+        fn ibv_create_comp_cntr(*mut Context, *mut c_void) -> *mut c_void;
+        fn _ibv_query_comp_cntr_caps(*mut Context, *mut c_void, usize) -> c_int;
+    }
 }
 
 /// The thread's `errno`.

@@ -89,16 +89,23 @@ fn functions_that_are_not_offered_say_so() {
     let mut ece = [0x8086_u32, 1, 0];
     // SAFETY: live objects; handles of kernel objects that there are not.
     unsafe {
-        let makers: [(&str, *mut c_void); 5] = [
+        let makers: [(&str, *mut c_void); 9] = [
             ("ibv_import_device", (clear_errno(), (library.ibv_import_device)(3)).1.cast()),
             ("ibv_import_pd", (library.ibv_import_pd)(context, 1)),
             ("ibv_import_mr", (library.ibv_import_mr)(pd.cast(), 1)),
             ("ibv_import_dm", (library.ibv_import_dm)(context, 1)),
             ("ibv_reg_dmabuf_mr", (library.ibv_reg_dmabuf_mr)(pd, 0, 4096, 0, 3, 1).cast()),
+            ("ibv_alloc_dmah", (library.ibv_alloc_dmah)(context, ptr::null_mut())),
+            ("ibv_reg_mr_ex", (library.ibv_reg_mr_ex)(pd, ptr::null_mut()).cast()),
+            ("ibv_alloc_buf", (library.ibv_alloc_buf)(pd, 4096, ptr::null_mut())),
+            ("ibv_create_comp_cntr", (library.ibv_create_comp_cntr)(context, ptr::null_mut())),
         ];
         for (name, made) in makers {
             assert!(made.is_null() && errno() == EOPNOTSUPP, "{name}: errno {}", errno());
         }
+        clear_errno();
+        assert_eq!(((library.ibv_dm_export_dmabuf_fd)(ptr::null_mut()), errno()), (-1, EOPNOTSUPP));
+        assert_eq!((library._ibv_query_comp_cntr_caps)(context, ptr::null_mut(), 0), EOPNOTSUPP);
         assert_eq!((library.ibv_attach_mcast)(qp, &raw const gid, 0), EOPNOTSUPP);
         assert_eq!((library.ibv_detach_mcast)(qp, &raw const gid, 0), EOPNOTSUPP);
         assert_eq!((library.ibv_set_ece)(qp, &raw mut ece), EOPNOTSUPP, "a vendor's enhancement");
@@ -121,6 +128,22 @@ fn functions_that_are_not_offered_say_so() {
         let name = CStr::from_ptr((library.ibv_get_device_name)(device())).to_str().unwrap();
         assert!(!name.starts_with("mlx") && !name.starts_with("efa"), "{name}");
         assert_ne!((library.ibv_get_device_guid)(device()), 0);
+    }
+}
+
+/// Four lanes of 25 Gb/s, as `ibv_query_port` says by its codes.
+#[test]
+fn the_speed_of_a_port_is_told_for_the_port_that_there_is() {
+    let opened = Opened::new();
+    let speed = |port_num: u32| {
+        let mut speed = 7;
+        // SAFETY: an open context, a number to write to.
+        let told = unsafe { (opened.library.ibv_query_port_speed)(opened.context, port_num, &raw mut speed) };
+        (told, speed)
+    };
+    assert_eq!(speed(1), (0, 1000), "in units of 100 Mb/s");
+    for port_num in [0, 2, 257] {
+        assert_eq!(speed(port_num), (EINVAL, 7), "port {port_num}");
     }
 }
 

@@ -214,17 +214,52 @@ pub fn system_library(name: &str, package: &str) -> Option<PathBuf> {
     found
 }
 
-/// `name@@version` of everything that a library defines.
+/// `name@@version` of everything that a library defines for programs that are linked now.
 pub fn defined(library: &Path) -> BTreeSet<String> {
+    versioned(library).into_iter().filter(|name| name.contains("@@")).collect()
+}
+
+/// `name@version` of everything that a library defines, also for programs that were linked with other releases.
+pub fn exported(library: &Path) -> BTreeSet<String> {
+    versioned(library).into_iter().map(|name| name.replace("@@", "@")).collect()
+}
+
+fn versioned(library: &Path) -> Vec<String> {
     let output =
         Command::new("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library).output();
     let output = output.expect("nm of binutils, which comes with the linker");
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| line.split_whitespace().last())
-        .filter(|name| name.contains("@@"))
+        .filter(|name| name.contains('@'))
         .map(str::to_owned)
         .collect()
+}
+
+/// A name that a library exports in some releases.
+pub struct Exported {
+    pub name: String,
+    pub node: String,
+    /// The release that it came with.
+    pub since: u32,
+}
+
+/// Reads a list of names by version node and release: `NODE since RELEASE`, then names, indented.
+pub fn releases(text: &str) -> Vec<Exported> {
+    let mut node = ("", 0);
+    let mut names = Vec::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some((name, since)) = line.split_once(" since ") {
+            node = (name, since.parse().expect("a release"));
+            continue;
+        }
+        names.extend(line.split_whitespace().map(|name| Exported {
+            name: name.to_owned(),
+            node: node.0.to_owned(),
+            since: node.1,
+        }));
+    }
+    names
 }
 
 /// `unshare`, to run a program in namespaces of its own: all but the network's.
