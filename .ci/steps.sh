@@ -168,10 +168,19 @@ step_conform() {
     FARCALL_GROUP=4242 run setpriv --groups 0,4242 "$scratch/conform-as-others" conform --sides users --other-user 4242
 }
 
+# docs/rdma-in-ci.md promises which C library the drop-in libraries load with, wherever they are built.
+asks_for_no_newer_glibc() {
+    local newest
+    newest=$(objdump -T "$@" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
+    printf '%s\n' "$newest"
+    [[ -n $newest && $(printf '%s\n' "$newest" GLIBC_2.34 | sort -V | tail -n 1) == GLIBC_2.34 ]]
+}
+
 # What users copy from docs/rdma-in-ci.md: an installation, and foreign programs in it, for a user with nothing of his own.
 step_recipe() {
     need ibverbs-utils perftest rdmacm-utils ucx-utils
     run .github/actions/farcall-verbs/install.sh "$scratch/opt"
+    run asks_for_no_newer_glibc "$scratch"/opt/lib/farcall/*.so.1
     chmod 711 "$scratch"
     install -m 755 .github/workflows/two-ends.sh "$scratch/two-ends"
     run setpriv --reuid 65534 --regid 65534 --clear-groups env -i "PATH=$scratch/opt/bin:$PATH" "$scratch/two-ends"

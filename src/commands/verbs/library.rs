@@ -61,7 +61,8 @@ fn find_one(program: &Path, built_name: &str, system_name: &str) -> Result<PathB
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         Failure::new("a library for RDMA programs is not there").at(looked.join(", ")).remedy(
-            "build it beside farcall: cargo build --release --workspace (cargo install builds programs only)",
+            "cargo install builds programs only: in the repository, cargo build --release --workspace and run target/release/farcall, or \
+             .github/actions/farcall-verbs/install.sh PREFIX and run PREFIX/bin/farcall",
         )
     })
 }
