@@ -60,7 +60,9 @@ fn start() -> Result<&'static Service, Errno> {
     });
     drop(signals);
     started.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
-    // So that the program's next call finds it known from its own threads.
+    // So that the program's next call finds it known from its own threads; and because a thread that begins maps and unmaps
+    // memory for itself: programs that think they are alone write over those very functions (memory monitors do, as
+    // libfabric's), which is death to whoever is inside.
     let _ = told.recv();
     Ok(service)
 }
@@ -113,5 +115,20 @@ impl Drop for Signals {
     fn drop(&mut self) {
         // SAFETY: the set that was there before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It names itself when it begins.
+    #[test]
+    fn the_thread_has_begun_before_the_program_goes_on() {
+        drop(world().unwrap());
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names: Vec<String> =
+            tasks.map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default()).collect();
+        assert!(names.iter().any(|name| name.trim() == "farcall-rdmacm"), "{names:?}");
     }
 }

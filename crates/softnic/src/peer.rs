@@ -178,6 +178,27 @@ pub(crate) struct Meeting {
     interest: Interest,
 }
 
+/// A meeting that goes on without anybody waiting for it. It ends when none of those is left who want to meet the process.
+#[derive(Default)]
+pub(crate) struct LongMeeting(Mutex<Option<Meeting>>);
+
+impl LongMeeting {
+    /// Goes on with meeting the process that owns `block`, without waiting; `None`: it has not answered yet.
+    pub(crate) fn proceed(&self, block: u32) -> Result<Option<Peer>> {
+        let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let meeting = match under_way.take() {
+            Some(meeting) => Some(meeting),
+            None => Meeting::begin(block, Duration::ZERO)?,
+        };
+        match meeting.map(|meeting| meeting.proceed(Duration::ZERO)).transpose()? {
+            Some(Met::Peer(peer)) => return Ok(Some(peer)),
+            Some(Met::NotYet(meeting)) => *under_way = Some(meeting),
+            None => {}
+        }
+        Ok(None)
+    }
+}
+
 /// How far a meeting has come.
 pub(crate) enum Met {
     Peer(Peer),

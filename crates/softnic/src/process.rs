@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
 
 use farcall_verbs::{Error, Gid, Result};
 
@@ -12,7 +11,7 @@ use crate::datagram::DatagramCore;
 use crate::fence;
 use crate::fork::{self, Born};
 use crate::past_lives::PastLives;
-use crate::peer::{Meeting, Met, Peer};
+use crate::peer::{LongMeeting, Peer};
 use crate::qp::QpCore;
 use crate::regions::RegionTable;
 use crate::rendezvous::{BLOCK_QPS, Block, block_of, claim_block, gid};
@@ -56,8 +55,8 @@ pub(crate) struct Process {
     spaces: [OnceLock<Option<AddressSpace>>; 2],
     /// What the service thread does on behalf of peers, one access at a time.
     pub(crate) access_turn: Turn,
-    /// Processes that the service thread is meeting, by block.
-    meetings: Mutex<HashMap<u32, Meeting>>,
+    /// Processes that the service thread is meeting, by block; who wants to meet one holds the meeting.
+    meetings: Mutex<HashMap<u32, Weak<LongMeeting>>>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
@@ -245,25 +244,37 @@ impl Process {
         self.introduce(block, Peer::meet(block)?)
     }
 
-    /// As `peer_of`, for the service thread, which must not wait; `None`: ask again.
-    pub(crate) fn peer_without_waiting(&self, qpn: u32) -> Result<Option<Arc<Peer>>> {
+    /// As `peer_of`, for the service thread, which must not wait; `None`: ask again, with the same `meeting`, which is kept
+    /// as long as somebody wants to meet the process.
+    pub(crate) fn peer_without_waiting(
+        &self,
+        qpn: u32,
+        meeting: &mut Option<Arc<LongMeeting>>,
+    ) -> Result<Option<Arc<Peer>>> {
         let block = block_of(qpn);
-        if let Some(peer) = self.known(block) {
-            return Ok(Some(peer));
-        }
-        let mut meetings = self.meetings.lock().unwrap_or_else(PoisonError::into_inner);
-        let meeting = match meetings.remove(&block) {
-            Some(meeting) => Some(meeting),
-            None => Meeting::begin(block, Duration::ZERO)?,
-        };
-        match meeting.map(|meeting| meeting.proceed(Duration::ZERO)).transpose()? {
-            Some(Met::Peer(peer)) => self.introduce(block, peer).map(Some),
-            Some(Met::NotYet(meeting)) => {
-                meetings.insert(block, meeting);
-                Ok(None)
+        let peer = match self.known(block) {
+            Some(peer) => Some(peer),
+            None => {
+                let peer = meeting.get_or_insert_with(|| self.meeting_of(block)).proceed(block)?;
+                peer.map(|peer| self.introduce(block, peer)).transpose()?
             }
-            None => Ok(None),
+        };
+        if peer.is_some() {
+            *meeting = None;
         }
+        Ok(peer)
+    }
+
+    /// The meeting with the owner of a block that is under way, or a new one.
+    fn meeting_of(&self, block: u32) -> Arc<LongMeeting> {
+        let mut meetings = self.meetings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(meeting) = meetings.get(&block).and_then(Weak::upgrade) {
+            return meeting;
+        }
+        meetings.retain(|_, meeting| meeting.strong_count() > 0);
+        let meeting = Arc::<LongMeeting>::default();
+        meetings.insert(block, Arc::downgrade(&meeting));
+        meeting
     }
 
     /// The process that owns a block, if it was met and lives.
@@ -279,9 +290,8 @@ impl Process {
             return Ok(known.clone());
         }
         self.service.watch(&peer)?;
-        if let Some(dead) = peers.insert(block, peer.clone()) {
-            self.service.unwatch(&dead);
-        }
+        // Of one that has ended meanwhile the service thread is told all the same: it watches it until then.
+        peers.insert(block, peer.clone());
         Ok(peer)
     }
 

@@ -55,7 +55,8 @@ pub(crate) struct Service {
 enum Watched {
     Listener(Arc<Block>),
     Client(Arc<Client>),
-    Peer(Weak<Peer>),
+    /// Kept until its end is told, also if another process has its block by then.
+    Peer(Arc<Peer>),
     /// What a peer answers.
     Answers(Weak<Peer>),
     /// A process that sends us datagrams: its instance, and its life.
@@ -197,21 +198,25 @@ impl Service {
 
     /// Watches a peer's life, and what it answers to those who do not wait for it.
     pub(crate) fn watch(&self, peer: &Arc<Peer>) -> Result<()> {
-        self.add(peer.pidfd().as_fd(), Watched::Peer(Arc::downgrade(peer)))?;
+        self.add(peer.pidfd().as_fd(), Watched::Peer(peer.clone()))?;
         // Whoever waits in place reads its answer itself: nobody else is woken for it.
         let answers = Watched::Answers(Arc::downgrade(peer));
-        let token = self.add_for(peer.socket().as_fd(), answers, epoll::EventFlags::ONESHOT)?;
+        let token = self
+            .add_for(peer.socket().as_fd(), answers, epoll::EventFlags::ONESHOT)
+            .inspect_err(|_| self.unwatch(peer))?;
         peer.set_bell(Bell { epoll: self.epoll.clone(), token });
         Ok(())
     }
 
     /// Stops watching a dead peer.
-    pub(crate) fn unwatch(&self, peer: &Arc<Peer>) {
+    fn unwatch(&self, peer: &Arc<Peer>) {
         let _ = epoll::delete(&*self.epoll, peer.pidfd());
         let _ = epoll::delete(&*self.epoll, peer.socket());
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.retain(|_, w| {
-            !matches!(w, Watched::Peer(weak) | Watched::Answers(weak) if weak.as_ptr() == Arc::as_ptr(peer))
+        watched.retain(|_, w| match w {
+            Watched::Peer(watched) => !Arc::ptr_eq(watched, peer),
+            Watched::Answers(weak) => weak.as_ptr() != Arc::as_ptr(peer),
+            _ => true,
         });
     }
 
@@ -298,14 +303,12 @@ impl Service {
                 Some(Watched::Listener(block)) => self.accept(&block),
                 Some(Watched::Client(client)) => answer(process, &client),
                 Some(Watched::Peer(peer)) => {
-                    if let Some(peer) = peer.upgrade() {
-                        self.unwatch(&peer);
-                        peer.bury();
-                        process.forget(&peer);
-                        process.past_lives.prune();
-                        // What it was given of shared receives and has not used goes to others.
-                        process.queue_pairs().iter().for_each(|qp| qp.continue_receives());
-                    }
+                    self.unwatch(&peer);
+                    peer.bury();
+                    process.forget(&peer);
+                    process.past_lives.prune();
+                    // What it was given of shared receives and has not used goes to others.
+                    process.queue_pairs().iter().for_each(|qp| qp.continue_receives());
                     false
                 }
                 Some(Watched::Answers(peer)) => self.collect(&peer),

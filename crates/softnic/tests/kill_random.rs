@@ -12,6 +12,7 @@ use farcall_verbs::{
     RawQp, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
 use rand::{RngExt, SeedableRng};
+use support::holdings::Holdings;
 use support::process::*;
 use support::*;
 
@@ -223,7 +224,7 @@ fn survivors_of_random_deaths_go_on() {
     let cq = context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
     let mut hub = Hub { context, pd, cq, streams: HashMap::new(), taken: 0 };
     let mut workers: Vec<Worker> = (0..WORKERS).map(|_| hub.hire()).collect();
-    let (before, mut worst) = (holdings(), Duration::ZERO);
+    let (before, mut worst) = (Holdings::now(), Duration::ZERO);
     for _ in 0..kills {
         let turns = rng.random_range(0..400);
         (0..turns).for_each(|_| hub.turn());
@@ -241,13 +242,6 @@ fn survivors_of_random_deaths_go_on() {
     }
     println!("{} completions; all of a dead peer's had ended at most {worst:?} after the kill", hub.taken);
     assert!(worst < Duration::from_secs(2), "{worst:?}");
-    let start = Instant::now();
-    let leaked = |now: (usize, usize, usize)| {
-        // At `before` not every region of the first workers was mapped yet.
-        now.0 > before.0 + 8 || now.1 > before.1 + 4 * WORKERS * PAIRS || now.2 > before.2
-    };
-    while leaked(holdings()) {
-        assert!(start.elapsed() < LOST, "leaked: {:?}, before {before:?}", holdings());
-        hub.turn();
-    }
+    // At `before` not every region of the first workers was mapped yet.
+    before.wait_for_about((8, 4 * WORKERS * PAIRS), || hub.turn());
 }

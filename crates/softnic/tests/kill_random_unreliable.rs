@@ -5,10 +5,11 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use farcall_verbs::QpType;
 use rand::{RngExt, SeedableRng};
+use support::holdings::Holdings;
 use support::process::*;
 use support::unreliable::Side;
 use support::*;
@@ -73,7 +74,7 @@ fn over_uc_and_ud_survivors_of_random_deaths_go_on() {
     println!("FARCALL_TEST_SEED={seed} FARCALL_TEST_KILLS={kills}");
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     drop(Worker::start());
-    let before = holdings();
+    let before = Holdings::now();
     let mut workers: Vec<Worker> = (0..2).map(|_| Worker::start()).collect();
     for death in 0..kills {
         let start = Instant::now();
@@ -99,9 +100,5 @@ fn over_uc_and_ud_survivors_of_random_deaths_go_on() {
         workers[victim] = Worker::start();
     }
     drop(workers);
-    let start = Instant::now();
-    while holdings().0 > before.0 || holdings().1 > before.1 || holdings().2 > before.2 {
-        assert!(start.elapsed() < LOST, "leaked: {:?}, before {before:?}", holdings());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    before.wait_for(|| ());
 }

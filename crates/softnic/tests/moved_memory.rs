@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use farcall_verbs::{QpAttr, QpCap, Revoked, SendWr, WcStatus};
 use rustix::mm::{MapFlags, MprotectFlags};
+use support::holdings::Holdings;
 use support::memory::*;
 use support::process::*;
 use support::*;
@@ -174,7 +175,7 @@ fn threads() {
     let _ = thread.join().unwrap();
     // A thread that was joined may be listed for a moment.
     let began = std::time::Instant::now();
-    while holdings().2 > 2 {
+    while Holdings::now().threads > 2 {
         assert!(began.elapsed() < LOST, "the thread does not go");
         std::thread::yield_now();
     }

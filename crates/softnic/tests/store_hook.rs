@@ -11,6 +11,7 @@ use farcall_softnic::arm_store_hook;
 use farcall_verbs::{
     AtomicTarget, Notify, QpAttr, QpCap, QpState, Revoked, SendWr, Wc, WcOpcode, WcStatus, WrOpcode,
 };
+use support::holdings::Holdings;
 use support::process::*;
 use support::*;
 
@@ -274,7 +275,7 @@ fn sweep(signal: i32, name: &str) {
     for nth in 1..4 {
         run(nth, signal);
     }
-    let before = holdings();
+    let before = Holdings::at_rest();
     // How often the script stores depends a little on how often it sleeps: it has ended when it ends every time.
     let (mut nth, mut worst, mut ends) = (0, Duration::ZERO, 0);
     while ends < 10 {
@@ -287,20 +288,7 @@ fn sweep(signal: i32, name: &str) {
     assert!(nth > 50, "the script stores more often than that");
     assert!(worst < Duration::from_secs(2), "{worst:?} after a death");
     // The service thread closes what the dead left, a moment later.
-    let start = Instant::now();
-    while leaked(holdings(), before) {
-        assert!(
-            start.elapsed() < LOST,
-            "leaked: {:?}, before {before:?} (fds, mappings, threads)",
-            holdings()
-        );
-        std::thread::yield_now();
-    }
-}
-
-/// Whether there is more of anything than before (less is what the service thread had not closed then).
-fn leaked(now: (usize, usize, usize), before: (usize, usize, usize)) -> bool {
-    now.0 > before.0 || now.1 > before.1 || now.2 > before.2
+    before.wait_for(|| ());
 }
 
 /// One test, because it counts what the whole process holds.

@@ -13,6 +13,7 @@ use farcall_verbs::{
     AtomicTarget, Mtu, Notify, QpAttr, QpCap, QpState, RawMr, Revoked, SendWr, Sge, Wc, WcOpcode, WcStatus,
     WrOpcode,
 };
+use support::holdings::Holdings;
 use support::process::*;
 use support::*;
 
@@ -386,7 +387,7 @@ fn sweep(hidden: bool, signal: i32) {
     // What is made once is made now.
     assert!(run(hidden, u64::MAX, signal));
     works_beside();
-    let before = holdings();
+    let before = Holdings::now();
     // How often the script stores depends a little on how often it sleeps: it has ended when it ends every time.
     let (mut nth, mut ends) = (0, 0);
     while ends < 5 {
@@ -396,11 +397,7 @@ fn sweep(hidden: bool, signal: i32) {
     println!("hidden {hidden}, signal {signal}: {nth} stores");
     assert!(nth > 50, "the script stores more often than that");
     // The service thread closes what the dead left, a moment later.
-    let start = Instant::now();
-    while holdings().0 > before.0 || holdings().1 > before.1 || holdings().2 > before.2 {
-        assert!(start.elapsed() < LOST, "leaked: {:?}, before {before:?}", holdings());
-        std::thread::yield_now();
-    }
+    before.wait_for(|| ());
 }
 
 /// One test, because it counts what the whole process holds.

@@ -5,10 +5,11 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use farcall_softnic::arm_store_hook;
 use farcall_verbs::{QpAttr, QpState, QpType, Revoked};
+use support::holdings::Holdings;
 use support::process::*;
 use support::unreliable::Side;
 use support::*;
@@ -140,7 +141,7 @@ fn sweep(qp_type: QpType, signal: i32) {
     for nth in 1..4 {
         run(qp_type, nth, signal);
     }
-    let before = holdings();
+    let before = Holdings::at_rest();
     // How often the script stores depends a little on how often it sleeps: it has ended when it ends every time.
     let (mut nth, mut ends) = (0, 0);
     while ends < 5 {
@@ -150,11 +151,7 @@ fn sweep(qp_type: QpType, signal: i32) {
     println!("{qp_type:?}, signal {signal}: {nth} stores");
     assert!(nth > 50, "the script stores more often than that");
     // The service thread closes what the dead left, a moment later.
-    let start = Instant::now();
-    while holdings().0 > before.0 || holdings().1 > before.1 || holdings().2 > before.2 {
-        assert!(start.elapsed() < LOST, "leaked: {:?}, before {before:?}", holdings());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    before.wait_for(|| ());
 }
 
 /// One test, because it counts what the whole process holds.

@@ -266,3 +266,34 @@ fn a_stopped_peer_receives_and_a_dead_one_is_no_error() {
         post(&mut a, SendWr::write(i, &sges, to.addr, to.rkey));
     }
 }
+
+/// Where the receives are can be asked of the target's process alone, which may have to wait for a processor.
+#[test]
+fn what_the_targets_process_has_yet_to_answer_is_waited_for() {
+    let mut other = start("receiver", &[]);
+    let mut a = uc();
+    a.init();
+    tell(&mut other.line, &a);
+    let to = learn(&mut other.line).unwrap();
+    a.rtr(to.qpn);
+    a.rts();
+    assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+    // Connected for sure.
+    post(&mut a, SendWr::write(9, &[], to.addr, to.rkey));
+    other.signal(libc::SIGSTOP);
+    assert_eq!(other.wait(), Fate::Stopped);
+    for i in 0..4_u64 {
+        let at = i as usize * 4096;
+        a.put(at, &bytes(3000, i));
+        let sges = [a.sge(at, 3000)];
+        a.send(&[SendWr::send(i, &sges).with_flags(SIGNALED)]);
+    }
+    assert_eq!(a.poll(), None, "dropped, though a receive waits for it");
+    other.signal(libc::SIGCONT);
+    for i in 0..4 {
+        let wc = a.wait();
+        assert_eq!((wc.wr_id, wc.status), (i, WcStatus::SUCCESS));
+    }
+    other.line.say([0; 4]);
+    assert_eq!(other.line.hear(), Some([2, 0, 0, 0]), "all of it came");
+}

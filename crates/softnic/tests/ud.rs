@@ -2,74 +2,13 @@
 
 mod support;
 
-use std::time::Instant;
-
 use farcall_verbs::{
     AddressHandle, AhAttr, AsyncEventKind, CqInitAttr, Error, Gid, Notify, OpCaps, QpAttr, QpCap, QpInitAttr,
     QpState, QpType, RecvWr, SendFlags, SendWr, Sge, SrqInitAttr, UdTarget, Wc, WcFlags, WcOpcode, WcStatus,
 };
-use support::process::{Fate, Line, holdings, role, start};
+use support::datagrams::{GRH, Ud, slot};
+use support::process::{Fate, Line, role, start};
 use support::*;
-
-/// Bytes before the payload of every datagram.
-const GRH: usize = 40;
-
-/// A datagram end and the way to this host.
-struct Ud {
-    end: End,
-    ah: Box<dyn AddressHandle>,
-}
-
-impl Ud {
-    fn with(cap: QpCap) -> Self {
-        let mut end = End::of(QpType::Ud, cap);
-        end.connect(0);
-        let ah = end.pd.create_ah(&end.path()).unwrap();
-        Self { end, ah }
-    }
-
-    fn new() -> Self {
-        Self::with(QpCap::default())
-    }
-
-    fn qpn(&self) -> u32 {
-        self.end.qp.qp_num()
-    }
-
-    fn to(&self, qpn: u32, qkey: u32) -> UdTarget {
-        UdTarget { ah: self.ah.as_raw(), remote_qpn: qpn, remote_qkey: qkey }
-    }
-
-    /// Sends bytes to a pair; a sender always succeeds.
-    fn send(&mut self, qpn: u32, qkey: u32, bytes: &[u8]) {
-        self.end.put(0, bytes);
-        let (sges, to) = ([self.end.sge(0, bytes.len())], self.to(qpn, qkey));
-        self.end.send(&[SendWr::send_to(9, &sges, to).with_flags(SIGNALED)]);
-        let wc = self.end.wait();
-        assert_eq!((wc.wr_id, wc.status, wc.opcode), (9, WcStatus::SUCCESS, WcOpcode::SEND));
-    }
-
-    /// Posts a receive of a slot of its own for payload of `len` bytes.
-    fn recv(&mut self, wr_id: u64, len: usize) {
-        let sges = [self.end.sge(slot(wr_id), GRH + len)];
-        self.end.recv(wr_id, &sges);
-    }
-
-    /// The next datagram: its completion and payload.
-    fn take(&mut self) -> (Wc, Vec<u8>) {
-        let wc = self.end.wait();
-        (wc, self.payload(&wc))
-    }
-
-    fn payload(&self, wc: &Wc) -> Vec<u8> {
-        assert_eq!((wc.status, wc.opcode), (WcStatus::SUCCESS, WcOpcode::RECV));
-        self.end.get(slot(wc.wr_id) + GRH, wc.byte_len as usize - GRH)
-    }
-}
-
-fn slot(wr_id: u64) -> usize {
-    (1 + wr_id as usize % 128) * 4608
-}
 
 /// Sends one datagram and checks that it, and nothing else, arrives.
 fn arrives(a: &mut Ud, b: &mut Ud, bytes: &[u8]) {
@@ -82,27 +21,12 @@ fn arrives(a: &mut Ud, b: &mut Ud, bytes: &[u8]) {
 
 #[test]
 fn child_entry() {
-    let Some((role, args, mut line)) = role() else { return };
+    let Some((role, _, mut line)) = role() else { return };
     match role.as_str() {
-        "sender" => sender(&mut line, args[0] as u32, args[1]),
         "receiver" => receiver(&mut line),
         other => panic!("unknown role {other}"),
     }
     std::process::exit(0);
-}
-
-/// Sends so many numbered datagrams to a pair, from a queue pair each, whenever it is told, and says so.
-fn sender(line: &mut Line, qpn: u32, count: u64) {
-    let mut ends: Vec<Ud> = (0..count).map(|_| Ud::new()).collect();
-    loop {
-        for (i, a) in ends.iter_mut().enumerate() {
-            a.send(qpn, QKEY, &(i as u64).to_le_bytes());
-        }
-        line.say([1, 0, 0, 0]);
-        if line.hear().is_none() {
-            return;
-        }
-    }
 }
 
 /// Takes datagrams and answers each to where it came from.
@@ -742,49 +666,6 @@ fn another_process_answers_to_where_a_datagram_came_from() {
         a.send(qpn, QKEY, &data);
         let wc = a.end.sleep(Notify::Any);
         assert_eq!((wc.src_qp, a.payload(&wc)), (qpn, data));
-    }
-}
-
-#[test]
-fn what_a_dead_process_sent_is_delivered_and_its_rings_are_given_back() {
-    const SENDERS: u64 = 20;
-    let mut b = Ud::new();
-    for i in 0..SENDERS {
-        b.recv(i, 8);
-    }
-    let before = holdings();
-    let take_all = |b: &mut Ud| {
-        let mut got: Vec<u64> = Vec::new();
-        for _ in 0..SENDERS {
-            let (wc, bytes) = b.take();
-            got.push(u64::from_le_bytes(bytes.try_into().unwrap()));
-            b.recv(wc.wr_id, 8);
-        }
-        got.sort_unstable();
-        assert_eq!(got, (0..SENDERS).collect::<Vec<_>>());
-    };
-    for _ in 0..3 {
-        let mut other = start("sender", &[b.qpn().into(), SENDERS]);
-        assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
-        // The ways are known: the next ones are in the rings when the sender says so.
-        take_all(&mut b);
-        other.line.say([0; 4]);
-        assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
-        other.kill();
-        assert_eq!(other.wait(), Fate::Killed(libc::SIGKILL));
-        drop(other);
-        take_all(&mut b);
-    }
-    // The next newcomer finds what could not be given back when the process ended, because it was not read yet.
-    let mut a = Ud::new();
-    a.send(b.qpn(), QKEY, &7_u64.to_le_bytes());
-    assert_eq!(b.take().1, 7_u64.to_le_bytes());
-    drop(a);
-    let start = Instant::now();
-    // Of the newcomer there may be a ring left, nothing of the dead.
-    while holdings().1 > before.1 + 1 || holdings().0 > before.0 {
-        assert!(start.elapsed() < LOST, "leaked: {:?}, before {before:?}", holdings());
-        std::thread::yield_now();
     }
 }
 

@@ -436,7 +436,7 @@ impl DatagramCore {
     /// Asks the destination's process for a way, without waiting. `None`: no answer yet; `Some(None)`: there is no way.
     fn seek(&self, pending: &Pending) -> Option<Option<Outlet>> {
         let dst_qpn = pending.dst_qpn();
-        let peer = match self.process.peer_without_waiting(dst_qpn) {
+        let peer = match self.process.peer_without_waiting(dst_qpn, &mut pending.meeting()) {
             Ok(peer) => peer?,
             Err(_) => return Some(None),
         };

@@ -4,7 +4,7 @@
 //! the owner with its next request, the poll of its send completion queue, or the service thread.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farcall_stats::Counter;
@@ -12,7 +12,7 @@ use farcall_verbs::Sge;
 
 use super::counters::{Counters, Fate};
 use super::{Message, Outlet};
-use crate::peer::Interest;
+use crate::peer::{Interest, LongMeeting};
 
 /// Datagrams that have been sent, for their sender, though the way is not known yet: enough for a first message or a small
 /// burst. Further ones keep their places in the send queue.
@@ -136,6 +136,8 @@ pub(super) struct Tally<'a> {
 pub(super) struct Pending {
     dst_qpn: u32,
     interest: Interest,
+    /// With the process of the destination, as long as that has not answered.
+    meeting: Mutex<Option<Arc<LongMeeting>>>,
     state: Mutex<State>,
 }
 
@@ -143,7 +145,7 @@ impl Pending {
     fn with(dst_qpn: u32, way: Way) -> Self {
         let kept = VecDeque::new();
         let state = State { way, kept, first: 0, released: 0, judged: None, since: Instant::now() };
-        Self { dst_qpn, interest: Interest::default(), state: Mutex::new(state) }
+        Self { dst_qpn, interest: Interest::default(), meeting: Mutex::default(), state: Mutex::new(state) }
     }
 
     /// For a destination whose way must be asked for.
@@ -169,6 +171,10 @@ impl Pending {
     /// Wants the answer as long as it lives.
     pub(super) fn interest(&self) -> &Interest {
         &self.interest
+    }
+
+    pub(super) fn meeting(&self) -> MutexGuard<'_, Option<Arc<LongMeeting>>> {
+        self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -150,7 +150,7 @@ impl SendSide {
                 Step::Done
             }
             Asked::Refused(reason) => ended(reason),
-            Asked::NotYet => Step::Wait(Wait::Peer),
+            Asked::NotYet => Step::Wait(Wait::Answer),
         }
     }
 
@@ -193,7 +193,7 @@ impl SendSide {
                     state.done_bytes = 0;
                     return ended(reason);
                 }
-                Asked::NotYet => return Step::Wait(Wait::Peer),
+                Asked::NotYet => return Step::Wait(Wait::Answer),
             }
             state.done_bytes += len;
             // It goes on: what is left may take as long again.

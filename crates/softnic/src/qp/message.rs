@@ -183,7 +183,7 @@ pub(super) unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8
             Asked::Granted(Kept::Mapped(at)) => at,
             Asked::Granted(Kept::Private(_)) => return None,
             Asked::Refused(_) => return Some(Step::Failed(WcStatus::REM_OP_ERR)),
-            Asked::NotYet => return Some(Step::Wait(Wait::Peer)),
+            Asked::NotYet => return Some(Step::Wait(Wait::Answer)),
         };
         let region = remote.cached(at).clone();
         let place = region.locate(addr, len);
@@ -191,8 +191,9 @@ pub(super) unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8
             return None;
         }
         let Some(place) = place.filter(|_| region.is_current(&remote.peer)) else {
+            // Asked for anew, in the next attempt.
             remote.forget(at);
-            return Some(Step::Wait(Wait::Peer));
+            return Some(Step::Wait(Wait::Answer));
         };
         pieces[count] = (place, len as usize);
         held[count] = Some(region);

@@ -8,9 +8,11 @@ use super::counters::Event;
 use super::handle::Qp;
 use super::remote::{Remote, refused};
 use super::send::SendSide;
+use super::wait_queue::Wait;
 use super::{Accept, Connected, HAZARD_WAIT, QpCore};
 use crate::fence;
 use crate::peer::Asked;
+use crate::rendezvous::refusal;
 
 const OP: &str = "modify_qp";
 
@@ -19,16 +21,17 @@ fn required<T>(value: Option<T>, name: &'static str, to: QpState) -> Result<T> {
 }
 
 impl QpCore {
-    /// Reaches the peer; false if it has not answered yet.
-    pub(super) fn connect(&self, send: &mut SendSide) -> Result<bool> {
+    /// Reaches the peer; what must be waited for if that is not possible yet.
+    pub(super) fn connect(&self, send: &mut SendSide) -> Result<Option<Wait>> {
         match Remote::connect(&self.process, self, send)? {
             Asked::Granted(remote) => {
                 self.connected(&remote.peer);
                 self.stats.record(Event::Connected as u64, send.dest_qpn.into());
                 send.remote = Some(remote);
-                Ok(true)
+                Ok(None)
             }
-            Asked::NotYet => Ok(false),
+            Asked::NotYet => Ok(Some(Wait::Answer)),
+            Asked::Refused(refusal::NOT_READY) => Ok(Some(Wait::Peer)),
             Asked::Refused(reason) => Err(refused(send.dest_qpn, reason)),
         }
     }

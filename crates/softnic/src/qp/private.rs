@@ -104,7 +104,7 @@ impl SendSide {
                 }
                 Asked::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
                 // It is of another kind now, which the next attempt sees.
-                Asked::Granted(_) | Asked::NotYet => return Step::Wait(Wait::Peer),
+                Asked::Granted(_) | Asked::NotYet => return Step::Wait(Wait::Answer),
             };
         }
         Step::Failed(WcStatus::REM_ACCESS_ERR)
@@ -138,7 +138,7 @@ impl SendSide {
                 }
                 Asked::Granted(Kept::Private(region)) => Region::Private(region),
                 Asked::Refused(_) => return Step::Failed(WcStatus::REM_OP_ERR),
-                Asked::NotYet => return Step::Wait(Wait::Peer),
+                Asked::NotYet => return Step::Wait(Wait::Answer),
             };
             places[count] = Some(Place { target: Target { rkey, addr, len_bytes }, region });
             count += 1;
@@ -245,7 +245,8 @@ unsafe fn place_inside(
                 skip = 0;
             }
         }
-        let outdated = Step::Wait(Wait::Peer);
+        // Asked for anew, in the next attempt.
+        let outdated = Step::Wait(Wait::Answer);
         match region {
             Region::Mapped(region) => {
                 let place = region.locate(target.addr, target.len_bytes);

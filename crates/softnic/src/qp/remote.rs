@@ -109,7 +109,7 @@ impl Remote {
         let fds: Vec<_> = std::iter::once(place.cq.segment_fd()).chain(waker).collect();
         let (body, fds) = match peer.ask(&send.interest, request, &fds) {
             Asked::Granted(answer) => answer,
-            Asked::NotYet | Asked::Refused(refusal::NOT_READY) => return Ok(Asked::NotYet),
+            Asked::NotYet => return Ok(Asked::NotYet),
             Asked::Refused(reason) => return Ok(Asked::Refused(reason)),
         };
         let remote =

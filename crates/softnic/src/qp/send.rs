@@ -3,7 +3,7 @@
 //! post or poll.
 
 use std::sync::atomic::{Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farcall_verbs::{
     Access, QpState, RnrTimer, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget,
@@ -27,7 +27,8 @@ use crate::rendezvous::Violation;
 use crate::ring::{Kind, RNR_TIMER};
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// How long a target with shared receives may take at least to look at a message.
+/// How long a target with shared receives may take at least to look at a message; how long requests over UC wait for what
+/// the target's process is to answer, and for how long none waits after one waited in vain.
 const TARGET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Everything that posting needs.
@@ -46,6 +47,8 @@ pub(super) struct SendSide {
     pub(super) drain: Option<Drain>,
     /// What the oldest waiting request waits for, and when it gives up.
     pub(super) gives_up: Option<Patience>,
+    /// When the target's process was last given up, over UC.
+    unanswered_since: Option<Instant>,
     /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
     pub(super) wrote: bool,
     /// The oldest request, if the target's service thread executes it.
@@ -108,6 +111,7 @@ impl SendSide {
             transport,
             drain: None,
             gives_up: None,
+            unanswered_since: None,
             wrote: false,
             by_owner: ByOwner::default(),
             unannounced: false,
@@ -144,15 +148,13 @@ impl SendSide {
                 len_bytes,
             };
             // SAFETY: the caller's promise.
-            match unsafe { self.execute(core, &request) } {
+            let step = match unsafe { self.execute(core, &request) } {
+                Step::Done => Step::Done,
+                step => self.judge(core, &request, step),
+            };
+            match step {
                 Step::Done => {
                     return core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes);
-                }
-                _ if !self.is_reliable() => {
-                    return match self.drop_unreliable(core, &request) {
-                        Step::Failed(fault) => self.fail(core, wr.wr_id, wr.opcode, fault),
-                        _ => core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes),
-                    };
                 }
                 Step::Failed(status) => return self.fail(core, wr.wr_id, wr.opcode, status),
                 Step::Wait(wait) => self.begin_wait(core, wait),
@@ -167,16 +169,32 @@ impl SendSide {
         self.publish_more(core);
     }
 
-    /// How a request ends that the target of an unreliable connection did not take.
+    /// What becomes of a request that could not be executed. Over UC it is dropped, unless all that is missing is an answer
+    /// of the target's process: a device would give it at once, while a process must get a processor first.
     #[cold]
-    fn drop_unreliable(&mut self, core: &QpCore, request: &Request<'_>) -> Step {
-        if self.by_owner.is_under_way() {
-            self.abandon();
+    fn judge(&mut self, core: &QpCore, request: &Request<'_>, step: Step) -> Step {
+        match (step, self.transport) {
+            // For who may wait anyway it is the target that does not answer.
+            (Step::Wait(Wait::Answer), Connected::Reliable) => Step::Wait(Wait::Peer),
+            (step, Connected::Reliable) => step,
+            (Step::Wait(Wait::Answer), Connected::Unreliable) if !self.is_given_up() => {
+                Step::Wait(Wait::Answer)
+            }
+            (_, Connected::Unreliable) => {
+                if self.by_owner.is_under_way() {
+                    self.abandon();
+                }
+                match end_of_dropped(core, request) {
+                    WcStatus::SUCCESS => Step::Done,
+                    fault => Step::Failed(fault),
+                }
+            }
         }
-        match end_of_dropped(core, request) {
-            WcStatus::SUCCESS => Step::Done,
-            fault => Step::Failed(fault),
-        }
+    }
+
+    /// Whether no answer of the target's process is waited for at the moment, over UC.
+    fn is_given_up(&self) -> bool {
+        self.unanswered_since.is_some_and(|since| since.elapsed() < TARGET_PATIENCE)
     }
 
     /// Executes a one-sided request that repeats an earlier one's grants; false, and nothing done, if it does not.
@@ -230,11 +248,8 @@ impl SendSide {
                 let request = parked.request(&target, &sges);
                 // SAFETY: the poster's promise holds until the request's completion.
                 let step = match unsafe { self.execute(core, &request) } {
-                    // Held in SQD, and now nobody takes it: over UC it ends all the same.
-                    Step::Wait(_) | Step::Failed(_) if !self.is_reliable() => {
-                        self.drop_unreliable(core, &request)
-                    }
-                    step => step,
+                    Step::Done => Step::Done,
+                    step => self.judge(core, &request, step),
                 };
                 self.waiting.put_sges(sges);
                 step
@@ -250,6 +265,11 @@ impl SendSide {
                     Some(patience) if patience.of == wait => {
                         if !patience.is_over() {
                             break;
+                        }
+                        if !self.is_reliable() {
+                            // Neither this one nor, for a while, those behind it wait any longer.
+                            self.unanswered_since = Some(Instant::now());
+                            continue;
                         }
                         if !self.withdraw() {
                             continue;
@@ -327,6 +347,7 @@ impl SendSide {
         let after = match wait {
             Wait::Receiver => self.timers.rnr_retries.map(|retries| self.rnr_timer() * retries.into()),
             Wait::Peer => self.timers.transport,
+            Wait::Answer => Some(TARGET_PATIENCE),
             // Not to be taken for a network's silence: its owner, or its service thread, must get a processor first.
             Wait::Target => self.timers.transport.map(|timeout| timeout.max(TARGET_PATIENCE)),
         };
@@ -443,8 +464,7 @@ impl SendSide {
     #[cold]
     fn connect(&mut self, core: &QpCore) -> Option<Step> {
         match core.connect(self) {
-            Ok(true) => None,
-            Ok(false) => Some(Step::Wait(Wait::Peer)),
+            Ok(wait) => wait.map(Step::Wait),
             Err(_) => Some(Step::Failed(WcStatus::RETRY_EXC_ERR)),
         }
     }
@@ -478,7 +498,7 @@ impl SendSide {
                     return unsafe { self.private(request, need, region) };
                 }
                 Asked::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
-                Asked::NotYet => return Step::Wait(Wait::Peer),
+                Asked::NotYet => return Step::Wait(Wait::Answer),
             };
             hazard::enter(remote.inbound(), hazard::of_region(request.rkey));
             let region = remote.cached(at);

@@ -22,6 +22,8 @@ pub(super) enum Wait {
     Peer,
     /// The target to look at what was sent: it matches shared receives itself.
     Target,
+    /// The target's process to answer what it was asked.
+    Answer,
 }
 
 impl Wait {
@@ -29,7 +31,7 @@ impl Wait {
     pub(super) const fn ends_in(self) -> WcStatus {
         match self {
             Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
-            Self::Peer | Self::Target => WcStatus::RETRY_EXC_ERR,
+            Self::Peer | Self::Target | Self::Answer => WcStatus::RETRY_EXC_ERR,
         }
     }
 }

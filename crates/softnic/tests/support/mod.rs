@@ -1,6 +1,8 @@
 //! Two connected queue pairs and what tests do with them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod datagrams;
+pub mod holdings;
 pub mod memory;
 pub mod process;
 pub mod unreliable;

@@ -224,17 +224,6 @@ pub fn connect(line: &mut Line, cap: QpCap) -> Option<(End, Address)> {
     Some((end, to))
 }
 
-/// What a process holds: descriptors, mappings of segments, threads.
-pub fn holdings() -> (usize, usize, usize) {
-    let count = |path: &str| std::fs::read_dir(path).unwrap().count();
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    (
-        count("/proc/self/fd"),
-        maps.lines().filter(|l| l.contains("memfd:farcall")).count(),
-        count("/proc/self/task"),
-    )
-}
-
 impl Line {
     /// The socket, to wait for.
     pub fn raw(&self) -> &UnixStream {

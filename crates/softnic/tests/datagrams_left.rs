@@ -1,0 +1,68 @@
+//! What is left of processes that sent datagrams and ended. One test, because it counts what the whole process holds.
+
+mod support;
+
+use support::datagrams::Ud;
+use support::holdings::Holdings;
+use support::process::*;
+use support::*;
+
+#[test]
+fn child_entry() {
+    let Some((_, args, mut line)) = role() else { return };
+    sender(&mut line, args[0] as u32, args[1]);
+    std::process::exit(0);
+}
+
+/// Sends so many numbered datagrams to a pair, from a queue pair each, whenever it is told, and says so.
+fn sender(line: &mut Line, qpn: u32, count: u64) {
+    let mut ends: Vec<Ud> = (0..count).map(|_| Ud::new()).collect();
+    loop {
+        for (i, a) in ends.iter_mut().enumerate() {
+            a.send(qpn, QKEY, &(i as u64).to_le_bytes());
+        }
+        line.say([1, 0, 0, 0]);
+        if line.hear().is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn what_a_dead_process_sent_is_delivered_and_its_rings_are_given_back() {
+    const SENDERS: u64 = 20;
+    let mut b = Ud::new();
+    for i in 0..SENDERS {
+        b.recv(i, 8);
+    }
+    let before = Holdings::at_rest();
+    let take_all = |b: &mut Ud| {
+        let mut got: Vec<u64> = Vec::new();
+        for _ in 0..SENDERS {
+            let (wc, bytes) = b.take();
+            got.push(u64::from_le_bytes(bytes.try_into().unwrap()));
+            b.recv(wc.wr_id, 8);
+        }
+        got.sort_unstable();
+        assert_eq!(got, (0..SENDERS).collect::<Vec<_>>());
+    };
+    for _ in 0..3 {
+        let mut other = start("sender", &[b.qpn().into(), SENDERS]);
+        assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+        // The ways are known: the next ones are in the rings when the sender says so.
+        take_all(&mut b);
+        other.line.say([0; 4]);
+        assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+        other.kill();
+        assert_eq!(other.wait(), Fate::Killed(libc::SIGKILL));
+        drop(other);
+        take_all(&mut b);
+    }
+    // The next newcomer finds what could not be given back when the process ended, because it was not read yet.
+    let mut a = Ud::new();
+    a.send(b.qpn(), QKEY, &7_u64.to_le_bytes());
+    assert_eq!(b.take().1, 7_u64.to_le_bytes());
+    drop(a);
+    // Of the newcomer there may be a ring left, nothing of the dead.
+    before.wait_for_about((0, 1), || ());
+}

@@ -1,0 +1,66 @@
+//! Ends that send and take datagrams.
+
+use farcall_verbs::{AddressHandle, QpCap, QpType, SendWr, UdTarget, Wc, WcOpcode, WcStatus};
+
+use super::{End, SIGNALED};
+
+/// Bytes before the payload of every datagram.
+pub const GRH: usize = 40;
+
+/// A datagram end and the way to this host.
+pub struct Ud {
+    pub end: End,
+    pub ah: Box<dyn AddressHandle>,
+}
+
+impl Ud {
+    pub fn with(cap: QpCap) -> Self {
+        let mut end = End::of(QpType::Ud, cap);
+        end.connect(0);
+        let ah = end.pd.create_ah(&end.path()).unwrap();
+        Self { end, ah }
+    }
+
+    pub fn new() -> Self {
+        Self::with(QpCap::default())
+    }
+
+    pub fn qpn(&self) -> u32 {
+        self.end.qp.qp_num()
+    }
+
+    pub fn to(&self, qpn: u32, qkey: u32) -> UdTarget {
+        UdTarget { ah: self.ah.as_raw(), remote_qpn: qpn, remote_qkey: qkey }
+    }
+
+    /// Sends bytes to a pair; a sender always succeeds.
+    pub fn send(&mut self, qpn: u32, qkey: u32, bytes: &[u8]) {
+        self.end.put(0, bytes);
+        let (sges, to) = ([self.end.sge(0, bytes.len())], self.to(qpn, qkey));
+        self.end.send(&[SendWr::send_to(9, &sges, to).with_flags(SIGNALED)]);
+        let wc = self.end.wait();
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (9, WcStatus::SUCCESS, WcOpcode::SEND));
+    }
+
+    /// Posts a receive of a slot of its own for payload of `len` bytes.
+    pub fn recv(&mut self, wr_id: u64, len: usize) {
+        let sges = [self.end.sge(slot(wr_id), GRH + len)];
+        self.end.recv(wr_id, &sges);
+    }
+
+    /// The next datagram: its completion and payload.
+    pub fn take(&mut self) -> (Wc, Vec<u8>) {
+        let wc = self.end.wait();
+        (wc, self.payload(&wc))
+    }
+
+    pub fn payload(&self, wc: &Wc) -> Vec<u8> {
+        assert_eq!((wc.status, wc.opcode), (WcStatus::SUCCESS, WcOpcode::RECV));
+        self.end.get(slot(wc.wr_id) + GRH, wc.byte_len as usize - GRH)
+    }
+}
+
+/// Where the receive of a number is.
+pub fn slot(wr_id: u64) -> usize {
+    (1 + wr_id as usize % 128) * 4608
+}

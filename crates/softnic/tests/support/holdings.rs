@@ -1,0 +1,74 @@
+//! What a process holds, to see that it gives everything back.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::{LOST, pair};
+
+/// Descriptors, mappings of segments, threads.
+pub struct Holdings {
+    pub descriptors: Vec<String>,
+    pub mappings: Vec<String>,
+    pub threads: usize,
+}
+
+impl Holdings {
+    pub fn now() -> Self {
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| {
+            let target = std::fs::read_link(entry.path()).unwrap_or_default();
+            // Whose life a pidfd is.
+            let info = format!("/proc/self/fdinfo/{}", entry.file_name().display());
+            let info = std::fs::read_to_string(info).unwrap_or_default();
+            let pid = info.lines().find(|line| line.starts_with("Pid:")).unwrap_or_default();
+            format!("{} → {} {pid}", entry.file_name().display(), target.display())
+        });
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        Self {
+            descriptors: descriptors.collect(),
+            mappings: maps.lines().filter(|line| line.contains("memfd:farcall")).map(Into::into).collect(),
+            threads: std::fs::read_dir("/proc/self/task").unwrap().count(),
+        }
+    }
+
+    /// As [`Holdings::now`], once there is what a process makes at first use: the service thread, and the way to itself,
+    /// which connects pairs that are both its own.
+    pub fn at_rest() -> Self {
+        drop(pair());
+        Self::now()
+    }
+
+    /// Whether there is more of anything than before, and than `more` descriptors and mappings beyond it. (Less is what the
+    /// service thread had not closed then.)
+    fn exceeds(&self, before: &Self, more: (usize, usize)) -> bool {
+        self.descriptors.len() > before.descriptors.len() + more.0
+            || self.mappings.len() > before.mappings.len() + more.1
+            || self.threads > before.threads
+    }
+
+    /// Waits until there is no more than this, whatever the service thread has still to close; `meanwhile` is called again
+    /// and again.
+    pub fn wait_for(&self, meanwhile: impl FnMut()) {
+        self.wait_for_about((0, 0), meanwhile);
+    }
+
+    /// As [`Holdings::wait_for`], with so many more descriptors and mappings at most.
+    pub fn wait_for_about(&self, more: (usize, usize), mut meanwhile: impl FnMut()) {
+        let start = Instant::now();
+        loop {
+            let now = Self::now();
+            if !now.exceeds(self, more) {
+                return;
+            }
+            assert!(start.elapsed() < LOST, "not given back:\n{now}\nbefore:\n{self}");
+            meanwhile();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl fmt::Display for Holdings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} threads, process {}", self.threads, std::process::id())?;
+        self.descriptors.iter().chain(&self.mappings).try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
