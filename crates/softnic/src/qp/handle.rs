@@ -198,19 +198,20 @@ impl Qp {
                 "the queue pair's receives are shared: post to the shared receive queue",
             );
         }
-        if self.recv_queue.is_full() {
-            return Error::Exhausted {
-                operation: OP,
-                what: "places in the receive queue",
-                limit: cap.max_recv_wr.into(),
-                remedy: "poll the completion queue, or create the queue pair with a larger max_recv_wr",
-            };
-        }
         if wr.sges().len() > cap.max_recv_sge as usize {
             let what = format!("{} elements; max_recv_sge is {}", wr.sges().len(), cap.max_recv_sge);
             return Error::invalid(OP, what);
         }
-        Error::invalid(OP, "an element's lkey, bounds or LOCAL_WRITE permission do not allow it")
+        if !self.core.allows(wr.sges(), Access::LOCAL_WRITE) {
+            return Error::invalid(OP, "an element's lkey, bounds or LOCAL_WRITE permission do not allow it");
+        }
+        // Not asked again: who polls may have made room meanwhile.
+        Error::Exhausted {
+            operation: OP,
+            what: "places in the receive queue",
+            limit: cap.max_recv_wr.into(),
+            remedy: "poll the completion queue, or create the queue pair with a larger max_recv_wr",
+        }
     }
 
     #[cold]
