@@ -158,6 +158,17 @@ impl ProtectionDomain for FaultyDomain {
         unsafe { self.inner.reg_mr(addr, len_bytes, access) }
     }
 
+    unsafe fn rereg_mr(
+        &self,
+        mr: &dyn RawMr,
+        memory: Option<(*mut u8, usize)>,
+        access: Option<Access>,
+    ) -> Result<Box<dyn RawMr>> {
+        self.plan.admit(Kind::RegMr, "rereg_mr")?;
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.rereg_mr(mr, memory, access) }
+    }
+
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
         self.plan.admit(Kind::CreateQp, "create_qp")?;
         let (send, recv) = (core_of(attr.send_cq)?, core_of(attr.recv_cq)?);

@@ -25,6 +25,15 @@ struct MrObject {
 }
 
 impl MrObject {
+    /// A region of the domain `of`, which `pd` is.
+    fn of(pd: *mut Pd, of: &PdObject, provider: Box<dyn RawMr>) -> Self {
+        of.uses.add();
+        let (addr, length) = (provider.addr().cast(), provider.len_bytes());
+        let (lkey, rkey) = (provider.lkey(), provider.rkey());
+        let mr = Mr { context: of.pd.context, pd, addr, length, handle: lkey, lkey, rkey };
+        Self { mr, provider: Some(provider) }
+    }
+
     /// Lets go of the memory. Whatever it promised: memory that is not the provider's is quiet when it returns.
     fn release(&mut self) {
         if let Some(provider) = self.provider.take() {
@@ -32,6 +41,42 @@ impl MrObject {
         }
         // SAFETY: domains outlive their regions.
         unsafe { domain(self.mr.pd) }.uses.remove();
+    }
+}
+
+/// What is to become another.
+struct Changes {
+    memory: Option<(*mut c_void, usize)>,
+    pd: Option<*mut Pd>,
+    access: Option<u32>,
+}
+
+impl MrObject {
+    /// Registers the region anew. If that fails, nothing reaches it any more, so that nobody goes on with it unawares.
+    ///
+    /// # Safety
+    /// See `man ibv_rereg_mr`.
+    unsafe fn change(&mut self, changes: &Changes) -> Result<(), c_int> {
+        let before = self.mr.pd;
+        // Whatever follows, it ends here.
+        let provider = self.provider.take().ok_or(libc::EINVAL)?;
+        if changes.memory.is_none() && changes.pd.is_none() && changes.access.is_none() {
+            return Err(libc::EINVAL);
+        }
+        let access = changes.access.map(access_of).transpose()?;
+        let pd = changes.pd.unwrap_or(before);
+        // SAFETY: the caller's domain.
+        if pd.is_null() || unsafe { (*pd).context } != self.mr.context {
+            return Err(libc::EINVAL);
+        }
+        let memory = changes.memory.map(|(addr, len_bytes)| (addr.cast(), len_bytes));
+        // SAFETY: the caller's domain and promise; domains outlive their regions.
+        let (of, before) = unsafe { (domain(pd), domain(before)) };
+        // SAFETY: as above.
+        let made = unsafe { of.provider.rereg_mr(&*provider, memory, access) };
+        *self = MrObject::of(pd, of, made.map_err(|error| errno::number(&error))?);
+        before.uses.remove();
+        Ok(())
     }
 }
 
@@ -69,10 +114,7 @@ unsafe fn region(
     // SAFETY: the caller's promise.
     let registered = unsafe { domain.provider.reg_mr(addr.cast(), len_bytes, access) };
     let provider = registered.map_err(|error| errno::number(&error))?;
-    domain.uses.add();
-    let (lkey, rkey) = (provider.lkey(), provider.rkey());
-    let mr = Mr { context: domain.pd.context, pd, addr, length: len_bytes, handle: lkey, lkey, rkey };
-    Ok(MrObject { mr, provider: Some(provider) })
+    Ok(MrObject::of(pd, domain, provider))
 }
 
 /// # Safety
@@ -84,6 +126,10 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: u32
         Err(number) => errno::null(number),
     }
 }
+
+/// `IBV_REREG_MR_ERR_INPUT`: the region is as it was. `..._ERR_CMD`: it may not be used any more.
+const ERR_INPUT: c_int = -1;
+const ERR_COMMAND: c_int = -4;
 
 /// `enum ibv_rereg_mr_flags`.
 const CHANGE_TRANSLATION: c_int = 1;
@@ -128,19 +174,31 @@ export! {
             0
         }
 
-        /// `man ibv_rereg_mr`: not offered, because programs expect the keys to stay, as devices have it; register anew.
-        /// The region is as it was.
+        /// `man ibv_rereg_mr`: as deregistering and registering; the keys stay.
         fn ibv_rereg_mr(
-            _mr: *mut Mr, flags: c_int, _pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: c_int,
+            mr: *mut Mr, flags: c_int, pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: c_int,
         ) -> c_int {
-            const ERR_INPUT: c_int = -1;
             let changes = |bit: c_int| flags & bit != 0;
             let is_unknown = flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0;
             let is_memory_missing = changes(CHANGE_TRANSLATION) && (addr.is_null() || len_bytes == 0);
             let is_access_stray = access != 0 && !changes(CHANGE_ACCESS);
-            let is_bad = is_unknown || is_memory_missing || is_access_stray;
-            errno::set(if is_bad { libc::EINVAL } else { libc::EOPNOTSUPP });
-            ERR_INPUT
+            if is_unknown || is_memory_missing || is_access_stray {
+                errno::set(libc::EINVAL);
+                return ERR_INPUT;
+            }
+            let changes = Changes {
+                memory: changes(CHANGE_TRANSLATION).then_some((addr, len_bytes)),
+                pd: changes(CHANGE_PD).then_some(pd),
+                access: changes(CHANGE_ACCESS).then_some(access as u32),
+            };
+            // SAFETY: made by `register`; the caller's promise.
+            match unsafe { (*mr.cast::<MrObject>()).change(&changes) } {
+                Ok(()) => 0,
+                Err(number) => {
+                    errno::set(number);
+                    ERR_COMMAND
+                }
+            }
         }
     }
     "IBVERBS_1.7" {

@@ -209,6 +209,21 @@ impl ProtectionDomain for Domain {
         Ok(Box::new(unsafe { Mr::register(&self.process, pd, addr, len_bytes, access, bytes_max)? }))
     }
 
+    unsafe fn rereg_mr(
+        &self,
+        mr: &dyn RawMr,
+        memory: Option<(*mut u8, usize)>,
+        access: Option<Access>,
+    ) -> Result<Box<dyn RawMr>> {
+        self.process.require_here("rereg_mr")?;
+        let mr = mr.as_any().downcast_ref::<Mr>();
+        let mr = mr.ok_or_else(|| Error::invalid("rereg_mr", "the region is of another provider"))?;
+        let (memory, access) = (memory.unwrap_or((mr.addr(), mr.len_bytes())), access.unwrap_or(mr.access()));
+        let (pd, bytes_max) = (self.number, self.moved_bytes_max);
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { mr.register_anew(&self.process, pd, memory, access, bytes_max)? }))
+    }
+
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
         self.process.require_here("create_qp")?;
         Ok(match attr.qp_type {

@@ -70,6 +70,8 @@ pub(crate) struct RegionTable {
     generations: SharedMem,
     segment: Segment,
     entries: Box<[Entry]>,
+    /// How many regions were revoked: what was allowed before one more may not be any longer.
+    revocations: AtomicU64,
     slow: Mutex<Slow>,
 }
 
@@ -103,6 +105,7 @@ impl RegionTable {
             generations: segment.memory(),
             segment,
             entries: (0..MAX_REGIONS).map(|_| Entry::default()).collect(),
+            revocations: AtomicU64::new(0),
             slow: Mutex::new(Slow {
                 backing: (0..MAX_REGIONS).map(|_| None).collect(),
                 granted: vec![Granted::default(); MAX_REGIONS],
@@ -128,6 +131,28 @@ impl RegionTable {
         })?;
         let at = index as usize;
         let generation = slow.next_generation[at];
+        self.fill(&mut slow, at, generation, (backing, len_bytes, pd, access));
+        Ok(index << KEY_BITS | (generation & 0xFF))
+    }
+
+    /// Puts another region in the place of a revoked one, under the same key. Peers that knew that one find out by the
+    /// generation, of which a key has the low byte only.
+    pub(crate) fn renew(&self, key: u32, backing: Backing, len_bytes: usize, pd: u32, access: Access) {
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = slow.next_generation[index_of(key)];
+        let generation = next.wrapping_add(key.wrapping_sub(next) & 0xFF);
+        // 0 is no generation; the next of that low byte is.
+        let generation = if generation == 0 { 0x100 } else { generation };
+        self.fill(&mut slow, index_of(key), generation, (backing, len_bytes, pd, access));
+    }
+
+    fn fill(
+        &self,
+        slow: &mut Slow,
+        at: usize,
+        generation: u32,
+        (backing, len_bytes, pd, access): (Backing, usize, u32, Access),
+    ) {
         slow.next_generation[at] = generation.wrapping_add(1).max(1);
         let entry = &self.entries[at];
         entry.addr.store(backing.addr(), Ordering::Relaxed);
@@ -136,7 +161,6 @@ impl RegionTable {
         slow.backing[at] = Some(backing);
         slow.granted[at] = Granted::default();
         self.generations.store(at * 8, generation.into(), Ordering::Release);
-        Ok(index << KEY_BITS | (generation & 0xFF))
     }
 
     /// Revokes a region; returns whom it was granted to, which nobody will be any more. The caller issues the barrier
@@ -145,6 +169,7 @@ impl RegionTable {
         // Under the lock, as grants are made.
         let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         self.generations.store(index_of(key) * 8, 0, Ordering::Release);
+        self.revocations.fetch_add(1, Ordering::Release);
         slow.granted[index_of(key)]
     }
 
@@ -157,11 +182,22 @@ impl RegionTable {
         })
     }
 
+    /// Forgets the memory of a revoked region, whose key is not given free.
+    pub(crate) fn vacate(&self, key: u32) {
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner).backing[index_of(key)] = None;
+    }
+
     /// Gives the index of a revoked region free.
     pub(crate) fn release(&self, key: u32) {
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         slow.backing[index_of(key)] = None;
         slow.free.insert(0, key >> KEY_BITS);
+    }
+
+    /// How many regions were revoked until now.
+    #[inline]
+    pub(crate) fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Acquire)
     }
 
     fn is_live(&self, key: u32) -> bool {
@@ -275,5 +311,30 @@ mod tests {
         assert!(!table.allows(key, 7, base, 1, none) && table.grant(key, 7, true).is_none());
         table.release(key);
         assert_ne!(table.insert(Backing::Pool(segment), 4096, 7, none).unwrap(), key);
+    }
+
+    #[test]
+    fn a_region_that_is_renewed_keeps_its_key_and_not_its_generation() {
+        let table = RegionTable::new().unwrap();
+        let memory = |addr| Backing::Private { addr, window: None };
+        let key = table.insert(memory(0x1000), 16, 7, Access::LOCAL_WRITE).unwrap();
+        let mut known = vec![table.grant(key, 7, true).unwrap().generation];
+        for round in 0..3 {
+            table.revoke(key);
+            table.vacate(key);
+            assert!(!table.allows(key, 7, 0x1000, 1, Access::empty()));
+            table.renew(key, memory(0x2000), 32, 8, Access::empty());
+            assert!(table.allows(key, 8, 0x2000, 32, Access::empty()), "{round}");
+            assert!(!table.allows(key, 7, 0x2000, 1, Access::empty()), "the domain of before");
+            let generation = table.grant(key, 8, true).unwrap().generation;
+            assert!(!known.contains(&generation) && generation & 0xFF == key & 0xFF);
+            known.push(generation);
+        }
+        // As late as can be.
+        table.revoke(key);
+        table.slow.lock().unwrap().next_generation[index_of(key)] = u32::MAX - 2;
+        table.renew(key, memory(0x1000), 16, 7, Access::empty());
+        assert!(table.grant(key, 7, true).unwrap().generation & 0xFF == key & 0xFF);
+        assert!(table.allows(key, 7, 0x1000, 16, Access::empty()));
     }
 }

@@ -120,6 +120,15 @@ impl SrqCore {
         Some(made)
     }
 
+    /// Whether memory may take messages.
+    pub(crate) fn allows(&self, sges: &[Sge]) -> bool {
+        let regions = &self.process.regions;
+        let allows = |sge: &Sge| {
+            sge.length == 0 || regions.allows(sge.lkey, self.pd, sge.addr, sge.length, Access::LOCAL_WRITE)
+        };
+        sges.iter().all(allows)
+    }
+
     /// Gives back a receive that was not used after all.
     pub(crate) fn put_back(&self, receive: Receive) {
         let mut queue = self.lock();
@@ -202,11 +211,7 @@ impl Srq {
             let what = format!("{} elements; max_sge is {}", wr.sges().len(), core.max_sge);
             return Err(Error::invalid(OP, what));
         }
-        let allowed = |sge: &Sge| {
-            let regions = &core.process.regions;
-            sge.length == 0 || regions.allows(sge.lkey, core.pd, sge.addr, sge.length, Access::LOCAL_WRITE)
-        };
-        if !wr.sges().iter().all(allowed) {
+        if !core.allows(wr.sges()) {
             let what = "an element's lkey, bounds or LOCAL_WRITE permission do not allow it";
             return Err(Error::invalid(OP, what));
         }

@@ -230,6 +230,39 @@ fn a_large_message_into_memory_that_was_deregistered_fails_both_ends() {
     assert_eq!(ends, [(1, WcStatus::LOC_PROT_ERR), (2, WcStatus::WR_FLUSH_ERR)]);
 }
 
+#[test]
+fn a_small_message_into_memory_that_was_deregistered_fails_the_receiver() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let (mut a, mut b) = (End::of(qp_type, QpCap::default()), End::of(qp_type, QpCap::default()));
+        join(&mut a, &mut b, End::rts);
+        let memory = vec![0_u64; 64];
+        let base = memory.as_ptr().cast_mut().cast::<u8>();
+        // SAFETY: the test's own memory, which outlives its registrations.
+        let register = || unsafe { b.pd.reg_mr(base, 512, ALL) }.unwrap();
+        let (kept, gone) = (register(), register());
+        let at = |lkey| [Sge { addr: base as u64, length: 8, lkey }];
+        let (kept_at, gone_at) = (at(kept.lkey()), at(gone.lkey()));
+        // Those that are posted before and after, and are of other memory, are as ever.
+        b.recv(1, &kept_at);
+        b.recv(2, &gone_at);
+        b.recv(3, &kept_at);
+        drop(gone);
+        a.put(0, &7_u64.to_ne_bytes());
+        let sges = [a.sge(0, 8)];
+        a.send(&[SendWr::send(1, &sges)]);
+        // SAFETY: quiet memory.
+        let word = || unsafe { base.cast::<u64>().read_volatile() };
+        assert_eq!((b.wait().status, word()), (WcStatus::SUCCESS, 7));
+        a.put(0, &8_u64.to_ne_bytes());
+        let sges = [a.sge(0, 8)];
+        a.send(&[SendWr::send(2, &sges)]);
+        let ends: Vec<_> = b.wait_n(2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(ends, [(2, WcStatus::LOC_PROT_ERR), (3, WcStatus::WR_FLUSH_ERR)], "{qp_type:?}");
+        assert_eq!((word(), b.qp.state()), (7, QpState::Err), "nothing was written");
+        drop(kept);
+    }
+}
+
 /// Nobody waits over UC: what was held back in SQD ends when sending goes on, though there is no receive for it.
 #[test]
 fn a_held_message_that_nobody_takes_ends_over_uc() {

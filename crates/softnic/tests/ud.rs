@@ -20,6 +20,23 @@ fn arrives(a: &mut Ud, b: &mut Ud, bytes: &[u8]) {
 }
 
 #[test]
+fn a_datagram_into_memory_that_was_deregistered_fails_its_receive_and_changes_nothing() {
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    let memory = vec![0_u64; 64];
+    let base = memory.as_ptr().cast_mut().cast::<u8>();
+    // SAFETY: the test's own memory, which outlives its registration.
+    let gone = unsafe { b.end.pd.reg_mr(base, 512, ALL) }.unwrap();
+    b.end.recv(1, &[Sge { addr: base as u64, length: 512, lkey: gone.lkey() }]);
+    drop(gone);
+    a.send(b.qpn(), QKEY, &[7; 8]);
+    let wc = b.end.wait();
+    assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LOC_PROT_ERR));
+    // SAFETY: quiet memory.
+    assert!((0..64).all(|at| unsafe { base.cast::<u64>().add(at).read_volatile() } == 0));
+    arrives(&mut a, &mut b, b"the next");
+}
+
+#[test]
 fn child_entry() {
     let Some((role, _, mut line)) = role() else { return };
     match role.as_str() {

@@ -134,6 +134,26 @@ pub trait ProtectionDomain: Send + Sync {
     /// to what peers are allowed to write.
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>>;
 
+    /// Registers a region anew, in this domain, for other memory (address and length) or other permissions; what is `None`
+    /// stays. As deregistering `mr`, which it does, and registering, but the keys stay.
+    ///
+    /// # Errors
+    /// As [`ProtectionDomain::reg_mr`], if the region is of another provider or not of `reg_mr`, or it is not offered. Then
+    /// `mr` is not for use any more: drop it.
+    ///
+    /// # Safety
+    /// As [`ProtectionDomain::reg_mr`].
+    unsafe fn rereg_mr(
+        &self,
+        mr: &dyn RawMr,
+        memory: Option<(*mut u8, usize)>,
+        access: Option<Access>,
+    ) -> Result<Box<dyn RawMr>> {
+        let _ = (mr, memory, access);
+        let what = "deregister the region and register another".into();
+        Err(Error::Unsupported { operation: "rereg_mr", provider: "this provider", what })
+    }
+
     /// A new queue pair in `Reset`.
     ///
     /// # Errors

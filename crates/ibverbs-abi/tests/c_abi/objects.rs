@@ -152,10 +152,13 @@ impl World {
         }
     }
 
-    /// `man ibv_rereg_mr`: with bad input, -1 and the region as it was.
+    /// `man ibv_rereg_mr`: with bad input the region is as it was; refused by the device it can only be deregistered.
     pub fn rereg_mr(&mut self, rng: &mut Rng) {
         const TRANSLATION: c_int = 1;
+        const PD: c_int = 2;
         const ACCESS: c_int = 4;
+        const ERR_INPUT: c_int = -1;
+        const ERR_CMD: c_int = -4;
         if !self.is_idle() {
             return;
         }
@@ -163,13 +166,25 @@ impl World {
         let flags = if rng.one_in(8) { 1 << 3 } else { rng.below(8) as c_int };
         let access = if flags & ACCESS != 0 { Self::random_access(rng) } else { 0 };
         let buffer = vec![0_u8; BUFFER].into_boxed_slice();
-        let (addr, len) = match rng.below(4) {
-            0 if flags & TRANSLATION != 0 => (0, BUFFER as u64),
+        let (addr, len) = match rng.below(8) {
+            0 | 1 if flags & TRANSLATION != 0 => (0, BUFFER as u64),
+            2 if flags & TRANSLATION != 0 => (4096, BUFFER as u64),
             _ => (buffer.as_ptr() as u64, BUFFER as u64),
         };
         self.memory.push(buffer);
+        let refused = match Self::access_verdict(access) {
+            _ if flags == 0 => EINVAL,
+            verdict if flags & ACCESS != 0 && verdict != 0 => verdict,
+            _ if flags & PD != 0 && self.pds[pd].ctx != self.pds[self.mrs[mr].pd].ctx => EINVAL,
+            _ if addr == 4096 => EFAULT,
+            _ => 0,
+        };
         let is_bad = flags & !7 != 0 || (flags & TRANSLATION != 0 && addr == 0);
-        let verdict = if is_bad { EINVAL } else { EOPNOTSUPP };
+        let expected = match refused {
+            _ if is_bad => (ERR_INPUT, EINVAL),
+            0 => (0, 0),
+            number => (ERR_CMD, number),
+        };
         clear_errno();
         // SAFETY: a live region that nothing uses; memory of the world.
         let got = unsafe {
@@ -184,11 +199,29 @@ impl World {
         };
         let number = if got == 0 { 0 } else { errno() };
         self.say(format!("ibv_rereg_mr(mr{mr}, {flags:#x}, pd{pd}, {access:#x}) = {got}, errno {number}"));
-        assert_eq!((got == 0, number), (verdict == 0, verdict), "ibv_rereg_mr: {got}");
-        assert_eq!(got, -1, "the region is as it was: IBV_REREG_MR_ERR_INPUT");
-        let region = &self.mrs[mr];
+        assert_eq!((got, number), expected, "ibv_rereg_mr");
+        if got == ERR_CMD {
+            // SAFETY: a region that nothing uses.
+            assert_eq!(unsafe { (self.library.ibv_dereg_mr)(self.mrs[mr].ptr) }, 0);
+            self.mrs[mr].live = false;
+            return;
+        }
+        let region = &mut self.mrs[mr];
         // SAFETY: a live region.
-        unsafe { assert!((*region.ptr).lkey == region.lkey && (*region.ptr).addr as u64 == region.addr) };
+        let now = unsafe { &*region.ptr };
+        if got == 0 {
+            if flags & TRANSLATION != 0 {
+                (region.addr, region.len, region.cursor) = (addr, len, 0);
+            }
+            if flags & PD != 0 {
+                region.pd = pd;
+            }
+            if flags & ACCESS != 0 {
+                region.access = access;
+            }
+        }
+        assert!((now.lkey, now.rkey, now.addr as u64) == (region.lkey, region.rkey, region.addr));
+        assert!((now.length as u64, now.pd) == (region.len, self.pds[region.pd].ptr));
     }
 
     pub fn dereg_mr(&mut self, rng: &mut Rng) {

@@ -1,7 +1,22 @@
-//! A program in C, against the system's header, on the library in the place of the system's.
+//! Programs in C, against the system's header, on the library in the place of the system's.
 
 use crate::compile::{can_compile, compile};
 use crate::support::{Folder, Running, words};
+
+#[test]
+fn a_region_is_registered_anew_as_the_man_page_says() {
+    if !can_compile() {
+        return;
+    }
+    let folder = Folder::new("rereg");
+    let program = compile(&folder, "rereg");
+    for most_moved in ["256", "0"] {
+        let mut command = folder.program(&program);
+        command.env("FARCALL_MOVE_MIB", most_moved);
+        let output = Running::start(command).finish();
+        assert!(output.status.success() && words(&output).contains("done"), "{}", words(&output));
+    }
+}
 
 #[test]
 fn batches_are_posted_all_or_not_at_all_and_registered_memory_is_the_programs_own() {

@@ -12,8 +12,9 @@ use crate::support::{Folder, Running, words};
 const PACKAGED: &str = "/usr/share/doc/rdma-core/tests";
 
 /// What they expect and we do otherwise: a completion queue holds what its queue pairs have, so that it cannot overrun, and
-/// may also be resized to less.
-const OTHERWISE: [&str; 1] = ["test_resize_cq"];
+/// may also be resized to less; the memory of a receive is looked at when it is posted, not again when a message comes, so that
+/// one is refused that names a region of another domain, and one goes where it was posted to whatever becomes of its region.
+const OTHERWISE: [&str; 3] = ["test_mr_rereg_addr", "test_mr_rereg_pd", "test_resize_cq"];
 
 /// The names of tests that ended in such a way.
 fn ended<'a>(said: &'a str, how: &'a str) -> impl Iterator<Item = &'a str> {
@@ -46,7 +47,8 @@ fn pass(name: &str, variables: &[(&str, &str)]) -> Option<Folder> {
         .envs(variables.iter().copied());
     command.current_dir(folder.path(""));
     let said = words(&Running::start(command).finish());
-    let failed: Vec<&str> = ended(&said, "ERROR: ").chain(ended(&said, "FAIL: ")).collect();
+    let mut failed: Vec<&str> = ended(&said, "ERROR: ").chain(ended(&said, "FAIL: ")).collect();
+    failed.sort_unstable();
     assert_eq!(failed, OTHERWISE, "{said}");
     let passed = said.lines().filter(|line| line.ends_with("... ok")).count();
     assert!(passed >= 60, "only {passed} tests apply: {said}");

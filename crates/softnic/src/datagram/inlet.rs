@@ -174,22 +174,25 @@ unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, recor
         if sges.iter().map(|sge| sge.length as usize).sum::<usize>() < GRH_BYTES + len {
             return None;
         }
+        if !receives.allows(core, sges) {
+            return Some((wr_id, WcStatus::LOC_PROT_ERR));
+        }
         let header = grh(core.gid(), core.gid(), len, has_imm);
         let payload = inlet.consumer.memory().range(record.payload_at, len);
-        // SAFETY: the receive's memory is the poster's promise until this completion is polled, its keys were checked when
-        // it was posted; `range` checks the ring's bounds.
+        // SAFETY: the receive's memory is the poster's promise until this completion is polled, its keys were checked;
+        // `range` checks the ring's bounds.
         unsafe {
             scatter_bytes(&header, sges);
             scatter_from(payload, len, GRH_BYTES, sges);
         }
-        Some(wr_id)
+        Some((wr_id, WcStatus::SUCCESS))
     };
     // SAFETY: the caller's promise.
     match unsafe { receives.take(fill) } {
         None => Outcome::NoReceive,
         Some(None) => Outcome::TooLong,
-        Some(Some(wr_id)) => {
-            let mut wc = Wc::ended(wr_id, core.qpn(), WcOpcode::RECV, WcStatus::SUCCESS);
+        Some(Some((wr_id, status))) => {
+            let mut wc = Wc::ended(wr_id, core.qpn(), WcOpcode::RECV, status);
             wc.byte_len = (GRH_BYTES + len) as u32;
             wc.src_qp = inlet.src_qpn;
             wc.sl = record.flags >> 4;

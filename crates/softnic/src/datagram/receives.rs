@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use farcall_verbs::Sge;
+use farcall_verbs::{Access, Sge};
+
+use super::DatagramCore;
 
 use crate::qp::RecvQueue;
 use crate::srq::SrqCore;
@@ -24,6 +26,15 @@ impl Receives {
             // SAFETY: the caller's promise.
             Self::Own(queue) => unsafe { queue.pop_if(work) },
             Self::Shared(srq) => srq.take_if(|receive| work(receive.wr_id, receive.sges())),
+        }
+    }
+
+    /// Whether a receive's memory is still registered as it was when it was posted.
+    #[inline]
+    pub(super) fn allows(&self, core: &DatagramCore, sges: &[Sge]) -> bool {
+        match self {
+            Self::Own(_) => core.allows(sges, Access::LOCAL_WRITE),
+            Self::Shared(srq) => srq.allows(sges),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use farcall_verbs::{AsyncEventKind, QpState, Sge, Wc, WcFlags, WcOpcode, WcStatus};
+use farcall_verbs::{Access, AsyncEventKind, QpState, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
 use super::QpCore;
 use super::counters::Event;
@@ -52,6 +52,11 @@ impl RecvQueue {
 
     pub(crate) fn is_full(&self) -> bool {
         self.tail.load(Relaxed) - self.head.load(Acquire) >= self.depth
+    }
+
+    /// Sequence number of the receive that the next message takes.
+    fn oldest_seq(&self) -> u64 {
+        self.head.load(Relaxed)
     }
 
     /// Sequence number of the next receive to be posted.
@@ -121,11 +126,15 @@ pub(super) struct RecvSide {
     broken: bool,
     /// It was told that a message came in RTR.
     greeted: bool,
+    /// Regions that had been revoked at the last look.
+    revocations: u64,
+    /// Receives before this one were posted before a region was revoked: it may have been theirs.
+    doubtful_until: u64,
 }
 
 impl RecvSide {
     pub(super) fn new(consumer: Consumer, queue: Arc<RecvQueue>) -> Self {
-        Self { consumer, queue, broken: false, greeted: false }
+        Self { consumer, queue, broken: false, greeted: false, revocations: 0, doubtful_until: 0 }
     }
 
     /// Delivers nothing any more.
@@ -171,6 +180,11 @@ impl RecvSide {
 
     fn deliver(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
         let mut taken = 0;
+        let revocations = core.process.regions.revocations();
+        if revocations != self.revocations {
+            self.revocations = revocations;
+            self.doubtful_until = self.queue.next_seq();
+        }
         while taken < wc.len() && !self.broken {
             match self.consumer.peek() {
                 Ok(None) => break,
@@ -208,12 +222,16 @@ impl RecvSide {
     #[inline]
     fn complete(&self, core: &QpCore, record: &Record) -> Result<Wc, Garbage> {
         let consumer = &self.consumer;
+        let is_doubtful = self.queue.oldest_seq() < self.doubtful_until;
         // SAFETY: the receive side is worked by one thread at a time (`Biased`).
         let completion = unsafe {
             self.queue.pop(|wr_id, sges| {
+                if is_doubtful && record.kind == Kind::Send && !core.allows(sges, Access::LOCAL_WRITE) {
+                    return Wc::ended(wr_id, core.qpn(), WcOpcode::RECV, WcStatus::LOC_PROT_ERR);
+                }
                 let fits = match record.kind {
                     // SAFETY: the receive's memory is the poster's promise until this completion is polled; its keys
-                    // were checked when it was posted.
+                    // were checked when it was posted, and nothing was revoked since, or just now.
                     Kind::Send => scatter_from_ring(consumer.memory(), record, sges),
                     Kind::SendPlaced => {
                         u64::from(record.len_bytes) <= sges.iter().map(|sge| u64::from(sge.length)).sum()

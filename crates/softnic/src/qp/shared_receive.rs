@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use farcall_verbs::{Access, AsyncEventKind, QpState, Wc, WcFlags, WcOpcode, WcStatus};
+use farcall_verbs::{AsyncEventKind, QpState, Wc, WcFlags, WcOpcode, WcStatus};
 
 use super::QpCore;
 use super::counters::Event;
@@ -299,17 +299,13 @@ impl Matching {
     }
 
     /// Whether the receive's memory is still registered as it was when it was posted.
-    fn is_usable(&self, core: &QpCore, receive: &Receive) -> bool {
-        receive.sges().iter().all(|sge| {
-            let regions = &core.process.regions;
-            sge.length == 0
-                || regions.allows(sge.lkey, self.srq.pd(), sge.addr, sge.length, Access::LOCAL_WRITE)
-        })
+    fn is_usable(&self, receive: &Receive) -> bool {
+        self.srq.allows(receive.sges())
     }
 
     /// Shows the peer where to place a large message.
     fn offer(&mut self, core: &QpCore, record: &Record, receive: Receive) -> Option<Wc> {
-        if !self.is_usable(core, &receive) {
+        if !self.is_usable(&receive) {
             return Some(self.fail(core, &receive, WcStatus::LOC_PROT_ERR));
         }
         if u64::from(record.len_bytes) > receive.len_bytes() {
@@ -328,7 +324,7 @@ impl Matching {
     /// Accepts a message into its receive.
     fn complete(&mut self, core: &QpCore, record: &Record, receive: Receive) -> Option<Wc> {
         let placed = record.kind == Kind::SendPlaced;
-        if !placed && !self.is_usable(core, &receive) {
+        if !placed && !self.is_usable(&receive) {
             return Some(self.fail(core, &receive, WcStatus::LOC_PROT_ERR));
         }
         let fits = match record.kind {
