@@ -12,8 +12,8 @@ use crate::support::{Folder, Running, words};
 const PACKAGED: &str = "/usr/share/doc/rdma-core/tests";
 
 /// What they expect and we do otherwise: a completion queue holds what its queue pairs have, so that it cannot overrun, and
-/// may also be resized to less; the memory of a receive is looked at when it is posted, not again when a message comes, so that
-/// one is refused that names a region of another domain, and one goes where it was posted to whatever becomes of its region.
+/// may also be resized to less; the memory of a receive is looked at when it is posted, so that one is refused that names a
+/// region of another domain; and if its region changed before a small message comes the receiver fails, not the sender.
 const OTHERWISE: [&str; 3] = ["test_mr_rereg_addr", "test_mr_rereg_pd", "test_resize_cq"];
 
 /// The names of tests that ended in such a way.
