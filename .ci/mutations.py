@@ -6,7 +6,7 @@
 Works in a scratch clone of HEAD. A mutation is an exact piece of text that must occur once in its file, what replaces it,
 and the check that must fail because of it. It counts as caught only if the check passes unbroken, the broken program
 compiles, and the check then fails. A mutation that no longer applies is a failure: whoever changes the code says what the
-new mistake to make would be.
+new mistake to make would be. What is built under CARGO_TARGET_DIR (by default in the clone) keeps the mistakes of the last.
 """
 
 import os
@@ -174,6 +174,10 @@ MUTATIONS = [
      "if is_doubtful && record.kind == Kind::Send && !core",
      "if is_doubtful && record.kind == Kind::SendPlaced && !core",
      integration("states", "a_small_message_into_memory_that_was_deregistered")),
+    ("message-placed-where-nobody-may-write", "qp/message.rs",
+     "place.filter(|_| region.access.contains(Access::LOCAL_WRITE))",
+     "place.filter(|_| len > 0)",
+     integration("registered_anew", "a_message_into_a_moved_region")),
     ("record-published-before-its-payload", "ring/producer.rs",
      "        self.mem.store(at, word, Release);",
      "        self.mem.store(at, word, Relaxed);",

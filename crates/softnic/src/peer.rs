@@ -109,7 +109,8 @@ impl Region {
         }
     }
 
-    fn is_current(&self, peer: &Peer) -> bool {
+    /// Whether the peer has not deregistered it. Only meaningful inside a hazard.
+    pub(crate) fn is_current(&self, peer: &Peer) -> bool {
         match self {
             Self::Mapped(region) => region.is_current(peer),
             Self::Private(region) => region.is_current(peer),

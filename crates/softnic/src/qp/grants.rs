@@ -71,7 +71,12 @@ impl Grants {
         self.rkey == rkey
             && self.accept.load(Acquire) == self.accept_word
             && self.generation_word.load(Acquire) == self.generation
-            && lkey.is_none_or(|lkey| self.local.as_ref().is_some_and(|(key, _)| *key == lkey))
+            && lkey.is_none_or(|lkey| {
+                let is_it = |(key, local): &(u32, Local)| {
+                    *key == lkey && local.word.load(Acquire) == local.generation
+                };
+                self.local.as_ref().is_some_and(is_it)
+            })
     }
 
     /// Whether the local element may be used, as far as these grants know.

@@ -190,10 +190,14 @@ pub(super) unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8
         if place.is_none() && region.around.is_some() {
             return None;
         }
-        let Some(place) = place.filter(|_| region.is_current(&remote.peer)) else {
+        if !region.is_current(&remote.peer) {
             // Asked for anew, in the next attempt.
             remote.forget(at);
             return Some(Step::Wait(Wait::Answer));
+        }
+        // It may have been registered anew since the receive was posted: elsewhere, or not to be written to.
+        let Some(place) = place.filter(|_| region.access.contains(Access::LOCAL_WRITE)) else {
+            return Some(Step::Failed(WcStatus::REM_OP_ERR));
         };
         pieces[count] = (place, len as usize);
         held[count] = Some(region);

@@ -245,26 +245,26 @@ unsafe fn place_inside(
                 skip = 0;
             }
         }
-        // Asked for anew, in the next attempt.
-        let outdated = Step::Wait(Wait::Answer);
+        // Registered anew since the receive was posted: elsewhere, or not to be written to.
+        let changed = Step::Failed(WcStatus::REM_OP_ERR);
+        if !region.is_current(&remote.peer) {
+            // Asked for anew, in the next attempt.
+            remote.forget_receive(target.rkey);
+            return Err(Step::Wait(Wait::Answer));
+        }
         match region {
             Region::Mapped(region) => {
                 let place = region.locate(target.addr, target.len_bytes);
-                let Some(place) = place.filter(|_| region.is_current(&remote.peer)) else {
-                    remote.forget_receive(target.rkey);
-                    return Err(outdated);
-                };
+                let may = region.access.contains(Access::LOCAL_WRITE);
+                let place = place.filter(|_| may).ok_or(changed)?;
                 let sges = pieces.map(|(base, len)| Sge { addr: base as u64, length: len as u32, lkey: 0 });
                 // SAFETY: located in a mapping that `region` keeps; the elements are the poster's promise.
                 unsafe { gather_to_pieces(&sges[..n], &[(place, target.len_bytes as usize)]) };
             }
             Region::Private(region) => {
                 let inside = region.contains(target.addr, target.len_bytes);
-                let Some(space) = region.space.as_ref().filter(|_| inside && region.is_current(&remote.peer))
-                else {
-                    remote.forget_receive(target.rkey);
-                    return Err(outdated);
-                };
+                let may = inside && region.access.contains(Access::LOCAL_WRITE);
+                let space = region.space.as_ref().filter(|_| may).ok_or(changed)?;
                 // SAFETY: the elements are the poster's promise; the target posted the range as a receive.
                 unsafe { space.write_in_order(target.addr, &pieces[..n]) }.map_err(failed)?;
             }
