@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 
+use farcall_trace::QpAttrMask;
 use farcall_verbs as verbs;
 use farcall_verbs::{Access, Gid, Mtu, QpState, QpType, RnrTimer};
 
-use crate::transitions;
+use crate::{errno, transitions};
 use farcall_ibv::abi::whole::{AhAttr, QpAttr, QpCap, mask};
 
 /// Automatic path migration is not offered.
@@ -75,15 +76,20 @@ pub fn changes(
     max_rd_atomic: u8,
 ) -> Result<verbs::QpAttr, c_int> {
     if attr_mask & UNKNOWN != 0 {
-        return Err(libc::EOPNOTSUPP);
+        let unknown = QpAttrMask(attr_mask & UNKNOWN);
+        return Err(errno::refused(libc::EOPNOTSUPP, format_args!("attr_mask: {unknown} is unknown")));
     }
     let to = if attr_mask & mask::STATE != 0 { state(attr.qp_state)? } else { from };
     transitions::check(qp_type, from, to, attr_mask)?;
     if attr_mask & mask::CUR_STATE != 0 && attr.cur_qp_state != from as u32 {
-        return Err(libc::EINVAL);
+        return Err(errno::refused(
+            libc::EINVAL,
+            format_args!("cur_qp_state: the queue pair is in {from:?}"),
+        ));
     }
     if attr_mask & NOT_OFFERED != 0 {
-        return Err(libc::EOPNOTSUPP);
+        let wanted = QpAttrMask(attr_mask & NOT_OFFERED);
+        return Err(errno::refused(libc::EOPNOTSUPP, format_args!("{wanted}: not offered")));
     }
     check_values(attr, attr_mask, max_rd_atomic)?;
     let has = |bit: c_int| attr_mask & bit != 0;
@@ -113,16 +119,36 @@ pub fn changes(
 /// Values that no device takes. Partition and port have one entry each.
 fn check_values(attr: &QpAttr, attr_mask: c_int, max_rd_atomic: u8) -> Result<(), c_int> {
     let bad = [
-        (mask::PORT, attr.port_num != 1),
-        (mask::PKEY_INDEX, attr.pkey_index != 0),
-        (mask::AV, !is_valid_path(&attr.ah_attr)),
-        (mask::TIMEOUT, attr.timeout > TIMER_CODE_MAX),
-        (mask::MIN_RNR_TIMER, attr.min_rnr_timer > TIMER_CODE_MAX),
-        (mask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic > max_rd_atomic),
-        (mask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic > max_rd_atomic),
+        (mask::PORT, attr.port_num != 1, "port_num: there is port 1 alone"),
+        (mask::PKEY_INDEX, attr.pkey_index != 0, "pkey_index: there is partition 0 alone"),
+        (
+            mask::AV,
+            !is_valid_path(&attr.ah_attr),
+            "ah_attr: on Ethernet a path has is_global = 1, sgid_index = 0 and port_num = 1 (ping-pongs: -g 0; perftest: -x 0)",
+        ),
+        (mask::TIMEOUT, attr.timeout > TIMER_CODE_MAX, "timeout: at most 31"),
+        (mask::MIN_RNR_TIMER, attr.min_rnr_timer > TIMER_CODE_MAX, "min_rnr_timer: at most 31"),
+        (
+            mask::MAX_QP_RD_ATOMIC,
+            attr.max_rd_atomic > max_rd_atomic,
+            "max_rd_atomic: over the device's limit",
+        ),
+        (
+            mask::MAX_DEST_RD_ATOMIC,
+            attr.max_dest_rd_atomic > max_rd_atomic,
+            "max_dest_rd_atomic: over the device's limit",
+        ),
     ];
-    let is_bad = bad.into_iter().any(|(bit, is_bad)| attr_mask & bit != 0 && is_bad);
-    if is_bad { Err(libc::EINVAL) } else { Ok(()) }
+    match bad.iter().find(|(bit, is_bad, _)| attr_mask & *bit != 0 && *is_bad) {
+        Some((bit, _, why)) => {
+            if *bit == mask::AV {
+                // Whoever knows InfiniBand alone meets this first.
+                errno::complain_once("ibv_modify_qp: ah_attr", format_args!("ibv_modify_qp: {why}"));
+            }
+            Err(errno::refused(libc::EINVAL, format_args!("{why}")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Whether a path begins at our port and its one GID; on Ethernet it has a global route (`man ibv_modify_qp`).

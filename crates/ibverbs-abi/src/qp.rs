@@ -69,7 +69,10 @@ fn transport(qp_type: u32) -> Result<QpType, c_int> {
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
         // Raw packets, XRC and drivers' own.
-        _ => Err(libc::EOPNOTSUPP),
+        _ => Err(errno::refused(
+            libc::EOPNOTSUPP,
+            format_args!("qp_type {qp_type}: there are RC (2), UC (3) and UD (4)"),
+        )),
     }
 }
 

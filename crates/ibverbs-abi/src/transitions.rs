@@ -3,9 +3,11 @@
 
 use std::ffi::c_int;
 
+use farcall_trace::QpAttrMask;
 use farcall_verbs::QpState::{self, Err as Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use farcall_verbs::QpType::{self, Rc, Ud};
 
+use crate::errno;
 use farcall_ibv::abi::whole::mask::{
     ACCESS_FLAGS, ALT_PATH, AV, CUR_STATE, DEST_QPN, EN_SQD_ASYNC_NOTIFY, MAX_DEST_RD_ATOMIC,
     MAX_QP_RD_ATOMIC, MIN_RNR_TIMER, PATH_MIG_STATE, PATH_MTU, PKEY_INDEX, PORT, QKEY, RETRY_CNT, RNR_RETRY,
@@ -77,7 +79,17 @@ fn while_drained(qp_type: QpType) -> c_int {
 /// # Errors
 /// `EINVAL` if there is no such transition, or it needs or takes other attributes.
 pub fn check(qp_type: QpType, from: QpState, to: QpState, attr_mask: c_int) -> Result<(), c_int> {
-    let row = row(qp_type, from, to).ok_or(libc::EINVAL)?;
-    let fits = attr_mask & row.needed == row.needed && attr_mask & !(row.needed | row.optional | STATE) == 0;
-    if fits { Ok(()) } else { Err(libc::EINVAL) }
+    let refused = |why| Err(errno::refused(libc::EINVAL, why));
+    let Some(row) = row(qp_type, from, to) else {
+        return refused(format_args!(
+            "no transition of an {qp_type:?} queue pair leads from {from:?} to {to:?}"
+        ));
+    };
+    let missing = QpAttrMask(row.needed & !attr_mask);
+    let surplus = QpAttrMask(attr_mask & !(row.needed | row.optional | STATE));
+    match (missing.0, surplus.0) {
+        (0, 0) => Ok(()),
+        (0, _) => refused(format_args!("{qp_type:?}, {from:?} to {to:?}: does not take {surplus}")),
+        _ => refused(format_args!("{qp_type:?}, {from:?} to {to:?}: needs {missing}, too")),
+    }
 }

@@ -24,6 +24,7 @@ mod work;
 pub use argument::{Argument, Hint, Phase, Returned};
 pub use call::{Call, note, waits};
 pub use line::{Format, Line};
+pub use names::QpAttrMask;
 pub use polls::EmptyPolls;
 pub use target::{FORMAT_VARIABLE, TARGET_VARIABLE, TargetError, is_on};
 pub use work::{completions, receives, request, requests};

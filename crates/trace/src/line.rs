@@ -134,10 +134,10 @@ impl Line {
         }
     }
 
-    /// Somebody's text, quoted, cut to 200 characters.
+    /// Somebody's text, quoted, cut to 500 characters.
     pub fn text(&mut self, text: &str) {
         self.raw(format_args!("\""));
-        for character in text.chars().take(200) {
+        for character in text.chars().take(500) {
             match character {
                 '"' | '\\' => self.raw(format_args!("\\{character}")),
                 '\0'..=' ' if character != ' ' => self.raw(format_args!("\\u{:04x}", character as u32)),
@@ -244,7 +244,7 @@ mod tests {
             let mut line = Line::new(Format::Json);
             line.text(&text);
             let parsed: String = serde_json::from_slice(line.bytes()).unwrap();
-            prop_assert_eq!(parsed, text.chars().take(200).collect::<String>());
+            prop_assert_eq!(parsed, text.chars().take(500).collect::<String>());
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Words for numbers.
 
+use std::ffi::c_int;
+use std::fmt;
+
 use farcall_ibv::abi::whole::mask;
 use farcall_verbs::{WcOpcode, WrOpcode};
 
@@ -31,6 +34,24 @@ pub(crate) const QP_ATTR_MASK: [(u64, &str); 23] = [
 ];
 
 /// `enum ibv_srq_attr_mask`.
+/// A mask of `ibv_modify_qp`, shown by the names of its bits.
+#[derive(Clone, Copy, Debug)]
+pub struct QpAttrMask(pub c_int);
+
+impl fmt::Display for QpAttrMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = u64::from(self.0 as u32);
+        let names = QP_ATTR_MASK.iter().filter(|(bit, _)| bits & bit != 0);
+        let unnamed = QP_ATTR_MASK.iter().fold(bits, |left, (bit, _)| left & !bit);
+        let mut bar = "";
+        for (_, name) in names {
+            write!(f, "{bar}{name}")?;
+            bar = "|";
+        }
+        if unnamed != 0 { write!(f, "{bar}{unnamed:#x}") } else { Ok(()) }
+    }
+}
+
 pub(crate) const SRQ_ATTR_MASK: [(u64, &str); 2] = [(1, "MAX_WR"), (2, "LIMIT")];
 
 /// `enum ibv_access_flags`.

@@ -75,6 +75,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// The call that failed.
+    pub fn operation(&self) -> &'static str {
+        match self {
+            Self::InvalidArgument { operation, .. }
+            | Self::InvalidState { operation, .. }
+            | Self::Unsupported { operation, .. }
+            | Self::Exhausted { operation, .. }
+            | Self::Peer { operation, .. }
+            | Self::Os { operation, .. } => operation,
+        }
+    }
+
     /// An [`Error::InvalidArgument`].
     pub fn invalid(operation: &'static str, what: impl Into<String>) -> Self {
         Self::InvalidArgument { operation, what: what.into() }

@@ -16,10 +16,16 @@ pub fn can_compile() -> bool {
 
 /// Compiles a program of these tests, which may include files of that folder; where it is then.
 pub fn compile(folder: &Folder, name: &str) -> String {
+    compile_with(folder, name, &[])
+}
+
+/// [`compile`], with libraries besides.
+pub fn compile_with(folder: &Folder, name: &str, libraries: &[&str]) -> String {
     let source = format!("{}/tests/drop_in/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let program = folder.path(name);
     let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-pthread", "-I", &folder.path(""), "-o", &program, &source, "-libverbs"]);
+    cc.args(["-Wall", "-pthread", "-I", &folder.path(""), "-o", &program, &source]);
+    cc.args(libraries).arg("-libverbs");
     let compiled = cc.output().unwrap();
     assert!(compiled.status.success(), "{cc:?}: {}", words(&compiled));
     program

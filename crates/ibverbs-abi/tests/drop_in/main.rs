@@ -8,6 +8,7 @@ mod files;
 mod man_pages;
 mod programs;
 mod pyverbs;
+mod refusals;
 mod roff;
 mod roles;
 mod stats;
