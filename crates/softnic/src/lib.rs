@@ -80,6 +80,8 @@ pub use in_place::helper_turn;
 #[doc(hidden)]
 pub use rendezvous::check_peer;
 #[cfg(not(loom))]
+pub use rendezvous::configured_group;
+#[cfg(not(loom))]
 #[doc(hidden)]
 pub use rendezvous::fuzz_frame;
 #[cfg(not(loom))]

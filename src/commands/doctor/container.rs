@@ -1,52 +1,66 @@
 //! Signs of a container, and what they mean for the meeting of processes.
 
-use super::check::Finding;
+use super::check::{Finding, Verdict};
 use rustix::fs::statvfs;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 const SHM_BYTES_WANTED: u64 = 128 << 20;
 
 pub fn check() -> Vec<Finding> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    vec![
-        container(),
-        meeting(std::env::var_os("FARCALL_SOCKET_DIR")),
-        admitted(),
-        seccomp(&status),
-        shm_size(),
-    ]
+    let directory = std::env::var_os("FARCALL_SOCKET_DIR");
+    let meeting = meeting(directory.as_deref());
+    let shares_directory = directory.is_some() && meeting.verdict == Verdict::Ok;
+    vec![container(&signs(), shares_directory), meeting, admitted(), seccomp(&status), counters(), shm_size()]
 }
 
-fn container() -> Finding {
-    const NAME: &str = "container";
+/// What tells that this is a container: files and variables that engines leave, and namespaces of its own.
+fn signs() -> Vec<&'static str> {
+    // The numbers that the kernel gives the first namespaces (include/linux/proc_ns.h).
+    let is_own = |name: &str, first: u64| {
+        fs::metadata(format!("/proc/self/ns/{name}")).is_ok_and(|namespace| namespace.ino() != first)
+    };
     let signs = [
         (Path::new("/.dockerenv").exists(), "docker"),
         (Path::new("/run/.containerenv").exists(), "podman"),
         (std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(), "kubernetes"),
+        (is_own("pid", 0xEFFF_FFFC), "a pid namespace of its own"),
+        (is_own("user", 0xEFFF_FFFD), "a user namespace of its own"),
+        (is_own("ipc", 0xEFFF_FFFF), "an ipc namespace of its own"),
     ];
-    let found: Vec<&str> =
-        signs.into_iter().filter_map(|(is_there, name)| is_there.then_some(name)).collect();
-    if found.is_empty() {
-        return Finding::ok(NAME, "no sign of one");
+    signs.into_iter().filter_map(|(is_there, name)| is_there.then_some(name)).collect()
+}
+
+fn container(signs: &[&str], shares_directory: bool) -> Finding {
+    const NAME: &str = "container";
+    let found = signs.join(", ");
+    match (signs.is_empty(), shares_directory) {
+        (true, _) => Finding::ok(NAME, "no sign of one"),
+        (false, true) => Finding::ok(
+            NAME,
+            format!("{found}; FARCALL_SOCKET_DIR is where it meets others that mount the same directory"),
+        ),
+        (false, false) => Finding::warn(
+            NAME,
+            found,
+            "processes in different network namespaces do not see each other's abstract sockets",
+            "to use shared memory between containers, share the network namespace (one pod, docker run --network \
+             container:NAME) or mount a common directory and name it in FARCALL_SOCKET_DIR",
+        ),
     }
-    Finding::warn(
-        NAME,
-        found.join(", "),
-        "processes in different network namespaces do not see each other's abstract sockets",
-        "to use shared memory between containers, share the network namespace (one pod, docker run --network \
-         container:NAME) or mount a common directory and name it in FARCALL_SOCKET_DIR",
-    )
 }
 
 /// Where processes look for each other.
-fn meeting(directory: Option<std::ffi::OsString>) -> Finding {
+fn meeting(directory: Option<&OsStr>) -> Finding {
     const NAME: &str = "rendezvous";
     let Some(directory) = directory else {
         return Finding::ok(NAME, "abstract sockets: all processes of this network namespace");
     };
-    let shown = Path::new(&directory).display().to_string();
-    match rustix::fs::access(&*directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
+    let shown = Path::new(directory).display().to_string();
+    match rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
         Ok(()) => Finding::ok(NAME, format!("sockets in {shown}: all processes that name this directory")),
         Err(error) => Finding::fail(
             NAME,
@@ -59,13 +73,31 @@ fn meeting(directory: Option<std::ffi::OsString>) -> Finding {
 
 /// Whom this process lets in.
 fn admitted() -> Finding {
-    let found = match std::env::var("FARCALL_GROUP") {
-        Ok(group) if !group.is_empty() => {
-            format!("this user, and members of the group {group} (FARCALL_GROUP)")
+    const NAME: &str = "who may connect";
+    let wanted = std::env::var("FARCALL_GROUP").unwrap_or_default();
+    match farcall_softnic::configured_group() {
+        Ok(None) => Finding::ok(NAME, "this user alone; FARCALL_GROUP=NAME on both sides lets a group in"),
+        Ok(Some(group)) if is_member(group) => {
+            Finding::ok(NAME, format!("this user, and members of the group {wanted} (FARCALL_GROUP)"))
         }
-        _ => "this user alone; FARCALL_GROUP=NAME on both sides lets a group in".into(),
-    };
-    Finding::ok("who may connect", found)
+        Ok(Some(_)) => Finding::warn(
+            NAME,
+            format!("this user, and members of the group {wanted} (FARCALL_GROUP)"),
+            "this process is no member of the group: processes of other users refuse it",
+            "add the user to the group and log in anew, or start under it (sg, setpriv --groups)",
+        ),
+        Err(error) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "processes of other users are refused",
+            "let FARCALL_GROUP name a group of /etc/group, or its number",
+        ),
+    }
+}
+
+fn is_member(group: u32) -> bool {
+    let others = rustix::process::getgroups().unwrap_or_default();
+    rustix::process::getegid().as_raw() == group || others.iter().any(|other| other.as_raw() == group)
 }
 
 fn seccomp(status: &str) -> Finding {
@@ -77,20 +109,37 @@ fn seccomp(status: &str) -> Finding {
     }
 }
 
+/// Where `farcall stats` finds what processes count.
+fn counters() -> Finding {
+    const NAME: &str = "counters";
+    match farcall_stats::directory() {
+        Ok(path) => Finding::ok(NAME, format!("in {}, for this user alone", path.display())),
+        Err(error) => Finding::warn(
+            NAME,
+            error.to_string(),
+            "everything works, but farcall stats has nothing to show",
+            "set XDG_RUNTIME_DIR to a directory of yours",
+        ),
+    }
+}
+
 fn shm_size() -> Finding {
     const NAME: &str = "/dev/shm";
     match statvfs("/dev/shm") {
         Ok(stat) if stat.f_blocks * stat.f_frsize < SHM_BYTES_WANTED => Finding::warn(
             NAME,
             indicatif::BinaryBytes(stat.f_blocks * stat.f_frsize).to_string(),
-            "Farcall does not use it, but UCX, to which perf --against ucx compares, does",
+            "enough for what Farcall keeps there (counters, a few files); UCX, to which perf --against ucx compares, wants more",
             "docker run --shm-size 1g",
         ),
         Ok(stat) => Finding::ok(
             NAME,
-            format!("{}; not used by Farcall", indicatif::BinaryBytes(stat.f_blocks * stat.f_frsize)),
+            format!(
+                "{}; holds counters and the files that RDMA programs look for",
+                indicatif::BinaryBytes(stat.f_blocks * stat.f_frsize)
+            ),
         ),
-        Err(_) => Finding::ok(NAME, "not mounted; not used by Farcall"),
+        Err(_) => Finding::ok(NAME, "not mounted, and not needed"),
     }
 }
 
@@ -100,14 +149,23 @@ mod tests {
 
     #[test]
     fn every_check_gives_a_finding() {
-        assert_eq!(check().len(), 5);
+        assert_eq!(check().len(), 6);
     }
 
     #[test]
     fn a_socket_directory_that_cannot_be_used_is_told() {
-        use super::super::check::Verdict;
+        let here = std::env::temp_dir();
         assert_eq!(meeting(None).verdict, Verdict::Ok);
-        assert_eq!(meeting(Some(std::env::temp_dir().into())).verdict, Verdict::Ok);
-        assert_eq!(meeting(Some("/nowhere/at/all".into())).verdict, Verdict::Fail);
+        assert_eq!(meeting(Some(here.as_os_str())).verdict, Verdict::Ok);
+        assert_eq!(meeting(Some(OsStr::new("/nowhere/at/all"))).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn a_container_is_warned_of_unless_it_shares_a_directory() {
+        assert_eq!(container(&[], false).verdict, Verdict::Ok);
+        let alone = container(&["podman", "a pid namespace of its own"], false);
+        assert_eq!(alone.verdict, Verdict::Warn);
+        assert!(alone.to_string().contains("podman, a pid namespace of its own"), "{alone}");
+        assert_eq!(container(&["podman"], true).verdict, Verdict::Ok);
     }
 }

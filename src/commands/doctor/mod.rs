@@ -5,6 +5,7 @@ mod container;
 mod kernel;
 mod limits;
 mod machine;
+mod programs;
 mod rnic;
 
 use crate::console::Console;
@@ -34,11 +35,17 @@ impl Doctor {
     /// # Errors
     /// When the result cannot be printed.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let findings: Vec<Finding> =
-            [kernel::check(), limits::check(), machine::check(), container::check(), rnic::check()]
-                .into_iter()
-                .flatten()
-                .collect();
+        let findings: Vec<Finding> = [
+            kernel::check(),
+            limits::check(),
+            machine::check(),
+            container::check(),
+            vec![programs::check()],
+            rnic::check(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
         let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
         let (ok, warnings, failures) = (count(Verdict::Ok), count(Verdict::Warn), count(Verdict::Fail));
         let mut text = String::new();

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use super::trust::group;
+use super::trust::configured_group;
 use crate::fork::UnforkedFd;
 use farcall_verbs::{Error, Gid, Result};
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
@@ -132,7 +132,7 @@ pub(crate) fn claim_block() -> Result<Block> {
 fn admit_group(path: &std::path::Path, mode: Mode) -> Result<()> {
     const OP: &str = "admit a group to a socket path";
     let fail = |e| Error::os(OP, format!("{} (are you a member of FARCALL_GROUP?)", path.display()), e);
-    let Some(group) = group()? else { return fs::chmod(path, mode).map_err(fail) };
+    let Some(group) = configured_group()? else { return fs::chmod(path, mode).map_err(fail) };
     fs::chown(path, None, Some(fs::Gid::from_raw(group))).map_err(fail)?;
     fs::chmod(path, mode | Mode::RGRP | Mode::WGRP).map_err(fail)
 }

@@ -16,7 +16,7 @@ pub(crate) use access::ACCESS_BYTES;
 pub(crate) use address::{BLOCK_QPS, Block, block_of, claim_block, gid, socket_address};
 pub(crate) use server::{Client, answer};
 pub(crate) use socket::{has_died, peer_pidfd, recv_frame, send_frame};
-pub use trust::check_peer;
 pub(crate) use trust::{Kinship, judge};
+pub use trust::{check_peer, configured_group};
 pub use wire::fuzz_frame;
 pub(crate) use wire::{Access, Operation, Reach, Reply, ReplyBody, Request, RequestBody, Violation, refusal};

@@ -31,11 +31,12 @@ fn find_group(groups: &str, name: &str) -> Option<u32> {
     })
 }
 
-/// The configured group.
+/// The number of the group that `FARCALL_GROUP` names, whose members may connect to each other's processes; `None` if it names
+/// none.
 ///
 /// # Errors
-/// If there is none of that name.
-pub(crate) fn group() -> Result<Option<u32>> {
+/// If there is no group of that name.
+pub fn configured_group() -> Result<Option<u32>> {
     static GROUP: OnceLock<Result<Option<u32>, String>> = OnceLock::new();
     let group = GROUP.get_or_init(|| {
         let Some(name) = std::env::var_os(GROUP_VARIABLE).filter(|name| !name.is_empty()) else {
@@ -97,7 +98,7 @@ pub(crate) fn judge(socket: BorrowedFd<'_>, peer: &str) -> Result<Kinship> {
         let what = format!("it runs as user {}{unmapped}, we as {ours}: {why}", theirs.uid);
         Err(Error::Peer { operation: OP, peer: peer.into(), what })
     };
-    let Some(group) = group()? else {
+    let Some(group) = configured_group()? else {
         return refuse(
             "only processes of one user connect, unless FARCALL_GROUP names a group of both".into(),
         );
