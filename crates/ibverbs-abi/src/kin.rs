@@ -2,7 +2,7 @@
 //! time and do without it: the library may be the system's, or of another version. What is here never changes its meaning; a
 //! new meaning gets a new name.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 /// Puts a function under Farcall's own node.
 macro_rules! under_own_node {
@@ -21,3 +21,17 @@ pub unsafe extern "C" fn farcall_helper_turn(run: extern "C" fn(*mut c_void), ar
     farcall_softnic::helper_turn(|| run(argument));
 }
 under_own_node!("farcall_helper_turn");
+
+/// When the trace began, in nanoseconds of the machine's monotonic clock; 0 if there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn farcall_trace_began_ns() -> u64 {
+    farcall_trace::began_ns().unwrap_or(0)
+}
+under_own_node!("farcall_trace_began_ns");
+
+/// From now on what the calling thread calls is not shown (`is_inside` is not 0), or is again. Returns what was before.
+#[unsafe(no_mangle)]
+pub extern "C" fn farcall_trace_inside(is_inside: c_int) -> c_int {
+    farcall_trace::set_inside(is_inside != 0).into()
+}
+under_own_node!("farcall_trace_inside");

@@ -21,22 +21,5 @@ macro_rules! export {
     };
 }
 
-/// Runs a function and shows the call.
-macro_rules! shown {
-    ($name:ident($($arg:ident),*), $run:ident) => {{
-        let Some(mut call) = farcall_trace::Call::begin(stringify!($name)) else { return $run() };
-        $(call.look(stringify!($arg), $arg);)*
-        // SAFETY: the arguments are what the man page asks for, or null.
-        $(unsafe { call.argument(stringify!($arg), $arg) };)*
-        call.executes();
-        let returned = $run();
-        // SAFETY: what the function returned.
-        unsafe { call.returned(returned) };
-        // SAFETY: as above; only what the call filled is looked at.
-        $(unsafe { call.output(stringify!($arg), $arg) };)*
-        call.end();
-        returned
-    }};
-}
-
-pub(crate) use {export, shown};
+pub(crate) use export;
+pub(crate) use farcall_trace::shown;

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use farcall_trace::{Argument, Call, Hint, Phase, receives, requests};
+use farcall_trace::{Argument, Beside, Call, Hint, Phase, receives, requests};
 use farcall_verbs::{QpType, RecvWr, SendWr, Wc};
 
 use crate::cq::{self, CqObject};
@@ -76,7 +76,7 @@ unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAttrEx
 /// Shows an object as an argument.
 fn shows(call: &mut Call, name: &'static str, object: impl Argument) {
     call.shows(name, |line| {
-        let hint = Hint { call: "", name, mask: 0, phase: Phase::Given };
+        let hint = Hint { call: "", name, beside: Beside::default(), phase: Phase::Given };
         // SAFETY: the program's object.
         unsafe { object.show(line, &hint) }
     });

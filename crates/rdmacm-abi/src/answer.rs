@@ -115,16 +115,16 @@ export! {
         }
 
         /// `man rdma_reject`.
-        fn rdma_reject(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
+        fn rdma_reject(id: *mut CmId, private_data: *const c_void, len_bytes: u8) -> c_int {
             // SAFETY: the caller's identifier and bytes.
-            answer(unsafe { reject(id::object(id), data, len) })
+            answer(unsafe { reject(id::object(id), private_data, len_bytes) })
         }
     }
     "RDMACM_1.3" {
         /// `man rdma_set_local_ece`: a refusal for the options of enhanced connection establishment; there are none to refuse here.
-        fn rdma_reject_ece(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
+        fn rdma_reject_ece(id: *mut CmId, private_data: *const c_void, len_bytes: u8) -> c_int {
             // SAFETY: the caller's identifier and bytes.
-            answer(unsafe { reject(id::object(id), data, len) })
+            answer(unsafe { reject(id::object(id), private_data, len_bytes) })
         }
     }
 }

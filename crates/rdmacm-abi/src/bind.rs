@@ -165,11 +165,13 @@ export! {
         }
 
         /// `man rdma_resolve_addr`: it takes no time.
-        fn rdma_resolve_addr(id: *mut CmId, from: *mut sockaddr, to: *mut sockaddr, _timeout_ms: c_int) -> c_int {
+        fn rdma_resolve_addr(
+            id: *mut CmId, src_addr: *mut sockaddr, dst_addr: *mut sockaddr, _timeout_ms: c_int,
+        ) -> c_int {
             // SAFETY: the caller's identifier and addresses.
             answer(unsafe {
-                let from = if from.is_null() { Ok(None) } else { address::read(from).map(Some) };
-                from.and_then(|from| resolve(id::object(id), from, address::read(to)?)).and_then(|()| complete(id))
+                let from = if src_addr.is_null() { Ok(None) } else { address::read(src_addr).map(Some) };
+                from.and_then(|from| resolve(id::object(id), from, address::read(dst_addr)?)).and_then(|()| complete(id))
             })
         }
 

@@ -10,6 +10,7 @@ use rustix::io::Errno as OsError;
 use crate::errno::{self, Errno};
 use crate::service::world;
 use crate::symbols::export;
+use crate::traced;
 use crate::world::Token;
 
 #[repr(C)]
@@ -61,6 +62,12 @@ impl ChannelObject {
         }
         if fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
             return Err(libc::EAGAIN);
+        }
+        if traced::is_on() {
+            farcall_trace::waits("event", |line| {
+                line.key("fd");
+                line.number(self.channel.fd);
+            });
         }
         is_ready(None).map(drop)
     }

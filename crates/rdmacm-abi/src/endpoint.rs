@@ -151,9 +151,9 @@ unsafe fn equip(listener: *mut CmId, event: *mut CmEvent) -> Result<(), Errno> {
 export! {
     "RDMACM_1.0" {
         /// `man rdma_create_ep`.
-        fn rdma_create_ep(id: *mut *mut CmId, at: *mut AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> c_int {
+        fn rdma_create_ep(id: *mut *mut CmId, res: *mut AddrInfo, pd: *mut Pd, attr: *mut QpInitAttr) -> c_int {
             // SAFETY: the caller's objects.
-            answer(unsafe { create(&*at, pd, init).map(|made| *id = made) })
+            answer(unsafe { create(&*res, pd, attr).map(|made| *id = made) })
         }
 
         /// `man rdma_destroy_ep`.

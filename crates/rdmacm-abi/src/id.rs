@@ -14,6 +14,7 @@ use farcall_ibv::abi::whole::QpInitAttr;
 use crate::errno::{Errno, answer};
 use crate::service::world;
 use crate::symbols::export;
+use crate::traced;
 use crate::world::{End, Id, Token};
 use crate::{address, channel, device, event};
 
@@ -189,6 +190,12 @@ impl Reported {
     /// Waits until every event is acknowledged.
     pub fn wait(&self) {
         let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        if *count > 0 && traced::is_on() {
+            farcall_trace::waits("acknowledgement", |line| {
+                line.key("events");
+                line.number(*count);
+            });
+        }
         let _zero =
             self.changed.wait_while(count, |count| *count > 0).unwrap_or_else(PoisonError::into_inner);
     }

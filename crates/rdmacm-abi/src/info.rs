@@ -134,7 +134,7 @@ export! {
     "RDMACM_1.0" {
         /// `man rdma_getaddrinfo`: one address; 0, -1 and `errno`, or a number for `gai_strerror`.
         fn rdma_getaddrinfo(
-            node: *const c_char, service: *const c_char, hints: *const AddrInfo, found: *mut *mut AddrInfo,
+            node: *const c_char, service: *const c_char, hints: *const AddrInfo, res: *mut *mut AddrInfo,
         ) -> c_int {
             if node.is_null() && service.is_null() && hints.is_null() {
                 return answer(Err(libc::EINVAL));
@@ -143,7 +143,7 @@ export! {
             unsafe {
                 match find(node, service, hints.as_ref()) {
                     Ok(info) => {
-                        *found = info;
+                        *res = info;
                         0
                     }
                     Err(number) => number,

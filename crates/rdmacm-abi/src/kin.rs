@@ -1,23 +1,34 @@
 //! What our own libibverbs offers beside the standard's functions. With the system's, or an older one, there is none of it.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
 use crate::verbs;
 
 type HelperTurn = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void);
 
+type TraceBeganNs = unsafe extern "C" fn() -> u64;
+type TraceInside = unsafe extern "C" fn(c_int) -> c_int;
+
+#[derive(Default)]
 struct Kin {
     helper_turn: Option<HelperTurn>,
+    trace_began_ns: Option<TraceBeganNs>,
+    trace_inside: Option<TraceInside>,
 }
 
 fn kin() -> &'static Kin {
     static KIN: OnceLock<Kin> = OnceLock::new();
     KIN.get_or_init(|| {
-        let Ok(library) = verbs::library() else { return Kin { helper_turn: None } };
-        // SAFETY: the name is ours alone, and always of this type.
-        let helper_turn = unsafe { library.get::<HelperTurn>(b"farcall_helper_turn\0") };
-        Kin { helper_turn: helper_turn.ok().map(|found| *found) }
+        let Ok(library) = verbs::library() else { return Kin::default() };
+        // SAFETY: the names are ours alone, and always of these types.
+        unsafe {
+            Kin {
+                helper_turn: library.get(b"farcall_helper_turn\0").ok().map(|found| *found),
+                trace_began_ns: library.get(b"farcall_trace_began_ns\0").ok().map(|found| *found),
+                trace_inside: library.get(b"farcall_trace_inside\0").ok().map(|found| *found),
+            }
+        }
     })
 }
 
@@ -38,4 +49,17 @@ pub fn turn<F: FnMut()>(mut run: F) {
         Some(helper_turn) => unsafe { helper_turn(call::<F>, (&raw mut run).cast()) },
         None => run(),
     }
+}
+
+/// When the trace of libibverbs began, in nanoseconds of the machine's monotonic clock: 0 if there can be none, `None` if it does
+/// not say.
+pub fn trace_began_ns() -> Option<u64> {
+    // SAFETY: it has no arguments.
+    kin().trace_began_ns.map(|began_ns| unsafe { began_ns() })
+}
+
+/// Whether libibverbs takes this thread's calls for ours instead of the program's; returns what was.
+pub fn hide_verbs(is_hidden: bool) -> bool {
+    // SAFETY: it takes a number.
+    kin().trace_inside.is_some_and(|inside| unsafe { inside(is_hidden.into()) } != 0)
 }

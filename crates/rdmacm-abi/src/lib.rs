@@ -13,6 +13,7 @@
 //! | `qp`, `attributes`, `device` | rdma_create_qp, rdma_create_srq; rdma_init_qp_attr; rdma_get_devices |
 //! | `info`, `multicast`, `rsocket` | rdma_getaddrinfo; what is not offered |
 //! | `verbs`, `kin` | the functions of libibverbs; what ours offers beside |
+//! | `traced` | what `FARCALL_TRACE` shows |
 //! | `world`, `listener`, `service` | the ends of this process and what they say; who comes; the thread that waits for what arrives |
 //! | `port`, `address` | names of sockets; addresses of C, and whose they are |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
@@ -39,6 +40,7 @@ mod qp;
 mod rsocket;
 mod service;
 mod symbols;
+mod traced;
 mod verbs;
 mod world;
 

@@ -47,13 +47,13 @@ export! {
     "RDMACM_1.0" {
         /// `man rdma_set_option`. Routes cannot be set: there is one.
         fn rdma_set_option(
-            id: *mut CmId, level: c_int, name: c_int, value: *mut c_void, len_bytes: usize,
+            id: *mut CmId, level: c_int, optname: c_int, value: *mut c_void, len_bytes: usize,
         ) -> c_int {
             if level != option::LEVEL_ID {
                 return answer(Err(libc::ENOSYS));
             }
             // SAFETY: the caller's identifier and value.
-            answer(unsafe { set(&mut id::object(id).own(), name, value, len_bytes) })
+            answer(unsafe { set(&mut id::object(id).own(), optname, value, len_bytes) })
         }
     }
     "RDMACM_1.3" {

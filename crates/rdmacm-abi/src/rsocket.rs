@@ -1,7 +1,19 @@
 //! Sockets over RDMA (man `rsocket`): not offered. The names are here so that programs that link them start; they say
 //! `EOPNOTSUPP`.
 
-use crate::errno;
+use crate::{errno, traced};
+
+/// Refuses a call, and shows it.
+fn refuse(name: &'static str) -> isize {
+    let call = if traced::is_on() { farcall_trace::Call::begin(name) } else { None };
+    errno::set(libc::EOPNOTSUPP);
+    if let Some(mut call) = call {
+        // SAFETY: a number.
+        unsafe { call.returned(-1_i32) };
+        call.end();
+    }
+    -1
+}
 
 /// Functions that return -1 in whatever integer they return.
 macro_rules! refusals {
@@ -10,8 +22,7 @@ macro_rules! refusals {
             /// Not offered.
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> isize {
-                errno::set(libc::EOPNOTSUPP);
-                -1
+                refuse(stringify!($name))
             }
             std::arch::global_asm!(concat!(".symver ", stringify!($name), ", ", stringify!($name), "@@", $node));
         )*

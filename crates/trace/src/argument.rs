@@ -2,8 +2,10 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+use farcall_ibv::abi::cm::EventChannel;
 use farcall_ibv::abi::whole::{Ah, CompChannel, Context, Cq, CqEx, Device, Mr, Pd, Qp, QpEx, Srq};
 
+use crate::cm;
 use crate::line::{Format, Line};
 use crate::names;
 
@@ -18,14 +20,25 @@ pub enum Phase {
     Granted,
 }
 
+/// Arguments that say how others are to be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside {
+    /// `attr_mask`: what of a structure counts.
+    pub mask: c_int,
+    /// `level`: whose option it is.
+    pub level: c_int,
+    /// `len_bytes`: of what a pointer to bytes points to.
+    pub len_bytes: usize,
+}
+
 /// What is known about an argument beside its type.
 pub struct Hint {
     /// The function.
     pub call: &'static str,
     /// The argument's name.
     pub name: &'static str,
-    /// The call's `attr_mask`, if it has one.
-    pub mask: c_int,
+    /// The call's other arguments.
+    pub beside: Beside,
     /// When it is shown.
     pub phase: Phase,
 }
@@ -127,6 +140,7 @@ objects! {
         line.hex(object.rkey.into());
     });
     CompChannel as "channel" |object, line| line.number(object.fd);
+    EventChannel as "channel" |object, line| line.number(object.fd);
     Cq as "cq" |object, line| line.number(object.handle);
     CqEx as "cq" |object, line| line.number(object.base.handle);
     Srq as "srq" |object, line| line.number(object.handle);
@@ -160,7 +174,10 @@ variables! {
     // SAFETY: the queue that the function filled in.
     *mut Cq as |value, line, hint| unsafe { value.show(line, hint) };
     *mut c_void as |value, line, _hint| line.hex(value.addr() as u64);
-    c_int as |value, line, _hint| line.number(value);
+    c_int as |value, line, hint| match hint.name {
+        "attr_mask" => line.flags(*value as u64, &names::QP_ATTR_MASK),
+        _ => line.number(value),
+    };
     u16 as |value, line, _hint| line.hex((*value).into());
     [u8; 16] as |value, line, _hint| show_gid(*value, line);
     [u8; 6] as |value, line, _hint| line.list(value, |line, byte| line.hex((*byte).into()));
@@ -190,7 +207,7 @@ macro_rules! addresses {
     };
 }
 
-addresses!(*mut c_char, *mut c_void, *mut u8, *mut (), *mut *mut Device);
+addresses!(*mut c_char, *mut u8, *mut (), *mut *mut Device, *mut *mut Context);
 
 impl Argument for *const c_char {
     unsafe fn show(self, line: &mut Line, _hint: &Hint) {
@@ -215,7 +232,10 @@ macro_rules! numbers {
                     }
                     "attr_mask" => line.flags(u64::from(self as u32), &names::QP_ATTR_MASK),
                     "iova" | "pkey_be" => line.hex(self as u64),
-                    _ => line.number(self),
+                    _ => match cm::word_of(hint, self as i64) {
+                        Some(word) => line.word(word),
+                        None => line.number(self),
+                    },
                 }
             }
 
@@ -231,6 +251,26 @@ macro_rules! numbers {
 }
 
 numbers!(c_int, u8, u16, u32, u64, usize);
+
+impl Argument for *mut c_void {
+    unsafe fn show(self, line: &mut Line, hint: &Hint) {
+        if cm::is_read(hint.call, hint.name) && !self.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { cm::show_value(line, self, hint) };
+        } else if self.is_null() {
+            line.null();
+        } else {
+            line.hex(self.addr() as u64);
+        }
+    }
+}
+
+impl Argument for *const c_void {
+    unsafe fn show(self, line: &mut Line, hint: &Hint) {
+        // SAFETY: the caller's promise.
+        unsafe { self.cast_mut().show(line, hint) }
+    }
+}
 
 impl Returned for c_int {
     unsafe fn show_result(self, call: &str, errno: c_int, line: &mut Line) {
@@ -257,6 +297,18 @@ impl Returned for isize {
 
     fn succeeded(self, _call: &str) -> bool {
         self >= 0
+    }
+}
+
+/// A port in network order, as `rdma_get_src_port` returns it.
+impl Returned for u16 {
+    unsafe fn show_result(self, _call: &str, _errno: c_int, line: &mut Line) {
+        begin_result(line);
+        line.number(Self::from_be(self));
+    }
+
+    fn succeeded(self, _call: &str) -> bool {
+        true
     }
 }
 
@@ -300,7 +352,7 @@ macro_rules! returned_addresses {
     };
 }
 
-returned_addresses!(*mut *mut Device, *mut c_void);
+returned_addresses!(*mut *mut Device, *mut *mut Context, *mut c_void);
 
 impl Returned for *const c_char {
     unsafe fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {

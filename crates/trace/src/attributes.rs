@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use farcall_ibv::abi::whole::{
     AhAttr, AsyncEvent, CqInitAttrEx, DeviceAttr, GidEntry, PortAttr, Qp, QpAttr, QpCap, QpInitAttr,
-    QpInitAttrEx, Srq, SrqAttr, SrqInitAttr, mask,
+    QpInitAttrEx, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx, mask,
 };
 use farcall_verbs::Wc;
 
@@ -13,7 +13,7 @@ use crate::line::Line;
 use crate::names;
 
 /// A word if the number has one.
-fn word_or_number(line: &mut Line, word: Option<&str>, number: impl std::fmt::Display) {
+pub(crate) fn word_or_number(line: &mut Line, word: Option<&str>, number: impl std::fmt::Display) {
     match word {
         Some(word) => line.word(word),
         None => line.number(number),
@@ -43,7 +43,7 @@ fn show_cap(line: &mut Line, cap: &QpCap) {
     });
 }
 
-fn show_path(line: &mut Line, path: &AhAttr) {
+pub(crate) fn show_path(line: &mut Line, path: &AhAttr) {
     line.object(|line| {
         if path.is_global != 0 {
             line.key("dgid");
@@ -158,7 +158,8 @@ fn show_srq_attr(line: &mut Line, attr: &SrqAttr) {
 variables! {
     QpAttr as |attr, line, hint| {
         // ibv_query_qp fills everything, whatever was asked for; it is asked for by a mask all the same.
-        show_qp_attr(line, attr, hint.mask);
+        let is_wish = hint.call == "rdma_init_qp_attr";
+        show_qp_attr(line, attr, if is_wish { mask::STATE } else { hint.beside.mask });
     };
     QpInitAttr as |attr, line, hint| {
         if hint.phase == Phase::Granted {
@@ -190,6 +191,7 @@ variables! {
         line.hex(attr.wc_flags);
     });
     SrqInitAttr as |attr, line, _hint| show_srq_attr(line, &attr.attr);
+    SrqInitAttrEx as |attr, line, _hint| show_srq_attr(line, &attr.attr);
     SrqAttr as |attr, line, _hint| show_srq_attr(line, attr);
     AhAttr as |attr, line, _hint| show_path(line, attr);
     DeviceAttr as |attr, line, _hint| line.object(|line| {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 
-use crate::argument::{Argument, Hint, Phase, Returned};
+use crate::argument::{Argument, Beside, Hint, Phase, Returned};
 use crate::line::{Format, Line};
 use crate::names;
 use crate::target::{now_ns, target};
@@ -20,8 +20,7 @@ pub struct Call {
     /// When the library took over: showing arguments is none of its work.
     executes_ns: u64,
     took_ns: u64,
-    /// `attr_mask`, which says what of a structure counts.
-    mask: c_int,
+    beside: Beside,
     succeeded: bool,
     has_outputs: bool,
 }
@@ -68,13 +67,18 @@ impl Call {
             Format::Json => line.raw(format_args!("\"call\":\"{name}\",\"args\":{{")),
         }
         let (executes_ns, took_ns) = (began_ns, 0);
-        Some(Self { line, name, executes_ns, took_ns, mask: 0, succeeded: false, has_outputs: false })
+        let beside = Beside::default();
+        Some(Self { line, name, executes_ns, took_ns, beside, succeeded: false, has_outputs: false })
     }
 
     /// Looks at an argument that others may need; all of them, before the first is shown.
     pub fn look(&mut self, name: &'static str, argument: impl Argument) {
-        if name == "attr_mask" {
-            self.mask = argument.number().unwrap_or(0) as c_int;
+        let number = || argument.number().unwrap_or(0);
+        match name.trim_start_matches('_') {
+            "attr_mask" => self.beside.mask = number() as c_int,
+            "level" => self.beside.level = number() as c_int,
+            "len_bytes" => self.beside.len_bytes = number() as usize,
+            _ => {}
         }
     }
 
@@ -88,7 +92,7 @@ impl Call {
             return;
         }
         self.line.key(name);
-        let hint = Hint { call: self.name, name, mask: self.mask, phase: Phase::Given };
+        let hint = Hint { call: self.name, name, beside: self.beside, phase: Phase::Given };
         // SAFETY: the caller's promise.
         unsafe { argument.show(&mut self.line, &hint) };
     }
@@ -130,7 +134,7 @@ impl Call {
             return;
         }
         let phase = if is_granted { Phase::Granted } else { Phase::Filled };
-        let hint = Hint { call: self.name, name, mask: self.mask, phase };
+        let hint = Hint { call: self.name, name, beside: self.beside, phase };
         self.result(name, |line| {
             // SAFETY: the caller's promise.
             unsafe { argument.show(line, &hint) }
@@ -174,6 +178,12 @@ impl Drop for Call {
     fn drop(&mut self) {
         INSIDE.set(false);
     }
+}
+
+/// Says whether this thread is in a call of the program's already, and returns what was said before: for another library, whose
+/// calls of ours are no calls of the program's.
+pub fn set_inside(is_inside: bool) -> bool {
+    INSIDE.replace(is_inside)
 }
 
 /// A line about something that is no call.

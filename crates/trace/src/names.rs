@@ -6,6 +6,8 @@ use std::fmt;
 use farcall_ibv::abi::whole::mask;
 use farcall_verbs::{WcOpcode, WrOpcode};
 
+use crate::cm_names;
+
 /// `enum ibv_qp_attr_mask`, without its prefix.
 pub(crate) const QP_ATTR_MASK: [(u64, &str); 23] = [
     (mask::STATE as u64, "STATE"),
@@ -179,6 +181,12 @@ pub(crate) fn errno(number: i32) -> Option<&'static str> {
         libc::ENOSYS => "ENOSYS",
         libc::ENODATA => "ENODATA",
         libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
+        libc::EAFNOSUPPORT => "EAFNOSUPPORT",
+        libc::EADDRINUSE => "EADDRINUSE",
+        libc::ECONNRESET => "ECONNRESET",
+        libc::EISCONN => "EISCONN",
+        libc::ENOTCONN => "ENOTCONN",
         libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
         libc::ENETUNREACH => "ENETUNREACH",
         libc::ECONNREFUSED => "ECONNREFUSED",
@@ -222,12 +230,13 @@ pub(crate) fn is_output(call: &str, argument: &str) -> bool {
             | ("ibv_get_async_event", "event")
             | ("ibv_init_ah_from_wc", "attr")
             | ("ibv_resolve_eth_l2_from_gid", "mac" | "vlan")
-    )
+    ) || cm_names::is_output(call, argument)
 }
 
 /// What a function reads and then fills.
 pub(crate) fn is_granted(call: &str, argument: &str) -> bool {
     matches!((call, argument), ("ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_srq", "attr"))
+        || cm_names::is_granted(call, argument)
 }
 
 #[cfg(test)]

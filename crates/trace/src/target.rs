@@ -85,17 +85,42 @@ fn start() -> bool {
     is_on
 }
 
+/// The variable, unless the program has more rights than who set it.
+fn wanted() -> Option<OsString> {
+    // SAFETY: reads a number that the kernel gave the process.
+    let is_privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    env::var_os(TARGET_VARIABLE).filter(|wanted| !wanted.is_empty() && !is_privileged)
+}
+
+/// Whether somebody asked for a trace, whether or not there can be one.
+pub fn is_wanted() -> bool {
+    wanted().is_some()
+}
+
+/// When the trace began, in nanoseconds of the machine's monotonic clock; `None` if there is none.
+pub fn began_ns() -> Option<u64> {
+    target().map(|target| target.began_ns)
+}
+
+/// The trace of another library of this process, which began then.
+static FOLLOWED: OnceLock<u64> = OnceLock::new();
+
+/// Makes this trace a part of one that another library of the process began then: times count from there, and the first line is
+/// written. To be called before anything is shown.
+pub fn follow(began_ns: u64) {
+    let _ = FOLLOWED.set(began_ns);
+}
+
 /// Where lines go, if anywhere.
 pub(crate) fn target() -> Option<&'static Target> {
     TARGET
         .get_or_init(|| {
-            // SAFETY: reads a number that the kernel gave the process.
-            let is_privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-            let wanted =
-                env::var_os(TARGET_VARIABLE).filter(|wanted| !wanted.is_empty() && !is_privileged)?;
+            let wanted = wanted()?;
             match Target::open(&wanted, env::var_os(FORMAT_VARIABLE)) {
                 Ok(target) => {
-                    target.introduce();
+                    if FOLLOWED.get().is_none() {
+                        target.introduce();
+                    }
                     Some(target)
                 }
                 Err(error) => {
@@ -137,7 +162,7 @@ impl Target {
             Some("-" | "stderr") => Output::StandardError,
             _ => Output::file(&expand(wanted))?,
         };
-        Ok(Self { output, format, began_ns: now_ns() })
+        Ok(Self { output, format, began_ns: FOLLOWED.get().copied().unwrap_or_else(now_ns) })
     }
 
     /// The first line: who, and when by the time of day.

@@ -10,3 +10,4 @@ mod programs;
 #[path = "../../../ibverbs-abi/tests/drop_in/support.rs"]
 mod support;
 mod symbols;
+mod trace;
