@@ -152,6 +152,21 @@ step_asan() {
         run cargo +nightly test --target "$(rustc -vV | sed -n 's/^host: //p')" -p farcall-ibverbs-abi --test c_abi
 }
 
+# ThreadSanitizer, with a standard library built alike. It knows what the threads of one process order by atomics, locks and
+# fences, by address: memory that is mapped twice, or ordered by the kernel, is beyond it (the models of step_loom are for that).
+step_tsan() {
+    local sources host
+    sources=$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library
+    [[ -d $sources ]] || run rustup component add rust-src --toolchain nightly
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    # The drop-in library finds the sanitizer in the program, as in step_asan.
+    local -x RUSTFLAGS='-Zsanitizer=thread -Clink-arg=-Wl,--export-dynamic-symbol=__tsan_*'
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/tsan FARCALL_ABI_SANITIZER=thread \
+        run cargo +nightly test -Zbuild-std --target "$host" -p farcall-ibverbs-abi --test c_abi -- threads sanitizer
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/tsan \
+        run cargo +nightly test -Zbuild-std --target "$host" -p farcall-softnic --lib --test events --test srq
+}
+
 # The conformance suite of verbs, wherever the two ends live.
 step_conform() {
     need libibverbs1

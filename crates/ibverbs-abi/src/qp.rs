@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use farcall_verbs::{QpInitAttr as Init, QpState, QpType, RawQp, RecvWr, SendWr, UdTarget, WrOpcode};
@@ -236,6 +237,15 @@ pub unsafe extern "C" fn post_send(
     0
 }
 
+/// Sets the field that programs read; several threads may ask for the state at once.
+///
+/// # Safety
+/// `qp` must be a live pair of ours.
+unsafe fn show_state(qp: *mut Qp, state: u32) {
+    // SAFETY: a field of the pair, aligned; the library writes it here alone.
+    unsafe { AtomicU32::from_ptr(ptr::addr_of_mut!((*qp).state)) }.store(state, Ordering::Relaxed);
+}
+
 /// A datagram as the provider knows its address handle.
 ///
 /// # Safety
@@ -343,8 +353,8 @@ export! {
                 return errno::number(&error);
             }
             attributes::remember(&mut of.attr.lock().unwrap_or_else(PoisonError::into_inner), wanted, attr_mask);
-            // SAFETY: the field that programs read, written under the lock.
-            unsafe { ptr::addr_of_mut!((*qp).state).write(posting.provider.state() as u32) };
+            // SAFETY: the caller's pair.
+            unsafe { show_state(qp, posting.provider.state() as u32) };
             0
         }
 
@@ -369,7 +379,7 @@ export! {
             unsafe {
                 attr.write(known);
                 init.write(made_with);
-                ptr::addr_of_mut!((*qp).state).write(state);
+                show_state(qp, state);
             }
             0
         }

@@ -13,6 +13,8 @@ use crate::library::{Library, device, inline, zeroed};
 const MESSAGES_EACH: u64 = 400;
 const POSTERS: u64 = 3;
 const MESSAGE_BYTES: u64 = 64;
+/// Messages to send from; each is received into a place of its own.
+const SLOTS: u64 = 64;
 
 /// What the threads share. The C interface says that they may.
 struct Shared {
@@ -69,16 +71,20 @@ impl Shared {
         }
     }
 
-    /// Posts one message and a receive for it; again while the queue is full.
+    /// Posts one message and a receive for it, to the other half of the memory; again while the queue is full.
     fn post(&self, wr_id: u64) {
-        let sge = [Sge {
-            addr: self.memory + wr_id % 64 * MESSAGE_BYTES,
-            length: MESSAGE_BYTES as u32,
-            lkey: self.lkey,
-        }];
-        // SAFETY: the list lives until the posts have returned; its life is spelled longer for the C type alone.
-        let list: &'static [Sge] = unsafe { std::slice::from_raw_parts(sge.as_ptr(), 1) };
-        let (mut recv, mut send) = (RecvWr::new(wr_id | 1 << 63, list), SendWr::send(wr_id, list));
+        let slot = |number: u64| {
+            [Sge {
+                addr: self.memory + number * MESSAGE_BYTES,
+                length: MESSAGE_BYTES as u32,
+                lkey: self.lkey,
+            }]
+        };
+        let (from, into) = (slot(wr_id % SLOTS), slot(SLOTS + wr_id));
+        // SAFETY: the lists live until the posts have returned; their life is spelled longer for the C type alone.
+        let lists: [&'static [Sge]; 2] =
+            unsafe { [&from, &into].map(|list| std::slice::from_raw_parts(list.as_ptr(), 1)) };
+        let (mut recv, mut send) = (RecvWr::new(wr_id | 1 << 63, lists[1]), SendWr::send(wr_id, lists[0]));
         send.send_flags = SendFlags::SIGNALED;
         // SAFETY: live pairs, memory that lives.
         unsafe {
@@ -131,7 +137,9 @@ fn open() -> Shared {
         let context = (library.ibv_open_device)(device());
         let pd = (library.ibv_alloc_pd)(context);
         let cq = (library.ibv_create_cq)(context, 4096, ptr::null_mut(), ptr::null_mut(), 0);
-        let memory = Box::leak(vec![7_u8; (64 * MESSAGE_BYTES) as usize].into_boxed_slice());
+        let memory = Box::leak(
+            vec![7_u8; ((SLOTS + POSTERS * MESSAGES_EACH) * MESSAGE_BYTES) as usize].into_boxed_slice(),
+        );
         let mr = (library.ibv_reg_mr)(pd, memory.as_mut_ptr().cast(), memory.len(), 7);
         let (from, to) = (ptr::null_mut(), ptr::null_mut());
         let mut shared =
