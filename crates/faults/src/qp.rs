@@ -33,6 +33,11 @@ pub(crate) struct FaultyQp {
     faults: u64,
 }
 
+/// A refusal after so many requests.
+fn full(posted: usize) -> PostError {
+    PostError { posted, source: refused("post_send", "places in the send queue") }
+}
+
 /// What a request's completion says it was.
 fn completes_as(opcode: WrOpcode) -> WcOpcode {
     match opcode {
@@ -78,10 +83,32 @@ impl FaultyQp {
         self.inner.as_deref_mut().expect("there until dropped")
     }
 
-    /// Whether a request of that number may meet a fault.
-    fn is_open_to_faults(&self, number: u64) -> bool {
+    /// Whether a request of that number may meet a fault, after as many.
+    fn is_open_to_faults(&self, number: u64, faults: u64) -> bool {
         let spec = &self.plan.spec;
-        number >= spec.after && spec.limit.is_none_or(|limit| self.faults < limit)
+        number >= spec.after && spec.limit.is_none_or(|limit| faults < limit)
+    }
+
+    /// The first of these requests that would be refused if they were posted now.
+    fn refusal_ahead(&self, wrs: &[SendWr<'_>]) -> Option<usize> {
+        if !self.plan.spec.post_full.is_possible() || self.inner().state() != QpState::Rts {
+            return None;
+        }
+        let mut faults = self.faults;
+        for (at, wr) in wrs.iter().enumerate() {
+            let number = self.sends + at as u64;
+            if !self.is_open_to_faults(number, faults) {
+                continue;
+            }
+            match self.asker.decide(&self.plan, wr.opcode, number) {
+                Fate::Pass => {}
+                Fate::Refuse => return Some(at),
+                // Nothing is decided about what is posted after that.
+                Fate::Break(..) | Fate::Fatal(_) => return None,
+                Fate::Lose | Fate::Late(..) => faults += 1,
+            }
+        }
+        None
     }
 
     /// What becomes of the next request.
@@ -91,7 +118,7 @@ impl FaultyQp {
         }
         let number = self.sends;
         self.sends += 1;
-        if !self.is_open_to_faults(number) {
+        if !self.is_open_to_faults(number, self.faults) {
             return Fate::Pass;
         }
         let fate = self.asker.decide(&self.plan, opcode, number);
@@ -173,10 +200,7 @@ impl FaultyQp {
         match self.next_fate(wr.opcode) {
             Fate::Pass => {}
             Fate::Refuse => {
-                return Err(PostError {
-                    posted: 0,
-                    source: refused("post_send", "places in the send queue"),
-                });
+                return Err(full(0));
             }
             // SAFETY: the caller's promise.
             Fate::Lose => return unsafe { self.lose(wr) },
@@ -235,10 +259,15 @@ impl RawQp for FaultyQp {
         Ok(())
     }
 
-    /// Without faults: which are met is decided by posting.
+    /// Looks ahead: a batch of which a request would be refused is refused whole.
     unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         // SAFETY: the caller's promise.
-        unsafe { self.inner_mut().check_sends(wrs) }
+        unsafe { self.inner_mut().check_sends(wrs) }?;
+        let Some(posted) = self.refusal_ahead(wrs) else { return Ok(()) };
+        // The requests before it have had their numbers, so that the same batch meets something else when it is tried again.
+        self.sends += posted as u64 + 1;
+        self.met(Kind::PostFull, self.sends - 1);
+        Err(full(posted))
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
@@ -247,7 +276,7 @@ impl RawQp for FaultyQp {
                 let number = self.receives;
                 self.receives += 1;
                 let bits = self.plan.bits(Kind::QpFatalReceive, self.asker.index, number);
-                if self.is_open_to_faults(number) && self.plan.spec.qp_fatal.hits(bits) {
+                if self.is_open_to_faults(number, self.faults) && self.plan.spec.qp_fatal.hits(bits) {
                     self.met(Kind::QpFatalReceive, number);
                     self.fail_fatally();
                 }

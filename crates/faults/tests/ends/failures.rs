@@ -151,3 +151,39 @@ fn objects_are_refused_for_want_of_memory() {
     let made = context.alloc_pd().unwrap().create_qp(&init);
     assert!(made.is_err_and(|error| is_refusal(&error)));
 }
+
+/// As `ibv_wr_complete` posts: all requests of a batch or none.
+#[test]
+fn a_batch_that_is_looked_at_first_is_refused_whole_or_posted_whole() {
+    let mut counts = (0, 0);
+    for seed in 0..40 {
+        // With other failures, that count for the limit, and one that ends what is decided.
+        for more in ["", ",drop=0.3,limit=2", ",kill_qp=0.2", ",after=3"] {
+            let spec = format!("seed={seed},post_full=0.2{more}");
+            let (mut one, mut other) = connected(&faults(&spec), QpType::Rc, 7);
+            for wr_id in 0..40 {
+                other.receive(wr_id, 0, 8);
+            }
+            let sges = [one.sge(0, 8)];
+            let batch = [0, 1, 2, 3, 4].map(|wr_id| SendWr::send(wr_id, &sges));
+            for _ in 0..4 {
+                // SAFETY: the region lives as long as the pair, and is quiet.
+                match unsafe { one.qp.check_sends(&batch) } {
+                    // SAFETY: as above.
+                    Ok(()) => match unsafe { one.qp.post_send(&batch) } {
+                        Ok(()) => counts.0 += 1,
+                        Err(error) => panic!("{spec}: {} of a batch were posted: {error}", error.posted),
+                    },
+                    Err(error) => {
+                        assert!(
+                            error.posted < 5 && matches!(error.source, Error::Exhausted { .. }),
+                            "{error}"
+                        );
+                        counts.1 += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(counts.0 > 100 && counts.1 > 100, "posted and refused: {counts:?}");
+}
