@@ -272,6 +272,22 @@ fn counters_of_a_killed_server_stay_readable() {
 }
 
 #[test]
+fn the_last_events_of_queue_pairs_are_told_in_words_after_the_death_of_their_process() {
+    let mut perf = Command::new(env!("CARGO_BIN_EXE_farcall"));
+    perf.args(["perf", "write", "--size", "64", "--repetitions", "1", "--duration-ms", "5", "--json"]);
+    let mut perf = perf.stdout(Stdio::null()).spawn().unwrap();
+    let pid = perf.id().to_string();
+    assert!(perf.wait().unwrap().success());
+    let report: Value = serde_json::from_slice(&farcall(&["stats", &pid, "--json"]).stdout).unwrap();
+    let blocks = report["blocks"].as_array().unwrap().iter();
+    let events: Vec<&Value> = blocks.flat_map(|block| block["records"].as_array().unwrap()).collect();
+    assert!(events.iter().any(|event| event["event"] == "state" && event["about"] == "RTS"), "{report}");
+    assert!(events.iter().all(|event| event["event"].is_string() && event["code"].is_u64()), "{report}");
+    let text = String::from_utf8(farcall(&["stats", &pid]).stdout).unwrap();
+    assert!(text.contains(" s: state RTS\n") && !text.contains(": event "), "{text}");
+}
+
+#[test]
 fn doctor_and_devices_speak_json() {
     let doctor: Value = serde_json::from_slice(&farcall(&["doctor", "--json"]).stdout).unwrap();
     assert!(doctor["checks"].as_array().unwrap().len() >= 15);

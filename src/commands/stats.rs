@@ -3,7 +3,8 @@
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_stats::{BlockReport, StatsError, read_pid};
+use farcall_softnic::FlightEvent;
+use farcall_stats::{BlockReport, FlightRecord, StatsError, read_pid};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
@@ -62,8 +63,17 @@ fn describe(block: &BlockReport, text: &mut String) {
     }
     for record in &block.records {
         let (seconds, code, argument) = (record.at_ns as f64 / 1e9, record.code, record.argument);
-        let _ = write!(text, "\n  at {seconds:.6} s: event {code} ({argument})");
+        let _ = match words(block, record) {
+            Some(words) => write!(text, "\n  at {seconds:.6} s: {}", words.text),
+            None => write!(text, "\n  at {seconds:.6} s: event {code} ({argument})"),
+        };
     }
+}
+
+/// The words for an event: a queue pair's are the software RNIC's to tell.
+fn words(block: &BlockReport, record: &FlightRecord) -> Option<FlightEvent> {
+    let is_of_softnic = block.label.split(' ').next() == Some(farcall_softnic::NAME);
+    FlightEvent::of(record.code, record.argument).filter(|_| is_of_softnic)
 }
 
 fn to_json(block: &BlockReport) -> Value {
@@ -72,7 +82,14 @@ fn to_json(block: &BlockReport) -> Value {
     let records: Vec<Value> = block
         .records
         .iter()
-        .map(|record| json!({ "at_ns": record.at_ns, "code": record.code, "argument": record.argument }))
+        .map(|record| {
+            let words = words(block, record);
+            let (event, about) = words.map_or((None, None), |words| (Some(words.event), Some(words.about)));
+            json!({
+                "at_ns": record.at_ns, "event": event, "about": about,
+                "code": record.code, "argument": record.argument,
+            })
+        })
         .collect();
     json!({ "label": block.label, "live": block.live, "counters": counters, "records": records })
 }

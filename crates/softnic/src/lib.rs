@@ -20,6 +20,7 @@
 //! | `rendezvous` | how processes find each other and hand over memory |
 //! | `process`, `service`, `peer`, `regions` | what a process has once, its blocking thread, its peers, its memory |
 //! | `events` | asynchronous events |
+//! | `flight` | what flight recorders keep, and its words |
 //! | `past_lives` | what ended while a stopped peer was inside of it |
 //! | `datagram` | UD queue pairs |
 //! | `qp`, `cq`, `srq`, `channel`, `mr`, `device` | the verbs objects |
@@ -34,6 +35,8 @@ mod datagram;
 mod device;
 #[cfg(not(loom))]
 mod events;
+#[cfg(not(loom))]
+mod flight;
 #[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
@@ -74,6 +77,8 @@ mod wc_ring;
 
 #[cfg(not(loom))]
 pub use device::SoftNic;
+#[cfg(not(loom))]
+pub use flight::FlightEvent;
 #[cfg(not(loom))]
 pub use in_place::helper_turn;
 #[cfg(not(loom))]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use farcall_softnic::FlightEvent;
 use farcall_stats::{BlockReport, read_pid};
 
 use crate::roles::role;
@@ -24,6 +25,17 @@ fn counters_of_a_program_that_runs_tell_what_its_queue_pairs_did() {
     let counted = counters(one);
     assert_eq!((counted["messages_sent"], counted["bytes_initiated"]), (3, 300), "{counted:?}");
     assert_eq!((counted["waits"], counted["send_errors"]), (1, 1), "no receive for the fourth: {counted:?}");
+    let told: Vec<FlightEvent> =
+        one.records.iter().filter_map(|record| FlightEvent::of(record.code, record.argument)).collect();
+    assert_eq!(told.len(), one.records.len(), "every event has words: {one:?}");
+    for (event, about) in
+        [("state", "RTS"), ("wait", "receiver"), ("send_failed", "RNR_RETRY_EXC_ERR"), ("state", "ERR")]
+    {
+        assert!(
+            told.iter().any(|told| told.event == event && told.about == about),
+            "no {event} {about}: {told:?}"
+        );
+    }
     let others = report.blocks.iter().filter(|block| block.label.contains(" qp 0x") && !of_one(block));
     let received: Vec<(u64, u64)> = others
         .map(counters)

@@ -9,13 +9,13 @@ use farcall_verbs::{
     Access, AsyncEvent, AsyncEventKind, Gid, QpCap, QpState, Result, SendFlags, Sge, Wc, WcOpcode, WcStatus,
 };
 
-use super::counters::FLIGHT_RECORDS;
 use super::held::is_signalled;
 use super::pending::Tally;
-use super::{Board, Counters, Event, Held, HeldSends, Inlets, Outlet, Pending, Receiver, Receives};
+use super::{Board, Counters, Held, HeldSends, Inlets, Outlet, Pending, Receiver, Receives};
 use crate::biased::Biased;
 use crate::cq::Source;
 use crate::events::Events;
+use crate::flight::{Event, FLIGHT_RECORDS};
 use crate::fork::{self, Orphan};
 use crate::peer;
 use crate::process::Process;

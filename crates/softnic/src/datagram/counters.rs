@@ -72,22 +72,3 @@ impl Counters {
         counter.increment();
     }
 }
-
-/// Events of the flight recorder; the argument is given in parentheses.
-#[derive(Clone, Copy)]
-#[repr(u64)]
-pub(super) enum Event {
-    /// The state changed (new state).
-    State = 1,
-    /// A send failed (completion status).
-    SendFailed = 2,
-    /// A way to a destination is asked for (its number).
-    Asked = 3,
-    /// A way was granted to a sender (its number).
-    Opened = 4,
-    /// A sender's way was taken back for others (its number).
-    Evicted = 5,
-}
-
-/// Events kept for each queue pair.
-pub(super) const FLIGHT_RECORDS: usize = 32;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use farcall_verbs::Wc;
 
-use super::{DatagramCore, Event, Inlet, MAX_DATAGRAM_BYTES};
+use super::{DatagramCore, Inlet, MAX_DATAGRAM_BYTES};
 use crate::cq::Source;
+use crate::flight::Event;
 use crate::rendezvous::{ReplyBody, refusal};
 use crate::ring::{ACCEPT, Consumer, Layout};
 use crate::shared::{Segment, SharedMem};

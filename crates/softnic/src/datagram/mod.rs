@@ -31,7 +31,7 @@ pub(crate) use address_handle::SoftAddressHandle;
 pub(crate) use handle::DatagramQp;
 
 use board::{Board, BoardView};
-use counters::{Counters, Event, Fate};
+use counters::{Counters, Fate};
 use grh::{GRH_BYTES, grh};
 use held::{Held, HeldSends};
 use inlet::{Inlet, Receiver};

@@ -47,24 +47,3 @@ impl QpCounters {
         self.bytes_initiated.add(len_bytes);
     }
 }
-
-/// Events of the flight recorder; the argument is given in parentheses.
-#[derive(Clone, Copy)]
-#[repr(u64)]
-pub(crate) enum Event {
-    /// The state changed (new state).
-    State = 1,
-    /// A request began to wait, and none had lately (0: for a receive or ring space, 1: for the peer, 2: for the target).
-    Wait = 2,
-    /// A send request failed (completion status).
-    SendFailed = 3,
-    /// A receive failed (completion status).
-    ReceiveFailed = 4,
-    /// The peer was reached (its queue pair number).
-    Connected = 5,
-    /// A request over an unreliable transport was dropped (opcode).
-    Dropped = 6,
-}
-
-/// Events kept for each queue pair.
-pub(super) const FLIGHT_RECORDS: usize = 32;

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use farcall_verbs::{Access, Error, QpAttr, QpState, Result};
 
-use super::counters::Event;
 use super::handle::Qp;
 use super::remote::{Remote, refused};
 use super::send::SendSide;
 use super::wait_queue::Wait;
 use super::{Accept, Connected, HAZARD_WAIT, QpCore};
 use crate::fence;
+use crate::flight::Event;
 use crate::peer::Asked;
 use crate::rendezvous::refusal;
 

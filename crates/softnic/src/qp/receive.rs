@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use farcall_verbs::{Access, AsyncEventKind, QpState, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
 use super::QpCore;
-use super::counters::Event;
 use super::transfer::scatter_from_ring;
 use crate::credit;
+use crate::flight::Event;
 use crate::hazard;
 use crate::ring::{self, Consumer, Garbage, Kind, Layout, Record};
 

@@ -10,7 +10,6 @@ use farcall_verbs::{
 };
 
 use super::by_owner::ByOwner;
-use super::counters::Event;
 use super::drain::Drain;
 use super::grants::Grants;
 use super::remote::{Kept, Remote};
@@ -20,6 +19,7 @@ use super::unreliable::end_of_dropped;
 use super::wait_queue::{Patience, Timers, Wait, WaitQueue};
 use super::{Connected, QpCore};
 use crate::credit;
+use crate::flight::Event;
 use crate::handoff::LeavesWork;
 use crate::hazard;
 use crate::peer::{Asked, Interest};

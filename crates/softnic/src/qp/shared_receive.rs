@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farcall_verbs::{AsyncEventKind, QpState, Wc, WcFlags, WcOpcode, WcStatus};
 
 use super::QpCore;
-use super::counters::Event;
 use super::transfer::scatter_from_ring;
 use crate::biased::Biased;
 use crate::cq::Source;
+use crate::flight::Event;
 use crate::hazard;
 use crate::ring::{self, Consumer, Garbage, Kind, NAK, OFFERED, RNR, Record, TAKEN, WITHDRAWN};
 use crate::srq::{Receive, SrqCore};

@@ -3,8 +3,8 @@
 use farcall_verbs::{Access, SendFlags, WcStatus};
 
 use super::QpCore;
-use super::counters::Event;
 use super::send::Request;
+use crate::flight::Event;
 
 /// How a UC request ends that was not executed. What the target cannot take is dropped silently, its memory and its
 /// receive untouched, the next message is judged anew (IBA 9.9.3, class D); only a fault of our own is told.

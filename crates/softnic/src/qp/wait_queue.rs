@@ -158,3 +158,16 @@ impl WaitQueue {
         Some(popped)
     }
 }
+
+#[cfg(test)]
+mod flight_tests {
+    use super::Wait;
+    use crate::flight::{Event, FlightEvent};
+
+    #[test]
+    fn flight_recorders_tell_what_is_waited_for() {
+        let told = [Wait::Receiver, Wait::Peer, Wait::Target, Wait::Answer]
+            .map(|wait| FlightEvent::of(Event::Wait as u64, wait as u64).unwrap().about);
+        assert_eq!(told, ["receiver", "peer", "target", "answer"]);
+    }
+}

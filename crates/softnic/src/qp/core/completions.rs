@@ -6,7 +6,7 @@ use farcall_verbs::{Access, QpState, SendFlags, Sge, Wc, WcStatus, WrOpcode};
 
 use super::QpCore;
 use crate::credit;
-use crate::qp::counters::Event;
+use crate::flight::Event;
 use crate::qp::place::Place;
 use crate::qp::send::completion_opcode;
 use crate::qp::shared_receive::SharedSide;

@@ -9,8 +9,8 @@ use farcall_verbs::{AsyncEvent, AsyncEventKind, QpState, Result, RnrTimer};
 
 use super::QpCore;
 use crate::fence;
+use crate::flight::Event;
 use crate::peer::Peer;
-use crate::qp::counters::Event;
 use crate::qp::inbound::{Asker, HAZARD_WAIT, Inbound, wait_until};
 use crate::qp::place::Place;
 use crate::qp::receive::{RecvQueue, RecvSide};

@@ -10,7 +10,7 @@ use farcall_stats::Block;
 use farcall_verbs::{QpCap, QpState, Result};
 
 use super::Connected;
-use super::counters::{Event, FLIGHT_RECORDS, QpCounters};
+use super::counters::QpCounters;
 use super::inbound::Inbound;
 use super::place::Place;
 use super::receive::{RecvQueue, RecvSide};
@@ -18,6 +18,7 @@ use super::send::SendSide;
 use super::shared_receive::SharedSide;
 use crate::biased::Biased;
 use crate::events::Events;
+use crate::flight::{Event, FLIGHT_RECORDS};
 use crate::fork::{self, Orphan};
 use crate::handoff::Handoff;
 use crate::process::Process;

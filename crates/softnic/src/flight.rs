@@ -1,0 +1,150 @@
+//! What the flight recorders of queue pairs keep, and in what words it is told.
+
+use farcall_verbs::{QpState, WcStatus, WrOpcode};
+
+/// Events kept for each queue pair.
+pub(crate) const FLIGHT_RECORDS: usize = 32;
+
+/// What happened; the argument is given in parentheses. Recorders are read by other builds: a number keeps its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Event {
+    /// The state changed (new state).
+    State = 1,
+    /// A request began to wait, and none had lately (for what: `Wait`).
+    Wait = 2,
+    /// A send request failed (completion status).
+    SendFailed = 3,
+    /// A receive failed (completion status).
+    ReceiveFailed = 4,
+    /// The peer was reached (its queue pair number).
+    Connected = 5,
+    /// A request over an unreliable transport was dropped (opcode).
+    Dropped = 6,
+    /// A way for datagrams to a destination is asked for (its queue pair number).
+    Asked = 7,
+    /// A way for datagrams was granted to a sender (its queue pair number).
+    Opened = 8,
+    /// A sender's way was taken back for others (its queue pair number).
+    Evicted = 9,
+}
+
+/// An event of a queue pair's flight recorder in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlightEvent {
+    /// What happened: a word that programs can look for.
+    pub event: &'static str,
+    /// The argument: a state, a completion status, an opcode, a queue pair's number.
+    pub about: String,
+    /// Both, for people.
+    pub text: String,
+}
+
+/// What a request waits for, by its number in the recorder.
+fn awaited(number: u64) -> Option<(&'static str, &'static str)> {
+    match number {
+        0 => Some(("receiver", "for a receive, or room at the receiver")),
+        1 => Some(("peer", "for the peer to be there")),
+        2 => Some(("target", "for the target to take what was sent")),
+        3 => Some(("answer", "for an answer of the target's process")),
+        _ => None,
+    }
+}
+
+fn state(number: u64) -> Option<QpState> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    [Reset, Init, Rtr, Rts, Sqd, Sqe, Err].into_iter().find(|state| *state as u64 == number)
+}
+
+fn opcode(number: u64) -> Option<&'static str> {
+    Some(match WrOpcode(u32::try_from(number).ok()?) {
+        WrOpcode::WRITE => "RDMA_WRITE",
+        WrOpcode::WRITE_WITH_IMM => "RDMA_WRITE_WITH_IMM",
+        WrOpcode::SEND => "SEND",
+        WrOpcode::SEND_WITH_IMM => "SEND_WITH_IMM",
+        WrOpcode::READ => "RDMA_READ",
+        WrOpcode::ATOMIC_CMP_AND_SWP => "ATOMIC_CMP_AND_SWP",
+        WrOpcode::ATOMIC_FETCH_AND_ADD => "ATOMIC_FETCH_AND_ADD",
+        _ => return None,
+    })
+}
+
+impl FlightEvent {
+    /// The words for a code and an argument of a block whose label begins with `softnic`; `None` if this version knows no such
+    /// event.
+    pub fn of(code: u64, argument: u64) -> Option<Self> {
+        let made = |event, about: String, text| Some(Self { event, about, text });
+        let status = || u32::try_from(argument).map(WcStatus).ok();
+        let failed = |event, whose: &str| {
+            let status = status()?;
+            let text = format!("{whose} failed: {}, {}", status.name(), status.meaning());
+            made(event, status.name().into(), text)
+        };
+        let of_pair = |event, what: &str| {
+            let about = format!("{argument:#08x}");
+            let text = format!("{what} qp {about}");
+            made(event, about, text)
+        };
+        match code {
+            1 => {
+                let state = state(argument)?;
+                made("state", state.to_string(), format!("state {state}"))
+            }
+            2 => {
+                let (word, text) = awaited(argument)?;
+                made("wait", word.into(), format!("a request waits {text}"))
+            }
+            3 => failed("send_failed", "a send request"),
+            4 => failed("receive_failed", "a receive"),
+            5 => of_pair("connected", "reached the peer,"),
+            6 => {
+                let opcode = opcode(argument)?;
+                made(
+                    "dropped",
+                    opcode.into(),
+                    format!("a {opcode} was dropped: the target could not take it"),
+                )
+            }
+            7 => of_pair("asked", "asks for a way to"),
+            8 => of_pair("opened", "opened a way from"),
+            9 => of_pair("evicted", "took the way back from"),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(event: Event, argument: u64) -> (&'static str, String) {
+        let words = FlightEvent::of(event as u64, argument).unwrap();
+        assert!(words.text.len() > words.about.len(), "{words:?}");
+        (words.event, words.about)
+    }
+
+    #[test]
+    fn every_event_has_words() {
+        assert_eq!(words(Event::State, QpState::Err as u64), ("state", "ERR".into()));
+        assert_eq!(words(Event::State, QpState::Reset as u64), ("state", "RESET".into()));
+        assert_eq!(words(Event::Wait, 0), ("wait", "receiver".into()));
+        assert_eq!(words(Event::SendFailed, 13), ("send_failed", "RNR_RETRY_EXC_ERR".into()));
+        assert_eq!(words(Event::ReceiveFailed, 1), ("receive_failed", "LOC_LEN_ERR".into()));
+        assert_eq!(words(Event::Dropped, 2), ("dropped", "SEND".into()));
+        for (event, word) in [
+            (Event::Connected, "connected"),
+            (Event::Asked, "asked"),
+            (Event::Opened, "opened"),
+            (Event::Evicted, "evicted"),
+        ] {
+            assert_eq!(words(event, 0x12), (word, "0x000012".into()));
+        }
+    }
+
+    #[test]
+    fn what_this_version_does_not_know_has_none() {
+        for (code, argument) in [(0, 0), (10, 0), (1, 99), (2, 4), (6, 1 << 40), (3, 1 << 40)] {
+            assert_eq!(FlightEvent::of(code, argument), None);
+        }
+    }
+}
