@@ -351,7 +351,8 @@ impl Peer {
         }
     }
 
-    /// Asks it to match what we sent to its queue pair with shared receives. A hint: if it is lost, the next will do.
+    /// Asks it to match what we sent to its queue pair with shared receives, or to look at the first message. A hint: if it is
+    /// lost, the next will do, or its next poll.
     pub(crate) fn ask_to_match(&self, dst_qpn: u32) {
         let request = Request { id: 0, body: RequestBody::Match { dst_qpn } };
         let _ = send_frame(self.socket.as_fd(), &request.encode(), &[]);

@@ -200,6 +200,37 @@ fn a_message_before_rts_tells_that_the_connection_is_established() {
     assert_eq!((a.wait().status, b.wait().wr_id, events(&b)), (WcStatus::SUCCESS, 9, vec![]));
 }
 
+/// A responder may wait for the event alone (man `rdma_notify`).
+#[test]
+fn a_message_before_rts_is_told_also_if_nobody_polls() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let (mut a, mut b) = (End::of(qp_type, QpCap::default()), End::of(qp_type, QpCap::default()));
+        let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
+        for round in 0..2 {
+            a.init();
+            b.init();
+            b.recv(round, &[b.sge(0, 8)]);
+            b.recv(9, &[b.sge(8, 8)]);
+            b.rtr(qa);
+            a.rtr(qb);
+            a.rts();
+            assert_eq!(events(&b), [], "nothing has come");
+            let sges = [a.sge(0, 8)];
+            a.send(&[SendWr::send(round, &sges).with_flags(SIGNALED)]);
+            let expected = AsyncEvent { kind: AsyncEventKind::CommEst, element: qb };
+            assert_eq!(wait_for_event(&b), expected, "{qp_type:?}");
+            b.rts();
+            assert_eq!((a.wait().status, b.wait().wr_id), (WcStatus::SUCCESS, round));
+            a.send(&[SendWr::send(9, &sges).with_flags(SIGNALED)]);
+            assert_eq!((a.wait().status, b.wait().wr_id, events(&b)), (WcStatus::SUCCESS, 9, vec![]));
+            // In the next life again.
+            for end in [&mut a, &mut b] {
+                end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+            }
+        }
+    }
+}
+
 #[test]
 fn events_are_those_of_the_device_that_the_object_was_made_on_and_need_no_poll() {
     let (mut a, b) = pair();

@@ -10,7 +10,7 @@ use super::wait_queue::Wait;
 use super::{Connected, MAX_SGE};
 use crate::hazard;
 use crate::peer::Asked;
-use crate::ring::{self, Kind, RQ_POSTED};
+use crate::ring::{self, GREETING, Kind, RQ_POSTED};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Messages up to this size travel inside the ring: two small copies cost less than finding the receive's region.
@@ -31,10 +31,24 @@ impl SendSide {
             _ => false,
         };
         if is_told {
+            if self.remote.as_ref().is_some_and(|remote| remote.sent == 1) {
+                self.greet();
+            }
             self.unannounced = true;
             self.solicited |= request.flags.contains(SendFlags::SOLICITED);
         }
         step
+    }
+
+    /// After the first message: a target that is not ready to send yet may wait for the event that tells it (COMM_EST), and not
+    /// poll.
+    #[cold]
+    fn greet(&self) {
+        if let Some(remote) =
+            self.remote.as_ref().filter(|remote| remote.inbound().load(GREETING, Acquire) != 0)
+        {
+            remote.peer.ask_to_match(remote.qpn());
+        }
     }
 
     /// # Safety

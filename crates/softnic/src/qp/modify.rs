@@ -69,6 +69,7 @@ impl Qp {
             self.core.set_state(to);
         }
         if to == QpState::Rtr {
+            self.core.want_greeting(true);
             self.core.open(Accept::new(self.core.dest_qpn(), self.access));
         }
         Ok(())
@@ -178,6 +179,9 @@ impl Qp {
         // Within a state there is nothing to set, and a failure meanwhile must not be forgotten.
         if from != QpState::Rts && !self.core.change_state(from, QpState::Rts) {
             return Err(self.failed_meanwhile());
+        }
+        if from == QpState::Rtr {
+            self.core.want_greeting(false);
         }
         if from == QpState::Sqd {
             // SAFETY: we are the owner of the queue pair.

@@ -124,8 +124,6 @@ pub(super) struct RecvSide {
     queue: Arc<RecvQueue>,
     /// A record could not be met or believed: what follows it is not looked at.
     broken: bool,
-    /// It was told that a message came in RTR.
-    greeted: bool,
     /// Regions that had been revoked at the last look.
     revocations: u64,
     /// Receives before this one were posted before a region was revoked: it may have been theirs.
@@ -134,7 +132,7 @@ pub(super) struct RecvSide {
 
 impl RecvSide {
     pub(super) fn new(consumer: Consumer, queue: Arc<RecvQueue>) -> Self {
-        Self { consumer, queue, broken: false, greeted: false, revocations: 0, doubtful_until: 0 }
+        Self { consumer, queue, broken: false, revocations: 0, doubtful_until: 0 }
     }
 
     /// Delivers nothing any more.
@@ -169,8 +167,8 @@ impl RecvSide {
     #[cold]
     fn poll_aside(&mut self, core: &QpCore, state: QpState, wc: &mut [Wc], taken: usize) -> usize {
         match state {
-            QpState::Rtr if taken > 0 && !std::mem::replace(&mut self.greeted, true) => {
-                core.raise(AsyncEventKind::CommEst);
+            QpState::Rtr if taken > 0 => {
+                core.tell_establishment();
                 taken
             }
             QpState::Err if taken < wc.len() => taken + self.flush(core, &mut wc[taken..]),

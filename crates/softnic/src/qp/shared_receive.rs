@@ -144,8 +144,6 @@ struct Matching {
     broken: bool,
     /// The last receive that we hold was given back; told by an event.
     ended: bool,
-    /// It was told that a message came in RTR.
-    greeted: bool,
 }
 
 impl Matching {
@@ -161,7 +159,6 @@ impl Matching {
             starved_at: None,
             broken: false,
             ended: false,
-            greeted: false,
         }
     }
 
@@ -345,9 +342,7 @@ impl Matching {
         }
         self.taken += 1;
         self.consumer.advance(record);
-        if core.state() == QpState::Rtr && !std::mem::replace(&mut self.greeted, true) {
-            core.raise(AsyncEventKind::CommEst);
-        }
+        core.tell_establishment();
         core.stats.messages_received.increment();
         core.stats.bytes_received.add(record.len_bytes.into());
         let opcode =

@@ -118,7 +118,7 @@ fn answer_one(
         }
         RequestBody::Match { dst_qpn } => {
             if let Some(qp) = process.qp(dst_qpn) {
-                qp.continue_receives();
+                qp.message_came();
             }
             Ok(())
         }

@@ -41,7 +41,8 @@ pub(crate) enum RequestBody {
     /// Give me a way for datagrams into `dst_qpn`, for my `src_qpn` in the process `instance`. Asked again, it is a new
     /// one, and the old one is closed.
     OpenDatagrams { instance: u64, src_qpn: u32, dst_qpn: u32 },
-    /// Match what I have sent to `dst_qpn` with its shared receives; its owner seems to do something else. No answer.
+    /// Match what I have sent to `dst_qpn` with its shared receives; its owner seems to do something else. Or, if it has receives of
+    /// its own: I have sent the first message. No answer.
     Match { dst_qpn: u32 },
     /// I have broken the rules of `dst_qpn` in my `life`. No answer.
     Violated { dst_qpn: u32, life: u32, violation: Violation },

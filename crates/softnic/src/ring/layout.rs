@@ -21,6 +21,8 @@ const AT_SHARED: usize = 32;
 pub(crate) const ACCEPT: usize = 64;
 /// Written by the owner, rarely: the code of its RNR NAK timer.
 pub(crate) const RNR_TIMER: usize = 72;
+/// Written by the owner, rarely: 1 while it wants to be told of the first message, before it is ready to send.
+pub(crate) const GREETING: usize = 80;
 /// Written by the owner: slots consumed.
 pub(crate) const HEAD: usize = 128;
 /// Written by the owner: receives posted since the segment was made. For datagrams: records taken out of the ring.

@@ -11,8 +11,8 @@ mod producer;
 
 pub(crate) use consumer::{Consumer, Garbage, Record};
 pub(crate) use layout::{
-    ACCEPT, HAZARD, Layout, NAK, OFFERED, RNR, RNR_TIMER, RQ_POSTED, SLOT_BYTES, TAKEN, TAKEN_COUNT, WANT,
-    WITHDRAWN,
+    ACCEPT, GREETING, HAZARD, Layout, NAK, OFFERED, RNR, RNR_TIMER, RQ_POSTED, SLOT_BYTES, TAKEN,
+    TAKEN_COUNT, WANT, WITHDRAWN,
 };
 pub(crate) use producer::Producer;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use farcall_verbs::{Access, QpState, SendFlags, Sge, Wc, WcStatus, WrOpcode};
+use farcall_verbs::{Access, AsyncEventKind, QpState, SendFlags, Sge, Wc, WcStatus, WrOpcode};
 
 use super::QpCore;
 use crate::credit;
@@ -96,6 +96,21 @@ impl QpCore {
     pub(crate) fn continue_receives(&self) {
         if let Some(shared) = &self.shared {
             shared.match_ahead(self);
+        }
+    }
+
+    /// The peer says that it has sent something.
+    pub(crate) fn message_came(&self) {
+        if self.shared.is_none() {
+            self.tell_establishment();
+        }
+        self.continue_receives();
+    }
+
+    /// A message has come; in RTR the first one is told by an event.
+    pub(in crate::qp) fn tell_establishment(&self) {
+        if self.state() == QpState::Rtr && !self.greeted.swap(true, Ordering::AcqRel) {
+            self.raise(AsyncEventKind::CommEst);
         }
     }
 

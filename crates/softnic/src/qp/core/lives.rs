@@ -17,7 +17,7 @@ use crate::qp::receive::{RecvQueue, RecvSide};
 use crate::qp::remote::RemoteCq;
 use crate::qp::{Accept, Connected};
 use crate::rendezvous::{ReplyBody, has_died, refusal};
-use crate::ring::{ACCEPT, Consumer, RNR_TIMER};
+use crate::ring::{ACCEPT, Consumer, GREETING, RNR_TIMER};
 use crate::shared::SharedMem;
 
 impl QpCore {
@@ -53,6 +53,12 @@ impl QpCore {
             self.stats.record(Event::State as u64, to as u64);
         }
         changed
+    }
+
+    /// In RTR the peer tells its first message: nobody may poll before there is an event.
+    pub(in crate::qp) fn want_greeting(&self, wanted: bool) {
+        self.greeted.store(!wanted, Ordering::Release);
+        self.lock_inbound().mem.store(GREETING, wanted.into(), Ordering::Release);
     }
 
     /// How long an initiator that finds no receive here waits (IBA 9.7.5.2.8).

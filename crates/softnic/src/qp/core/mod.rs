@@ -50,6 +50,8 @@ pub(crate) struct QpCore {
     flush_waits: AtomicBool,
     /// It went to the error state in this life.
     has_failed: AtomicBool,
+    /// It was told that a message came in RTR.
+    greeted: AtomicBool,
     /// The pair is closed to the peer, and every access from now on sees it.
     revoked: AtomicBool,
     /// In the service thread's list; changed under its lock.
@@ -142,6 +144,7 @@ impl QpCore {
             attendance: AtomicU32::new(0),
             flush_waits: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
+            greeted: AtomicBool::new(false),
             revoked: AtomicBool::new(true),
             is_listed: AtomicBool::new(false),
             send: Handoff::new(SendSide::new(parts.transport)),
