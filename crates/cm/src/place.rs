@@ -30,6 +30,13 @@ pub fn name(space: PortSpace, address: &SocketAddr) -> String {
     format!("{}{}", prefix(space), canonical(address))
 }
 
+/// The name of a file that stands for an address and a port in a folder that containers share.
+#[must_use]
+pub fn file_name(space: PortSpace, address: &SocketAddr) -> String {
+    let space = prefix(space).trim_start_matches("farcall/cm/v1/").trim_end_matches('/');
+    format!("cm-v1-{space}-{}.sock", canonical(address))
+}
+
 /// Under which names a listener would accept connections to an address: its own, every address of its family, every address.
 #[must_use]
 pub fn listeners_at(space: PortSpace, address: &SocketAddr) -> Vec<String> {
@@ -73,6 +80,7 @@ mod tests {
     fn names_are_of_a_space_an_address_and_a_port_and_fit_a_socket() {
         assert_eq!(name(PortSpace::Tcp, &address("127.0.0.1:7174")), "farcall/cm/v1/tcp/127.0.0.1:7174");
         assert_eq!(name(PortSpace::Udp, &address("[::ffff:127.0.0.1]:1")), "farcall/cm/v1/udp/127.0.0.1:1");
+        assert_eq!(file_name(PortSpace::Udp, &address("[2001:db8::1]:5")), "cm-v1-udp-[2001:db8::1]:5.sock");
         let longest = address("[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295]:65535");
         assert!(name(PortSpace::IpOverIb, &longest).len() < 107);
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 use farcall_ibv::abi::cm::{CmId, PathRecord};
 use libc::sockaddr;
@@ -13,7 +14,7 @@ use crate::listener::Listening;
 use crate::service::world;
 use crate::symbols::export;
 use crate::world::Notice;
-use crate::{address, device, port};
+use crate::{address, device, port, shared};
 
 /// Requests that a program may leave unheard if it does not say how many: what the kernel's manager allows at most, too.
 const BACKLOG_MAX: usize = 1024;
@@ -45,9 +46,10 @@ fn bind(of: &IdObject, own: &mut Own, wanted: SocketAddr) -> Result<(), Errno> {
 /// Finds out how an end would go to an address; what it is told when it cannot.
 fn find_way(of: &IdObject, own: &mut Own, to: SocketAddr) -> Result<(), Errno> {
     let to = address::destination(to);
-    if !address::is_local(&to) {
+    if !address::is_local(&to) && !shared::leads_to(&to) {
         crate::complain(format_args!(
-            "{to} is no address of this host and network namespace; the software RNIC connects processes of one host"
+            "{to} is no address of this host and network namespace; the software RNIC connects processes of one host \
+             (containers with networks of their own: share a directory through FARCALL_SOCKET_DIR)"
         ));
         return Err(libc::ENODEV);
     }
@@ -149,6 +151,12 @@ fn listen(of: &IdObject, backlog: c_int) -> Result<(), Errno> {
     rustix::net::listen(socket, BACKLOG_MAX as c_int).map_err(|error| error.raw_os_error())?;
     end.listening = Some(listening);
     world.watch_end(of.token)?;
+    if let Some(bound) = own.local
+        && let Some(published) = shared::publish(own.space, &bound, own.is_v6_only)
+    {
+        world.watch(published.socket.as_fd(), of.token)?;
+        world.end(of.token)?.published = Some(published);
+    }
     own.stage = Stage::Listening;
     Ok(())
 }

@@ -2,7 +2,8 @@
 //! kernel module.
 //!
 //! Its objects of verbs are those of the `libibverbs.so.1` that the program uses. Ends meet at Unix sockets whose abstract names are
-//! addresses and ports, so they exist as long as their owner, in his network namespace, and are no port of TCP or UDP. What is said
+//! addresses and ports, so they exist as long as their owner, in his network namespace, and are no port of TCP or UDP. A folder that
+//! containers share has more names for them. What is said
 //! there, and what state a connection is in, is `farcall_cm`'s.
 //!
 //! | file | what |
@@ -16,6 +17,7 @@
 //! | `traced` | what `FARCALL_TRACE` shows |
 //! | `world`, `listener`, `service` | the ends of this process and what they say; who comes; the thread that waits for what arrives |
 //! | `port`, `address` | names of sockets; addresses of C, and whose they are |
+//! | `shared` | listeners in a folder that containers with networks of their own share |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
 mod address;
@@ -39,6 +41,7 @@ mod port;
 mod qp;
 mod rsocket;
 mod service;
+mod shared;
 mod symbols;
 mod traced;
 mod verbs;

@@ -40,6 +40,13 @@ impl Listening {
     }
 }
 
+/// Who came to one of a listener's sockets.
+fn newcomer(end: &End) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let sockets = [end.socket.as_ref(), end.published.as_ref().map(|published| &published.socket)];
+    sockets.into_iter().flatten().find_map(|socket| accept_with(socket, flags).ok())
+}
+
 /// Somebody who came and has not said what he wants.
 pub struct Stranger {
     pub listener: Token,
@@ -50,9 +57,7 @@ pub struct Stranger {
 impl World {
     /// Lets in who comes.
     pub fn welcome(&mut self, listener: Token) {
-        while let Some(socket) = self.ends.get(&listener).and_then(|end| end.socket.as_ref()) {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = accept_with(socket, flags) else { return };
+        while let Some(socket) = self.ends.get(&listener).and_then(newcomer) {
             let is_kin = farcall_softnic::check_peer(socket.as_fd(), "a caller").is_ok();
             if self.strangers.len() >= STRANGERS_MAX || !is_kin {
                 continue;

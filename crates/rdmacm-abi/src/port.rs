@@ -9,6 +9,7 @@ use rustix::io::Errno as OsError;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::errno::Errno;
+use crate::{address, shared};
 
 /// Ports that are given out, as IANA reserves them.
 const EPHEMERAL_FIRST: u16 = 49_152;
@@ -75,9 +76,14 @@ pub enum Reached {
 /// # Errors
 /// What the kernel says.
 pub fn reach(socket: &OwnedFd, space: PortSpace, to: &SocketAddr) -> Result<Reached, Errno> {
-    for name in place::listeners_at(space, to) {
-        let address = unix(&name).map_err(|error| error.raw_os_error())?;
-        match net::connect(socket, &address) {
+    let here = || {
+        let names = place::listeners_at(space, to).into_iter();
+        names.map(|name| unix(&name).map_err(|error| error.raw_os_error())).collect()
+    };
+    let names: Vec<Result<SocketAddrUnix, Errno>> =
+        if address::is_local(to) { here() } else { shared::name(space, to).into_iter().collect() };
+    for name in names {
+        match net::connect(socket, &name?) {
             Ok(()) => return Ok(Reached::Yes),
             Err(OsError::CONNREFUSED | OsError::NOENT) => {}
             Err(OsError::AGAIN) => return Ok(Reached::Busy),

@@ -13,6 +13,7 @@ use rustix::event::epoll;
 use crate::errno::Errno;
 use crate::id::IdObject;
 use crate::listener::{Listening, Slot, Stranger};
+use crate::shared::Published;
 pub use conversation::{Heard, hear, say};
 
 /// Something that has a number in this process: an end, a stranger, a queue of events.
@@ -51,6 +52,8 @@ pub struct End {
     /// Where its events go.
     pub queue: Token,
     pub socket: Option<OwnedFd>,
+    /// A listener's socket for other networks.
+    pub published: Option<Published>,
     pub listening: Option<Listening>,
     pub connection: Option<Connection>,
     pub asked: Option<Asked>,
@@ -67,6 +70,7 @@ impl End {
             id,
             queue,
             socket: None,
+            published: None,
             listening: None,
             connection: None,
             asked: None,
@@ -148,6 +152,9 @@ impl World {
         let Some(end) = self.ends.remove(&token) else { return };
         self.rest(token, end.deadline);
         self.close(end.socket);
+        if let Some(published) = &end.published {
+            self.end_socket(&published.socket);
+        }
         for (_, notice) in self.take_all(end.queue, |of, _| of == token) {
             if let Notice::Asked { end, .. } = notice {
                 self.remove_end(end);

@@ -85,10 +85,10 @@ pub use in_place::helper_turn;
 #[doc(hidden)]
 pub use rendezvous::check_peer;
 #[cfg(not(loom))]
-pub use rendezvous::configured_group;
-#[cfg(not(loom))]
 #[doc(hidden)]
 pub use rendezvous::fuzz_frame;
+#[cfg(not(loom))]
+pub use rendezvous::{admit_group, configured_group, socket_directory};
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use shared::arm_store_hook;

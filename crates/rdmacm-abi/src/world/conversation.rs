@@ -9,6 +9,7 @@ use rustix::io::Errno as OsError;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::{Notice, Token, World};
+use crate::address;
 use crate::errno::Errno;
 use crate::port::{Reached, reach};
 
@@ -63,7 +64,10 @@ impl World {
                 end.unsent = Some((message, since));
                 self.add_timer(Instant::now() + RETRY_AFTER, token);
             }
-            Ok(_) => {
+            Ok(reached) => {
+                if reached == Reached::Nobody && !address::is_local(&to) {
+                    crate::complain(format_args!("nobody who shares FARCALL_SOCKET_DIR listens at {to}"));
+                }
                 let step = end.connection.as_mut().map(Connection::refused).unwrap_or_default();
                 self.follow(token, step);
             }
@@ -128,10 +132,15 @@ impl World {
     /// Closes a socket, also where a forked child still holds it. The peer reads what it was told, then the end.
     pub(crate) fn close(&self, socket: Option<OwnedFd>) {
         if let Some(socket) = socket {
-            // Not watched if it was never connected.
-            let _ = epoll::delete(&self.poll, &socket);
-            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+            self.end_socket(&socket);
         }
+    }
+
+    /// Ends a socket that is dropped next.
+    pub(crate) fn end_socket(&self, socket: &OwnedFd) {
+        // Not watched if it was never connected.
+        let _ = epoll::delete(&self.poll, socket);
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
     }
 
     /// Sets an end's timer for the state that it is in.

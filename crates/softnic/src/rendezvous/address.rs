@@ -44,7 +44,8 @@ impl Block {
     }
 }
 
-fn directory() -> Option<PathBuf> {
+/// The directory that containers share, if one is named.
+pub fn socket_directory() -> Option<PathBuf> {
     std::env::var_os(DIR_VARIABLE).map(PathBuf::from)
 }
 
@@ -54,7 +55,7 @@ fn path_in(directory: &std::path::Path, block: u32) -> PathBuf {
 
 /// The address of a block's socket.
 pub(crate) fn socket_address(block: u32) -> Result<SocketAddrUnix> {
-    let address = match directory() {
+    let address = match socket_directory() {
         Some(directory) => SocketAddrUnix::new(path_in(&directory, block)),
         None => SocketAddrUnix::new_abstract_name(format!("farcall/softnic/v1/{block}").as_bytes()),
     };
@@ -64,7 +65,7 @@ pub(crate) fn socket_address(block: u32) -> Result<SocketAddrUnix> {
 /// The GID of this rendezvous space: processes with the same one reach each other's sockets.
 pub(crate) fn gid() -> Gid {
     let mut id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().into_bytes();
-    let space = match directory() {
+    let space = match socket_directory() {
         Some(directory) => fs::stat(&directory).map(|s| (s.st_dev, s.st_ino)),
         None => fs::stat("/proc/self/ns/net").map(|s| (s.st_dev, s.st_ino)),
     };
@@ -96,7 +97,7 @@ pub(crate) fn claim_block() -> Result<Block> {
         // Block 0 holds the special queue pairs 0 and 1.
         let number = 1 + start.wrapping_add(i) % last;
         let listener = listen_socket()?;
-        let lock = match directory() {
+        let lock = match socket_directory() {
             Some(directory) => match claim_path(&directory, number)? {
                 Some(lock) => Some(lock),
                 None => continue,
@@ -105,8 +106,8 @@ pub(crate) fn claim_block() -> Result<Block> {
         };
         match net::bind(&listener, &socket_address(number)?) {
             Ok(()) => {
-                if let Some(directory) = directory() {
-                    admit_group(&path_in(&directory, number), Mode::RUSR | Mode::WUSR)?;
+                if let Some(directory) = socket_directory() {
+                    admit_group(&path_in(&directory, number))?;
                 }
                 net::listen(&listener, 128)
                     .map_err(|e| Error::os(OP, "listen on the rendezvous socket", e))?;
@@ -128,10 +129,14 @@ pub(crate) fn claim_block() -> Result<Block> {
     })
 }
 
-/// Lets members of the configured group at a file of a socket directory, and nobody else.
-fn admit_group(path: &std::path::Path, mode: Mode) -> Result<()> {
+/// Lets members of the configured group at a socket in a directory, and nobody else but its owner.
+///
+/// # Errors
+/// If the owner is no member of the group, or the name of the group cannot be understood.
+pub fn admit_group(path: &std::path::Path) -> Result<()> {
     const OP: &str = "admit a group to a socket path";
     let fail = |e| Error::os(OP, format!("{} (are you a member of FARCALL_GROUP?)", path.display()), e);
+    let mode = Mode::RUSR | Mode::WUSR;
     let Some(group) = configured_group()? else { return fs::chmod(path, mode).map_err(fail) };
     fs::chown(path, None, Some(fs::Gid::from_raw(group))).map_err(fail)?;
     fs::chmod(path, mode | Mode::RGRP | Mode::WGRP).map_err(fail)

@@ -14,6 +14,7 @@ mod wire;
 
 pub(crate) use access::ACCESS_BYTES;
 pub(crate) use address::{BLOCK_QPS, Block, block_of, claim_block, gid, socket_address};
+pub use address::{admit_group, socket_directory};
 pub(crate) use server::{Client, answer};
 pub(crate) use socket::{has_died, peer_pidfd, recv_frame, send_frame};
 pub(crate) use trust::{Kinship, judge};
