@@ -117,18 +117,3 @@ impl Drop for Signals {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// It names itself when it begins.
-    #[test]
-    fn the_thread_has_begun_before_the_program_goes_on() {
-        drop(world().unwrap());
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        let names: Vec<String> =
-            tasks.map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default()).collect();
-        assert!(names.iter().any(|name| name.trim() == "farcall-rdmacm"), "{names:?}");
-    }
-}
