@@ -369,6 +369,7 @@ fn name_of(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::process::CpuTime;
     use std::process::{Child, Command, Stdio};
 
     /// A child that does not outlive its test, also if that fails.
@@ -420,8 +421,11 @@ mod tests {
     #[test]
     fn a_spinner_makes_none_even_when_signalled() {
         let child = shell("trap '' USR1; while :; do :; done");
-        // Let the shell get past its start-up calls.
-        thread::sleep(Duration::from_millis(100));
+        // Who has computed for so long is past its start-up calls.
+        let computed_ns = |time: CpuTime| time.total_ns.saturating_sub(time.system_ns);
+        while computed_ns(CpuTime::of(child.0.id()).unwrap()) < 50_000_000 {
+            thread::yield_now();
+        }
         let signal = || {
             let pid = rustix::process::Pid::from_child(&child.0);
             rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
@@ -437,9 +441,10 @@ mod tests {
 
     #[test]
     fn a_sleeper_is_let_go_and_ends_by_itself() {
-        let mut child = Command::new("sleep").arg("0.3").spawn().unwrap();
-        thread::sleep(Duration::from_millis(50));
+        // It sleeps until its input ends, however long that takes here.
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         permitted(count(&child, 30));
+        drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
     }
 

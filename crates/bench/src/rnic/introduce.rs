@@ -14,9 +14,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 /// How often introductions are sent again.
-const ROUNDS: u32 = 10;
+const ROUNDS: u32 = 40;
 
-/// The queue pairs, counted through all lanes, that have not heard from the other end.
+/// The queue pairs, counted through all lanes, that have not heard from the other end. What it sends to them next is waited
+/// for, also if an earlier introduction comes meanwhile: none may come in between what is measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Missing(Vec<usize>);
 
@@ -28,11 +29,11 @@ impl End {
             return Ok(());
         }
         let mut theirs = mine.clone();
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             for qp in &theirs.0 {
-                self.say_hello(*qp)?;
+                self.say_hello(*qp, round)?;
             }
-            self.hear(&mut mine, theirs.0.len())?;
+            self.hear(&mut mine, round, theirs.0.len())?;
             theirs = handshake::exchange(control, &mine)?;
             if mine.0.is_empty() && theirs.0.is_empty() {
                 // Introductions are none of the messages that are counted.
@@ -52,19 +53,20 @@ impl End {
             .collect()
     }
 
-    fn say_hello(&mut self, qp: usize) -> Result<(), RnicError> {
+    fn say_hello(&mut self, qp: usize, round: u32) -> Result<(), RnicError> {
         let (lane, in_lane) = self.lane_of(qp);
         self.memory.mark_outgoing(0, FILL);
         let sges = [self.memory.outgoing_sge(0)];
-        let hello = self.request(Operation::Send, (lane, in_lane), &sges, 0).with_flags(SendFlags::SIGNALED);
+        let hello = self.request(Operation::Send, (lane, in_lane), &sges, 0);
+        let hello = hello.with_imm(round).with_flags(SendFlags::SIGNALED);
         // SAFETY: the place is not written before `hear` has seen the completion, and outlives the queue pair.
         unsafe { self.lanes[lane].qps[in_lane].post_send(&[hello])? };
         Ok(())
     }
 
-    /// Takes the completions of `sent` introductions, and those of the other end as they come within the time after which
-    /// they are lost.
-    fn hear(&mut self, missing: &mut Missing, sent: usize) -> Result<(), RnicError> {
+    /// Takes the completions of `sent` introductions, and those of the other end, of this round, as they come within the time
+    /// after which they are lost.
+    fn hear(&mut self, missing: &mut Missing, round: u32, sent: usize) -> Result<(), RnicError> {
         let start = Instant::now();
         let mut completed = 0;
         while completed < sent || (!missing.0.is_empty() && start.elapsed() < LOSS_AFTER) {
@@ -73,7 +75,9 @@ impl End {
                 let wc = self.wcs[index];
                 if wc.opcode.is_receive() {
                     let qp = self.receives.qp_of(&wc);
-                    missing.0.retain(|missing| *missing != qp);
+                    if wc.imm() == Some(round) {
+                        missing.0.retain(|missing| *missing != qp);
+                    }
                     self.received(qp)?;
                 } else {
                     completed += 1;
