@@ -25,7 +25,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// The exit code. If a test fails, its output tells what was said with each that is not 0.
 fn code(output: &Output) -> i32 {
+    if !output.status.success() {
+        eprintln!("{output:?}");
+    }
     output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"))
 }
 

@@ -172,8 +172,7 @@ fn what_the_server_executed_before_the_break_is_answered_from_its_slot() {
     let mut client = fetching(&mut world);
     client.submit(ECHO, b"once", CallOptions::default(), world.now()).unwrap();
     // The server executes; the client does not look.
-    let now = world.now();
-    world.server.progress(now);
+    world.serve(1);
     client.break_off(Broken::HungUp);
     world.connect(&mut client).unwrap();
     assert_eq!(world.finish(&mut client).1.unwrap(), b"once");

@@ -2,13 +2,16 @@
 #![allow(dead_code)]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farcall_link::Nic;
 use farcall_link::bootstrap::Refusal;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Clock, Endpoint, Nanos, Next, VirtualClock};
+
+/// How long anything may take before a test calls it lost. Not a measurement.
+pub const LOST: Duration = Duration::from_secs(20);
 
 /// A clock that server and test share.
 #[derive(Clone, Default)]
@@ -130,15 +133,34 @@ impl World {
         next
     }
 
+    /// Turns of the server alone until it has executed so many calls. The first request of a connection may have to wait for
+    /// the device's service thread.
+    pub fn serve(&mut self, executed: u64) {
+        let start = Instant::now();
+        while self.server.handler().executed < executed {
+            assert!(start.elapsed() < LOST, "the server sees no request");
+            let now = self.now();
+            self.server.progress(now);
+            std::thread::yield_now();
+        }
+        assert_eq!(self.server.handler().executed, executed);
+    }
+
     /// Steps until a call ends.
     pub fn finish<P: Path>(&mut self, client: &mut Caller<P>) -> (CallId, Result<Vec<u8>, CallError>) {
-        for _ in 0..200_000 {
+        let (start, mut steps) = (Instant::now(), 0);
+        loop {
             self.step(client);
             if let Some(completion) = client.next_completion() {
                 return (completion.call, completion.result.map(<[u8]>::to_vec));
             }
+            steps += 1;
+            if steps > 200_000 {
+                // That should have been enough, if the device's service thread had a processor meanwhile.
+                assert!(start.elapsed() < LOST, "no call ended; client {:?}", client.counters());
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
-        panic!("no call ended; client {:?}", client.counters());
     }
 
     /// One call.
