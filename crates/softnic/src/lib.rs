@@ -73,6 +73,7 @@ mod readiness;
 mod ring;
 mod shared;
 mod sync;
+mod waited;
 mod wc_ring;
 
 #[cfg(not(loom))]

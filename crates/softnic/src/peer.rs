@@ -22,7 +22,7 @@ use crate::rendezvous::{
 use crate::service::{Bell, is_service_thread};
 use crate::shared::{AddressSpace, Mapping, Segment, SharedMem, SharedWord};
 
-/// How long we wait for a process that we meet for the first time.
+/// How long a caller waits in place for a process that we meet for the first time, before its request is set aside.
 const HELLO_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a caller waits in place for a grant before its request is set aside; a live peer needs some microseconds.
@@ -179,22 +179,40 @@ pub(crate) struct Meeting {
     interest: Interest,
 }
 
-/// A meeting that goes on without anybody waiting for it. It ends when none of those is left who want to meet the process.
+/// A meeting that goes on, though nobody waits for it. It ends when none of those is left who want to meet the process.
 #[derive(Default)]
-pub(crate) struct LongMeeting(Mutex<Option<Meeting>>);
+pub(crate) struct LongMeeting {
+    under_way: Mutex<Option<Meeting>>,
+    /// Somebody has waited in place, and in vain: a process that is stopped or starved costs that once.
+    is_slow: AtomicBool,
+}
 
 impl LongMeeting {
-    /// Goes on with meeting the process that owns `block`, without waiting; `None`: it has not answered yet.
+    /// Goes on with meeting the process that owns `block`; `None`: it has not answered yet. Waits a little in place, as long as
+    /// nobody did so in vain, but never in the service thread.
     pub(crate) fn proceed(&self, block: u32) -> Result<Option<Peer>> {
-        let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut under_way = if is_service_thread() {
+            match self.under_way.try_lock() {
+                Ok(under_way) => under_way,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return Ok(None),
+            }
+        } else {
+            self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+        };
+        let waits = !is_service_thread() && !self.is_slow.load(Ordering::Relaxed);
+        let patience = if waits { HELLO_WAIT } else { Duration::ZERO };
         let meeting = match under_way.take() {
             Some(meeting) => Some(meeting),
-            None => Meeting::begin(block, Duration::ZERO)?,
+            None => Meeting::begin(block, patience)?,
         };
-        match meeting.map(|meeting| meeting.proceed(Duration::ZERO)).transpose()? {
+        match meeting.map(|meeting| meeting.proceed(patience)).transpose()? {
             Some(Met::Peer(peer)) => return Ok(Some(peer)),
             Some(Met::NotYet(meeting)) => *under_way = Some(meeting),
             None => {}
+        }
+        if waits {
+            self.is_slow.store(true, Ordering::Relaxed);
         }
         Ok(None)
     }
@@ -263,19 +281,6 @@ impl Meeting {
 }
 
 impl Peer {
-    /// Meets the process that owns `block`.
-    pub(crate) fn meet(block: u32) -> Result<Self> {
-        let meeting = Meeting::begin(block, HELLO_WAIT)?.map(|meeting| meeting.proceed(HELLO_WAIT));
-        match meeting.transpose()? {
-            Some(Met::Peer(peer)) => Ok(peer),
-            Some(Met::NotYet(_)) | None => Err(Error::Peer {
-                operation: MEET,
-                peer: format!("owner of queue pair numbers {block:#05x}xxx"),
-                what: "it does not answer: it is stopped or overloaded".into(),
-            }),
-        }
-    }
-
     pub(crate) fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
     }

@@ -234,35 +234,26 @@ impl Process {
         }
     }
 
-    /// The process behind a queue pair number, met at first use.
-    pub(crate) fn peer_of(&self, qpn: u32) -> Result<Arc<Peer>> {
-        let block = block_of(qpn);
-        if let Some(peer) = self.known(block) {
-            return Ok(peer);
-        }
-        // Not under the lock: a peer that does not answer must not hold up others.
-        self.introduce(block, Peer::meet(block)?)
-    }
-
-    /// As `peer_of`, for the service thread, which must not wait; `None`: ask again, with the same `meeting`, which is kept
-    /// as long as somebody wants to meet the process.
-    pub(crate) fn peer_without_waiting(
+    /// The process behind a queue pair number, met at first use. `None`: it has not answered yet; ask again, with the same
+    /// `meeting`, which is kept as long as somebody wants to meet the process.
+    pub(crate) fn peer_of(
         &self,
         qpn: u32,
         meeting: &mut Option<Arc<LongMeeting>>,
     ) -> Result<Option<Arc<Peer>>> {
         let block = block_of(qpn);
+        // Not under the lock of those that are known: a peer that does not answer must not hold up others.
         let peer = match self.known(block) {
-            Some(peer) => Some(peer),
-            None => {
-                let peer = meeting.get_or_insert_with(|| self.meeting_of(block)).proceed(block)?;
-                peer.map(|peer| self.introduce(block, peer)).transpose()?
-            }
+            Some(peer) => Ok(Some(peer)),
+            None => meeting
+                .get_or_insert_with(|| self.meeting_of(block))
+                .proceed(block)
+                .and_then(|peer| peer.map(|peer| self.introduce(block, peer)).transpose()),
         };
-        if peer.is_some() {
+        if !matches!(peer, Ok(None)) {
             *meeting = None;
         }
-        Ok(peer)
+        peer
     }
 
     /// The meeting with the owner of a block that is under way, or a new one.

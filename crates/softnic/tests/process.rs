@@ -201,6 +201,89 @@ fn a_stopped_peer_is_still_a_target() {
     assert_eq!((end.poll(), end.qp.state()), (None, QpState::Rts));
 }
 
+/// For much longer than the retries of [`End::rts_impatient`] last, and every time that it polls, nothing has ended.
+fn nothing_ends(end: &mut End) {
+    for _ in 0..40 {
+        assert_eq!(end.poll(), None);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Retries are for the silence of a network. That a process waits for a processor is none.
+#[test]
+fn a_process_that_has_yet_to_answer_is_not_taken_for_silent() {
+    let mut other = start("holder", &[]);
+    other.line.say([1, 0, 0, 0]);
+    let mut end = End::default();
+    end.init();
+    tell(&mut other.line, &end);
+    let to = learn(&mut other.line).unwrap();
+    end.rtr(to.qpn);
+    end.rts_impatient();
+    assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+    // Connected for sure; the region is not granted.
+    end.send(&[SendWr::write(1, &[], to.addr, to.rkey).with_flags(SIGNALED)]);
+    assert_eq!(end.wait().status, WcStatus::SUCCESS);
+    other.signal(libc::SIGSTOP);
+    assert_eq!(other.wait(), Fate::Stopped);
+    let sges = [end.sge(0, 64)];
+    end.send(&[
+        SendWr::write(2, &sges, to.addr, to.rkey).with_flags(SIGNALED),
+        SendWr::send(3, &sges).with_flags(SIGNALED),
+    ]);
+    nothing_ends(&mut end);
+    other.signal(libc::SIGCONT);
+    for wr_id in 2..4 {
+        let wc = end.wait();
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::SUCCESS));
+    }
+    other.line.say([0; 4]);
+    assert_eq!(other.line.hear(), Some([2, 0, 0, 0]));
+}
+
+/// It is met when it goes on; until then who connects to it is not refused.
+#[test]
+fn a_process_that_has_yet_to_say_who_it_is_can_be_connected_to() {
+    let mut other = start("holder", &[]);
+    other.line.say([1, 0, 0, 0]);
+    let mut end = End::default();
+    end.init();
+    tell(&mut other.line, &end);
+    let to = learn(&mut other.line).unwrap();
+    assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+    other.signal(libc::SIGSTOP);
+    assert_eq!(other.wait(), Fate::Stopped);
+    end.rtr(to.qpn);
+    end.rts_impatient();
+    let sges = [end.sge(0, 64)];
+    end.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
+    nothing_ends(&mut end);
+    other.signal(libc::SIGCONT);
+    assert_eq!(end.wait().status, WcStatus::SUCCESS);
+    other.line.say([0; 4]);
+    assert_eq!(other.line.hear(), Some([2, 0, 0, 0]));
+}
+
+/// What waits for it does not wait for ever.
+#[test]
+fn a_process_that_does_not_answer_for_long_is_given_up() {
+    let mut other = start("holder", &[]);
+    other.line.say([1, 0, 0, 0]);
+    let mut end = End::default();
+    end.init();
+    tell(&mut other.line, &end);
+    let to = learn(&mut other.line).unwrap();
+    end.rtr(to.qpn);
+    end.rts_impatient();
+    assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+    other.signal(libc::SIGSTOP);
+    assert_eq!(other.wait(), Fate::Stopped);
+    let sges = [end.sge(0, 64)];
+    end.send(&[SendWr::write(1, &sges, to.addr, to.rkey)]);
+    assert_eq!(end.wait().status, WcStatus::RETRY_EXC_ERR);
+    assert_eq!(end.qp.state(), QpState::Err);
+}
+
 fn rendezvous(qpn: u32) -> OwnedFd {
     let socket =
         net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use farcall_verbs::{
     AddressHandle, AhAttr, AsyncEventKind, CqInitAttr, Error, Gid, Notify, OpCaps, QpAttr, QpCap, QpInitAttr,
     QpState, QpType, RecvWr, SendFlags, SendWr, Sge, SrqInitAttr, UdTarget, Wc, WcFlags, WcOpcode, WcStatus,
@@ -53,18 +56,19 @@ fn receiver(line: &mut Line) {
         b.recv(i, 1024);
     }
     line.say([b.qpn().into(), 0, 0, 0]);
+    let mut came = VecDeque::new();
     loop {
-        let wc = b.end.sleep(Notify::Any);
-        if wc.opcode != WcOpcode::RECV {
-            continue;
-        }
+        let wc = came.pop_front().unwrap_or_else(|| b.end.sleep(Notify::Any));
         let header = b.end.get(slot(wc.wr_id), GRH).try_into().unwrap();
         let back = AhAttr::from_received(&wc, &header, 1).unwrap();
         let ah = b.end.pd.create_ah(&back).unwrap();
         let to = UdTarget { ah: ah.as_raw(), remote_qpn: wc.src_qp, remote_qkey: QKEY };
         let sges = [b.end.sge(slot(wc.wr_id) + GRH, wc.byte_len as usize - GRH)];
         b.end.send(&[SendWr::send_to(1, &sges, to).with_flags(SIGNALED)]);
-        while b.end.wait().opcode != WcOpcode::SEND {}
+        // Which may have to wait for the way, while more comes.
+        while let Some(other) = Some(b.end.wait()).filter(|wc| wc.opcode != WcOpcode::SEND) {
+            came.push_back(other);
+        }
         b.recv(wc.wr_id, 1024);
     }
 }
@@ -174,6 +178,42 @@ fn a_receiver_that_is_slower_than_its_sender_loses_nothing() {
         sent += 100;
     }
     assert_eq!((a.end.poll(), b.end.poll()), (None, None));
+}
+
+/// Which way leads to a destination can be asked of its process alone, which may have to wait for a processor.
+#[test]
+fn the_way_to_a_destination_is_waited_for() {
+    const COUNT: u64 = 40;
+    let mut other = start("receiver", &[]);
+    let qpn = other.line.hear().unwrap()[0] as u32;
+    other.signal(libc::SIGSTOP);
+    assert_eq!(other.wait(), Fate::Stopped);
+    let mut a = Ud::new();
+    let (sges, to) = ([a.end.sge(0, 8)], a.to(qpn, QKEY));
+    for wr_id in 0..COUNT {
+        a.recv(wr_id, 8);
+        a.end.send(&[SendWr::send_to(1000, &sges, to).with_flags(SIGNALED)]);
+    }
+    // Of these all are not kept beside the send queue.
+    let mut sent = 0;
+    for _ in 0..200 {
+        while a.end.poll().is_some() {
+            sent += 1;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(sent < COUNT, "dropped, or taken to have arrived");
+    other.signal(libc::SIGCONT);
+    let mut back = 0;
+    while back < COUNT || sent < COUNT {
+        let wc = a.end.wait();
+        assert_eq!(wc.status, WcStatus::SUCCESS);
+        if wc.opcode == WcOpcode::RECV {
+            back += 1;
+        } else {
+            sent += 1;
+        }
+    }
 }
 
 /// What waits for a destination ends with its pair.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farcall_stats::Block;
 use farcall_verbs::{
@@ -24,6 +24,7 @@ use crate::rendezvous::{ReplyBody, RequestBody};
 use crate::ring::Layout;
 use crate::service::Waits;
 use crate::srq::SrqCore;
+use crate::waited::Waited;
 use crate::wc_ring::WcRing;
 
 pub(crate) struct DatagramCore {
@@ -436,7 +437,7 @@ impl DatagramCore {
     /// Asks the destination's process for a way, without waiting. `None`: no answer yet; `Some(None)`: there is no way.
     fn seek(&self, pending: &Pending) -> Option<Option<Outlet>> {
         let dst_qpn = pending.dst_qpn();
-        let peer = match self.process.peer_without_waiting(dst_qpn, &mut pending.meeting()) {
+        let peer = match self.process.peer_of(dst_qpn, &mut pending.meeting()) {
             Ok(peer) => peer?,
             Err(_) => return Some(None),
         };
@@ -461,9 +462,9 @@ impl DatagramCore {
 
     /// Waits until what was kept is on its way or dropped, but not for long: before the pair ends.
     pub(super) fn linger(&self) {
-        const LINGER: Duration = Duration::from_millis(500);
-        let deadline = Instant::now() + LINGER;
-        while self.keeps_waiting() && Instant::now() < deadline {
+        const LINGER: Duration = Duration::from_secs(2);
+        let mut waited = Waited::default();
+        while self.keeps_waiting() && waited.look() < LINGER {
             self.release_sends();
             std::thread::sleep(Duration::from_micros(100));
         }

@@ -2,17 +2,17 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use farcall_verbs::Sge;
 
-use super::pending::PATIENCE;
+use super::pending::{RECEIVE_PATIENCE, ROOM_PATIENCE};
 use super::{BoardView, Fate, MAX_DATAGRAM_BYTES};
 use crate::peer::Peer;
 use crate::qp::{RemoteCq, gather_to_ring};
 use crate::ring::{ACCEPT, Kind, Layout, Producer, RQ_POSTED, SOLICITED, WANT};
 use crate::shared::{Segment, SharedMem, SharedWord};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::waited::Waited;
 
 /// A datagram as it is sent, now or when the way is known.
 #[derive(Clone, Copy)]
@@ -40,9 +40,9 @@ pub(super) struct Outlet {
     credit: u64,
     unannounced: bool,
     solicited: bool,
-    /// What the destination had done when it was last found to take nothing, and since when it has done no more.
+    /// What the destination had done when it was last found to take nothing, and how long it has done no more.
     seen: [u64; 3],
-    since: Option<Instant>,
+    waited: Waited,
 }
 
 impl Outlet {
@@ -66,7 +66,7 @@ impl Outlet {
             unannounced: false,
             solicited: false,
             seen: [0; 3],
-            since: None,
+            waited: Waited::default(),
         })
     }
 
@@ -106,17 +106,20 @@ impl Outlet {
         Fate::Sent
     }
 
-    /// For a destination that takes nothing now: whether it did something a short while ago.
+    /// For a destination that did not take a datagram now, and may later: whether it did something a short while ago.
     #[cold]
-    pub(super) fn is_worth_waiting(&mut self) -> bool {
+    pub(super) fn is_worth_waiting(&mut self, fate: Fate) -> bool {
+        let patience = match fate {
+            Fate::NoReceive => RECEIVE_PATIENCE,
+            Fate::NoRoom => ROOM_PATIENCE,
+            _ => return false,
+        };
         let [posted, taken] = self.board.progress();
         let now = [posted, taken, self.ring_taken.load(Acquire)];
-        let since = match self.since {
-            Some(since) if now == self.seen => since,
-            _ => *self.since.insert(Instant::now()),
-        };
-        self.seen = now;
-        since.elapsed() < PATIENCE
+        if now != self.seen {
+            (self.seen, self.waited) = (now, Waited::default());
+        }
+        self.waited.look() < patience
     }
 
     /// Reads how many receives are left for us if nobody else sends. The board is read first: what a record took from it

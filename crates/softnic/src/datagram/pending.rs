@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farcall_stats::Counter;
 use farcall_verbs::Sge;
@@ -13,14 +13,23 @@ use farcall_verbs::Sge;
 use super::counters::{Counters, Fate};
 use super::{Message, Outlet};
 use crate::peer::{Interest, LongMeeting};
+use crate::qp::TARGET_PATIENCE;
+use crate::waited::Waited;
 
 /// Datagrams that have been sent, for their sender, though the way is not known yet: enough for a first message or a small
 /// burst. Further ones keep their places in the send queue.
 const KEPT: usize = 16;
 
+/// How long datagrams beyond those wait for the way to their destination, in the send queue: its process must get a
+/// processor to tell it, while a network's way is known.
+const WAY_PATIENCE: Duration = TARGET_PATIENCE;
+
 /// How long the send queue stands still for a destination that does nothing. A real link takes datagrams at its own pace,
 /// and a receiver that keeps up with it loses none; here the pace is the receiver's.
-pub(super) const PATIENCE: Duration = Duration::from_millis(200);
+pub(super) const RECEIVE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// As that, if it has receives and must only make room on the way to them, which a real link does not ask of a program.
+pub(super) const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What an owner finds when it has a datagram for a destination that others wait for.
 pub(super) enum Asked {
@@ -87,7 +96,8 @@ struct State {
     released: u64,
     /// How many of them the answer that is under way is about.
     judged: Option<usize>,
-    since: Instant,
+    /// For the way, by those beyond what is kept.
+    waited: Waited,
 }
 
 impl State {
@@ -109,7 +119,7 @@ impl State {
             match kept.offer(&mut outlet) {
                 Fate::Sent => to.sent.increment(),
                 Fate::NoReceive if kept.is_sent => to.dropped.increment(),
-                Fate::NoReceive | Fate::NoRoom if outlet.is_worth_waiting() => break,
+                fate if outlet.is_worth_waiting(fate) => break,
                 _ => to.dropped.increment(),
             }
             self.forget(1);
@@ -144,7 +154,7 @@ pub(super) struct Pending {
 impl Pending {
     fn with(dst_qpn: u32, way: Way) -> Self {
         let kept = VecDeque::new();
-        let state = State { way, kept, first: 0, released: 0, judged: None, since: Instant::now() };
+        let state = State { way, kept, first: 0, released: 0, judged: None, waited: Waited::default() };
         Self { dst_qpn, interest: Interest::default(), meeting: Mutex::default(), state: Mutex::new(state) }
     }
 
@@ -202,7 +212,7 @@ impl Pending {
             }
         };
         let is_early = is_sought && state.kept.len() < KEPT;
-        if is_sought && !is_early && state.since.elapsed() > PATIENCE {
+        if is_sought && !is_early && state.waited.look() > WAY_PATIENCE {
             return Asked::Dropped;
         }
         // SAFETY: the caller's promise.
@@ -218,7 +228,7 @@ impl Pending {
             Way::Blocked(_) => state.lose(to),
             way => state.way = way,
         }
-        if matches!(state.way, Way::Sought) && state.kept.len() > KEPT && state.since.elapsed() > PATIENCE {
+        if matches!(state.way, Way::Sought) && state.kept.len() > KEPT && state.waited.look() > WAY_PATIENCE {
             to.dropped.add((state.kept.len() - KEPT) as u64);
             state.released = state.first + state.kept.len() as u64;
             state.kept.truncate(KEPT);

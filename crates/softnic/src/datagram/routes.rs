@@ -73,7 +73,7 @@ impl Routes {
             // SAFETY: the caller's promise.
             let fate = unsafe { outlet.offer(message) };
             self.unannounced = Some(dst_qpn);
-            if matches!(fate, Fate::NoReceive | Fate::NoRoom) && outlet.is_worth_waiting() {
+            if fate != Fate::Sent && outlet.is_worth_waiting(fate) {
                 // SAFETY: the caller's promise.
                 return unsafe { self.block(core, dst_qpn, message) };
             }

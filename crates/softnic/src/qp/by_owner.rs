@@ -131,6 +131,7 @@ impl SendSide {
     /// Gives up the oldest request: no answer that still comes is for anything later.
     pub(super) fn abandon(&mut self) {
         self.gives_up = None;
+        self.meeting = None;
         self.interest = Interest::default();
         if let Some(remote) = &mut self.remote {
             remote.interest = self.interest.clone();

@@ -32,6 +32,7 @@ pub(crate) use receive::RecvQueue;
 pub(crate) use remote::RemoteCq;
 pub(crate) use transfer::{gather_to_ring, scatter_bytes, scatter_from};
 pub(crate) use transport::Connected;
+pub(crate) use wait_queue::TARGET_PATIENCE;
 
 /// Scatter/gather elements in one request.
 pub(crate) const MAX_SGE: usize = 16;

@@ -90,9 +90,9 @@ pub(super) struct Remote {
 
 impl Remote {
     /// Asks the peer for the way into the pair that `send` is connected to.
-    pub(super) fn connect(process: &Process, core: &QpCore, send: &SendSide) -> Result<Asked<Self>> {
+    pub(super) fn connect(process: &Process, core: &QpCore, send: &mut SendSide) -> Result<Asked<Self>> {
         let dst_qpn = send.dest_qpn;
-        let peer = process.peer_of(dst_qpn)?;
+        let Some(peer) = process.peer_of(dst_qpn, &mut send.meeting)? else { return Ok(Asked::NotYet) };
         let (instance, life) = (process.instance(), core.life());
         // Where we shall wait for credit: the target may never connect to us by itself.
         let place = core.send_place();

@@ -2,6 +2,7 @@
 //! that must wait (no receive posted, ring full, peer not ready) stay in order in a queue and are continued by the next
 //! post or poll.
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -16,25 +17,23 @@ use super::remote::{Kept, Remote};
 use super::shared_target::InFlight;
 use super::transfer::{gather, scatter};
 use super::unreliable::end_of_dropped;
-use super::wait_queue::{Patience, Timers, Wait, WaitQueue};
+use super::wait_queue::{Patience, TARGET_PATIENCE, Timers, Wait, WaitQueue};
 use super::{Connected, QpCore};
 use crate::credit;
 use crate::flight::Event;
 use crate::handoff::LeavesWork;
 use crate::hazard;
-use crate::peer::{Asked, Interest};
+use crate::peer::{Asked, Interest, LongMeeting};
 use crate::rendezvous::Violation;
 use crate::ring::{Kind, RNR_TIMER};
 use crate::sync::atomic::Ordering::Relaxed;
-
-/// How long a target with shared receives may take at least to look at a message; how long requests over UC wait for what
-/// the target's process is to answer, and for how long none waits after one waited in vain.
-const TARGET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Everything that posting needs.
 pub(super) struct SendSide {
     pub(super) dest_qpn: u32,
     pub(super) remote: Option<Remote>,
+    /// With the target's process, until that has answered.
+    pub(super) meeting: Option<Arc<LongMeeting>>,
     /// Ours in the answers that we ask the peer for.
     pub(super) interest: Interest,
     pub(super) timers: Timers,
@@ -102,6 +101,7 @@ impl SendSide {
         Self {
             dest_qpn: 0,
             remote: None,
+            meeting: None,
             interest: Interest::default(),
             timers: Timers { transport: None, rnr_retries: None },
             write_grants: None,
@@ -174,8 +174,6 @@ impl SendSide {
     #[cold]
     fn judge(&mut self, core: &QpCore, request: &Request<'_>, step: Step) -> Step {
         match (step, self.transport) {
-            // For who may wait anyway it is the target that does not answer.
-            (Step::Wait(Wait::Answer), Connected::Reliable) => Step::Wait(Wait::Peer),
             (step, Connected::Reliable) => step,
             (Step::Wait(Wait::Answer), Connected::Unreliable) if !self.is_given_up() => {
                 Step::Wait(Wait::Answer)
@@ -262,8 +260,8 @@ impl SendSide {
                     continue;
                 }
                 Step::Wait(wait) => match &mut self.gives_up {
-                    Some(patience) if patience.of == wait => {
-                        if !patience.is_over() {
+                    Some(patience) if patience.is_for(wait) => {
+                        if !patience.is_over(wait) {
                             break;
                         }
                         if !self.is_reliable() {
@@ -346,10 +344,8 @@ impl SendSide {
     fn begin_wait(&mut self, core: &QpCore, wait: Wait) {
         let after = match wait {
             Wait::Receiver => self.timers.rnr_retries.map(|retries| self.rnr_timer() * retries.into()),
-            Wait::Peer => self.timers.transport,
-            Wait::Answer => Some(TARGET_PATIENCE),
-            // Not to be taken for a network's silence: its owner, or its service thread, must get a processor first.
-            Wait::Target => self.timers.transport.map(|timeout| timeout.max(TARGET_PATIENCE)),
+            Wait::Answer if !self.is_reliable() => Some(TARGET_PATIENCE),
+            Wait::Peer | Wait::Target | Wait::Answer => self.timers.transport,
         };
         self.gives_up = Some(Patience::new(wait, after));
         core.stats.waits.increment();

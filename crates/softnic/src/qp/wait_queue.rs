@@ -1,10 +1,16 @@
 //! Requests that must wait for the peer or for a receive, in order, and how long they do.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farcall_verbs::{SendFlags, SendWr, Sge, WcStatus, WrOpcode, WrTarget};
 
 use super::send::Request;
+use crate::waited::Waited;
+
+/// How long a target may take at least to look at a message for its shared receives, and its process to answer what it was
+/// asked, whatever the timers say: a device would do it at once, while these must get a processor first. Over UC, also for
+/// how long nothing waits for an answer after one waited in vain.
+pub(crate) const TARGET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long to keep trying.
 #[derive(Clone, Copy)]
@@ -27,6 +33,12 @@ pub(super) enum Wait {
 }
 
 impl Wait {
+    /// Whether the target's process has something to do and must get a processor first: not to be taken for the silence
+    /// of a network.
+    const fn is_for_a_turn(self) -> bool {
+        matches!(self, Self::Target | Self::Answer)
+    }
+
     /// How a request ends that has waited too long.
     pub(super) const fn ends_in(self) -> WcStatus {
         match self {
@@ -41,20 +53,27 @@ pub(super) struct Patience {
     pub(super) of: Wait,
     /// `None` is for ever.
     limit: Option<Duration>,
-    /// When it is over; known from the first look on, so that a short wait reads no clock.
-    until: Option<Instant>,
+    /// From the first look on: a short wait reads no clock.
+    waited: Waited,
 }
 
 impl Patience {
-    pub(super) const fn new(of: Wait, limit: Option<Duration>) -> Self {
-        Self { of, limit, until: None }
+    pub(super) fn new(of: Wait, limit: Option<Duration>) -> Self {
+        Self { of, limit, waited: Waited::default() }
     }
 
-    /// Whether it has waited long enough.
-    pub(super) fn is_over(&mut self) -> bool {
+    /// Whether a wait is no other than this one. A peer that is not ready says so each time that it is asked: what waits
+    /// for it waits for its answers, too.
+    pub(super) fn is_for(&self, wait: Wait) -> bool {
+        let of_peer = |wait| matches!(wait, Wait::Peer | Wait::Answer);
+        self.of == wait || (of_peer(self.of) && of_peer(wait))
+    }
+
+    /// Whether it has waited long enough for what it waits for now.
+    pub(super) fn is_over(&mut self, wait: Wait) -> bool {
         let Some(limit) = self.limit else { return false };
-        let now = Instant::now();
-        now >= *self.until.get_or_insert(now + limit)
+        let limit = if wait.is_for_a_turn() { limit.max(TARGET_PATIENCE) } else { limit };
+        self.waited.look() >= limit
     }
 }
 

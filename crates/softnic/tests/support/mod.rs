@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use farcall_softnic::SoftNic;
 use farcall_verbs::{
     Access, AhAttr, CompChannel, Context, CqInitAttr, Mtu, Notify, ProtectionDomain, Provider, QpAttr, QpCap,
-    QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc,
+    QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus,
 };
 
 pub const ALL: Access =
@@ -138,6 +138,13 @@ impl End {
         self.rts();
     }
 
+    /// Waits until requests reach the peer at once: until then they may wait for its process.
+    pub fn reach(&mut self) {
+        self.send(&[SendWr::write(u64::MAX, &[], 0, 0).with_flags(SIGNALED)]);
+        let wc = self.wait();
+        assert_eq!((wc.wr_id, wc.status), (u64::MAX, WcStatus::SUCCESS));
+    }
+
     pub fn sge(&self, offset: usize, len: usize) -> Sge {
         Sge { addr: self.mr.addr() as u64 + offset as u64, length: len as u32, lkey: self.mr.lkey() }
     }
@@ -178,7 +185,7 @@ impl End {
             if let Some(wc) = self.poll() {
                 return wc;
             }
-            assert!(start.elapsed() < LOST, "no completion; queue pair in {}", self.qp.state());
+            assert!(start.elapsed() < LOST, "no completion; {}", self.story());
             std::thread::yield_now();
         }
     }
@@ -192,10 +199,21 @@ impl End {
                 return wc;
             }
             while !readable(self.channel.fd(), 100) {
-                assert!(start.elapsed() < LOST, "no event; queue pair in {}", self.qp.state());
+                assert!(start.elapsed() < LOST, "no event; {}", self.story());
             }
             self.channel.poll_cq_event().unwrap();
         }
+    }
+
+    /// What the queue pair, and the others of this process that live, have done.
+    fn story(&self) -> String {
+        let mut story = format!("queue pair {:#08x} in {}", self.qp.qp_num(), self.qp.state());
+        let Ok(report) = farcall_stats::read_pid(std::process::id()) else { return story };
+        for block in report.blocks.iter().filter(|block| block.live) {
+            let counted: Vec<_> = block.counters.iter().filter(|(_, count)| *count > 0).collect();
+            story += &format!("\n{}: {counted:?}", block.label);
+        }
+        story
     }
 
     /// Whether an event is there now.
@@ -231,6 +249,8 @@ pub fn pair_with(a: QpCap, b: QpCap) -> (End, End) {
     let (mut a, mut b) = (End::new(4 << 20, ALL, a), End::new(4 << 20, ALL, b));
     join(&mut a, &mut b, End::rts);
     assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
+    a.reach();
+    b.reach();
     (a, b)
 }
 
