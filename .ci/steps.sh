@@ -47,7 +47,8 @@ step_format() {
 # README's command for the tests. With the C header, layouts of libibverbs' structures are compared, too.
 step_test() {
     # What tests compare with and run; without it they say that they are skipped.
-    need libibverbs-dev ibverbs-utils perftest ucx-utils python3-pyverbs librdmacm-dev rdmacm-utils libfabric-bin
+    need libibverbs-dev ibverbs-utils perftest ucx-utils python3-pyverbs librdmacm-dev rdmacm-utils libfabric-bin \
+        iproute2
     run cargo test --workspace
 }
 

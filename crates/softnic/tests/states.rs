@@ -232,6 +232,36 @@ fn a_message_before_rts_is_told_also_if_nobody_polls() {
 }
 
 #[test]
+fn a_message_before_rts_into_a_shared_queue_is_told_also_if_nobody_polls() {
+    let (mut a, mut b) = (End::default(), End::default());
+    let mut srq = b.pd.create_srq(&farcall_verbs::SrqInitAttr { max_wr: 4, max_sge: 1 }).unwrap();
+    let attr = farcall_verbs::QpInitAttr {
+        send_cq: &*b.cq,
+        recv_cq: &*b.cq,
+        srq: Some(&*srq),
+        cap: QpCap::default(),
+        qp_type: QpType::Rc,
+        sq_sig_all: false,
+    };
+    b.qp = b.pd.create_qp(&attr).unwrap();
+    let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
+    a.init();
+    b.init();
+    let sges = [b.sge(0, 8)];
+    // SAFETY: the region outlives the receive.
+    unsafe { srq.post_recv(&[farcall_verbs::RecvWr::new(5, &sges)]) }.unwrap();
+    b.rtr(qa);
+    a.rtr(qb);
+    a.rts();
+    let sges = [a.sge(0, 8)];
+    a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
+    let expected = AsyncEvent { kind: AsyncEventKind::CommEst, element: qb };
+    assert_eq!(wait_for_event(&b), expected);
+    b.rts();
+    assert_eq!((a.wait().status, b.wait().wr_id, events(&b)), (WcStatus::SUCCESS, 5, vec![]));
+}
+
+#[test]
 fn events_are_those_of_the_device_that_the_object_was_made_on_and_need_no_poll() {
     let (mut a, b) = pair();
     let bystander = End::default();

@@ -227,6 +227,9 @@ macro_rules! numbers {
             unsafe fn show(self, line: &mut Line, hint: &Hint) {
                 match hint.name {
                     "access" => line.flags(u64::from(self as u32), &names::ACCESS),
+                    "flags" if hint.call == "ibv_rereg_mr" => {
+                        line.flags(u64::from(self as u32), &names::REREG_FLAGS);
+                    }
                     "attr_mask" if hint.call.contains("srq") => {
                         line.flags(u64::from(self as u32), &names::SRQ_ATTR_MASK);
                     }
@@ -277,7 +280,9 @@ impl Returned for c_int {
         begin_result(line);
         line.number(self);
         if self != 0 && !self.succeeded(call) {
-            show_errno(if self == -1 { errno } else { self.abs() }, line);
+            // ibv_rereg_mr returns what has become of the region; the reason is in errno.
+            let is_in_errno = self == -1 || call == "ibv_rereg_mr";
+            show_errno(if is_in_errno { errno } else { self.abs() }, line);
         }
     }
 

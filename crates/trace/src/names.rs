@@ -35,7 +35,6 @@ pub(crate) const QP_ATTR_MASK: [(u64, &str); 23] = [
     (1 << 21, "RSVD"),
 ];
 
-/// `enum ibv_srq_attr_mask`.
 /// A mask of `ibv_modify_qp`, shown by the names of its bits.
 #[derive(Clone, Copy, Debug)]
 pub struct QpAttrMask(pub c_int);
@@ -54,6 +53,7 @@ impl fmt::Display for QpAttrMask {
     }
 }
 
+/// `enum ibv_srq_attr_mask`.
 pub(crate) const SRQ_ATTR_MASK: [(u64, &str); 2] = [(1, "MAX_WR"), (2, "LIMIT")];
 
 /// `enum ibv_access_flags`.
@@ -68,6 +68,10 @@ pub(crate) const ACCESS: [(u64, &str); 9] = [
     (1 << 7, "HUGETLB"),
     (1 << 20, "RELAXED_ORDERING"),
 ];
+
+/// `enum ibv_rereg_mr_flags`, without its prefix.
+pub(crate) const REREG_FLAGS: [(u64, &str); 3] =
+    [(1, "CHANGE_TRANSLATION"), (1 << 1, "CHANGE_PD"), (1 << 2, "CHANGE_ACCESS")];
 
 /// `enum ibv_send_flags`.
 pub(crate) const SEND_FLAGS: [(u64, &str); 5] =

@@ -12,9 +12,18 @@ fn a_region_is_registered_anew_as_the_man_page_says() {
     let program = compile(&folder, "rereg");
     for most_moved in ["256", "0"] {
         let mut command = folder.program(&program);
-        command.env("FARCALL_MOVE_MIB", most_moved);
+        command.env("FARCALL_MOVE_MIB", most_moved).env("FARCALL_TRACE", folder.path("trace"));
         let output = Running::start(command).finish();
         assert!(output.status.success() && words(&output).contains("done"), "{}", words(&output));
+    }
+    let trace = folder.texts("trace").concat();
+    for shown in [
+        ", flags=CHANGE_TRANSLATION|CHANGE_PD|CHANGE_ACCESS, pd=0x",
+        ", flags=CHANGE_TRANSLATION, pd=NULL, addr=0x",
+        ") = -1 EINVAL",
+        ") = -4 EFAULT",
+    ] {
+        assert!(trace.contains(shown), "no {shown} in {trace}");
     }
 }
 
