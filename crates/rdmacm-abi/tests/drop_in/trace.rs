@@ -28,14 +28,13 @@ fn a_connection_is_shown_call_by_call_and_event_by_event() {
         command
     };
     meet(end("-s"), end("-c"), &listening_at("tcp", &address));
+    // Whether the last event is still heard, and whether somebody sleeps, is a matter of time.
     let both = [
         "rdma_create_event_channel() = {channel=",
         ", ps=TCP) = 0 {id=0x",
-        "-- waits {for=event, fd=",
         ", attr={qp_type=RC, send_cq=1, recv_cq=1, cap={max_send_wr=16,",
         ") = 0 {id={qp=0x",
         " = 0 {event={event=ESTABLISHED, id=0x",
-        " = 0 {event={event=DISCONNECTED, id=0x",
         "rdma_ack_cm_event(event={event=ESTABLISHED, id=0x",
         "ibv_post_send(qp=0x",
         "rdma_disconnect(id=0x",
@@ -100,6 +99,7 @@ fn refusals_and_errors_are_shown_by_name_as_json() {
     let established = events("ESTABLISHED");
     assert!(established.iter().any(|event| event["conn"]["private_data"].is_string()), "{established:?}");
     assert!(established.iter().any(|event| event["ud"]["qkey"] == "0x1234567"), "{established:?}");
+    assert!(!events("DISCONNECTED").is_empty());
     let failed = lines.iter().filter(|line| line["ret"] == -1 && line["errno"].is_string());
     assert!(failed.count() > 0);
     let names: Vec<&str> = lines.iter().filter_map(|line| line["errno"].as_str()).collect();
