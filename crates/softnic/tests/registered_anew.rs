@@ -86,6 +86,78 @@ fn messages_after_changes() {
     }
 }
 
+/// Who has written to a region, again and again, writes to where it is now, and no more to where it was.
+fn writes_after_changes(begins_at: usize) {
+    let (mut a, b) = pair();
+    let [map, other] = [(); 2].map(|()| Map::anonymous(2 * LEN, MapFlags::PRIVATE).unwrap());
+    // SAFETY: inside the mappings.
+    let places = unsafe { [map.0.add(begins_at), other.0.add(begins_at)] };
+    // SAFETY: the mappings outlive their region.
+    let mut mr = unsafe { b.pd.reg_mr(places[0], LEN, ALL) }.unwrap();
+    let (key, sges) = (mr.rkey(), [a.sge(0, 8)]);
+    // SAFETY: the test's own memory, quiet while it looks.
+    let word = |place: *mut u8| unsafe { place.cast::<u64>().read_unaligned() };
+    let mut write = |value: u64, to: *mut u8| {
+        a.put(0, &value.to_ne_bytes());
+        a.send(&[SendWr::write(value, &sges, to as u64, key).with_flags(SIGNALED)]);
+        a.wait().status
+    };
+    for round in 0..6 {
+        let (now, before) = (places[round % 2], places[(round + 1) % 2]);
+        if round > 0 {
+            // SAFETY: as above.
+            let anew = unsafe { b.pd.rereg_mr(&*mr, Some((now, LEN)), None) }.unwrap();
+            mr = anew;
+        }
+        let was = word(before);
+        for n in 0..3 {
+            let value = 10 * round as u64 + n + 1;
+            assert_eq!(
+                (write(value, now), word(now), word(before)),
+                (WcStatus::SUCCESS, value, was),
+                "{round}"
+            );
+        }
+    }
+    let (last, value) = (places[0], word(places[0]));
+    assert_eq!((write(99, last), word(last)), (WcStatus::REM_ACCESS_ERR, value), "it is elsewhere");
+    drop(mr);
+}
+
+/// Whose own region is elsewhere now does not send from where it was.
+fn own_memory_after_a_change() {
+    let (mut a, b) = pair();
+    let [map, other] = [(); 2].map(|()| Map::anonymous(LEN, MapFlags::PRIVATE).unwrap());
+    // SAFETY: the mappings outlive their region.
+    let mr = unsafe { a.pd.reg_mr(map.0, LEN, ALL) }.unwrap();
+    let from = |place: &Map| [Sge { addr: place.0 as u64, length: 8, lkey: mr.lkey() }];
+    let write = |a: &mut End, sges: &[Sge]| {
+        a.send(&[SendWr::write(1, sges, b.mr.addr() as u64, b.mr.rkey()).with_flags(SIGNALED)]);
+        a.wait().status
+    };
+    for _ in 0..3 {
+        assert_eq!(write(&mut a, &from(&map)), WcStatus::SUCCESS);
+    }
+    // SAFETY: as above.
+    let _now = unsafe { a.pd.rereg_mr(&*mr, Some((other.0, LEN)), None) }.unwrap();
+    for _ in 0..3 {
+        assert_eq!(write(&mut a, &from(&other)), WcStatus::SUCCESS);
+    }
+    assert_eq!(write(&mut a, &from(&map)), WcStatus::LOC_PROT_ERR);
+}
+
+fn accesses_after_changes() {
+    for begins_at in [0, 1000] {
+        writes_after_changes(begins_at);
+    }
+    own_memory_after_a_change();
+}
+
+#[test]
+fn who_knows_a_region_reaches_it_where_it_is_now_and_nothing_where_it_was() {
+    accesses_after_changes();
+}
+
 #[test]
 fn child_entry() {
     if role().is_none() {
@@ -95,6 +167,7 @@ fn child_entry() {
     // Memory moves only in a process of one thread.
     let code = in_child(|| {
         messages_after_changes();
+        accesses_after_changes();
         let end = End::default();
         let map = Map::anonymous(LEN, MapFlags::PRIVATE).unwrap();
         // SAFETY: the mapping outlives its region.
