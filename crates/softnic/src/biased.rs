@@ -11,6 +11,7 @@ use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::spin_loop;
 
+#[repr(C)]
 pub(crate) struct Biased<T> {
     inside: AtomicBool,
     closed: AtomicBool,

@@ -300,6 +300,9 @@ impl Cq {
             let bit = bits.trailing_zeros();
             bits &= bits - 1;
             let at = word * 64 + bit as usize;
+            if let Some(Some(next)) = self.entries.get(word * 64 + bits.trailing_zeros() as usize) {
+                next.qp.prefetch_for_poll();
+            }
             let got = match self.entries.get(at) {
                 Some(Some(entry)) => entry.qp.poll(entry.sends, entry.receives, &mut wc[taken..]),
                 _ => self.poll_source(at, &mut wc[taken..]),

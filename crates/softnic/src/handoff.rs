@@ -20,6 +20,7 @@ pub(crate) trait LeavesWork {
     fn has_work(&self) -> bool;
 }
 
+#[repr(C)]
 pub(crate) struct Handoff<T> {
     /// Whether visitors may enter. Set by the owner alone; otherwise changed only under the lock.
     open: AtomicBool,

@@ -50,6 +50,8 @@ mod past_lives;
 #[cfg(not(loom))]
 mod peer;
 #[cfg(not(loom))]
+mod prefetch;
+#[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
 mod protection;

@@ -1,46 +1,71 @@
 //! Completions on their way from a queue pair's owner to its completion queue's: a private ring, one producer, one
 //! consumer, who may be two threads.
 
-use farcall_verbs::Wc;
+use farcall_verbs::{Wc, WcOpcode, WcStatus};
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::cell::UnsafeCell;
 
+/// All of it together: each side reads the other's index with every step anyway, so two lines would be two misses.
 pub(crate) struct WcRing {
-    slots: Box<[UnsafeCell<Wc>]>,
-    head: Line<AtomicU64>,
-    tail: Line<AtomicU64>,
+    head: AtomicU64,
+    tail: AtomicU64,
     /// What was pushed before this is of an earlier life: it is never taken, and takes no place of the queue.
     forgotten: AtomicU64,
-    capacity: u64,
+    /// Twice the capacity: as many again for those of the last life, until the consumer has passed them.
+    slots: Box<[UnsafeCell<Ended>]>,
+    qp_num: u32,
 }
 
-/// A cache line of its own.
-#[repr(align(64))]
-struct Line<T>(T);
+/// What a completion of a send says beside its queue pair, in a third of the memory: a ring goes round all of its slots.
+#[derive(Clone, Copy, Default)]
+struct Ended {
+    wr_id: u64,
+    byte_len: u32,
+    status: u8,
+    opcode: u8,
+}
+
+impl Ended {
+    #[inline]
+    fn of(wc: &Wc) -> Self {
+        let ended = Self {
+            wr_id: wc.wr_id,
+            byte_len: wc.byte_len,
+            status: wc.status.0 as u8,
+            opcode: wc.opcode.0 as u8,
+        };
+        debug_assert_eq!(ended.completion(wc.qp_num), *wc, "more than a completion of a send says");
+        ended
+    }
+
+    #[inline]
+    fn completion(self, qp_num: u32) -> Wc {
+        let (opcode, status) = (WcOpcode(self.opcode.into()), WcStatus(self.status.into()));
+        Wc { byte_len: self.byte_len, ..Wc::ended(self.wr_id, qp_num, opcode, status) }
+    }
+}
 
 // SAFETY: a slot between head and tail belongs to the consumer, any other to the producer; the two indices hand slots
 // over with release and acquire. `push` and `pop` name who may call them.
 unsafe impl Sync for WcRing {}
-// SAFETY: `Wc` is plain data.
+// SAFETY: `Ended` is plain data.
 unsafe impl Send for WcRing {}
 
 impl WcRing {
-    /// A ring of at least `capacity` completions.
-    pub(crate) fn new(capacity: usize) -> Self {
-        // As many again for those of the last life, until the consumer has passed them.
+    /// A ring of at least `capacity` completions of sends of queue pair `qp_num`.
+    pub(crate) fn new(qp_num: u32, capacity: usize) -> Self {
         let count = 2 * capacity.next_power_of_two();
-        let slots = (0..count).map(|_| UnsafeCell::new(Wc::default())).collect();
-        let (head, tail) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
-        Self { slots, head, tail, forgotten: AtomicU64::new(0), capacity: capacity as u64 }
+        let slots = (0..count).map(|_| UnsafeCell::new(Ended::default())).collect();
+        Self { head: AtomicU64::new(0), tail: AtomicU64::new(0), forgotten: AtomicU64::new(0), slots, qp_num }
     }
 
     /// Completions not yet taken; exact for the producer as an upper bound.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        let head = self.head.0.load(Acquire).max(self.forgotten.load(Relaxed));
-        (self.tail.0.load(Relaxed) - head) as usize
+        let head = self.head.load(Acquire).max(self.forgotten.load(Relaxed));
+        (self.tail.load(Relaxed) - head) as usize
     }
 
     /// Drops what was not taken. A consumer who never looks keeps it, from the second time on.
@@ -48,8 +73,8 @@ impl WcRing {
     /// # Safety
     /// As [`WcRing::push`].
     pub(crate) unsafe fn forget(&self) {
-        let tail = self.tail.0.load(Relaxed);
-        if tail - self.head.0.load(Acquire) + self.capacity <= self.slots.len() as u64 {
+        let tail = self.tail.load(Relaxed);
+        if tail - self.head.load(Acquire) <= self.slots.len() as u64 / 2 {
             self.forgotten.store(tail, Release);
         }
     }
@@ -57,27 +82,27 @@ impl WcRing {
     /// Where the consumer stands: past what was forgotten.
     #[inline]
     fn next(&self) -> u64 {
-        self.head.0.load(Relaxed).max(self.forgotten.load(Acquire))
+        self.head.load(Relaxed).max(self.forgotten.load(Acquire))
     }
 
-    /// Adds a completion.
+    /// Adds the completion of a send.
     ///
     /// # Safety
     /// One thread at a time, and only if `len()` is below the capacity.
     #[inline]
     pub(crate) unsafe fn push(&self, wc: Wc) {
-        let tail = self.tail.0.load(Relaxed);
+        let tail = self.tail.load(Relaxed);
         debug_assert!(self.len() < self.slots.len());
         // SAFETY: the slot is the producer's because the ring is not full, as the caller promises.
-        self.slots[tail as usize & (self.slots.len() - 1)].with_mut(|slot| unsafe { *slot = wc });
-        self.tail.0.store(tail + 1, Release);
+        self.slots[tail as usize & (self.slots.len() - 1)].with_mut(|slot| unsafe { *slot = Ended::of(&wc) });
+        self.tail.store(tail + 1, Release);
     }
 
     /// Whether there is nothing to take.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         let next = self.next();
-        self.tail.0.load(Acquire) <= next
+        self.tail.load(Acquire) <= next
     }
 
     /// Takes the oldest completion.
@@ -97,15 +122,16 @@ impl WcRing {
     #[inline]
     pub(crate) unsafe fn pop_if(&self, is_such: impl Fn(&Wc) -> bool) -> Option<Wc> {
         let head = self.next();
-        if self.tail.0.load(Acquire) == head {
+        if self.tail.load(Acquire) == head {
             return None;
         }
         // SAFETY: the slot lies between head and tail, so it is the consumer's.
-        let wc = self.slots[head as usize & (self.slots.len() - 1)].with(|slot| unsafe { *slot });
+        let ended = self.slots[head as usize & (self.slots.len() - 1)].with(|slot| unsafe { *slot });
+        let wc = ended.completion(self.qp_num);
         if !is_such(&wc) {
             return None;
         }
-        self.head.0.store(head + 1, Release);
+        self.head.store(head + 1, Release);
         Some(wc)
     }
 }
@@ -113,7 +139,6 @@ impl WcRing {
 #[cfg(all(test, not(loom)))]
 mod forgetting {
     use super::*;
-    use farcall_verbs::{WcOpcode, WcStatus};
 
     /// A life's completions, pushed into all of its places.
     fn fill(ring: &WcRing, first: u64) {
@@ -125,7 +150,7 @@ mod forgetting {
 
     #[test]
     fn an_earlier_life_takes_no_place_and_is_not_taken() {
-        let ring = WcRing::new(2);
+        let ring = WcRing::new(1, 2);
         for life in 0..5 {
             fill(&ring, 10 * life);
             assert_eq!(ring.len(), 2);
@@ -144,7 +169,7 @@ mod forgetting {
 
     #[test]
     fn a_consumer_who_never_looks_keeps_the_last() {
-        let ring = WcRing::new(2);
+        let ring = WcRing::new(1, 2);
         for life in 0..2 {
             fill(&ring, 10 * life);
             // SAFETY: the only producer.
@@ -165,7 +190,6 @@ mod tests {
     //! try all the turns.
 
     use super::*;
-    use farcall_verbs::{WcOpcode, WcStatus};
     use loom::sync::Arc;
 
     /// Every completion comes once, whole and in order, over a lap of a ring of two.
@@ -174,7 +198,7 @@ mod tests {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {
-            let (ring, turns) = (Arc::new(WcRing::new(2)), Arc::new(AtomicU64::new(0)));
+            let (ring, turns) = (Arc::new(WcRing::new(1, 2)), Arc::new(AtomicU64::new(0)));
             let producer = {
                 let (ring, turns) = (ring.clone(), turns.clone());
                 loom::thread::spawn(move || {
@@ -182,7 +206,8 @@ mod tests {
                     for _ in 0..4 {
                         turns.fetch_add(1, Relaxed);
                         if ring.len() < 2 {
-                            let wc = Wc::ended(sent, sent as u32, WcOpcode::SEND, WcStatus::SUCCESS);
+                            let ended = Wc::ended(sent, 1, WcOpcode::SEND, WcStatus::SUCCESS);
+                            let wc = Wc { byte_len: sent as u32, ..ended };
                             // SAFETY: the only producer, and there is room.
                             unsafe { ring.push(wc) };
                             sent += 1;
@@ -195,7 +220,7 @@ mod tests {
             let mut take = || {
                 // SAFETY: the only consumer.
                 while let Some(wc) = unsafe { ring.pop() } {
-                    assert_eq!((wc.wr_id, u64::from(wc.qp_num)), (next, next));
+                    assert_eq!((wc.wr_id, u64::from(wc.byte_len)), (next, next));
                     next += 1;
                 }
                 next

@@ -150,6 +150,12 @@ fn a_pair_that_floods_does_not_take_all_shared_receives() {
     let mut b = Sharing::new(64);
     let (mut flood, flooded) = b.add();
     let (mut other, asked) = b.add();
+    // Each has met its peer: what they send from now on is there at once.
+    for sender in [&mut flood, &mut other] {
+        b.post(0, &[]);
+        sender.send(&[SendWr::send(0, &[]).with_flags(SIGNALED)]);
+        both(sender, 1, &mut b.end, 1);
+    }
     for n in 0..64 {
         flood.send(&[SendWr::send(n, &[])]);
     }

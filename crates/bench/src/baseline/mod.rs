@@ -93,7 +93,7 @@ pub struct BaselineResult {
 }
 
 /// How to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaselinePlan {
     /// How to start the other end.
     pub launcher: PeerLauncher,

@@ -4,7 +4,7 @@
 //! descriptors are inherited by number. It says `1` on its control socket once it is ready; it ends when the parent
 //! kills it, which dropping [`Peer`] does, or when the parent dies.
 
-use super::{events, shared_line, sockets};
+use super::{BaselinePlan, events, shared_line, sockets};
 use crate::experiments::own_syscalls;
 use crate::measure::{CoreError, pin_thread};
 use crate::rnic::echo::{self, EchoTask};
@@ -44,6 +44,15 @@ pub enum PeerTask {
         task: RnicTask,
         /// Over which provider.
         selection: Selection,
+    },
+    /// A measurement of verbs as a whole, whose other end is a third process.
+    Initiator {
+        /// What is measured.
+        task: RnicTask,
+        /// Over which provider.
+        selection: Selection,
+        /// How.
+        plan: Box<BaselinePlan>,
     },
     /// The server of a measurement of echoes.
     Echo {
@@ -108,7 +117,7 @@ impl PeerError {
 }
 
 /// How to start this program again as a peer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerLauncher {
     program: PathBuf,
     args: Vec<OsString>,
@@ -175,6 +184,8 @@ fn prepare_child(fds: &[RawFd]) -> io::Result<()> {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
     }
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // SAFETY: async-signal-safe. Ctrl-C reaches the whole group, and what it means the parent decides.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     Ok(())
 }
 
@@ -243,6 +254,11 @@ pub fn run_peer() -> Result<(), PeerError> {
             .map_err(RnicError::from)
             .and_then(|chosen| rnic::serve(&*chosen.provider, &task, &UnixStream::from(control), ready))
             .map_err(|error| PeerError::Rnic(Box::new(error))),
+        PeerTask::Initiator { task, selection, plan } => {
+            ready()?;
+            rnic::measure_for(task, &selection, &plan, &UnixStream::from(control))
+                .map_err(|error| PeerError::Rnic(Box::new(error)))
+        }
         PeerTask::Echo { task, selection } => selection
             .choose()
             .map_err(RnicError::from)

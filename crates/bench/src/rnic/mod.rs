@@ -34,11 +34,12 @@ use crate::measure::{CoreError, LatencySummary, ProcessError, pin_thread};
 use cost::Meter;
 use end::End;
 use farcall_link::Transport;
-use farcall_providers::Chosen;
+use farcall_providers::{Chosen, Selection};
 use farcall_verbs::{PostError, WcStatus};
 use handshake::{Seen, Stop};
 use memory::FILL_WORD;
 use serde::{Deserialize, Serialize};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use waiting::Watch;
 
@@ -99,6 +100,9 @@ pub enum RnicError {
     /// A request failed.
     #[error("a work request failed: {0}")]
     Completion(WcStatus),
+    /// A measurement in a process of its own failed.
+    #[error("{0}")]
+    Apart(String),
     /// The two ends did not come together.
     #[error("the two ends did not come together: {0}")]
     Handshake(String),
@@ -174,6 +178,30 @@ pub fn measure(chosen: &Chosen, task: RnicTask, plan: &BaselinePlan) -> Result<R
     handshake::send(peer.control(), &Stop)?;
     let seen: Seen = handshake::receive(peer.control())?;
     account(result, &seen)
+}
+
+/// As [`measure`], in a process of its own: what many queue pairs cost hangs on where their memory lies, and a process that
+/// has made and dropped others has its memory in pieces.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_apart(chosen: &Chosen, task: RnicTask, plan: &BaselinePlan) -> Result<RnicResult, RnicError> {
+    let order =
+        PeerTask::Initiator { task, selection: chosen.selection.clone(), plan: Box::new(plan.clone()) };
+    let initiator = plan.launcher.start(order, plan.client_core, &[])?;
+    let result: Result<RnicResult, String> = handshake::receive(initiator.control())?;
+    result.map_err(RnicError::Apart)
+}
+
+/// What the process of [`measure_apart`] does.
+pub(crate) fn measure_for(
+    task: RnicTask,
+    selection: &Selection,
+    plan: &BaselinePlan,
+    control: &UnixStream,
+) -> Result<(), RnicError> {
+    let result = selection.choose().map_err(RnicError::from).and_then(|chosen| measure(&chosen, task, plan));
+    handshake::send(control, &result.map_err(|error| error.to_string()))
 }
 
 fn run(end: &mut End, task: RnicTask, plan: &BaselinePlan, peer: &Peer) -> Result<RnicResult, RnicError> {

@@ -168,7 +168,7 @@ impl DatagramCore {
             state: AtomicU32::new(QpState::Reset as u32),
             send_place: parts.send_place,
             recv_place: parts.recv_place,
-            completions: WcRing::new(parts.cap.max_send_wr as usize),
+            completions: WcRing::new(qpn, parts.cap.max_send_wr as usize),
             held: HeldSends::default(),
             tells_drained: AtomicBool::new(false),
             asked: Mutex::default(),

@@ -94,7 +94,7 @@ impl Outlet {
         if !self.producer.has_room(message.len_bytes, 0) {
             return Fate::NoRoom;
         }
-        let at = self.producer.payload_at(message.len_bytes);
+        let at = self.producer.payload_at();
         // SAFETY: the caller's promise.
         unsafe { gather_to_ring(self.producer.memory(), at, message.sges) };
         let len = message.len_bytes;

@@ -22,6 +22,8 @@ use crate::shared::SharedMem;
 use crate::srq::Srq;
 use crate::sync::atomic::Ordering::Release;
 
+/// On one cache line.
+#[repr(align(64))]
 pub(crate) struct Qp {
     pub(super) core: Arc<QpCore>,
     pub(super) recv_queue: Arc<RecvQueue>,

@@ -86,6 +86,8 @@ impl SendSide {
             return true;
         }
         remote.posted_seen = remote.inbound().load(RQ_POSTED, Acquire);
+        // It lies beside that.
+        remote.producer.look_at_head();
         remote.sent < remote.posted_seen
     }
 
@@ -101,7 +103,7 @@ impl SendSide {
         let step =
             unsafe { self.one_sided(request, Access::REMOTE_WRITE, |place| gather(place, request.sges)) };
         if let (Step::Done, Some(remote)) = (&step, &mut self.remote) {
-            remote.producer.payload_at(0);
+            remote.producer.payload_at();
             let len = request.len_bytes as u32;
             remote.producer.publish(Kind::WriteImm, Self::record_flags(request), len, request.imm_be, 0);
             remote.sent += 1;
@@ -121,7 +123,7 @@ impl SendSide {
             if self.transport == Connected::Unreliable {
                 Step::Failed(WcStatus::REM_INV_REQ_ERR)
             } else if remote.producer.has_room(0, 0) {
-                remote.producer.payload_at(0);
+                remote.producer.payload_at();
                 remote.producer.publish(Kind::TooLong, flags, len, request.imm_be, 0);
                 remote.sent += 1;
                 Step::Failed(WcStatus::REM_INV_REQ_ERR)
@@ -130,9 +132,9 @@ impl SendSide {
             }
         // A slot stays free for every receive that the target may post before it polls.
         } else if request.len_bytes <= EAGER_BYTES
-            && remote.producer.has_room(len as usize, remote.layout.rq_depth)
+            && remote.producer.has_room(len as usize, remote.layout.rq_depth.into())
         {
-            let at = remote.producer.payload_at(len as usize);
+            let at = remote.producer.payload_at();
             // SAFETY: the elements are the poster's promise.
             unsafe { gather_to_ring(remote.inbound(), at, request.sges) };
             remote.producer.publish(Kind::Send, flags, len, request.imm_be, len as usize);
@@ -157,7 +159,7 @@ impl SendSide {
 }
 
 /// One advertised scatter element: address, length, key.
-pub(super) fn advert(remote: &Remote, sge: u64) -> (u64, u32, u32) {
+pub(super) fn advert(remote: &Remote, sge: u8) -> (u64, u32, u32) {
     let at = remote.layout.advert_at(remote.sent, sge);
     let addr = remote.inbound().load(at, Relaxed);
     let word = remote.inbound().load(at + 8, Relaxed);
@@ -187,7 +189,7 @@ pub(super) unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8
     // Keeps the mappings while we copy: the cache may give one up for the next.
     let mut held = [const { None }; MAX_SGE];
     let (mut count, mut left) = (0, request.len_bytes);
-    for sge in 0..remote.layout.recv_sge.min(MAX_SGE as u64) {
+    for sge in 0..remote.layout.recv_sge.min(MAX_SGE as u8) {
         let (addr, room, key) = advert(remote, sge);
         let len = left.min(room.into());
         if len == 0 {
@@ -229,7 +231,7 @@ pub(super) unsafe fn place(remote: &mut Remote, request: &Request<'_>, flags: u8
 
 /// Tells the target that its receive is filled. Call inside a hazard, with room for a record.
 pub(super) fn publish_placed(remote: &mut Remote, request: &Request<'_>, flags: u8) {
-    remote.producer.payload_at(0);
+    remote.producer.payload_at();
     remote.producer.publish(Kind::SendPlaced, flags, request.len_bytes as u32, request.imm_be, 0);
     remote.sent += 1;
 }

@@ -119,7 +119,7 @@ impl SendSide {
         let Some(remote) = &mut self.remote else { return Step::Wait(Wait::Peer) };
         let mut places = [const { None }; MAX_SGE];
         let (mut count, mut left) = (0, request.len_bytes);
-        for sge in 0..remote.layout.recv_sge.min(MAX_SGE as u64) {
+        for sge in 0..remote.layout.recv_sge.min(MAX_SGE as u8) {
             let (addr, room, rkey) = advert(remote, sge);
             let len_bytes = left.min(room.into());
             if len_bytes == 0 {

@@ -2,8 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use farcall_verbs::{Access, AsyncEventKind, QpState, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
@@ -14,13 +14,13 @@ use crate::flight::Event;
 use crate::hazard;
 use crate::ring::{self, Consumer, Garbage, Kind, Layout, Record};
 
-/// Posted receives: a private ring from the thread that posts to the thread that polls.
+/// Posted receives: a private ring from the thread that posts to the thread that polls. On one cache line.
+#[repr(align(64))]
 pub(crate) struct RecvQueue {
     depth: u64,
     sges_per_wr: usize,
-    wr_ids: Box<[AtomicU64]>,
-    counts: Box<[AtomicU32]>,
-    sges: Box<[UnsafeCell<Sge>]>,
+    /// A receive is an element that holds its `wr_id` and the number of its elements, then room for these.
+    slots: Box<[UnsafeCell<Sge>]>,
     head: AtomicU64,
     tail: AtomicU64,
 }
@@ -33,21 +33,22 @@ unsafe impl Send for RecvQueue {}
 impl RecvQueue {
     pub(crate) fn new(layout: &Layout) -> Self {
         // With shared receives the pair has none of its own: it is always full, and empty.
-        let depth = if layout.shared { 0 } else { layout.rq_depth };
-        let (slots, sges_per_wr) = (depth as usize, layout.recv_sge as usize);
+        let depth = if layout.shared { 0 } else { u64::from(layout.rq_depth) };
+        let sges_per_wr = usize::from(layout.recv_sge);
+        let elements = depth as usize * (1 + sges_per_wr);
         Self {
             depth,
             sges_per_wr,
-            wr_ids: (0..slots).map(|_| AtomicU64::new(0)).collect(),
-            counts: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            sges: (0..slots * sges_per_wr).map(|_| UnsafeCell::new(Sge::default())).collect(),
+            slots: (0..elements).map(|_| UnsafeCell::new(Sge::default())).collect(),
             head: AtomicU64::new(0),
             tail: AtomicU64::new(0),
         }
     }
 
-    fn slot(&self, seq: u64) -> usize {
-        (seq & (self.depth - 1)) as usize
+    #[inline]
+    fn slot(&self, seq: u64) -> &[UnsafeCell<Sge>] {
+        let len = 1 + self.sges_per_wr;
+        &self.slots[(seq & (self.depth - 1)) as usize * len..][..len]
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -70,12 +71,10 @@ impl RecvQueue {
     /// One thread at a time, only if not full, with at most `sges_per_wr` elements.
     pub(crate) unsafe fn push(&self, wr_id: u64, sges: &[Sge]) {
         let tail = self.tail.load(Relaxed);
-        let slot = self.slot(tail);
-        self.wr_ids[slot].store(wr_id, Relaxed);
-        self.counts[slot].store(sges.len() as u32, Relaxed);
-        for (cell, sge) in self.sges[slot * self.sges_per_wr..].iter().zip(sges) {
+        let header = Sge { addr: wr_id, length: sges.len() as u32, lkey: 0 };
+        for (cell, element) in self.slot(tail).iter().zip(std::iter::once(&header).chain(sges)) {
             // SAFETY: the slot is the producer's until `tail` moves.
-            unsafe { *cell.get() = *sge };
+            unsafe { *cell.get() = *element };
         }
         self.tail.store(tail + 1, Release);
     }
@@ -101,12 +100,10 @@ impl RecvQueue {
             return None;
         }
         let slot = self.slot(head);
-        let first = self.sges[slot * self.sges_per_wr].get();
-        let count = self.counts[slot].load(Relaxed) as usize;
-        // SAFETY: the slot is the consumer's until `head` moves; its elements are contiguous; `UnsafeCell<Sge>` has the
-        // layout of `Sge`.
-        let sges = unsafe { std::slice::from_raw_parts(first, count) };
-        let result = work(self.wr_ids[slot].load(Relaxed), sges);
+        // SAFETY: the slot is the consumer's until `head` moves; `UnsafeCell<Sge>` has the layout of `Sge`.
+        let elements = unsafe { std::slice::from_raw_parts(slot.as_ptr().cast::<Sge>(), slot.len()) };
+        let (header, sges) = elements.split_first().expect("a slot begins with its header");
+        let result = work(header.addr, &sges[..header.length as usize]);
         if result.is_some() {
             self.head.store(head + 1, Release);
         }
@@ -119,6 +116,7 @@ impl RecvQueue {
 }
 
 /// What the thread that polls the receive completion queue works on.
+#[repr(C)]
 pub(super) struct RecvSide {
     consumer: Consumer,
     queue: Arc<RecvQueue>,

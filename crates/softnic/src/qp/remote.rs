@@ -61,22 +61,23 @@ pub(super) enum Kept {
     Private(Arc<PrivateRegion>),
 }
 
-/// What an initiator needs of its target.
+/// What an initiator needs of its target. What every message does comes first: see [`QpCore`].
+#[repr(C)]
 pub(super) struct Remote {
     pub(super) peer: Arc<Peer>,
-    /// Where our messages are announced.
-    pub(super) doorbell: RemoteCq,
-    pub(super) layout: Layout,
     pub(super) producer: Producer,
     /// Messages sent that consumed a receive.
     pub(super) sent: u64,
     /// Receives the target had posted when we last looked.
     pub(super) posted_seen: u64,
-    pub(super) interest: Interest,
-    qpn: u32,
-    pd: u32,
+    /// Where our messages are announced.
+    pub(super) doorbell: RemoteCq,
+    pub(super) layout: Layout,
     /// Our own number, which the target must expect.
     src_qpn: u32,
+    qpn: u32,
+    pd: u32,
+    pub(super) interest: Interest,
     /// What `regions` holds, by key: the key, and one bit more for regions of receives. `NO_KEY` if nothing.
     cached_keys: [u64; CACHED_REGIONS],
     regions: [Option<Arc<RemoteRegion>>; CACHED_REGIONS],

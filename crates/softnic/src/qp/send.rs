@@ -28,33 +28,34 @@ use crate::rendezvous::Violation;
 use crate::ring::{Kind, RNR_TIMER};
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Everything that posting needs.
+/// Everything that posting needs. What every message does comes first: see [`QpCore`].
+#[repr(C)]
 pub(super) struct SendSide {
-    pub(super) dest_qpn: u32,
+    pub(super) waiting: WaitQueue,
+    pub(super) transport: Connected,
+    /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
+    pub(super) wrote: bool,
+    /// Messages published since the target was last told, and whether one asked for a solicited event.
+    pub(super) unannounced: bool,
+    pub(super) solicited: bool,
     pub(super) remote: Option<Remote>,
+    /// What the last WRITE and the last READ were granted: a protocol's two directions are two regions.
+    write_grants: Option<Grants>,
+    read_grants: Option<Grants>,
+    pub(super) dest_qpn: u32,
     /// With the target's process, until that has answered.
     pub(super) meeting: Option<Arc<LongMeeting>>,
     /// Ours in the answers that we ask the peer for.
     pub(super) interest: Interest,
     pub(super) timers: Timers,
-    /// What the last WRITE and the last READ were granted: a protocol's two directions are two regions.
-    write_grants: Option<Grants>,
-    read_grants: Option<Grants>,
-    pub(super) waiting: WaitQueue,
     pub(super) in_flight: InFlight,
-    pub(super) transport: Connected,
     pub(super) drain: Option<Drain>,
     /// What the oldest waiting request waits for, and when it gives up.
     pub(super) gives_up: Option<Patience>,
     /// When the target's process was last given up, over UC.
     unanswered_since: Option<Instant>,
-    /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
-    pub(super) wrote: bool,
     /// The oldest request, if the target's service thread executes it.
     pub(super) by_owner: ByOwner,
-    /// Messages published since the target was last told, and whether one asked for a solicited event.
-    pub(super) unannounced: bool,
-    pub(super) solicited: bool,
 }
 
 /// A request as it is executed, now or later.
@@ -558,7 +559,7 @@ impl SendSide {
             && let Some(remote) = &mut self.remote
             && remote.producer.has_room(0, 0)
         {
-            remote.producer.payload_at(0);
+            remote.producer.payload_at();
             remote.producer.publish(kind, 0, 0, 0, 0);
             self.unannounced = true;
             if kind != Kind::BadReceive {

@@ -54,21 +54,21 @@ impl SendSide {
             let step =
                 unsafe { self.one_sided(request, Access::REMOTE_WRITE, |place| gather(place, request.sges)) };
             if let (Step::Done, Some(remote)) = (&step, &mut self.remote) {
-                remote.producer.payload_at(0);
+                remote.producer.payload_at();
                 remote.producer.publish(Kind::WriteImm, flags, len, request.imm_be, 0);
                 return Step::Published;
             }
             return step;
         }
         if request.len_bytes <= EAGER_BYTES {
-            let at = remote.producer.payload_at(len as usize);
+            let at = remote.producer.payload_at();
             // SAFETY: the elements are the poster's promise.
             unsafe { gather_to_ring(remote.inbound(), at, request.sges) };
             remote.producer.publish(Kind::Send, flags, len, request.imm_be, len as usize);
             return Step::Published;
         }
         if !std::mem::replace(&mut self.in_flight.offer_asked, true) {
-            remote.producer.payload_at(0);
+            remote.producer.payload_at();
             remote.producer.publish(Kind::Offer, 0, len, 0, 0);
             self.unannounced = true;
         }
@@ -171,7 +171,7 @@ impl SendSide {
             if !remote.producer.has_room(len as usize, 0) {
                 break;
             }
-            let at = remote.producer.payload_at(len as usize);
+            let at = remote.producer.payload_at();
             // SAFETY: the poster's promise holds until the request's completion.
             unsafe { gather_to_ring(remote.inbound(), at, request.sges) };
             remote.producer.publish(Kind::Send, flags, len, request.imm_be, len as usize);

@@ -113,9 +113,9 @@ impl Parked {
 
 #[derive(Default)]
 pub(super) struct WaitQueue {
-    slots: Vec<Parked>,
-    head: usize,
-    len: usize,
+    slots: Box<[Parked]>,
+    head: u32,
+    len: u32,
 }
 
 impl WaitQueue {
@@ -123,9 +123,9 @@ impl WaitQueue {
     /// Inline elements of `wr` must be readable.
     pub(super) unsafe fn push(&mut self, wr: &SendWr<'_>, capacity: usize) {
         if self.slots.is_empty() {
-            self.slots.resize_with(capacity, Parked::default);
+            self.slots = (0..capacity).map(|_| Parked::default()).collect();
         }
-        let at = (self.head + self.len) % self.slots.len();
+        let at = self.at(self.len());
         self.len += 1;
         let slot = &mut self.slots[at];
         (slot.wr_id, slot.opcode, slot.flags, slot.imm_be) =
@@ -148,31 +148,36 @@ impl WaitQueue {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.len as usize
+    }
+
+    /// The slot of the request that has `ahead` before it.
+    fn at(&self, ahead: usize) -> usize {
+        (self.head as usize + ahead) % self.slots.len()
     }
 
     /// Lends out the oldest request's elements, to be given back by `put_sges`.
     pub(super) fn take_sges(&mut self) -> Vec<Sge> {
-        std::mem::take(&mut self.slots[self.head].sges)
+        std::mem::take(&mut self.slots[self.head as usize].sges)
     }
 
     pub(super) fn put_sges(&mut self, sges: Vec<Sge>) {
-        self.slots[self.head].sges = sges;
+        self.slots[self.head as usize].sges = sges;
     }
 
     /// The request that has `ahead` before it.
     pub(super) fn get(&self, ahead: usize) -> Option<&Parked> {
-        (ahead < self.len).then(|| &self.slots[(self.head + ahead) % self.slots.len()])
+        (ahead < self.len()).then(|| &self.slots[self.at(ahead)])
     }
 
     pub(super) fn front(&self) -> Option<&Parked> {
-        (self.len > 0).then(|| &self.slots[self.head])
+        self.get(0)
     }
 
     pub(super) fn pop(&mut self) -> Option<(u64, WrOpcode, SendFlags)> {
         let front = self.front()?;
         let popped = (front.wr_id, WrOpcode(front.opcode), front.flags);
-        self.head = (self.head + 1) % self.slots.len();
+        self.head = self.at(1) as u32;
         self.len -= 1;
         Some(popped)
     }

@@ -6,8 +6,9 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 pub(crate) struct Consumer {
     mem: SharedMem,
-    ring_at: usize,
-    slots: u64,
+    ring_at: u32,
+    /// A power of two.
+    slots: u32,
     position: u64,
     published: u64,
 }
@@ -30,11 +31,17 @@ pub(crate) struct Garbage;
 
 impl Consumer {
     pub(crate) fn new(mem: SharedMem, layout: &Layout) -> Self {
-        Self { mem, ring_at: layout.ring_at(), slots: layout.ring_slots, position: 0, published: 0 }
+        Self { mem, ring_at: layout.ring_at() as u32, slots: layout.ring_slots, position: 0, published: 0 }
     }
 
     fn slot_at(&self, position: u64) -> usize {
-        self.ring_at + (position & (self.slots - 1)) as usize * SLOT_BYTES
+        self.ring_at as usize + (position as usize & (self.slots as usize - 1)) * SLOT_BYTES
+    }
+
+    /// Slots from the position to the end of the ring.
+    #[inline]
+    fn to_end(&self) -> u64 {
+        u64::from(self.slots) - (self.position & (u64::from(self.slots) - 1))
     }
 
     /// Whether a record is there: one load.
@@ -55,7 +62,7 @@ impl Consumer {
             let kind = Kind::from_bits((word >> TAG_BITS) as u8).ok_or(Garbage)?;
             let sizes = self.mem.load(at + 8, Relaxed);
             let len_bytes = sizes as u32;
-            let to_end = self.slots - (self.position & (self.slots - 1));
+            let to_end = self.to_end();
             let slots = match kind {
                 Kind::Pad => u64::from(len_bytes),
                 Kind::Send => slots_for(len_bytes as usize),

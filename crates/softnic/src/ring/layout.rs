@@ -50,15 +50,20 @@ const ADVERTS: usize = 320;
 /// Bytes of one advertised scatter element: address, then length and key.
 const ADVERT_BYTES: usize = 16;
 
+/// So many scatter elements, at least one; a queue pair has at most 16.
+fn of_sges(max_sge: u32) -> u8 {
+    max_sge.clamp(1, 64) as u8
+}
+
 /// The sizes of an inbound segment, which fix all its offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Slots in the ring, a power of two.
-    pub(crate) ring_slots: u64,
+    pub(crate) ring_slots: u32,
     /// Receives in the queue, a power of two.
-    pub(crate) rq_depth: u64,
+    pub(crate) rq_depth: u32,
     /// Scatter elements per receive.
-    pub(crate) recv_sge: u64,
+    pub(crate) recv_sge: u8,
     /// Receives are shared with other queue pairs: none is advertised, the owner matches.
     pub(crate) shared: bool,
 }
@@ -67,11 +72,11 @@ impl Layout {
     /// For a receive queue of at least `max_recv_wr`: 256 bytes per receive, so that small messages travel inside the
     /// ring, and one slot each is always left for messages placed directly.
     pub(crate) fn new(max_recv_wr: u32, max_recv_sge: u32) -> Self {
-        let rq_depth = u64::from(max_recv_wr.max(1)).next_power_of_two();
+        let rq_depth = max_recv_wr.max(1).next_power_of_two();
         Self {
             ring_slots: (16 * rq_depth).max(256),
             rq_depth,
-            recv_sge: u64::from(max_recv_sge.max(1)),
+            recv_sge: of_sges(max_recv_sge),
             shared: false,
         }
     }
@@ -79,20 +84,20 @@ impl Layout {
     /// For receives that are shared: one place for a large message at a time, and a ring of 32 KiB for small ones.
     #[cfg(not(loom))]
     pub(crate) fn for_shared(max_sge: u32) -> Self {
-        Self { ring_slots: 2048, rq_depth: 1, recv_sge: u64::from(max_sge.max(1)), shared: true }
+        Self { ring_slots: 2048, rq_depth: 1, recv_sge: of_sges(max_sge), shared: true }
     }
 
     /// For datagrams of at most `max_bytes` from one sender: like `new`, but nothing is placed outside of the ring, and it
     /// holds three of the longest, so that one always finds room in an empty ring.
     #[cfg(not(loom))]
     pub(crate) fn for_datagrams(max_recv_wr: u32, max_bytes: usize) -> Self {
-        let least = (3 * super::slots_for(max_bytes)).next_power_of_two();
-        let wished = 16 * u64::from(max_recv_wr.max(1)).next_power_of_two();
+        let least = (3 * super::slots_for(max_bytes) as u32).next_power_of_two();
+        let wished = 16 * max_recv_wr.max(1).next_power_of_two();
         Self { ring_slots: wished.clamp(least, 4 * least), rq_depth: 1, recv_sge: 1, shared: false }
     }
 
     pub(crate) fn ring_at(&self) -> usize {
-        (ADVERTS + (self.rq_depth * self.recv_sge) as usize * ADVERT_BYTES).next_multiple_of(64)
+        (ADVERTS + self.rq_depth as usize * usize::from(self.recv_sge) * ADVERT_BYTES).next_multiple_of(64)
     }
 
     pub(crate) fn len_bytes(&self) -> usize {
@@ -100,8 +105,10 @@ impl Layout {
     }
 
     /// Offset of element `sge` of the receive with sequence number `seq`.
-    pub(crate) fn advert_at(&self, seq: u64, sge: u64) -> usize {
-        ADVERTS + (((seq & (self.rq_depth - 1)) * self.recv_sge + sge) as usize) * ADVERT_BYTES
+    #[inline]
+    pub(crate) fn advert_at(&self, seq: u64, sge: u8) -> usize {
+        let receive = seq as usize & (self.rq_depth as usize - 1);
+        ADVERTS + (receive * usize::from(self.recv_sge) + usize::from(sge)) * ADVERT_BYTES
     }
 
     /// Publishes the scatter list of the receive with sequence number `seq`.
@@ -118,9 +125,9 @@ impl Layout {
 
     /// Writes the constant header of a new segment.
     pub(crate) fn write_header(&self, mem: &SharedMem) {
-        mem.store(AT_RING_SLOTS, self.ring_slots, Relaxed);
-        mem.store(AT_RQ_DEPTH, self.rq_depth, Relaxed);
-        mem.store(AT_RECV_SGE, self.recv_sge, Relaxed);
+        mem.store(AT_RING_SLOTS, self.ring_slots.into(), Relaxed);
+        mem.store(AT_RQ_DEPTH, self.rq_depth.into(), Relaxed);
+        mem.store(AT_RECV_SGE, self.recv_sge.into(), Relaxed);
         mem.store(AT_SHARED, self.shared.into(), Relaxed);
         mem.store(AT_MAGIC, MAGIC, Relaxed);
     }
@@ -132,18 +139,22 @@ impl Layout {
         if mem.len_bytes() < ADVERTS || mem.load(AT_MAGIC, Relaxed) != MAGIC {
             return Err(Error::invalid(OP, "bad magic: another version or a broken peer"));
         }
+        let [slots, depth, sges] = [AT_RING_SLOTS, AT_RQ_DEPTH, AT_RECV_SGE].map(|at| mem.load(at, Relaxed));
+        let sane = slots.is_power_of_two()
+            && depth.is_power_of_two()
+            && (256..=1 << 24).contains(&slots)
+            && depth <= 1 << 20
+            && (1..=64).contains(&sges);
         let layout = Self {
-            ring_slots: mem.load(AT_RING_SLOTS, Relaxed),
-            rq_depth: mem.load(AT_RQ_DEPTH, Relaxed),
-            recv_sge: mem.load(AT_RECV_SGE, Relaxed),
+            ring_slots: slots as u32,
+            rq_depth: depth as u32,
+            recv_sge: sges as u8,
             shared: mem.load(AT_SHARED, Relaxed) != 0,
         };
-        let sane = layout.ring_slots.is_power_of_two()
-            && layout.rq_depth.is_power_of_two()
-            && (256..=1 << 24).contains(&layout.ring_slots)
-            && layout.rq_depth <= 1 << 20
-            && (1..=64).contains(&layout.recv_sge)
-            && layout.len_bytes() <= mem.len_bytes();
-        if sane { Ok(layout) } else { Err(Error::invalid(OP, format!("impossible sizes {layout:?}"))) }
+        if sane && layout.len_bytes() <= mem.len_bytes() {
+            return Ok(layout);
+        }
+        let what = format!("impossible sizes: {slots} slots, {depth} receives of {sges} elements");
+        Err(Error::invalid(OP, what))
     }
 }

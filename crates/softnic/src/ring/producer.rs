@@ -4,54 +4,78 @@ use super::{Kind, Layout, RECORD_HEADER_BYTES, SLOT_BYTES, TAG_BITS, layout, slo
 use crate::shared::SharedMem;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+/// Where a lap may end already if the consumer has left the ring's beginning: a ring with little in it stays in the
+/// caches, and on one page, instead of wandering through all of its memory.
+const SHORT_LAP_SLOTS: u32 = if cfg!(loom) { 4 } else { 128 };
+
 pub(crate) struct Producer {
     mem: SharedMem,
-    ring_at: usize,
-    slots: u64,
+    ring_at: u32,
+    /// A power of two.
+    slots: u32,
     position: u64,
     head_seen: u64,
+    /// Filler before the next record, as `has_room` found.
+    pad: u32,
 }
 
 impl Producer {
     pub(crate) fn new(mem: SharedMem, layout: &Layout) -> Self {
-        Self { mem, ring_at: layout.ring_at(), slots: layout.ring_slots, position: 0, head_seen: 0 }
+        Self {
+            mem,
+            ring_at: layout.ring_at() as u32,
+            slots: layout.ring_slots,
+            position: 0,
+            head_seen: 0,
+            pad: 0,
+        }
     }
 
     fn slot_at(&self, position: u64) -> usize {
-        self.ring_at + (position & (self.slots - 1)) as usize * SLOT_BYTES
+        self.ring_at as usize + (position as usize & (self.slots as usize - 1)) * SLOT_BYTES
     }
 
     /// Whether a record of `inline_bytes` fits now and leaves `spare` slots free. One slot more is always kept, for the
     /// word that is cleared ahead.
     #[inline]
     pub(crate) fn has_room(&mut self, inline_bytes: usize, spare: u64) -> bool {
-        let need = slots_for(inline_bytes);
-        let to_end = self.slots - (self.position & (self.slots - 1));
-        let pad = if to_end < need { to_end } else { 0 };
-        let need = pad + need + 1 + spare;
-        if self.fits(need) {
-            return true;
+        let record = slots_for(inline_bytes);
+        let need = record + 1 + spare;
+        self.fits(record, need) || {
+            self.look_at_head();
+            self.fits(record, need)
         }
+    }
+
+    /// Finds out what the consumer has left: a look at memory that the consumer writes.
+    #[inline]
+    pub(crate) fn look_at_head(&mut self) {
         let head = self.mem.load(layout::HEAD, Acquire);
         // A head beyond what was produced, or one that runs backwards, is a broken peer's: it only hurts itself.
         if head <= self.position && head >= self.head_seen {
             self.head_seen = head;
         }
-        self.fits(need)
     }
 
-    fn fits(&self, need: u64) -> bool {
-        self.position - self.head_seen + need <= self.slots
+    /// Whether `need` slots are free behind the filler that a record of `record` slots has before it.
+    #[inline]
+    fn fits(&mut self, record: u64, need: u64) -> bool {
+        let free = u64::from(self.slots) - (self.position - self.head_seen);
+        let offset = self.position as u32 & (self.slots - 1);
+        let to_end = self.slots - offset;
+        let begins_anew =
+            u64::from(to_end) < record || (offset >= SHORT_LAP_SLOTS && u64::from(to_end) + need <= free);
+        self.pad = if begins_anew { to_end } else { 0 };
+        u64::from(self.pad) + need <= free
     }
 
     /// Where the payload of the next record goes. Call only after `has_room(inline_bytes, _)` was true; publishes the
-    /// filler if the record would cross the end.
+    /// filler if there is any.
     #[inline]
-    pub(crate) fn payload_at(&mut self, inline_bytes: usize) -> usize {
-        let need = slots_for(inline_bytes);
-        let to_end = self.slots - (self.position & (self.slots - 1));
-        if to_end < need {
-            self.publish_slots(Kind::Pad, 0, to_end as u32, 0, to_end);
+    pub(crate) fn payload_at(&mut self) -> usize {
+        let pad = std::mem::take(&mut self.pad);
+        if pad > 0 {
+            self.publish_slots(Kind::Pad, 0, pad, 0, pad.into());
         }
         self.slot_at(self.position) + RECORD_HEADER_BYTES
     }
@@ -70,6 +94,12 @@ impl Producer {
             tag(self.position) | u64::from(kind as u8) << TAG_BITS | u64::from(flags) << (TAG_BITS + 8);
         self.mem.store(at, word, Release);
         self.position += slots;
+    }
+
+    /// Slots produced.
+    #[cfg(all(test, loom))]
+    pub(super) fn position(&self) -> u64 {
+        self.position
     }
 
     pub(crate) fn memory(&self) -> &SharedMem {

@@ -19,7 +19,8 @@ use super::*;
 use crate::shared::SharedMem;
 use crate::sync::atomic::Ordering::Relaxed;
 
-const LAYOUT: Layout = Layout { ring_slots: 8, rq_depth: 1, recv_sge: 1, shared: false };
+const SLOTS: u64 = 8;
+const LAYOUT: Layout = Layout { ring_slots: SLOTS as u32, rq_depth: 1, recv_sge: 1, shared: false };
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
@@ -38,7 +39,7 @@ const fn len_of(n: u32) -> usize {
 
 /// What a payload word holds: the header that its slot would have as a record of the next lap.
 fn disguised(position: u64) -> u64 {
-    tag(position + 1 + LAYOUT.ring_slots) | u64::from(Kind::WriteImm as u8) << TAG_BITS
+    tag(position + 1 + SLOTS) | u64::from(Kind::WriteImm as u8) << TAG_BITS
 }
 
 /// Who is inside which slot.
@@ -50,24 +51,21 @@ unsafe impl Send for Slots {}
 
 impl Slots {
     fn new() -> Self {
-        Self(Arc::new((0..LAYOUT.ring_slots).map(|_| UnsafeCell::new(())).collect()))
+        Self(Arc::new((0..SLOTS).map(|_| UnsafeCell::new(())).collect()))
     }
 
     fn at(&self, position: u64, count: u64) -> impl Iterator<Item = &UnsafeCell<()>> {
-        (position..position + count).map(|at| &self.0[(at % LAYOUT.ring_slots) as usize])
+        (position..position + count).map(|at| &self.0[(at % SLOTS) as usize])
     }
 }
 
-fn produce(producer: &mut Producer, slots: &Slots, n: u32, position: &mut u64) {
+fn produce(producer: &mut Producer, slots: &Slots, n: u32) {
     let len = len_of(n);
-    let to_end = LAYOUT.ring_slots - *position % LAYOUT.ring_slots;
-    *position += if to_end < slots_for(len) { to_end } else { 0 };
-    let at = producer.payload_at(len);
-    slots.at(*position, slots_for(len)).for_each(|slot| slot.with_mut(|_| ()));
-    let word = disguised(*position).to_le_bytes();
+    let at = producer.payload_at();
+    slots.at(producer.position(), slots_for(len)).for_each(|slot| slot.with_mut(|_| ()));
+    let word = disguised(producer.position()).to_le_bytes();
     producer.memory().copy_in(at, &[word, word].concat()[..len]);
     producer.publish(Kind::Send, 0, len as u32, n, len);
-    *position += slots_for(len);
 }
 
 /// Takes what is there; checks order and length, and that the payload is of this record.
@@ -94,10 +92,10 @@ fn stream(before: u32, total: u32) {
         let (mem, slots) = (memory(), Slots::new());
         let (mut consumer, mut producer) = (Consumer::new(mem.clone(), &LAYOUT), Producer::new(mem, &LAYOUT));
         let theirs = slots.clone();
-        let (mut position, mut next) = (0, 0);
+        let mut next = 0;
         for n in 0..before {
             assert!(producer.has_room(len_of(n), 0));
-            produce(&mut producer, &slots, n, &mut position);
+            produce(&mut producer, &slots, n);
             consume(&mut consumer, &slots, &mut next);
         }
         let producer = loom::thread::spawn(move || {
@@ -105,7 +103,7 @@ fn stream(before: u32, total: u32) {
             for _ in 0..total {
                 // A full ring is not waited for.
                 if producer.has_room(len_of(sent), 0) {
-                    produce(&mut producer, &theirs, sent, &mut position);
+                    produce(&mut producer, &theirs, sent);
                     sent += 1;
                 }
             }
@@ -142,9 +140,9 @@ fn an_unpublished_payload_is_not_seen() {
         let theirs = slots.clone();
         let producer = loom::thread::spawn(move || {
             let mut producer = Producer::new(mem, &LAYOUT);
-            produce(&mut producer, &theirs, 0, &mut 0);
+            produce(&mut producer, &theirs, 0);
             assert!(producer.has_room(16, 0));
-            let at = producer.payload_at(16);
+            let at = producer.payload_at();
             producer.memory().copy_in(at, &[0xFF; 16]);
         });
         let mut next = 0;
@@ -161,12 +159,12 @@ fn a_lagging_head_only_means_less_room() {
         let (mem, slots) = (memory(), Slots::new());
         let (mut consumer, mut producer) = (Consumer::new(mem.clone(), &LAYOUT), Producer::new(mem, &LAYOUT));
         let theirs = slots.clone();
-        let (mut sent, mut position) = (0, 0);
+        let mut sent = 0;
         while producer.has_room(len_of(sent), 0) {
-            produce(&mut producer, &slots, sent, &mut position);
+            produce(&mut producer, &slots, sent);
             sent += 1;
         }
-        assert!(position < LAYOUT.ring_slots, "one slot is kept for the word cleared ahead");
+        assert!(producer.position() < SLOTS, "one slot is kept for the word cleared ahead");
         // Steps on a common counter, which order no memory, make loom try all the turns (see `wc_ring`).
         let turns = Arc::new(AtomicU64::new(0));
         let drain = {
@@ -182,13 +180,30 @@ fn a_lagging_head_only_means_less_room() {
         for _ in 0..2 {
             turns.fetch_add(1, Relaxed);
             if producer.has_room(len_of(sent), 0) {
-                produce(&mut producer, &slots, sent, &mut position);
+                produce(&mut producer, &slots, sent);
                 sent += 1;
             }
         }
         let (mut consumer, mut next) = drain.join().unwrap();
         consume(&mut consumer, &slots, &mut next);
         assert_eq!(next, sent);
+    });
+}
+
+#[test]
+fn a_ring_with_little_in_it_stays_at_its_beginning() {
+    check(|| {
+        let (mem, slots) = (memory(), Slots::new());
+        let (mut consumer, mut producer) = (Consumer::new(mem.clone(), &LAYOUT), Producer::new(mem, &LAYOUT));
+        let mut next = 0;
+        for n in 0..12 {
+            producer.look_at_head();
+            assert!(producer.has_room(len_of(n), 0));
+            produce(&mut producer, &slots, n);
+            assert!(producer.position() % SLOTS <= 6, "no lap has room at its end for another");
+            consume(&mut consumer, &slots, &mut next);
+        }
+        assert!(producer.position() > 2 * SLOTS, "several laps");
     });
 }
 
@@ -209,7 +224,7 @@ fn what_was_published_inside_a_hazard_is_there_when_the_hazard_is_clear() {
                 hazard::enter(&mem, hazard::RECEIVES);
                 let admitted = mem.load(ACCEPT, Acquire) != 0;
                 if admitted {
-                    produce(&mut producer, &slots, 0, &mut 0);
+                    produce(&mut producer, &slots, 0);
                 }
                 hazard::leave(&mem);
                 admitted

@@ -1,5 +1,6 @@
 //! What polls find, and who looks after requests that wait.
 
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 use farcall_verbs::{Access, AsyncEventKind, QpState, SendFlags, Sge, Wc, WcStatus, WrOpcode};
@@ -7,6 +8,7 @@ use farcall_verbs::{Access, AsyncEventKind, QpState, SendFlags, Sge, Wc, WcStatu
 use super::QpCore;
 use crate::credit;
 use crate::flight::Event;
+use crate::prefetch::prefetch;
 use crate::qp::place::Place;
 use crate::qp::send::completion_opcode;
 use crate::qp::shared_receive::SharedSide;
@@ -36,6 +38,12 @@ impl QpCore {
             }
         }
         taken
+    }
+
+    /// Asks for the memory of the next look.
+    #[inline]
+    pub(crate) fn prefetch_for_poll(&self) {
+        prefetch(self, [offset_of!(Self, recv), offset_of!(Self, completions), offset_of!(Self, state)]);
     }
 
     /// Takes completions of sends as long as `which` says so.
