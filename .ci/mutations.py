@@ -69,6 +69,11 @@ def integration(file, name):
     return Check(["-p", "farcall-softnic", "--test", file, name])
 
 
+def death(file):
+    """A process is killed, or stopped, before its n-th store, for every n."""
+    return Check(["--release", "-p", "farcall-softnic", "--features", "store-hook", "--test", file])
+
+
 # Name, file (in the software RNIC, unless it begins with "crates/"), text, replacement, check.
 MUTATIONS = [
     ("generation-not-rechecked", "qp/grants.rs",
@@ -178,6 +183,10 @@ MUTATIONS = [
      "place.filter(|_| region.access.contains(Access::LOCAL_WRITE))",
      "place.filter(|_| len > 0)",
      integration("registered_anew", "a_message_into_a_moved_region")),
+    ("death-taken-for-memory-that-is-gone", "qp/private.rs",
+     "        Fault::Ended => Step::Wait(Wait::Peer),",
+     "        Fault::Ended => Step::Failed(WcStatus::REM_OP_ERR),",
+     death("store_hook_private")),
     ("record-published-before-its-payload", "ring/producer.rs",
      "        self.mem.store(at, word, Release);",
      "        self.mem.store(at, word, Relaxed);",
