@@ -375,8 +375,7 @@ fn a_pair_drops_until_it_is_ready_and_again_when_it_is_not() {
     b.recv(1, 8);
     a.send(b.qpn(), QKEY, &[1; 8]);
     // Until the refusal is known; only then may the pair become ready, or the datagram would be in time.
-    let service_had_time = || std::thread::sleep(std::time::Duration::from_millis(50));
-    service_had_time();
+    a.until_counted("dropped_late", |_| ());
     b.end.rtr(0);
     assert_eq!(b.end.poll(), None);
     a.send(b.qpn(), QKEY, &[2; 8]);
@@ -657,8 +656,7 @@ fn datagram_pairs_may_share_receives() {
     // Nothing posted: dropped. Too short: dropped too, and the receive stays.
     a.send(receivers[0].qpn(), QKEY, &[9; 8]);
     while first.end.context.poll_async_event().is_some() {}
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    assert_eq!(receivers[0].end.poll(), None);
+    receivers[0].until_counted("receive_dropped_no_receive", |b| assert_eq!(b.end.poll(), None));
     post(0, 8);
     a.send(receivers[0].qpn(), QKEY, &[9; 9]);
     assert_eq!(receivers[0].end.poll(), None);

@@ -1,8 +1,10 @@
 //! Ends that send and take datagrams.
 
+use std::time::Instant;
+
 use farcall_verbs::{AddressHandle, QpCap, QpType, SendWr, UdTarget, Wc, WcOpcode, WcStatus};
 
-use super::{End, SIGNALED};
+use super::{End, LOST, SIGNALED};
 
 /// Bytes before the payload of every datagram.
 pub const GRH: usize = 40;
@@ -52,6 +54,22 @@ impl Ud {
     pub fn take(&mut self) -> (Wc, Vec<u8>) {
         let wc = self.end.wait();
         (wc, self.payload(&wc))
+    }
+
+    /// Does something again and again until the pair has counted what is called so.
+    pub fn until_counted(&mut self, name: &str, mut meanwhile: impl FnMut(&mut Self)) {
+        let (start, label) = (Instant::now(), format!("softnic ud qp {:#08x}", self.qpn()));
+        let is_counted = || {
+            let report = farcall_stats::read_pid(std::process::id()).unwrap();
+            let mut mine = report.blocks.iter().filter(|block| block.live && block.label == label);
+            let mut counters = mine.next().expect("the pair's counters").counters.iter();
+            counters.any(|(counter, count)| counter == name && *count > 0)
+        };
+        while !is_counted() {
+            assert!(start.elapsed() < LOST, "nothing is counted as {name}");
+            meanwhile(self);
+            std::thread::yield_now();
+        }
     }
 
     pub fn payload(&self, wc: &Wc) -> Vec<u8> {
