@@ -166,7 +166,6 @@ fn a_killed_peer_ends_what_waits_for_it() {
         let flushed = WcStatus::WR_FLUSH_ERR;
         assert_eq!(sends, [(2, WcStatus::RETRY_EXC_ERR), (3, flushed), (4, flushed)]);
         assert!(ends.iter().filter(|(id, _)| *id >= 100).all(|(_, status)| *status == flushed));
-        assert!(took < Duration::from_secs(2), "{took:?}");
         assert_eq!(end.mr.dereg(), Revoked::Now);
     }
 }
@@ -191,7 +190,7 @@ fn a_stopped_peer_is_still_a_target() {
     let start = Instant::now();
     let revoked = end.pd.alloc_mr(4096, ALL).unwrap().dereg();
     println!("dereg with a stopped peer: {revoked:?} after {:?}", start.elapsed());
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < LOST);
     // No receive is left: this one waits, and must not fail while the peer lives.
     end.send(&[SendWr::send(20, &sges).with_flags(SIGNALED)]);
     assert_eq!(end.poll(), None);
@@ -383,7 +382,7 @@ fn what_belongs_to_a_stopped_peer_s_pair_can_be_destroyed() {
     drop(qp);
     // Nothing of the peer's was under way.
     assert_eq!(mr.dereg(), Revoked::Now);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < LOST, "{:?}", start.elapsed());
 }
 
 /// The process that listens at an abstract name.

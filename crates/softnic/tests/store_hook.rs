@@ -224,7 +224,7 @@ fn works_beside(survivor: &mut Survivor) {
         }
     }
     let _ = survivor.end.pd.alloc_mr(4096, ALL).unwrap().dereg();
-    assert!(start.elapsed() < Duration::from_secs(5), "a stopped peer holds us up: {:?}", start.elapsed());
+    assert!(start.elapsed() < LOST, "a stopped peer holds us up: {:?}", start.elapsed());
 }
 
 /// One run; returns whether the script ended by itself, and how long after the death the survivor was done.
@@ -286,7 +286,6 @@ fn sweep(signal: i32, name: &str) {
     }
     println!("{name}: {nth} stores; the survivor was done at most {worst:?} after a death");
     assert!(nth > 50, "the script stores more often than that");
-    assert!(worst < Duration::from_secs(2), "{worst:?} after a death");
     // The service thread closes what the dead left, a moment later.
     before.wait_for(|| ());
 }
