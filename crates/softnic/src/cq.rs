@@ -64,6 +64,9 @@ pub(crate) trait Source: Send + Sync {
 
     /// Whether a poll may find something; called by the owner of the completion queue.
     fn has_something(&self) -> bool;
+
+    /// Goes on with what peers have given, for an owner who sleeps; called by the service thread.
+    fn look_after(&self) {}
 }
 
 /// What is at a bit of the readiness bitmap.
@@ -165,6 +168,11 @@ impl CqCore {
         self.readiness.announce(bit, solicited, || self.wake());
     }
 
+    /// A producer of this process, or another, published something for `bit`; `is_due` while it was not taken.
+    pub(crate) fn announce_due(&self, bit: u32, solicited: bool, is_due: impl Fn() -> bool) {
+        self.readiness.announce_due(bit, solicited, is_due, || self.wake());
+    }
+
     pub(crate) fn readiness(&self) -> &Readiness {
         &self.readiness
     }
@@ -198,6 +206,25 @@ impl CqCore {
     #[inline]
     fn takes_held_back(&self) -> bool {
         self.holds_back.load(Ordering::Relaxed) && self.holds_back.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether there is something to look after.
+    pub(crate) fn is_nudged(&self) -> bool {
+        self.readiness.is_nudged()
+    }
+
+    /// Goes on with what peers have given to an owner who sleeps; what completes makes his event. For the service thread.
+    pub(crate) fn look_after(&self) {
+        self.readiness.take_nudges(|bit| {
+            let attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+            let place = attached.get(bit as usize).cloned();
+            drop(attached);
+            match place {
+                Some(Place::Connected(pair)) => pair.qp.look_after_sends(),
+                Some(Place::Source(source)) => source.look_after(),
+                _ => {}
+            }
+        });
     }
 
     /// Whether an event is waiting to be taken from the channel.

@@ -176,7 +176,11 @@ impl Context for SoftContext {
                 Error::invalid("create_cq", "the completion channel is of another provider")
             })?),
         };
-        Ok(Box::new(Cq::new(CqCore::new(self.process.next_cq(), channel)?)))
+        let core = CqCore::new(self.process.next_cq(), channel)?;
+        if channel.is_some() {
+            self.process.add_sleeper(&core);
+        }
+        Ok(Box::new(Cq::new(core)))
     }
 
     fn async_event_fd(&self) -> Option<RawFd> {

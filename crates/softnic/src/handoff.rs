@@ -75,6 +75,21 @@ impl<T: LeavesWork> Handoff<T> {
         HandoffGuard { of: self, locked }
     }
 
+    /// Enters as a visitor, if there is work; waits for who is inside.
+    #[cold]
+    pub(crate) fn patient_visitor(&self) -> Option<HandoffGuard<'_, T>> {
+        if !self.open.load(Acquire) {
+            return None;
+        }
+        self.lock();
+        // As in `visitor`.
+        if self.open.load(Acquire) {
+            return Some(HandoffGuard { of: self, locked: true });
+        }
+        self.locked.store(false, Release);
+        None
+    }
+
     /// Enters as a visitor, if there is work and nobody is inside.
     pub(crate) fn visitor(&self) -> Option<HandoffGuard<'_, T>> {
         if !self.open.load(Acquire) || !self.try_lock() {

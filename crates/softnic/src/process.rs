@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use farcall_verbs::{Error, Gid, Result};
 
+use crate::cq::CqCore;
 use crate::datagram::DatagramCore;
 use crate::fence;
 use crate::fork::{self, Born};
@@ -57,6 +58,8 @@ pub(crate) struct Process {
     pub(crate) access_turn: Turn,
     /// Processes that the service thread is meeting, by block; who wants to meet one holds the meeting.
     meetings: Mutex<HashMap<u32, Weak<LongMeeting>>>,
+    /// Completion queues on which somebody may sleep.
+    sleepers: Mutex<Vec<Weak<CqCore>>>,
     next_pd: AtomicU32,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
@@ -97,6 +100,7 @@ impl Process {
             spaces: Default::default(),
             access_turn: Turn::default(),
             meetings: Mutex::default(),
+            sleepers: Mutex::default(),
             next_pd: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
@@ -208,6 +212,25 @@ impl Process {
             Numbered::Datagrams(qp) => qp.upgrade(),
             _ => None,
         }
+    }
+
+    /// A completion queue with a channel was made.
+    pub(crate) fn add_sleeper(&self, queue: &Arc<CqCore>) {
+        let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Now and then, so that the list is not longer than twice what lives.
+        if sleepers.len() == sleepers.capacity() {
+            sleepers.retain(|queue| queue.strong_count() > 0);
+        }
+        sleepers.push(Arc::downgrade(queue));
+    }
+
+    /// Goes on with what peers gave to owners who sleep. For the service thread.
+    pub(crate) fn look_after_sleepers(&self) {
+        let nudged: Vec<_> = {
+            let sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+            sleepers.iter().filter_map(Weak::upgrade).filter(|queue| queue.is_nudged()).collect()
+        };
+        nudged.iter().for_each(|queue| queue.look_after());
     }
 
     pub(crate) fn queue_pairs(&self) -> Vec<Arc<QpCore>> {

@@ -4,21 +4,28 @@
 //! The owner clears bits only of pairs that have been quiet, and scans once more after it did. Both the bit and the
 //! sleep word cross with the producer's publication (Dekker), so the producer pays a light fence and the owner a heavy
 //! one. All of it is a hint: a wrong bit costs a look, a wrong wake-up a turn of the loop.
+//!
+//! An event is owed for completions only. Who gives what is none by itself (something that a request has waited for, a
+//! message whose receive is found at the owner) makes none: it *nudges* the owner's service thread, which goes on with it if the
+//! owner sleeps; what that completes makes the event.
 
 use crate::fence;
 use crate::shared::SharedMem;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"farccq01");
+const MAGIC: u64 = u64::from_le_bytes(*b"farccq02");
 const AT_MAGIC: usize = 0;
 const ARMED: usize = 64;
+const NUDGE: usize = 72;
 const BITS: usize = 128;
+/// Which queue pairs the owner was nudged for. (Models have few words.)
+const NUDGED: usize = BITS + if cfg!(loom) { 8 } else { MAX_BITS / 8 };
 
 /// Queue pairs that can be attached to one completion queue.
 pub(crate) const MAX_BITS: usize = 4096;
 
 /// Bytes of a completion queue's segment.
-pub(crate) const LEN_BYTES: usize = BITS + MAX_BITS / 8;
+pub(crate) const LEN_BYTES: usize = BITS + 2 * (MAX_BITS / 8);
 
 // The sleep word: its low bits say what its owner waits for, the rest counts how often it was armed, so that a producer
 // that was stopped in between cannot take a later sleep for the one it knew.
@@ -29,6 +36,12 @@ const ARMED_SOLICITED: u64 = 2;
 /// meanwhile wakes too.
 const FIRING: u64 = 3;
 const WHAT: u64 = 3;
+
+// The nudge: its low bits say how far it has come, the rest counts, so that a producer that was stopped in between does not
+// finish another's.
+const DELIVERING: u64 = 1;
+/// The service thread's descriptor was written to, and it has not looked yet.
+const DELIVERED: u64 = 2;
 
 /// One side's view of a completion queue's readiness segment.
 #[derive(Clone)]
@@ -65,6 +78,25 @@ impl Readiness {
         self.fire_if_armed(solicited, wake);
     }
 
+    /// As `announce`, of something that others announce, too: an owner that has taken it and sleeps anew, when `is_due` says
+    /// false, is owed no event.
+    pub(crate) fn announce_due(
+        &self,
+        bit: u32,
+        solicited: bool,
+        is_due: impl Fn() -> bool,
+        wake: impl FnOnce(),
+    ) {
+        if !self.keep(bit) {
+            return;
+        }
+        let armed = self.mem.load(ARMED, Acquire);
+        // What it has not taken now it takes in this round, if at all: in another, `armed` is not what stands there.
+        if armed & WHAT != IDLE && is_due() {
+            self.fire_round(armed, solicited, wake);
+        }
+    }
+
     /// Wakes the owner if it sleeps, whose bit is set.
     #[inline]
     pub(crate) fn fire_if_armed(&self, solicited: bool, wake: impl FnOnce()) {
@@ -85,6 +117,77 @@ impl Readiness {
             fence::light();
         }
         self.mem.load(ARMED, Relaxed) & WHAT != IDLE
+    }
+
+    /// Producer, after giving what is no completion: the owner looks at the bit, or if it sleeps its service thread does, which
+    /// `wake` wakes.
+    pub(crate) fn nudge(&self, bit: u32, wake: impl FnOnce()) {
+        if !self.keep(bit) {
+            return;
+        }
+        let (word, mask) = (NUDGED + (bit / 64) as usize * 8, 1 << (bit % 64));
+        // Also where it is set: whoever clears it after this sees what was given.
+        self.mem.fetch_or(word, mask, Release);
+        fence::light();
+        let mine = loop {
+            let seen = self.mem.load(NUDGE, Relaxed);
+            if seen & WHAT == DELIVERED {
+                return;
+            }
+            // Also where another delivers, who may be stopped at it for ever.
+            let mine = ((seen & !WHAT) + WHAT + 1) | DELIVERING;
+            if self.mem.compare_exchange(NUDGE, seen, mine) {
+                break mine;
+            }
+        };
+        wake();
+        let _ = self.mem.compare_exchange(NUDGE, mine, (mine & !WHAT) | DELIVERED);
+    }
+
+    /// Owner: whether there are nudges to take.
+    pub(crate) fn is_nudged(&self) -> bool {
+        self.mem.load(NUDGE, Acquire) & WHAT != 0
+    }
+
+    /// Owner, after it made the service thread's descriptor unreadable: tells `look` what it was nudged for. Whatever was given before is
+    /// found by these looks; what is given after them wakes again.
+    pub(crate) fn take_nudges(&self, mut look: impl FnMut(u32)) {
+        loop {
+            let seen = self.mem.load(NUDGE, Relaxed);
+            if seen & WHAT == 0 {
+                return;
+            }
+            if self.mem.compare_exchange(NUDGE, seen, seen & !WHAT) {
+                break;
+            }
+        }
+        // Whoever still takes the nudge for delivered has set its bit. (In the models the producer's fence is a full one.)
+        fence::heavy();
+        let words = if cfg!(loom) { 1 } else { MAX_BITS / 64 };
+        for index in 0..words {
+            let at = NUDGED + index * 8;
+            if self.mem.load(at, Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = self.mem.fetch_and(at, 0, AcqRel);
+            while bits != 0 {
+                look(index as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Wakes the owner of one round of sleep only.
+    fn fire_round(&self, armed: u64, solicited: bool, wake: impl FnOnce()) {
+        let is_meant = match armed & WHAT {
+            FIRING => true,
+            ARMED_ANY => self.mem.compare_exchange(ARMED, armed, armed | FIRING),
+            _ => solicited && self.mem.compare_exchange(ARMED, armed, armed | FIRING),
+        };
+        if is_meant {
+            wake();
+            let _ = self.mem.compare_exchange(ARMED, armed | FIRING, (armed | FIRING) & !WHAT);
+        }
     }
 
     #[cold]
@@ -176,8 +279,8 @@ impl Readiness {
 #[cfg(all(test, loom))]
 mod tests {
     //! That these models can fail was tried by hand: without the fence after the bit is set, without `fence::heavy` in
-    //! `arm` or in `withdraw_quiet`, without the look after it, and with `fire` going to IDLE before it wakes, the model
-    //! for it fails.
+    //! `arm` or in `withdraw_quiet`, without the look after it, with `fire` going to IDLE before it wakes, with a
+    //! nudge told as delivered before it is, or as another's, the model for it fails.
 
     use super::*;
     use loom::sync::Arc;
@@ -192,7 +295,7 @@ mod tests {
 
     impl Scene {
         fn new() -> Arc<Self> {
-            let readiness = Readiness::create(SharedMem::model(BITS + 8));
+            let readiness = Readiness::create(SharedMem::model(NUDGED + 8));
             Arc::new(Self {
                 readiness,
                 published: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -203,6 +306,22 @@ mod tests {
         fn publish(&self, bit: u32) {
             self.published[bit as usize].store(1, Release);
             self.readiness.announce(bit, false, || self.event.store(true, Release));
+        }
+
+        /// Something that is no completion.
+        fn give(&self, bit: u32) {
+            self.published[bit as usize].store(1, Release);
+            self.readiness.nudge(bit, || self.event.store(true, Release));
+        }
+
+        /// Who sleeps looks only if the event descriptor is readable.
+        fn sleeper_looks(&self, seen: &mut [bool; 2]) {
+            // Not a swap: loom may order a failed one after what it did not see.
+            if self.event.compare_exchange(true, false, AcqRel, Relaxed).is_ok() {
+                self.readiness.take_nudges(|bit| {
+                    seen[bit as usize] |= self.published[bit as usize].load(Acquire) != 0;
+                });
+            }
         }
 
         fn sees(&self, bit: u32) -> bool {
@@ -266,6 +385,83 @@ mod tests {
             scene.publish(0);
             stopped.join().unwrap();
             assert!(scene.event.load(Acquire), "a stopped producer silenced another");
+        });
+    }
+
+    /// The owner sleeps, is woken, looks, and sleeps again while two give.
+    #[test]
+    fn no_nudge_is_lost_between_a_look_and_the_next_sleep() {
+        check(|| {
+            let scene = Scene::new();
+            scene.readiness.arm(false);
+            let givers = [0, 1].map(|bit| {
+                let scene = scene.clone();
+                loom::thread::spawn(move || scene.give(bit))
+            });
+            let mut seen = [false; 2];
+            scene.sleeper_looks(&mut seen);
+            for giver in givers {
+                giver.join().unwrap();
+            }
+            scene.sleeper_looks(&mut seen);
+            assert_eq!(seen, [true; 2], "given, and the owner sleeps");
+            assert!(scene.readiness.is_armed(), "a nudge is no event");
+        });
+    }
+
+    /// A producer goes on after its nudge was taken and another's begun, and stopped: it does not finish that one.
+    #[test]
+    fn a_nudge_of_another_is_not_finished() {
+        check(|| {
+            let scene = Scene::new();
+            scene.readiness.arm(false);
+            scene.readiness.nudge(0, || {
+                scene.readiness.take_nudges(|_| {});
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    scene.readiness.nudge(1, || std::panic::resume_unwind(Box::new(())));
+                }));
+            });
+            scene.give(0);
+            assert!(scene.event.load(Acquire), "a nudge that was not delivered silenced another");
+        });
+    }
+
+    /// What others announce, too, makes one event: its owner has taken it when it sleeps anew.
+    #[test]
+    fn what_was_taken_meanwhile_is_no_second_event() {
+        check(|| {
+            let scene = Scene::new();
+            scene.readiness.arm(false);
+            let announce = |is_due: bool| {
+                scene.readiness.announce_due(0, false, || is_due, || scene.event.store(true, Release));
+            };
+            announce(false);
+            assert!(!scene.event.load(Acquire) && scene.readiness.is_armed());
+            announce(true);
+            assert!(scene.event.load(Acquire) && !scene.readiness.is_armed());
+        });
+    }
+
+    /// A producer that is stopped before it has woken the owner does not silence another.
+    #[test]
+    fn a_producer_stopped_inside_a_nudge_does_not_silence_others() {
+        check(|| {
+            let scene = Scene::new();
+            scene.readiness.arm(false);
+            let stopped = {
+                let scene = scene.clone();
+                loom::thread::spawn(move || {
+                    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        scene.readiness.nudge(1, || std::panic::resume_unwind(Box::new(())));
+                    }));
+                })
+            };
+            let mut seen = [false; 2];
+            scene.sleeper_looks(&mut seen);
+            scene.give(0);
+            stopped.join().unwrap();
+            scene.sleeper_looks(&mut seen);
+            assert!(seen[0], "a stopped producer silenced another");
         });
     }
 

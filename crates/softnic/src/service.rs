@@ -176,6 +176,16 @@ impl Service {
         self.at_work.take()
     }
 
+    /// Makes it look after those who sleep.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Where peers wake it.
+    pub(crate) fn waker_fd(&self) -> BorrowedFd<'_> {
+        self.waker.fd()
+    }
+
     fn add(&self, fd: BorrowedFd<'_>, watched: Watched) -> Result<()> {
         self.add_for(fd, watched, epoll::EventFlags::IN).map(drop)
     }
@@ -296,6 +306,7 @@ impl Service {
             let token = event.data.u64();
             if token == WAKER_TOKEN {
                 self.waker.clear();
+                process.look_after_sleepers();
                 continue;
             }
             let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).get(&token).cloned();

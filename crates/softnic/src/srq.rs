@@ -144,7 +144,7 @@ impl SrqCore {
         for (qp, message) in starving {
             if let Some(qp) = qp.upgrade() {
                 qp.end_rnr(message);
-                qp.announce_locally(true);
+                qp.look_at_receives();
             }
         }
     }

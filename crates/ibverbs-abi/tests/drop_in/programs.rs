@@ -53,19 +53,33 @@ fn perftest_measures() {
         return;
     }
     let folder = Folder::new("perftest");
-    let runs: [(&str, &[&str]); 11] = [
+    // Where a program can sleep it does: polling is left to idle machines.
+    let runs: [(&str, &[&str]); 23] = [
         ("ib_send_lat", &["-e", "-c", "RC"]),
         ("ib_send_lat", &["-e", "-c", "UC"]),
         ("ib_send_lat", &["-e", "-c", "UD"]),
+        ("ib_send_lat", &["-e", "--use-srq"]),
+        ("ib_send_lat", &["-e", "--use-srq", "-s", "65536"]),
         ("ib_send_bw", &["-e", "-q", "4"]),
+        ("ib_send_bw", &["-e", "-c", "UC"]),
         // Nothing gets lost, or its receiver would wait for ever: more datagrams than it has receives.
         ("ib_send_bw", &["-e", "-c", "UD", "-n", "1000"]),
         ("ib_send_bw", &["-c", "UD", "-b", "-s", "64"]),
+        ("ib_send_bw", &["-e", "--use-srq", "-q", "4"]),
+        ("ib_send_bw", &["-e", "--use-srq", "-c", "UD"]),
+        // All sizes up to 8 MiB.
+        ("ib_send_bw", &["-e", "-a", "-n", "10"]),
+        ("ib_read_bw", &["-e", "-a", "-n", "10"]),
         ("ib_write_bw", &["-q", "4"]),
+        ("ib_write_bw", &["-c", "UC"]),
         ("ib_write_bw", &["--use_old_post_send"]),
-        ("ib_read_bw", &["-e"]),
+        ("ib_write_lat", &["-n", "10"]),
+        ("ib_write_lat", &["-n", "10", "-c", "UC"]),
+        ("ib_read_lat", &["-e"]),
+        ("ib_atomic_lat", &["-e", "-A", "FETCH_AND_ADD"]),
+        ("ib_atomic_lat", &["-e", "-A", "CMP_AND_SWAP"]),
         ("ib_atomic_bw", &["-e"]),
-        ("ib_atomic_bw", &["-e", "-A", "CMP_AND_SWAP"]),
+        ("ib_atomic_bw", &["-e", "-A", "CMP_AND_SWAP", "-q", "4"]),
     ];
     for (program, arguments) in runs {
         let all = [&["-x", "0", "-n", "100", "-F"], arguments].concat();

@@ -100,8 +100,10 @@ fn perftest_connects_by_the_connection_manager() {
         return;
     }
     let folder = folder("perftest");
-    let runs: [(&str, &[&str]); 6] = [
+    let runs: [(&str, &[&str]); 8] = [
         ("ib_send_bw", &["-e", "-q", "2"]),
+        ("ib_send_bw", &["-e", "-a", "-n", "10"]),
+        ("ib_send_bw", &["-e", "--use-srq"]),
         ("ib_send_lat", &["-e"]),
         ("ib_send_lat", &["-e", "-c", "UD"]),
         ("ib_write_bw", &["-q", "2"]),

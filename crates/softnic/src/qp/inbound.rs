@@ -56,6 +56,15 @@ impl Inbound {
         }
     }
 
+    /// As `give_credit`, where receives are shared: what was accepted, or may be placed, completes when the peer has looked.
+    pub(super) fn give_shared_credit(&self) {
+        if self.mem.load(WANT, Relaxed) != 0
+            && let Some(creditor) = &self.creditor
+        {
+            creditor.nudge();
+        }
+    }
+
     /// What is left of it when the pair begins a new life or ends.
     pub(super) fn past(&self) -> PastInbound {
         PastInbound { mem: self.mem.clone(), initiator: self.initiator.clone() }

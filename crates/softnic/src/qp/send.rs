@@ -329,8 +329,11 @@ impl SendSide {
         if self.unannounced {
             self.unannounced = false;
             let solicited = std::mem::take(&mut self.solicited);
-            if let Some(remote) = &self.remote {
-                remote.doorbell.announce(solicited);
+            match &self.remote {
+                // Which receive it meets, and when, is found out there: that makes the completion and its event.
+                Some(remote) if remote.layout.shared => remote.doorbell.nudge(),
+                Some(remote) => remote.doorbell.announce(solicited),
+                None => {}
             }
         }
     }

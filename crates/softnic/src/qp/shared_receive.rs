@@ -9,7 +9,7 @@
 //! asked by the peer, and keeps the completions until they are polled.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_verbs::{AsyncEventKind, QpState, Wc, WcFlags, WcOpcode, WcStatus};
@@ -23,6 +23,7 @@ use crate::hazard;
 use crate::ring::{self, Consumer, Garbage, Kind, NAK, OFFERED, RNR, Record, TAKEN, WITHDRAWN};
 use crate::srq::{Receive, SrqCore};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::yield_now;
 
 /// Messages of one queue pair that are matched before others have their turn at the shared receives.
 const MATCHES_A_TURN: usize = 8;
@@ -35,14 +36,17 @@ pub(super) struct SharedSide {
     visits: Mutex<()>,
     /// Whether the peer may have a large message placed: by us, if it cannot reach the memory itself.
     is_offered: Arc<AtomicBool>,
+    /// Completions kept by the matching.
+    kept: Arc<AtomicUsize>,
 }
 
 impl SharedSide {
     pub(super) fn new(consumer: Consumer, srq: Arc<SrqCore>) -> Self {
         srq.attach();
         let is_offered = Arc::new(AtomicBool::new(false));
-        let matching = Biased::new(Matching::new(consumer, srq.clone(), is_offered.clone()));
-        Self { srq, matching, visits: Mutex::new(()), is_offered }
+        let kept = Arc::new(AtomicUsize::new(0));
+        let matching = Biased::new(Matching::new(consumer, srq.clone(), is_offered.clone(), kept.clone()));
+        Self { srq, matching, visits: Mutex::new(()), is_offered, kept }
     }
 
     pub(super) fn srq(&self) -> &SrqCore {
@@ -56,8 +60,15 @@ impl SharedSide {
 
     /// Delivers what has come; called by the owner of the receive completion queue.
     pub(super) fn poll(&self, core: &QpCore, wc: &mut [Wc]) -> usize {
-        // SAFETY: that owner is the resident.
-        unsafe { self.matching.resident(|matching| matching.poll(core, wc)) }.unwrap_or(0)
+        loop {
+            // SAFETY: that owner is the resident.
+            let polled = unsafe { self.matching.resident(|matching| matching.poll(core, wc)) };
+            // A visitor is at it. Whoever comes for an event that he made must not leave without its completion.
+            match polled {
+                Some(taken) => return taken,
+                None => yield_now(),
+            }
+        }
     }
 
     /// Whether a poll may find something; called by the same.
@@ -74,8 +85,8 @@ impl SharedSide {
 
     /// Matches what has come and keeps the completions, for an owner that does not poll. For the service thread.
     pub(super) fn match_ahead(&self, core: &QpCore) {
-        if self.visit(|matching| matching.match_ahead(core)) {
-            core.announce_locally(true);
+        if let Some(solicited) = self.visit(|matching| matching.match_ahead(core)) {
+            core.announce_receives(solicited, || self.kept.load(Acquire) > 0);
         }
     }
 
@@ -83,7 +94,7 @@ impl SharedSide {
     pub(super) fn renew(&self, core: &QpCore, consumer: Consumer) {
         self.visit(|matching| {
             matching.discard(core);
-            *matching = Matching::new(consumer, self.srq.clone(), self.is_offered.clone());
+            *matching = Matching::new(consumer, self.srq.clone(), self.is_offered.clone(), self.kept.clone());
         });
     }
 
@@ -125,6 +136,15 @@ impl Source for Polled {
         self.qp.has_something(self.sends, false)
             || self.receive_side().is_some_and(|shared| shared.has_something(&self.qp))
     }
+
+    fn look_after(&self) {
+        if self.sends {
+            self.qp.look_after_sends();
+        }
+        if let Some(shared) = self.receive_side() {
+            shared.match_ahead(&self.qp);
+        }
+    }
 }
 
 struct Matching {
@@ -138,6 +158,10 @@ struct Matching {
     is_offered: Arc<AtomicBool>,
     /// Completions of messages that were matched while the owner did not poll.
     stored: VecDeque<Wc>,
+    /// How many, for those who are not inside.
+    kept: Arc<AtomicUsize>,
+    /// Whether one of those asks for a solicited event.
+    solicited: bool,
     /// The next message found no receive when so many batches had been posted.
     starved_at: Option<u64>,
     /// Nothing more is matched.
@@ -147,7 +171,12 @@ struct Matching {
 }
 
 impl Matching {
-    fn new(consumer: Consumer, srq: Arc<SrqCore>, is_offered: Arc<AtomicBool>) -> Self {
+    fn new(
+        consumer: Consumer,
+        srq: Arc<SrqCore>,
+        is_offered: Arc<AtomicBool>,
+        kept: Arc<AtomicUsize>,
+    ) -> Self {
         Self {
             consumer,
             srq,
@@ -156,6 +185,8 @@ impl Matching {
             offers: 0,
             is_offered,
             stored: VecDeque::new(),
+            kept,
+            solicited: false,
             starved_at: None,
             broken: false,
             ended: false,
@@ -176,8 +207,11 @@ impl Matching {
     /// Delivers what has come.
     fn poll(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
         let mut taken = self.stored.len().min(wc.len());
-        for (place, stored) in wc.iter_mut().zip(self.stored.drain(..taken)) {
-            *place = stored;
+        if taken > 0 {
+            for (place, stored) in wc.iter_mut().zip(self.stored.drain(..taken)) {
+                *place = stored;
+            }
+            self.kept.store(self.stored.len(), Release);
         }
         let turn = wc.len().min(taken + MATCHES_A_TURN);
         while taken < turn
@@ -197,8 +231,10 @@ impl Matching {
         taken
     }
 
-    /// Matches what has come and keeps the completions; returns whether there are any.
-    fn match_ahead(&mut self, core: &QpCore) -> bool {
+    /// Matches what has come and keeps the completions; if there are new ones, returns whether they are solicited.
+    fn match_ahead(&mut self, core: &QpCore) -> Option<bool> {
+        let before = self.stored.len();
+        self.solicited = false;
         while let Some(completion) = self.next(core) {
             self.stored.push_back(completion);
         }
@@ -211,7 +247,10 @@ impl Matching {
         {
             self.stored.push_back(flushed);
         }
-        !self.stored.is_empty()
+        self.kept.store(self.stored.len(), Release);
+        // Failures count as solicited (IBA 11.4.2.2).
+        let mut new = self.stored.range(before..).peekable();
+        new.peek().is_some().then(|| self.solicited || new.any(|wc| !wc.status.is_success()))
     }
 
     /// Publishes how far we are, and wakes the peer if it waits for that.
@@ -341,6 +380,7 @@ impl Matching {
             return None;
         }
         self.taken += 1;
+        self.solicited |= record.flags & ring::SOLICITED != 0;
         self.consumer.advance(record);
         core.tell_establishment();
         core.stats.messages_received.increment();
@@ -403,6 +443,7 @@ impl Matching {
         (self.ended, self.broken) = (true, true);
         self.is_offered.store(false, Release);
         self.stored.clear();
+        self.kept.store(0, Release);
         core.set_flush_waits(false);
         if let Some(receive) = self.offered.take()
             && core.is_quiesced()

@@ -135,7 +135,7 @@ impl SendSide {
     pub(super) fn withdraw(&mut self) -> bool {
         let accepted = self.in_flight.accepted;
         let Some(remote) = self.remote.as_ref().filter(|remote| remote.layout.shared) else { return true };
-        // Its owner should look: it may have given a place that nobody uses now.
+        // It may have given a place that nobody uses now.
         self.unannounced = true;
         remote.inbound().compare_exchange(TAKEN, accepted, accepted | WITHDRAWN)
             || remote.inbound().load(TAKEN, Acquire) & TAKEN_COUNT <= accepted

@@ -137,6 +137,16 @@ impl QpCore {
         self.after_leaving_sends();
     }
 
+    /// Goes on with what waits, for an owner who sleeps and was nudged; what completes makes its event.
+    #[cold]
+    pub(crate) fn look_after_sends(&self) {
+        // Who is inside may have looked before that was given for which we were nudged.
+        let Some(mut send) = self.send.patient_visitor() else { return };
+        send.resume(self);
+        drop(send);
+        self.after_leaving_sends();
+    }
+
     /// To be called by whoever has left the send side, if something may wait there.
     pub(in crate::qp) fn after_leaving_sends(&self) {
         let Place { cq, bit } = &self.send_place;
@@ -201,6 +211,18 @@ impl QpCore {
         self.send_place.cq.announce(self.send_place.bit, !completion.status.is_success());
     }
 
+    /// Makes the owner of the receive completion queue look here, or if it sleeps the service thread, which finds out whether
+    /// there is a completion.
+    pub(crate) fn look_at_receives(&self) {
+        let service = &self.process.service;
+        self.recv_place.cq.readiness().nudge(self.recv_place.bit, || service.wake());
+    }
+
+    /// Makes the owner of the receive completion queue look here, if it has not yet.
+    pub(in crate::qp) fn announce_receives(&self, solicited: bool, is_due: impl Fn() -> bool) {
+        self.recv_place.cq.announce_due(self.recv_place.bit, solicited, is_due);
+    }
+
     /// Makes the owners of both completion queues look here.
     pub(crate) fn announce_locally(&self, solicited: bool) {
         self.send_place.cq.announce(self.send_place.bit, solicited);
@@ -234,7 +256,8 @@ impl QpCore {
     /// After posting receives or consuming records: wakes a peer that waits for that.
     #[cold]
     pub(in crate::qp) fn give_credit(&self) {
-        self.lock_inbound().give_credit();
+        let inbound = self.lock_inbound();
+        if self.shared.is_some() { inbound.give_shared_credit() } else { inbound.give_credit() }
     }
 
     /// Refuses a request posted in the error state.

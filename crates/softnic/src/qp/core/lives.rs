@@ -154,11 +154,17 @@ impl QpCore {
         inbound.client = Some(client);
         if inbound.initiator.is_none() {
             (inbound.initiator, inbound.creditor) = life();
+            if self.shared.is_none()
+                && let Some(creditor) = &mut inbound.creditor
+            {
+                creditor.announce_only();
+            }
         }
         let recv = &self.recv_place;
         let mut fds = vec![inbound.segment.fd(), recv.cq.segment_fd()];
         let waker = recv.cq.waker_fd();
         fds.extend(waker);
+        fds.extend(waker.filter(|_| self.shared.is_some()).map(|_| self.process.service.waker_fd()));
         let body = ReplyBody::Connect { pd: self.pd, recv_bit: recv.bit, recv_event: waker.is_some() };
         Ok(send(body, &fds))
     }
