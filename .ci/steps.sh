@@ -171,9 +171,19 @@ step_tsan() {
         run cargo +nightly test -Zbuild-std --target "$host" -p farcall-softnic --lib --test events
 }
 
+# Asks the machine for huge pages, if it has none and allows that, and prints how many it had: tests use them if they are there.
+reserve_huge_pages() {
+    local file=/proc/sys/vm/nr_hugepages had
+    had=$(<"$file")
+    [[ $had -gt 0 || ! -w $file ]] || echo 16 2>/dev/null >"$file" || true
+    printf '%s\n' "$had"
+}
+
 # The conformance suite of verbs, wherever the two ends live.
 step_conform() {
     need libibverbs1
+    local huge_pages
+    huge_pages=$(reserve_huge_pages)
     run cargo build --release --workspace
     local sides
     for sides in local processes containers simulated; do
@@ -185,6 +195,8 @@ step_conform() {
     install -m 755 "$CARGO_TARGET_DIR/release/farcall" "$scratch/conform-as-others"
     chmod 711 "$scratch"
     FARCALL_GROUP=4242 run setpriv --groups 0,4242 "$scratch/conform-as-others" conform --sides users --other-user 4242
+    run cargo test -p farcall-softnic --test private_memory any_memory_can_be_registered -- --nocapture
+    [[ ! -w /proc/sys/vm/nr_hugepages ]] || echo "$huge_pages" 2>/dev/null >/proc/sys/vm/nr_hugepages || true
 }
 
 # docs/rdma-in-ci.md promises which C library the drop-in libraries load with, wherever they are built.

@@ -37,7 +37,7 @@ impl NicArgs {
     pub fn choose(&self) -> Result<Chosen, Failure> {
         self.selection().choose().map_err(|error| {
             Failure::because("cannot use the provider asked for", &error)
-                .at(self.provider)
+                .at(self.device.clone().unwrap_or_else(|| self.provider.to_string()))
                 .remedy("see what there is and what is missing: farcall doctor")
         })
     }

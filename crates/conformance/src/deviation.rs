@@ -31,7 +31,7 @@ impl Deviation {
 
 const RECEIVES_CHECKED_EARLY: Deviation = Deviation {
     pattern: "rc/recv/local-protection/*",
-    saying: "",
+    saying: "post_recv: ",
     reason: "a receive's elements are checked when it is posted and refused there: a sender places into them without \
              asking their owner again",
 };
