@@ -23,6 +23,11 @@ use clap::{Parser, Subcommand};
     propagate_version = true,
     after_help = "Exit codes: 0 done; 1 failed, or a check found something wrong; 2 wrong usage; 3 the answer is no (no such key, \
                   no such process); 4 the service cannot be reached; 130 interrupted.\n\n\
+                  Variables, for every program on the software RNIC:\n  \
+                  FARCALL_SOCKET_DIR   a directory in which processes of several containers find each other\n  \
+                  FARCALL_GROUP        members of this group may connect, beside one's own processes\n  \
+                  XDG_RUNTIME_DIR      counters are kept below it (else in /dev/shm)\n\
+                  and of RDMA programs (farcall verbs run --help): FARCALL_TRACE, FARCALL_FAULTS, FARCALL_MOVE_MIB.\n\n\
                   Examples:\n  farcall doctor                 can this machine run it, and what to change\n  \
                   farcall kv bench               the main benchmark, about a minute\n  \
                   farcall kv serve               a key-value service; any memcached client works"
