@@ -65,6 +65,8 @@ mod rendezvous;
 mod service;
 #[cfg(not(loom))]
 mod srq;
+#[cfg(not(loom))]
+mod waited;
 
 mod biased;
 mod credit;
@@ -75,7 +77,6 @@ mod readiness;
 mod ring;
 mod shared;
 mod sync;
-mod waited;
 mod wc_ring;
 
 #[cfg(not(loom))]
