@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use farcall_verbs::{OpCaps, QpCap, QpType, WcStatus};
+use rustix::process::{Resource, getrlimit};
 
 use crate::case::Table;
 use crate::finding::{Finding, Verdict, same};
@@ -14,11 +15,13 @@ use crate::side::{Qp, RecvRequest};
 const SOURCE: &str = "IBA 10.2.8; ibv_create_qp(3)";
 /// Queue pairs in a crowd, where the device has as many.
 const CROWD: u32 = 1000;
+/// More of them, where a process may have as many descriptors.
+const MULTITUDE: u32 = 2000;
 const QUIETEST: u64 = 3;
 
 pub(super) fn add(table: &mut Table) {
     table
-        .add("rc/crowd/a-thousand-pairs-on-one-queue", SOURCE, thousand)
+        .add("rc/crowd/thousands-of-pairs-on-one-queue", SOURCE, thousands)
         .needs(QpType::Rc, OpCaps::SEND | OpCaps::WRITE);
     table.add("rc/crowd/a-stalled-pair-stalls-nobody-else", SOURCE, stalled).needs(QpType::Rc, OpCaps::SEND);
     table
@@ -81,8 +84,10 @@ fn all_send(a: &mut Peer, b: &mut Peer, pairs: &[(Qp, Qp)], but: &BTreeSet<u64>)
     Ok(())
 }
 
-fn thousand(a: &mut Peer, b: &mut Peer) -> Verdict {
-    let pairs = gather(a, b, CROWD)?;
+fn thousands(a: &mut Peer, b: &mut Peer) -> Verdict {
+    // Some eight for a pair, with both ends in one process.
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let pairs = gather(a, b, MULTITUDE.min(u32::try_from(descriptors / 10).unwrap_or(MULTITUDE)))?;
     for _ in 0..2 {
         all_send(a, b, &pairs, &BTreeSet::new())?;
     }

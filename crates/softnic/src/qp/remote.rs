@@ -135,7 +135,9 @@ impl Remote {
             Self::from_grant(peer, (core.qpn(), life), send, &body, fds).ok_or_else(|| Error::Peer {
                 operation: "connect a queue pair",
                 peer: format!("queue pair {dst_qpn:#x}"),
-                what: "it granted something that is no queue pair of this version".into(),
+                what: "it granted something that is no queue pair of this version, or this process has no \
+                       descriptors left for it (ulimit -n)"
+                    .into(),
             })?;
         Ok(Asked::Granted(remote))
     }
