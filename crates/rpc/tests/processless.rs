@@ -131,3 +131,35 @@ fn calls_given_up_keep_their_places_until_the_server_answers() {
     gate.store(1, Ordering::Release);
     while call(&mut client, b"").is_err() {}
 }
+
+/// Nothing is left to wait for then, so nothing would wake it.
+#[test]
+fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
+    let (gate, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let inside = (Arc::clone(&gate), Arc::clone(&answered));
+    let service = move |_| {
+        let (gate, answered) = inside.clone();
+        move |_: &Call<'_>, _: &mut Reply<'_>| {
+            while gate.load(Ordering::Acquire) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            answered.fetch_add(1, Ordering::Release);
+            Ok(())
+        }
+    };
+    let server = Server::builder().start(&SoftNic::new(), service).unwrap();
+    let options = ClientOptions { probe: false, ..ClientOptions::default() }.window(2);
+    // It sleeps at once, and results come without a wake-up.
+    let waiting = Waiting::Adaptive { max_poll_wc: 1, max_retry: 0 };
+    let mut client = connect(&server, options.wait_by(waiting));
+    let calls = [client.submit(1, b"").unwrap(), client.submit(1, b"").unwrap()];
+    client.progress();
+    assert_eq!(calls.map(|call| client.cancel(call)), [false; 2]);
+    gate.store(1, Ordering::Release);
+    while answered.load(Ordering::Acquire) < 2 {
+        std::thread::yield_now();
+    }
+    // The answers are in their slots a moment later; before that there is something to wait for.
+    std::thread::sleep(Duration::from_millis(20));
+    call(&mut client, b"").unwrap();
+}

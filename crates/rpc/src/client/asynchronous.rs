@@ -179,7 +179,9 @@ impl Endpoint for Endpoints {
         if self.turns_to_look == 0 {
             self.look();
         }
-        if self.deliver() { Next::Again } else { next }
+        // A place may be free again without anything to deliver: of a call that was given up.
+        let may_submit = !self.queue.is_empty() && self.core.available() > 0;
+        if self.deliver() || may_submit { Next::Again } else { next }
     }
 
     fn arm(&mut self) -> Result<()> {

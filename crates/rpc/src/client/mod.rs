@@ -213,7 +213,7 @@ impl<C: Core + ?Sized> ClientOf<C> {
             if options.deadline.is_some_and(|deadline| self.now >= deadline) {
                 return Err(CallError::DeadlineExceeded);
             }
-            self.turn();
+            self.turn_until(options.deadline);
         }
     }
 
@@ -378,6 +378,11 @@ impl<C: Core + ?Sized> ClientOf<C> {
 
     /// Some turns; waits as the plan says if there is nothing.
     fn turn(&mut self) {
+        self.turn_until(None);
+    }
+
+    /// As `turn`; does not wait beyond `deadline`.
+    fn turn_until(&mut self, deadline: Option<Nanos>) {
         let next = self.core.turns(TURNS, self.now);
         if self.core.has_completion() {
             self.pacer.worked();
@@ -399,7 +404,7 @@ impl<C: Core + ?Sized> ClientOf<C> {
                     std::thread::yield_now();
                     self.look_if_due();
                 }
-                Pace::Sleep => self.sleep(),
+                Pace::Sleep => self.sleep_until(deadline),
             },
         }
     }
@@ -422,12 +427,17 @@ impl<C: Core + ?Sized> ClientOf<C> {
     }
 
     #[cold]
-    fn sleep(&mut self) {
+    fn sleep_until(&mut self, deadline: Option<Nanos>) {
         if self.core.arm().is_err() {
             return;
         }
         self.now = self.clock.now();
         let Next::Idle { until } = self.core.turns(1, self.now) else { return };
+        if self.core.pending() == 0 && self.core.available() > 0 {
+            // What was waited for is a place, of calls that were given up: that they are answered makes no event of ours.
+            return;
+        }
+        let until = Nanos::earlier(until, deadline);
         self.set.clear();
         self.core.wait_set(&mut self.set);
         if let Some(lifeline) = &self.lifeline {
