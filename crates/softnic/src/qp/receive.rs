@@ -69,11 +69,14 @@ impl RecvQueue {
     ///
     /// # Safety
     /// One thread at a time, only if not full, with at most `sges_per_wr` elements.
+    #[inline]
     pub(crate) unsafe fn push(&self, wr_id: u64, sges: &[Sge]) {
         let tail = self.tail.load(Relaxed);
-        let header = Sge { addr: wr_id, length: sges.len() as u32, lkey: 0 };
-        for (cell, element) in self.slot(tail).iter().zip(std::iter::once(&header).chain(sges)) {
-            // SAFETY: the slot is the producer's until `tail` moves.
+        let [header, elements @ ..] = self.slot(tail) else { return };
+        // SAFETY: the slot is the producer's until `tail` moves.
+        unsafe { *header.get() = Sge { addr: wr_id, length: sges.len() as u32, lkey: 0 } };
+        for (cell, element) in elements.iter().zip(sges) {
+            // SAFETY: as above.
             unsafe { *cell.get() = *element };
         }
         self.tail.store(tail + 1, Release);
