@@ -29,6 +29,15 @@ pub(crate) enum Event {
     Evicted = 9,
 }
 
+impl Event {
+    fn of(code: u64) -> Option<Self> {
+        use Event::{Asked, Connected, Dropped, Evicted, Opened, ReceiveFailed, SendFailed, State, Wait};
+        [State, Wait, SendFailed, ReceiveFailed, Connected, Dropped, Asked, Opened, Evicted]
+            .into_iter()
+            .find(|event| *event as u64 == code)
+    }
+}
+
 /// An event of a queue pair's flight recorder in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlightEvent {
@@ -85,19 +94,19 @@ impl FlightEvent {
             let text = format!("{what} qp {about}");
             made(event, about, text)
         };
-        match code {
-            1 => {
+        match Event::of(code)? {
+            Event::State => {
                 let state = state(argument)?;
                 made("state", state.to_string(), format!("state {state}"))
             }
-            2 => {
+            Event::Wait => {
                 let (word, text) = awaited(argument)?;
                 made("wait", word.into(), format!("a request waits {text}"))
             }
-            3 => failed("send_failed", "a send request"),
-            4 => failed("receive_failed", "a receive"),
-            5 => of_pair("connected", "reached the peer,"),
-            6 => {
+            Event::SendFailed => failed("send_failed", "a send request"),
+            Event::ReceiveFailed => failed("receive_failed", "a receive"),
+            Event::Connected => of_pair("connected", "reached the peer,"),
+            Event::Dropped => {
                 let opcode = opcode(argument)?;
                 made(
                     "dropped",
@@ -105,10 +114,9 @@ impl FlightEvent {
                     format!("a {opcode} was dropped: the target could not take it"),
                 )
             }
-            7 => of_pair("asked", "asks for a way to"),
-            8 => of_pair("opened", "opened a way from"),
-            9 => of_pair("evicted", "took the way back from"),
-            _ => None,
+            Event::Asked => of_pair("asked", "asks for a way to"),
+            Event::Opened => of_pair("opened", "opened a way from"),
+            Event::Evicted => of_pair("evicted", "took the way back from"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use farcall_verbs::{Access, Error, Result};
+use farcall_verbs::{Access, Error, Result, Sge};
 
 use crate::in_place::{self, Window};
 use crate::process::Process;
@@ -206,6 +206,12 @@ impl RegionTable {
         }
         let generation = self.generations.load(index_of(key) * 8, Ordering::Acquire);
         generation != 0 && generation as u32 & 0xFF == key & 0xFF
+    }
+
+    /// Checks local elements; empty ones need no key.
+    #[inline]
+    pub(crate) fn allows_all(&self, sges: &[Sge], pd: u32, need: Access) -> bool {
+        sges.iter().all(|sge| sge.length == 0 || self.allows(sge.lkey, pd, sge.addr, sge.length, need))
     }
 
     /// Checks a local element: key, domain, bounds and permission.

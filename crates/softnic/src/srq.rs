@@ -122,11 +122,7 @@ impl SrqCore {
 
     /// Whether memory may take messages.
     pub(crate) fn allows(&self, sges: &[Sge]) -> bool {
-        let regions = &self.process.regions;
-        let allows = |sge: &Sge| {
-            sge.length == 0 || regions.allows(sge.lkey, self.pd, sge.addr, sge.length, Access::LOCAL_WRITE)
-        };
-        sges.iter().all(allows)
+        self.process.regions.allows_all(sges, self.pd, Access::LOCAL_WRITE)
     }
 
     /// Gives back a receive that was not used after all.

@@ -267,9 +267,7 @@ impl DatagramCore {
     /// Whether local elements are allowed.
     #[inline]
     pub(super) fn allows(&self, sges: &[Sge], need: Access) -> bool {
-        sges.iter().all(|sge| {
-            sge.length == 0 || self.process.regions.allows(sge.lkey, self.pd, sge.addr, sge.length, need)
-        })
+        self.process.regions.allows_all(sges, self.pd, need)
     }
 
     /// Places of the send queue that are taken: by completions not yet polled, and by requests that have not ended.

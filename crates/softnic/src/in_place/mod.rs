@@ -9,7 +9,7 @@
 //!
 //! - Only whole pages inside the region move: nothing of a neighbour on the heap is shared, nor moved. What is left at the
 //!   edges is reached as before.
-//! - They move only while no other thread of the program exists ([`still`]; our own wait, [`helpers`]), and nothing holds pages of it in the kernel.
+//! - They move only while no other thread of the program exists ([`still`]; our own wait, [`own_threads`]), and nothing holds pages of it in the kernel.
 //! - Only private anonymous memory moves, neither stacks nor files, and none that another region of peers covers.
 //! - Deregistration gives them back: from then on they are private again ([`pages::SharedPages::give_back`]).
 //! - A forked child gets a copy, as of the fork ([`fork`]).
@@ -19,7 +19,7 @@
 //! threads, loses speed and nothing else.
 
 mod fork;
-mod helpers;
+mod own_threads;
 mod pages;
 mod still;
 
@@ -27,8 +27,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use fork::{Held, hold_for_fork};
-pub use helpers::helper_turn;
-pub(crate) use helpers::{Paused, pause};
+pub use own_threads::helper_turn;
+pub(crate) use own_threads::{Paused, pause};
 pub(crate) use pages::SharedPages;
 
 use crate::maps::{Mapped, Maps, Source};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::MutexGuard;
 
-use super::helpers::{self, Paused};
+use super::own_threads::{self, Paused};
 use crate::process::Process;
 
 /// As long as it lives, nothing of this process runs but the calling thread: our own threads wait, and so do signals.
@@ -18,7 +18,7 @@ impl<'a> Still<'a> {
     pub(super) fn hold(process: &'a Process) -> Option<Self> {
         // First: while it is in its turn it may start something.
         let service = process.service.pause();
-        let helpers = helpers::pause();
+        let helpers = own_threads::pause();
         // SAFETY: fills signal sets of ours and changes the mask of this thread.
         let signals = unsafe {
             let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();

@@ -248,9 +248,7 @@ impl QpCore {
     /// Whether local elements are allowed.
     #[inline]
     pub(in crate::qp) fn allows(&self, sges: &[Sge], need: Access) -> bool {
-        sges.iter().all(|sge| {
-            sge.length == 0 || self.process.regions.allows(sge.lkey, self.pd, sge.addr, sge.length, need)
-        })
+        self.process.regions.allows_all(sges, self.pd, need)
     }
 
     /// After posting receives or consuming records: wakes a peer that waits for that.
