@@ -1,42 +1,58 @@
-"""Breaks the software RNIC and the simulator in small ways, one at a time, and shows that a test notices each.
+"""Makes small mistakes in the product on purpose, one at a time, and shows that a test notices each.
 
-    python3 .ci/mutations.py [NAME...]      all of them, or those named
-    python3 .ci/mutations.py --list         names them, and checks that each still applies
+    python3 .ci/mutations.py [NAME...]          all of them, or those named
+    python3 .ci/mutations.py --list             names them, and checks that each still applies
+    python3 .ci/mutations.py --changed BASE     those in functions of files that changed since the commit BASE
+    python3 .ci/mutations.py --default          the few that the gate runs when it does not know what changed
 
-Works in a scratch clone of HEAD. A mutation is an exact piece of text that must occur once in its file, what replaces it,
-and the check that must fail because of it. It counts as caught only if the check passes unbroken, the broken program
-compiles, and the check then fails. A mutation that no longer applies is a failure: whoever changes the code says what the
-new mistake to make would be. What is built under CARGO_TARGET_DIR (by default in the clone) keeps the mistakes of the last.
+    --seconds N     begins no further mutation after so many seconds, and names those that are left
+    --here          changes the files of this clone, which must be clean, instead of a scratch clone of HEAD
+
+A mutation names a function, an edit of its body (rust_source.py), and the check that must fail because of it. It is
+noticed only if the check passes without the mutation, the changed program compiles, and the check then fails. One that no
+longer applies is a failure: whoever changes the code says what the new mistake would be.
 """
 
+import argparse
+import dataclasses
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
-HERE = pathlib.Path(__file__).resolve().parent.parent
-SOFTNIC = "crates/softnic/src/"
-# What a check may take before a hang counts as noticed.
+from rust_source import Delete, Replace, edited
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# A check that takes longer hangs, and has noticed the mutation.
 CHECK_SECONDS = 300
 
 
+@dataclasses.dataclass(frozen=True)
 class Check:
-    """A command whose tests are built first, so that a failure to compile is not taken for a failing test."""
+    """Arguments of `cargo test`. Without `-p`, the package is that of the function."""
 
-    def __init__(self, arguments, environment=None):
-        self.arguments, self.environment = arguments, environment or {}
+    arguments: tuple
+    environment: tuple = ()
 
-    def run(self, folder, build_only):
-        environment = {**os.environ, **self.environment}
+    def of_package(self, package):
+        """The check, with the package that it tests."""
+        given = () if {"-p", "--workspace"} & set(self.arguments) else ("-p", package)
+        return Check((*given, *self.arguments), self.environment)
+
+    def run(self, folder, build_only=False):
+        """Returns whether it passes, and its output. Built apart: a failure to compile is no failure of a test."""
+        environment = {**os.environ, **dict(self.environment)}
         if "--cfg loom" in environment.get("RUSTFLAGS", ""):
             # Other flags rebuild everything: a folder of their own.
             environment["CARGO_TARGET_DIR"] = os.path.join(environment["CARGO_TARGET_DIR"], "loom")
-        words = ["cargo", "test", "-q"] + (["--no-run"] if build_only else []) + self.arguments
+        command = ["cargo", "test", "-q", *(["--no-run"] if build_only else []), *self.arguments]
         try:
             ended = subprocess.run(
-                words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=None if build_only else CHECK_SECONDS,
             )
         except subprocess.TimeoutExpired:
@@ -44,302 +60,355 @@ class Check:
         return ended.returncode == 0, ended.stdout + ended.stderr
 
     def __str__(self):
-        prefix = [f"{name}='{value}'" for name, value in self.environment.items()]
-        return " ".join(prefix + ["cargo test"] + self.arguments)
+        return " ".join([f"{name}='{value}'" for name, value in self.environment] + ["cargo test", *self.arguments])
 
 
 def conformance(cases):
-    return Check(["-p", "farcall-conformance", "--test", "softnic"], {"CONFORMANCE_FILTER": cases})
+    """Cases of the conformance suite on the software RNIC."""
+    return Check((*TEST_FILE, "softnic"), (("CONFORMANCE_FILTER", cases),))
 
 
 def model(name):
-    return Check(["--release", "-p", "farcall-softnic", "--lib", name], {"RUSTFLAGS": "--cfg loom"})
+    """loom models in the function's package."""
+    return Check(("--profile", PROFILE, "--lib", name), (("RUSTFLAGS", "--cfg loom"),))
 
 
 def unit(name):
-    return Check(["-p", "farcall-softnic", "--lib", name])
+    """Unit tests in the function's package."""
+    return Check(("--lib", name))
 
 
-# Worlds in virtual time: what is wrong with the simulator shows what their checkers see.
-WORLDS = Check(["-p", "farcall-sim", "--test", "seeds", "seeds_hold"],
-               {"FARCALL_SIM_FIRST": "1", "FARCALL_SIM_SEEDS": "60"})
-
-
-def integration(file, name):
-    return Check(["-p", "farcall-softnic", "--test", file, name])
+def integration(file, name=""):
+    """Tests of a file in a package's `tests`."""
+    return Check((*TEST_FILE, file, name))
 
 
 def death(file):
-    """A process is killed, or stopped, before its n-th store, for every n."""
-    return Check(["--release", "-p", "farcall-softnic", "--features", "store-hook", "--test", file])
+    """A process is killed, or stopped, before its n-th store to shared memory, for every n."""
+    return Check(("--workspace", "--profile", PROFILE, "--test", file, "--", "--ignored"))
 
 
-# Name, file (in the software RNIC, unless it begins with "crates/"), text, replacement, check.
-MUTATIONS = [
-    ("generation-not-rechecked", "qp/grants.rs",
-     """        let current = self.accept.load(Acquire) == self.accept_word
-            && self.generation_word.load(Acquire) == self.generation;
-        if current""",
-     """        let current = self.accept.load(Acquire) == self.accept_word;
-        if current""",
-     conformance("rc/*/keys/deregistered-after-use")),
-    ("closed-pair-not-rechecked", "qp/grants.rs",
-     """        let current = self.accept.load(Acquire) == self.accept_word
-            && self.generation_word.load(Acquire) == self.generation;
-        if current""",
-     """        let current = self.generation_word.load(Acquire) == self.generation;
-        if current""",
-     conformance("rc/transition/rts-takes-access-away-after-use")),
-    ("bounds-not-checked", "peer.rs",
-     "if offset > self.len_bytes || len_bytes > self.len_bytes - offset {",
-     "if offset > self.len_bytes {",
-     conformance("rc/read/bounds/over-the-end")),
-    ("permission-of-region-not-checked", "qp/send.rs",
-     "(Some(_), Some(place)) if current && region.access.contains(need) => {",
-     "(Some(_), Some(place)) if current => {",
-     conformance("rc/*/remote-access/no-permission-of-region")),
-    ("permission-of-pair-not-checked", "qp/send.rs",
-     "(Some(accept), _) if !accept.access().contains(need) => {",
-     "(Some(accept), _) if accept.access().is_empty() => {",
-     conformance("rc/*/remote-access/no-permission-of-queue-pair")),
-    ("domain-not-checked", "regions.rs",
-     "if (pd_access >> 32) as u32 != pd || !(receive",
-     "if !(pd > 0 || receive",
-     conformance("rc/*/keys/other-domain")),
-    ("local-domain-not-checked", "regions.rs",
-     """        (pd_access >> 32) as u32 == pd
-            && access.contains(need)""",
-     """        pd > 0
-            && access.contains(need)""",
-     conformance("rc/*/local-protection/key-of-another-domain")),
-    ("local-permission-not-checked", "regions.rs",
-     """            && access.contains(need)
-            && offset <= region_len""",
-     """            && (access.contains(need) || true)
-            && offset <= region_len""",
-     conformance("rc/*/local-protection/no-write-permission")),
-    ("unsignalled-signalled", "qp/core/completions.rs",
-     "if self.signal_all || flags.contains(SendFlags::SIGNALED) {",
-     "if self.signal_all || flags.bits() < u32::MAX {",
-     conformance("rc/*/signals/only-where-asked")),
-    ("receives-not-flushed", "qp/receive.rs",
-     "QpState::Err if taken < wc.len() => taken",
-     "QpState::Sqe if taken < wc.len() => taken",
-     conformance("rc/flush/posted-receives-in-order")),
-    ("sleepers-not-woken-by-failure", "qp/core/lives.rs",
-     """                self.set_flush_waits(true);
-            }
-            self.announce_locally(true);""",
-     """                self.set_flush_waits(true);
-            }""",
-     conformance("rc/flush/sleepers-are-woken")),
-    ("empty-element-ends-a-list", "qp/transfer.rs",
-     """        let len = left.min(sge.length as usize);
-""",
-     """        let len = left.min(sge.length as usize);
-        if len == 0 {
-            break;
-        }
-""",
-     conformance("rc/send/elements/scattered-in-order")),
-    ("wrong-q-key-taken", "datagram/outlet.rs",
-     "Some(qkey) if qkey != message.qkey => return Fate::WrongQkey,",
-     "Some(qkey) if qkey == u32::MAX => return Fate::WrongQkey,",
-     conformance("ud/qkey/*")),
-    ("limit-told-again-and-again", "srq.rs",
-     "            queue.limit = 0;\n",
-     "",
-     conformance("rc/srq/limit-is-told-once")),
-    ("arming-weakened", "readiness.rs",
-     "if solicited_only && armed & WHAT == ARMED_ANY {",
-     "if solicited_only && armed & WHAT == FIRING {",
-     conformance("rc/notify/the-stronger-arming-holds")),
-    ("unsolicited-wakes", "readiness.rs",
-     "ARMED_ANY | ARMED_SOLICITED if armed & WHAT == ARMED_ANY || solicited => {",
-     "ARMED_ANY | ARMED_SOLICITED if armed & WHAT == ARMED_ANY || solicited || armed > 0 => {",
-     conformance("rc/notify/solicited-only")),
-    ("atomics-not-atomic", "shared/memory.rs",
-     "AtomicChange::Add(value) => word.fetch_add(value, Ordering::SeqCst),",
-     """AtomicChange::Add(value) => {
-                let old = word.load(Ordering::SeqCst);
-                std::thread::yield_now();
-                word.store(old.wrapping_add(value), Ordering::SeqCst);
-                old
-            }""",
-     integration("atomics", "atomic")),
-    ("memory-given-back-under-an-access", "mr.rs",
-     "!(granted.remote || granted.receive) || self.wait_for_peers(granted)",
-     "!(granted.remote || granted.receive) || self.len_bytes > 0",
-     unit("qp::tests")),
-    ("region-renewed-with-its-old-generation", "regions.rs",
-     "let generation = next.wrapping_add(key.wrapping_sub(next) & 0xFF);",
-     "let generation = next.min(key & 0xFF);",
-     unit("regions::tests")),
-    ("receive-not-looked-at-again", "qp/receive.rs",
-     "if is_doubtful && record.kind == Kind::Send && !core",
-     "if is_doubtful && record.kind == Kind::SendPlaced && !core",
-     integration("states", "a_small_message_into_memory_that_was_deregistered")),
-    ("message-placed-where-nobody-may-write", "qp/message.rs",
-     "place.filter(|_| region.access.contains(Access::LOCAL_WRITE))",
-     "place.filter(|_| len > 0)",
-     integration("registered_anew", "a_message_into_a_moved_region")),
-    ("death-taken-for-memory-that-is-gone", "qp/private.rs",
-     "        Fault::Ended => Step::Wait(Wait::Peer),",
-     "        Fault::Ended => Step::Failed(WcStatus::REM_OP_ERR),",
-     death("store_hook_private")),
-    ("record-published-before-its-payload", "ring/producer.rs",
-     "        self.mem.store(at, word, Release);",
-     "        self.mem.store(at, word, Relaxed);",
-     model("ring::tests")),
-    ("hazard-without-its-fence", "hazard.rs",
-     """    mem.store(HAZARD, value, Relaxed);
-    fence::light();
-}""",
-     """    mem.store(HAZARD, value, Relaxed);
-}""",
-     model("hazard::tests")),
-    ("hazard-left-too-early", "hazard.rs",
-     "    mem.store(HAZARD, 0, Release);",
-     "    mem.store(HAZARD, 0, Relaxed);",
-     model("hazard::tests")),
-    ("arming-without-its-fence", "readiness.rs",
-     """        fence::heavy();
-        was_armed""",
-     "        was_armed",
-     model("readiness::tests")),
-    ("no-second-look-after-withdrawing", "readiness.rs",
-     "                if has_something(bit) {",
-     "                if has_something(bit) && bit == u32::MAX {",
-     model("readiness::tests")),
-    ("sleeper-not-told-of-credit", "credit.rs",
-     """    mem.store(WANT, 1, Relaxed);
-    fence::heavy();""",
-     "    mem.store(WANT, 1, Relaxed);",
-     model("credit::tests")),
-    ("stopped-waker-silences-others", "readiness.rs",
-     "                FIRING => break armed,",
-     "                FIRING => return,",
-     model("readiness::tests")),
-    ("undelivered-nudge-silences-others", "readiness.rs",
-     "            if seen & WHAT == DELIVERED {",
-     "            if seen & WHAT != 0 {",
-     model("readiness::tests")),
-    ("event-before-its-completion", "qp/send.rs",
-     "remote.layout.shared => remote.doorbell.nudge(),",
-     "remote.layout.shared => remote.doorbell.announce(solicited),",
-     integration("srq_events", "a_message_without_a_shared_receive_is_no_event")),
-    ("void-message-continued", "crates/sim/src/qp/responder.rs",
-     "        if has_gap || part.is_first {",
-     "        if part.is_first {",
-     WORLDS),
-    ("unreliable-message-taken-twice", "crates/sim/src/qp/responder.rs",
-     """        if psn.is_before(self.responder.expected()) {
-            return;
-        }
-        let has_gap = psn != self.responder.expected();""",
-     """        let has_gap = psn != self.responder.expected() && !psn.is_before(self.responder.expected());""",
-     WORLDS),
-    ("told-before-it-landed", "crates/sim/src/qp/responder.rs",
-     "let ready_ns = self.responder.landed_ns.max(state.now_ns) + pause_ns;",
-     "let ready_ns = state.now_ns + pause_ns;",
-     WORLDS),
-    ("atomic-executed-again", "crates/sim/src/qp/responder.rs",
-     "Body::AtomicRequest { .. } => self.later(state, Step::AtomicAgain { psn }),",
-     """Body::AtomicRequest { addr, rkey, op } => {
-                self.later(state, Step::Atomic { psn, addr: *addr, rkey: *rkey, op: *op });
-            }""",
-     WORLDS),
-    ("datagram-from-the-wrong-address", "crates/sim/src/qp/datagram.rs",
-     "copy_from_slice(&state.nodes[src as usize].gid.0[12..]);",
-     "copy_from_slice(&state.nodes[(src ^ 1) as usize].gid.0[12..]);",
-     WORLDS),
-    ("datagram-doubled-by-its-device", "crates/sim/src/qp/datagram.rs",
-     "        state.send(Packet { src: self.node, dst, src_qpn, dst_qpn, transport: QpType::Ud, psn, body });",
-     """        for body in [body.clone(), body] {
-            state.send(Packet { src: self.node, dst, src_qpn, dst_qpn, transport: QpType::Ud, psn, body });
-        }""",
-     WORLDS),
-    ("shared-receive-consumed-twice", "crates/sim/src/receive.rs",
-     "        self.posted.pop_front_if(|receive| will_do(receive))",
-     "        self.posted.front().filter(|receive| will_do(receive)).cloned()",
-     WORLDS),
-    ("shared-receive-lost", "crates/sim/src/qp/responder.rs",
-     """        receives.extend(self.kept.take());
-""",
-     "",
-     WORLDS),
-    ("shared-limit-told-again", "crates/sim/src/srq.rs",
-     "            srq.limit = 0;\n",
-     "",
-     WORLDS),
-    ("shared-limit-not-told", "crates/sim/src/srq.rs",
-     "        if (srq.queue.len() as u32) < srq.limit {",
-     "        if (srq.queue.len() as u32) + 1 < srq.limit {",
-     WORLDS),
-    ("landing-out-of-turn", "crates/sim/src/qp/responder.rs",
-     "self.responder.from_ns = self.responder.landed_ns.max(state.now_ns + state.params.placement_ns);",
-     "self.responder.from_ns = state.now_ns + state.params.placement_ns;",
-     WORLDS),
-]
+# The profile of tests that need an optimised program; see Cargo.toml.
+PROFILE = "release-test"
+# A file in any package's `tests`. The whole workspace decides the features of dependencies, as in the other steps:
+# they are built once.
+TEST_FILE = ("--workspace", "--test")
+# Worlds in virtual time: mistakes in the simulator and in the transport show in what their checkers see.
+WORLDS = Check((*TEST_FILE, "seeds", "seeds_hold"),
+               (("FARCALL_SIM_FIRST", "1"), ("FARCALL_SIM_SEEDS", "60")))
 
 
-def source(file):
-    """Where a file of the table lies in the repository."""
-    return file if file.startswith("crates/") else SOFTNIC + file
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    """A mistake: the function, the edit, the check that notices it."""
+
+    name: str
+    function: str
+    edit: object
+    check: Check
 
 
-def applied(text, old, new, name):
-    """The mutated text, or the end: a mutation that does not apply proves nothing."""
-    count = text.count(old)
-    if count != 1:
-        sys.exit(f"{name}: its text occurs {count} times, must once: the code has changed, so must the mutation")
-    return text.replace(old, new)
+def package_name(folder):
+    return re.search(r'^name = "(.+)"', (folder / "Cargo.toml").read_text(), re.MULTILINE)[1]
 
 
-def main():
-    wanted = [name for name in sys.argv[1:] if name != "--list"]
-    unknown = set(wanted) - {mutation[0] for mutation in MUTATIONS}
-    if unknown:
-        sys.exit(f"no such mutation: {', '.join(sorted(unknown))}")
-    chosen = [mutation for mutation in MUTATIONS if not wanted or mutation[0] in wanted]
-    for name, file, old, new, _ in chosen:
-        applied((HERE / source(file)).read_text(), old, new, name)
-    if "--list" in sys.argv:
-        print("\n".join(f"{name}  ({check})" for name, _, _, _, check in chosen))
-        return
-    scratch = pathlib.Path(tempfile.mkdtemp())
-    try:
-        survived = run(scratch / "farcall", chosen)
-    finally:
-        shutil.rmtree(scratch)
-    if survived:
-        sys.exit(f"not noticed: {', '.join(survived)}")
-    print(f"All {len(chosen)} mutations are noticed.")
+def package_of(file):
+    return package_name(next(folder for folder in file.parents if (folder / "Cargo.toml").exists()))
 
 
-def run(clone, chosen):
-    """Tries mutations one by one; returns the names of those that no check noticed."""
-    subprocess.run(["git", "clone", "-q", "--no-local", str(HERE), str(clone)], check=True)
-    os.environ.setdefault("CARGO_TARGET_DIR", str(clone / "target"))
-    sound, survived = set(), []
-    for name, file, old, new, check in chosen:
-        if str(check) not in sound:
-            passes, output = check.run(clone, False)
-            if not passes:
-                sys.exit(f"{check}\nfails without any mutation:\n{output[-4000:]}")
-            sound.add(str(check))
-        path = clone / source(file)
-        before = path.read_text()
-        path.write_text(applied(before, old, new, name))
-        compiles, output = check.run(clone, True)
-        if not compiles:
-            sys.exit(f"{name} does not compile:\n{output[-4000:]}")
-        passes, _ = check.run(clone, False)
-        path.write_text(before)
+def all_mutations():
+    """The table."""
+    generation = "self.generation_word.load(Acquire) == self.generation"
+    accept = "self.accept.load(Acquire) == self.accept_word"
+    return [
+        # Keys, bounds and permissions of one-sided requests.
+        Mutation("generation-not-rechecked", "Grants::one_sided", Replace(generation, "true"),
+                 conformance("rc/*/keys/deregistered-after-use")),
+        Mutation("closed-pair-not-rechecked", "Grants::one_sided", Replace(accept, "true"),
+                 conformance("rc/transition/rts-takes-access-away-after-use")),
+        Mutation("bounds-not-checked", "MappedRegion::locate",
+                 Replace("|| len_bytes > self.len_bytes - offset", ""),
+                 conformance("rc/read/bounds/over-the-end")),
+        Mutation("permission-of-region-not-checked", "Initiator::one_sided",
+                 Replace("current && region.access.contains(need)", "current"),
+                 conformance("rc/*/remote-access/no-permission-of-region")),
+        Mutation("permission-of-pair-not-checked", "Initiator::one_sided",
+                 Replace("(Some(accept), _) if !accept.access().contains(need)",
+                         "(Some(accept), _) if accept.access().is_empty()"),
+                 conformance("rc/*/remote-access/no-permission-of-queue-pair")),
+        Mutation("domain-not-checked", "RegionTable::grant",
+                 Replace("(pd_access >> 32) as u32 != pd", "pd == 0"),
+                 conformance("rc/*/keys/other-domain")),
+        Mutation("local-domain-not-checked", "RegionTable::allows",
+                 Replace("(pd_access >> 32) as u32 == pd", "pd > 0"),
+                 conformance("rc/*/local-protection/key-of-another-domain")),
+        Mutation("local-permission-not-checked", "RegionTable::allows",
+                 Replace("access.contains(need)", "(access.contains(need) || true)"),
+                 conformance("rc/*/local-protection/no-write-permission")),
+
+        # Completions, receives and flushes.
+        Mutation("unsignalled-signalled", "QpCore::complete_send",
+                 Replace("flags.contains(SendFlags::SIGNALED)", "flags.bits() < u32::MAX"),
+                 conformance("rc/*/signals/only-where-asked")),
+        Mutation("receives-not-flushed", "RecvSide::poll_aside",
+                 Replace("QpState::Err if taken < wc.len()", "QpState::Sqe if taken < wc.len()"),
+                 conformance("rc/flush/posted-receives-in-order")),
+        Mutation("violation-not-shown", "Initiator::note_violation",
+                 Delete("self.inbound().store(VIOLATION, kind as u64, Ordering::Release)"),
+                 integration("errors", "a_target_has_failed")),
+        Mutation("sleepers-not-woken-by-failure", "QpCore::shut_out_peer", Delete("self.announce_locally(true)"),
+                 conformance("rc/flush/sleepers-are-woken")),
+        Mutation("empty-element-ends-a-list", "scatter_from_ring",
+                 Replace("let len = $len;", "let len = $len; if len == 0 { break; }"),
+                 conformance("rc/send/elements/scattered-in-order")),
+        Mutation("wrong-q-key-taken", "Outlet::offer",
+                 Replace("Some(qkey) if qkey != message.qkey", "Some(qkey) if qkey == u32::MAX"),
+                 conformance("ud/qkey/*")),
+        Mutation("limit-told-again-and-again", "SrqCore::check_limit", Delete("queue.limit = 0"),
+                 conformance("rc/srq/limit-is-told-once")),
+        Mutation("arming-weakened", "Readiness::arm",
+                 Replace("solicited_only && armed & WHAT == ARMED_ANY", "solicited_only && armed & WHAT == FIRING"),
+                 conformance("rc/notify/the-stronger-arming-holds")),
+        Mutation("unsolicited-wakes", "Readiness::fire",
+                 Replace("WHAT == ARMED_ANY || solicited", "WHAT == ARMED_ANY || solicited || armed > 0"),
+                 conformance("rc/notify/solicited-only")),
+        Mutation("segments-of-strangers-read", "found",
+                 Replace("number(9)? == u64::from(uid)", "number(9)? < u64::MAX"),
+                 unit("only_segments_that_this_user_made")),
+        Mutation("atomics-not-atomic", "update_word",
+                 Replace("AtomicChange::Add(value) => word.fetch_add(value, Ordering::SeqCst),",
+                         """AtomicChange::Add(value) => {
+                                let old = word.load(Ordering::SeqCst);
+                                std::thread::yield_now();
+                                word.store(old.wrapping_add(value), Ordering::SeqCst);
+                                old
+                            }"""),
+                 integration("atomics", "atomic")),
+
+        # Regions that are revoked, renewed or moved.
+        Mutation("memory-given-back-under-an-access", "Mr::withdraw",
+                 Replace("self.wait_for_peers(granted)", "self.len_bytes > 0"),
+                 unit("qp::tests")),
+        Mutation("region-renewed-with-its-old-generation", "RegionTable::renew",
+                 Replace("let generation = next.wrapping_add($step);", "let generation = next.min(key & 0xFF);"),
+                 unit("regions::tests")),
+        Mutation("receive-not-looked-at-again", "RecvSide::complete",
+                 Replace("record.kind == Kind::Send &&", "record.kind == Kind::SendPlaced &&"),
+                 integration("states", "a_small_message_into_memory_that_was_deregistered")),
+        Mutation("message-placed-where-nobody-may-write", "message::place",
+                 Replace("region.access.contains(Access::LOCAL_WRITE)", "len > 0"),
+                 integration("registered_anew", "a_message_into_a_moved_region")),
+        Mutation("death-taken-for-memory-that-is-gone", "private::failed",
+                 Replace("Fault::Ended => Step::Wait(Wait::Peer)",
+                         "Fault::Ended => Step::Failed(WcStatus::REM_OP_ERR)"),
+                 death("store_hook_private")),
+
+        # Orderings and fences, which models notice.
+        Mutation("record-published-before-its-payload", "Producer::publish_slots",
+                 Replace("self.mem.store(at, word, Release)", "self.mem.store(at, word, Relaxed)"),
+                 model("ring::tests")),
+        Mutation("hazard-without-its-fence", "hazard::enter", Delete("fence::light()"), model("hazard::tests")),
+        Mutation("hazard-left-too-early", "hazard::leave", Replace("Release", "Relaxed"), model("hazard::tests")),
+        Mutation("arming-without-its-fence", "Readiness::arm", Delete("fence::heavy()"), model("readiness::tests")),
+        Mutation("no-second-look-after-withdrawing", "Readiness::withdraw_quiet",
+                 Replace("has_something(bit)", "has_something(bit) && bit == u32::MAX"),
+                 model("readiness::tests")),
+        Mutation("sleeper-not-told-of-credit", "notify::request", Delete("fence::heavy()"), model("notify::tests")),
+        Mutation("stopped-waker-silences-others", "Readiness::fire",
+                 Replace("FIRING => break armed", "FIRING => return"),
+                 model("readiness::tests")),
+        Mutation("undelivered-nudge-silences-others", "Readiness::nudge",
+                 Replace("seen & WHAT == DELIVERED", "seen & WHAT != 0"),
+                 model("readiness::tests")),
+        Mutation("event-before-its-completion", "Initiator::ring",
+                 Replace("self.doorbell.nudge()", "self.doorbell.announce(solicited)"),
+                 integration("srq_events", "a_message_without_a_shared_receive_is_no_event")),
+
+        # What strangers may take at doors.
+        Mutation("sent-replies-kept", "Replies::note_sent", Delete("self.ready.drain(..self.sent)"),
+                 unit("a_client_that_never_takes_all_there_is")),
+        Mutation("handshake-never-gives-way", "ListenThread::make_room_for",
+                 Replace("!self.handshakes.has_room_for(address)", "false"),
+                 unit("the_oldest_silent_one_gives_way")),
+        Mutation("shortage-taken-for-no-connection", "AcceptRest::goes_on_after", Delete("self.rest(error)"),
+                 unit("a_loop_rests_for_a_shortage")),
+        Mutation("client-used-in-a-forked-child", "ClientOf::begin",
+                 Replace("self.made_in.is_inherited()", "false"), integration("forks")),
+
+        # The transport in worlds of the simulator.
+        Mutation("void-message-continued", "Qp::unreliable",
+                 Replace("has_gap || segment.is_first()", "segment.is_first()"), WORLDS),
+        Mutation("unreliable-message-taken-twice", "Qp::unreliable",
+                 Replace("if packet.psn.is_before(expected) { return; } let has_gap = $gap;",
+                         "let has_gap = $gap && !packet.psn.is_before(expected);"),
+                 WORLDS),
+        Mutation("told-before-it-landed", "Qp::respond",
+                 Replace("*pending <= first.after", "false && *pending <= first.after"), WORLDS),
+        Mutation("atomic-executed-again", "Qp::repeated",
+                 Replace("Operation::AtomicRequest(_) => self.reply(psn, Reply::AtomicAnswer { is_repeated: true }),",
+                         "Operation::AtomicRequest(target) => self.reply(psn, Reply::Atomic(target)),"),
+                 WORLDS),
+        Mutation("datagram-from-the-wrong-address", "Nic::place_datagram",
+                 Replace("state.nodes[src as usize]", "state.nodes[(src ^ 1) as usize]"), WORLDS),
+        Mutation("datagram-doubled-by-its-device", "Nic::transmit",
+                 Replace("self.state.send($frame);",
+                         "let frame = $frame; self.state.send(frame.clone()); self.state.send(frame);"), WORLDS),
+        Mutation("shared-receive-consumed-twice", "ReceiveQueue::pop_if",
+                 Replace("self.posted.pop_front_if(|receive| will_do(receive))",
+                         "self.posted.front().filter(|receive| will_do(receive)).cloned()"),
+                 WORLDS),
+        Mutation("shared-receive-lost", "Responder::abandon",
+                 Replace("self.void_receive.take()", "self.void_receive.take().filter(|_| false)"), WORLDS),
+        Mutation("shared-limit-told-again", "State::tell_if_low", Delete("srq.limit = 0"), WORLDS),
+        Mutation("shared-limit-not-told", "State::tell_if_low",
+                 Replace("(srq.queue.len() as u32) < srq.limit", "(srq.queue.len() as u32) + 1 < srq.limit"), WORLDS),
+        Mutation("landing-out-of-turn", "Nic::place",
+                 Replace("self.qp.progress.landed_ns.max(soonest_ns)", "soonest_ns"), WORLDS),
+    ]
+
+
+# One of each kind of check.
+DEFAULT = ("bounds-not-checked", "arming-without-its-fence", "told-before-it-landed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """A mutation that was found in the sources."""
+
+    mutation: Mutation
+    file: pathlib.Path
+    lines: range
+    text: str
+    check: Check
+
+
+def apply(mutation):
+    """Finds the function and makes the edit, in memory."""
+    function, text = edited(ROOT, mutation.function, mutation.edit)
+    source = function.file.read_text()
+    lines = range(source.count("\n", 0, function.start) + 1, source.count("\n", 0, function.end) + 2)
+    return Applied(mutation, function.file, lines, text, mutation.check.of_package(package_of(function.file)))
+
+
+def apply_all(mutations):
+    """Applies all mutations, or ends the program with the names of those that no longer fit."""
+    applied, errors = [], []
+    for mutation in mutations:
+        try:
+            applied.append(apply(mutation))
+        except LookupError as error:
+            errors.append(f"{mutation.name}: {error}")
+    if errors:
+        sys.exit("\n".join([*errors, "The code has changed, so must these mutations."]))
+    return applied
+
+
+def changed_lines(base):
+    """For every file that changed between `base` and HEAD, the lines that changed."""
+    diff = subprocess.run(["git", "diff", "--unified=0", "--no-color", base, "HEAD", "--", "*.rs"], cwd=ROOT,
+                          capture_output=True, text=True, check=True).stdout
+    changed, file = {}, None
+    for line in diff.splitlines():
+        if line.startswith("+++ "):
+            file = changed.setdefault(ROOT / line[6:], [])
+        elif hunk := re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line):
+            first, count = int(hunk[1]), int(hunk[2] or 1)
+            file.append(range(first, first + max(count, 1)))
+    return changed
+
+
+def of_changed_files(applied, base):
+    """Those in files that changed, those in functions that changed first."""
+    changed = changed_lines(base)
+    chosen = [entry for entry in applied if entry.file in changed]
+    overlaps = lambda entry: any(
+        hunk.start < entry.lines.stop and entry.lines.start < hunk.stop for hunk in changed[entry.file])
+    return sorted(chosen, key=lambda entry: (not overlaps(entry), str(entry.check)))
+
+
+def check_passes_unchanged(check, folder):
+    """Ends the program unless the check passes without a mutation, and runs at least one test."""
+    passes, output = check.run(folder)
+    if not passes:
+        sys.exit(f"{check}\nfails without any mutation:\n{output[-4000:]}")
+    if sum(map(int, re.findall(r"^running (\d+) test", output, re.MULTILINE))) == 0:
+        sys.exit(f"{check}\nruns no test: name the tests that notice the mutation")
+
+
+def try_all(applied, folder, seconds):
+    """Tries mutations one by one in `folder`. Returns the names of those not noticed and of those not tried."""
+    sound, survived, left = set(), [], []
+    began = time.monotonic()
+    for entry in applied:
+        name, check = entry.mutation.name, entry.check
+        if seconds and time.monotonic() - began > seconds:
+            left.append(name)
+            continue
+        if check not in sound:
+            check_passes_unchanged(check, folder)
+            sound.add(check)
+        file = folder / entry.file.relative_to(ROOT)
+        before = file.read_text()
+        try:
+            file.write_text(entry.text)
+            compiles, output = check.run(folder, build_only=True)
+            if not compiles:
+                sys.exit(f"{name} does not compile:\n{output[-4000:]}")
+            passes, _ = check.run(folder)
+        finally:
+            file.write_text(before)
         print(f"{'NOT NOTICED' if passes else 'noticed':12} {name}: {check}", flush=True)
         if passes:
             survived.append(name)
-    return survived
+    return survived, left
+
+
+def run(applied, here, seconds):
+    """Runs the mutations where they may be made."""
+    if here:
+        if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, check=True).stdout:
+            sys.exit("--here changes files: commit first")
+        os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target"))
+        return try_all(applied, ROOT, seconds)
+    scratch = pathlib.Path(tempfile.mkdtemp())
+    try:
+        clone = scratch / "farcall"
+        subprocess.run(["git", "clone", "-q", "--no-local", str(ROOT), str(clone)], check=True)
+        os.environ.setdefault("CARGO_TARGET_DIR", str(clone / "target"))
+        return try_all(applied, clone, seconds)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--changed", metavar="BASE")
+    parser.add_argument("--default", action="store_true")
+    parser.add_argument("--seconds", type=int)
+    parser.add_argument("--here", action="store_true")
+    options = parser.parse_args()
+    mutations = all_mutations()
+    names = set(options.names) | (set(DEFAULT) if options.default else set())
+    if unknown := names - {mutation.name for mutation in mutations}:
+        sys.exit(f"no such mutation: {', '.join(sorted(unknown))}")
+    # All are looked for: one that does not apply is a failure even where it is not chosen.
+    chosen = apply_all(mutations)
+    if names:
+        chosen = [entry for entry in chosen if entry.mutation.name in names]
+    if options.changed:
+        chosen = of_changed_files(chosen, options.changed)
+    if options.list:
+        for entry in chosen:
+            print(f"{entry.mutation.name}  {entry.file.relative_to(ROOT)}  ({entry.check})")
+        return
+    survived, left = run(chosen, options.here, options.seconds)
+    if left:
+        print(f"Not tried, for lack of time: {', '.join(left)}")
+    if survived:
+        sys.exit(f"not noticed: {', '.join(survived)}")
+    print(f"All {len(chosen) - len(left)} mutations that were tried are noticed, of {len(mutations)}.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,10 @@
-# The steps of .ci/run: one function each. Sourced.
+# The steps of .ci/run: one function each, run in a subshell inside the clone. Sourced.
+# shellcheck shell=bash disable=SC2154  # .ci/run and change.sh set scratch, base and base_reason.
+
+export CARGO_TERM_COLOR=never RUST_BACKTRACE=1 DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1
+
+# The profile of tests that need an optimised program: as `release`, without what takes long to build. See Cargo.toml.
+profile=release-test
 
 # Prints a command and runs it, without input.
 run() {
@@ -8,40 +14,60 @@ run() {
 
 # Installs Debian packages that are not there yet.
 need() {
-    local package missing=()
+    local package missing=() as_root=()
     for package; do
-        dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+        dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+            missing+=("$package")
     done
     [[ ${#missing[@]} -gt 0 ]] || return 0
-    run apt-get update -qq
-    run apt-get install -qq -y --no-install-recommends "${missing[@]}"
+    if [[ $(id -u) -ne 0 ]]; then
+        sudo -n true 2>/dev/null || {
+            printf 'Missing packages, and no right to install them: apt-get install %s\n' "${missing[*]}" >&2
+            return 1
+        }
+        as_root=(sudo -n)
+    fi
+    run "${as_root[@]}" apt-get update -qq
+    run "${as_root[@]}" apt-get install -qq -y --no-install-recommends "${missing[@]}"
 }
 
-# The repository speaks of the project alone: no path of anybody's machine, no dependency from elsewhere.
+need_nightly() {
+    rustc +nightly --version >/dev/null 2>&1 || run rustup toolchain install nightly --profile minimal --no-self-update
+}
+
+# The repository speaks of the project alone: no path of anybody's machine, no dependency from elsewhere. Its scripts
+# parse.
 step_guard() {
-    local found
+    local found script
     if found=$(git grep -nIE '(^|[^A-Za-z0-9_.$}-])/(root|home|work|Users)/' -- . ':!.ci/steps.sh'); then
         printf '%s\n' "$found" "Paths of a developer's machine: name them relatively."
         return 1
     fi
-    if found=$(git grep -n '^source = ' -- '*Cargo.lock' | grep -vF 'registry+https://github.com/rust-lang/crates.io-index'); then
+    if found=$(git grep -n '^source = ' -- '*Cargo.lock' |
+        grep -vF 'registry+https://github.com/rust-lang/crates.io-index'); then
         printf '%s\n' "$found" 'Dependencies from elsewhere than crates.io cannot be published.'
         return 1
     fi
-    run sh -n .github/actions/farcall-verbs/install.sh
-    run bash -n .github/workflows/two-ends.sh .ci/run .ci/steps.sh .ci/guest/qemu .ci/guest/uml .ci/guest/uml_build .ci/guest/lane.sh .ci/guest/checks
-    run sh -n .ci/guest/init
-    # Parsed only: compiled, it would leave a file in the clone that packaging then refuses.
-    run python3 .ci/mutations.py --list
-    local script
+    for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks} .github/workflows/two-ends.sh; do
+        run bash -n "$script"
+    done
+    for script in .ci/guest/init .github/actions/farcall-verbs/install.sh; do
+        run sh -n "$script"
+    done
+    # Parsed only: compiled, they would leave files in the clone that packaging then refuses.
     for script in .ci/*.py; do
         run python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$script"
     done
+    run python3 .ci/mutations.py --list
+    if ! grep -qF "lane: [$(printf '%s, ' "${lane_names[@]}" | sed 's/, $//')]" .github/workflows/ci.yml; then
+        printf 'The lanes of .github/workflows/ci.yml are not those of .ci/run: %s\n' "${lane_names[*]}"
+        return 1
+    fi
 }
 
 step_format() {
+    cargo fmt --version >/dev/null 2>&1 || run rustup component add rustfmt
     run cargo fmt --all --check
-    run cargo fmt --manifest-path fuzz/Cargo.toml --check
 }
 
 # README's command for the tests. With the C header, layouts of libibverbs' structures are compared, too.
@@ -52,18 +78,30 @@ step_test() {
     run cargo test --workspace
 }
 
-# What the default features leave out: the tokio adapters.
+# Fewer features than the tests have, which switch all of them on.
 step_features() {
-    run cargo test --package farcall-drive --package farcall-rpc --all-features
+    run cargo check -p farcall-cli
+    run cargo check -p farcall-rpc -p farcall-drive
+    run cargo check -p farcall-kv --no-default-features
+    run cargo check -p farcall-bench --no-default-features
+    run cargo check -p farcall --no-default-features
+    local feature
+    for feature in rpc tokio kv kv-server softnic ibv select sim stats; do
+        run cargo check -p farcall --no-default-features --features "$feature"
+    done
 }
 
 step_clippy() {
+    cargo clippy --version >/dev/null 2>&1 || run rustup component add clippy
     run cargo clippy --workspace --all-targets --all-features -- -D warnings
 }
 
 step_docs() {
-    RUSTDOCFLAGS='-D warnings' run cargo doc --workspace --no-deps
     RUSTDOCFLAGS='-D warnings' run cargo doc --workspace --no-deps --all-features
+}
+
+step_docs_of_default() {
+    RUSTDOCFLAGS='-D warnings' run cargo doc --workspace --no-deps
 }
 
 # Builds every package as it would be published, in the order of their dependencies.
@@ -71,40 +109,66 @@ step_package() {
     run cargo publish --workspace --dry-run
 }
 
-# Models of the lock-free structures: every interleaving and every ordering that the memory model allows.
+# Models of the lock-free structures: every interleaving and every ordering that the memory model allows. step_test
+# runs the models that need no other flags.
 step_loom() {
     # Its own folder: other flags rebuild everything.
-    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom RUSTFLAGS='--cfg loom' run cargo test --release -p farcall-softnic --lib
-    # This model takes only plain data from its crate, which needs no other flags then.
-    run cargo test --release -p farcall-rpc --lib sleep_model
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom RUSTFLAGS='--cfg loom' \
+        run cargo test --profile "$profile" -p farcall-shm --lib
 }
 
-# Worlds in virtual time: so many seeds from a fixed one on, so that what is refused here is refused everywhere. To look
-# elsewhere, and for longer: FARCALL_SIM_SECONDS=900 without a first seed, which the day chooses then. A failure prints the
-# command that repeats it. Some fifteen minutes of worlds, on two processors in eight.
-step_sim() {
-    FARCALL_SIM_FIRST=${SIM_FIRST:-20778000000} FARCALL_SIM_SEEDS=${SIM_SEEDS:-37500} \
-        run cargo test --release -p farcall-sim --test seeds -- --nocapture
+# The tests of files in any package's `tests`, with the features that the whole workspace gives their dependencies, so
+# that they are built once for all steps: `test_files OPTION... -- FILE...`, without what a test is told.
+test_files() {
+    local options=()
+    while [[ $1 != -- ]]; do
+        options+=("$1")
+        shift
+    done
+    shift
+    run cargo test --workspace "${options[@]}" "${@/#/--test=}"
 }
 
-# Processes killed and stopped at their n-th store to shared memory, for every n, and at random under load. Servers killed,
-# stopped and cut off while calls are under way.
+# Processes killed and stopped at their n-th store to shared memory, for every n. Deaths at random are part of
+# step_test.
 step_kill() {
-    run cargo test --release -p farcall-softnic --features store-hook --test store_hook --test store_hook_srq \
-        --test store_hook_unreliable --test store_hook_private --test kill_random --test kill_random_unreliable --test process
-    run cargo test --release -p farcall-rpc --test kill
+    local files=(store_hook store_hook_private store_hook_srq store_hook_unreliable)
+    run cargo test --workspace --profile "$profile" "${files[@]/#/--test=}" -- --ignored
+}
+
+# The same, and many deaths at random under load; servers killed, stopped and cut off while calls are under way.
+step_kill_at_length() {
+    step_kill
+    test_files --profile "$profile" -- kill_random kill_random_unreliable process kill
 }
 
 # A million rounds of falling asleep and being woken, a million messages through one ring: nothing lost, nothing slept
-# through. Quick in debug, complete in release.
+# through. Quick in debug, complete optimised.
 step_rounds() {
-    run cargo test --release -p farcall-softnic --test events --test operations
-    run cargo test --release -p farcall-rpc --test rounds -- --nocapture
+    test_files --profile "$profile" -- events operations rounds
+}
+
+# Worlds in virtual time, so many of each kind from a fixed seed on, so that what is refused here is refused
+# everywhere. A failure prints the command that repeats it.
+worlds() {
+    FARCALL_SIM_FIRST=20778000000 FARCALL_SIM_SEEDS=$1 test_files --profile "$profile" -- seeds
+}
+
+step_seeds() {
+    worlds 4000
+}
+
+# A quarter of an hour of processor time; to look elsewhere, run it without FARCALL_SIM_FIRST: the day chooses then.
+step_seeds_at_length() {
+    worlds 37500
 }
 
 # README's command for the main job: it fails if anything was wrong, not if this machine is slow.
 step_main_job() {
     run cargo run --release -- kv bench
+    # A release build has no store hook (crates/shm/src/store_hook.rs), whose counter is this symbol.
+    run grep -q 'static LEFT' crates/shm/src/store_hook.rs
+    if nm "$CARGO_TARGET_DIR/release/farcall" | grep 'farcall_shm.*store_hook.*LEFT'; then return 1; fi
 }
 
 # A real file, Debian's word list, loaded and read back by an ordinary memcached client over TCP and the Unix socket.
@@ -114,8 +178,11 @@ step_words() {
     run cargo build --release
     awk '{ print $0 "\t" NR }' /usr/share/dict/words >"$words"
     printf '%d words\n' "$(wc -l <"$words")"
-    "$farcall" --json kv serve --tcp 127.0.0.1:0 --rpc 127.0.0.1:0 --unix "$socket" --partitions 2 </dev/null >"$scratch/ready.json" &
+    "$farcall" --json kv serve --tcp 127.0.0.1:0 --rpc 127.0.0.1:0 --unix "$socket" --partitions 2 \
+        </dev/null >"$scratch/ready.json" &
     pid=$!
+    # shellcheck disable=SC2064  # This server, whatever the variable holds then.
+    trap "kill $pid 2>/dev/null || true" EXIT
     until [[ -s $scratch/ready.json ]]; do
         kill -0 "$pid" || return 1
         sleep 0.1
@@ -132,46 +199,130 @@ step_words() {
     run test ! -e "$socket"
 }
 
+# Attacks by another user of the machine: the tests become user 65534, who must reach the program.
+step_hostile_users() {
+    if ! setpriv --reuid 65534 --regid 65534 --clear-groups true 2>/dev/null; then
+        printf 'SKIPPED: attacks by another user need the right to become one (run this as root)\n'
+        return
+    fi
+    run cargo build -p farcall-cli --features full
+    chmod 711 "$scratch"
+    install -m 755 "$CARGO_TARGET_DIR/debug/farcall" "$scratch/farcall-attacked"
+    FARCALL_TEST_BINARY=$scratch/farcall-attacked run cargo test --test hostile -- --ignored --skip long::
+}
+
+# Attacks and shortages of so many seconds each, on an optimised server.
+step_hostile_at_length() {
+    FARCALL_HOSTILE_SECONDS=${FARCALL_HOSTILE_SECONDS:-900} \
+        run cargo test --workspace --profile "$profile" --test hostile -- --ignored --nocapture --test-threads=1 \
+        long::shortage long::traffic
+}
+
+# Servers that are killed, stopped, evict and expire for so many seconds, and a check of all answers.
+step_soak() {
+    FARCALL_HOSTILE_SECONDS=${FARCALL_SOAK_SECONDS:-1800} \
+        run cargo test --workspace --profile "$profile" --test hostile -- --ignored --nocapture long::soak
+}
+
+# Fuzz targets, one a line.
+fuzz_targets() {
+    sed -n 's/^name = "\(.*\)"/\1/p' fuzz/Cargo.toml | tail -n +2
+}
+
+# The crates whose functions a fuzz target calls, as paths.
+crates_of_target() {
+    grep -o 'farcall_[a-z]*' "fuzz/src/$1.rs" | sort -u | sed 's|farcall_|crates/|'
+}
+
+# Random changes of the seeds, without a fuzzer's guidance, for the targets whose crates changed.
+step_inputs() {
+    local target chosen=() crates
+    print_base
+    for target in $(fuzz_targets); do
+        mapfile -t crates < <(crates_of_target "$target")
+        if [[ -z $base ]] ||
+            has_changed "${crates[@]}" "fuzz/src/$target.rs" fuzz/src/tests.rs "fuzz/seeds/$target"; then
+            chosen+=("$target")
+        fi
+    done
+    printf 'Fuzz targets whose crate changed: %s\n' "${chosen[*]:-none}"
+    [[ ${#chosen[@]} -gt 0 ]] || return 0
+    run cargo test --workspace --no-run
+    local program
+    program=$(test_program farcall_fuzz)
+    FARCALL_FUZZ_SECONDS=10 run "$program" --nocapture "${chosen[@]/#/tests::}"
+}
+
+# Prints where the unit tests of the crate $1 are, which were built for the whole workspace.
+test_program() {
+    cargo test --workspace --no-run --message-format=json 2>/dev/null </dev/null | python3 -c '
+import json, sys
+for line in sys.stdin:
+    artifact = json.loads(line)
+    if artifact.get("executable") and artifact["target"]["name"] == sys.argv[1] and artifact["profile"]["test"]:
+        print(artifact["executable"])' "$1"
+}
+
 # A minute of fuzzing for each target, from the committed seeds.
 step_fuzz() {
+    need_nightly
     command -v cargo-fuzz >/dev/null || run cargo install cargo-fuzz --locked
+    # Optimising across crates takes long and finds nothing.
+    export CARGO_PROFILE_RELEASE_LTO=false CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
     run cargo +nightly fuzz build
     local target
-    for target in $(cargo +nightly fuzz list); do
+    for target in $(fuzz_targets); do
         mkdir -p "fuzz/corpus/$target"
-        run cargo +nightly fuzz run "$target" "fuzz/corpus/$target" $([[ -d fuzz/seeds/$target ]] && echo "fuzz/seeds/$target") \
+        run cargo +nightly fuzz run "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" \
             -- -max_total_time="${FUZZ_SECONDS:-60}" -verbosity=0 -print_final_stats=1
     done
 }
 
-# The drop-in libibverbs under AddressSanitizer: random sequences of calls, and mistakes that must be reported. Loaded by
-# name, the library finds the sanitizer in the program, which has to export it. Leaks are not looked for: some tests end
-# without giving anything back.
+# The drop-in libibverbs under AddressSanitizer: random sequences of calls, and mistakes that must be reported. Loaded
+# by name, the library finds the sanitizer in the program, which has to export it. Leaks are not looked for: some
+# tests end without giving anything back.
 step_asan() {
-    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/asan FARCALL_ABI_SANITIZER=address FARCALL_ABI_SEQUENCES=${ASAN_SEQUENCES:-1000} \
-        ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS='-Zsanitizer=address -Clink-arg=-Wl,--export-dynamic-symbol=__asan_*' \
-        run cargo +nightly test --target "$(rustc -vV | sed -n 's/^host: //p')" -p farcall-ibverbs-abi --test c_abi
+    need_nightly
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/asan FARCALL_ABI_SANITIZER=address \
+        FARCALL_ABI_SEQUENCES=${ASAN_SEQUENCES:-1000} ASAN_OPTIONS=detect_leaks=0 \
+        RUSTFLAGS='-Zsanitizer=address -Clink-arg=-Wl,--export-dynamic-symbol=__asan_*' \
+        run cargo +nightly test --target "$(host)" -p farcall-ibverbs --test c_abi
 }
 
-# ThreadSanitizer, with a standard library built alike. It knows what the threads of one process order by atomics, locks and
-# fences, by address: memory that is mapped twice, or ordered by the kernel, is beyond it (the models of step_loom are for that).
+host() {
+    rustc -vV | sed -n 's/^host: //p'
+}
+
+# ThreadSanitizer, with a standard library built alike. It knows what the threads of one process order by atomics,
+# locks and fences, by address: memory that is mapped twice, or ordered by the kernel, is beyond it (the models of
+# step_loom are for that).
 step_tsan() {
-    local sources host
+    local sources
+    need_nightly
     sources=$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library
     if [[ ! -d $sources ]] && ! run rustup component add rust-src --toolchain nightly; then
         printf 'SKIPPED: the sources of the standard library cannot be had here\n'
         return
     fi
-    host=$(rustc -vV | sed -n 's/^host: //p')
     # The drop-in library finds the sanitizer in the program, as in step_asan.
     local -x RUSTFLAGS='-Zsanitizer=thread -Clink-arg=-Wl,--export-dynamic-symbol=__tsan_*'
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/tsan FARCALL_ABI_SANITIZER=thread \
-        run cargo +nightly test -Zbuild-std --target "$host" -p farcall-ibverbs-abi --test c_abi -- threads sanitizer
+        run cargo +nightly test -Zbuild-std --target "$(host)" -p farcall-ibverbs --test c_abi -- threads sanitizer
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/tsan \
-        run cargo +nightly test -Zbuild-std --target "$host" -p farcall-softnic --lib --test events
+        run cargo +nightly test -Zbuild-std --target "$(host)" -p farcall-softnic --lib --test events
 }
 
-# Asks the machine for huge pages, if it has none and allows that, and prints how many it had: tests use them if they are there.
+# The conformance suite of verbs on the software RNIC and in the simulator, with the program that step_test leaves.
+step_conform() {
+    run cargo test --workspace --no-run
+    local sides
+    for sides in local processes simulated; do
+        run "$CARGO_TARGET_DIR/debug/farcall" conform --sides "$sides"
+    done
+}
+
+# Asks the machine for huge pages, if it has none and allows that, and prints how many it had: tests use them if they
+# are there.
 reserve_huge_pages() {
     local file=/proc/sys/vm/nr_hugepages had
     had=$(<"$file")
@@ -179,12 +330,12 @@ reserve_huge_pages() {
     printf '%s\n' "$had"
 }
 
-# The conformance suite of verbs, wherever the two ends live.
-step_conform() {
+# The conformance suite wherever the two ends can live.
+step_conform_everywhere() {
     need libibverbs1
     local huge_pages
     huge_pages=$(reserve_huge_pages)
-    run cargo build --release --workspace
+    run cargo build --release -p farcall-cli -p farcall-ibverbs -p farcall-rdmacm --features full
     local sides
     for sides in local processes containers simulated; do
         run "$CARGO_TARGET_DIR/release/farcall" conform --sides "$sides"
@@ -194,7 +345,9 @@ step_conform() {
     # The other user must reach the program; both are in one group.
     install -m 755 "$CARGO_TARGET_DIR/release/farcall" "$scratch/conform-as-others"
     chmod 711 "$scratch"
-    FARCALL_GROUP=4242 run setpriv --groups 0,4242 "$scratch/conform-as-others" conform --sides users --other-user 4242
+    install -d -m 2770 -g 4242 "$scratch/group"
+    FARCALL_SOCKET_DIR="$scratch/group" FARCALL_GROUP=4242 \
+        run setpriv --groups 0,4242 "$scratch/conform-as-others" conform --sides users --other-user 4242
     run cargo test -p farcall-softnic --test private_memory any_memory_can_be_registered -- --nocapture
     [[ ! -w /proc/sys/vm/nr_hugepages ]] || echo "$huge_pages" 2>/dev/null >/proc/sys/vm/nr_hugepages || true
 }
@@ -207,7 +360,8 @@ asks_for_no_newer_glibc() {
     [[ -n $newest && $(printf '%s\n' "$newest" GLIBC_2.34 | sort -V | tail -n 1) == GLIBC_2.34 ]]
 }
 
-# What users copy from docs/rdma-in-ci.md: an installation, and foreign programs in it, for a user with nothing of his own.
+# What users copy from docs/rdma-in-ci.md: an installation, and foreign programs in it, for a user with nothing of his
+# own.
 step_recipe() {
     need ibverbs-utils perftest rdmacm-utils ucx-utils
     run .github/actions/farcall-verbs/install.sh "$scratch/opt"
@@ -219,13 +373,23 @@ step_recipe() {
 
 # Small mistakes on purpose; a test notices each.
 step_mutations() {
-    run python3 .ci/mutations.py
+    run python3 .ci/mutations.py --here
+}
+
+# Those in functions of files that changed, as many as fit.
+step_mutations_of_change() {
+    print_base
+    if [[ -n $base ]]; then
+        run python3 .ci/mutations.py --here --seconds 240 --changed "$base"
+    else
+        run python3 .ci/mutations.py --here --default
+    fi
 }
 
 # Over the kernel's own software RNIC, through the system's libibverbs: a stock kernel in QEMU.
 step_guest() {
     need qemu-system-x86 busybox-static cpio xz-utils kmod iproute2 ibverbs-providers
-    run cargo build --release
+    run cargo build --release --features full
     run bash .ci/guest/qemu bash "$PWD/.ci/guest/checks" "$CARGO_TARGET_DIR/release/farcall"
     # The same under a user-mode kernel, where somebody has built one (.ci/guest/uml_build).
     if [[ -x ${XDG_CACHE_HOME:-$HOME/.cache}/farcall-guest/linux-uml ]]; then
@@ -233,11 +397,12 @@ step_guest() {
     fi
 }
 
-# Beside UCX over shared memory. Printed, not judged: how fast a shared machine is, and whether UCX finds two quiet cores
-# to spin on, says nothing about a change.
+# Beside UCX over shared memory. Printed, not judged: how fast a shared machine is, and whether UCX finds two quiet
+# cores to spin on, says nothing about a change.
 step_ucx() {
     need ucx-utils
-    run cargo build --release
-    run timeout 400 "$CARGO_TARGET_DIR/release/farcall" perf all --transport rc --size 8,64,1048576 --against ucx --repetitions 3 ||
+    run cargo build --release --features full
+    run timeout 400 "$CARGO_TARGET_DIR/release/farcall" perf all --transport rc --size 8,64,1048576 --against ucx \
+        --repetitions 3 ||
         printf 'No comparison on this machine (exit %d; 124: it took too long).\n' $?
 }

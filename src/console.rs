@@ -11,12 +11,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 #[derive(Debug, Clone, Copy)]
 pub struct Console {
     is_json: bool,
+    /// Whether tables may be wider than 100 columns.
+    pub is_wide: bool,
 }
 
 impl Console {
     /// Speaks JSON or text.
-    pub fn new(is_json: bool) -> Self {
-        Self { is_json }
+    pub fn new(is_json: bool, is_wide: bool) -> Self {
+        Self { is_json, is_wide }
     }
 
     /// Whether results are JSON.
@@ -29,9 +31,7 @@ impl Console {
     /// # Errors
     /// When standard output cannot be written to. A reader that went away is no error: it has what it wanted.
     pub fn say(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
-        let result =
-            if self.is_json { self.write(&format!("{json:#}\n")) } else { self.write(&format!("{text}\n")) };
-        result.map_err(|error| Failure::because("cannot write the result to standard output", &error))
+        self.raw(if self.is_json { format!("{json:#}\n") } else { format!("{text}\n") }.as_bytes())
     }
 
     /// Prints one line of JSON, or the text: for results that come one by one.
@@ -39,9 +39,7 @@ impl Console {
     /// # Errors
     /// As [`Self::say`].
     pub fn say_line(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
-        let result =
-            if self.is_json { self.write(&format!("{json}\n")) } else { self.write(&format!("{text}\n")) };
-        result.map_err(|error| Failure::because("cannot write the result to standard output", &error))
+        self.raw(if self.is_json { format!("{json}\n") } else { format!("{text}\n") }.as_bytes())
     }
 
     /// Writes bytes as they are.
@@ -49,19 +47,12 @@ impl Console {
     /// # Errors
     /// As [`Self::say`].
     pub fn raw(self, bytes: &[u8]) -> Result<(), Failure> {
-        self.write_bytes(bytes)
-            .map_err(|error| Failure::because("cannot write the result to standard output", &error))
-    }
-
-    fn write(self, text: &str) -> io::Result<()> {
-        self.write_bytes(text.as_bytes())
-    }
-
-    fn write_bytes(self, bytes: &[u8]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            result => result,
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Failure::because("cannot write the result to standard output", &error))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -70,7 +61,7 @@ impl Console {
         eprintln!("{failure}");
         if self.is_json {
             // There is nobody left to tell if this fails too.
-            let _ = self.write(&format!("{:#}\n", failure.to_json()));
+            let _ = self.say(&"", &failure.to_json());
         }
     }
 }

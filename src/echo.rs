@@ -1,6 +1,6 @@
 //! A service to try and to measure calls with.
 
-use farcall_rpc::{Call, Handler, HandlerError, Reply};
+use farcall::rpc::{Call, Handler, HandlerError, Reply};
 use std::time::{Duration, Instant};
 
 /// Answers with the request.
@@ -53,14 +53,14 @@ fn work(payload: &[u8]) -> Result<(), HandlerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farcall_rpc::{CallError, Client, ClientOptions, Server};
-    use farcall_softnic::SoftNic;
+    use farcall::SoftNic;
+    use farcall::rpc::{CallError, Client, ClientOptions, Server};
 
     #[test]
-    fn calls_are_answered_under_both_presets_until_the_server_stops() {
-        for preset in ["rf-rpc", "server-reply"] {
+    fn calls_are_answered_under_every_preset_until_the_server_stops() {
+        for preset in ["rf-rpc", "fetch", "server-reply"] {
             let server = Server::builder().start(&SoftNic::new(), |_| Echo).unwrap();
-            let options = ClientOptions { reconnect: false, ..ClientOptions::preset(preset).unwrap() };
+            let options = ClientOptions::preset(preset).unwrap().reconnect(false);
             let mut client = Client::connect(&SoftNic::new(), server.address().to_string(), options).unwrap();
             let mut call = |method, payload: &[u8]| {
                 let mut reply = Vec::new();

@@ -1,44 +1,38 @@
-//! RDMA remote calls and services that run everywhere: on an RNIC through verbs, and without one through a software RNIC.
-//!
-//! This crate gathers the floors of the project for programs, and the `farcall` binary for people. What you may want:
-//!
-//! - *remote calls*: [`rpc`] (servers, clients, and what a service implements); [`echo`] is a service to try;
-//! - *a key-value service*: [`kv_server`] serves the store of [`kv`] over RPC and to any memcached client;
-//! - *verbs*: [`verbs`] is the vocabulary; behind it are [`softnic`], the software RNIC, and [`ibv`], the system's
-//!   libibverbs; [`providers`] chooses;
-//! - *counters of a running process*: [`stats`].
-//!
-//! ```no_run
-//! use farcall::kv_server::{KvServer, KvServerConfig};
-//!
-//! let config = KvServerConfig {
-//!     tcp: vec!["127.0.0.1:0".parse()?],
-//!     rpc: Some("127.0.0.1:0".parse()?),
-//!     ..KvServerConfig::default()
-//! };
-//! let server = KvServer::start(config)?;
-//! println!("memcached clients: {:?}, RPC clients: {:?}", server.tcp_addresses(), server.rpc_address());
-//! server.stop()?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! Between processes of one host the software RNIC is inter-process communication, not a network. Its keys catch bugs, not
-//! a malicious process of the same user.
+//! The commands of the `farcall` binary: parse, call, print.
 
-pub mod echo;
-pub mod kv_server;
+mod commands;
+mod console;
+mod echo;
+mod failure;
+mod open_files;
+mod signals;
 
-pub use farcall_drive as drive;
-pub use farcall_ibv as ibv;
-pub use farcall_kv as kv;
-pub use farcall_link as link;
-pub use farcall_providers as providers;
-pub use farcall_rpc as rpc;
-pub use farcall_softnic as softnic;
-pub use farcall_stats as stats;
-pub use farcall_verbs as verbs;
+use std::process::ExitCode;
 
-/// The examples of README.md, kept working.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+use clap::Parser;
+use tracing_subscriber::filter::LevelFilter;
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let cli = commands::Cli::parse();
+    let console = cli.console();
+    show_warnings();
+    match cli.run() {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            console.fail(&failure);
+            failure.exit.into()
+        }
+    }
+}
+
+/// Lets the libraries' warnings go to standard error, a line each.
+fn show_warnings() {
+    tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::WARN)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .without_time()
+        .init();
+}

@@ -3,6 +3,10 @@
 use crate::failure::Failure;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often a server looks for signals and failed threads.
+const WATCH: Duration = Duration::from_millis(50);
 
 /// Whether the program was asked to end.
 #[derive(Debug, Clone)]
@@ -27,5 +31,12 @@ impl StopFlag {
     /// Whether a signal came.
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// Waits until a signal comes, or nothing `is_serving` any more.
+    pub fn wait_while(&self, is_serving: impl Fn() -> bool) {
+        while !self.is_raised() && is_serving() {
+            std::thread::sleep(WATCH);
+        }
     }
 }

@@ -89,7 +89,7 @@ fn a_container_is_told_where_it_meets_others() {
         let container = check(&report, "container");
         assert!(text(container, "found").contains("a pid namespace of its own"), "{container}");
         let (verdict, rendezvous) = match directory {
-            None => ("warn", "abstract sockets"),
+            None => ("warn", "all processes of this user"),
             Some(place) => ("ok", place),
         };
         assert_eq!(container["verdict"], verdict, "{container}");

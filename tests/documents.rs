@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 7] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/SEMANTICS.md",
+    "docs/THREATS.md",
     "docs/rdma-in-ci.md",
 ];
 
@@ -56,7 +57,8 @@ fn paths_in_the_architecture_exist() {
         |code: &&str| code.contains('/') && !code.contains([' ', '<']) && !code.starts_with("/dev/");
     // Code spans are the odd pieces between backticks. `crates/x` stands for any crate.
     for path in text.split('`').skip(1).step_by(2).filter(is_path).filter(|path| *path != "crates/x") {
-        let exists = root().join(path).exists() || root().join("crates").join(path).exists();
+        let exists =
+            ["", "crates", "dropin", "tools"].iter().any(|folder| root().join(folder).join(path).exists());
         assert!(exists, "ARCHITECTURE.md names {path}, which does not exist");
     }
 }
@@ -83,7 +85,9 @@ fn unsafe_code_lives_where_the_architecture_says() {
         section.split('`').skip(1).step_by(2).filter(|code| code.contains('/')).collect();
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
-    for entry in fs::read_dir(root().join("crates")).unwrap() {
+    for entry in
+        ["crates", "dropin", "tools"].iter().flat_map(|folder| fs::read_dir(root().join(folder)).unwrap())
+    {
         sources(&entry.unwrap().path().join("src"), &mut files);
     }
     let (mut count, mut missing) = (0, Vec::new());
@@ -94,7 +98,10 @@ fn unsafe_code_lives_where_the_architecture_says() {
             continue;
         }
         let path = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
-        let path = path.strip_prefix("crates/").unwrap_or(&path);
+        let path = ["crates/", "dropin/", "tools/"]
+            .iter()
+            .find_map(|folder| path.strip_prefix(folder))
+            .unwrap_or(&path);
         let is_listed =
             allowed.iter().any(|place| path == *place || place.ends_with('/') && path.starts_with(place));
         if !is_listed {
@@ -104,6 +111,24 @@ fn unsafe_code_lives_where_the_architecture_says() {
     }
     assert!(missing.is_empty(), "unsafe code, and not in the table of ARCHITECTURE.md: {missing:#?}");
     assert!(count > 10, "only {count} files with unsafe code found");
+}
+
+/// Libraries are loaded by programs that may have more rights than who started them: they read the environment at one
+/// place, which knows that.
+#[test]
+fn libraries_read_the_environment_at_one_place() {
+    let mut files = Vec::new();
+    for folder in ["crates", "dropin"] {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            sources(&entry.unwrap().path().join("src"), &mut files);
+        }
+    }
+    let reads = |file: &&PathBuf| {
+        let source = fs::read_to_string(file).unwrap();
+        ["env::var", "getenv("].iter().any(|call| source.contains(call))
+    };
+    let found: Vec<&PathBuf> = files.iter().filter(reads).collect();
+    assert_eq!(found, [&root().join("crates/shm/src/environment.rs")]);
 }
 
 /// Every `farcall …` line of README's shell blocks starts with a command that exists.
@@ -125,4 +150,57 @@ fn commands_of_the_readme_exist() {
         count += 1;
     }
     assert!(count >= 8, "only {count} commands found: has the form of README changed?");
+}
+
+/// The packages of ARCHITECTURE.md's table of floors, from the top down: the name of the folder, and the manifest.
+fn rows_of_floors() -> Vec<(String, PathBuf)> {
+    let text = read("ARCHITECTURE.md");
+    let (_, table) = text.split_once("| floor | package |").expect("the table of floors");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    rows.map(|row| {
+        let name = row.split('`').nth(1).expect("a name").to_owned();
+        let manifest = match row.split_once("](").and_then(|(_, rest)| rest.split_once("/src/")) {
+            Some((folder, _)) => root().join(folder).join("Cargo.toml"),
+            None => root().join("Cargo.toml"),
+        };
+        (name, manifest)
+    })
+    .collect()
+}
+
+/// The packages of this workspace that a manifest depends on outside of its tests, by their folders' names.
+fn imports(manifest: &str) -> Vec<String> {
+    let mut is_inside = false;
+    let mut found = Vec::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            is_inside = line == "[dependencies]";
+        } else if is_inside && line.starts_with("farcall") {
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            found.push(name.strip_prefix("farcall-").unwrap_or(name).to_owned());
+        }
+    }
+    found
+}
+
+/// A package imports only from rows below its own, and every package has a row.
+#[test]
+fn packages_import_from_the_floors_below() {
+    let rows = rows_of_floors();
+    let mut packages = 1;
+    for folder in ["crates", "dropin", "tools"] {
+        packages += fs::read_dir(root().join(folder)).unwrap().count();
+    }
+    assert_eq!(rows.len(), packages, "every package has one row in ARCHITECTURE.md's table of floors");
+    for (at, (name, manifest)) in rows.iter().enumerate() {
+        let below: Vec<&str> = rows[at + 1..].iter().map(|(name, _)| name.as_str()).collect();
+        for import in imports(&fs::read_to_string(manifest).unwrap()) {
+            assert!(
+                below.contains(&import.as_str()),
+                "{name} imports {import}, which does not stand below it"
+            );
+        }
+    }
+    let manifest = "[dependencies]\nfarcall-rpc.workspace = true\nfarcall = { x = 1 }\n[dev-dependencies]\nfarcall-kv = 1\n";
+    assert_eq!(imports(manifest), ["rpc", "farcall"]);
 }

@@ -1,7 +1,9 @@
-//! docs/SEMANTICS.md promises; this checks that every promise names a test, and that the test exists.
+//! docs/SEMANTICS.md promises, docs/THREATS.md says what attackers can do; this checks that every sentence names a
+//! test, and that the test exists.
 //!
-//! A sentence is a list item of the document. It ends with its proof in brackets: `` [`package::test_name`] ``, several
-//! separated by commas. `package` is the folder under `crates/`, or `farcall` for the root package.
+//! A sentence is a list item of a document. It ends with its proof in brackets: `` [`package::test_name`] ``, several
+//! separated by commas. `package` is the folder of the package (under `crates/`, `dropin/` or `tools/`), or `cli` for
+//! the root package.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -91,8 +93,9 @@ fn all_tests() -> HashMap<String, HashSet<String>> {
     let mut of_root = HashSet::new();
     tests_below(&root().join("src"), &mut of_root);
     tests_below(&root().join("tests"), &mut of_root);
-    all.insert("farcall".to_owned(), of_root);
-    for entry in fs::read_dir(root().join("crates")).unwrap() {
+    all.insert("cli".to_owned(), of_root);
+    let packages = ["crates", "dropin", "tools"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
+    for entry in packages.into_iter().flatten() {
         let path = entry.unwrap().path();
         let tests: &mut HashSet<String> =
             all.entry(path.file_name().unwrap().to_string_lossy().into_owned()).or_default();
@@ -125,12 +128,15 @@ fn faults(document: &str, tests: &HashMap<String, HashSet<String>>) -> Vec<Strin
 }
 
 #[test]
-fn every_sentence_of_the_semantics_has_a_test() {
-    let document = fs::read_to_string(root().join("docs/SEMANTICS.md")).unwrap();
-    let count = promises(&document).len();
-    assert!(count > 20, "only {count} promises found: has the form of the document changed?");
-    let faults = faults(&document, &all_tests());
-    assert!(faults.is_empty(), "docs/SEMANTICS.md:\n{}", faults.join("\n"));
+fn every_sentence_has_a_test() {
+    let tests = all_tests();
+    for (name, count_min) in [("SEMANTICS.md", 200), ("THREATS.md", 20)] {
+        let document = fs::read_to_string(root().join("docs").join(name)).unwrap();
+        let count = promises(&document).len();
+        assert!(count > count_min, "{name}: only {count} sentences found: has its form changed?");
+        let faults = faults(&document, &tests);
+        assert!(faults.is_empty(), "docs/{name}:\n{}", faults.join("\n"));
+    }
 }
 
 #[test]

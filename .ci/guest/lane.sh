@@ -1,4 +1,5 @@
-# What the guest lanes share. Sourced.
+# What the guest lanes share. Sourced by qemu and uml, which set `here`.
+# shellcheck shell=bash disable=SC2034,SC2154
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/farcall-guest
 # The way in and out: `command` is read by the guest, `exit` is written by it.

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs programs against themselves: a server, and as soon as it listens its client. An ordinary user's work: no root, no module.
+# Runs programs against themselves: a server, and as soon as it listens its client. An ordinary user's work: no root,
+# no module.
 set -euo pipefail
 
 logs=$(mktemp -d)

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use farcall::verbs::Device;
 use farcall_conformance::{
     Case, Host, Local, Outcome, Processes, Simulated, World, all, matches, of_provider, run, serve,
 };
-use farcall_verbs::Device;
 use serde_json::json;
 
 use crate::commands::nic_args::NicArgs;
@@ -21,7 +21,8 @@ use crate::failure::{Exit, Failure};
 
 /// Run the conformance suite: each verb as the InfiniBand specification and the man pages say.
 ///
-/// Fails if a case fails that is no known deviation of the provider. What the device does not offer is reported as unsupported.
+/// Fails if a case fails that is no known deviation of the provider. What the device does not offer is reported as
+/// unsupported.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall conform                               the software RNIC, in one process\n  \
@@ -44,8 +45,8 @@ pub struct Conform {
     /// Only cases whose name matches; `*` stands for anything. May be given several times.
     #[arg(long = "filter", value_name = "PATTERN")]
     filters: Vec<String>,
-    /// How long anything may take before it is called lost, in milliseconds; what is a known deviation waits for a tenth of it.
-    /// By default 20 s on the software RNIC, 60 s on others.
+    /// How long anything may take before it is called lost, in milliseconds; what is a known deviation waits for a
+    /// tenth of it. By default 20 s on the software RNIC, 60 s on others.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=600_000))]
     deadline_ms: Option<u64>,
     /// Name the cases with their sources and run none.

@@ -3,19 +3,19 @@
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_ibv::{Ibv, survey};
-use farcall_softnic::SoftNic;
-use farcall_verbs::{
+use farcall::verbs::{
     Context, Device, DeviceAttr, GidEntry, LinkLayer, OpCaps, PortAttr, PortState, Provider, QpType,
 };
+use farcall::{Ibv, SoftNic};
+use farcall_ibv::survey;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
 
 /// List RDMA devices with their ports and capabilities.
 ///
-/// The devices of the system's libibverbs are listed where there are any; a device that cannot be opened is listed with the
-/// reason.
+/// The devices of the system's libibverbs are listed where there are any; a device that cannot be opened is listed with
+/// the reason.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall devices\n  farcall devices --json | jq '.devices[].ports[].gids[].gid'"
@@ -64,14 +64,14 @@ impl Listing {
         }
     }
 
-    fn add_failure(&mut self, name: &str, provider: &str, error: &farcall_verbs::Error) {
+    fn add_failure(&mut self, name: &str, provider: &str, error: &farcall::verbs::Error) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{name} (provider {provider}): cannot be used: {error}");
         self.devices.push(json!({ "name": name, "provider": provider, "error": error.to_string() }));
     }
 }
 
-fn describe(device: &Arc<dyn Device>) -> farcall_verbs::Result<(String, Value)> {
+fn describe(device: &Arc<dyn Device>) -> farcall::verbs::Result<(String, Value)> {
     let context = device.open()?;
     let attr = context.query_device()?;
     let mut text = format!("{} (provider {}, version {})\n", device.name(), device.provider(), attr.fw_ver);
@@ -95,7 +95,7 @@ fn describe(device: &Arc<dyn Device>) -> farcall_verbs::Result<(String, Value)> 
     Ok((text, to_json(device, &attr, ports)))
 }
 
-fn describe_port(context: &dyn Context, port_num: u8) -> farcall_verbs::Result<(String, Value)> {
+fn describe_port(context: &dyn Context, port_num: u8) -> farcall::verbs::Result<(String, Value)> {
     let port = context.query_port(port_num)?;
     let table = context.query_gid_table(port_num)?;
     let chosen = context.choose_gid(port_num);

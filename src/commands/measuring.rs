@@ -5,17 +5,17 @@ use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::{Args, ValueEnum};
 use farcall_bench::experiments::{Progress, Stage};
-use farcall_bench::report::Report;
+use farcall_bench::report::{Report, Wide};
 use std::time::Duration;
 
-/// How often and how long; `DURATION_MS` is the duration by default.
+/// How often and how long.
 #[derive(Debug, Clone, Args)]
-pub struct StageArgs<const DURATION_MS: u64> {
+pub struct StageArgs {
     /// How often each figure is taken.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
     /// How long each measurement takes, in milliseconds.
-    #[arg(long, default_value_t = DURATION_MS, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     duration_ms: u64,
 }
 
@@ -26,7 +26,7 @@ pub enum Rival {
     Ucx,
 }
 
-impl<const DURATION_MS: u64> StageArgs<DURATION_MS> {
+impl StageArgs {
     /// The stage of an experiment on these terms.
     ///
     /// # Errors
@@ -52,7 +52,12 @@ pub fn run(
         !stop.is_raised()
     })?;
     line.finish_and_clear();
-    console.say(&report, &report.to_json())?;
+    let json = report.to_json();
+    if console.is_wide {
+        console.say(&Wide(&report), &json)?;
+    } else {
+        console.say(&report, &json)?;
+    }
     Ok(match (stop.is_raised(), report.is_sound()) {
         (true, _) => Exit::Interrupted,
         (false, true) => Exit::Success,

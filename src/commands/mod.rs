@@ -1,14 +1,20 @@
 //! The commands, one file each.
 
+mod choice;
+#[cfg(feature = "full")]
 mod conform;
 mod devices;
 mod doctor;
 mod kv;
 mod measuring;
 mod nic_args;
+#[cfg(any(test, not(feature = "full")))]
+mod not_built_in;
+#[cfg(feature = "full")]
 mod perf;
 mod rpc;
 mod stats;
+#[cfg(feature = "full")]
 mod verbs;
 
 use crate::console::Console;
@@ -24,9 +30,10 @@ use clap::{Parser, Subcommand};
     after_help = "Exit codes: 0 done; 1 failed, or a check found something wrong; 2 wrong usage; 3 the answer is no (no such key, \
                   no such process); 4 the service cannot be reached; 130 interrupted.\n\n\
                   Variables, for every program on the software RNIC:\n  \
-                  FARCALL_SOCKET_DIR   a directory in which processes of several containers find each other\n  \
+                  FARCALL_SOCKET_DIR   a directory in which processes of several containers or users find each other\n  \
                   FARCALL_GROUP        members of this group may connect, beside one's own processes\n  \
-                  XDG_RUNTIME_DIR      counters are kept below it (else in /dev/shm)\n\
+                  XDG_RUNTIME_DIR      files of the drop-in device are kept below it (else in /dev/shm)\n  \
+                  FARCALL_DEVICE       another name for the device softnic0\n\
                   and of RDMA programs (farcall verbs run --help): FARCALL_TRACE, FARCALL_FAULTS, FARCALL_MOVE_MIB.\n\n\
                   Examples:\n  farcall doctor                 can this machine run it, and what to change\n  \
                   farcall kv bench               the main benchmark, about a minute\n  \
@@ -36,21 +43,38 @@ pub struct Cli {
     /// Print results as JSON.
     #[arg(long, global = true)]
     json: bool,
+    /// Print tables with all columns and ranges, wider than 100 columns.
+    #[arg(long, global = true)]
+    wide: bool,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[cfg(feature = "full")]
     Conform(conform::Conform),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Conform(not_built_in::NotBuiltIn),
     Devices(devices::Devices),
     Doctor(doctor::Doctor),
+    #[command(subcommand)]
     Kv(kv::Kv),
+    #[cfg(feature = "full")]
     Perf(perf::Perf),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Perf(not_built_in::NotBuiltIn),
+    #[command(subcommand)]
     Rpc(rpc::Rpc),
     Stats(stats::Stats),
+    #[cfg(feature = "full")]
     #[command(subcommand)]
     Verbs(verbs::Verbs),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Verbs(not_built_in::NotBuiltIn),
     /// The other end of a measurement; started by farcall itself.
     #[command(name = "__peer", hide = true)]
     Peer,
@@ -59,7 +83,7 @@ enum Command {
 impl Cli {
     /// The form of the output.
     pub fn console(&self) -> Console {
-        Console::new(self.json)
+        Console::new(self.json, self.wide)
     }
 
     /// Does what was asked.
@@ -77,7 +101,7 @@ impl Cli {
             Command::Rpc(rpc) => rpc.run(console),
             Command::Stats(stats) => stats.run(console),
             Command::Verbs(verbs) => verbs.run(console),
-            Command::Peer => farcall_bench::baseline::run_peer()
+            Command::Peer => farcall_bench::run_peer()
                 .map(|()| Exit::Success)
                 .map_err(|error| Failure::because("the other end of a measurement failed", &error)),
         }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use farcall_providers::{Chosen, Selection, Wish};
+use farcall::select::{Chosen, Selection, Wish};
 
 fn wishes() -> impl TypedValueParser<Value = Wish> {
     PossibleValuesParser::new(Wish::ALL.map(Wish::name)).try_map(|text| text.parse::<Wish>())
@@ -12,8 +12,8 @@ fn wishes() -> impl TypedValueParser<Value = Wish> {
 /// Which verbs to use.
 #[derive(Debug, Clone, Args)]
 pub struct NicArgs {
-    /// Whose verbs: softnic is the software RNIC, between processes of this host; ibv the system's libibverbs, for any RNIC.
-    /// By itself a server takes softnic, and a client what the server is on.
+    /// Whose verbs: softnic is the software RNIC, between processes of this host; ibv the system's libibverbs, for any
+    /// RNIC. By itself a server takes softnic, and a client what the server is on.
     #[arg(long, default_value_t = Wish::Auto, value_parser = wishes(), help_heading = "Provider")]
     provider: Wish,
     /// The RDMA device (means --provider ibv); by default the first with an active port.

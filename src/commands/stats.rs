@@ -3,8 +3,8 @@
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
+use farcall::stats::{BlockReport, FlightRecord, StatsError, read_pid};
 use farcall_softnic::FlightEvent;
-use farcall_stats::{BlockReport, FlightRecord, StatsError, read_pid};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 

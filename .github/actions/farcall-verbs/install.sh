@@ -5,7 +5,7 @@ set -eu
 prefix=${1:?usage: install.sh PREFIX}
 source=$(cd "$(dirname "$0")/../../.." && pwd)
 cd "$source"
-cargo build --release --locked --package farcall --package farcall-ibverbs-abi --package farcall-rdmacm-abi
+cargo build --release --locked --package farcall-cli --package farcall-ibverbs --package farcall-rdmacm --features full
 built=${CARGO_TARGET_DIR:-target}/release
 mkdir -p "$prefix/bin"
 cp "$built/farcall" "$prefix/bin/.farcall.new"

@@ -1,21 +1,18 @@
 //! The loop that runs an endpoint in the calling thread.
 
-use std::os::fd::RawFd;
-use std::time::Duration;
-
 use farcall_link::Waiting;
 use farcall_verbs::{Clock, Endpoint, Error, Next, Result, WaitSet};
 
-use crate::{Pace, Pacer, Stop, sleep_on};
+use crate::{IdleTurns, Stop, arm_then_look, sleep_on};
 
-/// Turns between two looks at the clock while there is work: deadlines need no finer time, and a look costs as much as a
-/// small request.
+/// Turns between two looks at the clock while there is work: deadlines need no finer time, and a look costs as much as
+/// a small request.
 const TURNS_PER_CLOCK: u32 = 16;
 
 /// Runs endpoints until stopped.
 pub struct Driver<C> {
     clock: C,
-    pacer: Pacer,
+    idle_turns: IdleTurns,
     stop: Stop,
     set: WaitSet,
 }
@@ -23,7 +20,7 @@ pub struct Driver<C> {
 impl<C: Clock> Driver<C> {
     /// Waits as `waiting` says; ends when `stop` is requested.
     pub fn new(clock: C, waiting: Waiting, stop: Stop) -> Self {
-        Self { clock, pacer: Pacer::new(waiting), stop, set: WaitSet::default() }
+        Self { clock, idle_turns: IdleTurns::new(waiting), stop, set: WaitSet::default() }
     }
 
     /// Runs the endpoint until the stop is requested.
@@ -57,41 +54,31 @@ impl<C: Clock> Driver<C> {
                 break;
             }
             match next {
-                Next::Again => self.pacer.worked(),
-                Next::Idle { .. } => match self.pacer.idle() {
-                    Pace::Poll => std::hint::spin_loop(),
-                    Pace::Yield => std::thread::yield_now(),
-                    Pace::Sleep => {
-                        self.sleep(endpoint, sleep_on)?;
-                        (now, turns) = (self.clock.now(), 0);
-                    }
-                },
+                Next::Again => self.idle_turns.worked(),
+                Next::Idle { .. } if self.idle_turns.was_idle() => {
+                    self.sleep(endpoint)?;
+                    (now, turns) = (self.clock.now(), 0);
+                }
+                Next::Idle { .. } => std::hint::spin_loop(),
             }
         }
         Ok(())
     }
 
-    /// Arms, looks once more, and only if there is nothing, sleeps. `system` does the sleeping.
-    fn sleep<E: Endpoint + ?Sized>(
-        &mut self,
-        endpoint: &mut E,
-        system: impl FnOnce(&[RawFd], Option<Duration>) -> std::io::Result<()>,
-    ) -> Result<()> {
-        if endpoint.arm().is_err() {
-            // It cannot wake us: poll on.
-            return Ok(());
-        }
+    /// Sleeps, if the endpoint agrees.
+    fn sleep<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<()> {
         let now = self.clock.now();
-        let Next::Idle { until } = endpoint.progress(now) else {
-            self.pacer.worked();
+        let Next::Idle { until } = arm_then_look(endpoint, now) else {
+            self.idle_turns.worked();
             return Ok(());
         };
         self.set.clear();
         self.set.insert(self.stop.fd());
         endpoint.wait_set(&mut self.set);
         let timeout = until.map(|until| until.since(now));
-        system(self.set.fds(), timeout).map_err(|e| Error::os("poll", "sleep until something happens", e))?;
-        self.pacer.woke();
+        sleep_on(self.set.fds(), timeout)
+            .map_err(|e| Error::os("poll", "sleep until something happens", e))?;
+        self.idle_turns.woke();
         Ok(())
     }
 }
@@ -100,78 +87,7 @@ impl<C: Clock> Driver<C> {
 mod tests {
     use super::*;
     use farcall_verbs::{Nanos, VirtualClock};
-    use std::cell::Cell;
-
-    /// An endpoint whose one event arrives just before its `arrives_at`-th call, and which is woken only for what comes
-    /// after it armed.
-    struct Once {
-        calls: Cell<u32>,
-        arrives_at: u32,
-        armed: bool,
-        pending: bool,
-        woken: bool,
-        served: bool,
-    }
-
-    impl Once {
-        fn call(&mut self) {
-            self.calls.set(self.calls.get() + 1);
-            if self.calls.get() == self.arrives_at {
-                self.pending = true;
-                self.woken = self.armed;
-            }
-        }
-    }
-
-    impl Endpoint for Once {
-        fn progress(&mut self, _now: Nanos) -> Next {
-            self.call();
-            if std::mem::take(&mut self.pending) {
-                self.served = true;
-                return Next::Again;
-            }
-            Next::IDLE
-        }
-
-        fn arm(&mut self) -> Result<()> {
-            self.call();
-            self.armed = true;
-            Ok(())
-        }
-
-        fn wait_set(&self, _set: &mut WaitSet) {}
-    }
-
-    #[test]
-    fn no_event_is_slept_through_whenever_it_comes() {
-        for arrives_at in 1..6 {
-            let mut endpoint = Once {
-                calls: Cell::new(0),
-                arrives_at,
-                armed: false,
-                pending: false,
-                woken: false,
-                served: false,
-            };
-            let mut driver = Driver::new(VirtualClock::default(), Waiting::Event, Stop::new().unwrap());
-            for _ in 0..4 {
-                if endpoint.progress(Nanos(0)) == Next::IDLE {
-                    let slept = Cell::new(false);
-                    driver
-                        .sleep(&mut endpoint, |_, _| {
-                            slept.set(true);
-                            Ok(())
-                        })
-                        .unwrap();
-                    assert!(
-                        !(slept.get() && endpoint.pending && !endpoint.woken),
-                        "slept through event {arrives_at}"
-                    );
-                }
-            }
-            assert!(endpoint.served || endpoint.calls.get() < arrives_at);
-        }
-    }
+    use std::time::Duration;
 
     #[test]
     fn a_stop_wakes_a_sleeper() {
@@ -189,7 +105,7 @@ mod tests {
         let sleeper = {
             let stop = stop.clone();
             std::thread::spawn(move || {
-                Driver::new(VirtualClock::default(), Waiting::Event, stop).run(&mut Idle)
+                Driver::new(VirtualClock::default(), Waiting::EventBatch, stop).run(&mut Idle)
             })
         };
         std::thread::sleep(Duration::from_millis(20));

@@ -1,31 +1,38 @@
 //! What runs endpoints: they own no thread, clock or socket, so somebody must.
 //!
-//! * [`Driver`]: a loop in the calling thread. Its rule against lost wake-ups stands in one place: progress until idle,
-//!   arm, progress once more, sleep.
-//! * [`Pacer`]: how long to poll before sleeping, by the plan's [`Waiting`](farcall_link::Waiting).
+//! * [`arm_then_look`]: the rule against lost wake-ups, in the one place where it stands.
+//! * [`Driver`]: a loop in the calling thread.
+//! * [`IdleTurns`]: how long to poll before sleeping, by the plan's [`Waiting`](farcall_link::Waiting).
 //! * [`Stop`]: ends a loop from another thread or a signal handler's thread.
-//! * [`Listener`]: accepts bootstrap connections over TCP, refuses garbage, and hands handshakes to server threads; the
-//!   connection stays as a lifeline whose hang-up says that the peer went.
-//! * [`Inbox`]: what is handed to a thread that polls and sometimes sleeps.
-//! * [`on_termination`], [`pin_to_core`]: signals and cores.
-//! * `tokio_driver` (feature `tokio`): the same rule as a future.
+//! * [`Listener`]: accepts bootstrap connections over TCP, refuses garbage, and hands handshakes to server threads;
+//!   each connection stays open, and its hang-up says that the peer went.
+//! * [`AcceptRest`], [`deepen_backlog`]: what all accept loops have in common.
+//! * [`WakeQueue`]: what is handed to a thread that polls and sometimes sleeps.
+//! * [`on_termination`], [`pin_to_core`], [`FreeMemory`]: signals, cores, memory.
+//! * `TokioDriver` (feature `tokio`): endpoints as futures.
 
+mod accepting;
 mod cores;
 mod driver;
-mod inbox;
+mod free_memory;
+mod idle_turns;
 mod listener;
-mod pacer;
 mod signals;
 mod sleep;
 mod stop;
 #[cfg(feature = "tokio")]
-pub mod tokio_driver;
+mod tokio_driver;
+mod wake_queue;
 
+pub use accepting::{AcceptRest, BACKLOG, deepen_backlog};
 pub use cores::pin_to_core;
 pub use driver::Driver;
-pub use inbox::Inbox;
-pub use listener::{LineEvent, LineId, LineSender, ListenConfig, Listener};
-pub use pacer::{Pace, Pacer};
+pub use free_memory::FreeMemory;
+pub use idle_turns::IdleTurns;
+pub use listener::{BootstrapEvent, BootstrapId, BootstrapSender, ListenConfig, Listener};
 pub use signals::on_termination;
-pub use sleep::sleep_on;
+pub use sleep::{arm_then_look, sleep_on};
 pub use stop::Stop;
+#[cfg(feature = "tokio")]
+pub use tokio_driver::TokioDriver;
+pub use wake_queue::WakeQueue;

@@ -1,14 +1,27 @@
-//! Sleeping on descriptors.
+//! Going to sleep.
+//!
+//! The rule against lost wake-ups stands here and nowhere else: progress until idle, arm, progress once more, sleep.
+//! Whatever came before arming is found by the last look; whatever comes after it wakes.
 
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
+use farcall_verbs::{Endpoint, Nanos, Next};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// Descriptors that are slept on without allocating.
 const FEW: usize = 8;
+
+/// Arms an idle endpoint and looks once more. [`Next::Idle`] allows its owner to sleep on its wait set; [`Next::Again`]
+/// does not: there is work, or it cannot be armed and has to be polled.
+pub fn arm_then_look<E: Endpoint + ?Sized>(endpoint: &mut E, now: Nanos) -> Next {
+    match endpoint.arm() {
+        Ok(()) => endpoint.progress(now),
+        Err(_) => Next::Again,
+    }
+}
 
 /// Sleeps until a descriptor is readable or has failed, or the time is over. A signal ends it early.
 ///
@@ -37,5 +50,68 @@ pub fn sleep_on(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<()> {
     match result {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farcall_verbs::{Result, WaitSet};
+
+    /// An endpoint whose one event arrives just before its `arrives_at`-th call, and which is woken only for what comes
+    /// after it armed.
+    struct Once {
+        calls: u32,
+        arrives_at: u32,
+        armed: bool,
+        pending: bool,
+        woken: bool,
+        served: bool,
+    }
+
+    impl Once {
+        fn call(&mut self) {
+            self.calls += 1;
+            if self.calls == self.arrives_at {
+                self.pending = true;
+                self.woken = self.armed;
+            }
+        }
+    }
+
+    impl Endpoint for Once {
+        fn progress(&mut self, _now: Nanos) -> Next {
+            self.call();
+            if std::mem::take(&mut self.pending) {
+                self.served = true;
+                return Next::Again;
+            }
+            Next::IDLE
+        }
+
+        fn arm(&mut self) -> Result<()> {
+            self.call();
+            self.armed = true;
+            Ok(())
+        }
+
+        fn wait_set(&self, _set: &mut WaitSet) {}
+    }
+
+    #[test]
+    fn no_event_is_slept_through_whenever_it_comes() {
+        for arrives_at in 1..6 {
+            let mut endpoint =
+                Once { calls: 0, arrives_at, armed: false, pending: false, woken: false, served: false };
+            for _ in 0..4 {
+                if endpoint.progress(Nanos(0)) == Next::IDLE
+                    && arm_then_look(&mut endpoint, Nanos(0)) == Next::IDLE
+                {
+                    let is_lost = endpoint.pending && !endpoint.woken;
+                    assert!(!is_lost, "slept through event {arrives_at}");
+                }
+            }
+            assert!(endpoint.served || endpoint.calls < arrives_at);
+        }
     }
 }

@@ -1,31 +1,38 @@
-//! Endpoints as futures: the driver's rule with tokio's reactor instead of poll(2).
+//! Endpoints as futures: tokio's reactor instead of poll(2).
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use farcall_link::Waiting;
 use farcall_verbs::{Clock, Endpoint, Error, Next, Result, WaitSet};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, Sleep};
 
-use crate::{Pace, Pacer};
+use crate::{IdleTurns, arm_then_look};
 
 /// Runs endpoints on a tokio runtime with its IO and time drivers enabled.
 pub struct TokioDriver<C> {
     clock: C,
-    pacer: Pacer,
+    idle_turns: IdleTurns,
     set: WaitSet,
     watched: HashMap<RawFd, AsyncFd<OwnedFd>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// Turns with work before other tasks get their turn.
 const TURNS_PER_YIELD: u32 = 64;
+/// Tokio's timers have milliseconds; a shorter wait is a yield.
+const TIMER_MIN: Duration = Duration::from_millis(1);
 
 impl<C: Clock> TokioDriver<C> {
     /// Waits as `waiting` says; polling yields to other tasks.
     pub fn new(clock: C, waiting: Waiting) -> Self {
-        Self { clock, pacer: Pacer::new(waiting), set: WaitSet::default(), watched: HashMap::new() }
+        let (set, watched) = (WaitSet::default(), HashMap::new());
+        Self { clock, idle_turns: IdleTurns::new(waiting), set, watched, timer: None }
     }
 
     /// Runs the endpoint until `done`, asked after every turn, says so. Dropping the future between two turns is fine.
@@ -37,49 +44,68 @@ impl<C: Clock> TokioDriver<C> {
         endpoint: &mut E,
         mut done: impl FnMut(&mut E) -> bool,
     ) -> Result<()> {
-        let mut turns = 0;
-        loop {
-            let next = endpoint.progress(self.clock.now());
-            if done(endpoint) {
-                return Ok(());
-            }
-            turns += 1;
-            if next == Next::Again {
-                self.pacer.worked();
-            } else if self.pacer.idle() == Pace::Sleep {
-                self.sleep(endpoint).await?;
-                continue;
-            }
-            if turns % TURNS_PER_YIELD == 0 || next != Next::Again {
-                tokio::task::yield_now().await;
-            }
-        }
+        std::future::poll_fn(|context| self.poll(context, endpoint, &mut done)).await
     }
 
-    async fn sleep<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<()> {
+    /// As [`TokioDriver::run_until`], for futures that are written by hand: some turns; ready when `done` says so,
+    /// otherwise `context` is woken when there is more to do.
+    ///
+    /// # Errors
+    /// If the reactor cannot watch the endpoint's descriptors.
+    ///
+    /// # Panics
+    /// Outside of a runtime with IO and time enabled.
+    pub fn poll<E: Endpoint + ?Sized>(
+        &mut self,
+        context: &mut Context<'_>,
+        endpoint: &mut E,
+        mut done: impl FnMut(&mut E) -> bool,
+    ) -> Poll<Result<()>> {
+        for _ in 0..TURNS_PER_YIELD {
+            let next = endpoint.progress(self.clock.now());
+            if done(endpoint) {
+                return Poll::Ready(Ok(()));
+            }
+            if next == Next::Again {
+                self.idle_turns.worked();
+            } else if !self.idle_turns.was_idle() {
+                break;
+            } else if self.sleep(context, endpoint)? {
+                return Poll::Pending;
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Returns whether `context` will be woken and there is nothing to do before.
+    fn sleep<E: Endpoint + ?Sized>(&mut self, context: &mut Context<'_>, endpoint: &mut E) -> Result<bool> {
         // The reactor is edge-triggered: what was ready before is forgotten *before* arming and looking again.
         self.watch(endpoint)?;
-        for fd in self.watched.values() {
-            clear_ready(fd);
-        }
-        if endpoint.arm().is_err() {
-            return Ok(());
-        }
+        self.watched.values().for_each(clear_ready);
         let now = self.clock.now();
-        let Next::Idle { until } = endpoint.progress(now) else {
-            self.pacer.worked();
-            return Ok(());
+        let Next::Idle { until } = arm_then_look(endpoint, now) else {
+            self.idle_turns.worked();
+            return Ok(false);
         };
-        let watched: Vec<_> = self.watched.values().collect();
-        let ready = any_readable(&watched);
-        match until.map(|until| until.since(now)) {
-            // Tokio's timers have milliseconds; a shorter wait is a yield.
-            Some(left) if left < Duration::from_millis(1) => tokio::task::yield_now().await,
-            Some(left) => drop(tokio::time::timeout(left, ready).await),
-            None => ready.await?,
+        self.idle_turns.woke();
+        for fd in self.watched.values() {
+            if let Poll::Ready(ready) = fd.poll_read_ready(context) {
+                let _ready =
+                    ready.map_err(|e| Error::os("tokio AsyncFd", "wait for a completion channel", e))?;
+                return Ok(false);
+            }
         }
-        self.pacer.woke();
-        Ok(())
+        match until.map(|until| until.since(now)) {
+            None => {}
+            Some(left) if left < TIMER_MIN => context.waker().wake_by_ref(),
+            Some(left) => {
+                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(left)));
+                timer.as_mut().reset(Instant::now() + left);
+                return Ok(timer.as_mut().poll(context).is_pending());
+            }
+        }
+        Ok(true)
     }
 
     fn watch<E: Endpoint + ?Sized>(&mut self, endpoint: &E) -> Result<()> {
@@ -108,23 +134,7 @@ fn watch(fd: RawFd) -> Result<AsyncFd<OwnedFd>> {
 
 /// Forgets readiness that the reactor has reported so far.
 fn clear_ready(fd: &AsyncFd<OwnedFd>) {
-    let waker = std::task::Waker::noop();
-    let mut context = std::task::Context::from_waker(waker);
-    if let std::task::Poll::Ready(Ok(mut guard)) = fd.poll_read_ready(&mut context) {
+    if let Poll::Ready(Ok(mut guard)) = fd.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
         guard.clear_ready();
     }
-}
-
-/// Completes when one of the descriptors is readable.
-async fn any_readable(fds: &[&AsyncFd<OwnedFd>]) -> Result<()> {
-    std::future::poll_fn(|context| {
-        for fd in fds {
-            if let std::task::Poll::Ready(ready) = fd.poll_read_ready(context) {
-                return std::task::Poll::Ready(ready.map(drop));
-            }
-        }
-        std::task::Poll::Pending
-    })
-    .await
-    .map_err(|e| Error::os("tokio AsyncFd", "wait for a completion channel", e))
 }

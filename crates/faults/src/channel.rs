@@ -8,17 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use farcall_verbs::{CompChannel, Result};
 
 use crate::cq::Core;
-use crate::mailbox::Mailbox;
+use crate::due::Due;
+use crate::event_queue::EventQueue;
 use crate::timer::Timer;
 use crate::watcher::{Watched, Watcher};
-
-/// What a channel's queues know of it.
-pub(crate) struct Due {
-    /// When the next completion is ready that an armed queue waits for.
-    pub(crate) timer: Timer,
-    /// The queues with an event.
-    pub(crate) events: Mailbox<u32>,
-}
 
 /// What the watcher looks at.
 struct Source {
@@ -63,7 +56,7 @@ pub(crate) struct FaultyChannel {
 impl FaultyChannel {
     pub(crate) fn new(inner: Arc<dyn CompChannel>) -> Result<Self> {
         static KEYS: AtomicU64 = AtomicU64::new(0);
-        let events = Mailbox::new("create_comp_channel")?;
+        let events = EventQueue::new("create_comp_channel")?;
         let due = Arc::new(Due { timer: Timer::new()?, events });
         let source = Arc::new(Source { inner, due, queues: Mutex::default() });
         let (watcher, key) = (Watcher::get()?, KEYS.fetch_add(1, Ordering::Relaxed));

@@ -1,8 +1,8 @@
-//! Completion queues. What the provider's queue gives is *staged* until it is ready, then it has *arrived*: only then may
-//! the program see it, and only then an armed queue makes an event.
+//! Completion queues. What the provider's queue gives is *staged* until it is ready, then it has *arrived*: only then
+//! may the program see it, and only then an armed queue makes an event.
 //!
-//! An armed queue is always one of three things, so that no wake-up is lost: the provider's queue is armed too, or an event
-//! of it lies in the provider's channel, or something is staged and the channel's timer is set for it.
+//! An armed queue is always one of three things, so that no wake-up is lost: the provider's queue is armed too, or an
+//! event of it lies in the provider's channel, or something is staged and the channel's timer is set for it.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
-use crate::channel::Due;
-use crate::pair::{Pairs, Side};
+use crate::due::Due;
+use crate::pair::{Pairs, WorkQueue};
 use crate::plan::{Kind, Plan};
 use crate::timer::now_ns;
 
@@ -134,13 +134,13 @@ impl Core {
     }
 
     fn stage(&self, state: &mut State, mut wc: Wc, now_ns: u64) {
-        let side = if wc.opcode.is_receive() { Side::Receive } else { Side::Send };
+        let queue = if wc.opcode.is_receive() { WorkQueue::Receive } else { WorkQueue::Send };
         let mut ready_ns = now_ns;
         if let Some(pair) = self.pairs.get(wc.qp_num) {
-            pair.translate(&mut wc, side);
-            let kind = if side == Side::Send { Kind::DelaySend } else { Kind::DelayReceive };
-            let bits = self.plan.bits(kind, pair.index, pair.count(side));
-            ready_ns = pair.ready_ns(side, now_ns.saturating_add(self.plan.spec.delay.nanos(bits)));
+            pair.translate(&mut wc, queue);
+            let kind = if queue == WorkQueue::Send { Kind::DelaySend } else { Kind::DelayReceive };
+            let bits = self.plan.bits(kind, pair.index, pair.count(queue));
+            ready_ns = pair.ready_ns(queue, now_ns.saturating_add(self.plan.spec.delay.nanos(bits)));
         }
         state.staged.insert((ready_ns, state.staged_before), wc);
         state.staged_before += 1;

@@ -5,10 +5,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use farcall_verbs::{AsyncEvent, Context, Error, Result};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::mailbox::Mailbox;
+use crate::event_queue::EventQueue;
 
 pub(crate) struct Events {
-    raised: Mailbox<AsyncEvent>,
+    raised: EventQueue<AsyncEvent>,
     /// Readable when ours or the provider's descriptor is.
     either: OwnedFd,
 }
@@ -18,7 +18,7 @@ const OP: &str = "open device";
 impl Events {
     pub(crate) fn new(inner: &dyn Context) -> Result<Self> {
         let fail = |error| Error::os(OP, "create an epoll descriptor (check RLIMIT_NOFILE)", error);
-        let raised = Mailbox::new(OP)?;
+        let raised = EventQueue::new(OP)?;
         let either = epoll::create(CreateFlags::CLOEXEC).map_err(fail)?;
         let add =
             |fd: BorrowedFd<'_>| epoll::add(&either, fd, EventData::new_u64(0), EventFlags::IN).map_err(fail);

@@ -8,20 +8,20 @@ use farcall_verbs::{Wc, WcOpcode, WcStatus};
 
 /// Which of a pair's completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum WorkQueue {
     Send,
     Receive,
 }
 
 /// A queue pair, shared by its owner and its completion queues.
 pub(crate) struct Pair {
-    /// The how manieth of its process.
+    /// Its number in the order in which the process made its queue pairs.
     pub(crate) index: u64,
     /// How the request failed that broke the connection, until its completion is seen: `WcStatus`, 0 if none did.
     failure: AtomicU32,
     /// Sends complete no earlier.
     not_before_ns: AtomicU64,
-    /// When the last completion of each side was ready, and how many there were.
+    /// When the last completion of each work queue was ready, and how many there were.
     ready_ns: [AtomicU64; 2],
     completed: [AtomicU64; 2],
     /// Of signalled sends that were posted, oldest first: what they were, if something else was posted in their place.
@@ -68,8 +68,8 @@ impl Pair {
     }
 
     /// Makes a completion what the program is to see.
-    pub(crate) fn translate(&self, wc: &mut Wc, side: Side) {
-        if side == Side::Receive {
+    pub(crate) fn translate(&self, wc: &mut Wc, queue: WorkQueue) {
+        if queue == WorkQueue::Receive {
             return;
         }
         if wc.status == WcStatus::WR_FLUSH_ERR {
@@ -85,20 +85,20 @@ impl Pair {
         }
     }
 
-    /// How many completions of a side there were before this one.
-    pub(crate) fn count(&self, side: Side) -> u64 {
-        self.completed[side as usize].fetch_add(1, Ordering::Relaxed)
+    /// How many completions of a work queue there were before this one.
+    pub(crate) fn count(&self, queue: WorkQueue) -> u64 {
+        self.completed[queue as usize].fetch_add(1, Ordering::Relaxed)
     }
 
     /// When a completion is ready that would be at `ns`: not before those that came before it.
-    pub(crate) fn ready_ns(&self, side: Side, ns: u64) -> u64 {
-        let not_before_ns = match side {
-            Side::Send => self.not_before_ns.load(Ordering::Acquire),
-            Side::Receive => 0,
+    pub(crate) fn ready_ns(&self, queue: WorkQueue, ns: u64) -> u64 {
+        let not_before_ns = match queue {
+            WorkQueue::Send => self.not_before_ns.load(Ordering::Acquire),
+            WorkQueue::Receive => 0,
         };
         let ns = ns.max(not_before_ns);
-        // One queue stages a side's completions, under its lock.
-        ns.max(self.ready_ns[side as usize].fetch_max(ns, Ordering::Relaxed))
+        // One queue stages a work queue's completions, under its lock.
+        ns.max(self.ready_ns[queue as usize].fetch_max(ns, Ordering::Relaxed))
     }
 }
 
@@ -129,23 +129,23 @@ mod tests {
         let pair = Pair::new(0, false);
         let mut wc = Wc::ended(1, 2, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
         pair.fails_with(WcStatus::RETRY_EXC_ERR);
-        pair.translate(&mut wc, Side::Receive);
+        pair.translate(&mut wc, WorkQueue::Receive);
         assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR, "receives do not tell it");
-        pair.translate(&mut wc, Side::Send);
+        pair.translate(&mut wc, WorkQueue::Send);
         assert_eq!(wc.status, WcStatus::RETRY_EXC_ERR);
         wc.status = WcStatus::WR_FLUSH_ERR;
-        pair.translate(&mut wc, Side::Send);
+        pair.translate(&mut wc, WorkQueue::Send);
         assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR);
     }
 
     #[test]
     fn completions_of_a_side_are_ready_in_their_order() {
         let pair = Pair::new(0, false);
-        assert_eq!(pair.ready_ns(Side::Send, 100), 100);
-        assert_eq!(pair.ready_ns(Side::Send, 90), 100);
+        assert_eq!(pair.ready_ns(WorkQueue::Send, 100), 100);
+        assert_eq!(pair.ready_ns(WorkQueue::Send, 90), 100);
         pair.sends_not_before(500);
-        assert_eq!((pair.ready_ns(Side::Receive, 90), pair.ready_ns(Side::Send, 110)), (90, 500));
-        assert_eq!(pair.ready_ns(Side::Send, 400), 500);
+        assert_eq!((pair.ready_ns(WorkQueue::Receive, 90), pair.ready_ns(WorkQueue::Send, 110)), (90, 500));
+        assert_eq!(pair.ready_ns(WorkQueue::Send, 400), 500);
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
         let seen: Vec<WcOpcode> = (0..2)
             .map(|wr_id| {
                 let mut wc = Wc::ended(wr_id, 2, WcOpcode::RDMA_WRITE, WcStatus::SUCCESS);
-                pair.translate(&mut wc, Side::Send);
+                pair.translate(&mut wc, WorkQueue::Send);
                 wc.opcode
             })
             .collect();

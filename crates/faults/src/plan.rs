@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_stats::Block;
-use farcall_verbs::{Device, Error, Provider};
+use farcall_verbs::Error;
 
-use crate::provider::{FaultyDevice, FaultyProvider};
 use crate::spec::{Chance, Spec, SpecError, VARIABLE};
 
 farcall_stats::counters! {
@@ -168,12 +167,13 @@ impl Faults {
         Self(Arc::new(Plan { spec, seed, pairs, calls, counters, observer }))
     }
 
-    /// What [`VARIABLE`] asks for; `None` if it asks for nothing. A seed that had to be chosen is told on standard error.
+    /// What [`VARIABLE`] asks for; `None` if it asks for nothing. A seed that had to be chosen is told on standard
+    /// error.
     ///
     /// # Errors
     /// If the variable cannot be understood.
     pub fn from_env(observer: Option<Observer>) -> Result<Option<Self>, SpecError> {
-        let text = std::env::var_os(VARIABLE).unwrap_or_default();
+        let text = farcall_shm::trusted_variable(VARIABLE).unwrap_or_default();
         let spec: Spec = text.to_string_lossy().parse()?;
         if spec == Spec::default() {
             return Ok(None);
@@ -196,19 +196,8 @@ impl Faults {
         Spec { seed: Some(self.0.seed), ..self.0.spec.clone() }.to_string()
     }
 
-    #[cfg(test)]
-    pub(crate) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &Arc<Plan> {
         &self.0
-    }
-
-    /// The provider whose devices have faults.
-    pub fn around_all<P: Provider>(&self, inner: P) -> impl Provider + use<P> {
-        FaultyProvider { inner, faults: self.clone() }
-    }
-
-    /// The device with faults.
-    pub fn around(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
-        Arc::new(FaultyDevice { device, plan: self.0.clone() })
     }
 }
 

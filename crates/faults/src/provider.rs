@@ -21,6 +21,18 @@ pub(crate) struct FaultyProvider<P> {
     pub(crate) faults: Faults,
 }
 
+impl Faults {
+    /// The provider whose devices have faults.
+    pub fn around_all<P: Provider>(&self, inner: P) -> impl Provider + use<P> {
+        FaultyProvider { inner, faults: self.clone() }
+    }
+
+    /// The device with faults.
+    pub fn around(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        Arc::new(FaultyDevice { device, plan: self.plan().clone() })
+    }
+}
+
 impl<P: Provider> Provider for FaultyProvider<P> {
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -79,6 +91,10 @@ impl Context for FaultyContext {
 
     fn choose_gid(&self, port_num: u8) -> Result<GidChoice> {
         self.inner.choose_gid(port_num)
+    }
+
+    fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
+        self.inner.check_owner(gid, qp_num)
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {

@@ -9,8 +9,8 @@ use farcall_verbs::{
 };
 
 use crate::cq::Core;
+use crate::decision::{Decider, Decision, Retries};
 use crate::events::Events;
-use crate::fate::{Asker, Fate, Retries};
 use crate::pair::{Pair, Pairs};
 use crate::plan::{Kind, Plan, refused};
 use crate::timer::now_ns;
@@ -26,7 +26,7 @@ pub(crate) struct FaultyQp {
     send_cq: Arc<Core>,
     recv_cq: Arc<Core>,
     sq_sig_all: bool,
-    asker: Asker,
+    decider: Decider,
     /// Requests decided about, receives likewise, and faults met.
     sends: u64,
     receives: u64,
@@ -35,7 +35,7 @@ pub(crate) struct FaultyQp {
 
 /// A refusal after so many requests.
 fn full(posted: usize) -> PostError {
-    PostError { posted, source: refused("post_send", "places in the send queue") }
+    PostError::new(posted, refused("post_send", "places in the send queue"))
 }
 
 /// What a request's completion says it was.
@@ -68,7 +68,7 @@ impl FaultyQp {
             send_cq,
             recv_cq,
             sq_sig_all,
-            asker: Asker { qp_type, index, retries: Retries::NONE },
+            decider: Decider { qp_type, index, retries: Retries::NONE },
             sends: 0,
             receives: 0,
             faults: 0,
@@ -100,41 +100,41 @@ impl FaultyQp {
             if !self.is_open_to_faults(number, faults) {
                 continue;
             }
-            match self.asker.decide(&self.plan, wr.opcode, number) {
-                Fate::Pass => {}
-                Fate::Refuse => return Some(at),
+            match self.decider.decide(&self.plan, wr.opcode, number) {
+                Decision::Pass => {}
+                Decision::Refuse => return Some(at),
                 // Nothing is decided about what is posted after that.
-                Fate::Break(..) | Fate::Fatal(_) => return None,
-                Fate::Lose | Fate::Late(..) => faults += 1,
+                Decision::Break(..) | Decision::Fatal(_) => return None,
+                Decision::Lose | Decision::Late(..) => faults += 1,
             }
         }
         None
     }
 
     /// What becomes of the next request.
-    fn next_fate(&mut self, opcode: WrOpcode) -> Fate {
+    fn next_decision(&mut self, opcode: WrOpcode) -> Decision {
         if self.inner().state() != QpState::Rts {
-            return Fate::Pass;
+            return Decision::Pass;
         }
         let number = self.sends;
         self.sends += 1;
         if !self.is_open_to_faults(number, self.faults) {
-            return Fate::Pass;
+            return Decision::Pass;
         }
-        let fate = self.asker.decide(&self.plan, opcode, number);
-        let kind = match fate {
-            Fate::Pass => return fate,
-            Fate::Refuse => Kind::PostFull,
-            Fate::Lose => Kind::Drop,
-            Fate::Break(kind, ..) | Fate::Fatal(kind) | Fate::Late(kind, _) => kind,
+        let decision = self.decider.decide(&self.plan, opcode, number);
+        let kind = match decision {
+            Decision::Pass => return decision,
+            Decision::Refuse => Kind::PostFull,
+            Decision::Lose => Kind::Drop,
+            Decision::Break(kind, ..) | Decision::Fatal(kind) | Decision::Late(kind, _) => kind,
         };
         self.met(kind, number);
-        fate
+        decision
     }
 
     fn met(&mut self, kind: Kind, number: u64) {
         self.faults += 1;
-        self.plan.happened(kind, Some((self.qp_num, self.asker.index)), number);
+        self.plan.happened(kind, Some((self.qp_num, self.decider.index)), number);
     }
 
     /// Sends that complete from now on do it so much later.
@@ -176,7 +176,7 @@ impl FaultyQp {
     /// # Safety
     /// See [`RawQp::post_send`].
     unsafe fn lose(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        if self.asker.qp_type == QpType::Ud {
+        if self.decider.qp_type == QpType::Ud {
             let to = wr.ud();
             // Not the destination's, whatever that is; without the bit that means our own.
             let remote_qkey = (to.remote_qkey ^ 0x2bad_cafe) & 0x7fff_ffff;
@@ -197,16 +197,16 @@ impl FaultyQp {
     /// # Safety
     /// See [`RawQp::post_send`].
     unsafe fn post_one(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        match self.next_fate(wr.opcode) {
-            Fate::Pass => {}
-            Fate::Refuse => {
+        match self.next_decision(wr.opcode) {
+            Decision::Pass => {}
+            Decision::Refuse => {
                 return Err(full(0));
             }
             // SAFETY: the caller's promise.
-            Fate::Lose => return unsafe { self.lose(wr) },
-            Fate::Late(_, late) => self.delay_sends(late),
-            Fate::Fatal(_) => self.fail_fatally(),
-            Fate::Break(_, status, late) => {
+            Decision::Lose => return unsafe { self.lose(wr) },
+            Decision::Late(_, late) => self.delay_sends(late),
+            Decision::Fatal(_) => self.fail_fatally(),
+            Decision::Break(_, status, late) => {
                 self.delay_sends(late);
                 // The oldest request that is not complete is the one that fails: flushes come in order.
                 self.pair.fails_with(status);
@@ -229,7 +229,7 @@ impl RawQp for FaultyQp {
     }
 
     fn qp_type(&self) -> QpType {
-        self.asker.qp_type
+        self.decider.qp_type
     }
 
     fn state(&self) -> QpState {
@@ -242,7 +242,7 @@ impl RawQp for FaultyQp {
 
     fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         self.inner_mut().modify(attr)?;
-        self.asker.retries.modify(attr);
+        self.decider.retries.modify(attr);
         if attr.state == Some(QpState::Reset) {
             self.pair.reset();
             self.send_cq.forget(self.qp_num);
@@ -264,7 +264,8 @@ impl RawQp for FaultyQp {
         // SAFETY: the caller's promise.
         unsafe { self.inner_mut().check_sends(wrs) }?;
         let Some(posted) = self.refusal_ahead(wrs) else { return Ok(()) };
-        // The requests before it have had their numbers, so that the same batch meets something else when it is tried again.
+        // The requests before it have had their numbers, so that the same batch meets something else when it is tried
+        // again.
         self.sends += posted as u64 + 1;
         self.met(Kind::PostFull, self.sends - 1);
         Err(full(posted))
@@ -275,7 +276,7 @@ impl RawQp for FaultyQp {
             if self.plan.spec.qp_fatal.is_possible() && self.inner().state().responds() {
                 let number = self.receives;
                 self.receives += 1;
-                let bits = self.plan.bits(Kind::QpFatalReceive, self.asker.index, number);
+                let bits = self.plan.bits(Kind::QpFatalReceive, self.decider.index, number);
                 if self.is_open_to_faults(number, self.faults) && self.plan.spec.qp_fatal.hits(bits) {
                     self.met(Kind::QpFatalReceive, number);
                     self.fail_fatally();

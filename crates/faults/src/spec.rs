@@ -210,18 +210,25 @@ impl Spec {
             "after" => return number(key, value).map(|after| self.after = after),
             "limit" => return number(key, value).map(|limit| self.limit = Some(limit)),
             "delay" => return delay(key, value).map(|delay| self.delay = delay),
-            "rnr" => &mut self.rnr,
-            "drop" => &mut self.drop,
-            "kill_qp" => &mut self.kill_qp,
-            "qp_fatal" => &mut self.qp_fatal,
-            "post_full" => &mut self.post_full,
-            "reg_mr" => &mut self.reg_mr,
-            "create_qp" => &mut self.create_qp,
-            "create_cq" => &mut self.create_cq,
-            _ => return Err(SpecError::UnknownKey { key: key.to_owned() }),
+            _ => self.chances().into_iter().find(|(name, _)| *name == key),
         };
+        let (_, chance_of) = chance_of.ok_or_else(|| SpecError::UnknownKey { key: key.to_owned() })?;
         *chance_of = chance(key, value)?;
         Ok(())
+    }
+
+    /// The probabilities by their keys.
+    fn chances(&mut self) -> [(&'static str, &mut Chance); 8] {
+        [
+            ("rnr", &mut self.rnr),
+            ("drop", &mut self.drop),
+            ("kill_qp", &mut self.kill_qp),
+            ("qp_fatal", &mut self.qp_fatal),
+            ("post_full", &mut self.post_full),
+            ("reg_mr", &mut self.reg_mr),
+            ("create_qp", &mut self.create_qp),
+            ("create_cq", &mut self.create_cq),
+        ]
     }
 }
 
@@ -230,17 +237,8 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<String> = Vec::new();
         parts.extend(self.seed.map(|seed| format!("seed={seed}")));
-        let chances = [
-            ("rnr", self.rnr),
-            ("drop", self.drop),
-            ("kill_qp", self.kill_qp),
-            ("qp_fatal", self.qp_fatal),
-            ("post_full", self.post_full),
-            ("reg_mr", self.reg_mr),
-            ("create_qp", self.create_qp),
-            ("create_cq", self.create_cq),
-        ];
-        let possible = chances.iter().filter(|(_, chance)| chance.is_possible());
+        let mut copy = self.clone();
+        let possible = copy.chances().into_iter().filter(|(_, chance)| chance.is_possible());
         parts.extend(possible.map(|(key, chance)| format!("{key}={:e}", chance.0)));
         let Delay { min, max } = self.delay;
         if min == max && !max.is_zero() {

@@ -1,13 +1,12 @@
 //! Paths to peers, and handles of them for datagrams.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use farcall_verbs::{AddressHandle, AhAttr, Error, Gid, Result};
 
-use crate::abi;
-use crate::domain::Pd;
-use crate::fault;
+use crate::object::Object;
+use crate::pd::Pd;
+use farcall_layout as abi;
 
 /// Routers a packet may pass: IP's usual number. One would keep it on its own subnet.
 const HOP_LIMIT: u8 = 64;
@@ -34,43 +33,31 @@ pub(crate) fn translate(attr: &AhAttr) -> abi::AhAttr {
 }
 
 pub(crate) struct Handle {
-    pd: Arc<Pd>,
-    raw: NonNull<abi::Ah>,
+    raw: Object<abi::Ah>,
+    _pd: Arc<Pd>,
 }
-
-// SAFETY: libibverbs' objects may be used from any thread at once.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
 
 impl Handle {
     pub(crate) fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Self> {
         let mut raw_attr = translate(attr);
         // SAFETY: a domain of the library; the function only reads the attributes.
-        let raw = unsafe { (pd.open.library.create_ah)(pd.as_ptr(), &raw mut raw_attr) };
-        let raw = fault::non_null(raw, |source| {
-            let what = format!(
-                "a path from GID index {} of port {} to {} (LID {}); is there a route, and does it answer ARP?",
-                attr.sgid_index, attr.port_num, attr.dgid, attr.dlid
-            );
-            Error::os("create_ah", what, source)
-        })?;
-        Ok(Self { pd: Arc::clone(pd), raw })
+        let raw = unsafe {
+            let made = (pd.open.library.create_ah)(pd.as_ptr(), &raw mut raw_attr);
+            Object::new(made, "address handle", pd.open.library.destroy_ah, |source| {
+                let what = format!(
+                    "a path from GID index {} of port {} to {} (LID {}); is there a route, and does it answer ARP?",
+                    attr.sgid_index, attr.port_num, attr.dgid, attr.dlid
+                );
+                Error::os("create_ah", what, source)
+            })?
+        };
+        Ok(Self { raw, _pd: Arc::clone(pd) })
     }
 }
 
 impl AddressHandle for Handle {
     fn as_raw(&self) -> *const () {
         self.raw.as_ptr().cast_const().cast()
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // SAFETY: made by `create_ah`; requests that name it are complete by the contract of posting.
-        fault::note_destroy("address handle", unsafe {
-            (self.pd.open.library.destroy_ah)(self.raw.as_ptr())
-        });
     }
 }
 

@@ -2,25 +2,21 @@
 
 use std::any::Any;
 use std::os::fd::RawFd;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
 use farcall_verbs::{CompChannel, Error, Result};
 
-use crate::abi;
-use crate::context::{OpenDevice, set_non_blocking};
 use crate::fault;
+use crate::object::Object;
+use crate::open_device::{OpenDevice, set_non_blocking};
+use farcall_layout as abi;
 
 /// What queues attached to the channel keep alive.
 pub(crate) struct ChannelCore {
+    raw: Object<abi::CompChannel>,
     open: Arc<OpenDevice>,
-    raw: NonNull<abi::CompChannel>,
 }
-
-// SAFETY: libibverbs' objects may be used from any thread at once; the descriptor is constant.
-unsafe impl Send for ChannelCore {}
-// SAFETY: as above.
-unsafe impl Sync for ChannelCore {}
 
 impl ChannelCore {
     pub(crate) fn as_ptr(&self) -> *mut abi::CompChannel {
@@ -33,25 +29,18 @@ impl ChannelCore {
     }
 }
 
-impl Drop for ChannelCore {
-    fn drop(&mut self) {
-        // SAFETY: made by `create_comp_channel`; the queues attached to it held references to `self` and are gone.
-        fault::note_destroy("completion channel", unsafe {
-            (self.open.library.destroy_comp_channel)(self.raw.as_ptr())
-        });
-    }
-}
-
 pub(crate) struct Channel(pub(crate) Arc<ChannelCore>);
 
 impl Channel {
     pub(crate) fn new(open: &Arc<OpenDevice>) -> Result<Self> {
         // SAFETY: an opened device.
-        let raw = unsafe { (open.library.create_comp_channel)(open.as_ptr()) };
-        let raw = fault::non_null(raw, |source| {
-            Error::os("create_comp_channel", "an event descriptor (check RLIMIT_NOFILE)", source)
-        })?;
-        let core = ChannelCore { open: Arc::clone(open), raw };
+        let raw = unsafe {
+            let made = (open.library.create_comp_channel)(open.as_ptr());
+            Object::new(made, "completion channel", open.library.destroy_comp_channel, |source| {
+                Error::os("create_comp_channel", "an event descriptor (check RLIMIT_NOFILE)", source)
+            })?
+        };
+        let core = ChannelCore { raw, open: Arc::clone(open) };
         set_non_blocking(core.fd())?;
         Ok(Self(Arc::new(core)))
     }

@@ -2,84 +2,21 @@
 
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, RawFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 
 use farcall_verbs::{
     AsyncEvent, CompChannel, Context, CqInitAttr, DeviceAttr, Error, Gid, GidChoice, GidEntry, LinkLayer,
     Mtu, OpCaps, PortAttr, PortState, ProtectionDomain, RawCq, Result,
 };
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::abi;
 use crate::channel::Channel;
 use crate::cq::Cq;
-use crate::domain::{Domain, Pd};
-use crate::library::Library;
+use crate::domain::Domain;
+use crate::open_device::{OpenDevice, set_non_blocking};
+use crate::pd::Pd;
 use crate::{event, fault, gid_table, probe};
-
-/// What every object of the device keeps alive.
-pub(crate) struct OpenDevice {
-    pub(crate) library: &'static Library,
-    raw: NonNull<abi::Context>,
-    pub(crate) name: String,
-    next_id: AtomicU32,
-}
-
-// SAFETY: libibverbs' objects may be used from any thread at once; the fields read here are constant after opening.
-unsafe impl Send for OpenDevice {}
-// SAFETY: as above.
-unsafe impl Sync for OpenDevice {}
-
-impl OpenDevice {
-    pub(crate) fn new(library: &'static Library, raw: NonNull<abi::Context>, name: String) -> Self {
-        Self { library, raw, name, next_id: AtomicU32::new(1) }
-    }
-
-    pub(crate) fn as_ptr(&self) -> *mut abi::Context {
-        self.raw.as_ptr()
-    }
-
-    /// Its functions.
-    pub(crate) fn ops(&self) -> &abi::ContextOps {
-        // SAFETY: the context lives as long as `self`, and nobody changes its table after opening.
-        unsafe { &(*self.raw.as_ptr()).ops }
-    }
-
-    /// Whether it is an iWARP device, which only the connection manager can connect.
-    pub(crate) fn is_iwarp(&self) -> bool {
-        // SAFETY: the context keeps its device alive.
-        unsafe { (*(*self.raw.as_ptr()).device).transport_type == abi::TRANSPORT_IWARP }
-    }
-
-    fn async_fd(&self) -> RawFd {
-        // SAFETY: the context lives as long as `self`.
-        unsafe { (*self.raw.as_ptr()).async_fd }
-    }
-
-    /// A number for a queue of this device.
-    pub(crate) fn next_id(&self) -> u32 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-impl Drop for OpenDevice {
-    fn drop(&mut self) {
-        // SAFETY: opened by `open_device`; every object made of it held a reference to `self` and is gone.
-        fault::note_destroy("device context", unsafe { (self.library.close_device)(self.raw.as_ptr()) });
-    }
-}
-
-/// Makes a descriptor of the library's non-blocking, as the traits promise.
-pub(crate) fn set_non_blocking(fd: RawFd) -> Result<()> {
-    // SAFETY: the caller owns the object whose descriptor this is.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    fcntl_getfl(fd)
-        .and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK))
-        .map_err(|errno| Error::os("fcntl", "make an event descriptor non-blocking", errno))
-}
+use farcall_layout as abi;
 
 pub(crate) struct IbvContext {
     open: Arc<OpenDevice>,
@@ -140,14 +77,9 @@ fn translate_device(raw: &abi::DeviceAttr, probed: &probe::Probed) -> DeviceAttr
     attr
 }
 
+/// A port that names no known MTU gets the smallest.
 fn mtu(code: c_int) -> Mtu {
-    match code {
-        2 => Mtu::Mtu512,
-        3 => Mtu::Mtu1024,
-        4 => Mtu::Mtu2048,
-        5.. => Mtu::Mtu4096,
-        _ => Mtu::Mtu256,
-    }
+    Mtu::from_raw(count(code).min(Mtu::Mtu4096 as u32)).unwrap_or(Mtu::Mtu256)
 }
 
 fn port_state(code: c_int) -> PortState {
@@ -169,10 +101,9 @@ impl Context for IbvContext {
     }
 
     fn query_port(&self, port_num: u8) -> Result<PortAttr> {
-        let mut raw = MaybeUninit::<abi::PortAttr>::zeroed();
-        // SAFETY: the function fills in the structure or the older beginning of it; all zeroes are valid.
-        let returned =
-            unsafe { (self.open.library.query_port)(self.open.as_ptr(), port_num, raw.as_mut_ptr()) };
+        let mut raw = abi::PortAttr::default();
+        // SAFETY: the function fills in the structure or the older beginning of it.
+        let returned = unsafe { (self.open.library.query_port)(self.open.as_ptr(), port_num, &raw mut raw) };
         fault::check(returned).map_err(|source| {
             Error::os(
                 "query_port",
@@ -180,8 +111,6 @@ impl Context for IbvContext {
                 source,
             )
         })?;
-        // SAFETY: plain data, zeroed and then filled in.
-        let raw = unsafe { raw.assume_init() };
         let is_ethernet = raw.link_layer == 2 || self.open.is_iwarp();
         Ok(PortAttr {
             state: port_state(raw.state),
@@ -199,7 +128,7 @@ impl Context for IbvContext {
             .map_err(|_| Error::invalid("query_gid", format!("index {index} is in no table")))?;
         // SAFETY: the function fills in the 16 bytes.
         let returned =
-            unsafe { (self.open.library.query_gid)(self.open.as_ptr(), port_num, at, &raw mut gid) };
+            unsafe { (self.open.library.query_gid)(self.open.as_ptr(), port_num, at, &raw mut gid.0) };
         fault::check(returned).map_err(|source| {
             Error::os("query_gid", format!("entry {index} of port {port_num} of {}", self.open.name), source)
         })?;

@@ -2,30 +2,26 @@
 
 use std::any::Any;
 use std::ffi::c_int;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_verbs::{CqInitAttr, Error, Notify, RawCq, Result, Wc};
 
-use crate::abi;
 use crate::channel::{Channel, ChannelCore};
-use crate::context::OpenDevice;
 use crate::fault;
+use crate::object::Object;
+use crate::open_device::OpenDevice;
+use farcall_layout as abi;
 
-/// What queue pairs keep alive.
+/// What the queue pairs of the queue keep alive.
 pub(crate) struct CqCore {
+    raw: Object<abi::Cq>,
     pub(crate) open: Arc<OpenDevice>,
-    raw: NonNull<abi::Cq>,
     id: u32,
     channel: Option<Arc<ChannelCore>>,
-    graves: Graves,
+    destroyed: DestroyedQps,
 }
-
-// SAFETY: libibverbs' objects may be used from any thread at once.
-unsafe impl Send for CqCore {}
-// SAFETY: as above.
-unsafe impl Sync for CqCore {}
 
 impl CqCore {
     pub(crate) fn as_ptr(&self) -> *mut abi::Cq {
@@ -34,46 +30,38 @@ impl CqCore {
 
     /// Hides what is left of a destroyed queue pair. Some devices clean the queue themselves, rxe does not.
     pub(crate) fn forget_qp(&self, qp_num: u32) {
-        self.graves.dig(qp_num);
+        self.destroyed.insert(qp_num);
     }
 
     /// A new pair may get the number of a destroyed one.
-    pub(crate) fn welcome_qp(&self, qp_num: u32) {
-        self.graves.fill(qp_num);
-    }
-}
-
-impl Drop for CqCore {
-    fn drop(&mut self) {
-        // SAFETY: made by `create_cq`; queue pairs attached to it held references to `self` and are gone; every event
-        // was acknowledged when it was taken.
-        fault::note_destroy("completion queue", unsafe { (self.open.library.destroy_cq)(self.raw.as_ptr()) });
+    pub(crate) fn remember_qp(&self, qp_num: u32) {
+        self.destroyed.remove(qp_num);
     }
 }
 
 /// Numbers of destroyed queue pairs whose completions may still be in the queue.
 #[derive(Default)]
-struct Graves {
-    are_there: AtomicBool,
+struct DestroyedQps {
+    is_any: AtomicBool,
     numbers: Mutex<Vec<u32>>,
 }
 
-impl Graves {
-    fn dig(&self, qp_num: u32) {
+impl DestroyedQps {
+    fn insert(&self, qp_num: u32) {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(qp_num);
-        self.are_there.store(true, Ordering::Release);
+        self.is_any.store(true, Ordering::Release);
     }
 
-    fn fill(&self, qp_num: u32) {
-        if self.are_there.load(Ordering::Acquire) {
+    fn remove(&self, qp_num: u32) {
+        if self.is_any.load(Ordering::Acquire) {
             self.numbers.lock().unwrap_or_else(PoisonError::into_inner).retain(|number| *number != qp_num);
         }
     }
 
-    /// Removes the completions of the dead; returns how many are left. `was_drained`: the queue was empty afterwards, so
-    /// no more of theirs will come.
+    /// Removes the completions of destroyed pairs; returns how many are left. `was_drained`: the queue was empty
+    /// afterwards, so it holds no more of them.
     #[cold]
-    fn sift(&self, wcs: &mut [Wc], was_drained: bool) -> usize {
+    fn filter(&self, wcs: &mut [Wc], was_drained: bool) -> usize {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = 0;
         for i in 0..wcs.len() {
@@ -84,7 +72,7 @@ impl Graves {
         }
         if was_drained {
             numbers.clear();
-            self.are_there.store(false, Ordering::Release);
+            self.is_any.store(false, Ordering::Release);
         }
         kept
     }
@@ -112,11 +100,19 @@ impl Cq {
         let channel_ptr = channel.as_ref().map_or(ptr::null_mut(), |channel| channel.as_ptr());
         let context = ptr::without_provenance_mut(id as usize);
         // SAFETY: an opened device, and a channel of it or null. Vector 0 exists everywhere.
-        let raw = unsafe { (open.library.create_cq)(open.as_ptr(), cqe, context, channel_ptr, 0) };
-        let raw = fault::non_null(raw, |source| {
-            fault::create(OP, format!("a queue of {cqe} completions on {}", open.name), source)
-        })?;
-        Ok(Self(Arc::new(CqCore { open: Arc::clone(open), raw, id, channel, graves: Graves::default() })))
+        let raw = unsafe {
+            let made = (open.library.create_cq)(open.as_ptr(), cqe, context, channel_ptr, 0);
+            Object::new(made, "completion queue", open.library.destroy_cq, |source| {
+                fault::create(OP, format!("a queue of {cqe} completions on {}", open.name), source)
+            })?
+        };
+        Ok(Self(Arc::new(CqCore {
+            raw,
+            open: Arc::clone(open),
+            id,
+            channel,
+            destroyed: DestroyedQps::default(),
+        })))
     }
 
     pub(crate) fn core(&self) -> &Arc<CqCore> {
@@ -136,9 +132,9 @@ impl RawCq for Cq {
         // SAFETY: the queue lives as long as `self`; `Wc` is `ibv_wc`, and there is room for as many as asked for.
         let count = unsafe { (core.open.ops().poll_cq)(core.as_ptr(), room, wc.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else { return Err(overrun(core)) };
-        if core.graves.are_there.load(Ordering::Relaxed) {
+        if core.destroyed.is_any.load(Ordering::Relaxed) {
             let was_drained = count < wc.len();
-            return Ok(core.graves.sift(&mut wc[..count], was_drained));
+            return Ok(core.destroyed.filter(&mut wc[..count], was_drained));
         }
         Ok(count)
     }
@@ -182,17 +178,17 @@ mod tests {
 
     #[test]
     fn completions_of_destroyed_pairs_are_hidden_until_the_queue_was_empty() {
-        let graves = Graves::default();
-        assert!(!graves.are_there.load(Ordering::Relaxed));
-        graves.dig(7);
-        graves.dig(8);
-        graves.fill(8);
+        let destroyed = DestroyedQps::default();
+        assert!(!destroyed.is_any.load(Ordering::Relaxed));
+        destroyed.insert(7);
+        destroyed.insert(8);
+        destroyed.remove(8);
         let mut wcs = [of(7), of(8), of(7), of(9)];
-        assert_eq!(graves.sift(&mut wcs, false), 2);
+        assert_eq!(destroyed.filter(&mut wcs, false), 2);
         assert_eq!([wcs[0].qp_num, wcs[1].qp_num], [8, 9]);
-        assert!(graves.are_there.load(Ordering::Relaxed));
-        assert_eq!(graves.sift(&mut [of(7)], true), 0);
-        assert!(!graves.are_there.load(Ordering::Relaxed));
-        assert_eq!(graves.sift(&mut [of(7)], true), 1);
+        assert!(destroyed.is_any.load(Ordering::Relaxed));
+        assert_eq!(destroyed.filter(&mut [of(7)], true), 0);
+        assert!(!destroyed.is_any.load(Ordering::Relaxed));
+        assert_eq!(destroyed.filter(&mut [of(7)], true), 1);
     }
 }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use farcall_verbs::{Context, Device, Error, Provider, Result};
 
-use crate::abi;
-use crate::context::{IbvContext, OpenDevice};
-use crate::library::Library;
+use crate::context::IbvContext;
+use crate::library::library;
+use crate::object::Object;
+use crate::open_device::OpenDevice;
 use crate::{NAME, fault, survey};
+use farcall_layout::{self as abi, Functions};
 
 /// The system's libibverbs.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +48,7 @@ impl Provider for Ibv {
 
     /// All devices, those with an active port first; iWARP, which cannot be connected, last.
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
-        let library = Library::get()?;
+        let library = library()?;
         let list = DeviceList::get(library)?;
         let mut names: Vec<String> = list.iter().map(|device| device_name(library, device)).collect();
         if let (true, Some(device)) = (names.is_empty(), survey::kernel_devices().first()) {
@@ -70,7 +72,7 @@ impl Provider for Ibv {
 }
 
 struct IbvDevice {
-    library: &'static Library,
+    library: &'static Functions,
     name: String,
     gid_index: Option<u32>,
 }
@@ -91,28 +93,30 @@ impl Device for IbvDevice {
                 Error::invalid("open device", format!("{} is gone; list the devices again", self.name))
             })?;
         // SAFETY: a device of a list that is not freed yet; the context keeps what it needs of it.
-        let raw = unsafe { (self.library.open_device)(device.as_ptr()) };
-        let raw =
-            fault::non_null(raw, |source| fault::open(&self.name, survey::node_state(&self.name), source))?;
+        let raw = unsafe {
+            let opened = (self.library.open_device)(device.as_ptr());
+            let fail = |source| fault::open(&self.name, survey::node_state(&self.name), source);
+            Object::new(opened, "device context", self.library.close_device, fail)?
+        };
         let open = OpenDevice::new(self.library, raw, self.name.clone());
         Ok(Arc::new(IbvContext::new(open, self.gid_index)?))
     }
 }
 
-fn device_name(library: &Library, device: NonNull<abi::Device>) -> String {
+fn device_name(library: &Functions, device: NonNull<abi::Device>) -> String {
     // SAFETY: a device of a list that is not freed yet; its name is a C string inside of it.
     unsafe { CStr::from_ptr((library.get_device_name)(device.as_ptr())) }.to_string_lossy().into_owned()
 }
 
 /// The library's list of devices, freed when dropped.
 struct DeviceList {
-    library: &'static Library,
+    library: &'static Functions,
     list: NonNull<*mut abi::Device>,
     len: usize,
 }
 
 impl DeviceList {
-    fn get(library: &'static Library) -> Result<Self> {
+    fn get(library: &'static Functions) -> Result<Self> {
         let mut len: c_int = 0;
         // SAFETY: the function fills in the length and returns an array of its own.
         let list = unsafe { (library.get_device_list)(&raw mut len) };

@@ -55,8 +55,8 @@ fn unusable(node: NodeState) -> String {
              membership of the group that owns them)"
         }
         _ => {
-            "has no node in /dev/infiniband; load ib_uverbs (modprobe ib_uverbs), and in a container pass the nodes in: \
-             docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
+            "has no node in /dev/infiniband; load ib_uverbs (modprobe ib_uverbs), and in a container pass the nodes \
+             in: docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
         }
     }
     .to_owned()

@@ -1,9 +1,10 @@
 //! The types of GIDs, which the kernel tells in sysfs (the library's own functions for it differ between versions).
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use farcall_verbs::{Gid, GidEntry, GidType, LinkLayer};
+
+use crate::survey::line;
 
 fn attributes(device: &str, port_num: u8) -> PathBuf {
     Path::new("/sys/class/infiniband").join(device).join("ports").join(port_num.to_string()).join("gid_attrs")
@@ -27,11 +28,6 @@ pub(crate) fn read(
             netdev: Some(line(&folder.join("ndevs").join(index.to_string()))).filter(|name| !name.is_empty()),
         })
         .collect()
-}
-
-/// A file's only line; empty where there is no such file, as for entries that have no type or device.
-fn line(file: &Path) -> String {
-    fs::read_to_string(file).unwrap_or_default().trim().to_owned()
 }
 
 /// The kernel has one word for InfiniBand and RoCE version 1; the link tells which it is.

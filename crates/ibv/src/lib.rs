@@ -1,18 +1,20 @@
-//! The system's libibverbs as a provider: any RNIC with a kernel driver, and the kernel's own software RNIC (`rdma_rxe`).
+//! The system's libibverbs as a provider: any RNIC with a kernel driver, and the kernel's own software RNIC
+//! (`rdma_rxe`).
 //!
 //! The library is loaded at run time, so a program that contains this crate starts on machines without it; its
-//! [`devices`](farcall_verbs::Provider::devices) says then what to install. Its structures are declared in [`abi`] and
-//! compared by a test with the C header of the machine. Work requests and completions of `farcall-verbs` have libibverbs'
-//! layout already: posting and polling hand them on as they are, through the function table of the opened device, as the C
-//! header's inline functions do.
+//! [`devices`](farcall_verbs::Provider::devices) says then what to install. Its structures are declared in
+//! [`farcall_layout`] and compared by a test with the C header of the machine. Work requests and completions of
+//! `farcall-verbs` have libibverbs' layout already: posting and polling hand them on as they are, through the function
+//! table of the opened device, as the C header's inline functions do.
 //!
-//! What can go wrong outside of the program has a text with its remedy: no library, no kernel module, a container without
-//! the device nodes, missing permissions, the limit of locked memory ([`survey`] finds out without opening anything).
+//! What can go wrong outside of the program has a text with its remedy: no library, no kernel module, a container
+//! without the device nodes, missing permissions, the limit of locked memory ([`survey`] finds out without opening
+//! anything).
 //!
 //! iWARP devices (siw, Chelsio) are listed but cannot be connected: they need the RDMA connection manager.
 
-pub mod abi;
 mod ah;
+mod chain;
 mod channel;
 mod context;
 mod cq;
@@ -23,6 +25,9 @@ mod fault;
 mod gid_table;
 mod library;
 mod mr;
+mod object;
+mod open_device;
+mod pd;
 mod probe;
 mod qp;
 mod srq;

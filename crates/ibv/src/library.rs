@@ -1,15 +1,12 @@
 //! The library: loaded once, never unloaded, because its device drivers do not survive that.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::c_int;
 use std::sync::OnceLock;
 
-use farcall_verbs::{Error, Gid, Result};
+use farcall_layout::Functions;
+use farcall_verbs::{Error, Result};
 
 use crate::NAME;
-use crate::abi::{
-    Ah, AhAttr, AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Mr, Pd, PortAttr, Qp, QpAttr,
-    QpInitAttr, Srq, SrqAttr, SrqInitAttr,
-};
 
 /// Under which name every distribution installs it.
 pub(crate) const FILE: &str = "libibverbs.so.1";
@@ -20,101 +17,39 @@ pub(crate) const INSTALL: &str = "install it: apt-get install libibverbs1 ibverb
 /// `IBV_FORK_UNNEEDED`: the kernel copies pinned pages for a child, as all do since 5.12.
 const FORK_UNNEEDED: c_int = 2;
 
-macro_rules! functions {
-    ($($name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions in use, all of the oldest interface that has them.
-        pub(crate) struct Library {
-            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Since rdma-core 44.
-            pub(crate) query_qp_data_in_order: Option<unsafe extern "C" fn(*mut Qp, u32, u32) -> c_int>,
-        }
-
-        impl Library {
-            /// # Safety
-            /// `library` must be libibverbs, and stay loaded.
-            unsafe fn bind(library: &libloading::Library) -> std::result::Result<Self, libloading::Error> {
-                // SAFETY: the symbols have these types in libibverbs since its version 1.1; unversioned look-up finds the
-                // newest version of each.
-                unsafe {
-                    Ok(Self {
-                        $($name: *library.get($symbol)?,)*
-                        query_qp_data_in_order: library.get(b"ibv_query_qp_data_in_order\0").ok().map(|symbol| *symbol),
-                    })
-                }
-            }
-        }
-    };
+/// The library of this machine.
+///
+/// # Errors
+/// If there is none, or what has its name is something else.
+pub(crate) fn library() -> Result<&'static Functions> {
+    static LIBRARY: OnceLock<std::result::Result<Functions, String>> = OnceLock::new();
+    LIBRARY.get_or_init(load).as_ref().map_err(|why| Error::Unsupported {
+        operation: "load libibverbs",
+        provider: NAME,
+        what: format!("{why}; {INSTALL}"),
+    })
 }
 
-functions! {
-    get_device_list = b"ibv_get_device_list\0": fn(*mut c_int) -> *mut *mut Device;
-    free_device_list = b"ibv_free_device_list\0": fn(*mut *mut Device);
-    get_device_name = b"ibv_get_device_name\0": fn(*mut Device) -> *const c_char;
-    open_device = b"ibv_open_device\0": fn(*mut Device) -> *mut Context;
-    close_device = b"ibv_close_device\0": fn(*mut Context) -> c_int;
-    query_device = b"ibv_query_device\0": fn(*mut Context, *mut DeviceAttr) -> c_int;
-    query_port = b"ibv_query_port\0": fn(*mut Context, u8, *mut PortAttr) -> c_int;
-    query_gid = b"ibv_query_gid\0": fn(*mut Context, u8, c_int, *mut Gid) -> c_int;
-    alloc_pd = b"ibv_alloc_pd\0": fn(*mut Context) -> *mut Pd;
-    dealloc_pd = b"ibv_dealloc_pd\0": fn(*mut Pd) -> c_int;
-    reg_mr = b"ibv_reg_mr\0": fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
-    dereg_mr = b"ibv_dereg_mr\0": fn(*mut Mr) -> c_int;
-    create_comp_channel = b"ibv_create_comp_channel\0": fn(*mut Context) -> *mut CompChannel;
-    destroy_comp_channel = b"ibv_destroy_comp_channel\0": fn(*mut CompChannel) -> c_int;
-    create_cq = b"ibv_create_cq\0": fn(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
-    destroy_cq = b"ibv_destroy_cq\0": fn(*mut Cq) -> c_int;
-    get_cq_event = b"ibv_get_cq_event\0": fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
-    ack_cq_events = b"ibv_ack_cq_events\0": fn(*mut Cq, u32);
-    create_srq = b"ibv_create_srq\0": fn(*mut Pd, *mut SrqInitAttr) -> *mut Srq;
-    query_srq = b"ibv_query_srq\0": fn(*mut Srq, *mut SrqAttr) -> c_int;
-    modify_srq = b"ibv_modify_srq\0": fn(*mut Srq, *mut SrqAttr, c_int) -> c_int;
-    destroy_srq = b"ibv_destroy_srq\0": fn(*mut Srq) -> c_int;
-    create_qp = b"ibv_create_qp\0": fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
-    modify_qp = b"ibv_modify_qp\0": fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
-    query_qp = b"ibv_query_qp\0": fn(*mut Qp, *mut QpAttr, c_int, *mut QpInitAttr) -> c_int;
-    destroy_qp = b"ibv_destroy_qp\0": fn(*mut Qp) -> c_int;
-    create_ah = b"ibv_create_ah\0": fn(*mut Pd, *mut AhAttr) -> *mut Ah;
-    destroy_ah = b"ibv_destroy_ah\0": fn(*mut Ah) -> c_int;
-    get_async_event = b"ibv_get_async_event\0": fn(*mut Context, *mut AsyncEvent) -> c_int;
-    ack_async_event = b"ibv_ack_async_event\0": fn(*mut AsyncEvent);
-    fork_init = b"ibv_fork_init\0": fn() -> c_int;
+fn load() -> std::result::Result<Functions, String> {
+    // SAFETY: libibverbs' initialisers only set up its own state.
+    let library = unsafe { libloading::Library::new(FILE) }.map_err(|error| error.to_string())?;
+    // SAFETY: the name is libibverbs'; the library is leaked below.
+    let functions = unsafe { Functions::find(&library) }.map_err(|error| error.to_string())?;
+    survive_fork(&functions, &library);
+    std::mem::forget(library);
+    Ok(functions)
 }
 
-impl Library {
-    /// The library of this machine.
-    ///
-    /// # Errors
-    /// If there is none, or what has its name is something else.
-    pub(crate) fn get() -> Result<&'static Self> {
-        static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
-        LIBRARY.get_or_init(Self::load).as_ref().map_err(|why| Error::Unsupported {
-            operation: "load libibverbs",
-            provider: NAME,
-            what: format!("{why}; {INSTALL}"),
-        })
-    }
-
-    fn load() -> std::result::Result<Self, String> {
-        // SAFETY: libibverbs' initialisers only set up its own state.
-        let library = unsafe { libloading::Library::new(FILE) }.map_err(|error| error.to_string())?;
-        // SAFETY: the name is libibverbs'; the library is leaked below.
-        let bound = unsafe { Self::bind(&library) }.map_err(|error| error.to_string())?;
-        bound.survive_fork(&library);
-        std::mem::forget(library);
-        Ok(bound)
-    }
-
-    /// On kernels that would give a child the pages our NIC writes to, has the library keep them out of it.
-    fn survive_fork(&self, library: &libloading::Library) {
-        // SAFETY: since rdma-core 35, with this type.
-        let status = unsafe { library.get::<unsafe extern "C" fn() -> c_int>(b"ibv_is_fork_initialized\0") };
-        // SAFETY: takes nothing and looks at the kernel.
-        let is_unneeded = status.is_ok_and(|status| unsafe { status() } == FORK_UNNEEDED);
-        // SAFETY: called before any memory is registered, as it must.
-        if !is_unneeded && unsafe { (self.fork_init)() } != 0 {
-            tracing::warn!(
-                "ibv_fork_init failed: children of this process may take registered memory away from it"
-            );
-        }
+/// On kernels that would give a child the pages our NIC writes to, has the library keep them out of it.
+fn survive_fork(functions: &Functions, library: &libloading::Library) {
+    // SAFETY: since rdma-core 35, with this type.
+    let status = unsafe { library.get::<unsafe extern "C" fn() -> c_int>(b"ibv_is_fork_initialized\0") };
+    // SAFETY: takes nothing and looks at the kernel.
+    let is_unneeded = status.is_ok_and(|status| unsafe { status() } == FORK_UNNEEDED);
+    // SAFETY: called before any memory is registered, as it must.
+    if !is_unneeded && unsafe { (functions.fork_init)() } != 0 {
+        tracing::warn!(
+            "ibv_fork_init failed: children of this process may take registered memory away from it"
+        );
     }
 }

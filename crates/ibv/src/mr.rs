@@ -5,13 +5,14 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use farcall_verbs::{Access, Error, RawMr, Result, Revoked};
+use farcall_shm::require_memory;
+use farcall_verbs::{Access, Error, MrAttr, RawMr, Result, Revoked};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-use crate::abi;
-use crate::domain::Pd;
 use crate::fault;
+use crate::pd::Pd;
+use farcall_layout as abi;
 
 /// Pages of our own, unmapped when dropped.
 struct Pages {
@@ -21,10 +22,11 @@ struct Pages {
 
 impl Pages {
     fn allocate(len_bytes: usize) -> Result<Self> {
-        // SAFETY: a new private mapping.
-        let base = unsafe {
-            mmap_anonymous(ptr::null_mut(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        };
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let base = require_memory(len_bytes as u64).and_then(|()| {
+            // SAFETY: a new private mapping.
+            unsafe { mmap_anonymous(ptr::null_mut(), len_bytes, prot, MapFlags::PRIVATE) }
+        });
         let base = base.map_err(|errno| Error::os("alloc_mr", format!("map {len_bytes} bytes"), errno))?;
         let base = NonNull::new(base).ok_or_else(|| Error::invalid("alloc_mr", "mapped at address zero"))?;
         Ok(Self { base, len_bytes })
@@ -44,11 +46,7 @@ pub(crate) struct Mr {
     pd: Arc<Pd>,
     /// `None` once deregistered.
     raw: Option<NonNull<abi::Mr>>,
-    addr: *mut u8,
-    len_bytes: usize,
-    lkey: u32,
-    rkey: u32,
-    access: Access,
+    attr: MrAttr,
     /// What `alloc_mr` allocated; `None` for the caller's own memory.
     pages: Option<Pages>,
 }
@@ -68,7 +66,7 @@ impl Mr {
         // SAFETY: mapped until `pages` is dropped, after deregistration; nothing refers to it.
         let mut mr = unsafe { Self::register(pd, pages.base.as_ptr().cast(), len_bytes, access) }?;
         // Work requests name the memory by address; from here on it is reached through that.
-        mr.addr.expose_provenance();
+        mr.attr.addr.expose_provenance();
         mr.pages = Some(pages);
         Ok(mr)
     }
@@ -90,7 +88,8 @@ impl Mr {
         let raw = fault::non_null(raw, |source| fault::register(len_bytes, source))?;
         // SAFETY: the region lives until deregistered; its keys do not change.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
-        Ok(Self { pd: Arc::clone(pd), raw: Some(raw), addr, len_bytes, lkey, rkey, access, pages: None })
+        let attr = MrAttr { addr, len_bytes, lkey, rkey, access };
+        Ok(Self { pd: Arc::clone(pd), raw: Some(raw), attr, pages: None })
     }
 
     fn revoke(&mut self) -> Revoked {
@@ -100,7 +99,10 @@ impl Mr {
             // The device has fenced its accesses when it answers.
             Ok(()) => Revoked::Now,
             Err(error) => {
-                tracing::warn!("a region of {} bytes could not be deregistered: {error}", self.len_bytes);
+                tracing::warn!(
+                    "a region of {} bytes could not be deregistered: {error}",
+                    self.attr.len_bytes
+                );
                 // The device may still reach the pages: they are never given back.
                 std::mem::forget(self.pages.take());
                 Revoked::Quarantined
@@ -110,24 +112,8 @@ impl Mr {
 }
 
 impl RawMr for Mr {
-    fn addr(&self) -> *mut u8 {
-        self.addr
-    }
-
-    fn len_bytes(&self) -> usize {
-        self.len_bytes
-    }
-
-    fn lkey(&self) -> u32 {
-        self.lkey
-    }
-
-    fn rkey(&self) -> u32 {
-        self.rkey
-    }
-
-    fn access(&self) -> Access {
-        self.access
+    fn attr(&self) -> &MrAttr {
+        &self.attr
     }
 
     fn dereg(mut self: Box<Self>) -> Revoked {

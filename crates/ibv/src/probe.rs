@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_verbs::{CqInitAttr, QpCap, QpInitAttr, QpType, RawQp, Result};
 
-use crate::context::OpenDevice;
 use crate::cq::Cq;
-use crate::domain::Pd;
+use crate::open_device::OpenDevice;
+use crate::pd::Pd;
 use crate::qp::Qp;
 
 /// More inline data than this saves nothing anywhere.

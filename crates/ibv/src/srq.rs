@@ -1,39 +1,26 @@
 //! Shared receive queues.
 
 use std::any::Any;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
 use farcall_verbs::{Error, PostError, RawSrq, RecvWr, Result, SrqAttr, SrqCap, SrqInUse, SrqInitAttr};
 
-use crate::abi;
-use crate::domain::Pd;
+use crate::chain::{self, RecvChain};
 use crate::fault;
-use crate::qp::chain::{self, RecvChain};
+use crate::object::Object;
+use crate::pd::Pd;
+use farcall_layout as abi;
 
 /// What queue pairs keep alive.
 pub(crate) struct SrqCore {
+    raw: Object<abi::Srq>,
     pd: Arc<Pd>,
-    raw: NonNull<abi::Srq>,
 }
-
-// SAFETY: libibverbs' objects may be used from any thread at once.
-unsafe impl Send for SrqCore {}
-// SAFETY: as above.
-unsafe impl Sync for SrqCore {}
 
 impl SrqCore {
     pub(crate) fn as_ptr(&self) -> *mut abi::Srq {
         self.raw.as_ptr()
-    }
-}
-
-impl Drop for SrqCore {
-    fn drop(&mut self) {
-        // SAFETY: made by `create_srq`; queue pairs attached to it held references to `self` and are gone.
-        fault::note_destroy("shared receive queue", unsafe {
-            (self.pd.open.library.destroy_srq)(self.raw.as_ptr())
-        });
     }
 }
 
@@ -52,12 +39,15 @@ impl Srq {
             attr: abi::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: 0 },
         };
         // SAFETY: a domain of the library; the function reads and updates the attributes.
-        let raw = unsafe { (pd.open.library.create_srq)(pd.as_ptr(), &raw mut raw_attr) };
-        let raw = fault::non_null(raw, |source| {
-            let wish = format!("a shared queue of {} receives with {} elements", attr.max_wr, attr.max_sge);
-            fault::create("create_srq", wish, source)
-        })?;
-        let core = Arc::new(SrqCore { pd: Arc::clone(pd), raw });
+        let raw = unsafe {
+            let made = (pd.open.library.create_srq)(pd.as_ptr(), &raw mut raw_attr);
+            Object::new(made, "shared receive queue", pd.open.library.destroy_srq, |source| {
+                let wish =
+                    format!("a shared queue of {} receives with {} elements", attr.max_wr, attr.max_sge);
+                fault::create("create_srq", wish, source)
+            })?
+        };
+        let core = Arc::new(SrqCore { raw, pd: Arc::clone(pd) });
         Ok(Self { core, chain: RecvChain::default(), id, depth: raw_attr.attr.max_wr })
     }
 
@@ -72,7 +62,7 @@ impl RawSrq for Srq {
     }
 
     fn query(&self) -> Result<SrqCap> {
-        let mut raw = abi::SrqAttr { max_wr: 0, max_sge: 0, srq_limit: 0 };
+        let mut raw = abi::SrqAttr::default();
         // SAFETY: the queue lives as long as `self`; the function fills the attributes.
         let returned = unsafe { (self.core.pd.open.library.query_srq)(self.core.as_ptr(), &raw mut raw) };
         fault::check(returned).map_err(|source| Error::os("query_srq", "ask the device", source))?;
@@ -117,8 +107,9 @@ impl RawSrq for Srq {
         let wrs = unsafe { std::mem::transmute::<&[RecvWr<'_>], &[RecvWr<'static>]>(wrs) };
         self.chain
             .post(wrs, |first, refused| match post {
-                // SAFETY: the queue lives as long as `self`, the chain during the call; the memory is the caller's promise.
-                Some(post) => unsafe { post(core.as_ptr(), first, refused) },
+                // SAFETY: the queue lives as long as `self`, the chain during the call; the memory is the caller's
+                // promise.
+                Some(post) => unsafe { post(core.as_ptr(), first.cast_mut(), refused.cast()) },
                 None => libc::EOPNOTSUPP,
             })
             .map_err(|stopped| chain::refused("post_srq_recv", self.depth, stopped))

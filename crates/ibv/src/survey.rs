@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use crate::library::{FILE, INSTALL, Library};
+use crate::library::{self, FILE, INSTALL};
 
 const DEVICES: &str = "/sys/class/infiniband";
 const NODES: &str = "/dev/infiniband";
 
 /// What to do where the kernel lists no device.
-pub const NO_DEVICES: &str = "no RDMA device; load the RNIC's driver, or make a software one: modprobe rdma_rxe && rdma link \
-                              add rxe0 type rxe netdev eth0";
+pub const NO_DEVICES: &str = "no RDMA device; load the RNIC's driver, or make a software one: \
+                              modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0";
 
 /// A device that the kernel has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,10 +69,7 @@ pub fn kernel_devices() -> Vec<KernelDevice> {
 /// # Errors
 /// Why not, and what to install.
 pub fn library() -> Result<&'static str, String> {
-    match Library::get() {
-        Ok(_) => Ok(FILE),
-        Err(error) => Err(format!("{error}")),
-    }
+    library::library().map(|_| FILE).map_err(|error| error.to_string())
 }
 
 /// How to install libibverbs with its drivers.
@@ -109,7 +106,8 @@ fn entries(folder: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-fn line(file: &Path) -> String {
+/// A file's only line; empty where there is no such file.
+pub(crate) fn line(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_default().trim().to_owned()
 }
 

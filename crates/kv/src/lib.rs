@@ -3,19 +3,23 @@
 //! Every server thread owns one [`Partition`] exclusively (EREW: exclusive read, exclusive write), so the
 //! store contains no lock and no atomic. A key's hash names its owner; see [`Router`].
 //!
-//! The store and its protocols hold no clock, socket or thread: time is a `now_ms` argument in milliseconds since the Unix
-//! epoch, and both protocols are bytes in, bytes out. Sockets are [`door`]'s, connections [`client`]'s.
+//! The store and its protocols hold no clock, socket or thread: time is a `now_ms` argument, in milliseconds of a clock
+//! that nobody sets, and both protocols are bytes in, bytes out. Sockets are [`front_end`]'s, connections [`client`]'s.
 //!
 //! - [`store`]: the partition: index, memory, eviction, expiry.
 //! - [`wire`]: the binary requests and replies carried by Farcall RPC, and the [`wire::Service`] that answers them.
 //! - [`memcached`]: memcached's text and meta protocols as a session, and a small blocking client.
 //! - [`client`]: a blocking client of all partitions over RPC.
-//! - [`door`]: the memcached protocols over TCP and Unix stream sockets.
+//! - [`server`] (feature `server`): the threads of a whole store, and the sockets of its memcached clients
+//!   ([`front_end`]).
 
 pub mod client;
-pub mod door;
+#[cfg(feature = "server")]
+pub mod front_end;
 mod key;
 pub mod memcached;
+#[cfg(feature = "server")]
+pub mod server;
 pub mod store;
 pub mod wire;
 

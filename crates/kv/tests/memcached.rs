@@ -68,8 +68,8 @@ fn compare_and_swap() {
         ("gets a\r\n", "VALUE a 7 1 2\r\ny\r\nEND\r\n"),
         ("touch a 0\r\ngets a\r\n", "TOUCHED\r\nVALUE a 7 1 2\r\ny\r\nEND\r\n"),
     ]);
-    // Without a version the line tells the block's length, so the block is skipped and the error follows it.
-    check(&[("cas a 0 0 1\r\nx\r\nmn\r\n", "CLIENT_ERROR bad command line format\r\nMN\r\n")]);
+    // The line tells the block's length, so the block is skipped and the error follows it.
+    check(&[("cas a 0 0 1 x\r\nx\r\nmn\r\n", "CLIENT_ERROR bad command line format\r\nMN\r\n")]);
 }
 
 const VERSION: &str = concat!("VERSION 1.6.18-farcall-", env!("CARGO_PKG_VERSION"), "\r\n");
@@ -100,6 +100,53 @@ fn noreply_silences_outcomes() {
         ("flush_all noreply\r\nverbosity 1 noreply\r\nmn\r\n", "MN\r\n"),
         ("set a 0 0 99999 noreply\r\n", ""),
     ]);
+}
+
+#[test]
+fn noreply_silences_refusals_as_memcached_does() {
+    let long = "k".repeat(251);
+    check(&[
+        ("set a x 0 1 noreply\r\nx\r\nset a 0 x 1 noreply\r\nx\r\nmn\r\n", "MN\r\n"),
+        ("cas a 0 0 1 x noreply\r\nx\r\nset a 0 0 1 noreply\r\nxyz\r\nmn\r\n", "MN\r\n"),
+        ("set a 0 0 -1 noreply\r\nset a 0 0 x noreply\r\nmn\r\n", "MN\r\n"),
+        (&format!("set {long} 0 0 1 noreply\r\nx\r\ndelete {long} noreply\r\nmn\r\n"), "MN\r\n"),
+        ("delete a 5 noreply\r\ntouch a x noreply\r\nincr a x noreply\r\nmn\r\n", "MN\r\n"),
+        ("set w 0 0 1\r\nw\r\nincr w 1 noreply\r\nmn\r\n", "STORED\r\nMN\r\n"),
+        ("flush_all x noreply\r\nflush_all noreply noreply\r\nverbosity x noreply\r\nmn\r\n", "MN\r\n"),
+        // A wrong number of fields is told.
+        ("set noreply\r\ndelete noreply 0 0 noreply\r\nincr noreply\r\n", "ERROR\r\nERROR\r\nERROR\r\n"),
+        ("set a 0 0 1 noreply more\r\nverbosity\r\n", "ERROR\r\nERROR\r\n"),
+        // The meta commands have no such field, and a quiet one tells what is wrong with it.
+        (
+            "mg a noreply\r\nms a 1 q q\r\nx\r\nmn\r\n",
+            "CLIENT_ERROR invalid flag\r\nCLIENT_ERROR duplicate flag\r\nMN\r\n",
+        ),
+    ]);
+}
+
+#[test]
+fn http_ends_the_connection_before_anything_of_it_is_executed() {
+    for request in
+        ["POST / HTTP/1.1", "GET / HTTP/1.0", "PRI * HTTP/2.0", "DELETE HTTP/1.1", "SET x HTTP/1.1 "]
+    {
+        let (mut partition, sent) = (store(), format!("mn\r\n{request}\r\nset evil 0 0 1\r\nx\r\n"));
+        assert_eq!(converse(&mut partition, &sent, NOW_MS), "MN\r\n", "{request}");
+        assert_eq!(converse(&mut partition, "get evil\r\n", NOW_MS), "END\r\n", "{request}");
+    }
+    check(&[("POST /\r\nget HTTP/1.1\r\n", "ERROR\r\nEND\r\n")]);
+}
+
+#[test]
+fn the_binary_protocol_is_refused_in_its_own_words() {
+    let (mut session, mut out) = (Session::new(), Vec::new());
+    let get = [&[0x80, 0x0C, 0, 1][..], &[0; 8], b"same", &[0; 8], b"k"].concat();
+    assert_eq!(session.feed(&get[..23], &mut store(), NOW_MS, &mut out), 0);
+    session.feed(&get, &mut store(), NOW_MS, &mut out);
+    let text = b"SERVER_ERROR the binary protocol is not spoken here: use the text protocol";
+    let header =
+        [&[0x81, 0x0C, 0, 0, 0, 0, 0, 0x83, 0, 0, 0, text.len() as u8][..], b"same", &[0; 8]].concat();
+    assert_eq!(out, [&header[..], text].concat());
+    assert!(session.is_closed());
 }
 
 #[test]
@@ -156,11 +203,23 @@ fn malformed_lines() {
         ("set a x 0 1\r\n1\r\nmn\r\n", "CLIENT_ERROR bad command line format\r\nMN\r\n"),
         ("set a 4294967296 0 1\r\n1\r\nmn\r\n", "CLIENT_ERROR bad command line format\r\nMN\r\n"),
         ("set a 0 0 x\r\n", "CLIENT_ERROR bad command line format\r\n"),
-        ("set a 0 0 -1\r\n", "CLIENT_ERROR bad data chunk\r\n"),
+        ("set a 0 0 -1\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        ("set a 0 0 2147483646\r\nmn\r\n", "CLIENT_ERROR bad command line format\r\nMN\r\n"),
         ("set a 0 0 1\r\nxyz\r\nmn\r\n", "CLIENT_ERROR bad data chunk\r\nMN\r\n"),
         ("set a 0 0 18446744073709551616\r\n", "CLIENT_ERROR bad command line format\r\n"),
         ("touch a\r\n", "ERROR\r\n"),
         ("verbosity\r\n", "ERROR\r\n"),
+        ("verbosity x\r\nverbosity 1\r\n", "CLIENT_ERROR bad command line format\r\nOK\r\n"),
+        ("slabs automove 1\r\nslabs automove 3\r\nslabs\r\n", "OK\r\nERROR\r\nERROR\r\n"),
+        ("slabs automove x\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        ("slabs reassign 1 2\r\n", "CLIENT_ERROR slab reassignment disabled\r\n"),
+        ("cache_memlimit 7\r\n", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"),
+        ("cache_memlimit 64\r\n", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"),
+        ("cache_memlimit 64 noreply\r\ncache_memlimit x\r\n", "ERROR\r\n"),
+        ("cache_memlimit 1000000001\r\n", "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"),
+        ("lru_crawler enable\r\nlru_crawler metadump 2\r\n", "ERROR\r\nBADCLASS invalid class id\r\n"),
+        // A line of keys is refused as a whole.
+        (&format!("get a {long}\r\nmn\r\n"), "CLIENT_ERROR bad command line format\r\nMN\r\n"),
         ("stats nonsense\r\n", "ERROR\r\n"),
         ("version\r\n", VERSION),
         ("quit\r\nget a\r\n", ""),
@@ -177,17 +236,32 @@ fn malformed_lines() {
 }
 
 #[test]
-fn a_value_over_the_limit_is_swallowed_and_the_old_one_stays() {
+fn a_value_over_the_limit_is_swallowed_and_the_one_it_was_to_overwrite_is_gone() {
+    const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
     let mut partition = store();
     let (most, more) = ("m".repeat(VALUE_MAX_BYTES), "M".repeat(VALUE_MAX_BYTES + 1));
-    let sent = format!(
-        "set a 0 0 {}\r\n{most}\r\nset a 0 0 {}\r\n{more}\r\nappend a 0 0 1\r\nx\r\nget a\r\n",
-        most.len(),
-        more.len()
+    let most_len = most.len();
+    let mut check = |sent: String, expected: &str| {
+        assert_eq!(converse(&mut partition, &sent, NOW_MS), expected, "after {:.40}", sent);
+    };
+    check(
+        format!("set a 0 0 {most_len}\r\n{most}\r\nappend a 0 0 1\r\nx\r\n"),
+        &format!("STORED\r\n{TOO_LARGE}"),
     );
-    let too_large = "SERVER_ERROR object too large for cache\r\n";
-    let expected = format!("STORED\r\n{too_large}{too_large}VALUE a 0 {}\r\n{most}\r\nEND\r\n", most.len());
-    assert_eq!(converse(&mut partition, &sent, NOW_MS), expected);
+    for refused in ["add a 0 0", "replace a 0 0", "append a 0 0", "ms a"] {
+        let condition = if refused == "ms a" { "C1" } else { "" };
+        check(format!("{refused} {} {condition}\r\n{more}\r\n", more.len()), TOO_LARGE);
+    }
+    check(format!("cas a 0 0 {} 1\r\n{more}\r\n", more.len()), TOO_LARGE);
+    check("get a\r\n".into(), &format!("VALUE a 0 {most_len}\r\n{most}\r\nEND\r\n"));
+    check(format!("set a 0 0 {}\r\n{more}\r\nget a\r\n", more.len()), &format!("{TOO_LARGE}END\r\n"));
+    check("set b 0 0 1\r\nx\r\n".into(), "STORED\r\n");
+    check(format!("set b 0 0 {} noreply\r\n{more}\r\nget b\r\n", more.len()), "END\r\n");
+    check("set YQ== 0 0 1\r\nx\r\nset a 0 0 1\r\nx\r\n".into(), "STORED\r\nSTORED\r\n");
+    check(
+        format!("ms YQ== {} b\r\n{more}\r\nget YQ==\r\nget a\r\n", more.len()),
+        &format!("{TOO_LARGE}VALUE YQ== 0 1\r\nx\r\nEND\r\nEND\r\n"),
+    );
 }
 
 #[test]
@@ -212,16 +286,81 @@ fn a_retrieval_may_have_any_number_of_keys() {
 #[test]
 fn stats_under_memcached_names() {
     let mut partition = store();
-    let reply = converse(&mut partition, "set a 0 0 1\r\nx\r\nget a b\r\nstats\r\nstats items\r\n", NOW_MS);
+    assert_eq!(converse(&mut partition, "stats items\r\n", NOW_MS), "END\r\n");
+    let sent = "set a 0 0 1\r\nx\r\nget a b\r\nstats\r\nstats items\r\nstats slabs\r\nstats settings\r\nstats sizes\r\n";
+    let reply = converse(&mut partition, sent, NOW_MS);
     for line in [
         "STAT get_hits 1\r\n",
         "STAT get_misses 1\r\n",
         "STAT curr_items 1\r\n",
         "STAT limit_maxbytes 262144\r\n",
+        "STAT items:1:number 1\r\n",
+        "STAT 1:used_chunks 1\r\n",
+        "STAT maxbytes 262144\r\n",
+        "STAT sizes_status disabled\r\n",
     ] {
         assert!(reply.contains(line), "{line} in {reply}");
     }
-    assert!(reply.ends_with("END\r\nEND\r\n"));
+    assert_eq!(reply.matches("END\r\n").count(), 6);
+    let reply = converse(&mut partition, "stats reset\r\nstats\r\n", NOW_MS);
+    for line in
+        ["RESET\r\n", "STAT get_hits 0\r\n", "STAT curr_items 1\r\n", "STAT limit_maxbytes 262144\r\n"]
+    {
+        assert!(reply.contains(line), "{line} in {reply}");
+    }
+}
+
+#[test]
+fn metadump_lists_every_live_item_once() {
+    let mut partition = store();
+    partition.set_wall(NOW_MS + 5_000, NOW_MS);
+    let stores = (0..500).map(|n| format!("set key{n} 0 0 1 noreply\r\nx\r\n")).collect::<String>();
+    converse(&mut partition, &format!("{stores}set gone 0 -1 1\r\nx\r\nset a%b 0 60 1\r\nx\r\n"), NOW_MS);
+    let reply = converse(&mut partition, "lru_crawler metadump all\r\nmn\r\n", NOW_MS);
+    let short = converse(&mut partition, "stats cachedump 1 3\r\n", NOW_MS);
+    assert!(short.starts_with("ITEM key") && short.contains(" [1 b; 0 s]\r\n"), "{short}");
+    assert_eq!((short.lines().count(), short.lines().last()), (4, Some("END")));
+    assert_eq!(converse(&mut partition, "stats cachedump 1 0\r\n", NOW_MS).lines().count(), 502);
+    let refused = converse(
+        &mut partition,
+        "stats cachedump 1\r\nstats cachedump 1 x\r\nstats cachedump 64 1\r\n",
+        NOW_MS,
+    );
+    assert_eq!(refused.matches("CLIENT_ERROR").count(), 3);
+    let mut lines: Vec<&str> = reply.lines().collect();
+    assert_eq!(lines.split_off(lines.len() - 2), ["END", "MN"]);
+    lines.sort_unstable();
+    let now_s = NOW_MS / 1000 + 5;
+    assert_eq!(lines[0], format!("key=a%25b exp={} la={now_s} cas=502 fetch=no cls=1 size=64", now_s + 60));
+    let mut keys: Vec<String> = (0..500).map(|n| format!("key=key{n}")).collect();
+    keys.sort_unstable();
+    assert_eq!(lines[1..].iter().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>(), keys);
+}
+
+#[test]
+fn whoever_sets_the_wall_clock_expires_nothing() {
+    let mut partition = store();
+    let stored = "set relative 0 60 1\r\nx\r\nset absolute 0 10000060 1\r\nx\r\nset endless 0 0 1\r\nx\r\n";
+    let (now_ms, hour_ms) = (10_000_000_000, 3_600_000);
+    converse(&mut partition, stored, now_ms);
+    let get = "get relative absolute\r\n";
+    let both = "VALUE relative 0 1\r\nx\r\nVALUE absolute 0 1\r\nx\r\nEND\r\n";
+    for wall_ms in [now_ms + hour_ms, now_ms - hour_ms] {
+        partition.set_wall(wall_ms, now_ms);
+        assert_eq!(converse(&mut partition, get, now_ms + 59_999), both);
+        // An expiry that is told as a Unix time is one of the clock that its sender reads.
+        let unix_s = wall_ms / 1000 + 10;
+        let told = converse(&mut partition, &format!("ms told 1 T{unix_s}\r\nx\r\nmg told t\r\n"), now_ms);
+        assert_eq!(told, "HD\r\nHD t10\r\n");
+        assert!(converse(&mut partition, "stats\r\n", now_ms).contains("STAT curr_items 4\r\n"));
+    }
+    assert_eq!(
+        converse(&mut partition, &format!("flush_all {}\r\n", now_ms / 1000 - 3500), now_ms),
+        "OK\r\n"
+    );
+    assert_eq!(converse(&mut partition, get, now_ms + 59_999), both);
+    assert_eq!(converse(&mut partition, "mg endless\r\n", now_ms + 99_999), "HD\r\n");
+    assert_eq!(converse(&mut partition, "mg endless\r\n", now_ms + 100_000), "EN\r\n");
 }
 
 #[test]
@@ -240,6 +379,9 @@ fn meta_get() {
         ("mg b h u\r\nmg b h\r\nmg b h l\r\n", "HD h0\r\nHD h0\r\nHD h1 l0\r\n"),
         ("mg YQ== b k v\r\n", "VA 3 b kYQ==\r\nabc\r\n"),
         ("mg YQ= b v\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        ("mg YR== b v\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        ("mg = b v\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (&format!("mg {} b v\r\n", "A".repeat(336)), "CLIENT_ERROR bad command line format\r\n"),
         ("mg a v Pignored Lalso\r\n", "VA 3\r\nabc\r\n"),
         ("mg a v v\r\n", "CLIENT_ERROR duplicate flag\r\n"),
         ("mg a !\r\n", "CLIENT_ERROR invalid flag\r\n"),
@@ -260,12 +402,16 @@ fn meta_set_delete_arithmetic() {
         ("ms a 1 MA\r\n!\r\nms a 1 MP\r\n>\r\nmg a v\r\n", "HD\r\nHD\r\nVA 4\r\n>ho!\r\n"),
         ("ms z 1 MR\r\nx\r\nms z 1 MX\r\nx\r\n", "NS\r\nCLIENT_ERROR invalid mode for ms\r\n"),
         ("ms a 1 C1\r\nx\r\nms z 1 C1\r\nx\r\n", "EX\r\nNF\r\n"),
-        ("ms a x\r\n", "CLIENT_ERROR bad data chunk\r\n"),
+        (
+            "ms a 1 C1 ME\r\nx\r\nms z 1 C1 MA\r\nx\r\nms z 1 C1 ME\r\nx\r\nmd z\r\n",
+            "NS\r\nNS\r\nHD\r\nHD\r\n",
+        ),
+        ("ms a x\r\n", "CLIENT_ERROR bad command line format\r\n"),
         ("ms a 1 E5\r\nx\r\nmn\r\n", "CLIENT_ERROR invalid flag\r\nMN\r\n"),
         ("md a C1\r\nmd a q\r\nmd a q\r\nmd a O9 k\r\nmn\r\n", "EX\r\nNF\r\nNF O9 ka\r\nMN\r\n"),
         (
             "ma n\r\nma n q\r\nma n N0 J13 v\r\nma n v t c\r\n",
-            "NF\r\nNF\r\nVA 2\r\n13\r\nVA 2 t-1 c6\r\n14\r\n",
+            "NF\r\nNF\r\nVA 2\r\n13\r\nVA 2 t-1 c7\r\n14\r\n",
         ),
         (
             "ma n MD D5 v\r\nma n M- D50 v\r\nma n M+ q\r\nma n v\r\n",
@@ -280,11 +426,13 @@ fn stale_items_and_one_winner() {
     check(&[
         ("set a 0 0 1\r\nx\r\nmd a I T30\r\n", "STORED\r\nHD\r\n"),
         ("mg a v c t\r\nmg a v\r\n", "VA 1 c2 t30 W X\r\nx\r\nVA 1 X Z\r\nx\r\n"),
-        // The winner of an older version may store, but leaves the item stale.
-        (
-            "ms a 1 C1 I\r\ny\r\nmg a v\r\nms a 1 C3\r\nz\r\nmg a v\r\n",
-            "HD\r\nVA 1 W X\r\ny\r\nHD\r\nVA 1\r\nz\r\n",
-        ),
+        // The winner of an older version may store, but leaves the item stale, its time, and nobody else to win it.
+        ("ms a 1 C1 I T90\r\ny\r\nmg a v t\r\n", "HD\r\nVA 1 t30 X Z\r\ny\r\n"),
+        ("ms a 1 C1 I MA\r\ny\r\nms a 1 C9 I\r\ny\r\n", "EX\r\nEX\r\n"),
+        ("ms a 1 C3\r\nz\r\nmg a v t\r\n", "HD\r\nVA 1 t-1\r\nz\r\n"),
+        // If nobody was told to refresh it, one caller still is.
+        ("md a I\r\nms a 1 C4 I\r\n5\r\nmg a\r\nmg a\r\n", "HD\r\nHD\r\nHD W X\r\nHD X Z\r\n"),
+        ("incr a 1\r\nmg a\r\nincr a 100\r\nma a\r\nmg a\r\n", "6\r\nHD X Z\r\n106\r\nHD\r\nHD X Z\r\n"),
         ("mg new v N30 t\r\nmg new v\r\n", "VA 0 t30 W\r\n\r\nVA 0 Z\r\n\r\n"),
         (
             "set soon 0 10 1\r\nx\r\nmg soon R5\r\nmg soon R30\r\nmg soon R30\r\n",
@@ -326,6 +474,7 @@ fn any_piece() -> impl Strategy<Value = Vec<u8>> {
         "nonsense\r\n",
         "stats items\r\n",
         "verbosity 1\r\n",
+        "lru_crawler metadump all\r\n",
         "set a 0 0 1\nx\n",
         "set a 0 0 1\r\nx\r",
         "get \r\n",

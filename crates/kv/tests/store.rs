@@ -60,7 +60,8 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]);
     let len = prop_oneof![4 => 0usize..100, 1 => 0usize..=VALUE_MAX_BYTES + 10];
     prop_oneof![
-        8 => (key.clone(), mode, len, ttl_ms(), cas()).prop_map(|(key, mode, len, ttl_ms, cas)| Step::Put { key, mode, len, ttl_ms, cas }),
+        8 => (key.clone(), mode, len, ttl_ms(), cas())
+            .prop_map(|(key, mode, len, ttl_ms, cas)| Step::Put { key, mode, len, ttl_ms, cas }),
         8 => key.clone().prop_map(|key| Step::Get { key }),
         1 => (key.clone(), ttl_ms()).prop_map(|(key, ttl_ms)| Step::GetAndTouch { key, ttl_ms }),
         1 => (key.clone(), ttl_ms()).prop_map(|(key, ttl_ms)| Step::Touch { key, ttl_ms }),
@@ -144,12 +145,17 @@ impl Model {
     fn put(&mut self, store: &mut Partition, key: u8, put: &Put<'_>) {
         let result = store.put(&store.key(&name(key)).unwrap(), put, self.now_ms);
         let old = self.items.get(&key).cloned();
-        if let Some(wanted) = put.compare_cas {
-            match &old {
-                None => return assert_eq!(result, Ok(Outcome::NotFound)),
-                Some(item) if item.cas != wanted => return assert_eq!(result, Ok(Outcome::Exists)),
-                Some(_) => {}
+        // As in memcached: a condition on the version is met or not where there is something to compare, and says
+        // nothing about an item that is to be new.
+        let differs =
+            old.as_ref().is_some_and(|item| put.compare_cas.is_some_and(|wanted| wanted != item.cas));
+        match (put.mode, &old) {
+            (PutMode::Add, _) => {}
+            (_, Some(_)) if differs => return assert_eq!(result, Ok(Outcome::Exists)),
+            (PutMode::Set | PutMode::Replace, None) if put.compare_cas.is_some() => {
+                return assert_eq!(result, Ok(Outcome::NotFound));
             }
+            _ => {}
         }
         let (value, flags, expires_ms) = match (put.mode, old) {
             (PutMode::Add, Some(_)) | (PutMode::Replace | PutMode::Append | PutMode::Prepend, None) => {
@@ -283,17 +289,17 @@ fn run(mut store: Partition, steps: &[Step]) {
         Model { items: HashMap::new(), now_ms: NOW_MS, flush_at_ms: u64::MAX, last_cas: 0, writes: 0 };
     for step in steps {
         if let Some(key) = key_of(step) {
-            let evicted = store.stats().evictions.total() > 0;
+            let evicted = store.stats().evictions() > 0;
             model.sync(&mut store, key, evicted);
         }
         model.step(&mut store, step);
         let stats = store.stats();
         assert!(stats.reserved_bytes <= stats.limit_bytes && stats.item_bytes <= stats.reserved_bytes);
     }
-    let evicted = store.stats().evictions.total() > 0;
+    let evicted = store.stats().evictions() > 0;
     (0..40).for_each(|key| model.sync(&mut store, key, evicted));
     assert!(store.stats().items >= model.items.len() as u64);
-    assert!(evicted || store.config().evict || store.stats().evictions.total() == 0);
+    assert!(evicted || store.config().evict || store.stats().evictions() == 0);
 }
 
 proptest! {
@@ -354,8 +360,8 @@ fn a_full_bucket_evicts_exactly_its_least_recently_used_item() {
             assert_eq!(store.peek(&key, NOW_MS).is_some(), order.contains(&number), "seed {seed}");
         }
     }
-    assert!(store.stats().evictions.bucket_full > 1000);
-    assert_eq!(store.stats().evictions.memory_full, 0);
+    assert!(store.stats().evictions_bucket_full > 1000);
+    assert_eq!(store.stats().evictions_memory_full, 0);
 }
 
 #[test]
@@ -384,7 +390,7 @@ fn the_limit_is_kept_and_every_allowed_size_finds_room_under_churn() {
         let stats = store.stats();
         assert!(stats.reserved_bytes <= limit_bytes as u64 && stats.item_bytes <= stats.reserved_bytes);
     }
-    assert!(store.stats().evictions.memory_full > 1000);
+    assert!(store.stats().evictions_memory_full > 1000);
 }
 
 #[test]
@@ -414,7 +420,7 @@ fn a_used_item_survives_one_round_of_the_hand() {
         store.set(&key, &[2; 100], NOW_MS).unwrap();
         assert!(store.get(&hot, NOW_MS).is_some(), "turn {turn}");
     }
-    assert!(store.stats().evictions.memory_full > 3000);
+    assert!(store.stats().evictions_memory_full > 3000);
 }
 
 #[test]
@@ -434,7 +440,7 @@ fn a_refused_write_changes_nothing() {
     assert_eq!(larger, Err(StoreError::OutOfMemory));
     let item = store.peek(&key, NOW_MS).unwrap();
     assert_eq!((item.value, item.cas), (&b"old"[..], cas));
-    assert_eq!(store.stats().evictions.total(), 0);
+    assert_eq!(store.stats().evictions(), 0);
 }
 
 #[test]
@@ -485,4 +491,34 @@ fn stale_items_are_served_and_one_caller_wins() {
     });
     assert_eq!(looks.next(), Some((true, true, false, true)));
     assert!(looks.all(|look| look == (true, false, true, true)));
+}
+
+#[test]
+fn a_lowered_limit_is_kept_and_every_allowed_size_still_finds_room() {
+    let mut store = partition(4 << 20, 512, true);
+    let fill = |store: &mut Partition| {
+        for n in 0..8_000u32 {
+            let key = n.to_le_bytes();
+            let len = if n % 100 == 0 { VALUE_MAX_BYTES } else { n as usize % 2000 };
+            store.set(&store.key(&key).unwrap(), &vec![7; len.min(VALUE_MAX_BYTES)], NOW_MS).unwrap();
+        }
+        store.stats().item_bytes
+    };
+    let before = fill(&mut store);
+    for refused in [0, 1 << 14, (4 << 20) + 1] {
+        assert!(!store.limit_memory(refused), "{refused}");
+    }
+    assert!(store.limit_memory(1 << 20));
+    assert_eq!(store.stats().limit_bytes, 1 << 20);
+    // What is too much goes by and by, and grows no further meanwhile.
+    assert!(fill(&mut store) <= before);
+    while store.stats().item_bytes > 1 << 20 {
+        let items = store.stats().items;
+        store.sweep(NOW_MS, 1);
+        assert!(store.stats().items < items);
+    }
+    assert!(fill(&mut store) <= 1 << 20);
+    assert!(store.limit_memory(4 << 20));
+    assert!(fill(&mut store) > 2 << 20);
+    assert!(!partition(4 << 20, 512, false).limit_memory(1 << 20), "without eviction nothing may go");
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::SplitMix64;
 
-/// Delays drawn uniformly from `[0, min(cap, base · 2^attempt)]` ("full jitter"), so that a crowd that lost its server at
-/// one instant does not come back at one instant. The stream is a function of the seed.
+/// Delays drawn uniformly from `[0, min(cap, base · 2^attempt)]` ("full jitter"), so that a crowd that lost its server
+/// at one instant does not come back at one instant. The stream is a function of the seed.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     base: Duration,
@@ -29,14 +29,9 @@ impl Backoff {
     }
 
     /// The longest the next delay can be.
-    pub fn ceiling(&self) -> Duration {
+    fn ceiling(&self) -> Duration {
         let factor = 1u32.checked_shl(self.attempt).unwrap_or(u32::MAX);
         self.base.saturating_mul(factor).min(self.cap)
-    }
-
-    /// How many delays were drawn since the start or the last success.
-    pub const fn attempts(&self) -> u32 {
-        self.attempt
     }
 
     /// After a success: starts over with short delays.
@@ -61,6 +56,6 @@ mod tests {
             assert_eq!(delay, b.next_delay());
         }
         a.reset();
-        assert_eq!((a.attempts(), a.ceiling()), (0, Duration::from_millis(1)));
+        assert_eq!(a.ceiling(), Duration::from_millis(1));
     }
 }

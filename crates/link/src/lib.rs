@@ -1,31 +1,40 @@
-//! Peers, bootstrap and registered memory: what every protocol above needs, and no protocol itself.
+//! Queue pairs with their accounts, bootstrap and registered memory: what every protocol above needs, and no protocol
+//! itself.
 //!
-//! * [`bootstrap`]: the handshake that two processes exchange over any byte channel before their queue pairs meet. Bytes
-//!   in, bytes out; garbage is refused, never believed.
+//! * [`bootstrap`]: the handshake that two processes exchange over any byte channel before their queue pairs meet.
+//!   Bytes in, bytes out; garbage is refused, never believed.
 //! * [`Plan`]: one choice per axis of the design space as plain data, and the table of named points.
 //! * [`Region`]: registered memory that a peer or a NIC may write. It is never a `&[u8]`; all accesses go through one
 //!   audited module.
-//! * [`Peer`]: a connected queue pair that keeps the regions it works on alive, accounts for its send queue and is
-//!   drained before memory is released.
-//! * [`BufferPool`]: registered buffers handed out as guards.
+//! * [`Connection`] (RC, UC) and [`Datagrams`] (UD): a [`QueuePair`] that keeps the regions it works on alive, accounts
+//!   for what is posted and is drained before memory is released. [`SharedReceives`] serve several of them.
 //! * [`Backoff`]: exponential, with full jitter.
 
 mod backoff;
 pub mod bootstrap;
-mod mem;
+mod connection;
+mod datagrams;
 mod nic;
-mod peer;
 mod plan;
-mod pool;
+mod queue_pair;
 mod random;
+mod region;
+mod shared_receives;
+mod work_request;
 
 pub use backoff::Backoff;
-pub use mem::{Region, RemoteRegion, Watch};
+pub use connection::Connection;
+pub use datagrams::Datagrams;
 pub use nic::Nic;
-pub use peer::{Completed, Peer, PeerConfig, PeerError, PeerState, Piece, RegionId, Remote, Ticket};
 pub use plan::{
-    Batching, ConnectionModel, Geometry, MemoryPolicy, PRESETS, Plan, PlanRefused, Preset, Registration,
-    RequestPath, ResponsePath, Transport, Waiting,
+    Batching, ConnectionModel, Geometry, MemoryPolicy, PRESETS, Plan, PlanRefused, Preset, RequestPath,
+    ResponsePath, Transport, Waiting,
 };
-pub use pool::{Buffer, BufferPool, PoolError};
+pub use queue_pair::{Completed, PairConfig, QueuePair};
 pub use random::{Entropy, SplitMix64, os_random};
+pub use region::{Region, RemoteRegion, Watch};
+pub use shared_receives::SharedReceives;
+pub use work_request::{
+    AddressId, Chain, Operation, Piece, PostRefused, Receive, ReceiveChain, RegionId, Remote, Ticket,
+    WorkRequest, receive_tag, send_tag,
+};

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use farcall_verbs::{AhAttr, Context, Error, Gid, Mtu, PortChoice, ProtectionDomain, Provider, Result};
+use farcall_verbs::{
+    AhAttr, Context, DeviceAttr, Error, Gid, Mtu, PortChoice, ProtectionDomain, Provider, Result,
+};
 
 use crate::Entropy;
 
@@ -17,10 +19,8 @@ pub struct Nic {
     pub pd: Arc<dyn ProtectionDomain>,
     /// The port and the GID to be reached under.
     pub port: PortChoice,
-    /// Bytes of inline data a queue pair may have.
-    pub inline_max_bytes: u32,
-    /// READs and atomics that a queue pair may have under way, in each direction.
-    pub reads_max: u8,
+    /// What the device can do.
+    pub attr: DeviceAttr,
     /// Where the secrets and first packet numbers of its connections come from.
     pub entropy: Entropy,
 }
@@ -46,9 +46,7 @@ impl Nic {
         let port = PortChoice::automatic(&*context)?;
         let pd = context.alloc_pd()?;
         let attr = context.query_device()?;
-        let (inline_max_bytes, reads_max) = (attr.max_inline_data, attr.max_qp_rd_atom);
-        let entropy = Entropy::System;
-        Ok(Self { provider, context, pd, port, inline_max_bytes, reads_max, entropy })
+        Ok(Self { provider, context, pd, port, attr, entropy: Entropy::System })
     }
 
     /// The GID to be reached under.

@@ -1,7 +1,8 @@
 //! The design space: one type per axis, a [`Plan`] as one choice on each, and the table of named points.
 //!
 //! A plan is plain data. It is what the tuner searches, the command line names and the handshake exchanges. Only points
-//! of [`PRESETS`] run; any other is refused together with the nearest one that does.
+//! of [`PRESETS`] run; any other is refused together with the nearest one that does. An axis names only what some code
+//! executes: a choice is added, at the end, with the code that runs it.
 
 use farcall_verbs::QpType;
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,6 @@ use thiserror::Error;
 pub enum RequestPath {
     /// WRITE into a mailbox that the server polls.
     WriteMailbox,
-    /// SEND into a posted receive.
-    Send,
 }
 
 /// How a response reaches the client.
@@ -24,8 +23,6 @@ pub enum RequestPath {
 pub enum ResponsePath {
     /// WRITE into a slot of the client, which polls it.
     Write,
-    /// SEND into a posted receive of the client.
-    Send,
     /// The client READs it out of the server's memory, always.
     Fetch,
     /// The client READs it, and turns to server-reply for calls that take long (RF-RPC, section 3.2).
@@ -75,44 +72,24 @@ impl fmt::Display for Transport {
 pub enum ConnectionModel {
     /// Each client thread has its own.
     PrivatePerThread,
-    /// One dispatcher per node serves the threads of the node.
-    DispatcherPerNode,
-    /// Several queue pairs between two peers.
-    SeveralPerPeer {
-        /// How many.
-        queue_pairs: u8,
-    },
 }
 
 /// How an endpoint's owner waits. A local choice of either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Waiting {
-    /// Polls without end.
+    /// Polls without end. A server thread, which polls its many connections in turn, waits by busy-polling time-sharing
+    /// then (BPTS; RR-Compound, algorithm 1); a thread for each connection would be plain busy polling (BP).
     Busy,
-    /// Polls, and yields the core between polls (BPTS).
-    TimeShared,
-    /// Sleeps until an event, takes one completion.
-    Event,
-    /// Sleeps until an event, takes all completions.
+    /// Sleeps until an event, then takes all completions.
     EventBatch,
-    /// Polls for a while, then sleeps until an event.
+    /// Polls a fixed number of times after each sleep, then sleeps until an event.
     NaiveHybrid,
-    /// Polls until `max_retry` empty polls in a row, taking at most `max_poll_wc` at once, then sleeps (RDMAbox,
-    /// algorithm 3).
+    /// Polls until `max_retry` empty polls in a row, then sleeps until an event (RDMAbox, algorithm 3).
     Adaptive {
-        /// Completions, or steps with work, before the owner is asked for other things.
-        max_poll_wc: u32,
         /// Empty polls in a row before it sleeps.
         max_retry: u32,
     },
-    /// Several threads share completion queues.
-    SharedCqs {
-        /// How many queues.
-        cqs: u8,
-    },
-    /// Dedicated pollers ring eventfds of workers (BPEV).
-    Bpev,
 }
 
 /// How messages are put together before they are posted.
@@ -121,52 +98,15 @@ pub enum Waiting {
 pub enum Batching {
     /// Each message at once.
     None,
-    /// Several work requests, one doorbell.
-    DoorbellChain,
-    /// Adjacent requests in one work request.
-    Merge,
-    /// Both.
-    MergeChain,
-    /// Several messages in one.
-    Messages {
-        /// How many.
-        count: u16,
-    },
-    /// A window of bytes in flight; what is held back merges.
-    AdmissionWindow {
-        /// Bytes.
-        len_bytes: u32,
-    },
 }
 
-/// How memory gets registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Registration {
-    /// Pools registered beforehand; payloads are copied.
-    Pool,
-    /// Payloads are registered when used.
-    Dynamic,
-    /// Pools below a size, dynamic from it on.
-    SwitchAt {
-        /// Bytes.
-        len_bytes: u32,
-    },
-}
-
-/// Constants of memory and posting.
+/// Thresholds of posting. Memory is registered beforehand; payloads are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryPolicy {
-    /// How memory gets registered.
-    pub registration: Registration,
     /// Messages up to this many bytes are copied into the work request (RF-RPC, section 3.2: 92 bytes on its RNIC).
     pub inline_max_bytes: u32,
     /// One of so many work requests is signalled.
     pub signal_every: u16,
-    /// Whether pools use huge pages where there are any.
-    pub huge_pages: bool,
-    /// Whether pools are put on the NUMA node of the device.
-    pub numa_local: bool,
 }
 
 /// Slots of one connection.
@@ -263,6 +203,8 @@ pub struct Plan {
 pub struct Preset {
     /// Its name, as on the command line.
     pub name: &'static str,
+    /// How results come back, in a sentence.
+    pub summary: &'static str,
     /// Its choices.
     pub plan: Plan,
 }
@@ -272,34 +214,41 @@ const BASE: Plan = Plan {
     response: ResponsePath::FetchThenReply,
     transport: Transport::Rc,
     connections: ConnectionModel::PrivatePerThread,
-    waiting: Waiting::Adaptive { max_poll_wc: 64, max_retry: 2_000 },
+    waiting: Waiting::Adaptive { max_retry: 2_000 },
     batching: Batching::None,
-    memory: MemoryPolicy {
-        registration: Registration::Pool,
-        inline_max_bytes: 256,
-        signal_every: 8,
-        huge_pages: false,
-        numa_local: false,
-    },
+    memory: MemoryPolicy { inline_max_bytes: 256, signal_every: 8 },
     geometry: Geometry { window: 16, request_slot_bytes: 4_224, response_slot_bytes: 4_224 },
 };
 
 /// The points that run.
 pub const PRESETS: &[Preset] = &[
-    Preset { name: "rf-rpc", plan: BASE },
-    Preset { name: "server-reply", plan: Plan { response: ResponsePath::Write, ..BASE } },
+    Preset {
+        name: "rf-rpc",
+        summary: "The client fetches results by READ; methods that take long turn to server-reply",
+        plan: BASE,
+    },
+    Preset {
+        name: "fetch",
+        summary: "The client fetches every result by READ",
+        plan: Plan { response: ResponsePath::Fetch, ..BASE },
+    },
+    Preset {
+        name: "server-reply",
+        summary: "The server writes every result",
+        plan: Plan { response: ResponsePath::Write, ..BASE },
+    },
 ];
 
 /// A point that does not run, and the nearest that does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "no such point in the preset table (requests by {request:?}, responses by {response:?}, {transport:?}, {connections:?}, {batching:?}, {registration:?}); the nearest is \"{nearest}\"",
+    "no such point in the preset table (requests by {request:?}, responses by {response:?}, {transport:?}, \
+     {connections:?}, {batching:?}); the nearest is \"{nearest}\"",
     request = .asked.request,
     response = .asked.response,
     transport = .asked.transport,
     connections = .asked.connections,
     batching = .asked.batching,
-    registration = .asked.memory.registration,
     nearest = .nearest.name
 )]
 pub struct PlanRefused {
@@ -323,7 +272,6 @@ impl Plan {
             + u32::from(self.transport != other.transport)
             + u32::from(self.connections != other.connections)
             + u32::from(self.batching != other.batching)
-            + u32::from(self.memory.registration != other.memory.registration)
     }
 
     /// The preset this plan is a variant of.
@@ -364,13 +312,10 @@ mod tests {
 
     #[test]
     fn a_point_outside_of_the_table_is_refused_with_the_nearest() {
-        let asked =
-            Plan { response: ResponsePath::Write, batching: Batching::DoorbellChain, ..Plan::default() };
+        let asked = Plan { response: ResponsePath::Write, transport: Transport::Ud, ..Plan::default() };
         let refused = asked.preset().unwrap_err();
         assert_eq!(refused.nearest.name, "server-reply");
-        assert!(
-            refused.to_string().contains("DoorbellChain") && refused.to_string().contains("server-reply")
-        );
+        assert!(refused.to_string().contains("Ud") && refused.to_string().contains("server-reply"));
     }
 
     #[test]

@@ -126,8 +126,8 @@ impl Selection {
         Ok(Chosen { provider: Box::new(SoftNic::new()), selection: Self::softnic(), explanation })
     }
 
-    /// Connects a client: by what is asked for, or by the software RNIC and, where the server turns out to be on an RNIC
-    /// and there is one here, by that. `is_misfit` tells a refusal for the wrong provider from other failures.
+    /// Connects a client: by what is asked for, or by the software RNIC and, where the server turns out to be on an
+    /// RNIC and there is one here, by that. `is_misfit` tells a refusal for the wrong provider from other failures.
     ///
     /// # Errors
     /// The first connection's.

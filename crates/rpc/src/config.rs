@@ -4,99 +4,105 @@ use std::time::Duration;
 
 use farcall_link::{Geometry, Plan};
 
-/// Limits of a server thread.
-#[derive(Clone, Debug)]
-pub struct ResponderConfig {
-    /// Connections at once.
-    pub connections_max: usize,
-    /// Largest numbers a client may ask for.
-    pub geometry_max: Geometry,
-    /// Messages a client may have in flight: the credits it is given. Never more than its window.
-    pub credits: u16,
-    /// The longest request, in bytes.
-    pub request_bytes_max: u32,
-    /// The longest result, in bytes.
-    pub result_bytes_max: u32,
-    /// Bytes of results kept for one client beyond its slots; calls that come while it holds more are not executed.
-    pub retained_bytes_max: usize,
-    /// Messages of one connection taken in before the next has its turn.
-    pub burst: u32,
-    /// How long a session outlives its connection.
-    pub session_linger: Duration,
-    /// Sessions without a connection that are kept at most; the oldest go first.
-    pub sessions_parked_max: usize,
-    /// How long a draining server goes on answering (with "going away") after everything that had come was finished.
-    pub drain_grace: Duration,
-    /// How many server threads there are, for clients to choose from.
-    pub threads: u16,
-    /// Which of them this is.
-    pub thread: u16,
-    /// Whether messages carry a checksum even where placement is in order.
-    pub checksum: bool,
-}
-
-impl Default for ResponderConfig {
-    fn default() -> Self {
-        Self {
-            connections_max: 1_024,
-            geometry_max: Geometry {
-                window: 256,
-                request_slot_bytes: 64 << 10,
-                response_slot_bytes: 64 << 10,
-            },
-            credits: 256,
-            request_bytes_max: 16 << 20,
-            result_bytes_max: 16 << 20,
-            retained_bytes_max: 64 << 20,
-            burst: 16,
-            session_linger: Duration::from_secs(10),
-            sessions_parked_max: 256,
-            drain_grace: Duration::from_millis(20),
-            threads: 1,
-            thread: 0,
-            checksum: false,
+/// Declares a struct of options: each field with its default, and a setter of the same name to chain.
+macro_rules! options {
+    (
+        $(#[$meta:meta])*
+        pub struct $Name:ident {
+            $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr,)*
+            $(; $($(#[$own_doc:meta])* $own:ident: $own_type:ty = $own_default:expr,)*)?
         }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        #[non_exhaustive]
+        pub struct $Name {
+            $($(#[$doc])* pub $field: $type,)*
+            $($($(#[$own_doc])* pub $own: $own_type,)*)?
+        }
+
+        impl Default for $Name {
+            fn default() -> Self {
+                Self { $($field: $default,)* $($($own: $own_default,)*)? }
+            }
+        }
+
+        impl $Name {
+            $($(#[$doc])*
+            #[must_use]
+            pub fn $field(mut self, $field: $type) -> Self {
+                self.$field = $field;
+                self
+            })*
+        }
+    };
+}
+pub(crate) use options;
+
+options! {
+    /// Limits of a server thread.
+    pub struct ResponderConfig {
+        /// Connections at once.
+        connections_max: usize = 1_024,
+        /// Largest numbers a client may ask for.
+        geometry_max: Geometry = Geometry {
+            window: 256,
+            request_slot_bytes: 64 << 10,
+            response_slot_bytes: 64 << 10,
+        },
+        /// Messages a client may have in flight: the credits it is given. Never more than its window.
+        credits: u16 = 256,
+        /// The longest request, in bytes.
+        request_bytes_max: u32 = 16 << 20,
+        /// The longest result, in bytes.
+        result_bytes_max: u32 = 16 << 20,
+        /// Bytes of results kept for one client beyond its slots; calls that come while it holds more are not executed.
+        retained_bytes_max: usize = 64 << 20,
+        /// The same for all clients of the thread, and requests that have come in part: calls that would take more are
+        /// not executed.
+        buffers_bytes_max: usize = 256 << 20,
+        /// Memory of the slots of all sessions of the thread, in bytes. Sessions without a connection give way.
+        slots_bytes_max: usize = 1 << 30,
+        /// Messages of one connection taken in before the next has its turn.
+        burst: u32 = 16,
+        /// How long a session outlives its connection.
+        session_linger: Duration = Duration::from_secs(10),
+        /// Sessions without a connection that are kept at most; the oldest go first.
+        sessions_parked_max: usize = 256,
+        /// How long a draining server goes on answering (with "going away") after everything that had come was
+        /// finished.
+        drain_grace: Duration = Duration::from_millis(20),
+        /// How many server threads there are, for clients to choose from.
+        threads: u16 = 1,
+        /// Which of them this is.
+        thread: u16 = 0,
+        /// Whether messages carry a checksum even where placement is in order.
+        checksum: bool = false,
     }
 }
 
-/// How a client behaves.
-#[derive(Clone, Debug)]
-pub struct CallerConfig {
-    /// The point of the design space, with the slots wished for.
-    pub plan: Plan,
-    /// Which server thread to connect to.
-    pub thread: u16,
-    /// READs that may fail in one call before it counts as slow (R).
-    pub fetch_retries_max: u32,
-    /// Bytes of one READ (F).
-    pub fetch_bytes: u32,
-    /// Whether R and F follow the calls: sampled while running, chosen by enumeration.
-    pub tune_while_running: bool,
-    /// Consecutive slow calls of one method before it turns to server-reply, and quick ones before it turns back.
-    pub switch_after: u8,
-    /// How long to wait for a response before waking the server; doubles each time.
-    pub kick_after: Duration,
-    /// Whether to ask for a wake-up with every response: for clients that sleep rather than poll.
-    pub notify: bool,
-    /// The longest result taken, in bytes.
-    pub result_bytes_max: u32,
-    /// Whether messages carry a checksum even where placement is in order.
-    pub checksum: bool,
-}
-
-impl Default for CallerConfig {
-    fn default() -> Self {
-        Self {
-            plan: Plan::default(),
-            thread: 0,
-            fetch_retries_max: 32,
-            fetch_bytes: 256,
-            tune_while_running: true,
-            switch_after: 2,
-            kick_after: Duration::from_micros(50),
-            notify: false,
-            result_bytes_max: 16 << 20,
-            checksum: false,
-        }
+options! {
+    /// How a client behaves.
+    pub struct CallerConfig {
+        /// The point of the design space, with the slots wished for.
+        plan: Plan = Plan::default(),
+        /// Which server thread to connect to.
+        thread: u16 = 0,
+        /// READs that may fail in one call before it counts as slow (R).
+        fetch_retries_max: u32 = 32,
+        /// Bytes of one READ (F).
+        fetch_bytes: u32 = 256,
+        /// Whether R and F follow the calls: sampled while running, chosen by enumeration.
+        tune_while_running: bool = true,
+        /// Consecutive slow calls of one method before it turns to server-reply, and quick ones before it turns back.
+        switch_after: u8 = 2,
+        /// How long to wait for a response before waking the server; doubles each time.
+        kick_after: Duration = Duration::from_micros(50),
+        /// Whether to ask for a wake-up with every response: for clients that sleep rather than poll.
+        notify: bool = false,
+        /// The longest result taken, in bytes.
+        result_bytes_max: u32 = 16 << 20,
+        /// Whether messages carry a checksum even where placement is in order.
+        checksum: bool = false,
     }
 }

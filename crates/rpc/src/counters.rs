@@ -56,9 +56,35 @@ farcall_stats::counters! {
     }
 }
 
+impl Counters {
+    /// Round trips of a client's calls: every verb of either end for them. That is each request and wake-up of the
+    /// client, each READ, those that found no result included, and each result that the server wrote.
+    pub fn verbs(&self) -> u64 {
+        let requests = self.messages.get() + self.resent.get() + self.kicks.get();
+        requests + self.reads.get() + self.replied.get() + self.notified.get()
+    }
+
+    /// READs that brought no result.
+    pub fn empty_reads(&self) -> u64 {
+        self.reads.get().saturating_sub(self.fetched.get() + self.second_reads.get())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_verb_of_a_call_counts_and_empty_reads_too() {
+        let counters = Counters::default();
+        counters.messages.add(10);
+        counters.kicks.add(1);
+        counters.reads.add(25);
+        counters.fetched.add(8);
+        counters.second_reads.add(1);
+        counters.replied.add(2);
+        assert_eq!((counters.verbs(), counters.empty_reads()), (10 + 1 + 25 + 2, 16));
+    }
 
     #[test]
     fn names_and_values_are_in_one_order() {

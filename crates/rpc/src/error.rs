@@ -40,6 +40,9 @@ pub enum Broken {
     /// We closed it.
     #[error("closed")]
     Closed,
+    /// The client came to this process by a fork; the connection is the parent's.
+    #[error("the client belongs to the process that made it, of which this one is a fork")]
+    Forked,
 }
 
 /// Why an outcome is unknown.
@@ -104,8 +107,8 @@ pub enum CallError {
     },
     /// The result's checksum does not match, however often it is fetched. The call was executed.
     #[error(
-        "the result is corrupt: its checksum did not match in {fetches} fetches; the call was executed; if it is idempotent, \
-         call again, and check the memory of both machines"
+        "the result is corrupt: its checksum did not match in {fetches} fetches; the call was executed; if it is \
+         idempotent, call again, and check the memory of both machines"
     )]
     CorruptResult {
         /// How often it was fetched.
@@ -160,16 +163,6 @@ pub enum ConnectError {
     /// The server's answer does not fit our request.
     #[error("the server's welcome is impossible: {0}")]
     BadWelcome(String),
-    /// It took too long.
-    #[error("no connection to {address} within {timeout_ms} ms: {last}")]
-    Timeout {
-        /// Which address.
-        address: String,
-        /// How long, in milliseconds.
-        timeout_ms: u64,
-        /// What failed last.
-        last: String,
-    },
 }
 
 impl ConnectError {

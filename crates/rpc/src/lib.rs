@@ -1,8 +1,8 @@
 //! Remote calls over RDMA verbs: RF-RPC and server-reply.
 //!
-//! The request goes in by RDMA WRITE; the server computes and leaves the result in its own memory; the client fetches it
-//! by RDMA READ (RF-RPC), or has it written to it for methods that take long, or always (server-reply). The server's NIC
-//! only does in-bound work for quick methods, and its CPU none for sending.
+//! The request goes in by RDMA WRITE; the server computes and leaves the result in its own memory; the client fetches
+//! it by RDMA READ (RF-RPC), or has it written to it for methods that take long, or always (server-reply). The server's
+//! NIC only does in-bound work for quick methods, and its CPU none for sending.
 //!
 //! ```
 //! use farcall_rpc::{Call, Client, ClientOptions, Reply, Server};
@@ -28,10 +28,9 @@
 //! ```
 //!
 //! # Layers
-//! * [`Server`] and [`Client`]: threads, sockets, waiting, reconnection. What most users need. [`StaticClient`] is the same
-//!   with the response path fixed when the program is compiled.
+//! * [`Server`] and [`Client`]: threads, sockets, waiting, reconnection. What most users need. [`StaticClient`] is the
+//!   same with the response path fixed when the program is compiled.
 //! * [`Responder`] and [`Caller`]: the endpoints below, without thread, clock or socket.
-//! * [`six`]: the six calls of the paper's table 2.
 //! * [`tune`]: R and F.
 //! * [`wire`]: headers, slots, tails.
 
@@ -40,18 +39,19 @@ mod client;
 mod config;
 mod counters;
 mod error;
+mod paths;
 mod responder;
 mod server;
-pub mod six;
 pub mod tune;
 pub mod wire;
 
-pub use caller::{CallId, CallOptions, Caller, Completion, FetchThenReply, Path, ServerReply};
+pub use caller::{CallId, CallOptions, Caller, CallerState, Completion};
 #[cfg(feature = "tokio")]
 pub use client::AsyncClient;
 pub use client::{Client, ClientOf, ClientOptions, NothingOutstanding, StaticClient};
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
+pub use paths::{Fetch, FetchThenReply, Path, ServerReply, WriteMailbox};
 pub use responder::{Call, ConnectionId, Handler, HandlerError, Reply, Responder, ResponderEvent};
-pub use server::{DrainHandle, Server, ServerBuilder, ServerError};
+pub use server::{DrainHandle, ResponderParts, Server, ServerBuilder, ServerError, ThreadEndpoint};

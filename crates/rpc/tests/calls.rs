@@ -1,4 +1,4 @@
-//! Calls of all sizes, by both presets.
+//! Calls of all sizes, by every preset.
 
 mod support;
 
@@ -23,6 +23,7 @@ fn echo_all_sizes<P: Path>() {
 #[test]
 fn echo_of_all_sizes_by_fetching() {
     echo_all_sizes::<FetchThenReply>();
+    echo_all_sizes::<Fetch>();
 }
 
 #[test]
@@ -32,9 +33,14 @@ fn echo_of_all_sizes_by_server_reply() {
 
 #[test]
 fn results_longer_than_the_fetch_take_a_second_read_and_no_third() {
+    second_reads::<FetchThenReply>();
+    second_reads::<Fetch>();
+}
+
+fn second_reads<P: Path>() {
     let mut world = World::new();
-    let config = CallerConfig { fetch_bytes: 128, tune_while_running: false, ..CallerConfig::default() };
-    let mut client = world.client_with::<FetchThenReply>(config);
+    let config = CallerConfig::default().fetch_bytes(128).tune_while_running(false);
+    let mut client = world.client_with::<P>(config);
     for (size, second_reads) in [(96, 0), (97, 1), (4_000, 1)] {
         let before = client.counters().second_reads.get();
         assert_eq!(world.call(&mut client, MAKE, &u32::to_le_bytes(size)).unwrap(), pattern(size as usize));
@@ -76,6 +82,7 @@ fn windows<P: Path>() {
 #[test]
 fn many_outstanding_calls_by_fetching() {
     windows::<FetchThenReply>();
+    windows::<Fetch>();
 }
 
 #[test]
@@ -88,7 +95,7 @@ fn small_slots_carry_large_calls() {
     let mut world = World::new();
     let geometry = Geometry { window: 2, request_slot_bytes: 128, response_slot_bytes: 128 };
     let plan = Plan { geometry, ..Plan::default() };
-    let mut client = world.client_with::<FetchThenReply>(CallerConfig { plan, ..CallerConfig::default() });
+    let mut client = world.client_with::<FetchThenReply>(CallerConfig::default().plan(plan));
     let payload = pattern(10_000);
     assert!(world.call(&mut client, ECHO, &payload).unwrap() == payload);
 }
@@ -114,17 +121,16 @@ fn many_connections_and_one_that_never_takes_its_results() {
 fn checksums_travel_when_asked_for() {
     let mut world = World::new();
     for (client_asks, server_asks) in [(true, false), (false, true)] {
-        let mut world = if server_asks {
-            World::with(ResponderConfig { checksum: true, ..ResponderConfig::default() })
-        } else {
-            World::new()
-        };
-        let config = CallerConfig { checksum: client_asks, ..CallerConfig::default() };
+        let mut world =
+            if server_asks { World::with(ResponderConfig::default().checksum(true)) } else { World::new() };
+        let config = CallerConfig::default().checksum(client_asks);
         let mut fetching = world.client_with::<FetchThenReply>(config.clone());
-        let mut replied = world.client_with::<ServerReply>(config);
+        let mut replied = world.client_with::<ServerReply>(config.clone());
+        let mut always_fetching = world.client_with::<Fetch>(config);
         for size in [0, 100, 5_000] {
             assert_eq!(world.call(&mut fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut replied, ECHO, &pattern(size)).unwrap(), pattern(size));
+            assert_eq!(world.call(&mut always_fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
         }
     }
     let mut plain = world.client::<ServerReply>();

@@ -4,8 +4,8 @@ mod support;
 
 use std::sync::Arc;
 
-use farcall_link::bootstrap::{Features, Grants, Hello, SessionId, Welcome};
-use farcall_link::{Nic, Peer, PeerConfig, Piece, Region, RegionId, Remote};
+use farcall_link::bootstrap::{Features, Grants, Hello, Secret, SessionId, Welcome};
+use farcall_link::{Connection, Nic, PairConfig, Piece, Region, RegionId, Remote};
 use farcall_rpc::wire::*;
 use farcall_rpc::*;
 use farcall_verbs::{Access, CqInitAttr, Endpoint, Nanos, RawCq, Wc};
@@ -15,7 +15,7 @@ const KEY: TailKey = TailKey(77);
 
 /// Answers whatever it is asked with a result that is whole but for its checksum.
 struct Corrupt {
-    peer: Peer,
+    qp: Connection,
     cq: Box<dyn RawCq>,
     results: Arc<Region>,
     results_id: RegionId,
@@ -28,31 +28,38 @@ impl Corrupt {
         let geometry = hello.plan.geometry;
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let config =
-            PeerConfig { send_depth: 64, recv_depth: 64, signal_every: 4, inline_max_bytes: 0, access };
-        let mut peer = Peer::new(nic, &*cq, config).unwrap();
-        peer.connect(nic, &hello.qp).unwrap();
+        let config = PairConfig {
+            send_depth: 64,
+            recv_depth: 64,
+            signal_every: 4,
+            inline_max_bytes: 0,
+            sges_max: 1,
+            access,
+        };
+        let mut qp = Connection::new(nic, farcall_link::Transport::Rc, &*cq, config, None).unwrap();
+        qp.post_empty_receives(config.recv_depth).unwrap();
+        qp.connect(nic, &hello.qp).unwrap();
         let region = |len_bytes| Arc::new(Region::alloc(&*nic.pd, len_bytes, access).unwrap());
         let (mailbox, results) = (region(geometry.mailbox_bytes()), region(geometry.responses_bytes()));
-        peer.attach(Arc::clone(&mailbox));
-        let results_id = peer.attach(Arc::clone(&results));
+        qp.attach(Arc::clone(&mailbox));
+        let results_id = qp.attach(Arc::clone(&results));
         let welcome = Welcome {
             provider: nic.provider.into(),
-            qp: peer.info(nic),
-            grants: Grants { inbox: mailbox.remote(), results: results.remote() },
+            qp: qp.info(nic),
+            grants: Grants { messages: mailbox.remote(), results: results.remote() },
             plan: hello.plan,
             features: Features::KICK | Features::CHECKSUM,
             incarnation: 1,
             threads: 1,
             session: SessionId([1; 16]),
-            secret: [2; 16],
-            tail_key: KEY.0,
+            secret: Secret([2; 16]),
+            tail_key: Secret(KEY.0),
             resumed: None,
             request_bytes_max: 1 << 20,
             result_bytes_max: 1 << 20,
         };
         let slots = Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES);
-        (Self { peer, cq, results, results_id, replies: hello.grants.inbox, slots }, welcome)
+        (Self { qp, cq, results, results_id, replies: hello.grants.messages, slots }, welcome)
     }
 
     /// Leaves a result for message `seq` in its slot, and writes it to the client, too.
@@ -76,14 +83,22 @@ impl Corrupt {
         }
         let len_bytes = message_bytes(RESPONSE_HEADER_BYTES, payload.len());
         let piece = Piece { region: self.results_id, offset: at, len_bytes };
-        self.peer.write(piece, Remote { grant: &self.replies, offset: at }).unwrap();
+        self.qp.write(piece, Remote { grant: &self.replies, offset: at }).unwrap();
+    }
+
+    /// Leaves the head of a message of so many bytes in its slot, and writes it to the client, too.
+    fn claim(&mut self, seq: Seq, len_bytes: u32) {
+        let at = self.slots.offset(seq);
+        self.results.store_relaxed(at, FirstWord { seq, len_bytes }.encode());
+        let piece = Piece { region: self.results_id, offset: at, len_bytes: 64 };
+        self.qp.write(piece, Remote { grant: &self.replies, offset: at }).unwrap();
     }
 
     fn poll(&mut self) {
         let mut wcs = [Wc::default(); 16];
         let got = self.cq.poll(&mut wcs).unwrap();
         for wc in &wcs[..got] {
-            self.peer.complete(wc);
+            self.qp.complete(wc);
         }
     }
 }
@@ -108,8 +123,7 @@ fn call<P: Path>(
 
 fn results_that_stay_corrupt<P: Path>() {
     let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
-    let mut client =
-        Caller::<P>::new(nic.clone(), CallerConfig { checksum: true, ..CallerConfig::default() }).unwrap();
+    let mut client = Caller::<P>::new(nic.clone(), CallerConfig::default().checksum(true)).unwrap();
     let hello = client.hello().unwrap();
     let (mut server, welcome) = Corrupt::accept(&nic, &hello);
     let mut now = Nanos(1);
@@ -127,5 +141,35 @@ fn results_that_stay_corrupt<P: Path>() {
 #[test]
 fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
     results_that_stay_corrupt::<FetchThenReply>();
+    results_that_stay_corrupt::<Fetch>();
     results_that_stay_corrupt::<ServerReply>();
+}
+
+/// As a server of the wrong kind would: the first word claims more than a slot holds.
+#[test]
+fn a_result_that_is_impossible_ends_the_connection_and_not_the_program() {
+    fn check<P: Path>() {
+        let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
+        let mut client = Caller::<P>::new(nic.clone(), CallerConfig::default()).unwrap();
+        let (mut server, welcome) = Corrupt::accept(&nic, &client.hello().unwrap());
+        let mut now = Nanos(1);
+        client.welcome(welcome, now).unwrap();
+        client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
+        server.claim(Seq::FIRST, 1 << 30);
+        for _ in 0..100_000 {
+            now = now + Duration::from_micros(1);
+            client.progress(now);
+            server.poll();
+            if !client.is_open() {
+                break;
+            }
+        }
+        let why = client.broken().unwrap().to_string();
+        assert!(why.contains("1073741824 bytes in a slot"), "{why}");
+        assert_eq!(client.counters().connections_closed.get(), 1);
+        assert_eq!(client.pending(), 1, "the call waits for the next connection");
+    }
+    check::<FetchThenReply>();
+    check::<Fetch>();
+    check::<ServerReply>();
 }

@@ -42,8 +42,7 @@ fn a_handlers_refusal_arrives_with_code_and_text() {
 
 #[test]
 fn requests_and_results_beyond_the_limits_are_clear_errors() {
-    let config =
-        ResponderConfig { request_bytes_max: 10_000, result_bytes_max: 20_000, ..ResponderConfig::default() };
+    let config = ResponderConfig::default().request_bytes_max(10_000).result_bytes_max(20_000);
     let mut world = World::with(config);
     let mut client = fetching(&mut world);
     let too_large = CallError::RequestTooLarge { len_bytes: 10_001, max_bytes: 10_000 };
@@ -54,8 +53,7 @@ fn requests_and_results_beyond_the_limits_are_clear_errors() {
     );
     assert_eq!(world.call(&mut client, MAKE, &20_000u32.to_le_bytes()).unwrap(), pattern(20_000));
 
-    let mut modest = world
-        .client_with::<FetchThenReply>(CallerConfig { result_bytes_max: 5_000, ..CallerConfig::default() });
+    let mut modest = world.client_with::<FetchThenReply>(CallerConfig::default().result_bytes_max(5_000));
     let error = world.call(&mut modest, MAKE, &6_000u32.to_le_bytes()).unwrap_err();
     assert_eq!(error, CallError::ResultTooLarge { len_bytes: 6_000, max_bytes: 5_000 });
     assert_eq!(world.call(&mut modest, MAKE, &5_000u32.to_le_bytes()).unwrap(), pattern(5_000));
@@ -158,10 +156,12 @@ fn reconnect_after<P: Path>(steps: u32, method: u16, size: u32) {
 fn calls_are_executed_at_most_once_across_a_reconnect() {
     for steps in 0..6 {
         reconnect_after::<FetchThenReply>(steps, ECHO, 1);
+        reconnect_after::<Fetch>(steps, ECHO, 1);
         reconnect_after::<ServerReply>(steps, ECHO, 1);
     }
     for steps in 0..12 {
         reconnect_after::<FetchThenReply>(steps, MAKE, 30_000);
+        reconnect_after::<Fetch>(steps, MAKE, 30_000);
         reconnect_after::<ServerReply>(steps, MAKE, 30_000);
     }
 }
@@ -236,7 +236,7 @@ fn a_wrong_secret_opens_no_session() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     let mut hello = client.hello().unwrap();
-    hello.resume.as_mut().unwrap().secret[3] ^= 1;
+    hello.resume.as_mut().unwrap().secret.0[3] ^= 1;
     let now = world.now();
     assert_eq!(world.server.accept(&hello, now).unwrap_err().kind, RefusalKind::WrongSecret);
     assert_eq!(world.server.connections(), 1, "the owner's connection lives");
@@ -244,7 +244,7 @@ fn a_wrong_secret_opens_no_session() {
 
 #[test]
 fn impossible_hellos_are_refused_one_by_one_and_change_nothing() {
-    let mut world = World::with(ResponderConfig { connections_max: 1, ..ResponderConfig::default() });
+    let mut world = World::with(ResponderConfig::default().connections_max(1));
     let mut client = Caller::<FetchThenReply>::new(world.nic.clone(), CallerConfig::default()).unwrap();
     let hello = client.hello().unwrap();
     let now = world.now();
@@ -258,7 +258,7 @@ fn impossible_hellos_are_refused_one_by_one_and_change_nothing() {
     assert_eq!(refuse(|h| h.plan.transport = farcall_link::Transport::Ud), RefusalKind::Plan);
     assert_eq!(refuse(|h| h.plan.geometry.window = 3), RefusalKind::OutOfRange);
     assert_eq!(refuse(|h| h.plan.geometry.request_slot_bytes = u32::MAX), RefusalKind::OutOfRange);
-    assert_eq!(refuse(|h| h.grants.inbox.len_bytes = 64), RefusalKind::OutOfRange);
+    assert_eq!(refuse(|h| h.grants.messages.len_bytes = 64), RefusalKind::OutOfRange);
     assert_eq!(refuse(|h| h.features = Default::default()), RefusalKind::Malformed);
     assert_eq!(refuse(|h| h.qp.qp_num = u32::MAX), RefusalKind::Resources);
     assert_eq!((world.server.connections(), world.server.sessions_parked()), (0, 0));
@@ -271,6 +271,8 @@ fn impossible_hellos_are_refused_one_by_one_and_change_nothing() {
 fn a_drain_finishes_what_came_and_refuses_what_comes() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
+    // From now on a request arrives with the turn that posts it.
+    world.call(&mut client, ECHO, b"known").unwrap();
     client.submit(ECHO, b"came before", CallOptions::default(), world.now()).unwrap();
     client.progress(world.now());
     world.server.drain();
@@ -280,7 +282,7 @@ fn a_drain_finishes_what_came_and_refuses_what_comes() {
     let error = world.call(&mut client, ECHO, b"comes after").unwrap_err();
     assert_eq!(error.executed(), Executed::No);
     assert_eq!(status_of(Err(error)), wire::Status::GOING_AWAY);
-    assert!(client.is_going_away() && !world.server.is_drained());
+    assert!(!world.server.is_drained());
     world.time.0.advance(Duration::from_secs(1));
     let now = world.now();
     world.server.progress(now);
@@ -291,7 +293,7 @@ fn a_drain_finishes_what_came_and_refuses_what_comes() {
 
 #[test]
 fn too_many_results_kept_is_an_overload_and_not_an_execution() {
-    let config = ResponderConfig { retained_bytes_max: 10_000, ..ResponderConfig::default() };
+    let config = ResponderConfig::default().retained_bytes_max(10_000);
     let mut world = World::with(config);
     let mut client = fetching(&mut world);
     for _ in 0..3 {
@@ -305,4 +307,50 @@ fn too_many_results_kept_is_an_overload_and_not_an_execution() {
     assert_eq!(overloaded, 1);
     assert!(outcomes.iter().flatten().all(|result| *result == pattern(8_000)));
     assert_eq!(world.server.handler().executed, 2);
+}
+
+#[test]
+fn what_is_kept_for_all_clients_together_is_bounded_and_nobody_is_executed_beyond() {
+    let config = ResponderConfig::default().buffers_bytes_max(20_000);
+    let mut world = World::with(config);
+    let (mut first, mut second) = (fetching(&mut world), fetching(&mut world));
+    let overloaded = |outcome: &Result<Vec<u8>, CallError>| matches!(outcome, Err(CallError::Server { status, .. }) if *status == wire::Status::OVERLOADED);
+    // A request in parts that never fits is refused as a whole, and the connection goes on.
+    assert!(overloaded(&world.call(&mut first, ECHO, &pattern(30_000))));
+    assert_eq!(world.call(&mut first, ECHO, &pattern(18_000)).unwrap(), pattern(18_000));
+    assert_eq!(world.server.handler().executed, 1);
+    // Results that one client leaves there count for the other.
+    for _ in 0..3 {
+        first.submit(MAKE, &8_000u32.to_le_bytes(), CallOptions::default(), world.now()).unwrap();
+    }
+    world.serve(4);
+    assert!(overloaded(&world.call(&mut second, ECHO, b"")));
+    assert_eq!(world.server.handler().executed, 4);
+    for _ in 0..3 {
+        assert_eq!(world.finish(&mut first).1.unwrap(), pattern(8_000));
+    }
+    assert_eq!(world.call(&mut second, ECHO, b"now").unwrap(), b"now");
+}
+
+#[test]
+fn the_slots_of_all_sessions_are_bounded_and_those_without_a_connection_give_way() {
+    let one_bytes = {
+        let geometry = CallerConfig::default().plan.geometry;
+        geometry.mailbox_bytes() + geometry.responses_bytes()
+    };
+    let mut world = World::with(ResponderConfig::default().slots_bytes_max(2 * one_bytes));
+    let mut first: Caller<Fetch> = Caller::new(world.nic.clone(), CallerConfig::default()).unwrap();
+    let id = world.connect(&mut first).unwrap();
+    let mut second: Caller<Fetch> = world.client();
+    let mut third: Caller<Fetch> = Caller::new(world.nic.clone(), CallerConfig::default()).unwrap();
+    let refused = world.connect(&mut third).unwrap_err();
+    assert!(refused.reason.contains("slots"), "{refused}");
+    let now = world.now();
+    world.server.hang_up(id, true, now);
+    while world.server.sessions_parked() == 0 {
+        world.step(&mut second);
+    }
+    world.connect(&mut third).unwrap();
+    assert_eq!(world.server.sessions_parked(), 0);
+    assert_eq!(world.call(&mut third, ECHO, b"in").unwrap(), b"in");
 }

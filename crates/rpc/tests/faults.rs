@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farcall_faults::{Faults, Observer};
+use farcall_link::PRESETS;
 use farcall_rpc::{Call, CallError, Client, ClientOptions, Executed, Handler, HandlerError, Reply, Server};
 use farcall_softnic::SoftNic;
 
@@ -50,14 +51,14 @@ fn unanswered(spec: &str, preset: &str, calls: usize) -> usize {
 
 #[test]
 fn late_completions_change_nothing_for_calls() {
-    for preset in ["rf-rpc", "server-reply"] {
+    for preset in PRESETS.iter().map(|preset| preset.name) {
         assert_eq!(unanswered("delay=5us..200us", preset, 150), 0);
     }
 }
 
 #[test]
 fn connections_that_break_are_made_anew_and_answers_stay_right() {
-    for preset in ["rf-rpc", "server-reply"] {
+    for preset in PRESETS.iter().map(|preset| preset.name) {
         let unanswered = unanswered("kill_qp=0.01,after=20", preset, 300);
         assert!(unanswered < 30, "{preset}: {unanswered} calls without an answer");
         assert!(BROKEN.swap(0, Ordering::Relaxed) > 1, "{preset}: no connection broke");

@@ -1,7 +1,8 @@
-//! A client and a server in two processes: the server is killed, stopped, or only the connection breaks, while calls that
-//! must not run twice are under way.
+//! A client and a server in two processes: the server is killed, stopped, or only the connection breaks, while calls
+//! that must not run twice are under way.
 //!
-//! 60 disturbances in release, 12 in debug. `FARCALL_TEST_SEED` replays a run's choices, `FARCALL_TEST_KILLS` sets the number.
+//! 60 disturbances in release, 12 in debug. `FARCALL_TEST_SEED` replays a run's choices, `FARCALL_TEST_KILLS` sets the
+//! number.
 
 #[path = "support/relay.rs"]
 mod relay;
@@ -15,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use farcall_link::SplitMix64;
+use farcall_link::{PRESETS, SplitMix64};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 use relay::Relay;
@@ -42,7 +43,7 @@ fn child_entry() {
         }
     };
     // Nobody forgets a session because the machine is slow.
-    let config = ResponderConfig { session_linger: Duration::from_secs(3_600), ..ResponderConfig::default() };
+    let config = ResponderConfig::default().session_linger(Duration::from_secs(3_600));
     let server = Server::builder().config(config).start(&SoftNic::new(), service).unwrap();
     println!("serving on <{}>", server.address());
     server.join();
@@ -126,13 +127,12 @@ struct Load {
 
 impl Load {
     fn connect(relay: &Relay, preset: &str, call_timeout: Option<Duration>) -> Self {
-        let options = ClientOptions {
-            call_timeout,
-            reconnect_timeout: Duration::from_secs(3_600),
-            connect_timeout: Duration::from_millis(500),
-            probe: false,
-            ..ClientOptions::preset(preset).unwrap()
-        };
+        let options = ClientOptions::preset(preset)
+            .unwrap()
+            .call_timeout(call_timeout)
+            .reconnect_timeout(Duration::from_secs(3_600))
+            .connect_timeout(Duration::from_millis(500))
+            .probe(false);
         let client = Client::connect(&SoftNic::new(), relay.address.to_string(), options).unwrap();
         Self { client, next: 0, under_way: HashMap::new(), outcomes: HashMap::new() }
     }
@@ -235,7 +235,7 @@ fn pause(rng: &mut SplitMix64, max_us: u64) {
 #[test]
 fn a_connection_that_breaks_costs_no_call_while_the_server_lives() {
     let mut rng = SplitMix64::new(seed());
-    for preset in ["rf-rpc", "server-reply"] {
+    for preset in PRESETS.iter().map(|preset| preset.name) {
         let log = Log::new(preset);
         let server = Other::start(&log);
         let relay = Relay::start(server.address);

@@ -11,8 +11,9 @@ use support::*;
 #[test]
 fn slow_methods_turn_to_server_reply_and_back_when_they_get_quick() {
     let mut world = World::new();
-    let config = CallerConfig { fetch_retries_max: 5, tune_while_running: false, ..CallerConfig::default() };
+    let config = CallerConfig::default().fetch_retries_max(5).tune_while_running(false);
     let mut client = world.client_with::<FetchThenReply>(config);
+    world.call(&mut client, ECHO, b"known").unwrap();
     world.server.handler().slow = Duration::from_micros(100);
     // A server that takes long is not looked at while it works: the client's turns go by.
     let slow_call = |world: &mut World, client: &mut Caller<FetchThenReply>, method| {
@@ -68,14 +69,22 @@ fn readable(fd: i32) -> bool {
 
 #[test]
 fn a_fetching_client_sees_that_the_server_sleeps_and_wakes_it() {
+    kicks_a_sleeper::<FetchThenReply>();
+    kicks_a_sleeper::<Fetch>();
+}
+
+fn kicks_a_sleeper<P: Path>() {
     let mut world = World::new();
-    let mut client = world.client::<FetchThenReply>();
+    let mut client = world.client::<P>();
+    // From now on a request arrives with the turn that posts it.
+    world.call(&mut client, ECHO, b"known").unwrap();
+    let before = client.counters().kicks.get();
     for round in 0..40u8 {
         put_to_sleep(&mut world);
         client.submit(ECHO, &[round], CallOptions::default(), world.now()).unwrap();
         client.progress(world.now());
         client.progress(world.now());
-        assert_eq!(client.counters().kicks.get(), u64::from(round) + 1, "one wake-up a call");
+        assert_eq!(client.counters().kicks.get() - before, u64::from(round) + 1, "one wake-up a call");
         assert!(server_event(&world));
         assert_eq!(world.finish(&mut client).1.unwrap(), [round]);
     }
@@ -85,6 +94,7 @@ fn a_fetching_client_sees_that_the_server_sleeps_and_wakes_it() {
 fn a_client_that_does_not_fetch_wakes_a_silent_server_after_a_while() {
     let mut world = World::new();
     let mut client = world.client::<ServerReply>();
+    world.call(&mut client, ECHO, b"known").unwrap();
     put_to_sleep(&mut world);
     client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap();
     client.progress(world.now());
@@ -99,6 +109,7 @@ fn a_client_that_does_not_fetch_wakes_a_silent_server_after_a_while() {
 fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
     let mut world = World::new();
     let mut client = world.client::<P>();
+    world.call(&mut client, ECHO, b"known").unwrap();
     for round in 0..40u8 {
         for i in 0..3 {
             client.submit(ECHO, &[round, i], CallOptions::default(), world.now()).unwrap();
@@ -128,6 +139,8 @@ fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
 fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
     a_sleeping_client_is_woken::<FetchThenReply>(false);
     a_sleeping_client_is_woken::<FetchThenReply>(true);
+    a_sleeping_client_is_woken::<Fetch>(false);
+    a_sleeping_client_is_woken::<Fetch>(true);
     a_sleeping_client_is_woken::<ServerReply>(false);
     a_sleeping_client_is_woken::<ServerReply>(true);
 }
@@ -145,4 +158,53 @@ fn a_slot_whose_response_was_pushed_once_is_free_again_without_further_pushes() 
     for i in 0..64_u8 {
         assert_eq!(world.call(&mut client, ECHO, &[i]).unwrap(), [i]);
     }
+}
+
+#[test]
+fn fetch_never_turns_to_server_reply_and_pauses_between_fetches() {
+    let mut world = World::new();
+    let config = CallerConfig::default().fetch_retries_max(5).tune_while_running(false);
+    let mut client = world.client_with::<Fetch>(config);
+    for round in 1..=5 {
+        client.submit(SLOW, b"x", CallOptions::default(), world.now()).unwrap();
+        let reads = client.counters().reads.get();
+        // A server that takes 100 ms.
+        for _ in 0..100_000 {
+            world.time.0.advance(Duration::from_micros(1));
+            client.progress(world.now());
+        }
+        let reads = client.counters().reads.get() - reads;
+        assert!((10..3_000).contains(&reads), "{reads} READs in 100 ms");
+        assert_eq!(world.finish(&mut client).1.unwrap(), b"x");
+        let counters = client.counters();
+        let written = counters.replied.get() + counters.notified.get();
+        assert_eq!((counters.fetched.get(), written, counters.switches_to_reply.get()), (round, 0, 0));
+    }
+}
+
+#[test]
+fn a_client_that_asked_for_a_push_fetches_ever_more_seldom() {
+    let mut world = World::new();
+    let mut client =
+        world.client_with::<Fetch>(CallerConfig::default().kick_after(Duration::from_secs(3_600)));
+    world.call(&mut client, ECHO, b"known").unwrap();
+    client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap();
+    client.arm().unwrap();
+    let reads_in_a_second = |client: &mut Caller<Fetch>| {
+        let (before, end) = (client.counters().reads.get(), world.now() + Duration::from_secs(1));
+        while world.now() < end {
+            let next = client.progress(world.now());
+            // A sleeper's next turn is at its timer, or when a READ has landed.
+            let Next::Idle { until: Some(until) } = next else { continue };
+            world
+                .time
+                .0
+                .advance(until.since(world.now()).clamp(Duration::from_micros(1), Duration::from_millis(1)));
+        }
+        client.counters().reads.get() - before
+    };
+    reads_in_a_second(&mut client);
+    let reads = reads_in_a_second(&mut client);
+    assert!(reads < 20, "{reads} READs in a second");
+    assert_eq!(world.finish(&mut client).1.unwrap(), b"x");
 }

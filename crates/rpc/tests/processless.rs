@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use farcall_link::Waiting;
+use farcall_link::{PRESETS, Waiting};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 
@@ -35,9 +35,9 @@ fn call(client: &mut Client, payload: &[u8]) -> Result<Vec<u8>, CallError> {
 
 #[test]
 fn sleepers_wake_each_other() {
-    for preset in ["rf-rpc", "server-reply"] {
-        for server_waits in [Waiting::Event, Waiting::Adaptive { max_poll_wc: 1, max_retry: 5 }] {
-            for client_waits in [Waiting::Event, Waiting::Adaptive { max_poll_wc: 1, max_retry: 16 }] {
+    for preset in PRESETS.iter().map(|preset| preset.name) {
+        for server_waits in [Waiting::EventBatch, Waiting::Adaptive { max_retry: 5 }] {
+            for client_waits in [Waiting::EventBatch, Waiting::Adaptive { max_retry: 16 }] {
                 let (server, executed) = echo_server(Server::builder().waiting(server_waits));
                 let mut client =
                     connect(&server, ClientOptions::preset(preset).unwrap().wait_by(client_waits));
@@ -73,7 +73,7 @@ fn clients_of_many_threads_reach_the_thread_they_ask_for() {
 fn a_drained_server_ends_and_its_clients_learn_why() {
     let (server, executed) = echo_server(Server::builder());
     let address = server.address();
-    let options = ClientOptions { reconnect: false, ..ClientOptions::default() };
+    let options = ClientOptions::default().reconnect(false);
     let mut client = connect(&server, options);
     assert_eq!(call(&mut client, b"before").unwrap(), b"before");
     server.drain();
@@ -120,7 +120,7 @@ fn calls_given_up_keep_their_places_until_the_server_answers() {
         }
     };
     let server = Server::builder().start(&SoftNic::new(), service).unwrap();
-    let options = ClientOptions { probe: false, ..ClientOptions::default() }.window(2);
+    let options = ClientOptions::default().probe(false).window(2);
     let mut client = connect(&server, options.call_timeout(Duration::from_millis(50)));
     let executed = |error: Result<Vec<u8>, CallError>| error.unwrap_err().executed();
     assert_eq!(executed(call(&mut client, b"")), Executed::Unknown);
@@ -148,9 +148,9 @@ fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
         }
     };
     let server = Server::builder().start(&SoftNic::new(), service).unwrap();
-    let options = ClientOptions { probe: false, ..ClientOptions::default() }.window(2);
+    let options = ClientOptions::default().probe(false).window(2);
     // It sleeps at once, and results come without a wake-up.
-    let waiting = Waiting::Adaptive { max_poll_wc: 1, max_retry: 0 };
+    let waiting = Waiting::Adaptive { max_retry: 0 };
     let mut client = connect(&server, options.wait_by(waiting));
     let calls = [client.submit(1, b"").unwrap(), client.submit(1, b"").unwrap()];
     client.progress();

@@ -1,4 +1,5 @@
-//! Reconnects while the old peer is stopped inside an access: it may still touch the old memory, which is therefore replaced.
+//! Reconnects while the old peer is stopped inside an access: it may still touch the old memory, which is therefore
+//! replaced.
 
 mod support;
 
@@ -109,7 +110,7 @@ fn reconnect(world: &mut World, client: &mut Caller<FetchThenReply>) -> (u32, u3
     let now = world.now();
     let (_, welcome) = world.server.accept(&hello, now).unwrap();
     assert!(welcome.resumed.is_some());
-    let keys = (hello.grants.inbox.rkey, welcome.grants.results.rkey);
+    let keys = (hello.grants.messages.rkey, welcome.grants.results.rkey);
     client.welcome(welcome, now).unwrap();
     keys
 }

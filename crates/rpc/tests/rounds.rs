@@ -1,7 +1,8 @@
-//! Falling asleep and being woken, over and over, between two processes: a million rounds in release, two thousand in debug.
+//! Falling asleep and being woken, over and over, between two processes: a million rounds in release, two thousand in
+//! debug.
 //!
-//! No timer helps: a client that waits never wakes the server because it is late, so a wake-up that is lost ends the test.
-//! `FARCALL_TEST_ROUNDS` sets the number.
+//! No timer helps: a client that waits never wakes the server because it is late, so a wake-up that is lost ends the
+//! test. `FARCALL_TEST_ROUNDS` sets the number.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -34,7 +35,7 @@ fn child_entry() {
             Ok(())
         }
     };
-    let server = Server::builder().waiting(Waiting::Event).start(&SoftNic::new(), echo).unwrap();
+    let server = Server::builder().waiting(Waiting::EventBatch).start(&SoftNic::new(), echo).unwrap();
     println!("serving on <{}>", server.address());
     server.join();
 }
@@ -73,9 +74,8 @@ impl Other {
 fn no_wake_up_is_lost_between_two_processes() {
     let (_server, address) = Other::start();
     // Fetches until the response is there; or fetches a little, then sleeps until it is woken.
-    for waiting in [Waiting::Busy, Waiting::Adaptive { max_poll_wc: 1, max_retry: 16 }] {
-        let mut options =
-            ClientOptions { probe: false, reconnect: false, ..ClientOptions::default() }.wait_by(waiting);
+    for waiting in [Waiting::Busy, Waiting::Adaptive { max_retry: 16 }] {
+        let mut options = ClientOptions::default().probe(false).reconnect(false).wait_by(waiting);
         options.config.kick_after = NEVER;
         // No pause between fetches either: it would be a timer.
         options.config.fetch_retries_max = u32::MAX;

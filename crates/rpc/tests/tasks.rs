@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use farcall_link::PRESETS;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 
@@ -16,13 +17,14 @@ fn server() -> Server {
 }
 
 async fn connect(server: &Server) -> AsyncClient {
-    let options = ClientOptions { connect_timeout: Duration::from_secs(20), ..ClientOptions::default() };
+    let options = ClientOptions::default().connect_timeout(Duration::from_secs(20));
     AsyncClient::connect(&SoftNic::new(), server.address().to_string(), options).await.unwrap()
 }
 
 #[tokio::test]
 async fn more_tasks_than_the_window_share_a_connection() {
-    for (preset, server) in [("rf-rpc", server()), ("server-reply", server())] {
+    for preset in PRESETS.iter().map(|preset| preset.name) {
+        let server = server();
         let options = ClientOptions::preset(preset).unwrap();
         let address = server.address().to_string();
         let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
@@ -52,10 +54,55 @@ async fn a_dropped_future_disturbs_nobody() {
 #[tokio::test]
 async fn a_server_that_ends_ends_the_calls() {
     let server = server();
-    let options = ClientOptions { reconnect: false, ..ClientOptions::default() };
+    let options = ClientOptions::default().reconnect(false);
     let address = server.address().to_string();
     let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
     assert_eq!(client.call(1, b"x").await.unwrap(), b"x");
     drop(server);
     assert!(client.call(1, b"y").await.is_err());
+}
+
+/// Results come to tasks in the same way as to threads.
+#[tokio::test]
+async fn a_task_fetches_its_results() {
+    const CALLS: u64 = 50;
+    for preset in PRESETS.iter().map(|preset| preset.name) {
+        let server = server();
+        let address = server.address().to_string();
+        // Fast calls on a busy machine may look slow: no number of failed fetches makes rf-rpc turn to server-reply.
+        let mut options = ClientOptions::preset(preset).unwrap().probe(false);
+        options.config.fetch_retries_max = u32::MAX;
+        options.config.tune_while_running = false;
+        options.config.plan.waiting = farcall_link::Waiting::Busy;
+        let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
+        for i in 0..CALLS {
+            assert_eq!(client.call(1, &i.to_le_bytes()).await.unwrap(), i.to_le_bytes());
+        }
+        let (fetched, replied, reads) = client
+            .inspect(|counters| (counters.fetched.get(), counters.replied.get(), counters.reads.get()))
+            .await
+            .unwrap();
+        let expected = if preset == "server-reply" { (0, CALLS) } else { (CALLS, 0) };
+        assert_eq!((fetched, replied), expected, "{preset}");
+        assert!(reads >= fetched, "{preset}: {reads} READs");
+    }
+}
+
+/// A task that waits long sleeps; what it waits for is pushed.
+#[tokio::test]
+async fn a_task_that_waits_long_does_not_fetch_all_the_time() {
+    let slow = |call: &Call<'_>, reply: &mut Reply<'_>| {
+        std::thread::sleep(Duration::from_millis(200));
+        reply.extend_from_slice(call.payload());
+        Ok(())
+    };
+    let server = Server::builder().start(&SoftNic::new(), move |_| slow).unwrap();
+    let options = ClientOptions::preset("fetch").unwrap();
+    let address = server.address().to_string();
+    let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
+    assert_eq!(client.call(1, b"x").await.unwrap(), b"x");
+    let (reads, notified) =
+        client.inspect(|counters| (counters.reads.get(), counters.notified.get())).await.unwrap();
+    assert_eq!(notified, 1, "pushed to the sleeper");
+    assert!(reads < 2_000, "{reads} READs in 200 ms");
 }

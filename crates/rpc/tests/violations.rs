@@ -3,47 +3,63 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, RefusalKind, Welcome};
-use farcall_link::{Peer, PeerConfig, Piece, Plan, Region, RegionId, Remote};
+use farcall_link::{Connection, PairConfig, Piece, Plan, Region, RegionId, Remote};
 use farcall_rpc::wire::*;
 use farcall_rpc::*;
-use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq};
+use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq, Wc};
 use support::*;
-
-/// Where the slot of the first message, number 1, begins.
-const SLOT: usize = 4_224;
 
 /// A client that writes whatever it is told into its mailbox.
 struct Rogue {
-    peer: Peer,
-    _cq: Box<dyn RawCq>,
+    qp: Connection,
+    cq: Box<dyn RawCq>,
     memory: Arc<Region>,
     replies: Arc<Region>,
     memory_id: RegionId,
     welcome: Welcome,
+    /// Of its next message.
+    seq: Seq,
 }
 
 impl Rogue {
+    /// One that was honest once: so both ends reach each other's memory without asking for it.
     fn connect(world: &mut World) -> Self {
-        Self::connect_with(world, Features::KICK)
+        let mut rogue = Self::connect_with(world, Features::KICK);
+        rogue.send(rogue.header().encode(), true);
+        let (start, now) = (Instant::now(), world.now());
+        while rogue.replies.load_acquire(rogue.slot()) == 0 {
+            assert!(start.elapsed() < LOST, "no answer to an honest message");
+            world.server.progress(now);
+        }
+        rogue.seq = rogue.seq.next();
+        rogue
     }
 
     fn connect_with(world: &mut World, features: Features) -> Self {
         let nic = world.nic.clone();
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let config =
-            PeerConfig { send_depth: 64, recv_depth: 16, signal_every: 4, inline_max_bytes: 0, access };
-        let mut peer = Peer::new(&nic, &*cq, config).unwrap();
+        let config = PairConfig {
+            send_depth: 64,
+            recv_depth: 16,
+            signal_every: 4,
+            inline_max_bytes: 0,
+            sges_max: 1,
+            access,
+        };
+        let mut qp = Connection::new(&nic, farcall_link::Transport::Rc, &*cq, config, None).unwrap();
+        qp.post_empty_receives(config.recv_depth).unwrap();
         let plan = Plan::named("server-reply").unwrap();
         let memory = Arc::new(Region::alloc(&*nic.pd, 65_536, Access::LOCAL_WRITE).unwrap());
         let replies = Arc::new(Region::alloc(&*nic.pd, plan.geometry.responses_bytes(), access).unwrap());
-        let memory_id = peer.attach(Arc::clone(&memory));
+        let memory_id = qp.attach(Arc::clone(&memory));
         let hello = Hello {
             provider: nic.provider.into(),
-            qp: peer.info(&nic),
-            grants: Grants { inbox: replies.remote(), ..Grants::default() },
+            qp: qp.info(&nic),
+            grants: Grants { messages: replies.remote(), ..Grants::default() },
             plan,
             features,
             thread: 0,
@@ -51,13 +67,18 @@ impl Rogue {
         };
         let now = world.now();
         let (_, welcome) = world.server.accept(&hello, now).unwrap();
-        peer.connect(&nic, &welcome.qp).unwrap();
-        Self { peer, _cq: cq, memory, replies, memory_id, welcome }
+        qp.connect(&nic, &welcome.qp).unwrap();
+        Self { qp, cq, memory, replies, memory_id, welcome, seq: Seq::FIRST }
+    }
+
+    /// Where its message, and the answer to it, begins.
+    fn slot(&self) -> usize {
+        Slots::new(16, 4_224, REQUEST_HEADER_BYTES).offset(self.seq)
     }
 
     fn header(&self) -> RequestHeader {
         RequestHeader {
-            seq: Seq::FIRST,
+            seq: self.seq,
             flags: Mode::Reply.flags(),
             method: ECHO,
             session: self.welcome.session.tag(),
@@ -66,26 +87,35 @@ impl Rogue {
         }
     }
 
-    /// Writes header words and, where the length claims it, a tail.
+    /// Writes header words and, where the length claims it, a tail; returns when they are in the mailbox.
     fn send(&mut self, words: [u64; 6], tail: bool) {
-        for (i, word) in words.into_iter().enumerate() {
+        // What follows the header is zeros.
+        for (i, word) in words.into_iter().chain([0; 4]).enumerate() {
             self.memory.store_relaxed(8 * i, word);
         }
         let len = FirstWord::decode(words[0]).map_or(0, |first| first.len_bytes) as usize;
         let slots = Slots::new(16, 4_224, REQUEST_HEADER_BYTES);
         if tail && len <= slots.capacity() {
-            let key = TailKey(self.welcome.tail_key);
-            self.memory.store_relaxed(slots.tail_at(len), key.tail(Seq::FIRST));
+            let key = TailKey(self.welcome.tail_key.0);
+            self.memory.store_relaxed(slots.tail_at(len), key.tail(self.seq));
         }
         let piece = Piece { region: self.memory_id, offset: 0, len_bytes: 4_224 };
-        self.peer.write(piece, Remote { grant: &self.welcome.grants.inbox, offset: SLOT }).unwrap();
+        let to = Remote { grant: &self.welcome.grants.messages, offset: self.slot() };
+        let (start, ticket) = (Instant::now(), self.qp.write(piece, to).unwrap());
+        while !self.qp.is_done(ticket) {
+            assert!(start.elapsed() < LOST, "the message does not arrive");
+            let mut wc = [Wc::default()];
+            if self.cq.poll(&mut wc).unwrap() == 1 {
+                self.qp.complete(&wc[0]);
+            }
+        }
     }
 
     fn answer(&self) -> (Status, String) {
-        let words = [0, 8, 16].map(|at| self.replies.load_acquire(SLOT + at));
+        let words = [0, 8, 16].map(|at| self.replies.load_acquire(self.slot() + at));
         let header = ResponseHeader::decode(&words).unwrap();
         let mut text = Vec::new();
-        self.replies.append_to(SLOT + RESPONSE_HEADER_BYTES, header.len_bytes as usize, &mut text);
+        self.replies.append_to(self.slot() + RESPONSE_HEADER_BYTES, header.len_bytes as usize, &mut text);
         (header.status, String::from_utf8(text).unwrap())
     }
 }
@@ -105,7 +135,7 @@ fn violate(words: impl FnOnce(&Rogue) -> [u64; 6]) -> (Status, String) {
         panic!("the connection stays open");
     };
     assert_eq!((tell.kind, world.server.counters().violations.get()), (RefusalKind::Malformed, 1));
-    assert_eq!(world.server.handler().executed, 0);
+    assert_eq!(world.server.handler().executed, 1, "only what was honest");
     let (status, text) = rogue.answer();
     assert_eq!(text, why);
     assert_eq!(world.call(&mut honest, ECHO, b"honest").unwrap(), b"honest");
@@ -150,10 +180,10 @@ fn a_message_without_its_tail_is_not_a_message() {
     for _ in 0..10 {
         world.server.progress(now);
     }
-    assert_eq!((world.server.handler().executed, world.server.connections()), (0, 1));
+    assert_eq!((world.server.handler().executed, world.server.connections()), (1, 1));
     rogue.send(words, true);
     world.server.progress(now);
-    assert_eq!((rogue.answer().0, world.server.handler().executed), (Status::OK, 1));
+    assert_eq!((rogue.answer().0, world.server.handler().executed), (Status::OK, 2));
 }
 
 #[test]
@@ -161,7 +191,7 @@ fn wrong_wake_ups_are_harmless() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
     for imm in [0, u32::MAX, Imm::Push { oldest_low: 7_777, count: 4_095 }.encode()] {
-        rogue.peer.kick(&rogue.welcome.grants.inbox, imm).unwrap();
+        rogue.qp.kick(&rogue.welcome.grants.messages, imm).unwrap();
     }
     let now = world.now();
     for _ in 0..20 {
@@ -196,4 +226,19 @@ fn a_request_whose_checksum_never_matches_gets_a_clear_error() {
     };
     assert!(why.contains("checksum"), "{why}");
     assert_eq!((world.server.handler().executed, world.server.connections()), (0, 0));
+}
+
+#[test]
+fn two_that_break_the_protocol_in_one_turn_are_both_closed() {
+    let mut world = World::new();
+    let mut honest = world.client::<Fetch>();
+    let mut rogues = [Rogue::connect(&mut world), Rogue::connect(&mut world)];
+    for rogue in &mut rogues {
+        let words = RequestHeader { len_bytes: 1 << 30, ..rogue.header() }.encode();
+        rogue.send(words, true);
+    }
+    let now = world.now();
+    world.server.progress(now);
+    assert_eq!((world.server.counters().violations.get(), world.server.connections()), (2, 1));
+    assert_eq!(world.call(&mut honest, ECHO, b"honest").unwrap(), b"honest");
 }

@@ -32,18 +32,14 @@ impl<T> Arena<T> {
         self.slots.get_mut(id as usize)?.as_deref_mut()
     }
 
-    /// Takes an object out for a while, so that the rest of the world can be changed beside it; [`Arena::put_back`]
-    /// follows.
-    pub(crate) fn take(&mut self, id: u32) -> Option<Box<T>> {
+    /// Takes an object out: for good, or until [`Arena::put_back`], so that the rest of the world can be changed while
+    /// the object works on it.
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Box<T>> {
         self.slots.get_mut(id as usize)?.take()
     }
 
     pub(crate) fn put_back(&mut self, id: u32, object: Box<T>) {
         self.slots[id as usize] = Some(object);
-    }
-
-    pub(crate) fn remove(&mut self, id: u32) -> Option<Box<T>> {
-        self.take(id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {

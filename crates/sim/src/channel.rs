@@ -1,13 +1,8 @@
 //! Completion channels, with descriptors of the simulated world.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 
-use farcall_verbs::{CompChannel, Result};
-
-use crate::fabric::Fabric;
 use crate::packet::Node;
 
 /// What a simulated descriptor stands for. Its numbers are far above those of the system, which refuses them.
@@ -49,40 +44,6 @@ impl Descriptor {
 pub(crate) struct Channel {
     pub(crate) node: Node,
     pub(crate) events: VecDeque<u32>,
-}
-
-/// A channel as its owner has it.
-pub(crate) struct SimChannel {
-    pub(crate) fabric: Arc<Fabric>,
-    pub(crate) id: u32,
-}
-
-impl SimChannel {
-    pub(crate) fn create(fabric: &Arc<Fabric>, node: Node) -> Self {
-        let id = fabric.call().channels.insert(Channel { node, events: VecDeque::new() });
-        Self { fabric: fabric.clone(), id }
-    }
-}
-
-impl Drop for SimChannel {
-    fn drop(&mut self) {
-        self.fabric.call().channels.remove(self.id);
-    }
-}
-
-impl CompChannel for SimChannel {
-    fn fd(&self) -> RawFd {
-        Descriptor::Channel(self.id).fd()
-    }
-
-    fn poll_cq_event(&self) -> Result<Option<u32>> {
-        let mut state = self.fabric.poll();
-        Ok(state.channels.get_mut(self.id).and_then(|channel| channel.events.pop_front()))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
 }
 
 #[cfg(test)]

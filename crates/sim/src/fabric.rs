@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::params::Params;
 use crate::state::State;
 
 /// The state behind its lock. A world runs on one thread at a time; the lock is there because verbs objects may be sent
@@ -21,24 +22,22 @@ impl Fabric {
 
     /// The state, for a rare call of a program.
     pub(crate) fn call(&self) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        let ns = state.params.call_ns;
-        state.charge(ns);
-        state
+        self.charged(|params| params.call_ns)
     }
 
     /// The state, for a doorbell.
     pub(crate) fn post(&self) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        let ns = state.params.post_ns;
-        state.charge(ns);
-        state
+        self.charged(|params| params.post_ns)
     }
 
     /// The state, for a look at a queue.
     pub(crate) fn poll(&self) -> MutexGuard<'_, State> {
+        self.charged(|params| params.poll_ns)
+    }
+
+    fn charged(&self, cost_ns: fn(&Params) -> u64) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        let ns = state.params.poll_ns;
+        let ns = cost_ns(&state.params);
         state.charge(ns);
         state
     }

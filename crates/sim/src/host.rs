@@ -6,12 +6,8 @@ use std::time::Duration;
 use farcall_verbs::{Clock, Nanos};
 
 use crate::fabric::Fabric;
-use crate::packet::Node;
-use crate::pipe::{Listener, Pipe};
-
-/// A node's number, in the order in which nodes were added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub u32);
+use crate::packet::{Node, NodeId};
+use crate::socket::{Listener, Pipe};
 
 /// A node: a [`farcall_verbs::Provider`] of one device, a clock, and the sockets that bootstrap goes over.
 #[derive(Clone)]

@@ -6,10 +6,21 @@
 //! iteration over a hash map; random numbers come from one seed, and the [trace](World::trace_hash) of two runs is the
 //! same to the bit. (Addresses of registered memory are the machine's, so they are no part of the trace.)
 //!
-//! What is simulated: RC, UC and UD queue pairs packet by packet, with sequence numbers, acknowledgements,
-//! retransmission, receiver-not-ready waits and repeated requests; memory that changes between steps only, in pieces;
-//! completion queues and channels; shared receive queues; [bootstrap pipes](Pipe); loss, duplication, reordering, delay,
-//! partition; the death of programs and of nodes. Constants are in [`Params`]; they model no particular hardware.
+//! What is simulated: queue pairs packet by packet, by the transport of [`farcall_wire`]; memory that changes between
+//! steps only, in pieces; completion queues and channels; shared receive queues; [bootstrap pipes](Pipe); loss,
+//! duplication, reordering, delay, partition; the death of programs and of nodes. Constants are in [`Params`]; they
+//! model no particular hardware: no cost of an RNIC depends on the direction of an operation.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `world`, `task` | the world's steps, and when each endpoint has its turn |
+//! | `state`, `queue` | all objects, the clock, the queue of events |
+//! | `network`, `packet` | nodes, packets between them, faults |
+//! | `qp` | what the transport asks of a device, and posting |
+//! | `memory`, `placement` | regions, their checks, how payload lands |
+//! | `cq`, `srq`, `receive`, `channel`, `pipe` | the world's side of queues, channels and pipes |
+//! | `device`, `socket`, `host`, `fabric` | what programs hold: verbs objects, pipes, clocks, behind one lock |
+//! | [`check`] | checkers of completions, deliveries, memory and histories |
 //!
 //! ```
 //! use farcall_sim::{Config, World};
@@ -40,17 +51,19 @@ mod qp;
 mod queue;
 mod receive;
 mod rng;
+mod socket;
 mod srq;
 mod state;
 mod task;
 mod trace;
 mod world;
 
-pub use host::{Host, HostClock, NodeId};
+pub use host::{Host, HostClock};
 pub use network::Faults;
+pub use packet::NodeId;
 pub use params::{Limits, Params};
-pub use pipe::{Listener, Pipe};
 pub use rng::{Purpose, Stream};
+pub use socket::{Listener, Pipe};
 pub use task::Waiting;
 pub use trace::{Record, What};
 pub use world::{Config, TaskId, World};

@@ -1,19 +1,12 @@
 //! Registered memory: the table of regions, their checks, and the one place where the simulated devices touch memory.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::any::Any;
 use std::ptr;
-use std::sync::Arc;
 
-use farcall_verbs::{Access, Error, RawMr, Result, Revoked, Sge};
+use farcall_verbs::{Access, Error, Result, Sge};
 
-use crate::fabric::Fabric;
 use crate::packet::Node;
-use crate::pages::may_access;
 use crate::state::State;
 use crate::trace::{What, hash_bytes};
-
-const PAGE_BYTES: usize = 4096;
 
 /// A region as the devices know it.
 pub(crate) struct Mr {
@@ -128,7 +121,12 @@ impl State {
         }
     }
 
-    fn register(&mut self, node: Node, pd: u32, addr: u64, len: u64, access: Access) -> Result<(u32, u32)> {
+    pub(crate) fn register(
+        &mut self,
+        (node, pd): (Node, u32),
+        (addr, len): (u64, u64),
+        access: Access,
+    ) -> Result<(u32, u32)> {
         let limit = self.params.limits.mrs;
         let of_node = &mut self.nodes[node as usize];
         if of_node.keys.len() >= limit as usize {
@@ -148,136 +146,12 @@ impl State {
         Ok((id, key))
     }
 
-    fn deregister(&mut self, id: u32) {
+    pub(crate) fn deregister(&mut self, id: u32) {
         // What was admitted lands first: deregistration waits for accesses under way.
         self.land_all_in(id);
         if let Some(mr) = self.mrs.remove(id) {
             self.nodes[mr.node as usize].keys.remove(&mr.key);
             self.note(What::Destroy, [1, u64::from(id), 0, 0]);
         }
-    }
-}
-
-/// Zeroed pages of our own.
-struct Pages {
-    base: *mut u8,
-    layout: Layout,
-}
-
-impl Pages {
-    fn new(len_bytes: usize) -> Result<Self> {
-        let layout = Layout::from_size_align(len_bytes, PAGE_BYTES).map_err(|_| {
-            Error::invalid("alloc_mr", format!("{len_bytes} bytes are more than there can be"))
-        })?;
-        // SAFETY: the size is not zero: `alloc` refuses that.
-        let base = unsafe { alloc_zeroed(layout) };
-        if base.is_null() {
-            return Err(Error::Exhausted {
-                operation: "alloc_mr",
-                what: "memory",
-                limit: len_bytes as u64,
-                remedy: "register less",
-            });
-        }
-        base.expose_provenance();
-        Ok(Self { base, layout })
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.base, self.layout) };
-    }
-}
-
-/// A region as its owner has it.
-pub(crate) struct SimMr {
-    fabric: Arc<Fabric>,
-    id: u32,
-    key: u32,
-    addr: *mut u8,
-    len_bytes: usize,
-    access: Access,
-    /// Freed after the region is deregistered.
-    _pages: Option<Pages>,
-}
-
-// SAFETY: the pointer is a number to everybody here; memory is touched under the world's lock, or by the owner.
-unsafe impl Send for SimMr {}
-// SAFETY: as above.
-unsafe impl Sync for SimMr {}
-
-impl SimMr {
-    pub(crate) fn alloc(
-        fabric: &Arc<Fabric>,
-        (node, pd): (Node, u32),
-        len: usize,
-        access: Access,
-    ) -> Result<Self> {
-        access.check_registration("alloc_mr", len)?;
-        let len_bytes = len
-            .checked_next_multiple_of(PAGE_BYTES)
-            .ok_or_else(|| Error::invalid("alloc_mr", format!("{len} bytes are more than there can be")))?;
-        let pages = Pages::new(len_bytes)?;
-        let addr = pages.base;
-        let (id, key) = fabric.call().register(node, pd, addr as u64, len_bytes as u64, access)?;
-        Ok(Self { fabric: fabric.clone(), id, key, addr, len_bytes, access, _pages: Some(pages) })
-    }
-
-    pub(crate) fn register(
-        fabric: &Arc<Fabric>,
-        (node, pd): (Node, u32),
-        addr: *mut u8,
-        len_bytes: usize,
-        access: Access,
-    ) -> Result<Self> {
-        access.check_registration("reg_mr", len_bytes)?;
-        if (addr as u64).checked_add(len_bytes as u64).is_none() {
-            return Err(Error::invalid("reg_mr", "the memory wraps around the end of the address space"));
-        }
-        if !may_access(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE)) {
-            let what = "the memory is not mapped, or not with the permissions asked for";
-            return Err(Error::invalid("reg_mr", what));
-        }
-        addr.expose_provenance();
-        let (id, key) = fabric.call().register(node, pd, addr as u64, len_bytes as u64, access)?;
-        Ok(Self { fabric: fabric.clone(), id, key, addr, len_bytes, access, _pages: None })
-    }
-}
-
-impl Drop for SimMr {
-    fn drop(&mut self) {
-        self.fabric.call().deregister(self.id);
-    }
-}
-
-impl RawMr for SimMr {
-    fn addr(&self) -> *mut u8 {
-        self.addr
-    }
-
-    fn len_bytes(&self) -> usize {
-        self.len_bytes
-    }
-
-    fn lkey(&self) -> u32 {
-        self.key
-    }
-
-    fn rkey(&self) -> u32 {
-        self.key
-    }
-
-    fn access(&self) -> Access {
-        self.access
-    }
-
-    fn dereg(self: Box<Self>) -> Revoked {
-        Revoked::Now
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::packet::{Node, Packet};
+use crate::packet::{Frame, Node};
 use crate::queue::Event;
 use crate::state::State;
 use crate::trace::What;
@@ -79,15 +79,15 @@ impl Network {
 
 impl State {
     /// Sends a packet on its way at the present time.
-    pub(crate) fn send(&mut self, packet: Packet) {
+    pub(crate) fn send(&mut self, frame: Frame) {
         let faults = self.network.faults;
-        let way = (packet.src, packet.dst);
+        let way = (frame.src, frame.dst);
         let ids = [
             way_number(way),
-            u64::from(packet.src_qpn) << 32 | u64::from(packet.dst_qpn),
-            packet.psn.number(),
+            u64::from(frame.src_qpn) << 32 | u64::from(frame.packet.dest_qpn),
+            u64::from(frame.packet.psn.number()),
         ];
-        let note = [ids[0], ids[1], ids[2], packet.body.code()];
+        let note = [ids[0], ids[1], ids[2], u64::from(frame.packet.opcode())];
         self.note(What::Send, note);
         let is_dead = !self.nodes[way.0 as usize].is_alive || !self.nodes[way.1 as usize].is_alive;
         if is_dead || self.network.is_cut(way.0, way.1) || self.network_rng.chance_ppm(faults.loss_ppm) {
@@ -97,7 +97,7 @@ impl State {
         if self.network_rng.chance_ppm(faults.duplicate_ppm) {
             self.note(What::Duplicate, note);
             let at_ns = self.detour_ns();
-            self.at(at_ns, Event::Arrive(Box::new(packet.clone())));
+            self.at(at_ns, Event::Arrive(Box::new(frame.clone())));
         }
         let at_ns = if self.network_rng.chance_ppm(faults.reorder_ppm) {
             self.note(What::Reorder, note);
@@ -108,7 +108,7 @@ impl State {
             *last = (*last + 1).max(self.now_ns + delay_ns);
             *last
         };
-        self.at(at_ns, Event::Arrive(Box::new(packet)));
+        self.at(at_ns, Event::Arrive(Box::new(frame)));
     }
 
     fn detour_ns(&mut self) -> u64 {
@@ -116,21 +116,21 @@ impl State {
         self.now_ns + faults.delay_min_ns + self.network_rng.between(1, faults.detour_max_ns.max(1))
     }
 
-    pub(crate) fn arrive(&mut self, packet: Packet) {
+    pub(crate) fn arrive(&mut self, frame: Frame) {
         let note = [
-            way_number((packet.src, packet.dst)),
-            u64::from(packet.dst_qpn),
-            packet.psn.number(),
-            packet.body.code(),
+            way_number((frame.src, frame.dst)),
+            u64::from(frame.packet.dest_qpn),
+            u64::from(frame.packet.psn.number()),
+            u64::from(frame.packet.opcode()),
         ];
-        let node = self.nodes.get(packet.dst as usize).filter(|node| node.is_alive);
-        let qp = node.and_then(|node| node.qps.get(&packet.dst_qpn).copied());
+        let node = self.nodes.get(frame.dst as usize).filter(|node| node.is_alive);
+        let qp = node.and_then(|node| node.qps.get(&frame.packet.dest_qpn).copied());
         let Some(qp) = qp else {
             self.note(What::Ignore, note);
             return;
         };
         self.note(What::Arrive, note);
-        self.with_qp(qp, |state, qp| qp.arrived(state, packet));
+        self.with_qp(qp, |transport, nic| nic.arrived(transport, &frame));
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the pages of this process permit: a device that is handed memory must not be handed what the processor may not
 //! touch itself.
 
-/// Whether all of `len` bytes at `addr` are mapped, readable, and writable if asked. Where the system does not tell, they
-/// are.
+/// Whether all of `len` bytes at `addr` are mapped, readable, and writable if asked. Where the system does not tell,
+/// they are.
 pub(crate) fn may_access(addr: u64, len: u64, for_writing: bool) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
     covers(&maps, addr, len, for_writing)

@@ -2,20 +2,15 @@
 //! program that never blocks.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind};
-use std::os::fd::RawFd;
-use std::sync::Arc;
 
 use crate::channel::Descriptor;
-use crate::fabric::Fabric;
-use crate::host::NodeId;
 use crate::packet::Node;
 use crate::queue::Event;
 use crate::state::State;
 use crate::trace::What;
 
 /// What is under way to an end.
-enum Item {
+pub(crate) enum Item {
     Opened,
     Bytes(Vec<u8>),
     Closed,
@@ -23,9 +18,9 @@ enum Item {
     Refused,
 }
 
-/// How an end stands.
+/// The state of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stand {
+pub(crate) enum PipeState {
     Dialling,
     Open,
     /// The other side closed; what came before can still be read.
@@ -36,28 +31,36 @@ enum Stand {
 
 /// One end of a pipe.
 pub(crate) struct End {
-    node: Node,
-    peer_node: Node,
-    port: u16,
-    peer: Option<u32>,
-    stand: Stand,
-    coming: VecDeque<(u64, Item)>,
-    inbox: VecDeque<u8>,
+    pub(crate) node: Node,
+    pub(crate) peer_node: Node,
+    pub(crate) port: u16,
+    pub(crate) peer: Option<u32>,
+    pub(crate) state: PipeState,
+    pub(crate) coming: VecDeque<(u64, Item)>,
+    pub(crate) inbox: VecDeque<u8>,
     /// Written before the pipe was open.
-    early: Vec<u8>,
+    pub(crate) early: Vec<u8>,
     /// Attempts to get the next item through.
-    attempts: u32,
+    pub(crate) attempts: u32,
+}
+
+impl End {
+    /// The end of a pipe that is not open yet.
+    pub(crate) fn dialling(node: Node, peer_node: Node, port: u16) -> Self {
+        let (peer, coming, inbox, early, attempts) = Default::default();
+        Self { node, peer_node, port, peer, state: PipeState::Dialling, coming, inbox, early, attempts }
+    }
 }
 
 /// A listening port.
 pub(crate) struct Listening {
-    node: Node,
-    port: u16,
-    backlog: VecDeque<u32>,
+    pub(crate) node: Node,
+    pub(crate) port: u16,
+    pub(crate) backlog: VecDeque<u32>,
 }
 
 impl State {
-    fn pipe_delay_ns(&mut self) -> u64 {
+    pub(crate) fn pipe_delay_ns(&mut self) -> u64 {
         let faults = self.network.faults;
         // A kernel's stack on both sides, besides the way.
         20_000 + self.pipes_rng.between(faults.delay_min_ns, 10 * faults.delay_max_ns)
@@ -71,7 +74,7 @@ impl State {
     }
 
     /// Sends an item to an end; after what was sent there before.
-    fn send_item(&mut self, to: u32, item: Item) {
+    pub(crate) fn send_item(&mut self, to: u32, item: Item) {
         let at_ns = self.effect_ns() + self.pipe_delay_ns();
         let Some(end) = self.ends.get_mut(to) else { return };
         let after = end.coming.back().map_or(0, |(at_ns, _)| at_ns + 1);
@@ -89,7 +92,7 @@ impl State {
                 let at_ns = self.now_ns + self.params.pipe_retry_ns;
                 self.at(at_ns, Event::Dial { end: id, attempt: attempt + 1 });
             } else {
-                self.end_pipe(id, Stand::Refused);
+                self.end_pipe(id, PipeState::Refused);
             }
             return;
         }
@@ -97,17 +100,9 @@ impl State {
             self.send_item(id, Item::Refused);
             return;
         };
-        let accepted = self.ends.insert(End {
-            node: to,
-            peer_node: from,
-            port,
-            peer: Some(id),
-            stand: Stand::Open,
-            coming: VecDeque::new(),
-            inbox: VecDeque::new(),
-            early: Vec::new(),
-            attempts: 0,
-        });
+        let mut end = End::dialling(to, from, port);
+        (end.peer, end.state) = (Some(id), PipeState::Open);
+        let accepted = self.ends.insert(end);
         if let Some(end) = self.ends.get_mut(id) {
             end.peer = Some(accepted);
         }
@@ -156,9 +151,9 @@ impl State {
             return;
         }
         let peer = end.peer;
-        self.end_pipe(id, Stand::Reset);
+        self.end_pipe(id, PipeState::Reset);
         if let Some(peer) = peer {
-            self.end_pipe(peer, Stand::Reset);
+            self.end_pipe(peer, PipeState::Reset);
         }
     }
 
@@ -166,7 +161,7 @@ impl State {
         let Some(end) = self.ends.get_mut(id) else { return };
         match item {
             Item::Opened => {
-                end.stand = Stand::Open;
+                end.state = PipeState::Open;
                 let (early, peer) = (std::mem::take(&mut end.early), end.peer);
                 if let Some(peer) = peer.filter(|_| !early.is_empty()) {
                     self.send_bytes(peer, &early);
@@ -178,18 +173,18 @@ impl State {
                 self.note(What::PipeBytes, [u64::from(id), len, 0, 0]);
                 self.pipe_ready(id);
             }
-            Item::Closed => self.end_pipe(id, Stand::Closed),
-            Item::Reset => self.end_pipe(id, Stand::Reset),
-            Item::Refused => self.end_pipe(id, Stand::Refused),
+            Item::Closed => self.end_pipe(id, PipeState::Closed),
+            Item::Reset => self.end_pipe(id, PipeState::Reset),
+            Item::Refused => self.end_pipe(id, PipeState::Refused),
         }
     }
 
-    fn end_pipe(&mut self, id: u32, stand: Stand) {
+    fn end_pipe(&mut self, id: u32, state: PipeState) {
         let Some(end) = self.ends.get_mut(id) else { return };
-        if matches!(end.stand, Stand::Dialling | Stand::Open) {
-            end.stand = stand;
+        if matches!(end.state, PipeState::Dialling | PipeState::Open) {
+            end.state = state;
         }
-        self.note(What::PipeEnd, [u64::from(id), stand as u64, 0, 0]);
+        self.note(What::PipeEnd, [u64::from(id), state as u64, 0, 0]);
         self.pipe_ready(id);
     }
 
@@ -201,7 +196,7 @@ impl State {
     }
 
     /// Sends bytes in segments of random lengths.
-    fn send_bytes(&mut self, to: u32, bytes: &[u8]) {
+    pub(crate) fn send_bytes(&mut self, to: u32, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
             let take = self.pipes_rng.between(1, rest.len() as u64) as usize;
@@ -212,7 +207,7 @@ impl State {
     }
 
     /// The owner of an end lets go of it.
-    fn drop_end(&mut self, id: u32) {
+    pub(crate) fn drop_end(&mut self, id: u32) {
         let Some(end) = self.ends.remove(id) else { return };
         if let Some(peer) = end.peer {
             self.send_item(peer, Item::Closed);
@@ -220,146 +215,12 @@ impl State {
     }
 
     pub(crate) fn is_pipe_readable(&self, id: u32) -> bool {
-        self.ends
-            .get(id)
-            .is_some_and(|end| !end.inbox.is_empty() || !matches!(end.stand, Stand::Dialling | Stand::Open))
+        self.ends.get(id).is_some_and(|end| {
+            !end.inbox.is_empty() || !matches!(end.state, PipeState::Dialling | PipeState::Open)
+        })
     }
 
     pub(crate) fn has_backlog(&self, id: u32) -> bool {
         self.listeners.get(id).is_some_and(|listening| !listening.backlog.is_empty())
-    }
-}
-
-/// One end of a pipe, owned by a program. Dropping it closes it.
-pub struct Pipe {
-    fabric: Arc<Fabric>,
-    id: u32,
-}
-
-impl Pipe {
-    pub(crate) fn dial(fabric: &Arc<Fabric>, node: Node, to: Node, port: u16) -> Self {
-        let mut state = fabric.call();
-        let id = state.ends.insert(End {
-            node,
-            peer_node: to,
-            port,
-            peer: None,
-            stand: Stand::Dialling,
-            coming: VecDeque::new(),
-            inbox: VecDeque::new(),
-            early: Vec::new(),
-            attempts: 0,
-        });
-        let at_ns = state.effect_ns() + state.pipe_delay_ns();
-        state.at(at_ns, Event::Dial { end: id, attempt: 0 });
-        drop(state);
-        Self { fabric: fabric.clone(), id }
-    }
-
-    /// Reads what has come. 0: the other side closed.
-    ///
-    /// # Errors
-    /// `WouldBlock` if nothing has come; `ConnectionReset`, `ConnectionRefused` if the pipe is broken or never was.
-    pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut state = self.fabric.call();
-        let end = state.ends.get_mut(self.id).ok_or(ErrorKind::ConnectionReset)?;
-        if end.stand == Stand::Reset {
-            return Err(ErrorKind::ConnectionReset.into());
-        }
-        let got = end.inbox.len().min(bytes.len());
-        for (to, from) in bytes.iter_mut().zip(end.inbox.drain(..got)) {
-            *to = from;
-        }
-        match end.stand {
-            _ if got > 0 => Ok(got),
-            Stand::Closed => Ok(0),
-            Stand::Refused => Err(ErrorKind::ConnectionRefused.into()),
-            _ => Err(ErrorKind::WouldBlock.into()),
-        }
-    }
-
-    /// Sends bytes; all are taken.
-    ///
-    /// # Errors
-    /// `BrokenPipe` if the pipe has ended, or never was.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut state = self.fabric.call();
-        let end = state.ends.get_mut(self.id).ok_or(ErrorKind::BrokenPipe)?;
-        match (end.stand, end.peer) {
-            (Stand::Dialling, _) => end.early.extend_from_slice(bytes),
-            (Stand::Open, Some(peer)) => {
-                if state.ends.get(peer).is_some() {
-                    state.send_bytes(peer, bytes);
-                } else {
-                    // The other side is gone, and its kernel says so.
-                    state.send_item(self.id, Item::Reset);
-                }
-            }
-            _ => return Err(ErrorKind::BrokenPipe.into()),
-        }
-        Ok(())
-    }
-
-    /// The descriptor to wait on: ready when bytes have come or the pipe has ended.
-    pub fn fd(&self) -> RawFd {
-        Descriptor::Pipe(self.id).fd()
-    }
-
-    /// The node at the other end.
-    pub fn peer(&self) -> NodeId {
-        let state = self.fabric.lock();
-        NodeId(state.ends.get(self.id).map_or(u32::MAX, |end| end.peer_node))
-    }
-}
-
-impl Drop for Pipe {
-    fn drop(&mut self) {
-        self.fabric.call().drop_end(self.id);
-    }
-}
-
-/// A listening port of a node. Dropping it closes the port.
-pub struct Listener {
-    fabric: Arc<Fabric>,
-    id: u32,
-}
-
-impl Listener {
-    pub(crate) fn open(fabric: &Arc<Fabric>, node: Node, port: u16) -> Option<Self> {
-        let mut state = fabric.call();
-        if state.nodes[node as usize].listeners.contains_key(&port) {
-            return None;
-        }
-        let id = state.listeners.insert(Listening { node, port, backlog: VecDeque::new() });
-        state.nodes[node as usize].listeners.insert(port, id);
-        drop(state);
-        Some(Self { fabric: fabric.clone(), id })
-    }
-
-    /// The next pipe that somebody opened to here.
-    pub fn accept(&mut self) -> Option<Pipe> {
-        let mut state = self.fabric.call();
-        let id = state.listeners.get_mut(self.id)?.backlog.pop_front()?;
-        drop(state);
-        Some(Pipe { fabric: self.fabric.clone(), id })
-    }
-
-    /// The descriptor to wait on: ready when there is a pipe to accept.
-    pub fn fd(&self) -> RawFd {
-        Descriptor::Listener(self.id).fd()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let mut state = self.fabric.call();
-        let Some(listening) = state.listeners.remove(self.id) else { return };
-        let listeners = &mut state.nodes[listening.node as usize].listeners;
-        if listeners.get(&listening.port) == Some(&self.id) {
-            listeners.remove(&listening.port);
-        }
-        for end in listening.backlog {
-            state.drop_end(end);
-        }
     }
 }

@@ -64,7 +64,7 @@ impl State {
     /// A piece lands.
     pub(crate) fn land(&mut self, number: u64) {
         let Some(piece) = self.pieces.remove(&number) else { return };
-        let is_current = self.qps.get(piece.qp).is_some_and(|qp| qp.life == piece.life);
+        let is_current = self.qps.get(piece.qp).is_some_and(|qp| qp.device.progress.life == piece.life);
         if is_current && self.mrs.get(piece.to.mr).is_some() {
             self.store(piece.to, &piece.bytes);
         }

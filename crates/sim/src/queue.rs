@@ -1,23 +1,24 @@
 //! The event queue: one order for everything.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
-use crate::packet::Packet;
+use farcall_wire::{Timer, Token};
+
+use crate::packet::Frame;
 
 /// What happens at a time. Numbers name objects that may be gone by then; a `life` tells whether the object is still in
 /// the state that the event was meant for.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A packet reaches its node.
-    Arrive(Box<Packet>),
+    Arrive(Box<Frame>),
     /// A queue pair sends its next packet.
     Pump { qp: u32 },
-    /// A queue pair has waited for an acknowledgement long enough.
-    AckTimeout { qp: u32, life: u64 },
-    /// A queue pair has waited for a receive of its peer long enough.
-    RnrOver { qp: u32, life: u64 },
-    /// A responder goes on with what it accepted.
+    /// A timer of a queue pair ends.
+    Timer { qp: u32, timer: Timer, life: u64 },
+    /// A memory access of a queue pair has ended.
+    Accessed { qp: u32, token: Token },
+    /// The next packet of a READ's data is due.
     Respond { qp: u32, life: u64 },
     /// A piece of payload lands.
     Place { piece: u64 },
@@ -31,57 +32,25 @@ pub(crate) enum Event {
     Step { task: u32, life: u64 },
 }
 
-struct Entry {
-    at_ns: u64,
-    order: u64,
-    event: Event,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
-impl Entry {
-    fn key(&self) -> (u64, u64) {
-        (self.at_ns, self.order)
-    }
-}
-
 /// Events in the order of their times; of one time, in the order in which they were put in.
 #[derive(Default)]
 pub(crate) struct EventQueue {
-    heap: BinaryHeap<Reverse<Entry>>,
+    events: BTreeMap<(u64, u64), Event>,
     order: u64,
 }
 
 impl EventQueue {
     pub(crate) fn push(&mut self, at_ns: u64, event: Event) {
         self.order += 1;
-        self.heap.push(Reverse(Entry { at_ns, order: self.order, event }));
+        self.events.insert((at_ns, self.order), event);
     }
 
     pub(crate) fn next_at_ns(&self) -> Option<u64> {
-        self.heap.peek().map(|Reverse(entry)| entry.at_ns)
+        self.events.first_key_value().map(|((at_ns, _), _)| *at_ns)
     }
 
     pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
-        self.heap.pop().map(|Reverse(entry)| (entry.at_ns, entry.event))
+        self.events.pop_first().map(|((at_ns, _), event)| (at_ns, event))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use farcall_verbs::{Error, RecvWr, Sge};
+use farcall_verbs::{Error, RecvRules, RecvWr, Sge};
 
 /// A posted receive.
 #[derive(Clone, Debug)]
@@ -20,34 +20,25 @@ impl Receive {
 /// Receives in the order of posting.
 pub(crate) struct ReceiveQueue {
     posted: VecDeque<Receive>,
+    rules: RecvRules,
     max_wr: u32,
-    max_sge: u32,
     /// Posted and not known, by a completion that was polled, to be over.
     outstanding: u32,
 }
 
 impl ReceiveQueue {
-    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
-        Self { posted: VecDeque::new(), max_wr, max_sge, outstanding: 0 }
+    pub(crate) fn new(rules: RecvRules, max_wr: u32) -> Self {
+        Self { posted: VecDeque::new(), rules, max_wr, outstanding: 0 }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.rules, self.max_wr);
     }
 
     pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
-        const OP: &str = "post_recv";
-        let sges = wr.sges();
-        if sges.len() > self.max_sge as usize {
-            let what = format!("{} elements; the queue takes {}", sges.len(), self.max_sge);
-            return Err(Error::invalid(OP, what));
-        }
-        if self.outstanding >= self.max_wr {
-            return Err(Error::Exhausted {
-                operation: OP,
-                what: "receive queue",
-                limit: self.max_wr.into(),
-                remedy: "poll completions first, or make the queue longer",
-            });
-        }
+        self.rules.check(wr, self.outstanding < self.max_wr)?;
         self.outstanding += 1;
-        self.posted.push_back(Receive { wr_id: wr.wr_id, sges: sges.to_vec() });
+        self.posted.push_back(Receive { wr_id: wr.wr_id, sges: wr.sges().to_vec() });
         Ok(())
     }
 
@@ -73,15 +64,11 @@ impl ReceiveQueue {
         self.max_wr
     }
 
-    pub(crate) fn max_sge(&self) -> u32 {
-        self.max_sge
-    }
-
     /// Changes how many receives it holds; false if it holds more.
-    pub(crate) fn resize(&mut self, max_wr: u32) -> bool {
+    pub(crate) fn resize(&mut self, rules: RecvRules, max_wr: u32) -> bool {
         let fits = self.outstanding <= max_wr;
         if fits {
-            self.max_wr = max_wr;
+            (self.rules, self.max_wr) = (rules, max_wr);
         }
         fits
     }

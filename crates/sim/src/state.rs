@@ -64,6 +64,8 @@ pub(crate) struct State {
     pub(crate) ahs: Arena<(Node, AhAttr)>,
     pub(crate) pieces: BTreeMap<u64, Piece>,
     pub(crate) next_piece: u64,
+    /// The sender of the packet that arrives now.
+    pub(crate) arriving_from: Node,
     pub(crate) next_pd: u32,
     pub(crate) ends: Arena<End>,
     pub(crate) listeners: Arena<Listening>,
@@ -94,6 +96,7 @@ impl State {
             ahs: Arena::default(),
             pieces: BTreeMap::new(),
             next_piece: 0,
+            arriving_from: 0,
             next_pd: 0,
             ends: Arena::default(),
             listeners: Arena::default(),
@@ -156,14 +159,6 @@ impl State {
         self.note(What::Event, [u64::from(context), u64::from(element), 1, 0]);
     }
 
-    /// Works on a queue pair and the rest of the world.
-    pub(crate) fn with_qp<R>(&mut self, id: u32, work: impl FnOnce(&mut Self, &mut Qp) -> R) -> Option<R> {
-        let mut qp = self.qps.take(id)?;
-        let result = work(self, &mut qp);
-        self.qps.put_back(id, qp);
-        Some(result)
-    }
-
     /// Moves time to the next event and lets it happen. Returns the endpoint that has its turn, if that is what the
     /// event was; `None` if there is no event.
     pub(crate) fn happen(&mut self) -> Option<Option<u32>> {
@@ -171,10 +166,16 @@ impl State {
         self.now_ns = at_ns;
         match event {
             Event::Arrive(packet) => self.arrive(*packet),
-            Event::Pump { qp } => drop(self.with_qp(qp, |state, qp| qp.pump(state))),
-            Event::AckTimeout { qp, life } => drop(self.with_qp(qp, |state, qp| qp.ack_timeout(state, life))),
-            Event::RnrOver { qp, life } => drop(self.with_qp(qp, |state, qp| qp.rnr_over(state, life))),
-            Event::Respond { qp, life } => drop(self.with_qp(qp, |state, qp| qp.respond(state, life))),
+            Event::Pump { qp } => self.with_qp(qp, |transport, nic| nic.pump(transport)).unwrap_or_default(),
+            Event::Timer { qp, timer, life } => {
+                self.with_qp(qp, |transport, nic| nic.timer_ends(transport, timer, life)).unwrap_or_default();
+            }
+            Event::Accessed { qp, token } => {
+                self.with_qp(qp, |transport, nic| nic.accessed(transport, token)).unwrap_or_default();
+            }
+            Event::Respond { qp, life } => {
+                self.with_qp(qp, |transport, nic| nic.respond(transport, life)).unwrap_or_default();
+            }
             Event::Place { piece } => self.land(piece),
             Event::Overrun { cq } => self.overrun(cq),
             Event::Pipe { end } => self.pipe_event(end),

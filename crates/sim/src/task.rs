@@ -2,8 +2,8 @@
 //!
 //! An endpoint's step is instantaneous; what its calls cost is debt, and the next step comes after that. A *polling*
 //! endpoint is asked again and again; once it has been idle often enough, further looks are left out until something
-//! changes at its node: they would find nothing. A *sleeping* endpoint is run by the drivers' rule: progress until idle,
-//! arm, progress once more, sleep on the wait set.
+//! changes at its node: they would find nothing. A *sleeping* endpoint is run by the drivers' rule: progress until
+//! idle, arm, progress once more, sleep on the wait set.
 
 use std::os::fd::RawFd;
 

@@ -1,5 +1,5 @@
-//! The trace: everything that happens, as numbers, folded into one hash. Two runs of a seed have the same hash; the last
-//! records are kept to be looked at when something went wrong.
+//! The trace: everything that happens, as numbers, folded into one hash. Two runs of a seed have the same hash; the
+//! last records are kept to be looked at when something went wrong.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -36,7 +36,6 @@ pub enum What {
     Fault,
     Create,
     Destroy,
-    Note,
 }
 
 /// One thing that happened: when, what, to what (numbers).
@@ -124,7 +123,7 @@ mod tests {
     fn the_hash_depends_on_order_and_on_every_number() {
         let hash = |records: &[(u64, [u64; 4])]| {
             let mut trace = Trace::new(2);
-            records.iter().for_each(|(at, numbers)| trace.note(*at, What::Note, *numbers));
+            records.iter().for_each(|(at, numbers)| trace.note(*at, What::Send, *numbers));
             assert!(trace.last().count() <= 2);
             trace.hash()
         };

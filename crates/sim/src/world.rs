@@ -8,8 +8,9 @@ use std::time::Duration;
 use farcall_verbs::{Endpoint, Nanos, WaitSet};
 
 use crate::fabric::Fabric;
-use crate::host::{Host, NodeId};
+use crate::host::Host;
 use crate::network::Faults;
+use crate::packet::NodeId;
 use crate::params::Params;
 use crate::rng::{Purpose, Stream};
 use crate::state::State;
@@ -256,11 +257,6 @@ impl World {
     /// The last records of the trace.
     pub fn last_records(&self) -> Vec<Record> {
         self.fabric.lock().trace.last().copied().collect()
-    }
-
-    /// Adds a remark of a test to the trace.
-    pub fn remark(&mut self, numbers: [u64; 4]) {
-        self.fabric.lock().note(What::Note, numbers);
     }
 
     /// What is left: queue pairs, completion queues, regions, pipe ends. For leak checks.

@@ -7,8 +7,8 @@
 //! FARCALL_SIM_SEED=calls:42 cargo test -p farcall-sim --test seeds          one, again
 //! ```
 //!
-//! `FARCALL_SIM_FIRST` is the first seed of a long run; by default the day decides, so that each day looks elsewhere. What
-//! was found on the way stays in `regressions.txt` and runs always.
+//! `FARCALL_SIM_FIRST` is the first seed of a long run; by default the day decides, so that each day looks elsewhere.
+//! What was found on the way stays in `regressions.txt` and runs always.
 
 mod scenarios;
 mod support {
@@ -17,7 +17,6 @@ mod support {
     mod kill;
     pub mod member;
     pub mod node;
-    pub mod pair;
     pub mod rpc;
     pub mod store;
     pub mod traffic;

@@ -30,8 +30,7 @@ fn descriptors_of_an_answer_that_nobody_waits_for_are_closed() {
     write(&mut first, to_first, 0);
     write(&mut second, to_second, 0);
     assert_eq!((first.wait().status, second.wait().status), (WcStatus::SUCCESS, WcStatus::SUCCESS));
-    other.signal(libc::SIGSTOP);
-    assert_eq!(other.wait(), Fate::Stopped);
+    other.stop();
     write(&mut first, to_first, 8);
     assert_eq!(first.poll(), None, "the region is not granted while the peer is stopped");
     drop(first.qp);

@@ -1,4 +1,5 @@
-//! A process that does not answer, and is not wanted any more. One test, because it counts what the whole process holds.
+//! A process that does not answer, and is not wanted any more. One test, because it counts what the whole process
+//! holds.
 
 mod support;
 
@@ -22,8 +23,7 @@ fn child_entry() {
 fn a_process_that_nobody_wants_to_meet_any_more_costs_nothing() {
     let mut other = start("silent", &[]);
     let qpn = other.line.hear().unwrap()[0] as u32;
-    other.signal(libc::SIGSTOP);
-    assert_eq!(other.wait(), Fate::Stopped);
+    other.stop();
     let before = Holdings::at_rest();
     let mut here = Ud::new();
     here.send(qpn, QKEY, b"anybody there?");
@@ -37,5 +37,5 @@ fn a_process_that_nobody_wants_to_meet_any_more_costs_nothing() {
     drop(here);
     // As long as it lives, and does not answer.
     before.wait_for(|| ());
-    assert_eq!(other.wait(), Fate::Stopped);
+    assert_eq!(other.wait(), ProcessState::Stopped);
 }

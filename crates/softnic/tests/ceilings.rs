@@ -12,7 +12,7 @@ use support::*;
 
 /// Connections of one process that another lets in: a quarter of all that it lets in.
 fn let_in() -> u64 {
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
     ((files / 4).min(4096) / 4).min(256)
 }
 
@@ -36,8 +36,8 @@ fn is_closed(socket: &OwnedFd) -> bool {
 
 /// Connects again and again, keeps all of it, and tells how often it was shown out.
 fn greedy(line: &mut Line, block: u64) {
-    let address =
-        SocketAddrUnix::new_abstract_name(format!("farcall/softnic/v1/{block}").as_bytes()).unwrap();
+    let path = farcall_softnic::rendezvous_path((block as u32) << 12).unwrap();
+    let address = SocketAddrUnix::new(path).unwrap();
     let connect = |_| {
         let socket =
             net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

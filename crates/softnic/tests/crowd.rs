@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use farcall_verbs::{CqInitAttr, QpCap, QpInitAttr, QpType, RawQp, RecvWr, SendWr, Wc};
+use farcall_verbs::{CqInitAttr, QpCap, QpType, RawQp, RecvWr, SendWr, Wc};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use support::*;
@@ -38,10 +38,7 @@ fn end() -> End {
 
 fn new_qp(end: &End) -> Box<dyn RawQp> {
     let cap = QpCap { max_recv_wr: RECEIVES, max_send_wr: 8, ..QpCap::default() };
-    let (send_cq, recv_cq) = (&*end.cq, &*end.cq);
-    end.pd
-        .create_qp(&QpInitAttr { send_cq, recv_cq, srq: None, cap, qp_type: QpType::Rc, sq_sig_all: false })
-        .unwrap()
+    create_qp(&*end.pd, (&*end.cq, &*end.cq), None, cap, QpType::Rc)
 }
 
 fn receive(qp: &mut dyn RawQp) {

@@ -7,9 +7,7 @@ mod support;
 
 use std::os::fd::AsRawFd;
 
-use farcall_verbs::{
-    CqInitAttr, Notify, QpAttr, QpInitAttr, QpState, QpType, SendFlags, SendWr, Wc, WcOpcode, WcStatus,
-};
+use farcall_verbs::{Notify, QpAttr, QpState, SendFlags, SendWr, Wc, WcOpcode, WcStatus};
 use rustix::event::epoll;
 use support::*;
 
@@ -90,8 +88,9 @@ fn send_completions_wake_their_owner() {
     a.send(&[SendWr::write(1, &sges, b.mr.addr() as u64, b.mr.rkey())]);
     assert_eq!(a.event(), None, "an unsignalled success is no completion");
     a.send(&[SendWr::write(2, &sges, b.mr.addr() as u64, b.mr.rkey()).with_flags(SIGNALED)]);
-    assert_eq!(a.event(), Some(a.cq.id()));
-    assert_eq!(a.wait().wr_id, 2);
+    // Where the memory is the target's process has to tell first.
+    assert!(readable(a.channel.fd(), LOST.as_millis() as i32));
+    assert_eq!((a.event(), a.wait().wr_id), (Some(a.cq.id()), 2));
     // A send that waits for a receive completes when the target gives one, and wakes.
     send_one(&mut a, SIGNALED);
     a.cq.req_notify(Notify::Any).unwrap();
@@ -119,6 +118,7 @@ fn a_receiver_that_was_ready_first_and_never_sends_wakes_its_sender_at_once() {
     b.rtr(qa);
     a.rtr(qb);
     a.rts();
+    a.reach();
     for round in 0..50 {
         send_one(&mut a, SIGNALED);
         a.cq.req_notify(Notify::Any).unwrap();
@@ -127,53 +127,6 @@ fn a_receiver_that_was_ready_first_and_never_sends_wakes_its_sender_at_once() {
         assert_eq!(a.event(), Some(a.cq.id()), "round {round}: posting a receive woke nobody");
         assert_eq!((a.wait().status, b.wait().wr_id), (WcStatus::SUCCESS, round));
     }
-}
-
-#[test]
-fn a_queue_without_a_channel_cannot_notify() {
-    let end = End::default();
-    let mut cq = end.context.create_cq(&CqInitAttr { cqe: 16, channel: None }).unwrap();
-    let error = cq.req_notify(Notify::Any).unwrap_err().to_string();
-    assert!(error.contains("without a completion channel"), "{error}");
-}
-
-#[test]
-fn two_queues_on_one_channel_are_told_apart() {
-    let (mut a, mut b) = (End::default(), End::default());
-    let recv_cq = b.context.create_cq(&CqInitAttr { cqe: 16, channel: Some(&*b.channel) }).unwrap();
-    let attr = QpInitAttr {
-        send_cq: &*b.cq,
-        recv_cq: &*recv_cq,
-        srq: None,
-        cap: farcall_verbs::QpCap::default(),
-        qp_type: QpType::Rc,
-        sq_sig_all: true,
-    };
-    b.qp = b.pd.create_qp(&attr).unwrap();
-    let mut recv_cq = recv_cq;
-    join(&mut a, &mut b, End::rts);
-    b.recv(1, &[b.sge(0, 8)]);
-    recv_cq.req_notify(Notify::Any).unwrap();
-    b.cq.req_notify(Notify::Any).unwrap();
-    send_one(&mut a, SendFlags::empty());
-    assert_eq!((b.event(), b.event()), (Some(recv_cq.id()), None));
-    assert_eq!(b.poll(), None, "a receive does not come to the queue of sends");
-    let sges = [b.sge(64, 8)];
-    b.send(&[SendWr::write(2, &sges, a.mr.addr() as u64, a.mr.rkey())]);
-    assert_eq!((b.event(), b.event()), (Some(b.cq.id()), None));
-    let mut wc = [Wc::default(); 4];
-    assert_eq!((recv_cq.poll(&mut wc).unwrap(), wc[0].opcode, b.wait().wr_id), (1, WcOpcode::RECV, 2));
-    // Both at once: two events, whichever comes first.
-    b.recv(2, &[b.sge(0, 8)]);
-    recv_cq.req_notify(Notify::Any).unwrap();
-    b.cq.req_notify(Notify::Any).unwrap();
-    send_one(&mut a, SendFlags::empty());
-    b.send(&[SendWr::write(3, &sges, a.mr.addr() as u64, a.mr.rkey())]);
-    let mut fired = [b.event(), b.event()];
-    fired.sort();
-    let mut expected = [Some(b.cq.id()), Some(recv_cq.id())];
-    expected.sort();
-    assert_eq!((fired, b.event()), (expected, None));
 }
 
 #[test]

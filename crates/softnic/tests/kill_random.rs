@@ -1,6 +1,7 @@
 //! Random deaths under load: several peers with several queue pairs each, one completion queue for all of them.
 //!
-//! 200 deaths in release, 20 in debug. `FARCALL_TEST_SEED` replays a run's choices, `FARCALL_TEST_KILLS` sets the number.
+//! 200 deaths in release, 20 in debug. `FARCALL_TEST_SEED` replays a run's choices, `FARCALL_TEST_KILLS` sets the
+//! number.
 
 mod support;
 
@@ -24,10 +25,6 @@ const SENDS: u64 = 8;
 
 fn len_of(seq: u64) -> usize {
     [24, 1000, 5000][seq as usize % 3]
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
 }
 
 /// One queue pair with its memory, and the two streams over it: what we send and what we receive.

@@ -185,5 +185,5 @@ fn a_message_into_a_region_that_has_changed_under_its_key_fails_and_changes_noth
 
 #[test]
 fn a_message_into_a_moved_region_that_has_changed_under_its_key_fails_and_changes_nothing() {
-    assert_eq!(start("moved", &[]).wait_for_end(), Fate::Exited(0));
+    assert_eq!(start("moved", &[]).wait_for_end(), ProcessState::Exited(0));
 }

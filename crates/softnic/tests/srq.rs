@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use farcall_verbs::{
-    AsyncEvent, AsyncEventKind, CqInitAttr, Error, Notify, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq,
-    RawQp, RawSrq, RecvWr, SendFlags, SendWr, Sge, SrqAttr, SrqInitAttr, Wc, WcOpcode, WcStatus,
+    AsyncEvent, AsyncEventKind, CqInitAttr, Error, Notify, QpAttr, QpCap, QpState, QpType, RawCq, RawQp,
+    RawSrq, RecvWr, SendFlags, SendWr, Sge, SrqAttr, SrqInitAttr, Wc, WcOpcode, WcStatus,
 };
 use support::*;
 
@@ -41,16 +41,7 @@ impl Sharing {
 }
 
 fn new_qp(end: &End, srq: &dyn RawSrq, recv_cq: &dyn RawCq) -> Box<dyn RawQp> {
-    end.pd
-        .create_qp(&QpInitAttr {
-            send_cq: &*end.cq,
-            recv_cq,
-            srq: Some(srq),
-            cap: QpCap::default(),
-            qp_type: QpType::Rc,
-            sq_sig_all: false,
-        })
-        .unwrap()
+    create_qp(&*end.pd, (&*end.cq, recv_cq), Some(srq), QpCap::default(), QpType::Rc)
 }
 
 /// A sender, and a connected end with `max_wr` places for shared receives.
@@ -308,7 +299,7 @@ fn a_shared_queue_is_resized_within_what_it_holds_and_refuses_more() {
         unsafe { b.srq.post_recv(&wrs) }
     };
     let refused = post(&mut b, 3).unwrap_err();
-    assert!(matches!(refused.source, Error::Exhausted { .. }) && refused.posted == 2, "{refused}");
+    assert!(matches!(*refused.source, Error::Exhausted { .. }) && refused.posted == 2, "{refused}");
     let resize =
         |b: &mut Sharing, max_wr: u32| b.srq.modify(&SrqAttr { max_wr: Some(max_wr), srq_limit: None });
     resize(&mut b, 5).unwrap();
@@ -328,28 +319,10 @@ fn a_shared_queue_is_resized_within_what_it_holds_and_refuses_more() {
 }
 
 #[test]
-fn a_shared_queue_in_use_is_not_destroyed() {
-    let (a, b) = sharing(2, End::rts);
-    let Sharing { mut end, srq } = b;
-    let refused = srq.destroy().unwrap_err();
-    assert!(matches!(refused.source, Error::InvalidState { .. }), "{:?}", refused.source);
-    assert_eq!((end.qp.cap().max_recv_wr, end.qp.cap().max_recv_sge), (0, 0));
-    let sges = [end.sge(0, 8)];
-    // SAFETY: refused before any memory is touched.
-    assert!(unsafe { end.qp.post_recv(&[RecvWr::new(1, &sges)]) }.is_err(), "its receives are shared");
-    // SAFETY: as above.
-    assert!(unsafe { end.qp.post_recv(&[RecvWr::new(1, &[])]) }.is_err());
-    end.qp = new_qp(&a, &*refused.srq, &*end.cq);
-    let still = refused.srq.destroy().unwrap_err();
-    drop(end.qp);
-    still.srq.destroy().unwrap();
-}
-
-#[test]
 fn a_pair_in_error_tells_when_it_holds_no_shared_receive_any_more() {
     let (mut a, mut b) = sharing(4, End::rts);
     b.post(1, &[b.end.sge(0, 8192)]);
-    // A large message has been given its receive, and its sender does not go on.
+    // A large message is given its receive. It may have come whole before the error state, or not.
     let sges = [a.sge(0, 8000)];
     a.send(&[SendWr::send(1, &sges)]);
     let qpn = b.end.qp.qp_num();
@@ -360,13 +333,15 @@ fn a_pair_in_error_tells_when_it_holds_no_shared_receive_any_more() {
         assert!(start.elapsed() < LOST, "no event");
         std::thread::yield_now();
     }
-    for _ in 0..10 {
-        if let Some(wc) = b.end.poll() {
-            assert_eq!((wc.wr_id, wc.status, wc.qp_num), (1, WcStatus::WR_FLUSH_ERR, qpn));
-        }
+    let received: Vec<Wc> = (0..10).filter_map(|_| b.end.poll()).collect();
+    assert!(received.len() <= 1, "{received:?}");
+    for wc in &received {
+        assert!(matches!(wc.status, WcStatus::SUCCESS | WcStatus::WR_FLUSH_ERR), "{wc:?}");
+        assert_eq!((wc.wr_id, wc.qp_num), (1, qpn));
     }
     assert!(!event_of(&b.end, qpn, AsyncEventKind::QpLastWqeReached), "it came twice");
-    assert!(!a.wait().status.is_success());
+    let has_come = received.iter().any(|wc| wc.status.is_success());
+    assert_eq!(a.wait().status.is_success(), has_come, "{received:?}");
 }
 
 #[test]
@@ -404,25 +379,6 @@ fn a_shared_receive_whose_memory_is_deregistered_is_a_protection_error() {
         let (sent, got) = both(&mut a, 1, &mut b.end, 1);
         assert_eq!((sent[0].status, got[0].status), (WcStatus::REM_OP_ERR, WcStatus::LOC_PROT_ERR));
     }
-}
-
-#[test]
-fn write_with_immediate_consumes_a_shared_receive() {
-    let (mut a, mut b) = sharing(4, End::rts);
-    b.post(1, &[b.end.sge(0, 8)]);
-    b.post(2, &[b.end.sge(8, 8)]);
-    a.put(0, &bytes(3000, 1));
-    let (large, small) = ([a.sge(0, 3000)], [a.sge(0, 8)]);
-    let to = (b.end.mr.addr() as u64 + 4096, b.end.mr.rkey());
-    a.send(&[
-        SendWr::write(1, &large, to.0, to.1).with_imm(5).with_flags(SIGNALED),
-        SendWr::send(2, &small).with_flags(SIGNALED),
-    ]);
-    let (sent, got) = both(&mut a, 2, &mut b.end, 2);
-    assert!(sent.iter().chain(&got).all(|wc| wc.status.is_success()));
-    assert_eq!((got[0].wr_id, got[0].opcode, got[0].imm()), (1, WcOpcode::RECV_RDMA_WITH_IMM, Some(5)));
-    assert_eq!((got[1].wr_id, got[1].opcode), (2, WcOpcode::RECV));
-    assert!(b.end.get(4096, 3000) == bytes(3000, 1));
 }
 
 #[test]

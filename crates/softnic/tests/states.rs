@@ -5,8 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use farcall_verbs::{
-    Access, AsyncEvent, AsyncEventKind, Notify, QpAttr, QpCap, QpState, QpType, RnrTimer, SendWr, Sge,
-    WcStatus,
+    AsyncEvent, AsyncEventKind, Notify, QpAttr, QpCap, QpState, QpType, RnrTimer, SendWr, Sge, WcStatus,
 };
 use support::*;
 
@@ -59,17 +58,7 @@ fn a_queue_is_drained_when_what_was_under_way_has_ended() {
         let (mut a, mut b) = (End::default(), End::default());
         let mut srq = b.pd.create_srq(&farcall_verbs::SrqInitAttr { max_wr: 4, max_sge: 1 }).unwrap();
         if shared {
-            let cap = farcall_verbs::QpCap::default();
-            let (send_cq, recv_cq) = (&*b.cq, &*b.cq);
-            let attr = farcall_verbs::QpInitAttr {
-                send_cq,
-                recv_cq,
-                srq: Some(&*srq),
-                cap,
-                qp_type: farcall_verbs::QpType::Rc,
-                sq_sig_all: false,
-            };
-            b.qp = b.pd.create_qp(&attr).unwrap();
+            b.qp = create_qp(&*b.pd, (&*b.cq, &*b.cq), Some(&*srq), QpCap::default(), QpType::Rc);
         }
         join(&mut a, &mut b, End::rts);
         let mut receive = |b: &mut End, wr_id: u64| {
@@ -235,15 +224,7 @@ fn a_message_before_rts_is_told_also_if_nobody_polls() {
 fn a_message_before_rts_into_a_shared_queue_is_told_also_if_nobody_polls() {
     let (mut a, mut b) = (End::default(), End::default());
     let mut srq = b.pd.create_srq(&farcall_verbs::SrqInitAttr { max_wr: 4, max_sge: 1 }).unwrap();
-    let attr = farcall_verbs::QpInitAttr {
-        send_cq: &*b.cq,
-        recv_cq: &*b.cq,
-        srq: Some(&*srq),
-        cap: QpCap::default(),
-        qp_type: QpType::Rc,
-        sq_sig_all: false,
-    };
-    b.qp = b.pd.create_qp(&attr).unwrap();
+    b.qp = create_qp(&*b.pd, (&*b.cq, &*b.cq), Some(&*srq), QpCap::default(), QpType::Rc);
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();
     b.init();
@@ -336,20 +317,4 @@ fn a_held_message_that_nobody_takes_ends_over_uc() {
     a.qp.modify(&QpAttr::to(QpState::Rts)).unwrap();
     let wc = a.wait();
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::SUCCESS));
-}
-
-/// What a transition may change, it changes, and leaves the rest as it was.
-#[test]
-fn attributes_change_within_a_state() {
-    let mut a = End::default();
-    a.init();
-    a.qp.modify(&QpAttr { access: Some(Access::empty()), ..QpAttr::to(QpState::Init) }).unwrap();
-    assert!(a.qp.modify(&QpAttr { port_num: Some(2), ..QpAttr::to(QpState::Init) }).is_err());
-    let (mut c, mut d) = pair();
-    c.qp.modify(&QpAttr::to(QpState::Sqd)).unwrap();
-    c.qp.modify(&QpAttr { access: Some(Access::LOCAL_WRITE), ..QpAttr::to(QpState::Sqd) }).unwrap();
-    c.qp.modify(&QpAttr::to(QpState::Rts)).unwrap();
-    let sges = [d.sge(0, 8)];
-    d.send(&[SendWr::write(1, &sges, c.mr.addr() as u64, c.mr.rkey())]);
-    assert_eq!(d.wait().status, WcStatus::REM_INV_REQ_ERR, "the peer may not write any more");
 }

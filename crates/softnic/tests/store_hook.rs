@@ -1,7 +1,4 @@
-//! A process is killed, or stopped, before its n-th store to shared memory, for every n of a scripted run.
-//! Needs `--features store-hook`; release takes some ten seconds: `cargo test --release --features store-hook --test store_hook`.
-
-#![cfg(feature = "store-hook")]
+//! A process is killed, or stopped, before its n-th store to shared memory, for every n of a prescribed run.
 
 mod support;
 
@@ -16,10 +13,10 @@ use support::process::*;
 use support::*;
 
 const SLOT: usize = 16 << 10;
-/// Messages each way; the script's receives are fewer, so that the survivor always has sends that wait.
-const TO_SCRIPT: u64 = 12;
-const TAKEN_BY_SCRIPT: u64 = 6;
-const FROM_SCRIPT: u64 = 10;
+/// Messages each way; the victim's receives are fewer, so that the survivor always has sends that wait.
+const TO_VICTIM: u64 = 12;
+const TAKEN_BY_VICTIM: u64 = 6;
+const FROM_VICTIM: u64 = 10;
 
 fn len_of(seq: u64) -> usize {
     [16, 900, 9000][seq as usize % 3]
@@ -30,7 +27,7 @@ fn cap() -> QpCap {
 }
 
 /// The process that dies: a bit of everything, in both roles.
-fn script(line: &mut Line, nth: u64, signal: i32) {
+fn victim(line: &mut Line, nth: u64, signal: i32) {
     let mut end = End::new(1 << 20, ALL, cap());
     end.init();
     tell(line, &end);
@@ -58,8 +55,8 @@ fn script(line: &mut Line, nth: u64, signal: i32) {
     let mut sent = 0;
     let mut taken = 0;
     let mut done = 0;
-    while sent < FROM_SCRIPT || taken < TAKEN_BY_SCRIPT || done < FROM_SCRIPT + 1 {
-        if sent < FROM_SCRIPT {
+    while sent < FROM_VICTIM || taken < TAKEN_BY_VICTIM || done < FROM_VICTIM + 1 {
+        if sent < FROM_VICTIM {
             let at = sent as usize * SLOT;
             end.put(at, &bytes(len_of(sent), sent));
             let sges = [end.sge(at, len_of(sent))];
@@ -92,9 +89,9 @@ fn script(line: &mut Line, nth: u64, signal: i32) {
 #[test]
 fn child_entry() {
     if let Some((_, args, mut line)) = role() {
-        script(&mut line, args[0], args[1] as i32);
+        victim(&mut line, args[0], args[1] as i32);
         line.say([0xD0_0E, 0, 0, 0]);
-        // Stay alive until told: the survivor distinguishes an end of the script from a death.
+        // Stay alive until told: the survivor distinguishes an end of the victim from a death.
         line.hear();
         std::process::exit(0);
     }
@@ -118,7 +115,7 @@ impl Survivor {
         for _ in 0..4 {
             this.post_receive();
         }
-        for seq in 0..TO_SCRIPT {
+        for seq in 0..TO_VICTIM {
             let at = (16 + seq as usize) * SLOT;
             this.end.put(at, &bytes(len_of(seq), seq));
             let sges = [this.end.sge(at, len_of(seq))];
@@ -160,7 +157,7 @@ impl Survivor {
             let got = self.end.get((seq % 8) as usize * SLOT, len_of(seq));
             assert!(got == bytes(len_of(seq), seq), "message {seq} is corrupt");
         } else {
-            assert_eq!((seq, wc.imm()), (FROM_SCRIPT, Some(9)));
+            assert_eq!((seq, wc.imm()), (FROM_VICTIM, Some(9)));
         }
         if self.end.qp.state() == QpState::Rts {
             self.post_receive();
@@ -185,8 +182,8 @@ impl Survivor {
     /// Runs to the end of all sends, then drains; returns how long after `death`.
     fn finish(mut self, death: impl Fn() -> Option<Instant>) -> Duration {
         let start = Instant::now();
-        while self.sends_ended < TO_SCRIPT {
-            assert!(start.elapsed() < LOST, "sends never end: {} of {TO_SCRIPT}", self.sends_ended);
+        while self.sends_ended < TO_VICTIM {
+            assert!(start.elapsed() < LOST, "sends never end: {} of {TO_VICTIM}", self.sends_ended);
             self.turn();
             let _ = death();
         }
@@ -205,7 +202,7 @@ impl Survivor {
 }
 
 /// Whether the survivor is unblocked while the other is stopped: other queue pairs work, and calls return.
-fn works_beside(survivor: &mut Survivor) {
+fn others_work(survivor: &mut Survivor) {
     let (mut a, mut b) = pair();
     for i in 0..5_u64 {
         b.recv(i, &[b.sge(0, 64)]);
@@ -227,12 +224,12 @@ fn works_beside(survivor: &mut Survivor) {
     assert!(start.elapsed() < LOST, "a stopped peer holds us up: {:?}", start.elapsed());
 }
 
-/// One run; returns whether the script ended by itself, and how long after the death the survivor was done.
+/// One run; returns whether the victim ended by itself, and how long after the death the survivor was done.
 fn run(nth: u64, signal: i32) -> (bool, Duration) {
-    let mut other = start("script", &[nth, signal as u64]);
+    let mut other = start("victim", &[nth, signal as u64]);
     let Some(mut survivor) = Survivor::begin(&mut other.line, nth % 2 == 1) else {
         // It was killed or stopped before we reached it: a clear error, nothing to clean up.
-        assert_ne!(other.wait(), Fate::Exited(0));
+        assert_ne!(other.wait(), ProcessState::Exited(0));
         return (false, Duration::ZERO);
     };
     let died: std::cell::Cell<Option<Instant>> = std::cell::Cell::new(None);
@@ -242,22 +239,24 @@ fn run(nth: u64, signal: i32) -> (bool, Duration) {
     // Until it is dead, stopped or done.
     loop {
         survivor.turn();
-        match other.fate() {
-            Fate::Runs => {}
-            Fate::Stopped => stopped = true,
+        match other.state() {
+            ProcessState::Runs => {}
+            ProcessState::Stopped => stopped = true,
             _ => break,
         }
         if stopped {
-            works_beside(&mut survivor);
+            others_work(&mut survivor);
             other.kill();
-            while !matches!(other.fate(), Fate::Killed(_)) {}
+            while !matches!(other.state(), ProcessState::Killed(_)) {}
             break;
         }
-        if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0) && other.fate() == Fate::Runs {
+        if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0)
+            && other.state() == ProcessState::Runs
+        {
             finished = other.line.hear() == Some([0xD0_0E, 0, 0, 0]);
             if finished {
-                while survivor.received < FROM_SCRIPT + 1 {
-                    assert!(start.elapsed() < LOST, "a finished script has sent everything");
+                while survivor.received < FROM_VICTIM + 1 {
+                    assert!(start.elapsed() < LOST, "a finished victim has sent everything");
                     survivor.turn();
                 }
                 other.kill();
@@ -276,7 +275,7 @@ fn sweep(signal: i32, name: &str) {
         run(nth, signal);
     }
     let before = Holdings::at_rest();
-    // How often the script stores depends a little on how often it sleeps: it has ended when it ends every time.
+    // How often the victim stores depends a little on how often it sleeps: it has ended when it ends every time.
     let (mut nth, mut worst, mut ends) = (0, Duration::ZERO, 0);
     while ends < 10 {
         nth += 1;
@@ -285,13 +284,14 @@ fn sweep(signal: i32, name: &str) {
         ends = if finished { ends + 1 } else { 0 };
     }
     println!("{name}: {nth} stores; the survivor was done at most {worst:?} after a death");
-    assert!(nth > 50, "the script stores more often than that");
+    assert!(nth > 50, "the victim stores more often than that");
     // The service thread closes what the dead left, a moment later.
     before.wait_for(|| ());
 }
 
 /// One test, because it counts what the whole process holds.
 #[test]
+#[ignore = "takes half a minute: cargo test -- --ignored"]
 fn a_process_may_be_killed_or_stopped_before_any_store() {
     sweep(libc::SIGKILL, "killed");
     sweep(libc::SIGSTOP, "stopped");

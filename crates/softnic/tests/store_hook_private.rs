@@ -1,8 +1,6 @@
 //! As `store_hook`, with memory that the program registered itself, on both sides: reached through its owner's address
-//! space, or by the owner. A process is killed, or stopped, before its n-th store, for every n; also inside the accesses
-//! that its service thread makes for the other. Needs `--features store-hook`.
-
-#![cfg(feature = "store-hook")]
+//! space, or by the owner. A process is killed, or stopped, before its n-th store, for every n; also inside the
+//! accesses that its service thread makes for the other.
 
 mod support;
 
@@ -205,8 +203,8 @@ impl Side {
         assert_eq!(self.progress(), 5, "a message came before what was requested before it");
     }
 
-    /// How many of the other end's requests have changed this memory: each byte is old or new, the last byte of a WRITE is
-    /// its last, and nothing is there before what was requested before it.
+    /// How many of the other end's requests have changed this memory: each byte is old or new, the last byte of a WRITE
+    /// is its last, and nothing is there before what was requested before it.
     fn progress(&self) -> u64 {
         let word = u64::from_ne_bytes(self.get(WORD_AT, 8).try_into().unwrap());
         let by_atomics = [0, 1, 2, 7].iter().position(|value| *value == word).expect("a value of the word");
@@ -272,7 +270,7 @@ fn hide() {
 }
 
 /// The process that dies.
-fn script(line: &mut Line, nth: u64, signal: i32) {
+fn victim(line: &mut Line, nth: u64, signal: i32) {
     let mut side = Side::new();
     side.tell(line);
     let Some(to) = learn(line) else { return };
@@ -296,10 +294,10 @@ fn child_entry() {
         hide();
     }
     match role.as_str() {
-        "script" => {
-            script(&mut line, args[1], args[2] as i32);
+        "victim" => {
+            victim(&mut line, args[1], args[2] as i32);
             line.say(DONE);
-            // Stay alive until told: the survivor distinguishes an end of the script from a death.
+            // Stay alive until told: the survivor distinguishes an end of the victim from a death.
             line.hear();
         }
         "survivor" => {
@@ -311,8 +309,8 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// Others reach private memory of this process, whatever the script holds up.
-fn works_beside() {
+/// Others reach private memory of this process, whatever the victim holds up.
+fn others_work() {
     let (mut a, mut b) = (Side::new(), Side::new());
     let address = |side: &Side| Address {
         qpn: side.end.qp.qp_num(),
@@ -334,14 +332,14 @@ fn works_beside() {
     b.end();
 }
 
-/// One run; returns whether the script ended by itself.
+/// One run; returns whether the victim ended by itself.
 fn run(hidden: bool, nth: u64, signal: i32) -> bool {
-    let mut other = start("script", &[hidden.into(), nth, signal as u64]);
+    let mut other = start("victim", &[hidden.into(), nth, signal as u64]);
     let mut survivor = Side::new();
     let to = learn(&mut other.line);
     survivor.tell(&mut other.line);
     if !to.is_some_and(|to| survivor.connect(to)) {
-        assert_ne!(other.wait(), Fate::Exited(0));
+        assert_ne!(other.wait(), ProcessState::Exited(0));
         return false;
     }
     let to = to.expect("connected");
@@ -350,26 +348,28 @@ fn run(hidden: bool, nth: u64, signal: i32) -> bool {
     loop {
         survivor.turn();
         survivor.go_on(to);
-        match other.fate() {
-            Fate::Runs => {}
-            Fate::Stopped => {
-                works_beside();
+        match other.state() {
+            ProcessState::Runs => {}
+            ProcessState::Stopped => {
+                others_work();
                 break;
             }
-            fate => {
-                assert_eq!(fate, Fate::Killed(signal));
+            state => {
+                assert_eq!(state, ProcessState::Killed(signal));
                 break;
             }
         }
-        if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0) && other.fate() == Fate::Runs {
+        if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0)
+            && other.state() == ProcessState::Runs
+        {
             finished = other.line.hear() == Some(DONE);
             break;
         }
         assert!(start.elapsed() < LOST, "store {nth}: neither dead nor done");
     }
     other.kill();
-    let fate = other.wait_for_end();
-    assert!(matches!(fate, Fate::Killed(_)), "the script failed: {fate:?}");
+    let state = other.wait_for_end();
+    assert!(matches!(state, ProcessState::Killed(_)), "the victim failed: {state:?}");
     if finished {
         assert_eq!(survivor.progress(), 5, "what succeeded is there");
     }
@@ -386,22 +386,23 @@ fn run(hidden: bool, nth: u64, signal: i32) -> bool {
 fn sweep(hidden: bool, signal: i32) {
     // What is made once is made now.
     assert!(run(hidden, u64::MAX, signal));
-    works_beside();
+    others_work();
     let before = Holdings::now();
-    // How often the script stores depends a little on how often it sleeps: it has ended when it ends every time.
+    // How often the victim stores depends a little on how often it sleeps: it has ended when it ends every time.
     let (mut nth, mut ends) = (0, 0);
     while ends < 5 {
         nth += 1;
         ends = if run(hidden, nth, signal) { ends + 1 } else { 0 };
     }
     println!("hidden {hidden}, signal {signal}: {nth} stores");
-    assert!(nth > 50, "the script stores more often than that");
+    assert!(nth > 50, "the victim stores more often than that");
     // The service thread closes what the dead left, a moment later.
     before.wait_for(|| ());
 }
 
 /// One test, because it counts what the whole process holds.
 #[test]
+#[ignore = "takes half a minute: cargo test -- --ignored"]
 fn with_private_memory_a_process_may_be_killed_or_stopped_before_any_store() {
     for signal in [libc::SIGKILL, libc::SIGSTOP] {
         sweep(false, signal);

@@ -1,7 +1,5 @@
-//! As `store_hook`, over UC and UD: a process is killed, or stopped, before its n-th store to shared memory, for every n.
-//! Nobody may notice, but that what it sends stops.
-
-#![cfg(feature = "store-hook")]
+//! As `store_hook`, over UC and UD: a process is killed, or stopped, before its n-th store to shared memory, for every
+//! n. Nobody may notice, but that what it sends stops.
 
 mod support;
 
@@ -15,7 +13,7 @@ use support::unreliable::Side;
 use support::*;
 
 /// The process that dies: a bit of everything, in both roles.
-fn script(line: &mut Line, qp_type: QpType, nth: u64, signal: i32) {
+fn victim(line: &mut Line, qp_type: QpType, nth: u64, signal: i32) {
     let mut side = Side::new(qp_type);
     tell(line, &side.end);
     let Some(to) = learn(line) else { return };
@@ -41,7 +39,7 @@ fn script(line: &mut Line, qp_type: QpType, nth: u64, signal: i32) {
 fn child_entry() {
     if let Some((role, args, mut line)) = role() {
         let qp_type = if role == "uc" { QpType::Uc } else { QpType::Ud };
-        script(&mut line, qp_type, args[0], args[1] as i32);
+        victim(&mut line, qp_type, args[0], args[1] as i32);
         line.say([0xD_0E, 0, 0, 0]);
         line.hear();
         std::process::exit(0);
@@ -49,7 +47,7 @@ fn child_entry() {
 }
 
 /// The survivor sends and takes until the other process is dead, stopped or done; others are unharmed meanwhile and
-/// afterwards. Returns whether the script ended by itself.
+/// afterwards. Returns whether the victim ended by itself.
 fn run(qp_type: QpType, nth: u64, signal: i32) -> bool {
     let name = if qp_type == QpType::Uc { "uc" } else { "ud" };
     let mut other = start(name, &[nth, signal as u64]);
@@ -57,7 +55,7 @@ fn run(qp_type: QpType, nth: u64, signal: i32) -> bool {
     tell(&mut other.line, &survivor.end);
     let connected = learn(&mut other.line).is_some_and(|to| survivor.connect(to));
     if !connected {
-        assert_ne!(other.wait(), Fate::Exited(0));
+        assert_ne!(other.wait(), ProcessState::Exited(0));
         return false;
     }
     let (start, mut finished) = (Instant::now(), false);
@@ -66,25 +64,27 @@ fn run(qp_type: QpType, nth: u64, signal: i32) -> bool {
             survivor.send_to(survivor.dest.qpn);
         }
         survivor.drain();
-        match other.fate() {
-            Fate::Runs => {}
-            Fate::Stopped => break,
+        match other.state() {
+            ProcessState::Runs => {}
+            ProcessState::Stopped => break,
             _ => break,
         }
-        if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0) && other.fate() == Fate::Runs {
+        if readable(std::os::fd::AsRawFd::as_raw_fd(other.line.raw()), 0)
+            && other.state() == ProcessState::Runs
+        {
             finished = other.line.hear() == Some([0xD_0E, 0, 0, 0]);
             break;
         }
         assert!(start.elapsed() < LOST, "store {nth}: neither dead nor done");
         std::thread::yield_now();
     }
-    works_beside(&mut survivor);
+    others_work(&mut survivor);
     other.kill();
-    while !matches!(other.fate(), Fate::Killed(_)) {
+    while !matches!(other.state(), ProcessState::Killed(_)) {
         std::thread::yield_now();
     }
     sends_end(&mut survivor);
-    works_beside(&mut survivor);
+    others_work(&mut survivor);
     finish(survivor);
     finished
 }
@@ -102,7 +102,7 @@ fn sends_end(survivor: &mut Side) {
 }
 
 /// The survivor goes on sending to the other, where it may have to wait for an answer, and to and from others.
-fn works_beside(survivor: &mut Side) {
+fn others_work(survivor: &mut Side) {
     let start = Instant::now();
     for _ in 0..20 {
         if survivor.sent < survivor.ended + 8 {
@@ -155,20 +155,21 @@ fn sweep(qp_type: QpType, signal: i32) {
         run(qp_type, nth, signal);
     }
     let before = Holdings::at_rest();
-    // How often the script stores depends a little on how often it sleeps: it has ended when it ends every time.
+    // How often the victim stores depends a little on how often it sleeps: it has ended when it ends every time.
     let (mut nth, mut ends) = (0, 0);
     while ends < 5 {
         nth += 1;
         ends = if run(qp_type, nth, signal) { ends + 1 } else { 0 };
     }
     println!("{qp_type:?}, signal {signal}: {nth} stores");
-    assert!(nth > 50, "the script stores more often than that");
+    assert!(nth > 50, "the victim stores more often than that");
     // The service thread closes what the dead left, a moment later.
     before.wait_for(|| ());
 }
 
 /// One test, because it counts what the whole process holds.
 #[test]
+#[ignore = "takes half a minute: cargo test -- --ignored"]
 fn over_uc_and_ud_a_process_may_be_killed_or_stopped_before_any_store() {
     for qp_type in [QpType::Uc, QpType::Ud] {
         for signal in [libc::SIGKILL, libc::SIGSTOP] {

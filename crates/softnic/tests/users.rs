@@ -1,9 +1,9 @@
-//! Other users: refused, unless a group is configured and they are its members; then everything works, though nobody hands
-//! his address space over. Needs root to become other users; without, the tests say so and pass.
+//! Other users: refused, unless a group is configured and they are its members; then everything works, though nobody
+//! hands his address space over. Needs root to become other users; without, the tests say so and pass.
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use farcall_verbs::{AtomicTarget, Error, Mtu, QpAttr, QpCap, RawMr, SendWr, WcStatus, WrOpcode};
 use support::process::*;
@@ -104,16 +104,22 @@ fn user(line: &mut Line) {
     line.hear();
 }
 
-/// Must not be let in; says why as the error does: 1 another user, 2 no member.
+/// Must not be let in; says 1 if the error tells how to be, 2 if he finds nobody.
 fn refused(line: &mut Line) {
     let to = learn(line).unwrap();
     let mut end = End::default();
     end.init();
-    let error = end.qp.modify(&QpAttr::rtr(to.qpn, 0, end.path(), Mtu::Mtu4096)).unwrap_err();
-    assert!(matches!(error, Error::Peer { .. }), "{error}");
-    let text = error.to_string();
-    let why = u64::from(text.contains("unless FARCALL_GROUP")) + 2 * u64::from(text.contains("no member"));
-    line.say([why, 0, 0, 0]);
+    let verdict = match end.qp.modify(&QpAttr::rtr(to.qpn, 0, end.path(), Mtu::Mtu4096)) {
+        Err(error @ Error::Peer { .. }) => error.to_string().contains("FARCALL_GROUP").into(),
+        Err(error) => panic!("{error}"),
+        Ok(()) => {
+            end.rts_impatient();
+            end.send(&[SendWr::write(1, &[], to.addr, to.rkey)]);
+            assert_eq!(end.wait().status, WcStatus::RETRY_EXC_ERR);
+            2
+        }
+    };
+    line.say([verdict, 0, 0, 0]);
     line.hear();
 }
 
@@ -128,29 +134,24 @@ fn all_operations(mut owner: Other, mut user: Other) {
     assert_eq!(owner.line.hear(), Some([u64::from(WcStatus::SUCCESS.0), 300_000, 42, last]));
 }
 
+/// A directory with this mode, of the group.
+fn directory(name: &str, mode: u32) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::chown(&directory, None, Some(GROUP)).unwrap();
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
+    directory
+}
+
 #[test]
 fn members_of_the_configured_group_do_everything_with_each_other() {
     if !is_root() {
         return;
     }
-    let group = [("FARCALL_GROUP", Path::new("4242"))];
-    // One has it as its first group, the other among the rest.
-    let owner = start_as("owner", 65_001, GROUP.into(), GROUP, &group);
-    let user = start_as("user", 65_002, 65_002, GROUP, &group);
-    all_operations(owner, user);
-}
-
-#[test]
-fn members_meet_in_a_socket_directory_of_their_group() {
-    use std::os::unix::fs::PermissionsExt;
-    if !is_root() {
-        return;
-    }
-    let directory = std::env::temp_dir().join(format!("farcall-group-{}", std::process::id()));
-    std::fs::create_dir(&directory).unwrap();
-    std::os::unix::fs::chown(&directory, None, Some(GROUP)).unwrap();
-    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o2770)).unwrap();
+    let directory = directory("group", 0o2770);
     let environment = [("FARCALL_GROUP", Path::new("4242")), ("FARCALL_SOCKET_DIR", &*directory)];
+    // One has it as its first group, the other among the rest.
     let owner = start_as("owner", 65_001, GROUP.into(), GROUP, &environment);
     let user = start_as("user", 65_002, 65_002, GROUP, &environment);
     all_operations(owner, user);
@@ -162,11 +163,17 @@ fn other_users_are_refused_and_told_what_would_let_them_in() {
     if !is_root() {
         return;
     }
-    let group = [("FARCALL_GROUP", Path::new("4242"))];
-    for (environment, expected) in [(&[][..], 1), (&group[..], 2)] {
-        let mut owner = start_as("owner", 65_001, 65_001, 65_001, environment);
-        let mut stranger = start_as("refused", 65_002, 65_002, 65_002, environment);
+    let directory = directory("anybody", 0o1777);
+    let shared = ("FARCALL_SOCKET_DIR", &*directory);
+    let group = ("FARCALL_GROUP", Path::new("4242"));
+    // Each in a directory of his own, both in one, and one of them open to a group in which the other is not.
+    let cases: [(&[_], &[_], u64); 3] =
+        [(&[], &[], 2), (&[shared], &[shared], 1), (&[shared, group], &[shared], 1)];
+    for (theirs, ours, verdict) in cases {
+        let mut owner = start_as("owner", 65_001, 65_001, GROUP, theirs);
+        let mut stranger = start_as("refused", 65_002, 65_002, 65_002, ours);
         stranger.line.say(owner.line.hear().unwrap());
-        assert_eq!(stranger.line.hear(), Some([expected, 0, 0, 0]));
+        assert_eq!(stranger.line.hear(), Some([verdict, 0, 0, 0]), "{theirs:?}");
     }
+    std::fs::remove_dir_all(&directory).unwrap();
 }

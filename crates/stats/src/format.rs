@@ -1,4 +1,4 @@
-//! The layout of a statistics file, version 1. Little-endian on every machine that writes one.
+//! The layout of a statistics segment, version 1. Little-endian on every machine that writes one.
 //!
 //! ```text
 //! 0      magic, version, pid, start time, used bytes (atomic), executable name
@@ -6,7 +6,7 @@
 //! ```
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farstat1");
-pub(crate) const FILE_BYTES: usize = 8 << 20;
+pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 
 pub(crate) const AT_MAGIC: usize = 0;
 pub(crate) const AT_PID: usize = 8;

@@ -1,17 +1,18 @@
-//! The process's file, mapped for writing, and the places of blocks in it.
+//! The process's segment, and the places of blocks in it.
 
-use std::fs::File;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 use std::time::Instant;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use farcall_shm::{Mutex, fork};
 
-use crate::directory::{StatsError, create, directory, file_name, start_ticks, tidy};
 use crate::format::{
-    AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, EXE_BYTES, FILE_BYTES, FIRST_BLOCK, MAGIC, Shape,
+    AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, EXE_BYTES, FIRST_BLOCK, MAGIC, SEGMENT_BYTES, Shape,
 };
+use crate::read::start_ticks;
+use crate::segment;
 
 static PAGE: OnceLock<Page> = OnceLock::new();
 
@@ -31,77 +32,44 @@ pub(crate) struct Places {
     used: usize,
     /// Ended blocks, oldest first, to be reused by blocks of the same shape.
     ended: Vec<(Shape, usize)>,
-    /// The file, whose lock says that the process lives; none if the page is private.
-    file: Option<File>,
 }
 
 impl Page {
     /// The process's page, made at first use.
     pub(crate) fn get() -> &'static Self {
         PAGE.get_or_init(|| {
-            let opened = Self::open().map(|(base, file)| (base, Some(file))).or_else(|error| {
-                tracing::warn!("no statistics for `farcall stats`: {error}");
-                Self::private().map(|base| (base, None))
+            let base = Self::open().unwrap_or_else(|error| {
+                tracing::warn!("no statistics for `farcall stats`: no System V shared memory: {error}");
+                let private = Box::leak(vec![0_u64; SEGMENT_BYTES / 8].into_boxed_slice());
+                NonNull::from(private).cast()
             });
-            // Without even private memory of 8 MiB no program goes on for long.
-            let (base, file) = opened.expect("8 MiB of address space");
-            let places = Places { used: FIRST_BLOCK, ended: Vec::new(), file };
+            let places = Places { used: FIRST_BLOCK, ended: Vec::new() };
             Self { base, started: Instant::now(), places: Mutex::new(places) }
         })
     }
 
-    fn open() -> Result<(NonNull<u8>, File), StatsError> {
-        let directory = directory()?;
-        tidy(&directory);
-        let pid = std::process::id();
-        let path = directory.join(file_name(pid, start_ticks(pid)));
-        let io = |source| StatsError::Io { path: path.clone(), source };
-        let file = create(&path).map_err(io)?;
-        // Sparse: what no block uses costs nothing.
-        file.set_len(FILE_BYTES as u64).map_err(io)?;
-        // SAFETY: a new mapping of our own file at an address of the kernel's choice.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                FILE_BYTES,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-        };
-        let base = NonNull::new(base.map_err(|e| io(e.into()))?.cast::<u8>()).expect("mmap returns no null");
+    fn open() -> io::Result<NonNull<u8>> {
+        segment::tidy();
+        let base = segment::create()?;
+        fork::add_mapping(base.as_ptr(), SEGMENT_BYTES, true);
         let exe = std::env::args().collect::<Vec<_>>().join(" ");
         let exe = &exe.as_bytes()[..exe.len().min(EXE_BYTES)];
         // SAFETY: inside the mapping, which nobody else has yet.
         unsafe { base.add(AT_EXE).copy_from_nonoverlapping(NonNull::from(exe).cast(), exe.len()) };
+        let pid = std::process::id();
         word(base, AT_PID).store(pid.into(), Ordering::Relaxed);
         word(base, AT_START).store(start_ticks(pid), Ordering::Relaxed);
         word(base, AT_USED).store(FIRST_BLOCK as u64, Ordering::Relaxed);
         word(base, AT_MAGIC).store(MAGIC, Ordering::Release);
-        Ok((base, file))
-    }
-
-    fn private() -> Result<NonNull<u8>, StatsError> {
-        // SAFETY: a new anonymous mapping.
-        let base = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                FILE_BYTES,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-        };
-        let fail = |e: rustix::io::Errno| StatsError::Io { path: "private memory".into(), source: e.into() };
-        Ok(NonNull::new(base.map_err(fail)?.cast()).expect("mmap returns no null"))
+        Ok(base)
     }
 
     /// A place for a block; `None` if the page is full.
     pub(crate) fn place(&self, shape: Shape) -> Option<NonNull<u8>> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.lock();
         let at = match places.ended.iter().position(|(ended, _)| *ended == shape) {
             Some(reused) => places.ended.remove(reused).1,
-            None if places.used + shape.len_bytes() <= FILE_BYTES => {
+            None if places.used + shape.len_bytes() <= SEGMENT_BYTES => {
                 places.used += shape.len_bytes();
                 places.used - shape.len_bytes()
             }
@@ -113,14 +81,14 @@ impl Page {
 
     /// Lets readers see blocks that were placed and filled.
     pub(crate) fn publish(&self) {
-        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = self.places.lock();
         word(self.base, AT_USED).store(places.used as u64, Ordering::Release);
     }
 
     /// Gives a place back. Its content stays readable until it is reused.
     pub(crate) fn retire(&self, shape: Shape, base: NonNull<u8>) {
         let at = base.addr().get() - self.base.addr().get();
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).ended.push((shape, at));
+        self.places.lock().ended.push((shape, at));
     }
 
     /// Nanoseconds since the page was made.
@@ -129,26 +97,14 @@ impl Page {
     }
 }
 
-/// The page, held still across a fork.
+/// The page, locked while a thread forks, so that the child finds it whole.
 #[must_use]
-pub struct Held(Option<(&'static Page, MutexGuard<'static, Places>)>);
+pub struct LockedPage(#[expect(dead_code, reason = "held")] Option<MutexGuard<'static, Places>>);
 
-/// Holds the page still, for whoever handles forks: call before one, and drop the result in the parent.
-pub fn hold_for_fork() -> Held {
-    let held = PAGE.get().map(|page| (page, page.places.lock().unwrap_or_else(PoisonError::into_inner)));
-    Held(held)
-}
-
-impl Held {
-    /// In the child: what it counts from now on is its own affair, and nobody's to read.
-    pub fn detach(self) {
-        let Some((page, mut places)) = self.0 else { return };
-        // The lock is the parent's, which goes on holding it.
-        drop(places.file.take());
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-        // SAFETY: replaces the page by memory of the same place and size; its words are atomics, valid for all bytes.
-        let _ = unsafe { mmap_anonymous(page.base.as_ptr().cast(), FILE_BYTES, prot, flags) };
-    }
+/// To be called before a fork, by the thread that forks; dropped in parent and child. In the child, the registry of
+/// [`farcall_shm::fork`] has put private memory in the place of the page: what it counts is nobody's to read.
+pub fn lock_for_fork() -> LockedPage {
+    LockedPage(PAGE.get().map(|page| page.places.lock()))
 }
 
 /// A word of mapped memory.

@@ -1,13 +1,12 @@
-//! Reading statistics of another process, alive or dead. The file is foreign bytes: everything is checked.
+//! Reading statistics of another process, alive or dead. They are foreign bytes: everything is checked.
 
-use std::path::Path;
-
-use crate::directory::{StatsError, directory, file_name, start_ticks, suffix};
+use crate::StatsError;
 use crate::format::{
     AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, BLOCK_COUNTERS, BLOCK_LABEL, BLOCK_NEXT, BLOCK_RECORDS,
-    BLOCK_STATE, ENDED, EXE_BYTES, FILE_BYTES, FIRST_BLOCK, LABEL_BYTES, LIVE, MAGIC, NAME_BYTES,
-    RECORD_BYTES, Shape,
+    BLOCK_STATE, ENDED, EXE_BYTES, FIRST_BLOCK, LABEL_BYTES, LIVE, MAGIC, NAME_BYTES, RECORD_BYTES,
+    SEGMENT_BYTES, Shape,
 };
+use crate::segment::list;
 
 /// What a process has counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,36 +45,33 @@ pub struct FlightRecord {
     pub argument: u64,
 }
 
-/// Reads the newest statistics of a pid of this user.
+/// Reads the statistics of a pid of this user: of the process that has it, else of the last one that had it.
 ///
 /// # Errors
-/// If there are none, or the file is no statistics file.
+/// If there are none.
 pub fn read_pid(pid: u32) -> Result<Report, StatsError> {
-    let directory = directory()?;
     let start = start_ticks(pid);
-    let live = directory.join(file_name(pid, start));
-    let path = if start != 0 && live.exists() { live } else { newest(&directory, pid)? };
-    let bytes = std::fs::read(&path).map_err(|source| StatsError::Io { path: path.clone(), source })?;
-    let (mut report, started) = parse(&bytes).map_err(|why| StatsError::Malformed { path, why })?;
-    report.alive = start != 0 && started == start;
-    Ok(report)
+    let mut newest = Err(StatsError::NotFound { pid });
+    for found in list()?.into_iter().filter(|found| found.maker == pid) {
+        // It may have been removed by now.
+        let Ok(Some(bytes)) = found.read() else { continue };
+        let (mut report, started) = parse(&bytes).map_err(|why| StatsError::Malformed { pid, why })?;
+        report.pid = pid;
+        report.alive = start != 0 && started == start;
+        if report.alive {
+            return Ok(report);
+        }
+        newest = newest.or(Ok(report));
+    }
+    newest
 }
 
-fn newest(directory: &Path, pid: u32) -> Result<std::path::PathBuf, StatsError> {
-    let (prefix, suffix) = (format!("{pid}-"), suffix());
-    let entries =
-        std::fs::read_dir(directory).map_err(|source| StatsError::Io { path: directory.into(), source })?;
-    entries
-        .flatten()
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_str()
-                .is_some_and(|name| name.starts_with(&prefix) && name.ends_with(&suffix))
-        })
-        .max_by_key(|entry| entry.metadata().and_then(|meta| meta.modified()).ok())
-        .map(|entry| entry.path())
-        .ok_or_else(|| StatsError::NotFound { pid, path: directory.into() })
+/// Start time of a process in clock ticks since boot, which tells a reused pid apart; 0 if it is gone.
+pub(crate) fn start_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name may contain anything; fields are counted behind its closing parenthesis.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    fields.split_whitespace().nth(19).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
@@ -89,7 +85,7 @@ fn text(bytes: &[u8], at: usize, room: usize) -> Option<String> {
     Some(String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
-/// Reads a statistics file from its bytes; also returns the start time of its process.
+/// Reads statistics from their bytes; also returns the start time of its process.
 ///
 /// # Errors
 /// What is wrong with it, in words.
@@ -101,7 +97,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Report, u64), &'static str> {
     let pid = word(bytes, AT_PID).ok_or(SHORT)?;
     let pid = u32::try_from(pid).map_err(|_| "impossible pid")?;
     let start = word(bytes, AT_START).ok_or(SHORT)?;
-    let used = word(bytes, AT_USED).ok_or(SHORT)?.min(bytes.len().min(FILE_BYTES) as u64) as usize;
+    let used = word(bytes, AT_USED).ok_or(SHORT)?.min(bytes.len().min(SEGMENT_BYTES) as u64) as usize;
     let command = text(bytes, AT_EXE, EXE_BYTES).ok_or(SHORT)?;
     let (mut blocks, mut at) = (Vec::new(), FIRST_BLOCK);
     while at < used {
@@ -114,7 +110,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Report, u64), &'static str> {
 
 /// A block and its length; no block if its place is being filled.
 fn block(bytes: &[u8]) -> Option<(Option<BlockReport>, usize)> {
-    let bounded = |at| word(bytes, at).filter(|n| *n <= FILE_BYTES as u64).map(|n| n as usize);
+    let bounded = |at| word(bytes, at).filter(|n| *n <= SEGMENT_BYTES as u64).map(|n| n as usize);
     let shape = Shape { counters: bounded(BLOCK_COUNTERS)?, records: bounded(BLOCK_RECORDS)? };
     let len = shape.len_bytes();
     if len > bytes.len() {

@@ -8,6 +8,7 @@ use bitflags::bitflags;
 /// Path MTU, with libibverbs' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u32)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Mtu {
     /// 256 bytes.
     Mtu256 = 1,
@@ -23,6 +24,18 @@ pub enum Mtu {
 }
 
 impl Mtu {
+    /// The MTU with libibverbs' number.
+    pub const fn from_raw(number: u32) -> Option<Self> {
+        Some(match number {
+            1 => Self::Mtu256,
+            2 => Self::Mtu512,
+            3 => Self::Mtu1024,
+            4 => Self::Mtu2048,
+            5 => Self::Mtu4096,
+            _ => return None,
+        })
+    }
+
     /// In bytes.
     pub const fn bytes(self) -> u32 {
         128 << self as u32
@@ -33,6 +46,7 @@ impl Mtu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpType {
     /// Reliable connection.
     Rc = 2,
@@ -45,6 +59,7 @@ pub enum QpType {
 bitflags! {
     /// Which operations a transport of a device has (IBA table 38), asked per operation because providers differ.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct OpCaps: u32 {
         /// SEND.
         const SEND = 1;
@@ -63,9 +78,23 @@ bitflags! {
     }
 }
 
+impl QpType {
+    /// The operations of the transport (IBA table 38). A device may offer fewer: [`DeviceAttr::ops`].
+    pub const fn operations(self) -> OpCaps {
+        let sends = OpCaps::SEND.union(OpCaps::SEND_IMM);
+        let writes = OpCaps::WRITE.union(OpCaps::WRITE_IMM);
+        match self {
+            Self::Rc => sends.union(writes).union(OpCaps::READ).union(OpCaps::ATOMIC),
+            Self::Uc => sends.union(writes),
+            Self::Ud => sends,
+        }
+    }
+}
+
 /// What a device can do (`ibv_device_attr`).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DeviceAttr {
     /// Firmware or software version.
     pub fw_ver: String,
@@ -108,26 +137,7 @@ pub struct DeviceAttr {
 impl DeviceAttr {
     /// An empty device; providers fill in what they have.
     pub fn new(node_guid: u64) -> Self {
-        Self {
-            fw_ver: String::new(),
-            node_guid,
-            max_qp: 0,
-            max_qp_wr: 0,
-            max_sge: 0,
-            max_cq: 0,
-            max_cqe: 0,
-            max_mr: 0,
-            max_mr_size: 0,
-            max_inline_data: 0,
-            max_qp_rd_atom: 0,
-            max_srq: 0,
-            max_srq_wr: 0,
-            max_srq_sge: 0,
-            phys_port_cnt: 1,
-            rc: OpCaps::empty(),
-            uc: OpCaps::empty(),
-            ud: OpCaps::empty(),
-        }
+        Self { node_guid, phys_port_cnt: 1, ..Self::default() }
     }
 
     /// The operations of a transport.
@@ -140,9 +150,30 @@ impl DeviceAttr {
     }
 }
 
+/// What a memory region is (`ibv_mr`), and what it allows.
+#[derive(Clone, Copy, Debug)]
+pub struct MrAttr {
+    /// Its first byte. Peers and the NIC may write at any time: never make a reference of it.
+    pub addr: *mut u8,
+    /// Its length in bytes.
+    pub len_bytes: usize,
+    /// The key of local gather/scatter elements.
+    pub lkey: u32,
+    /// The key that peers need.
+    pub rkey: u32,
+    /// What it allows.
+    pub access: Access,
+}
+
+// SAFETY: the address is a number here; who follows it answers for that.
+unsafe impl Send for MrAttr {}
+// SAFETY: as above.
+unsafe impl Sync for MrAttr {}
+
 /// State of a port, with libibverbs' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PortState {
     /// No link.
     Down = 1,
@@ -157,6 +188,7 @@ pub enum PortState {
 /// What a port runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LinkLayer {
     /// InfiniBand: addressed by LID.
     InfiniBand = 1,
@@ -166,6 +198,7 @@ pub enum LinkLayer {
 
 /// A port (`ibv_port_attr`).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PortAttr {
     /// Its state.
     pub state: PortState,
@@ -218,8 +251,10 @@ pub struct SrqAttr {
     pub srq_limit: Option<u32>,
 }
 
-/// Sizes of a queue pair (`ibv_qp_cap`). Providers may give more than asked.
+/// Sizes of a queue pair, laid out as `ibv_qp_cap`. Providers may give more than asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpCap {
     /// Outstanding send requests.
     pub max_send_wr: u32,
@@ -257,6 +292,7 @@ pub struct QpInitAttr<'a> {
 
 /// The path to a peer (`ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AhAttr {
     /// The destination's GID.
     pub dgid: Gid,
@@ -288,6 +324,7 @@ impl AhAttr {
 
 /// An RNR NAK timer: the specification's five-bit code (IBA table 45).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RnrTimer(pub u8);
 
 /// IBA table 45 in units of 10 µs, by code.
@@ -305,6 +342,7 @@ impl RnrTimer {
 
 /// Changes of a queue pair (`ibv_qp_attr` with its mask: what is `Some` is set).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpAttr {
     /// The state to go to.
     pub state: Option<QpState>,

@@ -104,7 +104,28 @@ impl Error {
 pub struct PostError {
     /// How many requests of the batch were posted; the index of the refused one.
     pub posted: usize,
-    /// Why it was refused.
+    /// Why it was refused. Boxed, so that the result of a post fits into two registers: copied through memory it made
+    /// a SEND a tenth slower.
     #[source]
-    pub source: Error,
+    pub source: Box<Error>,
+}
+
+impl PostError {
+    /// The request after the first `posted` ones was refused.
+    #[cold]
+    pub fn new(posted: usize, source: Error) -> Self {
+        Self { posted, source: Box::new(source) }
+    }
+
+    /// Posts requests in order until one is refused, for providers.
+    ///
+    /// # Errors
+    /// That of the refused request.
+    #[inline]
+    pub fn in_order<W>(wrs: &[W], mut post: impl FnMut(usize, &W) -> Result<()>) -> Result<(), Self> {
+        for (posted, wr) in wrs.iter().enumerate() {
+            post(posted, wr).map_err(|source| Self::new(posted, source))?;
+        }
+        Ok(())
+    }
 }

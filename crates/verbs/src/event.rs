@@ -3,6 +3,7 @@
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AsyncEventKind {
     /// A completion queue overran; its queue pairs go to the error state.
     CqErr,
@@ -32,6 +33,7 @@ pub enum AsyncEventKind {
 
 /// An event and the object it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AsyncEvent {
     /// What happened.
     pub kind: AsyncEventKind,

@@ -8,6 +8,7 @@ bitflags! {
     /// What a memory region or a queue pair allows (`ibv_access_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[repr(transparent)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Access: u32 {
         /// The local NIC may write: receive buffers, READ and atomic results.
         const LOCAL_WRITE = 1;
@@ -21,17 +22,27 @@ bitflags! {
 }
 
 impl Access {
-    /// Whether a region of so many bytes may be registered with these rights; for providers.
+    /// Whether a region of so many bytes may be registered with these rights, on a device whose regions have at most
+    /// `max_mr_size` bytes; for providers.
     ///
     /// # Errors
-    /// If it is empty, or peers may write where the device itself may not (IBA 10.6.3.1).
-    pub fn check_registration(self, operation: &'static str, len_bytes: usize) -> Result<()> {
+    /// If it is empty or too long, or peers may write where the device itself may not (IBA 10.6.3.1).
+    pub fn check_registration(
+        self,
+        operation: &'static str,
+        len_bytes: usize,
+        max_mr_size: u64,
+    ) -> Result<()> {
         if self.intersects(Self::REMOTE_WRITE | Self::REMOTE_ATOMIC) && !self.contains(Self::LOCAL_WRITE) {
             let what = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (IBA 10.6.3.1)";
             return Err(Error::invalid(operation, what));
         }
         if len_bytes == 0 {
             return Err(Error::invalid(operation, "a region has at least one byte"));
+        }
+        if len_bytes as u64 > max_mr_size {
+            let (what, remedy) = ("bytes of one region", "register less at once");
+            return Err(Error::Exhausted { operation, what, limit: max_mr_size, remedy });
         }
         Ok(())
     }
@@ -41,6 +52,7 @@ bitflags! {
     /// How a send work request is executed (`ibv_send_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[repr(transparent)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct SendFlags: u32 {
         /// Starts after all earlier READs and atomics of this queue pair are complete.
         const FENCE = 1;
@@ -57,6 +69,7 @@ bitflags! {
     /// What a completion carries (`ibv_wc_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[repr(transparent)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct WcFlags: u32 {
         /// The first 40 bytes of the receive buffer hold a GRH (datagrams).
         const GRH = 1;

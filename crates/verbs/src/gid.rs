@@ -8,6 +8,7 @@ use crate::{Error, LinkLayer, Result};
 /// A global identifier: 128 bits, an IPv6 address in form.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
@@ -20,9 +21,9 @@ impl Gid {
     pub fn scope(self) -> GidScope {
         let v6 = Ipv6Addr::from(self.0);
         match v6.to_ipv4_mapped() {
-            Some(v4) if v4.is_link_local() => GidScope::Link,
+            Some(v4) if v4.is_link_local() || v4.is_loopback() => GidScope::Link,
             Some(_) => GidScope::RoutableV4,
-            None if v6.is_unicast_link_local() => GidScope::Link,
+            None if v6.is_unicast_link_local() || v6.is_loopback() => GidScope::Link,
             None => GidScope::RoutableV6,
         }
     }
@@ -47,7 +48,7 @@ impl fmt::Debug for Gid {
 /// How far a GID reaches; greater is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GidScope {
-    /// This link only: no router forwards it.
+    /// This link, or this host, only: no router forwards it.
     Link,
     /// A routable IPv6 address.
     RoutableV6,
@@ -107,8 +108,8 @@ impl fmt::Display for GidEntry {
 
 /// Which GID of a port to be reached under, with the reason and what else there was.
 ///
-/// The wrong one is the commonest cause of RoCE connections that end in retries exceeded: both ends connect and no packet
-/// arrives. So the choice is made for people, and told to them.
+/// The wrong one is the commonest cause of RoCE connections that end in retries exceeded: both ends connect and no
+/// packet arrives. So the choice is made for people, and told to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidChoice {
     /// The chosen entry.
@@ -120,8 +121,8 @@ pub struct GidChoice {
 }
 
 impl GidChoice {
-    /// Chooses from a port's table: on InfiniBand the first; on Ethernet RoCEv2 before v1, routable before link-local, IPv4
-    /// before IPv6, and the lowest index among equals.
+    /// Chooses from a port's table: on InfiniBand the first; on Ethernet RoCEv2 before v1, routable before link-local,
+    /// IPv4 before IPv6, and the lowest index among equals.
     ///
     /// # Errors
     /// If the table is empty.

@@ -1,7 +1,7 @@
 //! The sans-IO contract between endpoints and whoever runs them.
 //!
-//! A driver's rule: call [`Endpoint::progress`] until it is idle, call [`Endpoint::arm`], call `progress` once more, and
-//! only if that is idle too, sleep on the wait set until `until`.
+//! A driver's rule: call [`Endpoint::progress`] until it is idle, call [`Endpoint::arm`], call `progress` once more,
+//! and only if that is idle too, sleep on the wait set until `until`.
 
 use std::os::fd::RawFd;
 

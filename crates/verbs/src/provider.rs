@@ -2,8 +2,8 @@
 //!
 //! Cold objects are shared (`Arc`), hot ones are owned (`Box`, `&mut self`): a queue pair or completion queue has one
 //! owner at a time, who may live in another thread than the owner of its peer objects. Dropping an object destroys it;
-//! a queue pair must be dropped before its completion queues are *polled to the end*, never after the owner forgot them:
-//! completions of a destroyed pair are not delivered.
+//! a queue pair must be dropped before its completion queues are *polled to the end*, never after the owner forgot
+//! them: completions of a destroyed pair are not delivered.
 
 use std::any::Any;
 use std::os::fd::RawFd;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use crate::{
     Access, AhAttr, AsyncEvent, CqInitAttr, DeviceAttr, Error, Gid, GidChoice, GidEntry, GidType, LinkLayer,
-    PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr, SrqAttr, SrqCap,
-    SrqInitAttr, Wc,
+    MrAttr, PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr, SrqAttr,
+    SrqCap, SrqInitAttr, Wc,
 };
 
 /// A way to reach devices: the software RNIC, the system's libibverbs, a simulated world.
@@ -88,6 +88,16 @@ pub trait Context: Send + Sync {
         GidChoice::automatic(self.query_port(port_num)?.link_layer, self.query_gid_table(port_num)?)
     }
 
+    /// Checks that the owner of a queue pair may be connected to; never waits for him. To be asked before anything is
+    /// reserved for him or told to him. A device that reaches other machines knows nothing of owners, and lets all
+    /// pass.
+    ///
+    /// # Errors
+    /// If there is no such owner here, or he is not let in.
+    fn check_owner(&self, _gid: Gid, _qp_num: u32) -> Result<()> {
+        Ok(())
+    }
+
     /// A new protection domain.
     ///
     /// # Errors
@@ -134,12 +144,12 @@ pub trait ProtectionDomain: Send + Sync {
     /// to what peers are allowed to write.
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>>;
 
-    /// Registers a region anew, in this domain, for other memory (address and length) or other permissions; what is `None`
-    /// stays. As deregistering `mr`, which it does, and registering, but the keys stay.
+    /// Registers a region anew, in this domain, for other memory (address and length) or other permissions; what is
+    /// `None` stays. As deregistering `mr`, which it does, and registering, but the keys stay.
     ///
     /// # Errors
-    /// As [`ProtectionDomain::reg_mr`], if the region is of another provider or not of `reg_mr`, or it is not offered. Then
-    /// `mr` is not for use any more: drop it.
+    /// As [`ProtectionDomain::reg_mr`], if the region is of another provider or not of `reg_mr`, or it is not offered.
+    /// Then `mr` is not for use any more: drop it.
     ///
     /// # Safety
     /// As [`ProtectionDomain::reg_mr`].
@@ -186,20 +196,33 @@ pub enum Revoked {
 
 /// A registered memory region. Dropping it deregisters.
 pub trait RawMr: Send + Sync {
+    /// What it is; the same as long as it lives.
+    fn attr(&self) -> &MrAttr;
+
     /// Its first byte. Peers and the NIC may write at any time: never make a reference of it.
-    fn addr(&self) -> *mut u8;
+    fn addr(&self) -> *mut u8 {
+        self.attr().addr
+    }
 
     /// Its length in bytes.
-    fn len_bytes(&self) -> usize;
+    fn len_bytes(&self) -> usize {
+        self.attr().len_bytes
+    }
 
     /// The key of local gather/scatter elements.
-    fn lkey(&self) -> u32;
+    fn lkey(&self) -> u32 {
+        self.attr().lkey
+    }
 
     /// The key that peers need.
-    fn rkey(&self) -> u32;
+    fn rkey(&self) -> u32 {
+        self.attr().rkey
+    }
 
     /// What it allows.
-    fn access(&self) -> Access;
+    fn access(&self) -> Access {
+        self.attr().access
+    }
 
     /// Deregisters and waits, for a bounded time, for accesses under way.
     fn dereg(self: Box<Self>) -> Revoked;
@@ -253,7 +276,8 @@ pub trait RawCq: Send {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// A shared receive queue. Dropping one that queue pairs still use leaves them its receives; [`RawSrq::destroy`] refuses.
+/// A shared receive queue. Dropping one that queue pairs still use leaves them its receives; [`RawSrq::destroy`]
+/// refuses.
 pub trait RawSrq: Send {
     /// Its number; what its asynchronous events name.
     fn srq_num(&self) -> u32;

@@ -5,6 +5,7 @@ use std::fmt;
 /// A queue pair's state, with libibverbs' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u32)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpState {
     /// Created; nothing can be posted.
     #[default]
@@ -24,17 +25,18 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// Whether `modify_qp` may go from `self` to `to`. Any state may go to `Reset` or `Err`.
-    pub const fn may_become(self, to: Self) -> bool {
-        use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-        matches!(
-            (self, to),
-            (_, Reset | Err)
-                | (Reset | Init, Init)
-                | (Init, Rtr)
-                | (Rtr | Rts | Sqd | Sqe, Rts)
-                | (Rts | Sqd, Sqd)
-        )
+    /// The state with libibverbs' number.
+    pub const fn from_raw(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Reset,
+            1 => Self::Init,
+            2 => Self::Rtr,
+            3 => Self::Rts,
+            4 => Self::Sqd,
+            5 => Self::Sqe,
+            6 => Self::Err,
+            _ => return None,
+        })
     }
 
     /// Whether receives may be posted.
@@ -72,33 +74,7 @@ impl fmt::Display for QpState {
 
 #[cfg(test)]
 mod tests {
-    use super::QpState::{self, *};
-
-    const ALL: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
-
-    #[test]
-    fn transitions_are_those_of_the_specification() {
-        let allowed: Vec<(QpState, QpState)> = ALL
-            .into_iter()
-            .flat_map(|from| ALL.into_iter().map(move |to| (from, to)))
-            .filter(|(from, to)| !matches!(to, Reset | Err) && from.may_become(*to))
-            .collect();
-        assert_eq!(
-            allowed,
-            [
-                (Reset, Init),
-                (Init, Init),
-                (Init, Rtr),
-                (Rtr, Rts),
-                (Rts, Rts),
-                (Rts, Sqd),
-                (Sqd, Rts),
-                (Sqd, Sqd),
-                (Sqe, Rts)
-            ]
-        );
-        assert!(ALL.into_iter().all(|from| from.may_become(Reset) && from.may_become(Err)));
-    }
+    use super::QpState::*;
 
     #[test]
     fn posting_rules() {

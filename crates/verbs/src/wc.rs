@@ -7,6 +7,7 @@ use crate::WcFlags;
 /// How a work request ended (`ibv_wc_status`); a newtype, because foreign libraries may return any number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WcStatus(pub u32);
 
 macro_rules! statuses {
@@ -97,6 +98,7 @@ impl fmt::Display for WcStatus {
 /// What kind of work request a completion belongs to (`ibv_wc_opcode`). Valid only if the status is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WcOpcode(pub u32);
 
 impl WcOpcode {
@@ -125,6 +127,7 @@ impl WcOpcode {
 /// A work completion (`ibv_wc`, 48 bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Wc {
     /// That of the work request.
     pub wr_id: u64,

@@ -3,11 +3,12 @@
 use std::marker::PhantomData;
 use std::ptr;
 
-use crate::SendFlags;
+use crate::{OpCaps, SendFlags, WcOpcode};
 
 /// A gather/scatter element: a piece of registered memory (`ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sge {
     /// Virtual address of the first byte.
     pub addr: u64,
@@ -20,6 +21,7 @@ pub struct Sge {
 /// What a send work request does (`ibv_wr_opcode`); a newtype, because foreign code may pass any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WrOpcode(pub u32);
 
 impl WrOpcode {
@@ -38,6 +40,47 @@ impl WrOpcode {
     /// 64-bit fetch and add.
     pub const ATOMIC_FETCH_AND_ADD: Self = Self(6);
 
+    /// What a transport must offer for it; `None` for unknown numbers.
+    pub const fn caps(self) -> Option<OpCaps> {
+        Some(match self {
+            Self::SEND => OpCaps::SEND,
+            Self::SEND_WITH_IMM => OpCaps::SEND_IMM,
+            Self::WRITE => OpCaps::WRITE,
+            Self::WRITE_WITH_IMM => OpCaps::WRITE_IMM,
+            Self::READ => OpCaps::READ,
+            Self::ATOMIC_CMP_AND_SWP | Self::ATOMIC_FETCH_AND_ADD => OpCaps::ATOMIC,
+            _ => return None,
+        })
+    }
+
+    /// What its completion says at the initiator; `None` for unknown numbers.
+    #[inline]
+    pub const fn wc_opcode(self) -> Option<WcOpcode> {
+        Some(match self {
+            Self::SEND | Self::SEND_WITH_IMM => WcOpcode::SEND,
+            Self::WRITE | Self::WRITE_WITH_IMM => WcOpcode::RDMA_WRITE,
+            Self::READ => WcOpcode::RDMA_READ,
+            Self::ATOMIC_CMP_AND_SWP => WcOpcode::COMP_SWAP,
+            Self::ATOMIC_FETCH_AND_ADD => WcOpcode::FETCH_ADD,
+            _ => return None,
+        })
+    }
+
+    /// Whether the request carries immediate data.
+    pub const fn has_imm(self) -> bool {
+        matches!(self, Self::SEND_WITH_IMM | Self::WRITE_WITH_IMM)
+    }
+
+    /// Whether it is an atomic.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::ATOMIC_CMP_AND_SWP | Self::ATOMIC_FETCH_AND_ADD)
+    }
+
+    /// Whether it names memory of the target.
+    pub const fn is_one_sided(self) -> bool {
+        matches!(self, Self::WRITE | Self::WRITE_WITH_IMM) || self.returns_data()
+    }
+
     /// Whether the request consumes a receive work request at the target.
     pub const fn consumes_receive(self) -> bool {
         matches!(self, Self::SEND | Self::SEND_WITH_IMM | Self::WRITE_WITH_IMM)
@@ -45,13 +88,14 @@ impl WrOpcode {
 
     /// Whether the request brings data back (READ and atomics).
     pub const fn returns_data(self) -> bool {
-        matches!(self, Self::READ | Self::ATOMIC_CMP_AND_SWP | Self::ATOMIC_FETCH_AND_ADD)
+        matches!(self, Self::READ) || self.is_atomic()
     }
 }
 
 /// Where a WRITE or READ goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RdmaTarget {
     /// Virtual address in the target's process.
     pub remote_addr: u64,
@@ -62,6 +106,7 @@ pub struct RdmaTarget {
 /// Where and with what an atomic works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AtomicTarget {
     /// Virtual address of the 8 bytes, aligned to 8.
     pub remote_addr: u64,
@@ -85,7 +130,8 @@ pub struct UdTarget {
     pub remote_qkey: u32,
 }
 
-// SAFETY: the address handle is only a name here; its provider makes it, shares it between threads, and looks behind it.
+// SAFETY: the address handle is only a name here; its provider makes it, shares it between threads, and looks behind
+// it.
 unsafe impl Send for UdTarget {}
 
 /// The part of a send work request that depends on its opcode and transport.

@@ -46,9 +46,8 @@ fn container(signs: &[&str], shares_directory: bool) -> Finding {
         (false, false) => Finding::warn(
             NAME,
             found,
-            "processes in different network namespaces do not see each other's abstract sockets",
-            "to use shared memory between containers, share the network namespace (one pod, docker run --network \
-             container:NAME) or mount a common directory and name it in FARCALL_SOCKET_DIR",
+            "it does not see the directory in which processes outside meet",
+            "to use shared memory between containers, mount a common directory and name it in FARCALL_SOCKET_DIR",
         ),
     }
 }
@@ -57,7 +56,15 @@ fn container(signs: &[&str], shares_directory: bool) -> Finding {
 fn meeting(directory: Option<&OsStr>) -> Finding {
     const NAME: &str = "rendezvous";
     let Some(directory) = directory else {
-        return Finding::ok(NAME, "abstract sockets: all processes of this network namespace");
+        return match farcall_softnic::rendezvous_directory() {
+            Ok(own) => Finding::ok(NAME, format!("sockets in {}: all processes of this user", own.display())),
+            Err(error) => Finding::fail(
+                NAME,
+                error.to_string(),
+                "no software RNIC can be opened, because its socket has no place",
+                "name a directory that only this user may change in FARCALL_SOCKET_DIR",
+            ),
+        };
     };
     let shown = Path::new(directory).display().to_string();
     match rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
@@ -77,6 +84,12 @@ fn admitted() -> Finding {
     let wanted = std::env::var("FARCALL_GROUP").unwrap_or_default();
     match farcall_softnic::configured_group() {
         Ok(None) => Finding::ok(NAME, "this user alone; FARCALL_GROUP=NAME on both sides lets a group in"),
+        Ok(Some(_)) if farcall_softnic::socket_directory().is_none() => Finding::warn(
+            NAME,
+            format!("this user, and members of the group {wanted} (FARCALL_GROUP)"),
+            "members do not find each other: each user's processes meet in a directory of his own",
+            "name a directory of the group in FARCALL_SOCKET_DIR on both sides (chgrp, mode 2770)",
+        ),
         Ok(Some(group)) if is_member(group) => {
             Finding::ok(NAME, format!("this user, and members of the group {wanted} (FARCALL_GROUP)"))
         }
@@ -109,16 +122,16 @@ fn seccomp(status: &str) -> Finding {
     }
 }
 
-/// Where `farcall stats` finds what processes count.
+/// Whether `farcall stats` finds what processes count.
 fn counters() -> Finding {
     const NAME: &str = "counters";
-    match farcall_stats::directory() {
-        Ok(path) => Finding::ok(NAME, format!("in {}, for this user alone", path.display())),
+    match farcall_stats::try_out() {
+        Ok(()) => Finding::ok(NAME, "in System V shared memory, for this user alone"),
         Err(error) => Finding::warn(
             NAME,
             error.to_string(),
             "everything works, but farcall stats has nothing to show",
-            "set XDG_RUNTIME_DIR to a directory of yours",
+            "allow shmget in the container's seccomp profile, and show /proc/sysvipc",
         ),
     }
 }
@@ -129,13 +142,13 @@ fn shm_size() -> Finding {
         Ok(stat) if stat.f_blocks * stat.f_frsize < SHM_BYTES_WANTED => Finding::warn(
             NAME,
             indicatif::BinaryBytes(stat.f_blocks * stat.f_frsize).to_string(),
-            "enough for what Farcall keeps there (counters, a few files); UCX, to which perf --against ucx compares, wants more",
+            "enough for what Farcall keeps there (a few small files); UCX, to which perf --against ucx compares, wants more",
             "docker run --shm-size 1g",
         ),
         Ok(stat) => Finding::ok(
             NAME,
             format!(
-                "{}; holds counters and the files that RDMA programs look for",
+                "{}; holds the files that RDMA programs look for",
                 indicatif::BinaryBytes(stat.f_blocks * stat.f_frsize)
             ),
         ),

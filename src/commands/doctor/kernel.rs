@@ -151,12 +151,12 @@ fn abstract_sockets() -> Finding {
         bind(&socket, &address)
     });
     match bound {
-        Ok(()) => Finding::ok(NAME, "processes of this network namespace can meet"),
+        Ok(()) => Finding::ok(NAME, "connection managers of this network namespace can meet"),
         Err(error) => Finding::warn(
             NAME,
             error.to_string(),
-            "rendezvous by abstract name is not possible",
-            "share a directory for rendezvous sockets between the processes",
+            "addresses and ports of the connection manager (librdmacm) cannot be had",
+            "run it where abstract Unix sockets are allowed",
         ),
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 pub fn check() -> Vec<Finding> {
-    vec![cores(), time_stamp_counter(), transparent_huge_pages(), reserved_huge_pages(), infiniband()]
+    vec![cores(), time_stamp_counter(), transparent_huge_pages(), infiniband()]
 }
 
 fn cores() -> Finding {
@@ -70,18 +70,6 @@ fn transparent_huge_pages() -> Finding {
     }
 }
 
-fn reserved_huge_pages() -> Finding {
-    const NAME: &str = "reserved huge pages";
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let count = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("HugePages_Free:"))
-        .and_then(|rest| rest.trim().parse::<u64>().ok())
-        .unwrap_or(0);
-    // Nothing needs them, so their absence is no warning.
-    Finding::ok(NAME, format!("{count} free; optional"))
-}
-
 fn infiniband() -> Finding {
     const NAME: &str = "/dev/infiniband";
     let devices = fs::read_dir("/sys/class/infiniband").map(|entries| {
@@ -108,6 +96,6 @@ mod tests {
 
     #[test]
     fn every_check_gives_a_finding() {
-        assert_eq!(check().len(), 5);
+        assert_eq!(check().len(), 4);
     }
 }

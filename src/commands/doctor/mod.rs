@@ -17,8 +17,8 @@ use std::fmt::Write;
 
 /// Check whether this machine can run Farcall, line by line with remedies.
 ///
-/// Nothing is changed; every check tries the real thing where it can. Exits with 1 if something Farcall cannot do without
-/// is missing.
+/// Nothing is changed; every check tries the real thing where it can. Exits with 1 if something Farcall cannot do
+/// without is missing.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall doctor\n  farcall doctor --json | jq '.checks[] | select(.verdict != \"ok\")'"

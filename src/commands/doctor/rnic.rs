@@ -1,10 +1,10 @@
 //! RNICs: what the kernel has, whether programs may use it, and what Farcall would use.
 
 use super::check::Finding;
-use farcall_ibv::Ibv;
+use farcall::Ibv;
+use farcall::select::Selection;
+use farcall::verbs::{PortChoice, Provider};
 use farcall_ibv::survey::{self, KernelDevice, NodeState};
-use farcall_providers::Selection;
-use farcall_verbs::{PortChoice, Provider};
 use std::path::Path;
 
 const IN_A_CONTAINER: &str =

@@ -1,5 +1,6 @@
 //! `farcall kv bench`: the main job.
 
+use crate::commands::choice::{Choice, one_of};
 use crate::commands::measuring::{self, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
@@ -9,14 +10,14 @@ use farcall_bench::experiments::Stage;
 use farcall_bench::experiments::kv_main::{self, KvMainPlan};
 use farcall_bench::workload::{Distribution, RecordShape, Workload};
 
-/// Measure the key-value service behind every door, on this machine, in about a minute.
+/// Measure the key-value service behind every front end, on this machine, in about a minute.
 ///
-/// Starts server processes of its own, pinned to one core, with the client pinned to another; loads records; runs YCSB over
-/// each door, interleaved; checks every value read; counts system calls and heap operations; kills a server and starts it
-/// again. Prints tables of medians. Exits with 1 if anything was wrong.
+/// Starts server processes of its own, pinned to one core, with the client pinned to another; loads records; runs YCSB
+/// over each front end, interleaved; checks every value read; counts system calls and heap operations; kills a server
+/// and starts it again. Prints tables of medians. Exits with 1 if anything was wrong.
 ///
-/// Between the two processes lies one machine: the software RNIC measures inter-process communication, and an RNIC (--provider
-/// ibv) its own loopback, not a network.
+/// Between the two processes lies one machine: the software RNIC measures inter-process communication, and an RNIC
+/// (--provider ibv) its own loopback, not a network.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --all --json > kv.json\n  \
                         farcall kv bench --workload A --workload F --value-len 1024 --connections 4")]
@@ -24,11 +25,12 @@ pub struct Bench {
     /// Run workloads A, B, C, D and F, and C with uniform requests, too.
     #[arg(long, conflicts_with = "workload")]
     all: bool,
-    /// Run these YCSB workloads instead of C: A, B, C, D or F. May be given several times.
-    #[arg(long)]
+    /// Run these YCSB workloads instead of C. May be given several times. E needs range scans, which the store does not
+    /// have.
+    #[arg(long, ignore_case = true, value_parser = one_of(&WORKLOADS))]
     workload: Vec<Workload>,
-    /// Request distribution instead of each workload's own: zipfian, uniform or latest.
-    #[arg(long)]
+    /// Request distribution instead of each workload's own.
+    #[arg(long, value_parser = one_of(&DISTRIBUTIONS))]
     distribution: Option<Distribution>,
     /// Outstanding operations on each connection. May be given several times; by default 1 and 16.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -48,11 +50,25 @@ pub struct Bench {
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
-    stage: StageArgs<400>,
+    stage: StageArgs,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
+
+const WORKLOADS: [Choice<Workload>; 5] = [
+    (Workload::A, "A", "Half reads, half updates"),
+    (Workload::B, "B", "95 % reads, 5 % updates"),
+    (Workload::C, "C", "Reads only"),
+    (Workload::D, "D", "95 % reads of young records, 5 % inserts"),
+    (Workload::F, "F", "Half reads, half read-modify-writes"),
+];
+
+const DISTRIBUTIONS: [Choice<Distribution>; 3] = [
+    (Distribution::Zipfian, "zipfian", "Skewed by .99, the popular records spread over all"),
+    (Distribution::Uniform, "uniform", "Every record alike"),
+    (Distribution::Latest, "latest", "Skewed by .99, the youngest record first"),
+];
 
 impl Bench {
     /// Measures and prints.
@@ -63,7 +79,7 @@ impl Bench {
         let plan = self.plan(self.stage.stage(self.seed)?)?;
         measuring::run(console, |progress| {
             kv_main::run(&plan, progress).map_err(|error| {
-                Failure::because("cannot measure the key-value service", &error)
+                Failure::because("cannot measure the key-value service", &*error)
                     .remedy("see what is missing: farcall doctor")
             })
         })

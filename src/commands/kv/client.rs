@@ -2,11 +2,10 @@
 
 use super::address::{Address, Server};
 use crate::failure::{Exit, Failure};
-use farcall_kv::client::{Change, KvClient as RpcClient, KvConnectError, KvError, Write};
-use farcall_kv::memcached::client::{Client as MemcachedClient, ClientError};
-use farcall_kv::memcached::store_figures;
-use farcall_kv::store::Stats;
-use farcall_rpc::{CallError, ClientOptions, ConnectError};
+use farcall::kv::{
+    Change, KvClient as RpcClient, KvConnectError, KvError, MemcachedClient, MemcachedError, Stats, Write,
+};
+use farcall::rpc::{CallError, ClientOptions, ConnectError};
 use std::time::Duration;
 
 /// A service that does not answer for so long is taken for dead.
@@ -37,12 +36,8 @@ impl KvClient {
             Address::Unix(path) => MemcachedClient::connect_unix(path),
             Address::Rpc(place) => {
                 // A few calls: nothing to come back for, nothing to tune.
-                let options = ClientOptions {
-                    connect_timeout: PATIENCE,
-                    reconnect: false,
-                    probe: false,
-                    ..ClientOptions::default()
-                };
+                let options =
+                    ClientOptions::default().connect_timeout(PATIENCE).reconnect(false).probe(false);
                 let options = options.call_timeout(PATIENCE);
                 let client = server.nic.selection().connect(
                     |provider| RpcClient::connect(provider, &place.to_string(), &options),
@@ -67,14 +62,12 @@ impl KvClient {
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
         let Self { connection, address } = self;
         let value = match connection {
-            Connection::Memcached(client) => match client.get(key) {
-                Ok(value) => Ok(value.map(|value| value.bytes.to_vec())),
-                Err(error) => Err(Error::from(error)),
-            },
-            Connection::Rpc { client, .. } => match client.get(key) {
-                Ok(item) => Ok(item.map(|item| item.value.to_vec())),
-                Err(error) => Err(Error::from(error)),
-            },
+            Connection::Memcached(client) => {
+                client.get(key).map(|value| value.map(|value| value.bytes.to_vec())).map_err(Error::from)
+            }
+            Connection::Rpc { client, .. } => {
+                client.get(key).map(|item| item.map(|item| item.value.to_vec())).map_err(Error::from)
+            }
         };
         value.map_err(|error| error.failure("cannot read the key", address))
     }
@@ -92,7 +85,7 @@ impl KvClient {
                 .and_then(|()| client.read_stored())
                 .map_err(Error::from),
             Connection::Rpc { client, .. } => {
-                let write = Write { time_to_live: Duration::from_secs(ttl_s.into()), ..Write::of(value) };
+                let write = Write::of(value).time_to_live(Duration::from_secs(ttl_s.into()));
                 client.put(key, write).map(is_done).map_err(Error::from)
             }
         };
@@ -167,7 +160,7 @@ fn finish_memcached(client: &mut MemcachedClient, queued: u64) -> Result<(u64, O
         match client.read_stored() {
             Ok(true) => stored += 1,
             Ok(false) => {}
-            Err(ClientError::Refused(text)) => drop(refusal.get_or_insert(text)),
+            Err(MemcachedError::Refused(text)) => drop(refusal.get_or_insert(text)),
             Err(error) => return Err(error.into()),
         }
     }
@@ -189,30 +182,20 @@ fn finish_rpc(
     failure.map_or(Ok((stored, refusal)), |error| Err(error.into()))
 }
 
-/// The whole store's statistics, under the names that the memcached doors use.
+/// The whole store's statistics, under the names that the memcached front ends use.
 fn total(parts: &[Stats]) -> Vec<(String, String)> {
     let mut sum = Stats::default();
     parts.iter().for_each(|part| sum += part);
-    let figures = store_figures(&sum).into_iter().chain([("threads", parts.len() as u64)]);
+    let figures = sum.named().into_iter().chain([("threads", parts.len() as u64)]);
     figures.map(|(name, value)| (name.to_owned(), value.to_string())).collect()
 }
 
 /// A request failed, whatever the protocol.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum Error {
-    Memcached(ClientError),
-    Rpc(KvError),
-}
-
-impl From<ClientError> for Error {
-    fn from(error: ClientError) -> Self {
-        Self::Memcached(error)
-    }
-}
-
-impl From<KvError> for Error {
-    fn from(error: KvError) -> Self {
-        Self::Rpc(error)
-    }
+    Memcached(#[from] MemcachedError),
+    Rpc(#[from] KvError),
 }
 
 impl Error {
@@ -228,21 +211,15 @@ impl Error {
     }
 
     fn failure(&self, what: &str, address: &Address) -> Failure {
-        let (failure, is_lost) = match self {
-            Self::Memcached(error) => {
-                (Failure::because(what, error), matches!(error, ClientError::Io(_) | ClientError::Closed))
-            }
-            Self::Rpc(error) => (
-                Failure::because(what, error),
-                matches!(
-                    error,
-                    KvError::Call(
-                        CallError::NotSent(_) | CallError::DeadlineExceeded | CallError::OutcomeUnknown(_)
-                    )
-                ),
+        let is_lost = match self {
+            Self::Memcached(error) => matches!(error, MemcachedError::Io(_) | MemcachedError::Closed),
+            Self::Rpc(KvError::Call(error)) => matches!(
+                error,
+                CallError::NotSent(_) | CallError::DeadlineExceeded | CallError::OutcomeUnknown(_)
             ),
+            Self::Rpc(_) => false,
         };
-        let failure = failure.at(address);
+        let failure = Failure::because(what, self).at(address);
         if !is_lost {
             return failure;
         }
@@ -259,11 +236,10 @@ fn unreachable(address: &Address, error: &dyn std::error::Error) -> Failure {
 
 fn refused(address: &Address, error: &KvConnectError) -> Failure {
     match error {
-        KvConnectError::Unreachable {
-            source: ConnectError::Unreachable { .. } | ConnectError::Timeout { .. },
-            ..
-        } => unreachable(address, error)
-            .remedy("start it (farcall kv serve --rpc HOST:PORT), or name another with --server"),
+        KvConnectError::Unreachable { source: ConnectError::Unreachable { .. }, .. } => {
+            unreachable(address, error)
+                .remedy("start it (farcall kv serve --rpc HOST:PORT), or name another with --server")
+        }
         _ => Failure::because("cannot speak to the key-value service", error)
             .at(address)
             .remedy("give the address after --rpc of a farcall kv serve"),

@@ -21,8 +21,8 @@ const COMPLAINTS_MAX: usize = 10;
 
 /// Load records from a file of tab-separated values or JSON lines.
 ///
-/// Bad lines are reported with their number and skipped; the exit code is then 1. Records with a key that is there already
-/// replace it.
+/// Bad lines are reported with their number and skipped; the exit code is then 1. Records with a key that is there
+/// already replace it.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv load people.tsv\n  farcall kv load events.jsonl --server unix:/run/kv.sock\n  \

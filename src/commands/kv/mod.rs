@@ -15,17 +15,11 @@ pub use address::resolve;
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 /// Serve, fill, query and measure the key-value store.
-#[derive(Debug, Args)]
-pub struct Kv {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum Kv {
     Serve(serve::Serve),
     Load(load::Load),
     Get(get::Get),
@@ -41,14 +35,14 @@ impl Kv {
     /// # Errors
     /// When it could not be done.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        match self.command {
-            Command::Serve(serve) => serve.run(console),
-            Command::Load(load) => load.run(console),
-            Command::Get(get) => get.run(console),
-            Command::Set(set) => set.run(console),
-            Command::Del(del) => del.run(console),
-            Command::Stats(stats) => stats.run(console),
-            Command::Bench(bench) => bench.run(console),
+        match self {
+            Self::Serve(serve) => serve.run(console),
+            Self::Load(load) => load.run(console),
+            Self::Get(get) => get.run(console),
+            Self::Set(set) => set.run(console),
+            Self::Del(del) => del.run(console),
+            Self::Stats(stats) => stats.run(console),
+            Self::Bench(bench) => bench.run(console),
         }
     }
 }

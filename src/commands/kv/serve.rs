@@ -4,22 +4,20 @@ use super::address::{MEMCACHED_PORT, resolve};
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
+use crate::open_files;
 use crate::signals::StopFlag;
 use clap::Args;
-use farcall::kv_server::{KvServer, KvServerConfig, KvServerError};
+use farcall::kv::{KvServer, KvServerError, VALUE_MAX_BYTES_DEFAULT};
 use farcall::rpc::ServerError;
+use farcall::select::Chosen;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// How often the main thread looks for signals and failed threads.
-const WATCH: Duration = Duration::from_millis(50);
 
 /// Serve a key-value store; any memcached client works.
 ///
 /// Runs until SIGINT or SIGTERM, then answers what it received and ends. Without any address it listens on
-/// 127.0.0.1:11211 only. The memcached doors have no authentication: bind them to addresses you trust.
+/// 127.0.0.1:11211 only. The memcached front ends have no authentication: bind them to addresses you trust.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv serve\n  farcall kv serve --tcp 127.0.0.1:0 --unix /run/kv.sock --memory-mib 1024\n  \
@@ -42,14 +40,18 @@ pub struct Serve {
     #[arg(long, default_value_t = 64, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory_mib: u64,
     /// Largest value in bytes.
-    #[arg(long, default_value_t = 1 << 20, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    #[arg(long, default_value_t = VALUE_MAX_BYTES_DEFAULT as u32, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     value_max: u32,
     /// Refuse writes when memory is full, instead of evicting old records.
     #[arg(long)]
     no_evict: bool,
-    /// Connections open at a time, over all memcached doors.
+    /// Connections open at a time, over all memcached front ends.
     #[arg(long, default_value_t = 4096, value_name = "COUNT")]
     connections_max: u64,
+    /// Memory of the buffers of memcached connections in MiB, on top of the store's: above it, the connection that
+    /// holds most is closed [default: 64; more for large stores and values].
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    buffers_mib: Option<u64>,
     #[command(flatten)]
     nic: NicArgs,
 }
@@ -63,33 +65,38 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
+        let room = open_files::raise_limit();
         // Only RPC needs a provider.
         let chosen = self.rpc.map(|_| self.nic.choose()).transpose()?;
-        let server = KvServer::start(self.config()).map_err(|error| cannot_start(&error))?;
-        say_ready(console, &server, chosen.as_ref().map(|chosen| chosen.explanation.as_str()))?;
-        while !stop.is_raised() && server.is_serving() {
-            std::thread::sleep(WATCH);
-        }
+        let server = self.start(chosen.as_ref()).map_err(|error| cannot_start(&error))?;
+        let explanation = chosen.as_ref().map(|chosen| chosen.explanation.as_str());
+        say_ready(console, &server, explanation.into_iter().chain([room.as_str()]))?;
+        stop.wait_while(|| server.is_serving());
         server.stop().map_err(|error| Failure::because("the key-value service failed", &error))?;
         Ok(Exit::Success)
     }
 
-    fn config(&self) -> KvServerConfig {
-        let mut tcp = self.tcp.clone();
-        if tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() {
-            tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
+    fn start(&self, chosen: Option<&Chosen>) -> Result<KvServer, KvServerError> {
+        let mut builder = KvServer::builder()
+            .partitions(self.partitions)
+            .memory_bytes((self.memory_mib as usize) << 20)
+            .value_max_bytes(self.value_max as usize)
+            .connections_max(self.connections_max);
+        if let Some(buffers_mib) = self.buffers_mib {
+            builder = builder.buffers_bytes((buffers_mib as usize) << 20);
         }
-        KvServerConfig {
-            partitions: self.partitions,
-            memory_bytes: (self.memory_mib as usize) << 20,
-            value_max_bytes: self.value_max as usize,
-            evict: !self.no_evict,
-            tcp,
-            unix: self.unix.clone(),
-            rpc: self.rpc,
-            nic: self.nic.selection(),
-            connections_max: self.connections_max,
+        if self.no_evict {
+            builder = builder.refuse_when_full();
         }
+        if self.tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() {
+            builder = builder.tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
+        }
+        builder = self.tcp.iter().fold(builder, |builder, address| builder.tcp(*address));
+        builder = self.unix.iter().fold(builder, |builder, path| builder.unix(path));
+        if let (Some(address), Some(chosen)) = (self.rpc, chosen) {
+            builder = builder.rpc(address, &*chosen.provider);
+        }
+        builder.start()
     }
 }
 
@@ -104,7 +111,11 @@ fn cannot_start(error: &KvServerError) -> Failure {
     }
 }
 
-fn say_ready(console: Console, server: &KvServer, provider: Option<&str>) -> Result<(), Failure> {
+fn say_ready<'a>(
+    console: Console,
+    server: &KvServer,
+    more: impl Iterator<Item = &'a str>,
+) -> Result<(), Failure> {
     let ready = Ready {
         serving: "kv".to_owned(),
         pid: std::process::id(),
@@ -112,15 +123,15 @@ fn say_ready(console: Console, server: &KvServer, provider: Option<&str>) -> Res
         unix: server.unix_paths().map(Into::into).collect(),
         rpc: server.rpc_address().map(|address| address.to_string()),
     };
-    let doors = ready
+    let front_ends = ready
         .tcp
         .iter()
         .map(|address| format!("tcp:{address}"))
         .chain(ready.unix.iter().map(|path| format!("unix:{}", path.display())))
         .chain(ready.rpc.iter().map(|address| format!("rpc:{address}")));
-    let mut text = format!("serving on {} (pid {})", doors.collect::<Vec<_>>().join(", "), ready.pid);
-    if let Some(provider) = provider {
-        text = format!("{text}\n{provider}");
+    let mut text = format!("serving on {} (pid {})", front_ends.collect::<Vec<_>>().join(", "), ready.pid);
+    for line in more {
+        text = format!("{text}\n{line}");
     }
     let json = serde_json::to_value(&ready)
         .map_err(|error| Failure::because("cannot say where the service is", &error))?;

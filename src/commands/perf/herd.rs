@@ -1,12 +1,14 @@
 //! `farcall perf herd`.
 
-use super::{Times, failure};
+use super::failure;
+use crate::commands::choice::{Choice, one_of};
+use crate::commands::measuring::StageArgs;
 use crate::commands::nic_args::NicArgs;
 use crate::failure::Failure;
-use clap::{Args, ValueEnum};
-use farcall_bench::experiments::{Progress, herd};
+use clap::Args;
+use farcall_bench::experiments::Progress;
+use farcall_bench::experiments::herd::{self, HerdFigure};
 use farcall_bench::report::Report;
-use farcall_bench::rnic::LastByte;
 
 #[derive(Debug, Args)]
 #[command(
@@ -15,8 +17,8 @@ use farcall_bench::rnic::LastByte;
 )]
 pub(super) struct HerdArgs {
     /// Which figures; may be given several times, or separated by commas. By default all.
-    #[arg(long = "figure", value_name = "FIGURE", value_delimiter = ',')]
-    figures: Vec<FigureName>,
+    #[arg(long = "figure", value_name = "FIGURE", value_delimiter = ',', value_parser = one_of(&FIGURES))]
+    figures: Vec<HerdFigure>,
     /// Bytes of each message; may be given several times, or separated by commas. By default those of each figure.
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     sizes: Vec<u32>,
@@ -30,48 +32,32 @@ pub(super) struct HerdArgs {
     #[arg(long)]
     assume_order: bool,
     #[command(flatten)]
-    times: Times,
+    stage: StageArgs,
     #[command(flatten)]
     nic: NicArgs,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FigureName {
-    /// Figure 2: latency of READ, WRITE, inlined WRITE and ECHO.
-    Latency,
-    /// Figure 3: in-bound throughput.
-    InBound,
-    /// Figure 4: out-bound throughput.
-    OutBound,
-    /// Throughput of ECHO with the optimisations added one by one.
-    Echo,
-}
+const FIGURES: [Choice<HerdFigure>; 3] = [
+    (HerdFigure::Latency, "latency", "Figure 2: latency of READ, WRITE, inlined WRITE and ECHO"),
+    (
+        HerdFigure::Throughput,
+        "throughput",
+        "Throughput of one initiator; the paper's figures 3 and 4 need several machines",
+    ),
+    (HerdFigure::Echo, "echo", "Throughput of ECHO with the optimisations added one by one"),
+];
 
 impl HerdArgs {
     pub(super) fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
-        let figures = match self.figures.is_empty() {
-            true => herd::HerdFigure::ALL.to_vec(),
-            false => self.figures.iter().map(|name| name.figure()).collect(),
-        };
+        let figures = if self.figures.is_empty() { HerdFigure::ALL.to_vec() } else { self.figures.clone() };
         let plan = herd::HerdPlan {
             figures,
             lens_bytes: self.sizes.iter().map(|size| *size as usize).collect(),
             window: self.window,
             connections: self.connections,
-            last_byte: if self.assume_order { LastByte::Assumed } else { LastByte::IfPromised },
+            assumes_order: self.assume_order,
         };
-        herd::run(&self.nic.choose()?, &self.times.stage(0)?, &plan, progress)
+        herd::run(&self.nic.choose()?, &self.stage.stage(0)?, &plan, progress)
             .map_err(|error| failure(&error))
-    }
-}
-
-impl FigureName {
-    fn figure(self) -> herd::HerdFigure {
-        match self {
-            Self::Latency => herd::HerdFigure::Latency,
-            Self::InBound => herd::HerdFigure::Inbound,
-            Self::OutBound => herd::HerdFigure::Outbound,
-            Self::Echo => herd::HerdFigure::Echo,
-        }
     }
 }

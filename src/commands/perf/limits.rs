@@ -1,6 +1,6 @@
 //! `farcall perf limits`.
 
-use super::{Rival, Times};
+use crate::commands::measuring::{Rival, StageArgs};
 use crate::failure::Failure;
 use clap::Args;
 use farcall_bench::experiments::{Progress, limits};
@@ -10,7 +10,7 @@ use farcall_bench::report::Report;
 #[command(after_help = "Examples:\n  farcall perf limits\n  farcall perf limits --against ucx --json")]
 pub(super) struct LimitsArgs {
     #[command(flatten)]
-    times: Times,
+    stage: StageArgs,
     /// Measure another system in the same run.
     #[arg(long)]
     against: Option<Rival>,
@@ -18,7 +18,7 @@ pub(super) struct LimitsArgs {
 
 impl LimitsArgs {
     pub(super) fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
-        limits::run(&self.times.stage(0)?, self.against == Some(Rival::Ucx), progress)
+        limits::run(&self.stage.stage(0)?, self.against == Some(Rival::Ucx), progress)
             .map_err(|error| Failure::because("cannot measure the limits of this machine", &error))
     }
 }

@@ -5,7 +5,7 @@ mod limits;
 mod qps;
 mod verbs;
 
-use crate::commands::measuring::{self, Rival, StageArgs};
+use crate::commands::measuring;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand};
@@ -59,9 +59,6 @@ enum What {
     /// The bare limits: shared cache lines, copies, sockets, eventfds, system calls.
     Limits(limits::LimitsArgs),
 }
-
-/// How long and how often.
-type Times = StageArgs<300>;
 
 impl Perf {
     /// Measures.

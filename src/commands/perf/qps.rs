@@ -1,13 +1,16 @@
 //! `farcall perf qps`.
 
-use super::verbs::TransportName;
-use super::{Times, failure};
+use super::failure;
+use super::verbs::TRANSPORTS;
+use crate::commands::choice::{Choice, one_of};
+use crate::commands::measuring::StageArgs;
 use crate::commands::nic_args::NicArgs;
 use crate::failure::Failure;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use farcall_bench::experiments::{Progress, qps};
 use farcall_bench::report::Report;
 use farcall_bench::rnic::Operation;
+use farcall_link::Transport;
 
 #[derive(Debug, Args)]
 #[command(
@@ -19,11 +22,11 @@ pub(super) struct QpsArgs {
     #[arg(long = "qps", value_name = "COUNT", value_delimiter = ',', default_values_t = [1, 16, 64, 256, 1000], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     counts: Vec<u32>,
     /// What travels over them.
-    #[arg(long, default_value = "send")]
-    operation: OperationName,
+    #[arg(long, default_value = "send", value_parser = one_of(&OPERATIONS))]
+    operation: Operation,
     /// Over which transport.
-    #[arg(long, default_value = "rc")]
-    transport: TransportName,
+    #[arg(long, default_value = "rc", value_parser = one_of(&TRANSPORTS))]
+    transport: Transport,
     /// Bytes of each message.
     #[arg(long = "size", value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     len_bytes: u32,
@@ -31,33 +34,27 @@ pub(super) struct QpsArgs {
     #[arg(long, value_name = "REQUESTS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     window: u32,
     #[command(flatten)]
-    times: Times,
+    stage: StageArgs,
     #[command(flatten)]
     nic: NicArgs,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum OperationName {
-    Write,
-    WriteImm,
-    Send,
-    SendImm,
-}
+const OPERATIONS: [Choice<Operation>; 4] = [
+    (Operation::Write, "write", "RDMA WRITE"),
+    (Operation::WriteImm, "write-imm", "RDMA WRITE with immediate data"),
+    (Operation::Send, "send", "SEND"),
+    (Operation::SendImm, "send-imm", "SEND with immediate data"),
+];
 
 impl QpsArgs {
     pub(super) fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
         let plan = qps::QpsPlan {
             counts: self.counts.clone(),
-            operation: match self.operation {
-                OperationName::Write => Operation::Write,
-                OperationName::WriteImm => Operation::WriteImm,
-                OperationName::Send => Operation::Send,
-                OperationName::SendImm => Operation::SendImm,
-            },
-            transport: self.transport.transport(),
+            operation: self.operation,
+            transport: self.transport,
             len_bytes: self.len_bytes as usize,
             window: self.window,
         };
-        qps::run(&self.nic.choose()?, &self.times.stage(0)?, &plan, progress).map_err(|error| failure(&error))
+        qps::run(&self.nic.choose()?, &self.stage.stage(0)?, &plan, progress).map_err(|error| failure(&error))
     }
 }

@@ -1,12 +1,15 @@
 //! `farcall perf write`, `read`, `send` and so on: single operations, and all of them.
 
-use super::{Rival, Times, failure};
+use super::failure;
+use crate::commands::choice::{Choice, one_of};
+use crate::commands::measuring::{Rival, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::failure::Failure;
-use clap::{Args, ValueEnum};
-use farcall_bench::experiments::{Progress, perf};
+use clap::Args;
+use farcall_bench::experiments::Progress;
+use farcall_bench::experiments::perf::{self, Figure};
 use farcall_bench::report::Report;
-use farcall_bench::rnic::{Finding, Inlining, LastByte, Operation, ReceiveQueue};
+use farcall_bench::rnic::{Inlining, Operation};
 use farcall_link::Transport;
 
 #[derive(Debug, Args)]
@@ -14,19 +17,19 @@ use farcall_link::Transport;
                         farcall perf send --figure rate --window 64 --chain 1 --signal-every 64\n  \
                         farcall perf send --events --qps 16 --srq --json")]
 pub(super) struct VerbsArgs {
-    /// Over which transports; may be given several times, or separated by commas. By default RC; for `all`, whatever the
-    /// device has.
-    #[arg(long = "transport", value_name = "TRANSPORT", value_delimiter = ',')]
-    transports: Vec<TransportName>,
+    /// Over which transports; may be given several times, or separated by commas. By default RC; for `all`, whatever
+    /// the device has.
+    #[arg(long = "transport", value_name = "TRANSPORT", value_delimiter = ',', value_parser = one_of(&TRANSPORTS))]
+    transports: Vec<Transport>,
     /// Which figures; may be given several times, or separated by commas. By default all.
-    #[arg(long = "figure", value_name = "FIGURE", value_delimiter = ',')]
-    figures: Vec<FigureName>,
-    /// Bytes of each message; may be given several times, or separated by commas. By default 8 B to 1 MiB, whatever suits the
-    /// figure.
+    #[arg(long = "figure", value_name = "FIGURE", value_delimiter = ',', value_parser = one_of(&FIGURES))]
+    figures: Vec<Figure>,
+    /// Bytes of each message; may be given several times, or separated by commas. By default 8 B to 1 MiB, whatever
+    /// suits the figure.
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
     sizes: Vec<u32>,
     #[command(flatten)]
-    times: Times,
+    stage: StageArgs,
     #[command(flatten)]
     tuning: TuningArgs,
     /// Measure another system in the same run.
@@ -69,25 +72,17 @@ struct TuningArgs {
     assume_order: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum TransportName {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
-}
+pub(super) const TRANSPORTS: [Choice<Transport>; 3] = [
+    (Transport::Rc, "rc", "Reliable connection"),
+    (Transport::Uc, "uc", "Unreliable connection"),
+    (Transport::Ud, "ud", "Unreliable datagram"),
+];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FigureName {
-    /// One message at a time.
-    Latency,
-    /// Small messages in chains.
-    Rate,
-    /// Large messages, a few outstanding.
-    Bandwidth,
-}
+const FIGURES: [Choice<Figure>; 3] = [
+    (Figure::Latency, "latency", "One message at a time"),
+    (Figure::Rate, "rate", "Small messages in chains"),
+    (Figure::Bandwidth, "bandwidth", "Large messages, a few outstanding"),
+];
 
 impl VerbsArgs {
     pub(super) fn measure(
@@ -97,21 +92,17 @@ impl VerbsArgs {
     ) -> Result<Report, Failure> {
         let selection = self.selection(operations);
         let with_ucx = self.against == Some(Rival::Ucx);
-        perf::run(&self.nic.choose()?, &self.times.stage(0)?, &selection, with_ucx, progress)
+        perf::run(&self.nic.choose()?, &self.stage.stage(0)?, &selection, with_ucx, progress)
             .map_err(|error| failure(&error))
     }
 
     fn selection(&self, operations: &[Operation]) -> perf::Selection {
         let transports = match (self.transports.is_empty(), operations.len()) {
-            (false, _) => self.transports.iter().map(|name| name.transport()).collect(),
+            (false, _) => self.transports.clone(),
             (true, 1) => vec![Transport::Rc],
             (true, _) => Transport::ALL.to_vec(),
         };
-        let figures = if self.figures.is_empty() {
-            perf::Figure::ALL.to_vec()
-        } else {
-            self.figures.iter().map(|name| name.figure()).collect()
-        };
+        let figures = if self.figures.is_empty() { Figure::ALL.to_vec() } else { self.figures.clone() };
         perf::Selection {
             operations: operations.to_vec(),
             transports,
@@ -128,32 +119,12 @@ impl TuningArgs {
             window: self.window,
             chain: self.chain,
             signal_every: self.signal_every,
-            inlining: self.inline_max.map(Inlining::UpTo),
-            finding: self.events.then_some(Finding::Events),
             qps: self.qps,
             active_qps: self.active_qps,
-            receive_queue: self.srq.then_some(ReceiveQueue::Shared),
-            last_byte: self.assume_order.then_some(LastByte::Assumed),
-        }
-    }
-}
-
-impl TransportName {
-    pub(super) fn transport(self) -> Transport {
-        match self {
-            Self::Rc => Transport::Rc,
-            Self::Uc => Transport::Uc,
-            Self::Ud => Transport::Ud,
-        }
-    }
-}
-
-impl FigureName {
-    fn figure(self) -> perf::Figure {
-        match self {
-            Self::Latency => perf::Figure::Latency,
-            Self::Rate => perf::Figure::Rate,
-            Self::Bandwidth => perf::Figure::Bandwidth,
+            inlining: self.inline_max.map_or(Inlining::Auto, Inlining::UpTo),
+            sleeps: self.events,
+            shares_receives: self.srq,
+            assumes_order: self.assume_order,
         }
     }
 }

@@ -10,8 +10,8 @@ use farcall_bench::experiments::rpc_echo;
 /// Measure echo calls (64 B there, 8 B back) beside bare ping-pongs, sockets and UCX.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. All rivals are measured
-/// interleaved. Both are on one machine: the software RNIC measures inter-process communication, an RNIC (--provider ibv) its
-/// own loopback, not a network.
+/// interleaved. Both are on one machine: the software RNIC measures inter-process communication, an RNIC (--provider
+/// ibv) its own loopback, not a network.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall rpc bench\n  farcall rpc bench --against ucx --json | jq '.tables[0].rows'"
@@ -20,7 +20,7 @@ pub struct Bench {
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
-    stage: StageArgs<300>,
+    stage: StageArgs,
     /// Measure another system in the same run.
     #[arg(long)]
     against: Option<Rival>,
@@ -36,7 +36,7 @@ impl Bench {
         let (stage, with_ucx) = (self.stage.stage(0)?, self.against == Some(Rival::Ucx));
         measuring::run(console, |progress| {
             rpc_echo::run(&stage, &nic, with_ucx, progress).map_err(|error| {
-                Failure::because("cannot measure echo calls", &error)
+                Failure::because("cannot measure echo calls", &*error)
                     .remedy("see what is missing: farcall doctor")
             })
         })

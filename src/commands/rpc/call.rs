@@ -1,12 +1,11 @@
 //! `farcall rpc call`: one remote call.
 
-use super::Preset;
 use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_rpc::{CallError, Client, ClientOptions, ConnectError};
+use farcall::rpc::{CallError, Client, ClientOptions, ConnectError};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -29,8 +28,8 @@ pub struct Call {
     #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
     server: SocketAddr,
     /// How the result comes back.
-    #[arg(long, default_value = "rf-rpc")]
-    preset: Preset,
+    #[arg(long, default_value = "rf-rpc", value_parser = super::presets())]
+    preset: String,
     /// Give up after so many milliseconds.
     #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
@@ -59,12 +58,11 @@ impl Call {
     fn call(&self) -> Result<(Vec<u8>, Duration), Failure> {
         let patience = Duration::from_millis(self.timeout_ms);
         // One call: nothing to come back for, nothing to tune.
-        let options = ClientOptions {
-            connect_timeout: patience,
-            reconnect: false,
-            probe: false,
-            ..self.preset.client_options()
-        };
+        let options = ClientOptions::preset(&self.preset)
+            .unwrap_or_default()
+            .connect_timeout(patience)
+            .reconnect(false)
+            .probe(false);
         let options = options.call_timeout(patience);
         let client = self.nic.selection().connect(
             |provider| Client::connect(provider, self.server.to_string(), options.clone()),
@@ -79,7 +77,7 @@ impl Call {
     fn cannot_connect(&self, error: &ConnectError) -> Failure {
         let failure = Failure::because("cannot connect to the RPC service", error).at(self.server);
         match error {
-            ConnectError::Unreachable { .. } | ConnectError::Timeout { .. } => failure
+            ConnectError::Unreachable { .. } => failure
                 .exit(Exit::Unreachable)
                 .remedy("start it (farcall rpc serve), or name another with --server"),
             _ => failure,

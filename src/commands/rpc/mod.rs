@@ -1,47 +1,37 @@
 //! `farcall rpc`: remote calls.
 
+#[cfg(feature = "full")]
 mod bench;
 mod call;
 mod serve;
 
+#[cfg(not(feature = "full"))]
+use super::not_built_in::{NOT_BUILT_IN, NotBuiltIn};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
-use clap::{Args, Subcommand, ValueEnum};
-use farcall_link::{Plan, ResponsePath};
-use farcall_rpc::{CallerConfig, ClientOptions};
+use clap::Subcommand;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use farcall_link::PRESETS;
 
 /// Serve, make and measure remote calls over RDMA verbs.
-#[derive(Debug, Args)]
-pub struct Rpc {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum Rpc {
     Serve(serve::Serve),
     Call(call::Call),
+    #[cfg(feature = "full")]
     Bench(bench::Bench),
+    #[cfg(not(feature = "full"))]
+    #[command(about = NOT_BUILT_IN)]
+    Bench(NotBuiltIn),
 }
 
-/// How results come back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Preset {
-    /// The client fetches results by READ; methods that take long turn to server-reply.
-    RfRpc,
-    /// The server writes every result.
-    ServerReply,
-}
-
-impl Preset {
-    /// How a client asks for it.
-    fn client_options(self) -> ClientOptions {
-        let plan = match self {
-            Self::RfRpc => Plan::default(),
-            Self::ServerReply => Plan { response: ResponsePath::Write, ..Plan::default() },
-        };
-        ClientOptions { config: CallerConfig { plan, ..CallerConfig::default() }, ..ClientOptions::default() }
-    }
+/// The names of the preset table, for `--preset`.
+fn presets() -> PossibleValuesParser {
+    PRESETS
+        .iter()
+        .map(|preset| PossibleValue::new(preset.name).help(preset.summary))
+        .collect::<Vec<_>>()
+        .into()
 }
 
 impl Rpc {
@@ -50,10 +40,10 @@ impl Rpc {
     /// # Errors
     /// When it could not be done.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        match self.command {
-            Command::Serve(serve) => serve.run(console),
-            Command::Call(call) => call.run(console),
-            Command::Bench(bench) => bench.run(console),
+        match self {
+            Self::Serve(serve) => serve.run(console),
+            Self::Call(call) => call.run(console),
+            Self::Bench(bench) => bench.run(console),
         }
     }
 }

@@ -3,22 +3,20 @@
 use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
+use crate::echo::Echo;
 use crate::failure::{Exit, Failure};
+use crate::open_files;
 use crate::signals::StopFlag;
 use clap::Args;
-use farcall::echo::Echo;
 use farcall::rpc::Server;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
 use std::net::SocketAddr;
-use std::time::Duration;
 
-/// How often the main thread looks for signals and a failed thread.
-const WATCH: Duration = Duration::from_millis(50);
-
-/// Serve an echo service: method 1 answers with the request, 2 with its first 8 bytes, 3 computes for so many microseconds.
+/// Serve an echo service: method 1 answers with the request, 2 with its first 8 bytes, 3 computes for as many
+/// microseconds as the request says.
 ///
-/// Runs until SIGINT or SIGTERM, then finishes the calls that came and ends. TCP carries only the handshake; calls go over
-/// RDMA verbs.
+/// Runs until SIGINT or SIGTERM, then finishes the calls that came and ends. TCP carries only the handshake; calls go
+/// over RDMA verbs.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall rpc serve\n  farcall rpc serve --listen 127.0.0.1:0 --json")]
 pub struct Serve {
@@ -38,6 +36,7 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
+        let room = open_files::raise_limit();
         let server = Server::builder().address(self.listen.to_string());
         let chosen = self.nic.choose()?;
         let server = server.start(&*chosen.provider, |_| Echo).map_err(|error| {
@@ -54,12 +53,10 @@ impl Serve {
         let json = serde_json::to_value(&ready)
             .map_err(|error| Failure::because("cannot say where the service is", &error))?;
         console.say_line(
-            &format!("serving echo on {address} (pid {})\n{}", ready.pid, chosen.explanation),
+            &format!("serving echo on {address} (pid {})\n{}\n{room}", ready.pid, chosen.explanation),
             &json,
         )?;
-        while !stop.is_raised() && server.is_serving() {
-            std::thread::sleep(WATCH);
-        }
+        stop.wait_while(|| server.is_serving());
         let is_healthy = server.is_serving();
         server.drain();
         server.join();

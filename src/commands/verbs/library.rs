@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub const VERBS: &str = "libibverbs.so.1";
 /// What cargo builds, and what programs link.
 const NAMES: [(&str, &str); 2] =
-    [("libfarcall_ibverbs_abi.so", VERBS), ("libfarcall_rdmacm_abi.so", "librdmacm.so.1")];
+    [("libfarcall_ibverbs.so", VERBS), ("libfarcall_rdmacm.so", "librdmacm.so.1")];
 
 /// A library that takes the place of one of the system's.
 pub struct Library {
@@ -19,12 +19,12 @@ pub struct Library {
     pub system_name: &'static str,
 }
 
-/// Where an installation has them, beside the folder of the program: under the names that programs link, out of the way of the
-/// programs of the system.
+/// Where an installation has them, beside the folder of the program: under the names that programs link, out of the way
+/// of the programs of the system.
 const INSTALLED: &str = "../lib/farcall";
 
-/// The libraries beside this program, where cargo builds them, or in `../lib`, where packages put them, or as `farcall verbs
-/// install` leaves them in `../lib/farcall`.
+/// The libraries beside this program, where cargo builds them, or in `../lib`, where packages put them, or as `farcall
+/// verbs install` leaves them in `../lib/farcall`.
 ///
 /// # Errors
 /// When one is in none of the places.
@@ -46,7 +46,8 @@ pub fn common_folder(libraries: &[Library]) -> Option<&Path> {
     (has_all && can_be_listed(folder)).then_some(folder)
 }
 
-/// Whether the loader takes it in its lists, which it cuts at these characters (man ld.so) and has no way to quote them.
+/// Whether the loader takes it in its lists, which it cuts at these characters (man ld.so) and has no way to quote
+/// them.
 pub fn can_be_listed(folder: &Path) -> bool {
     !folder.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b';' | b'\t' | b'\n'))
 }

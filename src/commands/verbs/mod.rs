@@ -11,7 +11,8 @@ use clap::Subcommand;
 /// Give unmodified RDMA programs the software RNIC, in the place of the system's libibverbs and librdmacm.
 ///
 /// No kernel module, no root, no configuration: programs find a device `softnic0` that connects processes of this host;
-/// those that connect by the RDMA connection manager reach it at every address of the host. Not offered: multicast, rsockets.
+/// those that connect by the RDMA connection manager reach it at every address of the host. Not offered: multicast,
+/// rsockets.
 #[derive(Debug, Subcommand)]
 #[command(
     after_help = "Examples:\n  farcall verbs run -- ibv_devinfo\n  farcall verbs run -- ib_send_lat -x 0 & \

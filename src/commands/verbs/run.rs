@@ -17,8 +17,8 @@ use std::process::Command;
 
 /// Run a program that finds the software RNIC where it looks for RDMA devices.
 ///
-/// The program takes this one's place: its exit code, signals and terminal are its own. Programs with the set-user-ID bit
-/// ignore the setting, as they ignore every LD_LIBRARY_PATH.
+/// The program takes this one's place: its exit code, signals and terminal are its own. Programs with the set-user-ID
+/// bit ignore the setting, as they ignore every LD_LIBRARY_PATH.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall verbs run -- ibv_devinfo -v\n  farcall verbs run -- ibv_rc_pingpong -g 0\n  \
@@ -31,14 +31,15 @@ pub struct Run {
     #[arg(long)]
     no_preload: bool,
 
-    /// Show the verbs that the program calls, decoded, with times: on standard error, or appended to FILE (%p in its name is
-    /// the process). With --json as JSON lines. The same as the variables FARCALL_TRACE=FILE and FARCALL_TRACE_FORMAT=json.
+    /// Show the verbs that the program calls, decoded, with times: on standard error, or appended to FILE (%p in its
+    /// name is the process). With --json as JSON lines. The same as the variables FARCALL_TRACE=FILE and
+    /// FARCALL_TRACE_FORMAT=json.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     trace: Option<OsString>,
     /// Make the program meet the failures of real fabrics: key=value, separated by commas.
     ///
-    /// The same seed makes the same failures at the same requests of each queue pair. Probabilities are from 0 to 1. The same
-    /// as the variable FARCALL_FAULTS.
+    /// The same seed makes the same failures at the same requests of each queue pair. Probabilities are from 0 to 1.
+    /// The same as the variable FARCALL_FAULTS.
     ///
     /// * seed=N: what everything random follows from; chosen and told if it is not given
     /// * rnr=P: over RC, a receiver is not ready: the send completes later, or with RNR_RETRY_EXC_ERR

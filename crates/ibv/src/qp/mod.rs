@@ -1,9 +1,7 @@
 //! Queue pairs.
 
-pub(crate) mod chain;
 mod modify;
 
-use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -12,12 +10,12 @@ use farcall_verbs::{
     Result, SendWr, WrOpcode,
 };
 
-use crate::abi;
+use crate::chain::{self, RecvChain, SendChain};
 use crate::cq::{Cq, CqCore};
-use crate::domain::Pd;
+use crate::pd::Pd;
 use crate::srq::{Srq, SrqCore};
 use crate::{NAME, fault};
-use chain::{RecvChain, SendChain};
+use farcall_layout as abi;
 
 pub(crate) struct Qp {
     raw: NonNull<abi::Qp>,
@@ -59,13 +57,7 @@ impl Qp {
             send_cq: send_cq.as_ptr(),
             recv_cq: recv_cq.as_ptr(),
             srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_ptr()),
-            cap: abi::QpCap {
-                max_send_wr: attr.cap.max_send_wr,
-                max_recv_wr: attr.cap.max_recv_wr,
-                max_send_sge: attr.cap.max_send_sge,
-                max_recv_sge: attr.cap.max_recv_sge,
-                max_inline_data: attr.cap.max_inline_data,
-            },
+            cap: attr.cap,
             qp_type: attr.qp_type as u32,
             sq_sig_all: i32::from(attr.sq_sig_all),
         };
@@ -75,22 +67,15 @@ impl Qp {
             let wish = format!("a {:?} queue pair on {} with {:?}", attr.qp_type, pd.open.name, attr.cap);
             fault::create("create_qp", wish, source)
         })?;
-        let granted = raw_attr.cap;
         // SAFETY: the pair is alive, its number constant.
         let qp_num = unsafe { (*raw.as_ptr()).qp_num };
-        send_cq.welcome_qp(qp_num);
-        recv_cq.welcome_qp(qp_num);
+        send_cq.remember_qp(qp_num);
+        recv_cq.remember_qp(qp_num);
         Ok(Self {
             raw,
             qp_num,
             qp_type: attr.qp_type,
-            cap: QpCap {
-                max_send_wr: granted.max_send_wr,
-                max_recv_wr: granted.max_recv_wr,
-                max_send_sge: granted.max_send_sge,
-                max_recv_sge: granted.max_recv_sge,
-                max_inline_data: granted.max_inline_data,
-            },
+            cap: raw_attr.cap,
             requested: QpState::Reset,
             sends: SendChain::default(),
             receives: RecvChain::default(),
@@ -103,28 +88,13 @@ impl Qp {
 
     /// What the device says; the library's own note of the state knows nothing of errors.
     fn query_state(&self) -> std::io::Result<QpState> {
-        let mut attr = MaybeUninit::<abi::QpAttr>::zeroed();
-        let mut init = MaybeUninit::<abi::QpInitAttr>::zeroed();
+        let (mut attr, mut init) = (abi::QpAttr::default(), abi::QpInitAttr::default());
         // SAFETY: the pair lives as long as `self`; the function fills in both structures.
         let returned = unsafe {
-            (self.pd.open.library.query_qp)(
-                self.raw.as_ptr(),
-                attr.as_mut_ptr(),
-                abi::mask::STATE,
-                init.as_mut_ptr(),
-            )
+            (self.pd.open.library.query_qp)(self.raw.as_ptr(), &raw mut attr, abi::mask::STATE, &raw mut init)
         };
         fault::check(returned)?;
-        // SAFETY: plain numbers, zeroed and then filled in.
-        Ok(match unsafe { attr.assume_init() }.qp_state {
-            0 => QpState::Reset,
-            1 => QpState::Init,
-            2 => QpState::Rtr,
-            3 => QpState::Rts,
-            4 => QpState::Sqd,
-            5 => QpState::Sqe,
-            _ => QpState::Err,
-        })
+        Ok(QpState::from_raw(attr.qp_state).unwrap_or(QpState::Err))
     }
 
     #[cold]
@@ -135,13 +105,13 @@ impl Qp {
             state: self.requested.to_string(),
             remedy,
         };
-        PostError { posted: 0, source }
+        PostError::new(0, source)
     }
 
     #[cold]
     fn has_srq() -> PostError {
         let what = "the queue pair receives through a shared receive queue; post there";
-        PostError { posted: 0, source: Error::invalid("post_recv", what) }
+        PostError::new(0, Error::invalid("post_recv", what))
     }
 }
 
@@ -190,7 +160,7 @@ impl RawQp for Qp {
         // SAFETY: the pair lives as long as `self`; the function reads the attributes.
         let returned = unsafe { (self.pd.open.library.modify_qp)(self.raw.as_ptr(), &raw mut raw, set) };
         fault::check(returned)
-            .map_err(|source| modify::refused(self.qp_num, self.requested, attr, source))?;
+            .map_err(|source| modify::refused((self.qp_type, self.qp_num), self.requested, attr, source))?;
         self.requested = attr.state.unwrap_or(self.requested);
         Ok(())
     }
@@ -206,7 +176,7 @@ impl RawQp for Qp {
         let (raw, post) = (self.raw.as_ptr(), self.pd.open.ops().post_send);
         // SAFETY: the pair lives as long as `self`, the list during the call; the memory is the caller's promise.
         self.sends
-            .post(wrs, |first, refused| unsafe { post(raw, first, refused) })
+            .post(wrs, |first, refused| unsafe { post(raw, first.cast_mut(), refused.cast()) })
             .map_err(|stopped| chain::refused("post_send", self.cap.max_send_wr, stopped))
     }
 
@@ -223,7 +193,7 @@ impl RawQp for Qp {
         let (raw, post) = (self.raw.as_ptr(), self.pd.open.ops().post_recv);
         // SAFETY: as in `post_send`.
         self.receives
-            .post(wrs, |first, refused| unsafe { post(raw, first, refused) })
+            .post(wrs, |first, refused| unsafe { post(raw, first.cast_mut(), refused.cast()) })
             .map_err(|stopped| chain::refused("post_recv", self.cap.max_recv_wr, stopped))
     }
 

@@ -2,15 +2,14 @@
 
 use std::io;
 
-use farcall_verbs::{Error, QpAttr, QpState};
+use farcall_verbs::{Error, QpAttr, QpState, QpType, Transition};
 
-use crate::abi::{self, mask};
 use crate::ah;
+use farcall_layout::{self as abi, mask};
 
 /// The attributes and the mask that says which count.
 pub(super) fn translate(attr: &QpAttr) -> (abi::QpAttr, i32) {
-    // SAFETY: plain numbers, for which all zeroes are valid.
-    let mut raw: abi::QpAttr = unsafe { std::mem::zeroed() };
+    let mut raw = abi::QpAttr::default();
     let mut set = 0;
     macro_rules! copy {
         ($($field:ident as $bit:ident => $raw:expr, $value:expr;)*) => {
@@ -40,7 +39,12 @@ pub(super) fn translate(attr: &QpAttr) -> (abi::QpAttr, i32) {
 }
 
 /// Why a change failed, with what it was about.
-pub(super) fn refused(qp_num: u32, from: QpState, attr: &QpAttr, source: io::Error) -> Error {
+pub(super) fn refused(
+    (qp_type, qp_num): (QpType, u32),
+    from: QpState,
+    attr: &QpAttr,
+    source: io::Error,
+) -> Error {
     let to = attr.state.map_or_else(|| from.to_string(), |to| to.to_string());
     let mut what = format!("QP {qp_num:#x} from {from} to {to}");
     let unreachable = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ETIMEDOUT, libc::ENOENT, libc::ENODEV];
@@ -52,7 +56,9 @@ pub(super) fn refused(qp_num: u32, from: QpState, attr: &QpAttr, source: io::Err
                 ah.sgid_index, ah.port_num, ah.dgid, ah.dlid
             );
         }
-        (_, Some(libc::EINVAL)) if attr.state.is_some_and(|to| !from.may_become(to)) => {
+        (_, Some(libc::EINVAL))
+            if attr.state.is_some_and(|to| Transition::of(qp_type, from, to).is_none()) =>
+        {
             what += "; there is no such transition (IBA volume 1, 10.3.1)";
         }
         (_, Some(libc::EINVAL)) => {
@@ -89,9 +95,9 @@ mod tests {
         let errno = io::Error::from_raw_os_error;
         let ah = AhAttr { dgid: Gid::from_ipv4([10, 0, 0, 2].into()), ..AhAttr::default() };
         let rtr = QpAttr::rtr(7, 9, ah, Mtu::Mtu2048);
-        let text = refused(1, QpState::Init, &rtr, errno(libc::ENETUNREACH)).to_string();
+        let text = refused((QpType::Rc, 1), QpState::Init, &rtr, errno(libc::ENETUNREACH)).to_string();
         assert!(text.contains("--gid-index") && text.contains("INIT to RTR"), "{text}");
-        let text = refused(1, QpState::Reset, &rtr, errno(libc::EINVAL)).to_string();
+        let text = refused((QpType::Rc, 1), QpState::Reset, &rtr, errno(libc::EINVAL)).to_string();
         assert!(text.contains("no such transition"), "{text}");
     }
 }

@@ -30,8 +30,8 @@ pub enum KvConnectError {
     },
     /// The threads of the server tell different stories.
     #[error(
-        "thread {thread} answers as partition {partition} of {partitions}, the first one said there are {expected}: the \
-         server restarted meanwhile, or is none of ours; connect again"
+        "thread {thread} answers as partition {partition} of {partitions}, the first one said there are {expected}: \
+         the server restarted meanwhile, or is none of ours; connect again"
     )]
     Disagreement {
         /// The thread that was asked.

@@ -32,6 +32,7 @@ use crate::wire::{
 
 /// A value to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Write<'a> {
     /// The bytes.
     pub value: &'a [u8],
@@ -48,6 +49,27 @@ impl<'a> Write<'a> {
     #[must_use]
     pub const fn of(value: &'a [u8]) -> Self {
         Self { value, flags: 0, time_to_live: Duration::ZERO, mode: PutMode::Set }
+    }
+
+    /// With flags of the client's own.
+    #[must_use]
+    pub const fn flags(mut self, flags: u32) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    /// Expires after `time_to_live`, counted in milliseconds; zero: never.
+    #[must_use]
+    pub const fn time_to_live(mut self, time_to_live: Duration) -> Self {
+        self.time_to_live = time_to_live;
+        self
+    }
+
+    /// With a condition, or beside the value that is there.
+    #[must_use]
+    pub const fn mode(mut self, mode: PutMode) -> Self {
+        self.mode = mode;
+        self
     }
 
     fn put(&self, key: &'a [u8]) -> Request<'a> {
@@ -83,8 +105,8 @@ pub struct KvClient {
 }
 
 impl KvClient {
-    /// Connects to the store whose bootstrap address is `address`, and to each of its partitions. `options.config.thread` is
-    /// of no account.
+    /// Connects to the store whose bootstrap address is `address`, and to each of its partitions.
+    /// `options.config.thread` is of no account.
     ///
     /// # Errors
     /// If a partition cannot be reached, or what answers is no store.

@@ -1,30 +1,10 @@
 //! The single-key commands of the text protocol, executed on the partition that owns the key.
 
-use super::command::{Command, StoreLine};
-use super::target::Retrieval;
+use super::command::{Command, Retrieval, StoreLine};
+use super::refusal::{counter_refusal, refusal};
 use super::text::push_number;
 use crate::key::Key;
-use crate::store::{CounterError, Outcome, Partition, Put, StoreError};
-
-pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
-const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
-const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
-
-/// The error line for a refused write.
-pub(super) fn refusal(error: StoreError) -> &'static [u8] {
-    match error {
-        StoreError::ValueTooLarge { .. } => TOO_LARGE,
-        StoreError::OutOfMemory => OUT_OF_MEMORY,
-    }
-}
-
-/// The error line for a refused increment or decrement.
-pub(super) fn counter_refusal(error: CounterError) -> &'static [u8] {
-    match error {
-        CounterError::NotANumber => NOT_A_NUMBER,
-        CounterError::Store(error) => refusal(error),
-    }
-}
+use crate::store::{Outcome, Partition, Put};
 
 /// Executes a storage command with its data.
 pub(super) fn store(
@@ -37,7 +17,7 @@ pub(super) fn store(
     let put = Put {
         value,
         flags: line.flags,
-        expires_ms: line.exptime.to_ms(now_ms),
+        expires_ms: line.exptime.to_ms(now_ms, partition.wall()),
         mode: line.mode,
         compare_cas: line.compare_cas,
         stale_if_older: false,
@@ -65,10 +45,12 @@ pub(super) fn change(
             Outcome::Stored { .. } => b"DELETED\r\n",
             _ => NOT_FOUND,
         },
-        Command::Touch { exptime, .. } => match partition.touch(key, exptime.to_ms(now_ms), now_ms) {
-            true => b"TOUCHED\r\n",
-            false => NOT_FOUND,
-        },
+        Command::Touch { exptime, .. } => {
+            match partition.touch(key, exptime.to_ms(now_ms, partition.wall()), now_ms) {
+                true => b"TOUCHED\r\n",
+                false => NOT_FOUND,
+            }
+        }
         Command::Count { by, .. } => match partition.count(key, by, now_ms) {
             Ok(Some((number, _))) => {
                 push_number(out, number);
@@ -83,15 +65,15 @@ pub(super) fn change(
 }
 
 /// Looks one key of a retrieval up and writes its value; nothing on a miss.
-pub(super) fn get(
-    retrieval: Retrieval,
+pub(crate) fn get(
     key: &Key<'_>,
+    retrieval: Retrieval,
     partition: &mut Partition,
     now_ms: u64,
     out: &mut Vec<u8>,
 ) {
     let found = match retrieval.touch {
-        Some(exptime) => partition.get_and_touch(key, exptime.to_ms(now_ms), now_ms),
+        Some(exptime) => partition.get_and_touch(key, exptime.to_ms(now_ms, partition.wall()), now_ms),
         None => partition.get(key, now_ms),
     };
     let Some(item) = found else { return };

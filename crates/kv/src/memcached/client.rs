@@ -5,11 +5,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use farcall_shm::fork::Generation;
 use thiserror::Error;
 
 use super::text::{number, push_number};
@@ -24,6 +25,9 @@ pub enum ClientError {
     /// The server closed the connection with replies outstanding; whether they were executed is unknown.
     #[error("the server closed the connection; what became of unanswered requests is unknown")]
     Closed,
+    /// The client came to this process by a fork: replies to the parent would be taken here.
+    #[error("the client belongs to the process that made it, of which this one is a fork; connect anew")]
+    Forked,
     /// The server refused the request.
     #[error("the server refused: {0}")]
     Refused(String),
@@ -50,23 +54,18 @@ pub struct Value<'a> {
     pub bytes: &'a [u8],
     /// The client's own flags.
     pub flags: u32,
-    /// The version, when it was asked for.
-    pub cas: Option<u64>,
-}
-
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
 }
 
 /// A connection to a memcached server.
 pub struct Client {
-    stream: Stream,
+    /// Or a Unix stream socket: it is read and written by the same calls.
+    stream: TcpStream,
     out: Vec<u8>,
     /// Received bytes; those before `at` are done with, those from `filled` on are room.
     input: Vec<u8>,
     at: usize,
     filled: usize,
+    made_in: Generation,
 }
 
 const INPUT_BYTES: usize = 64 << 10;
@@ -79,7 +78,7 @@ impl Client {
     pub fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        Ok(Self::over(Stream::Tcp(stream)))
+        Ok(Self::over(stream))
     }
 
     /// Connects to a Unix socket.
@@ -87,11 +86,12 @@ impl Client {
     /// # Errors
     /// Whatever the system reports.
     pub fn connect_unix(path: &Path) -> io::Result<Self> {
-        Ok(Self::over(Stream::Unix(UnixStream::connect(path)?)))
+        Ok(Self::over(OwnedFd::from(UnixStream::connect(path)?).into()))
     }
 
-    fn over(stream: Stream) -> Self {
-        Client { stream, out: Vec::new(), input: vec![0; INPUT_BYTES], at: 0, filled: 0 }
+    fn over(stream: TcpStream) -> Self {
+        let (input, made_in) = (vec![0; INPUT_BYTES], Generation::current());
+        Client { stream, out: Vec::new(), input, at: 0, filled: 0, made_in }
     }
 
     /// Bounds every wait for the server (none: wait for ever); past it, calls fail with
@@ -100,10 +100,7 @@ impl Client {
     /// # Errors
     /// Whatever the system reports; a zero duration is refused.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        match &self.stream {
-            Stream::Tcp(stream) => stream.set_read_timeout(timeout).and(stream.set_write_timeout(timeout)),
-            Stream::Unix(stream) => stream.set_read_timeout(timeout).and(stream.set_write_timeout(timeout)),
-        }
+        self.stream.set_read_timeout(timeout).and(self.stream.set_write_timeout(timeout))
     }
 
     /// Queues a `get`; its reply is read by [`Client::read_value`].
@@ -111,15 +108,8 @@ impl Client {
     /// # Errors
     /// A key this protocol cannot carry.
     pub fn queue_get(&mut self, key: &[u8]) -> Result<(), ClientError> {
-        self.queue(&[b"get ", check(key)?])
-    }
-
-    /// Queues a `gets`: as [`Client::queue_get`], and the value comes with its version.
-    ///
-    /// # Errors
-    /// A key this protocol cannot carry.
-    pub fn queue_gets(&mut self, key: &[u8]) -> Result<(), ClientError> {
-        self.queue(&[b"gets ", check(key)?])
+        self.queue(&[b"get ", check(key)?]);
+        Ok(())
     }
 
     /// Queues a storage command (`set`, `add`, `replace`, `append`, `prepend`); its reply is read by
@@ -135,27 +125,14 @@ impl Client {
         flags: u32,
         exptime: u32,
     ) -> Result<(), ClientError> {
-        self.begin_store(verb, key, value.len(), flags, exptime)?;
-        self.end_store(value);
-        Ok(())
-    }
-
-    /// Queues a `cas`: a `set` that only replaces the version `cas`; read by [`Client::read_stored`].
-    ///
-    /// # Errors
-    /// A key this protocol cannot carry.
-    pub fn queue_cas(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        flags: u32,
-        exptime: u32,
-        cas: u64,
-    ) -> Result<(), ClientError> {
-        self.begin_store("cas", key, value.len(), flags, exptime)?;
-        self.out.push(b' ');
-        push_number(&mut self.out, cas);
-        self.end_store(value);
+        for part in [verb.as_bytes(), b" ", check(key)?] {
+            self.out.extend_from_slice(part);
+        }
+        for number in [u64::from(flags), u64::from(exptime), value.len() as u64] {
+            self.out.push(b' ');
+            push_number(&mut self.out, number);
+        }
+        self.queue(&[b"\r\n", value]);
         Ok(())
     }
 
@@ -164,18 +141,19 @@ impl Client {
     /// # Errors
     /// A key this protocol cannot carry.
     pub fn queue_delete(&mut self, key: &[u8]) -> Result<(), ClientError> {
-        self.queue(&[b"delete ", check(key)?])
+        self.queue(&[b"delete ", check(key)?]);
+        Ok(())
     }
 
     /// Sends everything queued.
     ///
     /// # Errors
-    /// [`ClientError::Io`].
+    /// [`ClientError::Io`], [`ClientError::Forked`].
     pub fn flush(&mut self) -> Result<(), ClientError> {
-        let sent = match &mut self.stream {
-            Stream::Tcp(stream) => stream.write_all(&self.out),
-            Stream::Unix(stream) => stream.write_all(&self.out),
-        };
+        if self.made_in.is_inherited() {
+            return Err(ClientError::Forked);
+        }
+        let sent = self.stream.write_all(&self.out);
         self.out.clear();
         Ok(sent?)
     }
@@ -196,7 +174,6 @@ impl Client {
         let (Some(flags), Some(len)) = (field().and_then(|flags| u32::try_from(flags).ok()), field()) else {
             return Err(unexpected(text));
         };
-        let cas = field();
         let len = usize::try_from(len).map_err(|_| unexpected(text))?;
         const TRAILER: &[u8] = b"\r\nEND\r\n";
         let whole = self.read_exact(len + TRAILER.len())?;
@@ -204,7 +181,7 @@ impl Client {
         if trailer != TRAILER {
             return Err(unexpected(trailer));
         }
-        Ok(Some(Value { bytes, flags, cas }))
+        Ok(Some(Value { bytes, flags }))
     }
 
     /// Reads the reply to a storage command: whether the value was stored.
@@ -269,7 +246,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn stats(&mut self) -> Result<Vec<(String, String)>, ClientError> {
-        self.queue(&[b"stats"])?;
+        self.queue(&[b"stats"]);
         self.flush()?;
         let mut stats = Vec::new();
         loop {
@@ -292,7 +269,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn flush_all(&mut self) -> Result<(), ClientError> {
-        self.queue(&[b"flush_all"])?;
+        self.queue(&[b"flush_all"]);
         self.flush()?;
         let line = self.read_line()?;
         match &self.input[line] {
@@ -301,35 +278,9 @@ impl Client {
         }
     }
 
-    fn queue(&mut self, parts: &[&[u8]]) -> Result<(), ClientError> {
+    fn queue(&mut self, parts: &[&[u8]]) {
         parts.iter().for_each(|part| self.out.extend_from_slice(part));
         self.out.extend_from_slice(b"\r\n");
-        Ok(())
-    }
-
-    fn begin_store(
-        &mut self,
-        verb: &str,
-        key: &[u8],
-        len: usize,
-        flags: u32,
-        exptime: u32,
-    ) -> Result<(), ClientError> {
-        let key = check(key)?;
-        self.out.extend_from_slice(verb.as_bytes());
-        self.out.push(b' ');
-        self.out.extend_from_slice(key);
-        for number in [u64::from(flags), u64::from(exptime), len as u64] {
-            self.out.push(b' ');
-            push_number(&mut self.out, number);
-        }
-        Ok(())
-    }
-
-    fn end_store(&mut self, value: &[u8]) {
-        for part in [b"\r\n", value, b"\r\n"] {
-            self.out.extend_from_slice(part);
-        }
     }
 
     /// One line without its end, as a range of `input`.
@@ -358,6 +309,9 @@ impl Client {
 
     /// Reads once, into room for at least `needed` unread bytes.
     fn fill(&mut self, needed: usize) -> Result<(), ClientError> {
+        if self.made_in.is_inherited() {
+            return Err(ClientError::Forked);
+        }
         if self.at + needed > self.input.len() || self.at == self.filled {
             self.input.copy_within(self.at..self.filled, 0);
             (self.filled, self.at) = (self.filled - self.at, 0);
@@ -366,11 +320,7 @@ impl Client {
             self.input.resize(needed.next_multiple_of(INPUT_BYTES), 0);
         }
         let room = &mut self.input[self.filled..];
-        let read = match &mut self.stream {
-            Stream::Tcp(stream) => stream.read(room),
-            Stream::Unix(stream) => stream.read(room),
-        };
-        match read {
+        match self.stream.read(room) {
             Ok(0) => Err(ClientError::Closed),
             Ok(bytes) => {
                 self.filled += bytes;
@@ -384,10 +334,7 @@ impl Client {
 
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.stream {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Unix(stream) => stream.as_fd(),
-        }
+        self.stream.as_fd()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The meta commands, executed on the partition that owns the key.
 
-use super::classic::{counter_refusal, refusal};
 use super::meta_flags::{Meta, MetaKind};
+use super::refusal::{counter_refusal, refusal};
 use super::text::{push_number, push_signed};
 use crate::key::Key;
 use crate::store::{Invalidation, MetaGet, MetaItem, Outcome, Partition, Put, PutMode};
@@ -27,8 +27,8 @@ pub(super) fn execute(
 fn get(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64, out: &mut Vec<u8>) {
     let wish = MetaGet {
         keep_order: meta.keep_order,
-        touch_ms: meta.ttl.map(|ttl| ttl.to_ms(now_ms)),
-        vivify_ms: meta.vivify.map(|ttl| ttl.to_ms(now_ms)),
+        touch_ms: meta.ttl.map(|ttl| ttl.to_ms(now_ms, partition.wall())),
+        vivify_ms: meta.vivify.map(|ttl| ttl.to_ms(now_ms, partition.wall())),
         recache_below_ms: meta.recache_below_s.map(|seconds| seconds.saturating_mul(1000)),
     };
     let found = match partition.meta_get(key, &wish, now_ms) {
@@ -91,7 +91,7 @@ fn set(
     let put = Put {
         value: data,
         flags: meta.client_flags,
-        expires_ms: meta.ttl.map_or(0, |ttl| ttl.to_ms(now_ms)),
+        expires_ms: meta.ttl.map_or(0, |ttl| ttl.to_ms(now_ms, partition.wall())),
         mode: meta.mode,
         compare_cas: meta.compare_cas,
         stale_if_older: meta.invalidate,
@@ -104,7 +104,7 @@ fn set(
 
 fn delete(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64, out: &mut Vec<u8>) {
     let outcome = if meta.invalidate {
-        let touch_ms = meta.ttl.map(|ttl| ttl.to_ms(now_ms));
+        let touch_ms = meta.ttl.map(|ttl| ttl.to_ms(now_ms, partition.wall()));
         partition.invalidate(key, &Invalidation { compare_cas: meta.compare_cas, touch_ms }, now_ms)
     } else {
         partition.delete(key, meta.compare_cas, now_ms)
@@ -148,7 +148,7 @@ fn arithmetic(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms:
         Err(error) => return out.extend_from_slice(counter_refusal(error)),
     };
     if let Some(ttl) = meta.ttl {
-        partition.touch(key, ttl.to_ms(now_ms), now_ms);
+        partition.touch(key, ttl.to_ms(now_ms, partition.wall()), now_ms);
     }
     if meta.quiet {
         return;
@@ -167,7 +167,8 @@ fn vivify(
     let Some(ttl) = meta.vivify else { return Ok(None) };
     let mut digits = [0; 20];
     let value = crate::store::format_decimal(meta.initial, &mut digits);
-    let put = Put { value, expires_ms: ttl.to_ms(now_ms), mode: PutMode::Add, ..Put::default() };
+    let put =
+        Put { value, expires_ms: ttl.to_ms(now_ms, partition.wall()), mode: PutMode::Add, ..Put::default() };
     match partition.put(key, &put, now_ms) {
         Ok(Outcome::Stored { cas }) => Ok(Some((meta.initial, cas))),
         Ok(_) => Ok(None),

@@ -1,18 +1,19 @@
 //! A meta command's line: key and flags.
 
-use super::base64;
-use super::command::{BAD_FORMAT, ERROR, Refusal};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use super::command::block_bytes;
+use super::refusal::{
+    BAD_COUNTER_MODE, BAD_FORMAT, BAD_MODE, BAD_TOKEN, DUPLICATE_FLAG, ERROR, INVALID_FLAG, OPAQUE_TOO_LONG,
+    Refusal,
+};
 use super::text::{Exptime, counter, next_token, number, number32};
 use crate::key::KEY_MAX_BYTES;
 use crate::store::{Counter, PutMode};
 
-const INVALID_FLAG: &[u8] = b"CLIENT_ERROR invalid flag\r\n";
-const DUPLICATE_FLAG: &[u8] = b"CLIENT_ERROR duplicate flag\r\n";
-const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
-const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
-const BAD_MODE: &[u8] = b"CLIENT_ERROR invalid mode for ms\r\n";
-const BAD_COUNTER_MODE: &[u8] = b"CLIENT_ERROR invalid mode for ma\r\n";
-const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
+/// What the longest key in base64 may decode to, padding included.
+const DECODED_MAX_BYTES: usize = KEY_MAX_BYTES.next_multiple_of(3);
 
 /// Longest opaque token, in bytes.
 const OPAQUE_MAX_BYTES: usize = 32;
@@ -45,7 +46,7 @@ pub(crate) struct Meta<'a> {
     pub(super) kind: MetaKind,
     /// The key as written; it is what is echoed.
     pub(super) key_text: &'a [u8],
-    decoded: Option<([u8; KEY_MAX_BYTES], usize)>,
+    decoded: Option<([u8; DECODED_MAX_BYTES], usize)>,
     /// The flags as written: the reply repeats them in order.
     pub(super) flags_text: &'a [u8],
     pub(super) len_bytes: u64,
@@ -87,9 +88,7 @@ impl<'a> Meta<'a> {
         let mut len_bytes = 0;
         let mut skip_bytes = None;
         if kind == MetaKind::Set {
-            let token = next_token(&mut rest);
-            len_bytes =
-                number(token).ok_or(Refusal::from(if token.is_empty() { BAD_FORMAT } else { BAD_CHUNK }))?;
+            len_bytes = block_bytes(next_token(&mut rest))?;
             skip_bytes = Some(len_bytes);
         }
         let mut meta = Meta {
@@ -116,7 +115,7 @@ impl<'a> Meta<'a> {
     }
 
     fn read_flags(&mut self) -> Result<(), &'static [u8]> {
-        let (mut seen, mut delta, mut increment, mut base64) = (0u128, 1, true, false);
+        let (mut seen, mut delta, mut increment, mut is_base64) = (0u128, 1, true, false);
         for token in self.flags() {
             let (flag, argument) = (token[0], &token[1..]);
             if !self.kind.flags().contains(&flag) {
@@ -127,7 +126,7 @@ impl<'a> Meta<'a> {
             }
             seen |= 1 << flag;
             match flag {
-                b'b' => base64 = true,
+                b'b' => is_base64 = true,
                 b'q' => self.quiet = true,
                 b'v' => self.wants_value = true,
                 b'u' => self.keep_order = true,
@@ -146,9 +145,12 @@ impl<'a> Meta<'a> {
             }
         }
         self.by = counter(increment, delta);
-        if base64 {
-            let mut bytes = [0; KEY_MAX_BYTES];
-            let len = base64::decode(self.key_text, &mut bytes).ok_or(BAD_FORMAT)?;
+        if is_base64 {
+            let mut bytes = [0; DECODED_MAX_BYTES];
+            let len = BASE64.decode_slice(self.key_text, &mut bytes).unwrap_or(0);
+            if !(1..=KEY_MAX_BYTES).contains(&len) {
+                return Err(BAD_FORMAT);
+            }
             self.decoded = Some((bytes, len));
         } else if self.key_text.len() > KEY_MAX_BYTES {
             return Err(BAD_FORMAT);

@@ -1,7 +1,7 @@
 //! memcached's text protocol and meta protocol as a session without socket, clock or thread.
 //!
 //! A [`Session`] reads bytes as they come, in pieces of any size, and turns them into operations on a [`Target`]:
-//! directly one partition, or the partitions of several threads (see [`crate::door`]).
+//! directly one partition, or the partitions of several threads (see [`crate::front_end`]).
 //!
 //! # What is spoken
 //! `get` `gets` `gat` `gats` `set` `add` `replace` `append` `prepend` `cas` `delete` `incr` `decr` `touch` `flush_all`
@@ -10,31 +10,43 @@
 //! (ma); `P` and `L` are accepted and ignored.
 //!
 //! # What is refused or differs
-//! - The binary protocol, UDP, SASL, `slabs`, `lru`, `cache_memlimit`, `shutdown`, `watch`, `lru_crawler`, `stats reset`,
-//!   `stats detail`: `ERROR`. Meta flag `E` (explicit version) and unknown flags: `CLIENT_ERROR invalid flag`.
-//! - `verbosity` is accepted and ignored. `stats items` and `stats slabs` are empty: there are no slab classes.
-//! - A refused `set` leaves the old value in place (memcached removes it when the new one is too large).
-//! - After a malformed storage line whose length can be read, the data block is skipped, never executed.
+//! - The binary protocol is refused in its own words, and the connection closed. UDP is not listened on: its senders
+//!   can be forged, and a server that answers them serves attacks on others.
+//! - SASL, `lru`, `shutdown`, `watch`, `lru_crawler` but for `metadump`, `stats detail`, `stats conns`:
+//!   `ERROR`. Meta flag `E` (explicit version) and unknown flags: `CLIENT_ERROR invalid flag`.
+//! - `verbosity` and `slabs automove` are accepted and ignored. `slabs reassign` is refused. `cache_memlimit` lowers
+//!   what the items may take, but never above what the server started with; no memory is given back to the system.
+//! - `stats cachedump` lists items of the connection's partition only.
+//! - There are no slab classes: `stats items`, `stats slabs` and `lru_crawler metadump` show all items in class 1.
+//! - After a malformed storage line with the right number of fields, the data block is skipped, never executed.
 //! - With `b`, a key that is returned stays in base64 and `b` is repeated (memcached 1.6.18 returns the raw key).
-//! - `decr` does not pad with spaces. Keys of a long `get` are served as they arrive, so an illegal key ends a reply that
-//!   may already hold values.
+//! - `decr` does not pad with spaces. Keys of a `get` of more than 2048 bytes are served as they arrive, so an illegal
+//!   key ends a reply that may already hold values.
 
-mod base64;
+mod admin;
+mod binary;
 mod classic;
 pub mod client;
 mod command;
+mod dump;
 mod meta;
 mod meta_flags;
+mod refusal;
 mod session;
 mod stats;
 mod target;
 mod text;
 
+pub use command::Retrieval;
 pub use session::{LINE_MAX_BYTES, Session};
-pub use stats::{ServerInfo, store_figures};
-pub use target::{Direct, KeyedCommand, Op, Retrieval, Target};
+pub use stats::{Report, ServerInfo};
+pub use target::{Change, Direct, KeyedCommand, Op, Target};
 pub use text::Exptime;
 
+#[cfg(feature = "server")]
 pub(crate) use command::parse;
-pub(crate) use stats::render as render_stats;
-pub(crate) use target::{execute, execute_get};
+#[cfg(feature = "server")]
+pub(crate) use {
+    classic::get as execute_get, dump::execute as execute_dump, dump::execute_short as execute_short_dump,
+    target::execute,
+};

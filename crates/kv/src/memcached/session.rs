@@ -1,9 +1,10 @@
 //! One connection's protocol state: finds commands in a stream of bytes and runs them in order.
 
-use super::classic::TOO_LARGE;
-use super::command::{BAD_EXPTIME, BAD_FORMAT, Command, ERROR, Refusal, parse, retrieval};
-use super::stats::{ServerInfo, VERSION_LINE};
-use super::target::{Direct, KeyedCommand, Op, Retrieval, Target};
+use super::binary;
+use super::command::{Command, Retrieval, parse, retrieval};
+use super::refusal::{BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, ERROR, Refusal};
+use super::stats::ServerInfo;
+use super::target::{Direct, KeyedCommand, Op, Target};
 use super::text::Exptime;
 use crate::key::KEY_MAX_BYTES;
 use crate::store::Partition;
@@ -11,7 +12,9 @@ use crate::store::Partition;
 /// Longest command line, in bytes; the keys of a retrieval do not count.
 pub const LINE_MAX_BYTES: usize = 2048;
 
-const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
+/// Parts of a list of all items in one turn: others wait for it.
+const DUMP_PARTS_PER_TURN: u64 = 8;
+
 const LINE_TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
 const END: &[u8] = b"END\r\n";
 
@@ -31,6 +34,8 @@ enum State {
     Exptime { retrieval: Retrieval },
     /// Among the keys of a retrieval.
     Keys { retrieval: Retrieval, any: bool },
+    /// At the end of the line that asked for a list of items, before this part of it; of which so many may be left.
+    Dump { part: u64, left: Option<u64> },
     /// In a data block that nobody wants; answered with `reply` at the end of its line.
     SkipBlock { left_bytes: u64, reply: &'static [u8] },
     /// In a line that nobody wants.
@@ -45,6 +50,8 @@ enum Step {
     Used(usize),
     /// Needs at least this many bytes at once.
     Wants(usize),
+    /// Has done enough for one turn.
+    Pause,
     /// The target takes nothing now.
     Blocked,
 }
@@ -69,11 +76,18 @@ impl Session {
     /// Feeds one partition's session: executes every complete command at the start of `input`, appends the replies to
     /// `out` and returns how many bytes are done with. The rest is offered again, with what came after it.
     pub fn feed(&mut self, input: &[u8], partition: &mut Partition, now_ms: u64, out: &mut Vec<u8>) -> usize {
-        let info = ServerInfo::default();
-        self.feed_into(input, &mut Direct { partition, now_ms, out, out_max_bytes: usize::MAX, info: &info })
+        let (info, mut consumed) = (ServerInfo::default(), 0);
+        let mut target = Direct { partition, now_ms, out, out_max_bytes: usize::MAX, info: &info };
+        loop {
+            consumed += self.feed_into(&input[consumed..], &mut target);
+            if !matches!(self.state, State::Dump { .. }) {
+                return consumed;
+            }
+        }
     }
 
-    /// [`Session::feed`] for any target. Stops early when the target has no room.
+    /// [`Session::feed`] for any target. Stops early when the target has no room, and now and then in a list of all
+    /// items.
     pub fn feed_into(&mut self, input: &[u8], target: &mut impl Target) -> usize {
         let mut consumed = 0;
         self.wants_bytes = 1;
@@ -84,7 +98,7 @@ impl Session {
                     self.wants_bytes = bytes;
                     break;
                 }
-                Step::Blocked => break,
+                Step::Pause | Step::Blocked => break,
             }
         }
         consumed
@@ -95,6 +109,7 @@ impl Session {
             State::Line => self.line(input, target),
             State::Exptime { retrieval } => self.exptime(input, retrieval),
             State::Keys { retrieval, any } => self.key(input, retrieval, any, target),
+            State::Dump { part, left } => self.dump(part, left, target),
             State::SkipBlock { left_bytes, reply } => self.skip_block(input, left_bytes, reply),
             State::SkipLine { reply } => self.skip_line(input, reply, target),
             State::Closed => Step::Blocked,
@@ -104,6 +119,9 @@ impl Session {
     fn line(&mut self, input: &[u8], target: &mut impl Target) -> Step {
         if let Some(used) = self.begin_retrieval(input) {
             return Step::Used(used);
+        }
+        if input[0] == binary::MAGIC {
+            return self.refuse_binary(input, target);
         }
         let window = &input[..input.len().min(LINE_MAX_BYTES)];
         let Some(end) = memchr::memchr(b'\n', window) else {
@@ -127,6 +145,13 @@ impl Session {
                 Step::Used(end + 1)
             }
         }
+    }
+
+    fn refuse_binary(&mut self, input: &[u8], target: &mut impl Target) -> Step {
+        let Some(header) = input.first_chunk() else { return Step::Wants(binary::HEADER_BYTES) };
+        self.state = State::Closed;
+        target.run(Op::Text(&binary::refusal(header)));
+        Step::Used(input.len())
     }
 
     /// A retrieval's keys are read one by one, so that its line may have any length.
@@ -159,25 +184,19 @@ impl Session {
         let reply: &[u8] = match &command {
             // A verb without a single key: "get" and nothing behind it.
             Command::Retrieve { .. } => ERROR,
-            Command::Noop => b"MN\r\n",
-            Command::Version => VERSION_LINE,
-            Command::Verbosity { noreply } => {
-                if *noreply {
-                    b""
-                } else {
-                    b"OK\r\n"
-                }
-            }
+            Command::Say(reply) => reply,
             Command::Quit => {
                 self.state = State::Closed;
                 b""
             }
-            Command::Stats { what: b"items" | b"slabs" } => END,
-            Command::Stats { what: b"" } => return taken(target.run(Op::Stats), line_bytes),
-            Command::Stats { .. } => ERROR,
-            Command::FlushAll { delay, noreply } => {
-                let reply: &[u8] = if *noreply { b"" } else { b"OK\r\n" };
-                return taken(target.run(Op::FlushAll { delay: *delay, reply }), line_bytes);
+            Command::Report(report) => return taken(target.run(Op::Report(*report)), line_bytes),
+            &Command::Dump { items_max } => {
+                self.state = State::Dump { part: 0, left: items_max };
+                // The line's end is left: as long as there is input, there are turns.
+                return Step::Used(line_bytes - 1);
+            }
+            &Command::Everywhere { change, reply } => {
+                return taken(target.run(Op::Everywhere { change, reply }), line_bytes);
             }
             _ => return taken(run_keyed(command, line, &[], target), line_bytes),
         };
@@ -195,8 +214,11 @@ impl Session {
         target: &mut impl Target,
     ) -> Step {
         if block_bytes > target.value_max_bytes() as u64 {
-            let reply = if command.noreply() { &b""[..] } else { TOO_LARGE };
-            self.state = State::SkipBlock { left_bytes: block_bytes, reply };
+            // Without its block, the command is refused by the owner of the key.
+            if !run_keyed(command, line, &[], target) {
+                return Step::Blocked;
+            }
+            self.state = State::SkipBlock { left_bytes: block_bytes, reply: b"" };
             return Step::Used(line_bytes);
         }
         let block_end = line_bytes + block_bytes as usize;
@@ -209,7 +231,8 @@ impl Session {
             Some(_) => (false, block_end),
         };
         if !ends {
-            self.state = State::SkipLine { reply: BAD_CHUNK };
+            let reply = if command.noreply() { &b""[..] } else { BAD_CHUNK };
+            self.state = State::SkipLine { reply };
             return Step::Used(total_bytes);
         }
         let data = &input[line_bytes..block_end];
@@ -244,7 +267,10 @@ impl Session {
         match token(input) {
             Token::Spaces(bytes) => Step::Used(bytes),
             Token::Whole(text) => {
-                let Ok(key) = target.key(text) else {
+                let is_first_of_many = !any && input[text.len()] == b' ';
+                let legal = if is_first_of_many { keys_are_legal(input) } else { Some(true) };
+                let Some(legal) = legal else { return Step::Wants(input.len() + 1) };
+                let Some(key) = target.key(text).ok().filter(|_| legal) else {
                     self.state = State::SkipLine { reply: BAD_FORMAT };
                     return Step::Used(0);
                 };
@@ -264,6 +290,22 @@ impl Session {
             }
             Token::Partial => Step::Wants(input.len() + 1),
         }
+    }
+
+    fn dump(&mut self, part: u64, mut left: Option<u64>, target: &mut impl Target) -> Step {
+        if part == target.dump_parts() || left == Some(0) {
+            self.state = State::Line;
+            return taken(target.run(Op::Text(END)), 1);
+        }
+        let op = match &mut left {
+            None => Op::Dump { part },
+            Some(left) => Op::ShortDump { part, left },
+        };
+        if !target.run(op) {
+            return Step::Blocked;
+        }
+        self.state = State::Dump { part: part + 1, left };
+        if part.is_multiple_of(DUMP_PARTS_PER_TURN) { Step::Pause } else { Step::Used(0) }
     }
 
     fn skip_block(&mut self, input: &[u8], left_bytes: u64, reply: &'static [u8]) -> Step {
@@ -294,6 +336,20 @@ fn run_keyed(command: Command<'_>, line: &[u8], data: &[u8], target: &mut impl T
         return target.run(Op::Text(BAD_FORMAT));
     };
     target.run(Op::Keyed { key, line, command: &command, data })
+}
+
+/// Whether no key of the line is too long; none while its end is missing. A line that is longer than others may be is
+/// not waited for: its keys are served as they come.
+fn keys_are_legal(input: &[u8]) -> Option<bool> {
+    let window = &input[..input.len().min(LINE_MAX_BYTES)];
+    match memchr::memchr(b'\n', window) {
+        Some(end) => {
+            let mut keys = strip_return(&window[..end]).split(|&byte| byte == b' ');
+            Some(keys.all(|key| key.len() <= KEY_MAX_BYTES))
+        }
+        None if window.len() < LINE_MAX_BYTES => None,
+        None => Some(true),
+    }
 }
 
 fn strip_return(line: &[u8]) -> &[u8] {

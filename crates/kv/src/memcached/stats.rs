@@ -1,13 +1,15 @@
 //! The `stats` reply, under memcached's names where memcached has one.
 
-use super::text::push_number;
-use crate::store::Stats;
+use crate::key::KEY_MAX_BYTES;
+use crate::store::{ITEM_OVERHEAD_BYTES, Stats, WallClock};
 
 /// What the statistics say about the server around the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServerInfo {
-    /// When the server started, in milliseconds since the Unix epoch.
+    /// When the server started, in milliseconds of the partitions' clock.
     pub started_ms: u64,
+    /// Where the wall clock is beside that.
+    pub wall: WallClock,
     /// Server threads, one partition each.
     pub threads: u32,
     /// Connections open now.
@@ -18,72 +20,143 @@ pub struct ServerInfo {
     pub connections_refused: u64,
     /// The limit.
     pub connections_max: u64,
+    /// The largest value, in bytes.
+    pub value_max_bytes: usize,
+    /// Whether items are evicted when memory is full.
+    pub evicts: bool,
+    /// Connections closed because the buffers of all took too much.
+    pub connections_shed: u64,
+    /// What the buffers of all connections take, in bytes.
+    pub buffer_bytes: u64,
 }
 
-/// Writes all statistics and `END`.
-pub(crate) fn render(stats: &Stats, info: &ServerInfo, now_ms: u64, out: &mut Vec<u8>) {
-    let text = |name: &str, value: &str, out: &mut Vec<u8>| {
-        for part in ["STAT ", name, " ", value, "\r\n"] {
-            out.extend_from_slice(part.as_bytes());
+impl ServerInfo {
+    /// What memcached limits: the value with the longest key and all that belongs to it.
+    fn item_max_bytes(&self) -> u64 {
+        (self.value_max_bytes + KEY_MAX_BYTES + ITEM_OVERHEAD_BYTES) as u64
+    }
+}
+
+/// What `stats` tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// All counters.
+    General,
+    /// What the server was told at its start.
+    Settings,
+    /// The items, as those of memcached's first slab class: there are no others.
+    Items,
+    /// The memory, likewise. A chunk holds one item.
+    Slabs,
+}
+
+impl Report {
+    /// Writes the report and `END`.
+    pub(crate) fn render(self, stats: &Stats, info: &ServerInfo, now_ms: u64, out: &mut Vec<u8>) {
+        match self {
+            Report::General => {
+                push_text("version", VERSION, out);
+                push_numbers(&general(info, now_ms), out);
+                push_numbers(&stats.named(), out);
+            }
+            Report::Settings => settings(stats, info, out),
+            Report::Items | Report::Slabs if stats.items == 0 => {}
+            Report::Items => push_numbers(
+                &[
+                    ("items:1:number", stats.items),
+                    ("items:1:mem_requested", stats.item_bytes),
+                    ("items:1:evicted", stats.evictions()),
+                    ("items:1:outofmemory", stats.out_of_memory),
+                    ("items:1:reclaimed", stats.expired),
+                ],
+                out,
+            ),
+            Report::Slabs => push_numbers(
+                &[
+                    ("1:chunk_size", info.item_max_bytes()),
+                    ("1:used_chunks", stats.items),
+                    ("1:mem_requested", stats.item_bytes),
+                    ("1:get_hits", stats.get_hits),
+                    ("1:cmd_set", stats.puts),
+                    ("1:delete_hits", stats.delete_hits),
+                    ("1:cas_hits", stats.cas_hits),
+                    ("1:cas_badval", stats.cas_mismatches),
+                    ("1:touch_hits", stats.touch_hits),
+                ],
+                out,
+            ),
         }
-    };
-    text("version", VERSION, out);
-    let numbers = [
+        if self == Report::Slabs {
+            push_numbers(
+                &[("active_slabs", u64::from(stats.items > 0)), ("total_malloced", stats.reserved_bytes)],
+                out,
+            );
+        }
+        out.extend_from_slice(b"END\r\n");
+    }
+}
+
+fn general(info: &ServerInfo, now_ms: u64) -> [(&'static str, u64); 11] {
+    [
         ("pid", u64::from(std::process::id())),
         ("uptime", now_ms.saturating_sub(info.started_ms) / 1000),
-        ("time", now_ms / 1000),
+        ("time", info.wall.to_unix_ms(now_ms) / 1000),
         ("pointer_size", u64::from(usize::BITS)),
         ("max_connections", info.connections_max),
         ("curr_connections", info.connections),
         ("total_connections", info.connections_total),
         ("rejected_connections", info.connections_refused),
+        ("response_obj_oom", info.connections_shed),
+        ("read_buf_bytes", info.buffer_bytes),
         ("threads", u64::from(info.threads.max(1))),
-    ];
-    for (name, number) in numbers.into_iter().chain(store_figures(stats)) {
-        out.extend_from_slice(b"STAT ");
-        out.extend_from_slice(name.as_bytes());
-        out.push(b' ');
-        push_number(out, number);
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"END\r\n");
+    ]
 }
 
-/// What a store counted, under memcached's names where memcached has one.
-#[must_use]
-pub fn store_figures(stats: &Stats) -> [(&'static str, u64); 29] {
-    let touches = (stats.touch_hits, stats.touch_misses);
-    [
-        ("cmd_get", stats.get_hits + stats.get_misses),
-        ("cmd_set", stats.puts),
-        ("cmd_flush", stats.flushes),
-        ("cmd_touch", touches.0 + touches.1),
-        ("get_hits", stats.get_hits),
-        ("get_misses", stats.get_misses),
-        ("get_expired", stats.expired),
-        ("delete_misses", stats.delete_misses),
-        ("delete_hits", stats.delete_hits),
-        ("counter_hits", stats.counter_hits),
-        ("counter_misses", stats.counter_misses),
-        ("cas_misses", stats.cas_misses),
-        ("cas_hits", stats.cas_hits),
-        ("cas_badval", stats.cas_mismatches),
-        ("touch_hits", touches.0),
-        ("touch_misses", touches.1),
-        ("store_too_large", stats.too_large),
-        ("store_no_memory", stats.out_of_memory),
-        ("puts_not_stored", stats.puts_not_stored),
-        ("limit_maxbytes", stats.limit_bytes),
-        ("reserved_bytes", stats.reserved_bytes),
-        ("bytes", stats.item_bytes),
-        ("curr_items", stats.items),
-        ("total_items", stats.items_total),
-        ("hash_slots", stats.slots),
-        ("evictions", stats.evictions.total()),
-        ("evictions_bucket_full", stats.evictions.bucket_full),
-        ("evictions_memory_full", stats.evictions.memory_full),
-        ("reclaimed", stats.expired),
-    ]
+fn settings(stats: &Stats, info: &ServerInfo, out: &mut Vec<u8>) {
+    push_numbers(
+        &[
+            ("maxbytes", stats.limit_bytes),
+            ("maxconns", info.connections_max),
+            ("num_threads", u64::from(info.threads.max(1))),
+            ("item_size_max", info.item_max_bytes()),
+            ("udpport", 0),
+            ("verbosity", 0),
+        ],
+        out,
+    );
+    for (name, value) in [
+        ("evictions", if info.evicts { "on" } else { "off" }),
+        ("cas_enabled", "yes"),
+        ("flush_enabled", "yes"),
+        ("dump_enabled", "yes"),
+        ("detail_enabled", "no"),
+        ("binding_protocol", "ascii"),
+        ("auth_enabled_sasl", "no"),
+        ("auth_enabled_ascii", "no"),
+        ("shutdown_command", "no"),
+        ("slab_reassign", "no"),
+        ("lru_crawler", "no"),
+        ("track_sizes", "no"),
+        ("hash_algorithm", "rapidhash"),
+    ] {
+        push_text(name, value, out);
+    }
+}
+
+fn push_text(name: &str, value: &str, out: &mut Vec<u8>) {
+    for part in ["STAT ", name, " ", value, "\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+fn push_numbers(numbers: &[(&str, u64)], out: &mut Vec<u8>) {
+    for &(name, number) in numbers {
+        let mut digits = [0; 20];
+        let digits = crate::store::format_decimal(number, &mut digits);
+        for part in [&b"STAT "[..], name.as_bytes(), b" ", digits, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
 }
 
 /// What `version` answers: the crate's own, behind the protocol level it speaks so that clients which compare

@@ -1,20 +1,12 @@
 //! Where a session's operations go.
 
-use super::command::Command;
-use super::stats::ServerInfo;
+use super::command::{Command, Retrieval};
+use super::refusal::TOO_LARGE;
+use super::stats::{Report, ServerInfo};
 use super::text::Exptime;
-use super::{classic, meta};
+use super::{classic, dump, meta};
 use crate::key::{Key, KeyError};
 use crate::store::Partition;
-
-/// How the keys of one retrieval command are looked up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retrieval {
-    /// The reply tells the version (`gets`, `gats`).
-    pub with_cas: bool,
-    /// The item's new expiry (`gat`, `gats`).
-    pub touch: Option<Exptime>,
-}
 
 /// One operation of a session. Replies appear in the order of the operations.
 #[derive(Debug)]
@@ -36,18 +28,76 @@ pub enum Op<'a> {
         line: &'a [u8],
         /// The line, parsed.
         command: &'a KeyedCommand<'a>,
-        /// The data block.
+        /// The data block; empty if it is too large to be stored.
         data: &'a [u8],
     },
-    /// Makes everything unreachable after this delay, in all partitions.
-    FlushAll {
-        /// When.
-        delay: Exptime,
+    /// A change of all partitions.
+    Everywhere {
+        /// The change.
+        change: Change,
         /// The answer when it is done.
         reply: &'static [u8],
     },
     /// The statistics of all partitions.
-    Stats,
+    Report(Report),
+    /// One part of the list of all items, of [`Target::dump_parts`].
+    Dump {
+        /// Which one.
+        part: u64,
+    },
+    /// The same of the connection's partition alone: its parts come first, the others have nothing.
+    ShortDump {
+        /// Which one.
+        part: u64,
+        /// How many items may still be listed.
+        left: &'a mut u64,
+    },
+}
+
+/// What a command changes in every partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Everything becomes unreachable after this delay.
+    FlushAll(Exptime),
+    /// What was counted starts at zero again.
+    ResetStats,
+    /// The memory of all partitions together is limited.
+    LimitMemory {
+        /// To how much.
+        limit_bytes: u64,
+    },
+}
+
+impl Change {
+    /// Makes the change in one partition.
+    pub(crate) fn make(self, partition: &mut Partition, now_ms: u64) {
+        match self {
+            Change::FlushAll(delay) => {
+                partition.flush_all(delay.to_flush_ms(now_ms, partition.wall()), now_ms);
+            }
+            Change::ResetStats => partition.reset_stats(),
+            Change::LimitMemory { limit_bytes } => {
+                partition.limit_memory(share_bytes(limit_bytes, partition));
+            }
+        }
+    }
+
+    /// The answer: `reply`, or why the change cannot be made. All partitions agree on that.
+    pub(crate) fn answer(self, reply: &'static [u8], partition: &Partition) -> &'static [u8] {
+        match self {
+            Change::LimitMemory { limit_bytes }
+                if !reply.is_empty() && !partition.can_limit_memory(share_bytes(limit_bytes, partition)) =>
+            {
+                b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"
+            }
+            _ => reply,
+        }
+    }
+}
+
+/// One partition's share of the memory.
+fn share_bytes(limit_bytes: u64, partition: &Partition) -> usize {
+    (limit_bytes / u64::from(partition.config().partitions)) as usize
 }
 
 /// A parsed command with one key.
@@ -65,6 +115,9 @@ pub trait Target {
     /// The largest value that is stored, in bytes.
     fn value_max_bytes(&self) -> usize;
 
+    /// In how many parts a list of all items comes.
+    fn dump_parts(&self) -> u64;
+
     /// Takes the operation; false when it cannot be taken now, and then nothing has happened and the session offers
     /// it again. [`Op::Text`] is always taken when there is room.
     fn run(&mut self, op: Op<'_>) -> bool;
@@ -74,7 +127,7 @@ pub trait Target {
 pub struct Direct<'a> {
     /// The partition.
     pub partition: &'a mut Partition,
-    /// Milliseconds since the Unix epoch.
+    /// The partition's time, in milliseconds.
     pub now_ms: u64,
     /// Where replies go.
     pub out: &'a mut Vec<u8>,
@@ -98,33 +151,32 @@ impl Target for Direct<'_> {
         self.partition.config().value_max_bytes
     }
 
+    fn dump_parts(&self) -> u64 {
+        u64::from(self.partition.listing_parts())
+    }
+
     #[inline]
     fn run(&mut self, op: Op<'_>) -> bool {
         match op {
             Op::Text(text) => self.out.extend_from_slice(text),
-            Op::Get { key, retrieval } => execute_get(&key, retrieval, self.partition, self.now_ms, self.out),
+            Op::Get { key, retrieval } => {
+                classic::get(&key, retrieval, self.partition, self.now_ms, self.out)
+            }
             Op::Keyed { key, command, data, .. } => {
                 execute(&key, &command.0, data, self.partition, self.now_ms, self.out);
             }
-            Op::FlushAll { delay, reply } => {
-                self.partition.flush_all(delay.to_flush_ms(self.now_ms), self.now_ms);
-                self.out.extend_from_slice(reply);
+            Op::Everywhere { change, reply } => {
+                self.out.extend_from_slice(change.answer(reply, self.partition));
+                change.make(self.partition, self.now_ms);
             }
-            Op::Stats => super::stats::render(&self.partition.stats(), self.info, self.now_ms, self.out),
+            Op::Report(report) => report.render(&self.partition.stats(), self.info, self.now_ms, self.out),
+            Op::Dump { part } => dump::execute(part as u32, self.partition, self.now_ms, self.out),
+            Op::ShortDump { part, left } => {
+                dump::execute_short(part, left, self.partition, self.now_ms, self.out);
+            }
         }
         true
     }
-}
-
-/// Looks one key up on its partition.
-pub(crate) fn execute_get(
-    key: &Key<'_>,
-    retrieval: Retrieval,
-    partition: &mut Partition,
-    now_ms: u64,
-    out: &mut Vec<u8>,
-) {
-    classic::get(retrieval, key, partition, now_ms, out);
 }
 
 /// Executes a command with one key on its partition and writes the reply, unless it wants none.
@@ -138,6 +190,10 @@ pub(crate) fn execute(
 ) {
     let start = out.len();
     match command {
+        _ if command.block_bytes().is_some_and(|bytes| bytes != data.len() as u64) => {
+            partition.note_too_large(key, command.overwrites(), now_ms);
+            out.extend_from_slice(TOO_LARGE);
+        }
         Command::Store(line) => out.extend_from_slice(classic::store(line, key, data, partition, now_ms)),
         Command::Meta(line) => meta::execute(line, key, data, partition, now_ms, out),
         other => classic::change(other, key, partition, now_ms, out),

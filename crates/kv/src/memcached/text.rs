@@ -1,6 +1,7 @@
 //! Small pieces of the text protocols: tokens, numbers, times.
 
-use crate::store::Counter;
+pub(super) use crate::store::parse_decimal as number;
+use crate::store::{Counter, WallClock};
 
 /// Splits the next token off `line`; tokens are separated by spaces. Empty when there is none.
 pub(super) fn next_token<'a>(line: &mut &'a [u8]) -> &'a [u8] {
@@ -12,15 +13,9 @@ pub(super) fn next_token<'a>(line: &mut &'a [u8]) -> &'a [u8] {
     token
 }
 
-/// A decimal number without sign.
-pub(super) fn number(token: &[u8]) -> Option<u64> {
-    if token.is_empty() || token.len() > 20 {
-        return None;
-    }
-    token.iter().try_fold(0u64, |number, &byte| {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 { None } else { number.checked_mul(10)?.checked_add(u64::from(digit)) }
-    })
+/// The last token of `line`; empty when there is none.
+pub(super) fn last_token(line: &[u8]) -> &[u8] {
+    line.rsplit(|&byte| byte == b' ').find(|token| !token.is_empty()).unwrap_or_default()
 }
 
 /// A decimal number below 2^32.
@@ -45,28 +40,27 @@ impl Exptime {
         Some(Exptime(if negative { -seconds } else { seconds }))
     }
 
-    /// The time in milliseconds since the Unix epoch; 0: never. Negative times lie in the past.
-    pub(crate) fn to_ms(self, now_ms: u64) -> u64 {
+    /// The time in milliseconds of a partition's clock; 0: never. Negative times lie in the past.
+    pub(crate) fn to_ms(self, now_ms: u64, wall: WallClock) -> u64 {
         const LONG_PAST_MS: u64 = 1;
         match self.0 {
             0 => 0,
             ..0 => LONG_PAST_MS,
             1..=RELATIVE_MAX_S => now_ms + self.0 as u64 * 1000,
-            absolute => (absolute as u64).saturating_mul(1000),
+            unix_s => wall.to_partition_ms((unix_s as u64).saturating_mul(1000)),
         }
     }
 
     /// The delay of a flush: as an expiry, but zero and the past mean now.
-    pub(crate) fn to_flush_ms(self, now_ms: u64) -> u64 {
-        match self.to_ms(now_ms) {
-            0 | 1 => now_ms,
-            at_ms => at_ms,
+    pub(crate) fn to_flush_ms(self, now_ms: u64, wall: WallClock) -> u64 {
+        match self.to_ms(now_ms, wall) {
+            0 => now_ms,
+            at_ms => at_ms.max(now_ms),
         }
     }
 
-    pub(crate) fn from_seconds(seconds: i64) -> Exptime {
-        Exptime(seconds)
-    }
+    /// No delay.
+    pub(super) const NOW: Exptime = Exptime(0);
 }
 
 /// A counter command's direction and amount.
@@ -101,7 +95,7 @@ mod tests {
 
     #[test]
     fn exptime_is_relative_up_to_thirty_days() {
-        let ms = |text: &str| Exptime::parse(text.as_bytes()).unwrap().to_ms(5_000);
+        let ms = |text: &str| Exptime::parse(text.as_bytes()).unwrap().to_ms(5_000, WallClock::default());
         assert_eq!(ms("0"), 0);
         assert_eq!(ms("-1"), 1);
         assert_eq!(ms("10"), 15_000);

@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::PAGE_BYTES;
 use super::arena::{GRANULE_BYTES, GRANULES_MAX};
 use super::bucket::Bucket;
-use super::item::{Header, ITEM_OVERHEAD_BYTES};
+use super::item::ITEM_OVERHEAD_BYTES;
 use super::partition::Partition;
 use crate::key::{HashSeed, KEY_MAX_BYTES, Router};
 
@@ -43,8 +43,8 @@ pub enum IndexSize {
 pub enum ConfigError {
     /// The limit cannot hold the index and a few of the largest items.
     #[error(
-        "a limit of {limit_bytes} bytes is too small for values of {value_max_bytes} bytes: allow at least {needed_bytes} \
-         bytes a partition, lower the largest value, or take a smaller index"
+        "a limit of {limit_bytes} bytes is too small for values of {value_max_bytes} bytes: allow at least \
+         {needed_bytes} bytes a partition, lower the largest value, or take a smaller index"
     )]
     LimitTooSmall {
         /// The limit asked for.
@@ -104,12 +104,16 @@ const LARGEST_ITEMS_MIN: usize = 4;
 /// No configuration allows larger values than this, in bytes.
 pub const VALUE_MAX_BYTES_CEILING: usize = 1 << 30;
 
+/// The largest value by default, in bytes: as in memcached, an item with the longest key has 1 MiB then. Clients count
+/// on it that a value of 1 MiB is refused.
+pub const VALUE_MAX_BYTES_DEFAULT: usize = (1 << 20) - KEY_MAX_BYTES - ITEM_OVERHEAD_BYTES;
+
 impl Default for Config {
-    /// 64 MiB, values to 1 MiB, eviction on, the only partition.
+    /// 64 MiB, values to a little less than 1 MiB, eviction on, the only partition.
     fn default() -> Self {
         Config {
             limit_bytes: 64 << 20,
-            value_max_bytes: 1 << 20,
+            value_max_bytes: VALUE_MAX_BYTES_DEFAULT,
             index: IndexSize::Quarter,
             evict: true,
             seed: HashSeed::default(),
@@ -120,21 +124,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A partition with room for `items` items of at most `key_bytes` and `value_bytes`, with two buckets an item:
-    /// the chance of an item to meet a full bucket is then below one in a hundred million.
-    pub fn for_items(items: u32, key_bytes: usize, value_bytes: usize) -> Self {
-        let buckets = items.saturating_mul(2).max(1);
-        let item_bytes = Header::granules(key_bytes, value_bytes) as usize * GRANULE_BYTES;
-        let defaults =
-            Config { value_max_bytes: value_bytes, index: IndexSize::Buckets(buckets), ..Config::default() };
-        // A sixteenth more than the sum: what the allocator's rounding may leave unused.
-        let items_bytes = items as usize * item_bytes;
-        let arena_bytes = (items_bytes + items_bytes / 16).max(defaults.arena_min_bytes());
-        let limit_bytes =
-            defaults.fixed_bytes(buckets) + arena_bytes.next_multiple_of(PAGE_BYTES) + PAGE_BYTES;
-        Config { limit_bytes, ..defaults }
-    }
-
     /// The router that clients and servers of this store share.
     pub fn router(&self) -> Router {
         Router::new(self.seed, self.partitions)
@@ -175,11 +164,11 @@ impl Config {
     }
 
     /// All but the arena.
-    fn fixed_bytes(&self, buckets: u32) -> usize {
+    pub(super) fn fixed_bytes(&self, buckets: u32) -> usize {
         (buckets as usize * size_of::<Bucket>()).next_multiple_of(PAGE_BYTES) + size_of::<Partition>()
     }
 
-    fn arena_min_bytes(&self) -> usize {
+    pub(super) fn arena_min_bytes(&self) -> usize {
         let largest = self.value_max_bytes.saturating_add(KEY_MAX_BYTES + ITEM_OVERHEAD_BYTES);
         largest.saturating_mul(LARGEST_ITEMS_MIN).saturating_add(4 * GRANULE_BYTES)
     }
@@ -221,11 +210,5 @@ mod tests {
         assert!(matches!(huge.layout(), Err(ConfigError::LimitTooLarge { .. })));
         let absurd = Config { value_max_bytes: usize::MAX, ..Config::default() };
         assert!(matches!(absurd.layout(), Err(ConfigError::ValueMaxTooLarge { .. })));
-    }
-
-    #[test]
-    fn for_items_is_a_working_configuration() {
-        assert!(Config::for_items(1_000_000, 16, 32).layout().is_ok());
-        assert!(Config::for_items(1, 250, 1 << 20).layout().is_ok());
     }
 }

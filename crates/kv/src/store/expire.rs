@@ -4,7 +4,8 @@ use super::item::Header;
 use super::partition::{Found, Partition};
 
 impl Partition {
-    /// Looks at the next `buckets_max` buckets and reclaims what expired there; returns how many items.
+    /// Looks at the next `buckets_max` buckets and reclaims what expired there; returns how many items. Evicts what a
+    /// lowered limit leaves no room for.
     ///
     /// Expired items are never served, swept or not: the sweep only gives their memory back early. Buckets
     /// without an expired item cost one load each, so a server sweeps a few hundred whenever it is idle.
@@ -12,6 +13,7 @@ impl Partition {
         if now_ms >= self.flush_at_ms {
             self.flush_now();
         }
+        self.shrink_to_limit(now_ms);
         let buckets = self.index.len() as u32;
         let mut reclaimed = 0;
         for _ in 0..buckets_max.min(buckets) {

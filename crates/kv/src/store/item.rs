@@ -19,7 +19,7 @@ pub(crate) mod state {
     pub(crate) const WIN_SENT: u8 = 1 << 3;
 }
 
-/// The header, unpacked. Times are milliseconds (or seconds) since the Unix epoch.
+/// The header, unpacked. Times are milliseconds (or seconds) of the partition's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) cas: u64,

@@ -12,7 +12,7 @@ use crate::key::Key;
 pub struct MetaGet {
     /// Does not count as a use.
     pub keep_order: bool,
-    /// New expiry, in milliseconds since the Unix epoch (0: never).
+    /// New expiry, in milliseconds of the partition's clock (0: never).
     pub touch_ms: Option<u64>,
     /// On a miss, stores an empty item with this expiry and tells the caller to fill it.
     pub vivify_ms: Option<u64>,
@@ -25,7 +25,7 @@ pub struct MetaGet {
 pub struct MetaItem<'a> {
     /// The item itself.
     pub item: Item<'a>,
-    /// Seconds since the Unix epoch of the last use.
+    /// The last use, in seconds of the partition's clock.
     pub accessed_s: u32,
     /// Read before since it was stored.
     pub fetched: bool,
@@ -44,7 +44,7 @@ pub struct MetaItem<'a> {
 pub struct Invalidation {
     /// Only at exactly this version.
     pub compare_cas: Option<u64>,
-    /// New expiry, in milliseconds since the Unix epoch (0: never).
+    /// New expiry, in milliseconds of the partition's clock (0: never).
     pub touch_ms: Option<u64>,
 }
 

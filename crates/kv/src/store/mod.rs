@@ -16,22 +16,27 @@ mod error;
 mod evict;
 mod expire;
 mod item;
+mod listing;
 mod meta;
 mod partition;
 mod read;
 mod region;
 mod stats;
+mod wall;
 mod write;
 
-pub use config::{Config, ConfigError, IndexSize, VALUE_MAX_BYTES_CEILING};
+pub use config::{Config, ConfigError, IndexSize, VALUE_MAX_BYTES_CEILING, VALUE_MAX_BYTES_DEFAULT};
 pub use error::{CounterError, StoreError};
 pub use item::ITEM_OVERHEAD_BYTES;
 pub use meta::{Invalidation, MetaGet, MetaItem};
 pub use partition::Partition;
 pub use read::Item;
-pub use stats::{Evictions, Stats};
-pub(crate) use write::format_decimal;
+pub use stats::Stats;
+#[cfg(feature = "server")]
+pub(crate) use stats::StoreCounters;
+pub use wall::WallClock;
 pub use write::{Counter, Outcome, Put, PutMode};
+pub(crate) use write::{format_decimal, parse_decimal};
 
 /// The page size the layout is rounded to, in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;

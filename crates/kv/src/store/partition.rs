@@ -6,12 +6,13 @@ use super::config::{Config, ConfigError};
 use super::item::{self, Header};
 use super::region::{Region, prefetch, prefetch_value};
 use super::stats::Stats;
+use super::wall::WallClock;
 use crate::key::{Key, KeyError, Router};
 
 /// One partition of the store, owned by one thread: every operation takes `&mut self` and no lock.
 ///
-/// All memory is mapped when the partition is made; no operation calls the system's allocator. Times are
-/// milliseconds since the Unix epoch, given by the caller and expected not to run backwards.
+/// All memory is mapped when the partition is made; no operation calls the system's allocator. Times are milliseconds
+/// of the caller's clock, which is expected not to run backwards and not to be set: see [`super::WallClock`].
 pub struct Partition {
     pub(super) index: Region<Bucket>,
     pub(super) arena: Arena,
@@ -23,6 +24,9 @@ pub struct Partition {
     pub(super) flushed_before_cas: u64,
     /// When a flush is due; `u64::MAX`: none.
     pub(super) flush_at_ms: u64,
+    pub(super) wall: WallClock,
+    /// What the items may take: the whole arena, or less.
+    pub(super) items_max_bytes: usize,
     /// The bucket the sweep looks at next, and how many are still to be cleared of flushed items.
     pub(super) sweep_bucket: u32,
     pub(super) flushed_buckets_left: u32,
@@ -40,7 +44,7 @@ pub(super) struct Found {
 }
 
 impl Partition {
-    /// An empty partition. `now_ms` seeds the versions (see [`super::Item::cas`]).
+    /// An empty partition. `now_ms` seeds the versions (see [`super::Item::cas`]), so it is best the Unix time.
     ///
     /// # Errors
     /// [`ConfigError`] when the limits contradict each other or the system gives no memory.
@@ -64,6 +68,8 @@ impl Partition {
             next_cas: (now_ms << 20).max(1),
             flushed_before_cas: 0,
             flush_at_ms: u64::MAX,
+            wall: WallClock::default(),
+            items_max_bytes: usize::MAX,
             sweep_bucket: 0,
             flushed_buckets_left: 0,
             router: config.router(),
@@ -99,6 +105,11 @@ impl Partition {
     /// Counters and sizes as of now.
     pub fn stats(&self) -> Stats {
         Stats { item_bytes: self.arena.used_bytes() as u64, ..self.stats }
+    }
+
+    /// Counts from zero again; sizes stay as they are.
+    pub fn reset_stats(&mut self) {
+        self.stats = self.stats.reset();
     }
 
     /// Asks the CPU for `key`'s bucket: first of the two hints that hide memory latency in a batch of lookups.
@@ -142,8 +153,10 @@ impl Partition {
         None
     }
 
-    /// Finds the live item under `key`; reclaims it instead when its time has come.
-    #[inline]
+    /// Finds the live item under `key`; reclaims it instead when its time has come. Always inlined: as a function of
+    /// its own it returns what it found through memory, which costs a lookup four percent of a memcached client's
+    /// `get`.
+    #[inline(always)]
     pub(super) fn find(&mut self, key: &Key<'_>, now_ms: u64) -> Option<Found> {
         if now_ms >= self.flush_at_ms {
             self.flush_now();
@@ -193,7 +206,7 @@ impl Partition {
         }
         let slot = bucket.least_recent();
         self.remove(number, slot);
-        self.stats.evictions.bucket_full += 1;
+        self.stats.evictions_bucket_full += 1;
         Some((number, slot))
     }
 

@@ -14,7 +14,7 @@ pub struct Item<'a> {
     /// The version: unique in the partition, new at every change of the value, never reused after a restart
     /// (as long as the clock does not run backwards).
     pub cas: u64,
-    /// When the item expires, in milliseconds since the Unix epoch; 0: never.
+    /// When the item expires, in milliseconds of the partition's clock; 0: never.
     pub expires_ms: u64,
 }
 

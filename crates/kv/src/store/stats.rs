@@ -2,140 +2,153 @@
 
 use std::ops::AddAssign;
 
-/// Counters and sizes of one partition, or the sum over several.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
+/// Declares the counters of [`Stats`], and those that a server publishes, which are the same.
+macro_rules! stats {
+    ($($(#[$doc:meta])* $field:ident,)*) => {
+        /// Counters and sizes of one partition, or the sum over several.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Stats {
+            /// How many counters there are.
+            pub const FIELDS: usize = [$(stringify!($field),)*].len();
+
+            /// All counters in a fixed order: the order of the STATS reply.
+            pub fn to_array(&self) -> [u64; Self::FIELDS] {
+                [$(self.$field,)*]
+            }
+
+            /// The counters back from [`Stats::to_array`].
+            pub fn from_array(values: [u64; Self::FIELDS]) -> Self {
+                let [$($field,)*] = values;
+                Self { $($field,)* }
+            }
+        }
+
+        #[cfg(feature = "server")]
+        farcall_stats::counters! {
+            /// The counters of a partition in shared memory, for `farcall stats PID`.
+            pub(crate) struct StoreCounters { $($(#[$doc])* $field,)* }
+        }
+
+        #[cfg(feature = "server")]
+        impl StoreCounters {
+            pub(crate) fn publish(&self, stats: &Stats) {
+                $(self.$field.set(stats.$field);)*
+            }
+        }
+    };
+}
+
+stats! {
     /// Lookups that found a live item.
-    pub get_hits: u64,
+    get_hits,
     /// Lookups that found none.
-    pub get_misses: u64,
+    get_misses,
     /// Values stored by any kind of put.
-    pub puts: u64,
+    puts,
     /// Puts refused by their condition (add, replace, append, prepend on the wrong state).
-    pub puts_not_stored: u64,
+    puts_not_stored,
     /// Deletes that found a live item.
-    pub delete_hits: u64,
+    delete_hits,
     /// Deletes that found none.
-    pub delete_misses: u64,
+    delete_misses,
     /// Compare-and-swaps that matched.
-    pub cas_hits: u64,
+    cas_hits,
     /// Compare-and-swaps on a key that was not there.
-    pub cas_misses: u64,
+    cas_misses,
     /// Compare-and-swaps that found another version.
-    pub cas_mismatches: u64,
+    cas_mismatches,
     /// Touches (and gets that touch) that found a live item.
-    pub touch_hits: u64,
+    touch_hits,
     /// Touches that found none.
-    pub touch_misses: u64,
+    touch_misses,
     /// Increments and decrements that found a live item.
-    pub counter_hits: u64,
+    counter_hits,
     /// Increments and decrements that found none.
-    pub counter_misses: u64,
-    /// Live items that gave way to others.
-    pub evictions: Evictions,
+    counter_misses,
+    /// Live items evicted because the bucket of a new key was full.
+    evictions_bucket_full,
+    /// Live items evicted because the memory was full.
+    evictions_memory_full,
     /// Items reclaimed after their time or after a flush.
-    pub expired: u64,
+    expired,
     /// Writes refused because the value was too large.
-    pub too_large: u64,
+    too_large,
     /// Writes refused for lack of memory.
-    pub out_of_memory: u64,
+    out_of_memory,
     /// Flushes.
-    pub flushes: u64,
+    flushes,
     /// Items now in memory, expired ones not yet reclaimed included.
-    pub items: u64,
+    items,
     /// Items ever stored under a new key.
-    pub items_total: u64,
+    items_total,
     /// Memory of these items, in bytes: headers, keys, values and rounding.
-    pub item_bytes: u64,
+    item_bytes,
     /// All memory reserved, in bytes: never more than `limit_bytes`.
-    pub reserved_bytes: u64,
+    reserved_bytes,
     /// The configured limit, in bytes.
-    pub limit_bytes: u64,
+    limit_bytes,
     /// Slots of the index.
-    pub slots: u64,
-}
-
-/// Live items that gave way, by cause.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Evictions {
-    /// The bucket of a new key was full.
-    pub bucket_full: u64,
-    /// The memory was full.
-    pub memory_full: u64,
-}
-
-impl Evictions {
-    /// All evictions.
-    pub fn total(&self) -> u64 {
-        self.bucket_full + self.memory_full
-    }
+    slots,
 }
 
 impl Stats {
-    /// How many counters there are.
-    pub const FIELDS: usize = 25;
-
-    /// All counters in a fixed order: the order of the STATS reply.
-    pub fn to_array(&self) -> [u64; Self::FIELDS] {
-        [
-            self.get_hits,
-            self.get_misses,
-            self.puts,
-            self.puts_not_stored,
-            self.delete_hits,
-            self.delete_misses,
-            self.cas_hits,
-            self.cas_misses,
-            self.cas_mismatches,
-            self.touch_hits,
-            self.touch_misses,
-            self.counter_hits,
-            self.counter_misses,
-            self.evictions.bucket_full,
-            self.evictions.memory_full,
-            self.expired,
-            self.too_large,
-            self.out_of_memory,
-            self.flushes,
-            self.items,
-            self.items_total,
-            self.item_bytes,
-            self.reserved_bytes,
-            self.limit_bytes,
-            self.slots,
-        ]
+    /// The sizes as they are, and nothing counted.
+    #[must_use]
+    pub fn reset(&self) -> Stats {
+        Stats {
+            items: self.items,
+            item_bytes: self.item_bytes,
+            reserved_bytes: self.reserved_bytes,
+            limit_bytes: self.limit_bytes,
+            slots: self.slots,
+            ..Stats::default()
+        }
     }
 
-    /// The counters back from [`Stats::to_array`].
-    pub fn from_array(values: [u64; Self::FIELDS]) -> Self {
-        let mut values = values.into_iter();
-        let mut next = || values.next().unwrap_or_default();
-        Stats {
-            get_hits: next(),
-            get_misses: next(),
-            puts: next(),
-            puts_not_stored: next(),
-            delete_hits: next(),
-            delete_misses: next(),
-            cas_hits: next(),
-            cas_misses: next(),
-            cas_mismatches: next(),
-            touch_hits: next(),
-            touch_misses: next(),
-            counter_hits: next(),
-            counter_misses: next(),
-            evictions: Evictions { bucket_full: next(), memory_full: next() },
-            expired: next(),
-            too_large: next(),
-            out_of_memory: next(),
-            flushes: next(),
-            items: next(),
-            items_total: next(),
-            item_bytes: next(),
-            reserved_bytes: next(),
-            limit_bytes: next(),
-            slots: next(),
-        }
+    /// Live items evicted, for whatever reason.
+    pub fn evictions(&self) -> u64 {
+        self.evictions_bucket_full + self.evictions_memory_full
+    }
+
+    /// All counters for people and programs, under memcached's names where memcached has one.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64); 29] {
+        [
+            ("cmd_get", self.get_hits + self.get_misses),
+            ("cmd_set", self.puts),
+            ("cmd_flush", self.flushes),
+            ("cmd_touch", self.touch_hits + self.touch_misses),
+            ("get_hits", self.get_hits),
+            ("get_misses", self.get_misses),
+            ("get_expired", self.expired),
+            ("delete_misses", self.delete_misses),
+            ("delete_hits", self.delete_hits),
+            ("counter_hits", self.counter_hits),
+            ("counter_misses", self.counter_misses),
+            ("cas_misses", self.cas_misses),
+            ("cas_hits", self.cas_hits),
+            ("cas_badval", self.cas_mismatches),
+            ("touch_hits", self.touch_hits),
+            ("touch_misses", self.touch_misses),
+            ("store_too_large", self.too_large),
+            ("store_no_memory", self.out_of_memory),
+            ("puts_not_stored", self.puts_not_stored),
+            ("limit_maxbytes", self.limit_bytes),
+            ("reserved_bytes", self.reserved_bytes),
+            ("bytes", self.item_bytes),
+            ("curr_items", self.items),
+            ("total_items", self.items_total),
+            ("hash_slots", self.slots),
+            ("evictions", self.evictions()),
+            ("evictions_bucket_full", self.evictions_bucket_full),
+            ("evictions_memory_full", self.evictions_memory_full),
+            ("reclaimed", self.expired),
+        ]
     }
 }
 

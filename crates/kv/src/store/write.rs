@@ -29,14 +29,24 @@ pub struct Put<'a> {
     pub value: &'a [u8],
     /// The client's own flags.
     pub flags: u32,
-    /// When the item expires, in milliseconds since the Unix epoch; 0: never.
+    /// When the item expires, in milliseconds of the partition's clock; 0: never.
     pub expires_ms: u64,
     /// Condition and place.
     pub mode: PutMode,
     /// Only if the item's version is exactly this one.
     pub compare_cas: Option<u64>,
-    /// With `compare_cas`: an older version is accepted too, and the item is marked stale.
+    /// With `compare_cas`, where a whole value is put: an older version is accepted too. The item is marked stale then,
+    /// keeps its expiry, and remembers whether a caller was told to refresh it.
     pub stale_if_older: bool,
+}
+
+impl Put<'_> {
+    /// Whether the value was made from an older version, and is taken all the same.
+    fn is_late_for(&self, header: &Header) -> bool {
+        self.stale_if_older
+            && matches!(self.mode, PutMode::Set | PutMode::Replace)
+            && self.compare_cas.is_some_and(|wanted| wanted < header.cas)
+    }
 }
 
 /// What became of a put, delete or counter.
@@ -74,27 +84,29 @@ impl Partition {
     /// [`StoreError`]; then nothing has changed, and an old value is still there.
     pub fn put(&mut self, key: &Key<'_>, put: &Put<'_>, now_ms: u64) -> Result<Outcome, StoreError> {
         let found = self.find(key, now_ms);
-        let mut stale = false;
-        if let Some(wanted) = put.compare_cas {
-            match found.map(|found| found.header.cas.cmp(&wanted)) {
-                None => return Ok(self.count_refusal(Outcome::NotFound)),
-                Some(std::cmp::Ordering::Equal) => {}
-                Some(std::cmp::Ordering::Greater) if put.stale_if_older => stale = true,
-                Some(_) => return Ok(self.count_refusal(Outcome::Exists)),
-            }
-        }
         let stored = match (put.mode, found) {
             (PutMode::Add, Some(found)) => {
                 // As memcached does: a refused add shows interest in the item and counts as its use.
                 self.note_use(&found, now_ms);
                 return Ok(self.count_refusal(Outcome::NotStored));
             }
+            (PutMode::Set | PutMode::Replace, None) if put.compare_cas.is_some() => {
+                return Ok(self.count_refusal(Outcome::NotFound));
+            }
             (PutMode::Replace | PutMode::Append | PutMode::Prepend, None) => {
                 return Ok(self.count_refusal(Outcome::NotStored));
             }
-            (PutMode::Append | PutMode::Prepend, Some(found)) => self.extend(found, put, stale, now_ms),
-            (_, Some(found)) => self.overwrite(found, put, stale, now_ms),
             (_, None) => self.insert(key, put, now_ms),
+            (_, Some(found)) if put.is_late_for(&found.header) => {
+                // The item stays as it was marked: who was told to refresh it still is, and has no longer for it.
+                let put = Put { expires_ms: found.header.expires_ms, ..*put };
+                self.overwrite(found, &put, found.header.state & state::WIN_SENT | state::STALE, now_ms)
+            }
+            (_, Some(found)) if put.compare_cas.is_some_and(|wanted| wanted != found.header.cas) => {
+                return Ok(self.count_refusal(Outcome::Exists));
+            }
+            (PutMode::Append | PutMode::Prepend, Some(found)) => self.extend(found, put, now_ms),
+            (_, Some(found)) => self.overwrite(found, put, 0, now_ms),
         };
         match stored {
             Ok(cas) => {
@@ -109,6 +121,16 @@ impl Partition {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Counts a value that was too large to be taken in at all. If it was to overwrite the item, the item is removed:
+    /// its writer wants it read no more.
+    pub fn note_too_large(&mut self, key: &Key<'_>, overwrites: bool, now_ms: u64) {
+        self.stats.too_large += 1;
+        let found = self.find(key, now_ms).filter(|_| overwrites);
+        if let Some(found) = found {
+            self.remove(found.bucket, found.slot);
         }
     }
 
@@ -164,8 +186,8 @@ impl Partition {
         let value = format_decimal(new, &mut digits);
         let put =
             Put { value, flags: found.header.flags, expires_ms: found.header.expires_ms, ..Put::default() };
-        let stale = found.header.state & state::STALE != 0;
-        let cas = self.overwrite(found, &put, stale, now_ms)?;
+        // A new number is no new value: a stale item stays stale, and its refresher the only one.
+        let cas = self.overwrite(found, &put, found.header.state, now_ms)?;
         self.stats.counter_hits += 1;
         Ok(Some((new, cas)))
     }
@@ -212,22 +234,16 @@ impl Partition {
         Ok(header.cas)
     }
 
-    /// A new value for an item, in its old place when the size class allows.
-    fn overwrite(
-        &mut self,
-        found: Found,
-        put: &Put<'_>,
-        stale: bool,
-        now_ms: u64,
-    ) -> Result<u64, StoreError> {
+    /// A new value for an item, in its old place when the size class allows; of its state bits, `marks` are set then.
+    fn overwrite(&mut self, found: Found, put: &Put<'_>, marks: u8, now_ms: u64) -> Result<u64, StoreError> {
         let resized = self.resize(found, put.value.len(), now_ms, |_, _, _| {})?;
         let header = Header { flags: put.flags, expires_ms: put.expires_ms, ..resized.header };
         self.arena.bytes_mut()[item::value(resized.at, &header)].copy_from_slice(put.value);
-        Ok(self.commit(Found { header, ..resized }, stale, now_ms))
+        Ok(self.commit(Found { header, ..resized }, marks, now_ms))
     }
 
     /// The old value with more bytes on one side.
-    fn extend(&mut self, found: Found, put: &Put<'_>, stale: bool, now_ms: u64) -> Result<u64, StoreError> {
+    fn extend(&mut self, found: Found, put: &Put<'_>, now_ms: u64) -> Result<u64, StoreError> {
         let (old_len, more) = (found.header.value_len as usize, put.value.len());
         let (old_to, new_to) = if put.mode == PutMode::Append { (0, old_len) } else { (more, 0) };
         let resized = self.resize(found, old_len + more, now_ms, |bytes, from, to| {
@@ -235,7 +251,7 @@ impl Partition {
         })?;
         let value = item::value(resized.at, &resized.header);
         self.arena.bytes_mut()[value][new_to..new_to + more].copy_from_slice(put.value);
-        Ok(self.commit(resized, stale, now_ms))
+        Ok(self.commit(resized, 0, now_ms))
     }
 
     /// Gives the item a block for `value_len` bytes. `keep` may copy from the old value's start to the new one's,
@@ -268,15 +284,11 @@ impl Partition {
         Ok(Found { at, header, ..found })
     }
 
-    /// Stamps a changed item: new version, latest used, read by nobody yet.
-    fn commit(&mut self, found: Found, stale: bool, now_ms: u64) -> u64 {
+    /// Stamps a changed item: new version, latest used, and of the state bits those in `marks`.
+    fn commit(&mut self, found: Found, marks: u8, now_ms: u64) -> u64 {
         let cas = self.take_cas();
-        let header = Header {
-            cas,
-            accessed_s: seconds(now_ms),
-            state: state::REFERENCED | if stale { state::STALE } else { 0 },
-            ..found.header
-        };
+        let header =
+            Header { cas, accessed_s: seconds(now_ms), state: state::REFERENCED | marks, ..found.header };
         header.write(&mut self.arena, found.at);
         let bucket = &mut self.index[found.bucket as usize];
         bucket.bump(found.slot);
@@ -286,7 +298,7 @@ impl Partition {
 }
 
 /// A decimal number below 2^64 without sign or padding.
-fn parse_decimal(text: &[u8]) -> Option<u64> {
+pub(crate) fn parse_decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > DIGITS_MAX {
         return None;
     }

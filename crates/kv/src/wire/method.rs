@@ -61,11 +61,6 @@ impl Method {
     pub fn id(self) -> u16 {
         self as u16
     }
-
-    /// Whether executing a request twice may leave another state or another answer than executing it once.
-    pub fn changes_when_repeated(self) -> bool {
-        !matches!(self, Method::Ping | Method::Get | Method::MultiGet | Method::Stats)
-    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ pub use method::Method;
 pub use multi::{
     KeyIter, Lookup, MULTI_KEYS_MAX, MULTI_REPLY_SOFT_MAX_BYTES, MultiItem, MultiReply, encode_multi_get,
 };
+#[cfg(feature = "server")]
+pub(crate) use reply::encode_stats;
 pub use reply::{
     Pong, ReplyError, Status, decode_count, decode_item, decode_pong, decode_stats, decode_status,
     decode_version,

@@ -29,16 +29,9 @@ pub enum Status {
 
 impl Status {
     fn from_wire(byte: u8) -> Option<Status> {
-        Some(match byte {
-            0 => Status::Ok,
-            1 => Status::NotFound,
-            2 => Status::NotStored,
-            3 => Status::Exists,
-            4 => Status::TooLarge,
-            5 => Status::OutOfMemory,
-            6 => Status::NotANumber,
-            _ => return None,
-        })
+        use Status::{Exists, NotANumber, NotFound, NotStored, Ok, OutOfMemory, TooLarge};
+        const ALL: [Status; 7] = [Ok, NotFound, NotStored, Exists, TooLarge, OutOfMemory, NotANumber];
+        ALL.get(usize::from(byte)).copied()
     }
 }
 
@@ -170,7 +163,7 @@ pub fn decode_stats(reply: &[u8]) -> Result<Stats, ReplyError> {
     Ok(Stats::from_array(values))
 }
 
-pub(super) fn encode_stats(stats: &Stats, out: &mut impl ReplySink) {
+pub(crate) fn encode_stats(stats: &Stats, out: &mut impl ReplySink) {
     encode_status(Status::Ok, out);
     for value in stats.to_array() {
         out.push(&value.to_le_bytes());

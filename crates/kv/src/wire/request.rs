@@ -159,9 +159,9 @@ impl<'a> Request<'a> {
     pub fn encode(&self, out: &mut impl ReplySink) {
         match *self {
             Request::Ping | Request::Stats => prefix(out, 0, 0),
-            Request::Get { key } => with_key(out, key, 0, &[]),
+            Request::Get { key } => with_key(out, key, &[]),
             Request::Put { key, value, flags, ttl_ms, mode } => {
-                prefix(out, key.len() as u8, mode_to_wire(mode));
+                prefix(out, key.len() as u8, mode as u16);
                 out.push(&flags.to_le_bytes());
                 out.push(&ttl_ms.to_le_bytes());
                 out.push(key);
@@ -175,12 +175,12 @@ impl<'a> Request<'a> {
                 out.push(key);
                 out.push(value);
             }
-            Request::Delete { key, cas } => with_key(out, key, 0, &cas.to_le_bytes()),
+            Request::Delete { key, cas } => with_key(out, key, &cas.to_le_bytes()),
             Request::Touch { key, ttl_ms } | Request::GetAndTouch { key, ttl_ms } => {
-                with_key(out, key, 0, &ttl_ms.to_le_bytes());
+                with_key(out, key, &ttl_ms.to_le_bytes());
             }
             Request::Count { key, by: Counter::Increment(delta) | Counter::Decrement(delta) } => {
-                with_key(out, key, 0, &delta.to_le_bytes());
+                with_key(out, key, &delta.to_le_bytes());
             }
             Request::MultiGet { keys, encoded } => {
                 prefix(out, 0, 0);
@@ -261,31 +261,17 @@ fn prefix(out: &mut impl ReplySink, key_len: u8, options: u16) {
     out.push(&[VERSION, key_len, low, high]);
 }
 
-fn with_key(out: &mut impl ReplySink, key: &[u8], options: u16, fields: &[u8]) {
-    prefix(out, key.len() as u8, options);
+fn with_key(out: &mut impl ReplySink, key: &[u8], fields: &[u8]) {
+    prefix(out, key.len() as u8, 0);
     out.push(fields);
     out.push(key);
 }
 
-fn mode_to_wire(mode: PutMode) -> u16 {
-    match mode {
-        PutMode::Set => 0,
-        PutMode::Add => 1,
-        PutMode::Replace => 2,
-        PutMode::Append => 3,
-        PutMode::Prepend => 4,
-    }
-}
+/// The modes by their number on the wire.
+const MODES: [PutMode; 5] = [PutMode::Set, PutMode::Add, PutMode::Replace, PutMode::Append, PutMode::Prepend];
 
 fn mode_from_wire(options: u16) -> Result<PutMode, RequestError> {
-    Ok(match options {
-        0 => PutMode::Set,
-        1 => PutMode::Add,
-        2 => PutMode::Replace,
-        3 => PutMode::Append,
-        4 => PutMode::Prepend,
-        options => return Err(RequestError::UnknownOptions { options }),
-    })
+    MODES.get(usize::from(options)).copied().ok_or(RequestError::UnknownOptions { options })
 }
 
 /// A reader of fixed fields that never reads past the message.

@@ -73,13 +73,13 @@ impl Service {
         Service { partition }
     }
 
-    /// The partition, for the other doors of the same thread.
+    /// The partition, for the other front ends of the same thread.
     pub fn partition(&mut self) -> &mut Partition {
         &mut self.partition
     }
 
-    /// Executes one request and writes its reply. Allocates nothing by itself. `now_ms` is the time since the
-    /// Unix epoch in milliseconds.
+    /// Executes one request and writes its reply. Allocates nothing by itself. `now_ms` is the
+    /// partition's time.
     ///
     /// # Errors
     /// [`ServiceError`]; then nothing was executed and `reply` is untouched.

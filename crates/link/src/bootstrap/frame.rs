@@ -1,14 +1,16 @@
 //! Framing.
 
+use super::message::Message;
 use super::{Refusal, RefusalKind};
 
-const MAGIC: u32 = u32::from_le_bytes(*b"FCL1");
+const MAGIC: [u8; 4] = *b"FCL1";
 
-/// Bytes of a frame's head.
-pub const HEAD_BYTES: usize = 16;
+/// Magic, the range of versions, the length of the body; little-endian.
+const HEAD_BYTES: usize = 12;
 
 /// The longest frame, head included. A handshake needs a few hundred bytes.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024;
+const BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - HEAD_BYTES;
 
 /// The versions of the protocol that an endpoint speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,58 +32,39 @@ impl VersionRange {
     }
 }
 
-/// What a frame is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum FrameKind {
-    /// Client's first.
-    Hello = 1,
-    /// Server's answer.
-    Welcome = 2,
-    /// The other answer; ends the conversation.
-    Refuse = 3,
-    /// Something said later.
-    Notice = 4,
-}
-
-impl FrameKind {
-    fn from_u8(kind: u8) -> Option<Self> {
-        [Self::Hello, Self::Welcome, Self::Refuse, Self::Notice]
-            .into_iter()
-            .find(|known| *known as u8 == kind)
-    }
-}
-
 /// A whole frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub(super) struct Frame {
     /// What its sender speaks.
-    pub versions: VersionRange,
-    /// What it is.
-    pub kind: FrameKind,
-    /// Its body.
-    pub body: Vec<u8>,
+    pub(super) versions: VersionRange,
+    pub(super) body: Vec<u8>,
 }
 
-/// Writes a frame.
-///
-/// # Panics
-/// If the body is longer than [`FRAME_BYTES_MAX`] allows: our own error.
-pub fn encode_frame(versions: VersionRange, kind: FrameKind, body: &[u8]) -> Vec<u8> {
-    assert!(HEAD_BYTES + body.len() <= FRAME_BYTES_MAX, "a handshake body of {} bytes", body.len());
-    let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
-    bytes.extend_from_slice(&MAGIC.to_le_bytes());
-    bytes.extend_from_slice(&versions.min.to_le_bytes());
-    bytes.extend_from_slice(&versions.max.to_le_bytes());
-    bytes.extend_from_slice(&[kind as u8, 0, 0, 0]);
-    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(body);
-    bytes
+impl Frame {
+    /// # Panics
+    /// If the message is longer than [`FRAME_BYTES_MAX`] allows: our own error.
+    pub(super) fn encode(versions: VersionRange, message: &Message) -> Vec<u8> {
+        // Vectors grow: serialising plain data into one cannot fail.
+        Self { versions, body: postcard::to_allocvec(message).unwrap_or_default() }.to_bytes()
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        assert!(self.body.len() <= BODY_BYTES_MAX, "a handshake message of {} bytes", self.body.len());
+        let VersionRange { min, max } = self.versions;
+        let len = (self.body.len() as u32).to_le_bytes();
+        [&MAGIC[..], &min.to_le_bytes(), &max.to_le_bytes(), &len, &self.body].concat()
+    }
+
+    /// What it says; what a later version appended is ignored.
+    pub(super) fn message(&self) -> Result<Message, Refusal> {
+        let malformed = |error| RefusalKind::Malformed.because(format!("the body of a frame: {error}"));
+        postcard::take_from_bytes(&self.body).map(|(message, _appended)| message).map_err(malformed)
+    }
 }
 
 /// Cuts a byte stream into frames. Holds at most one frame.
 #[derive(Debug, Default)]
-pub struct FrameReader {
+pub(super) struct FrameReader {
     buffer: Vec<u8>,
 }
 
@@ -89,13 +72,12 @@ impl FrameReader {
     /// Takes bytes in, up to the end of one frame, and returns how many it took and the frame if it is whole.
     ///
     /// # Errors
-    /// If the bytes are not of this protocol, or the frame is too long or of an unknown kind. Further bytes mean nothing
-    /// then.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<(usize, Option<Frame>), Refusal> {
+    /// If the bytes are not of this protocol, or the frame is too long. Further bytes mean nothing then.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<(usize, Option<Frame>), Refusal> {
         let mut taken = self.fill(bytes, HEAD_BYTES);
-        // Refuse as soon as the first bytes are wrong: a foreign protocol may never send 16 of them.
-        let known = self.buffer.len().min(4);
-        if self.buffer[..known] != MAGIC.to_le_bytes()[..known] {
+        // Refuse as soon as the first bytes are wrong: a foreign protocol may never send a whole head.
+        let known = self.buffer.len().min(MAGIC.len());
+        if self.buffer[..known] != MAGIC[..known] {
             return Err(RefusalKind::NotThisProtocol.because(format!(
                 "the first bytes are {:02x?}, not the magic \"FCL1\"",
                 &self.buffer[..known]
@@ -104,14 +86,14 @@ impl FrameReader {
         if self.buffer.len() < HEAD_BYTES {
             return Ok((taken, None));
         }
-        let (versions, kind, body_bytes) = self.head()?;
+        let (versions, body_bytes) = self.head()?;
         taken += self.fill(&bytes[taken..], HEAD_BYTES + body_bytes);
         if self.buffer.len() < HEAD_BYTES + body_bytes {
             return Ok((taken, None));
         }
-        let body = self.buffer[HEAD_BYTES..].to_vec();
+        let body = self.buffer.split_off(HEAD_BYTES);
         self.buffer.clear();
-        Ok((taken, Some(Frame { versions, kind, body })))
+        Ok((taken, Some(Frame { versions, body })))
     }
 
     fn fill(&mut self, bytes: &[u8], upto: usize) -> usize {
@@ -120,25 +102,19 @@ impl FrameReader {
         take
     }
 
-    fn head(&self) -> Result<(VersionRange, FrameKind, usize), Refusal> {
+    fn head(&self) -> Result<(VersionRange, usize), Refusal> {
         let u16_at = |at: usize| u16::from_le_bytes([self.buffer[at], self.buffer[at + 1]]);
         let versions = VersionRange { min: u16_at(4), max: u16_at(6) };
-        let body_bytes = u32::from(u16_at(12)) | u32::from(u16_at(14)) << 16;
-        let body_bytes = body_bytes as usize;
+        let body_bytes = usize::from(u16_at(8)) | usize::from(u16_at(10)) << 16;
         if versions.min > versions.max || versions.min == 0 {
             return Err(RefusalKind::Malformed
                 .because(format!("the range of versions {}..={} is empty", versions.min, versions.max)));
         }
-        if body_bytes > FRAME_BYTES_MAX - HEAD_BYTES {
-            return Err(RefusalKind::TooLarge.because(format!(
-                "a frame of {body_bytes} bytes; at most {} are allowed",
-                FRAME_BYTES_MAX - HEAD_BYTES
-            )));
+        if body_bytes > BODY_BYTES_MAX {
+            let why = format!("a message of {body_bytes} bytes; at most {BODY_BYTES_MAX} are allowed");
+            return Err(RefusalKind::TooLarge.because(why));
         }
-        let kind = FrameKind::from_u8(self.buffer[8]).ok_or_else(|| {
-            RefusalKind::Malformed.because(format!("frames of kind {} are unknown", self.buffer[8]))
-        })?;
-        Ok((versions, kind, body_bytes))
+        Ok((versions, body_bytes))
     }
 }
 
@@ -160,14 +136,13 @@ mod tests {
         let refuse = |bytes: &[u8]| FrameReader::default().feed(bytes).unwrap_err().kind;
         assert_eq!(refuse(b"GET / HTTP/1.1\r\n"), RefusalKind::NotThisProtocol);
         assert_eq!(refuse(b"S"), RefusalKind::NotThisProtocol);
-        let good = encode_frame(VersionRange::CURRENT, FrameKind::Hello, &[]);
+        let good = Frame { versions: VersionRange::CURRENT, body: Vec::new() }.to_bytes();
         let with = |at: usize, byte: u8| {
             let mut bytes = good.clone();
             bytes[at] = byte;
             bytes
         };
-        assert_eq!(refuse(&with(14, 0xff)), RefusalKind::TooLarge);
-        assert_eq!(refuse(&with(8, 77)), RefusalKind::Malformed);
+        assert_eq!(refuse(&with(10, 0xff)), RefusalKind::TooLarge);
         assert_eq!(refuse(&with(4, 9)), RefusalKind::Malformed);
     }
 
@@ -175,8 +150,8 @@ mod tests {
         #[test]
         fn frames_survive_any_cut(body in prop::collection::vec(any::<u8>(), 0..300), cut in 1usize..40) {
             let versions = VersionRange { min: 3, max: 9 };
-            let bytes = [encode_frame(versions, FrameKind::Notice, &body), encode_frame(versions, FrameKind::Refuse, &[])]
-                .concat();
+            let sent = [Frame { versions, body }, Frame { versions, body: Vec::new() }];
+            let bytes = sent.each_ref().map(Frame::to_bytes).concat();
             let (mut reader, mut frames) = (FrameReader::default(), Vec::new());
             for chunk in bytes.chunks(cut) {
                 let mut rest = chunk;
@@ -186,8 +161,7 @@ mod tests {
                     frames.extend(frame);
                 }
             }
-            prop_assert_eq!(frames.len(), 2);
-            prop_assert_eq!(&frames[0], &Frame { versions, kind: FrameKind::Notice, body });
+            prop_assert_eq!(frames, sent);
         }
 
         #[test]

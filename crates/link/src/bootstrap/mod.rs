@@ -3,18 +3,18 @@
 //! The client prepares its queue pair and memory and sends a [`Hello`]; the server answers with a [`Welcome`] or a
 //! [`Refusal`]. Afterwards the same channel carries [`Notice`]s, and its hang-up says that the peer went.
 //!
-//! Every frame has the same 16-byte head: magic, the range of versions its sender speaks, kind, length. Versions
-//! negotiate to the highest that both speak; each build speaks N and N−1. Bodies are postcard; a later version may only
-//! append fields, so a reader of any version ignores what follows the fields it knows.
+//! Every frame has the same 12-byte head: magic, the range of versions its sender speaks, length. Versions negotiate to
+//! the highest that both speak; each build speaks N and N−1. The body is one message in postcard; a later version may
+//! only append fields, so a reader of any version ignores what follows the fields it knows.
 //!
 //! Nothing here trusts its input: frames are bounded before they are buffered, and everything wrong is one [`Refusal`].
 
-mod body;
+mod conversation;
 mod frame;
-mod machine;
+mod message;
 mod refusal;
 
-pub use body::{Features, Grants, Hello, Notice, QpInfo, Resume, Resumed, SessionId, Welcome};
-pub use frame::{FRAME_BYTES_MAX, Frame, FrameKind, FrameReader, HEAD_BYTES, VersionRange, encode_frame};
-pub use machine::{Acceptor, BootstrapError, Initiator};
+pub use conversation::{Acceptor, BootstrapError, Initiator};
+pub use frame::{FRAME_BYTES_MAX, VersionRange};
+pub use message::{Features, Grants, Hello, Notice, QpInfo, Resume, Resumed, Secret, SessionId, Welcome};
 pub use refusal::{Refusal, RefusalKind};

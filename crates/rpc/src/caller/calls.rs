@@ -7,7 +7,7 @@ use farcall_verbs::Nanos;
 use crate::error::CallError;
 
 /// A call of one client; unique in its session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
 /// What comes with a call besides method and payload.
@@ -20,8 +20,9 @@ pub struct CallOptions {
 }
 
 /// Where a record is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    #[default]
     Free,
     /// Its outcome is not known yet.
     Pending,
@@ -31,7 +32,8 @@ pub(super) enum State {
     Over,
 }
 
-pub(super) struct Record {
+#[derive(Default)]
+pub(crate) struct Record {
     pub state: State,
     pub id: CallId,
     pub method: u16,
@@ -53,29 +55,10 @@ pub(super) struct Record {
     pub error: Option<CallError>,
 }
 
-impl Record {
-    fn new() -> Self {
-        Self {
-            state: State::Free,
-            id: CallId(0),
-            method: 0,
-            options: CallOptions::default(),
-            request: Vec::new(),
-            sent_bytes: 0,
-            may_be_executed: false,
-            in_flight: 0,
-            reply: Vec::new(),
-            total_bytes: 0,
-            asked_bytes: 0,
-            error: None,
-        }
-    }
-}
-
 /// How much memory an idle record keeps for the next call.
 const KEEP_BYTES: usize = 64 << 10;
 
-pub(super) struct Calls {
+pub(crate) struct Calls {
     pub records: Vec<Record>,
     free: Vec<u16>,
     done: VecDeque<u16>,
@@ -88,7 +71,7 @@ pub(super) struct Calls {
 impl Calls {
     pub fn new(count: u16) -> Self {
         Self {
-            records: (0..count).map(|_| Record::new()).collect(),
+            records: (0..count).map(|_| Record::default()).collect(),
             free: (0..count).rev().collect(),
             done: VecDeque::with_capacity(usize::from(count)),
             lent: None,

@@ -1,39 +1,43 @@
-//! The client's side of RF-RPC: an endpoint that writes requests into the server's mailbox and fetches, or is sent, the
-//! results.
+//! The client endpoint: writes requests into the server's mailbox and fetches, or is sent, the results.
 //!
-//! A turn ([`Caller::progress`]) reads: give up what is late, send what may be sent, post READs, take completions, take
-//! responses, wake the server if it seems to sleep. Messages are numbered; message n uses slot n mod window in both
-//! directions; the server answers a connection's messages in order.
+//! A turn ([`Caller::progress`](farcall_verbs::Endpoint::progress)) reads: give up what is late, send what may be sent,
+//! post READs, take completions, take responses, wake the server if it seems to sleep. Messages are numbered; message n
+//! uses slot n mod window in both directions; the server answers a connection's messages in order.
+//!
+//! A file for each phase of a call: [`calls`] (begun), [`send`], [`messages`] (in flight), [`receive`], [`give_up`].
+//! What differs between the paths of a plan is in [`crate::paths`].
 
 mod calls;
 mod connect;
-mod frames;
-mod modes;
-mod path;
+mod give_up;
+mod messages;
 mod probe;
 mod receive;
 mod send;
-mod sleep;
+mod turn;
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::Duration;
 
 use farcall_link::bootstrap::Welcome;
-use farcall_link::{Completed, Nic, Peer, Region, RegionId};
+use farcall_link::{Connection, Nic, Region, RegionId};
 use farcall_stats::Block;
 use farcall_verbs::{CompChannel, CqInitAttr, Nanos, RawCq, Wc};
 
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::error::{Broken, CallError, UnknownBecause};
+use crate::error::{Broken, CallError};
+use crate::paths::{Path, RequestPath, WriteMailbox};
 use crate::tune::Tuner;
-use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
+use crate::wire::{Slots, TailKey};
+use calls::Calls;
 pub use calls::{CallId, CallOptions};
-use calls::{Calls, State};
-use frames::{Fetch, Frames};
-use modes::Modes;
-pub use path::{FetchThenReply, Path, ServerReply};
+use messages::Messages;
+pub(crate) use messages::{FetchState, Message, Purpose};
+pub(crate) use receive::{Look, Source};
+use turn::Kicks;
 
 /// A call that ended.
 #[derive(Debug)]
@@ -44,39 +48,34 @@ pub struct Completion<'a> {
     pub result: Result<&'a [u8], CallError>,
 }
 
-/// The connection as it is now.
-struct Link {
-    peer: Peer,
-    local_id: RegionId,
-    welcome: Welcome,
-    tail_key: TailKey,
-    checksum: bool,
-    requests: Slots,
-    responses: Slots,
+/// The client's end of the connection that is open now.
+pub struct ClientEnd {
+    pub(crate) connection: Connection,
+    /// See [`CallerState::local`].
+    pub(crate) local: Arc<Region>,
+    pub(crate) local_id: RegionId,
+    /// See [`CallerState::replies`].
+    pub(crate) replies: Arc<Region>,
+    pub(crate) welcome: Welcome,
+    pub(crate) tail_key: TailKey,
+    pub(crate) checksum: bool,
+    pub(crate) requests: Slots,
+    pub(crate) responses: Slots,
     /// Where the slots begin, in the local region, that READs land in.
-    fetch_base: usize,
-}
-
-/// Counters and limits of waking the server.
-struct Kicks {
-    /// When to wake it next if nothing comes.
-    at: Option<Nanos>,
-    /// The pause after that.
-    pause: Duration,
-    /// Wake-ups since the last response.
-    unanswered: u32,
-    /// Messages before this one are known to the server: it was woken after they were sent.
-    covered: Seq,
-    /// Responses before this one come by WRITE with a wake-up, whatever their mode.
-    pushed: Seq,
-    /// Whether the owner is about to sleep, or sleeps.
-    armed: bool,
+    pub(crate) fetch_base: usize,
 }
 
 const COMPLETIONS_AT_ONCE: usize = 16;
 
-/// The client endpoint: one connection to one server thread, generic over the response path.
-pub struct Caller<P> {
+/// The client endpoint: one connection to one server thread, generic over the paths of its plan.
+pub struct Caller<P, Q = WriteMailbox> {
+    state: CallerState,
+    path: P,
+    requests: PhantomData<Q>,
+}
+
+/// What a [`Caller`] is whatever its paths.
+pub struct CallerState {
     nic: Nic,
     cq: Box<dyn RawCq>,
     channel: Arc<dyn CompChannel>,
@@ -86,87 +85,60 @@ pub struct Caller<P> {
     /// The server may WRITE here.
     replies: Arc<Region>,
     /// A queue pair that is made but not connected.
-    fresh: Option<(Peer, RegionId)>,
-    link: Option<Link>,
-    broken: Option<Broken>,
+    fresh: Option<(Connection, RegionId)>,
+    pub(crate) end: Option<ClientEnd>,
+    pub(crate) broken: Option<Broken>,
     /// Kept to go on with the session.
     last_welcome: Option<Welcome>,
-    closing: Vec<Peer>,
-    frames: Frames,
-    calls: Calls,
+    closing: Vec<Connection>,
+    pub(crate) messages: Messages,
+    pub(crate) calls: Calls,
     /// Calls with messages still to be sent.
     to_send: VecDeque<u16>,
     /// Results that the server may forget.
     to_release: VecDeque<u64>,
-    modes: Modes,
-    tuner: Tuner,
+    pub(crate) tuner: Tuner,
     kicks: Kicks,
-    next_fetch: Option<Nanos>,
+    pub(crate) next_fetch: Option<Nanos>,
     /// How many messages to fetch at once.
-    fetch_ahead: u32,
-    reads_in_flight: u32,
+    pub(crate) fetch_ahead: u32,
+    pub(crate) reads_in_flight: u32,
     credits: u32,
     turns_to_poll: u32,
     going_away: bool,
     wcs: [Wc; COMPLETIONS_AT_ONCE],
-    counters: Block<Counters>,
-    path: std::marker::PhantomData<P>,
+    pub(crate) counters: Block<Counters>,
 }
 
-impl<P: Path> Caller<P> {
-    /// A client endpoint on a device. It is connected by [`Caller::hello`] and [`Caller::welcome`].
+impl<P, Q> Deref for Caller<P, Q> {
+    type Target = CallerState;
+
+    #[inline]
+    fn deref(&self) -> &CallerState {
+        &self.state
+    }
+}
+
+impl<P, Q> DerefMut for Caller<P, Q> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut CallerState {
+        &mut self.state
+    }
+}
+
+impl<P: Path, Q: RequestPath> Caller<P, Q> {
+    /// A client endpoint on a device. It is connected by [`CallerState::hello`] and [`CallerState::welcome`].
     ///
     /// # Errors
     /// If memory, completion queue or channel cannot be had.
     pub fn new(nic: Nic, mut config: CallerConfig) -> Result<Self, farcall_verbs::Error> {
         config.plan.response = P::AXIS;
-        let geometry = config.plan.geometry;
-        geometry.check().map_err(|why| farcall_verbs::Error::invalid("create caller", why))?;
-        let channel = nic.context.create_comp_channel()?;
-        let cqe = 16 * u32::from(geometry.window) + 256;
-        let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
-        let (local, replies) = connect::regions(&nic, geometry)?;
-        let tuner = Tuner::new(config.fetch_retries_max, config.fetch_bytes, geometry.response_slot_bytes);
-        Ok(Self {
-            nic,
-            cq,
-            channel,
-            local,
-            replies,
-            fresh: None,
-            link: None,
-            broken: None,
-            last_welcome: None,
-            closing: Vec::new(),
-            frames: Frames::new(geometry.window),
-            calls: Calls::new(geometry.window),
-            to_send: VecDeque::with_capacity(usize::from(geometry.window)),
-            to_release: VecDeque::new(),
-            modes: Modes::new(config.switch_after),
-            tuner,
-            kicks: Kicks {
-                at: None,
-                pause: config.kick_after,
-                unanswered: 0,
-                covered: Seq::FIRST,
-                pushed: Seq::FIRST,
-                armed: false,
-            },
-            next_fetch: None,
-            fetch_ahead: 1,
-            reads_in_flight: 0,
-            credits: u32::from(geometry.window),
-            turns_to_poll: 0,
-            going_away: false,
-            wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
-            counters: Block::new("rpc client", 0),
-            config,
-            path: std::marker::PhantomData,
-        })
+        let path = P::new(&config);
+        Ok(Self { state: CallerState::new(nic, config)?, path, requests: PhantomData })
     }
 
-    /// Begins a call. The payload is taken over at once; the outcome comes from [`Caller::next_completion`]. Calls made
-    /// while the connection is broken wait for the next one.
+    /// Begins a call. The payload is copied at once; the outcome comes from [`CallerState::next_completion`]. Calls
+    /// made while the connection is broken wait for the next one.
     ///
     /// # Errors
     /// If as many calls as the window holds are not over, or the request is longer than the server takes.
@@ -178,20 +150,62 @@ impl<P: Path> Caller<P> {
         options: CallOptions,
         now: Nanos,
     ) -> Result<CallId, CallError> {
-        if let Some(link) = &self.link {
-            let max_bytes = link.welcome.request_bytes_max as usize;
+        let Self { state, path, .. } = self;
+        if let Some(end) = &state.end {
+            let max_bytes = end.welcome.request_bytes_max as usize;
             if payload.len() > max_bytes {
                 return Err(CallError::RequestTooLarge { len_bytes: payload.len(), max_bytes });
             }
         }
-        let at = self.calls.begin(method, options)?;
-        self.counters.calls.increment();
-        let id = self.calls.get(at).id;
-        if !self.send_at_once(at, payload, now) {
-            self.calls.get(at).request.extend_from_slice(payload);
-            self.to_send.push_back(at);
+        let at = state.calls.begin(method, options)?;
+        state.counters.calls.increment();
+        let id = state.calls.get(at).id;
+        if !state.send_at_once::<P, Q>(path, at, payload, now) {
+            state.calls.get(at).request.extend_from_slice(payload);
+            state.to_send.push_back(at);
         }
         Ok(id)
+    }
+}
+
+impl CallerState {
+    fn new(nic: Nic, config: CallerConfig) -> Result<Self, farcall_verbs::Error> {
+        let geometry = config.plan.geometry;
+        geometry.check().map_err(|why| farcall_verbs::Error::invalid("create caller", why))?;
+        let channel = nic.context.create_comp_channel()?;
+        let cqe = 16 * u32::from(geometry.window) + 256;
+        let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
+        let (local, replies) = connect::regions(&nic, geometry)?;
+        let mut tuner =
+            Tuner::new(config.fetch_retries_max, config.fetch_bytes, geometry.response_slot_bytes);
+        tuner.while_running = config.tune_while_running;
+        Ok(Self {
+            nic,
+            cq,
+            channel,
+            local,
+            replies,
+            fresh: None,
+            end: None,
+            broken: None,
+            last_welcome: None,
+            closing: Vec::new(),
+            messages: Messages::new(geometry.window),
+            calls: Calls::new(geometry.window),
+            to_send: VecDeque::with_capacity(usize::from(geometry.window)),
+            to_release: VecDeque::new(),
+            tuner,
+            kicks: Kicks::new(config.kick_after),
+            next_fetch: None,
+            fetch_ahead: 1,
+            reads_in_flight: 0,
+            credits: u32::from(geometry.window),
+            turns_to_poll: 0,
+            going_away: false,
+            wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
+            counters: Block::new("rpc client", 0),
+            config,
+        })
     }
 
     /// The next call that ended.
@@ -205,7 +219,7 @@ impl<P: Path> Caller<P> {
         Some(Completion { call: record.id, result })
     }
 
-    /// Whether [`Caller::next_completion`] would give something.
+    /// Whether [`CallerState::next_completion`] would give something.
     #[inline]
     pub fn has_completion(&self) -> bool {
         self.calls.has_done()
@@ -221,20 +235,9 @@ impl<P: Path> Caller<P> {
         self.calls.pending()
     }
 
-    /// When the first of the calls under way may have to be given up; looked at by each turn.
+    /// When the first of the calls under way may have to be given up; each turn looks at it.
     pub fn earliest_deadline(&self) -> Option<Nanos> {
         self.calls.earliest_deadline
-    }
-
-    /// Gives a call up: its outcome will not be told. Its slot is used again only after the server has answered. Returns
-    /// whether it is certain that the call was and will not be executed.
-    pub fn cancel(&mut self, call: CallId) -> bool {
-        let Some(at) = self.calls.find(call) else { return false };
-        self.counters.cancelled.increment();
-        let never_sent = !self.calls.get(at).may_be_executed;
-        self.stop_sending(at);
-        self.calls.forget(at);
-        never_sent
     }
 
     /// What happened so far.
@@ -247,7 +250,7 @@ impl<P: Path> Caller<P> {
         (self.tuner.retries_max(), self.tuner.fetch_bytes() as u32)
     }
 
-    /// Gives the tuner what the probe measured.
+    /// Gives the tuner what a probe measured.
     pub fn set_profile(&mut self, profile: crate::tune::LinkProfile) {
         self.tuner.set_profile(profile);
     }
@@ -259,12 +262,7 @@ impl<P: Path> Caller<P> {
 
     /// Whether there is a connection.
     pub fn is_open(&self) -> bool {
-        self.link.is_some()
-    }
-
-    /// Whether the server said that it drains.
-    pub fn is_going_away(&self) -> bool {
-        self.going_away
+        self.end.is_some()
     }
 
     /// The server's welcome of the last connection.
@@ -276,143 +274,4 @@ impl<P: Path> Caller<P> {
     pub fn set_going_away(&mut self) {
         self.going_away = true;
     }
-
-    /// Takes completions: READs that landed, free places in the send queue, wake-ups, failures.
-    fn poll_completions(&mut self) -> bool {
-        let Ok(got) = self.cq.poll(&mut self.wcs).map_err(|e| self.break_off(Broken::Verbs(e.to_string())))
-        else {
-            return true;
-        };
-        for at in 0..got {
-            let wc = self.wcs[at];
-            self.completed(&wc);
-        }
-        got > 0
-    }
-
-    #[inline]
-    fn completed(&mut self, wc: &Wc) {
-        let Some(link) = self.link.as_mut().filter(|link| link.peer.qp_num() == wc.qp_num) else {
-            self.completed_of_old(wc);
-            return;
-        };
-        match link.peer.complete(wc) {
-            Completed::Send { tag, .. } if tag > 0 => {
-                self.reads_in_flight -= 1;
-                if let Some(frame) = self.frames.by_slot(tag - 1)
-                    && let Fetch::Posted(bytes) = frame.fetch
-                    && link.peer.is_done(frame.read)
-                {
-                    frame.fetch = Fetch::Landed(bytes);
-                }
-            }
-            Completed::Send { .. } | Completed::Flushed | Completed::Woken { .. } => {}
-            Completed::Failed(status) => self.break_off(Broken::Completion(status)),
-        }
-    }
-
-    #[cold]
-    fn completed_of_old(&mut self, wc: &Wc) {
-        for peer in &mut self.closing {
-            if peer.qp_num() == wc.qp_num {
-                peer.complete(wc);
-            }
-        }
-    }
-
-    /// The connection ended. Calls stay: those that were sent wait for the session to go on, the others for any
-    /// connection.
-    pub fn break_off(&mut self, why: Broken) {
-        let Some(mut link) = self.link.take() else { return };
-        self.counters.connections_closed.increment();
-        link.peer.close();
-        self.broken = Some(why);
-        // Results may have been placed by the server's last act.
-        self.link = Some(link);
-        while self.receive_placed() {}
-        if let Some(link) = self.link.take() {
-            self.closing.push(link.peer);
-        }
-        self.reads_in_flight = 0;
-        for seq in self.frames.numbers() {
-            self.frames.at(seq).fetch = Fetch::None;
-        }
-    }
-
-    /// Ends all calls: there will be no further connection.
-    pub fn fail_all(&mut self, why: &Broken) {
-        self.to_send.clear();
-        self.to_release.clear();
-        for at in 0..self.calls.records.len() as u16 {
-            if self.calls.get(at).state != State::Pending {
-                continue;
-            }
-            let error = if self.calls.get(at).may_be_executed {
-                self.counters.outcomes_unknown.increment();
-                CallError::OutcomeUnknown(UnknownBecause::Disconnected(why.clone()))
-            } else {
-                CallError::NotSent(why.clone())
-            };
-            self.calls.finish(at, Some(error));
-        }
-        if self.link.is_none() {
-            self.forget_frames();
-        }
-    }
-
-    /// No message is in flight any more: the session they belong to is gone.
-    fn forget_frames(&mut self) {
-        for seq in self.frames.numbers() {
-            let frame = *self.frames.at(seq);
-            if frame.purpose != frames::Purpose::Release {
-                self.calls.message_over(frame.call);
-            }
-        }
-        self.frames = Frames::new(self.frames.window() as u16);
-    }
-
-    /// Ends the calls whose time has come.
-    fn expire(&mut self, now: Nanos) {
-        if self.calls.earliest_deadline.is_none_or(|earliest| now < earliest) {
-            return;
-        }
-        let mut earliest: Option<Nanos> = None;
-        for at in 0..self.calls.records.len() as u16 {
-            let record = self.calls.get(at);
-            let Some(deadline) = record.options.deadline.filter(|_| record.state == State::Pending) else {
-                continue;
-            };
-            if now < deadline {
-                earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
-                continue;
-            }
-            let error = if record.may_be_executed {
-                self.counters.outcomes_unknown.increment();
-                CallError::OutcomeUnknown(UnknownBecause::Deadline)
-            } else {
-                CallError::DeadlineExceeded
-            };
-            self.counters.deadlines_exceeded.increment();
-            self.stop_sending(at);
-            self.calls.finish(at, Some(error));
-        }
-        self.calls.earliest_deadline = earliest;
-    }
-
-    /// No further message of a call is sent.
-    fn stop_sending(&mut self, at: u16) {
-        let record = self.calls.get(at);
-        if record.total_bytes > record.reply.len() {
-            // It was receiving a long result: the server keeps the rest.
-            self.to_release.push_back(record.id.0);
-        }
-        self.to_send.retain(|waiting| *waiting != at);
-    }
-}
-
-fn slots(geometry: farcall_link::Geometry) -> (Slots, Slots) {
-    (
-        Slots::new(geometry.window, geometry.request_slot_bytes, REQUEST_HEADER_BYTES),
-        Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES),
-    )
 }

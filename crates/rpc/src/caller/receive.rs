@@ -1,38 +1,28 @@
-//! From responses to results: fetched by READ, or placed by the server.
+//! From responses to results. Where responses come from is in [`crate::paths`].
 
-use farcall_link::{Piece, Region, Remote};
+use farcall_link::Region;
 use farcall_verbs::Nanos;
-use std::time::Duration;
 
+use super::CallerState;
 use super::calls::State;
-use super::frames::{Fetch, Frame, Purpose};
-use super::modes::Switch;
-use super::{Caller, Path};
+use super::messages::{FetchState, Message, Purpose};
 use crate::error::{Broken, CallError};
+use crate::paths::Path;
 use crate::wire::{
-    FirstWord, Mode, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status, TAIL_BYTES, TailKey,
+    FirstWord, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status, TAIL_BYTES, TailKey,
 };
-
-/// Most messages fetched at once.
-const FETCH_AHEAD_MAX: u32 = 8;
-/// Pause after the first fetch beyond R; doubles.
-const PAUSE: Duration = Duration::from_micros(1);
-const PAUSE_DOUBLINGS_MAX: u32 = 6;
-/// A placed response whose checksum does not match after so many looks is fetched instead; one that was fetched so often in
-/// vain is given up.
-const CORRUPT_LOOKS_MAX: u32 = 64;
 
 /// Where a response is read from.
 #[derive(Clone, Copy)]
-enum Source {
+pub(crate) enum Source {
     /// Our READs' slots.
     Fetched,
     /// The slots that the server writes.
-    Placed,
+    Written,
 }
 
 /// What a look at a response came to.
-enum Look {
+pub(crate) enum Look {
     /// Not there, or not whole.
     NotYet {
         /// Whether the server says that it sleeps.
@@ -48,170 +38,43 @@ enum Look {
     Impossible(String),
 }
 
-impl<P: Path> Caller<P> {
-    /// Posts READs for messages to be fetched that have none under way.
-    pub(super) fn post_fetches(&mut self, now: Nanos) {
-        if self.frames.is_empty() || self.next_fetch.is_some_and(|at| now < at) {
-            return;
-        }
-        let ahead = self.frames.outstanding().min(self.fetch_ahead);
-        for i in 0..ahead {
-            let seq = self.frames.head.plus(i);
-            if seq == self.frames.resend {
-                break;
-            }
-            let frame = *self.frames.at(seq);
-            if frame.mode == Mode::Fetch
-                && frame.fetch == Fetch::None
-                && !self.post_read(seq, 0, self.tuner.fetch_bytes())
-            {
-                break;
-            }
-        }
-    }
-
-    /// READs bytes `from..to` of a response slot.
-    fn post_read(&mut self, seq: Seq, from: usize, to: usize) -> bool {
-        let Some(link) = self.link.as_mut() else { return false };
-        let to = to.min(link.responses.slot_bytes());
-        let offset = link.responses.offset(seq) + from;
-        if link.peer.room() == 0 {
-            return false;
-        }
-        let piece = Piece { region: link.local_id, offset: link.fetch_base + offset, len_bytes: to - from };
-        let remote = Remote { grant: &link.welcome.grants.results, offset };
-        let tag = link.responses.index(seq) as u16 + 1;
-        match link.peer.read(piece, remote, tag) {
-            Ok(ticket) => {
-                self.counters.reads.increment();
-                self.reads_in_flight += 1;
-                let frame = self.frames.at(seq);
-                (frame.fetch, frame.read) = (Fetch::Posted(to), ticket);
-                true
-            }
-            Err(error) => {
-                self.break_off(Broken::Verbs(error.to_string()));
-                false
-            }
-        }
-    }
-
+impl CallerState {
     /// Takes the responses that are there, oldest first. Returns whether there was any.
-    pub(super) fn receive(&mut self, now: Nanos) -> bool {
+    #[inline]
+    pub(super) fn receive<P: Path>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
-        while self.link.is_some() && !self.frames.is_empty() {
-            let got = self.receive_placed() || self.receive_fetched(now);
-            if !got {
+        while self.end.is_some() && !self.messages.is_empty() {
+            let head = self.messages.head;
+            let message = self.messages.at(head);
+            let is_landed = matches!(message.fetch, FetchState::Landed(_));
+            let is_taken = (message.is_written() && self.receive_written(path))
+                || (is_landed && self.receive_fetched(path, now));
+            if !is_taken {
                 break;
             }
             any = true;
-            self.after_response(now);
+            self.next_fetch = None;
+            self.kicks.answered(!self.messages.is_empty(), now);
         }
         any
     }
 
-    fn after_response(&mut self, now: Nanos) {
-        self.next_fetch = None;
-        self.kicks.unanswered = 0;
-        self.kicks.pause = self.config.kick_after;
-        self.kicks.at = (!self.frames.is_empty()).then(|| now + self.kicks.pause);
-    }
-
-    /// Takes the oldest message's response if the server placed it.
-    pub(super) fn receive_placed(&mut self) -> bool {
-        let seq = self.frames.head;
-        if self.frames.is_empty() {
-            return false;
-        }
-        let mode = self.frames.at(seq).mode;
-        let is_pushed = seq.is_before(self.kicks.pushed);
-        if mode == Mode::Fetch && !is_pushed && self.broken.is_none() && self.link.is_some() {
-            return false;
-        }
-        match self.look(seq, Source::Placed, usize::MAX) {
-            Look::Whole(header) => {
-                let counter = match mode {
-                    Mode::Reply => &self.counters.replied,
-                    _ => &self.counters.notified,
-                };
-                counter.increment();
-                self.take(seq, &header, Source::Placed)
-            }
-            Look::Impossible(why) => {
-                self.break_off_at(seq, why);
-                false
-            }
-            Look::Corrupt => {
-                self.placed_corrupt(seq);
-                false
-            }
-            Look::NotYet { .. } | Look::Longer(_) => false,
-        }
-    }
-
-    /// Takes the oldest message's response if it was fetched.
-    fn receive_fetched(&mut self, now: Nanos) -> bool {
-        let seq = self.frames.head;
-        let frame = *self.frames.at(seq);
-        let Fetch::Landed(bytes) = frame.fetch else { return false };
-        match self.look(seq, Source::Fetched, bytes) {
-            Look::Whole(header) => {
-                self.counters.fetched.increment();
-                self.fetch_ahead = (self.fetch_ahead * 2).min(FETCH_AHEAD_MAX);
-                self.take(seq, &header, Source::Fetched)
-            }
-            Look::Longer(needed) => {
-                self.counters.second_reads.increment();
-                self.post_read(seq, bytes, needed);
-                false
-            }
-            Look::NotYet { server_sleeps } => {
-                self.fetch_failed(seq, server_sleeps, now);
-                false
-            }
-            Look::Corrupt => self.fetched_corrupt(seq, now),
-            Look::Impossible(why) => {
-                self.break_off_at(seq, why);
-                false
-            }
-        }
-    }
-
     #[cold]
-    fn break_off_at(&mut self, seq: Seq, why: String) {
-        self.break_off(Broken::Protocol(format!("response {}: {why}", seq.0)));
-    }
-
-    fn fetch_failed(&mut self, seq: Seq, server_sleeps: bool, now: Nanos) {
-        self.counters.failed_fetches.increment();
-        // The server answers in order: what was fetched ahead came too early as well.
-        for i in 0..self.frames.outstanding().min(FETCH_AHEAD_MAX) {
-            let frame = self.frames.at(seq.plus(i));
-            if matches!(frame.fetch, Fetch::Landed(_)) {
-                frame.fetch = Fetch::None;
-            }
-        }
-        self.fetch_ahead = 1;
-        let retries_max = self.tuner.retries_max();
-        let frame = self.frames.at(seq);
-        frame.failed_fetches += 1;
-        let beyond = frame.failed_fetches.saturating_sub(retries_max);
-        if beyond > 0 {
-            self.next_fetch = Some(now + PAUSE * (1 << beyond.min(PAUSE_DOUBLINGS_MAX)));
-        }
-        if server_sleeps {
-            self.kick_sleeper();
+    pub(crate) fn break_off_at(&mut self, seq: Seq, why: &str) {
+        // While the connection ends, responses are looked at once more.
+        if self.broken.is_none() {
+            self.break_off(Broken::Protocol(format!("response {}: {why}", seq.0)));
         }
     }
 
     /// Looks at a response slot: each word once, then checks.
     #[inline]
-    fn look(&self, seq: Seq, source: Source, bytes_there: usize) -> Look {
-        let Some(link) = &self.link else { return Look::NotYet { server_sleeps: false } };
-        let slots = &link.responses;
+    pub(crate) fn look(&self, seq: Seq, source: Source, bytes_there: usize) -> Look {
+        let Some(end) = &self.end else { return Look::NotYet { server_sleeps: false } };
+        let slots = &end.responses;
         let (region, at) = match source {
-            Source::Fetched => (&self.local, link.fetch_base + slots.offset(seq)),
-            Source::Placed => (&self.replies, slots.offset(seq)),
+            Source::Fetched => (&end.local, end.fetch_base + slots.offset(seq)),
+            Source::Written => (&end.replies, slots.offset(seq)),
         };
         let first_word = region.load_acquire(at);
         let word1 = region.load_relaxed(at + 8);
@@ -227,14 +90,14 @@ impl<P: Path> Caller<P> {
         if tail_at + TAIL_BYTES > bytes_there {
             return Look::Longer(tail_at + TAIL_BYTES);
         }
-        if region.load_acquire(at + tail_at) != link.tail_key.tail(seq) {
+        if region.load_acquire(at + tail_at) != end.tail_key.tail(seq) {
             return not_yet;
         }
         let words = [first_word, region.load_relaxed(at + 8), region.load_relaxed(at + 16)];
         match ResponseHeader::decode(&words) {
             // Without order among the bytes, only the checksum tells whether the words themselves are there.
-            Err(_) if link.checksum => Look::Corrupt,
-            Ok(header) if link.checksum && !is_intact(link.tail_key, &words, &header, region, at) => {
+            Err(_) if end.checksum => Look::Corrupt,
+            Ok(header) if end.checksum && !is_intact(end.tail_key, &words, &header, region, at) => {
                 Look::Corrupt
             }
             Ok(header) => Look::Whole(header),
@@ -242,121 +105,57 @@ impl<P: Path> Caller<P> {
         }
     }
 
-    /// The server's own copy may be right where ours is not.
-    #[cold]
-    fn placed_corrupt(&mut self, seq: Seq) {
-        let frame = self.frames.at(seq);
-        frame.corrupt_looks += 1;
-        if frame.corrupt_looks == CORRUPT_LOOKS_MAX {
-            frame.corrupt_looks = 0;
-            frame.mode = Mode::Fetch;
-        }
-    }
-
-    /// Fetches again, a bounded number of times; then the call ends. Returns whether it did.
-    #[cold]
-    fn fetched_corrupt(&mut self, seq: Seq, now: Nanos) -> bool {
-        let frame = self.frames.at(seq);
-        frame.fetch = Fetch::None;
-        frame.corrupt_looks += 1;
-        if frame.corrupt_looks < CORRUPT_LOOKS_MAX {
-            self.next_fetch = Some(now + PAUSE * (1 << frame.corrupt_looks.min(PAUSE_DOUBLINGS_MAX)));
-            return false;
-        }
-        let frame = *frame;
-        self.frames.head = seq.next();
-        if self.frames.resend.is_before(self.frames.head) {
-            self.frames.resend = self.frames.head;
-        }
-        self.counters.errors.increment();
-        if frame.purpose != Purpose::Release {
-            self.stop_sending(frame.call);
-            self.calls.finish(frame.call, Some(CallError::CorruptResult { fetches: CORRUPT_LOOKS_MAX }));
-            self.calls.message_over(frame.call);
-        }
-        true
-    }
-
-    /// Takes a whole response over: its payload to its call, its slot free.
+    /// Takes a whole response over: its payload to its call, what it teaches to the path, its slot free.
     #[inline]
-    fn take(&mut self, seq: Seq, header: &ResponseHeader, source: Source) -> bool {
-        let frame = *self.frames.at(seq);
-        self.frames.at(seq).fetch = Fetch::None;
-        self.frames.head = seq.next();
-        if self.frames.resend.is_before(self.frames.head) {
-            self.frames.resend = self.frames.head;
-        }
+    pub(crate) fn take<P: Path>(&mut self, path: &mut P, seq: Seq, header: &ResponseHeader, source: Source) {
+        self.messages.at(seq).fetch = FetchState::None;
+        let message = *self.messages.at(seq);
+        self.messages.pop();
         self.credits = u32::from(header.credits);
-        if frame.purpose == Purpose::Execute && !header.flags.contains(ResponseFlags::ERROR) {
-            self.learn(&frame, header);
+        if message.purpose == Purpose::Execute && !header.flags.contains(ResponseFlags::ERROR) {
+            path.learn(&message, header, &mut self.tuner, &self.counters);
         }
-        if frame.purpose != Purpose::Release {
-            if self.calls.get(frame.call).state == State::Pending {
-                self.deliver(seq, &frame, header, source);
-            } else if frame.purpose == Purpose::Execute && header.flags.contains(ResponseFlags::MORE) {
+        if message.purpose != Purpose::Release {
+            if self.calls.get(message.call).state == State::Pending {
+                self.deliver(seq, &message, header, source);
+            } else if message.purpose == Purpose::Execute && header.flags.contains(ResponseFlags::MORE) {
                 // Nobody wants the rest of it.
-                let call_id = self.calls.get(frame.call).id.0;
+                let call_id = self.calls.get(message.call).id.0;
                 self.to_release.push_back(call_id);
             }
-            self.calls.message_over(frame.call);
-        }
-        true
-    }
-
-    /// What a response teaches: the method's mode, and samples for R and F.
-    #[inline]
-    fn learn(&mut self, frame: &Frame, header: &ResponseHeader) {
-        if !P::SWITCHES {
-            return;
-        }
-        let switch = match frame.mode {
-            Mode::Fetch => self.modes.fetched(frame.method, frame.failed_fetches > self.tuner.retries_max()),
-            Mode::Reply => header
-                .time_ns()
-                .and_then(|time_ns| self.modes.replied(frame.method, time_ns <= self.tuner.short_time_ns())),
-            Mode::ReplyNotify => None,
-        };
-        match switch {
-            Some(Switch::ToReply) => self.counters.switches_to_reply.increment(),
-            Some(Switch::ToFetch) => self.counters.switches_to_fetch.increment(),
-            None => {}
-        }
-        if self.config.tune_while_running
-            && let Some(time_ns) = header.time_ns()
-        {
-            self.tuner.sample(header.total_len_bytes, time_ns);
+            self.calls.message_over(message.call);
         }
     }
 
     #[inline]
-    fn deliver(&mut self, seq: Seq, frame: &Frame, header: &ResponseHeader, source: Source) {
+    fn deliver(&mut self, seq: Seq, message: &Message, header: &ResponseHeader, source: Source) {
         let is_error = header.flags.contains(ResponseFlags::ERROR);
-        if frame.purpose == Purpose::Part && !is_error {
+        if message.purpose == Purpose::Part && !is_error {
             return;
         }
-        self.append(seq, frame.call, header, source);
+        self.append(seq, message.call, header, source);
         if is_error {
-            self.deliver_error(frame.call, header);
+            self.deliver_error(message.call, header);
             return;
         }
         self.counters.result_bytes.add(u64::from(header.len_bytes));
-        if frame.purpose == Purpose::Execute && header.flags.contains(ResponseFlags::MORE) {
-            self.begin_long_result(frame.call, header);
+        if message.purpose == Purpose::Execute && header.flags.contains(ResponseFlags::MORE) {
+            self.begin_long_result(message.call, header);
             return;
         }
-        let record = self.calls.get(frame.call);
+        let record = self.calls.get(message.call);
         if record.reply.len() >= record.total_bytes {
-            self.calls.finish(frame.call, None);
+            self.calls.finish(message.call, None);
         }
     }
 
     #[inline]
     fn append(&mut self, seq: Seq, call: u16, header: &ResponseHeader, source: Source) {
-        let Some(link) = &self.link else { return };
-        let slot_at = link.responses.offset(seq);
+        let Some(end) = &self.end else { return };
+        let slot_at = end.responses.offset(seq);
         let (region, at) = match source {
-            Source::Fetched => (&self.local, link.fetch_base + slot_at),
-            Source::Placed => (&self.replies, slot_at),
+            Source::Fetched => (&end.local, end.fetch_base + slot_at),
+            Source::Written => (&end.replies, slot_at),
         };
         let reply = &mut self.calls.get(call).reply;
         if header.flags.contains(ResponseFlags::ERROR) {

@@ -1,13 +1,13 @@
 //! From a call to messages in the server's mailbox.
 
-use farcall_link::{Piece, Remote};
 use farcall_verbs::Nanos;
 
-use super::calls::CallOptions;
-use super::frames::{Fetch, Frame, Purpose};
-use super::{Caller, Link, Path};
+use super::CallerState;
+use super::calls::{CallOptions, State};
+use super::messages::{FetchState, Message, Purpose};
 use crate::error::Broken;
-use crate::wire::{Mode, REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, Seq, message_bytes};
+use crate::paths::{Path, RequestPath};
+use crate::wire::{REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, Seq};
 
 /// Bytes of the two numbers in front of a part or continuation.
 const NUMBERS_BYTES: usize = 8;
@@ -26,35 +26,42 @@ struct Draft {
     numbers: Option<(u32, u32)>,
 }
 
-impl<P: Path> Caller<P> {
+impl CallerState {
     /// Whether one more message may be sent.
     #[inline]
     fn may_send(&mut self) -> bool {
-        let Some(link) = &self.link else { return false };
-        let allowed = self.frames.window().min(self.credits.max(1));
-        if self.frames.outstanding() >= allowed || link.peer.room() <= ROOM_FOR_OTHERS {
+        let Some(end) = &self.end else { return false };
+        let allowed = self.messages.window().min(self.credits.max(1));
+        if self.messages.outstanding() >= allowed || end.connection.room() <= ROOM_FOR_OTHERS {
             return false;
         }
         // The slot's last request must have left our memory.
-        let next = self.frames.next;
-        let sent = self.frames.at(next).sent;
-        link.peer.is_done(sent)
+        let next = self.messages.next;
+        let sent = self.messages.at(next).sent;
+        end.connection.is_done(sent)
     }
 
     /// Sends a short request without keeping a copy of it, if nothing waits before it.
     #[inline]
-    pub(super) fn send_at_once(&mut self, at: u16, payload: &[u8], now: Nanos) -> bool {
-        let idle = self.to_send.is_empty() && self.frames.resend == self.frames.next;
-        let fits = self.link.as_ref().is_some_and(|link| payload.len() <= link.requests.capacity());
+    pub(super) fn send_at_once<P: Path, Q: RequestPath>(
+        &mut self,
+        path: &mut P,
+        at: u16,
+        payload: &[u8],
+        now: Nanos,
+    ) -> bool {
+        let idle = self.to_send.is_empty() && self.messages.resend == self.messages.next;
+        let fits = self.end.as_ref().is_some_and(|end| payload.len() <= end.requests.capacity());
         if !idle || !fits || self.going_away || !self.may_send() {
             return false;
         }
         let draft = self.execute_draft(at, RequestFlags::empty(), None);
         self.calls.get(at).may_be_executed = true;
-        self.send(&draft, payload, now);
+        self.send::<P, Q>(path, &draft, payload, now);
         true
     }
 
+    #[inline]
     fn execute_draft(&mut self, at: u16, flags: RequestFlags, numbers: Option<(u32, u32)>) -> Draft {
         let record = self.calls.get(at);
         Draft {
@@ -70,23 +77,24 @@ impl<P: Path> Caller<P> {
 
     /// Sends what may be sent. Returns whether anything was.
     #[inline]
-    pub(super) fn pump(&mut self, now: Nanos) -> bool {
-        if self.to_send.is_empty() && self.to_release.is_empty() && self.frames.resend == self.frames.next {
+    pub(super) fn pump<P: Path, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
+        if self.to_send.is_empty() && self.to_release.is_empty() && self.messages.resend == self.messages.next
+        {
             return false;
         }
-        self.pump_all(now)
+        self.pump_all::<P, Q>(path, now)
     }
 
-    fn pump_all(&mut self, now: Nanos) -> bool {
+    fn pump_all<P: Path, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
-        while self.frames.resend != self.frames.next && self.link.is_some() {
-            self.send_again(self.frames.resend, now);
-            self.frames.resend = self.frames.resend.next();
+        while self.messages.resend != self.messages.next && self.end.is_some() {
+            self.send_again::<Q>(self.messages.resend, now);
+            self.messages.resend = self.messages.resend.next();
             any = true;
         }
         while self.may_send() {
             if let Some(call_id) = self.to_release.pop_front() {
-                self.send_release(call_id, now);
+                self.send_release::<P, Q>(path, call_id, now);
             } else if let Some(at) = self.to_send.front().copied() {
                 if self.going_away
                     && self.calls.get(at).total_bytes == 0
@@ -95,7 +103,7 @@ impl<P: Path> Caller<P> {
                     // It waits for another connection.
                     break;
                 }
-                if self.send_next_of(at, now) {
+                if self.send_next_of::<P, Q>(path, at, now) {
                     // Not always the first any more: if the connection broke, long results may have begun.
                     self.stop_waiting(at);
                 }
@@ -114,9 +122,9 @@ impl<P: Path> Caller<P> {
     }
 
     /// Sends the next message of a call. Returns whether it was the last one for now.
-    fn send_next_of(&mut self, at: u16, now: Nanos) -> bool {
-        let Some(link) = &self.link else { return true };
-        let (capacity, piece_bytes) = (link.requests.capacity(), link.responses.capacity());
+    fn send_next_of<P: Path, Q: RequestPath>(&mut self, path: &mut P, at: u16, now: Nanos) -> bool {
+        let Some(end) = &self.end else { return true };
+        let (capacity, piece_bytes) = (end.requests.capacity(), end.responses.capacity());
         let record = self.calls.get(at);
         if record.total_bytes > 0 {
             let offset = record.asked_bytes;
@@ -124,7 +132,7 @@ impl<P: Path> Caller<P> {
             let is_last = record.asked_bytes >= record.total_bytes;
             let numbers = Some((offset as u32, piece_bytes as u32));
             let draft = self.execute_draft(at, RequestFlags::CONTINUE, numbers);
-            self.send(&Draft { purpose: Purpose::Continue, ..draft }, &[], now);
+            self.send::<P, Q>(path, &Draft { purpose: Purpose::Continue, ..draft }, &[], now);
             return is_last;
         }
         // Moved out so that it can be sent while the records are borrowed; no copy.
@@ -132,7 +140,7 @@ impl<P: Path> Caller<P> {
         let is_last = if request.len() <= capacity {
             record.may_be_executed = true;
             let draft = self.execute_draft(at, RequestFlags::empty(), None);
-            self.send(&draft, &request, now);
+            self.send::<P, Q>(path, &draft, &request, now);
             true
         } else {
             let offset = record.sent_bytes;
@@ -143,14 +151,14 @@ impl<P: Path> Caller<P> {
             let numbers = Some((offset as u32, request.len() as u32));
             let draft = self.execute_draft(at, RequestFlags::PART, numbers);
             let purpose = if is_last { Purpose::Execute } else { Purpose::Part };
-            self.send(&Draft { purpose, ..draft }, &request[offset..end], now);
+            self.send::<P, Q>(path, &Draft { purpose, ..draft }, &request[offset..end], now);
             is_last
         };
         self.calls.get(at).request = request;
         is_last
     }
 
-    fn send_release(&mut self, call_id: u64, now: Nanos) {
+    fn send_release<P: Path, Q: RequestPath>(&mut self, path: &mut P, call_id: u64, now: Nanos) {
         let draft = Draft {
             call: u16::MAX,
             call_id,
@@ -160,17 +168,17 @@ impl<P: Path> Caller<P> {
             flags: RequestFlags::CONTINUE | RequestFlags::CANCEL,
             numbers: Some((0, 0)),
         };
-        self.send(&draft, &[], now);
+        self.send::<P, Q>(path, &draft, &[], now);
     }
 
-    /// Composes a message in its slot and posts it. [`Caller::may_send`] must have said yes.
+    /// Composes a message in its slot and posts it. [`CallerState::may_send`] must have said yes.
     #[inline]
-    fn send(&mut self, draft: &Draft, payload: &[u8], now: Nanos) {
-        let mode = self.mode_for(draft);
-        let seq = self.frames.next;
-        let consumed = self.frames.head;
-        let Some(link) = self.link.as_mut() else { return };
-        let at = link.requests.offset(seq);
+    fn send<P: Path, Q: RequestPath>(&mut self, path: &mut P, draft: &Draft, payload: &[u8], now: Nanos) {
+        let mode = path.mode(draft.method);
+        let seq = self.messages.next;
+        let consumed = self.messages.head;
+        let Some(end) = self.end.as_mut() else { return };
+        let at = end.requests.offset(seq);
         let mut payload_at = at + REQUEST_HEADER_BYTES;
         if let Some((first, second)) = draft.numbers {
             self.local.store_relaxed(payload_at, u64::from(first) | u64::from(second) << 32);
@@ -179,7 +187,7 @@ impl<P: Path> Caller<P> {
         self.local.copy_in(payload_at, payload);
         let len_bytes = payload_at + payload.len() - at - REQUEST_HEADER_BYTES;
         let mut flags = draft.flags | mode.flags();
-        flags.set(RequestFlags::CHECKSUM, link.checksum);
+        flags.set(RequestFlags::CHECKSUM, end.checksum);
         let header = RequestHeader {
             seq,
             len_bytes: len_bytes as u32,
@@ -187,8 +195,8 @@ impl<P: Path> Caller<P> {
             flags,
             consumed,
             call_id: draft.call_id,
-            session: link.welcome.session.tag(),
-            incarnation: link.welcome.incarnation as u32,
+            session: end.welcome.session.tag(),
+            incarnation: end.welcome.incarnation as u32,
             deadline_us: remaining_us(draft.options, now),
             crc: 0,
             trace_id: draft.options.trace_id,
@@ -196,58 +204,36 @@ impl<P: Path> Caller<P> {
         for (i, word) in header.encode().into_iter().enumerate() {
             self.local.store_relaxed(at + 8 * i, word);
         }
-        let frame =
-            Frame { call: draft.call, method: draft.method, purpose: draft.purpose, mode, ..Frame::FREE };
-        *self.frames.at(seq) = frame;
-        self.frames.next = seq.next();
-        self.frames.resend = self.frames.next;
+        let message =
+            Message { call: draft.call, method: draft.method, purpose: draft.purpose, mode, ..Message::FREE };
+        *self.messages.at(seq) = message;
+        self.messages.next = seq.next();
+        self.messages.resend = self.messages.next;
         if draft.purpose != Purpose::Release {
             self.calls.get(draft.call).in_flight += 1;
         }
         self.counters.messages.increment();
         self.counters.request_bytes.add(payload.len() as u64);
-        if self.kicks.at.is_none() {
-            self.kicks.at = Some(now + self.kicks.pause);
-        }
-        self.seal_and_post(seq, len_bytes);
+        self.kicks.sent(now);
+        self.post::<Q>(seq, len_bytes);
     }
 
     #[inline]
-    fn mode_for(&mut self, draft: &Draft) -> Mode {
-        if self.config.notify {
-            return Mode::ReplyNotify;
-        }
-        if !P::FETCHES || (P::SWITCHES && self.modes.is_reply(draft.method)) {
-            return Mode::Reply;
-        }
-        Mode::Fetch
-    }
-
-    /// Ends the message in a slot with checksum and tail, and WRITEs it to the mailbox.
-    #[inline]
-    fn seal_and_post(&mut self, seq: Seq, len_bytes: usize) {
-        let Some(link) = self.link.as_mut() else { return };
-        let at = link.requests.offset(seq);
-        if link.checksum {
-            store_checksum(link, &self.local, at, len_bytes);
-        }
-        self.local.store_relaxed(at + link.requests.tail_at(len_bytes), link.tail_key.tail(seq));
-        let len_bytes = message_bytes(REQUEST_HEADER_BYTES, len_bytes);
-        let piece = Piece { region: link.local_id, offset: at, len_bytes };
-        let to = Remote { grant: &link.welcome.grants.inbox, offset: at };
-        match link.peer.write(piece, to) {
-            Ok(ticket) => self.frames.at(seq).sent = ticket,
+    fn post<Q: RequestPath>(&mut self, seq: Seq, payload_bytes: usize) {
+        let Some(end) = self.end.as_mut() else { return };
+        match Q::post(end, seq, payload_bytes) {
+            Ok(ticket) => self.messages.at(seq).sent = ticket,
             Err(error) => self.break_off(Broken::Verbs(error.to_string())),
         }
     }
 
     /// Sends a message again over a new connection: the server never executed it. A call that nobody waits for any more
     /// is sent as given up.
-    fn send_again(&mut self, seq: Seq, now: Nanos) {
+    fn send_again<Q: RequestPath>(&mut self, seq: Seq, now: Nanos) {
         self.counters.resent.increment();
-        let frame = *self.frames.at(seq);
-        let Some(link) = &self.link else { return };
-        let at = link.requests.offset(seq);
+        let message = *self.messages.at(seq);
+        let Some(end) = &self.end else { return };
+        let at = end.requests.offset(seq);
         let mut words = [0u64; 6];
         for (i, word) in words.iter_mut().enumerate() {
             *word = self.local.load_relaxed(at + 8 * i);
@@ -256,37 +242,21 @@ impl<P: Path> Caller<P> {
             debug_assert!(false, "our own request {} is unreadable", seq.0);
             return;
         };
-        if frame.purpose == Purpose::Execute {
-            let record = self.calls.get(frame.call);
+        if message.purpose == Purpose::Execute {
+            let record = self.calls.get(message.call);
             header.deadline_us = remaining_us(record.options, now);
-            if record.state != super::State::Pending {
+            if record.state != State::Pending {
                 header.flags |= RequestFlags::CANCEL;
             }
         }
-        header.flags.set(RequestFlags::CHECKSUM, link.checksum);
+        header.flags.set(RequestFlags::CHECKSUM, end.checksum);
         header.crc = 0;
         for (i, word) in header.encode().into_iter().enumerate() {
             self.local.store_relaxed(at + 8 * i, word);
         }
-        self.frames.at(seq).fetch = Fetch::None;
-        self.seal_and_post(seq, header.len_bytes as usize);
+        self.messages.at(seq).fetch = FetchState::None;
+        self.post::<Q>(seq, header.len_bytes as usize);
     }
-}
-
-#[cold]
-fn store_checksum(link: &Link, local: &farcall_link::Region, at: usize, len_bytes: usize) {
-    debug_assert!(link.checksum);
-    let mut words = [0u64; 6];
-    for (i, word) in words.iter_mut().enumerate() {
-        *word = local.load_relaxed(at + 8 * i);
-    }
-    let crc = link.tail_key.checksum_in(
-        &RequestHeader::checked_words(&words),
-        local,
-        at + REQUEST_HEADER_BYTES,
-        len_bytes,
-    );
-    local.store_relaxed(at + 32, words[4] & 0xffff_ffff | u64::from(crc) << 32);
 }
 
 /// Microseconds left, rounded up; at least 1 if there is a deadline, because 0 means none.

@@ -4,21 +4,28 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farcall_drive::Inbox;
-use farcall_drive::tokio_driver::TokioDriver;
-use farcall_link::{Backoff, Nic};
-use farcall_verbs::{Clock, Endpoint, Error, MonotonicClock, Nanos, Next, Provider, Result, WaitSet};
+use farcall_drive::{TokioDriver, WakeQueue};
+use farcall_link::Nic;
+use farcall_shm::fork::Generation;
+use farcall_verbs::{Clock, Endpoint, Error, Nanos, Next, Provider, Result, WaitSet};
 use tokio::sync::oneshot;
 
-use super::{ClientOptions, Core, Lifeline, Said, make_core};
+use super::ClientOptions;
+use super::bootstrap::Bootstrap;
+use super::erased::{AnyCaller, any_caller};
+use super::session::{Repair, Session};
 use crate::caller::{CallId, CallOptions};
+use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
 use crate::wire::Status;
 
 /// A connection to one server thread, for tasks. Clones share it; calls of all of them are outstanding together.
 ///
-/// A future that is dropped gives its call up: the result is thrown away when it comes, and only then is the call's slot
-/// used again. Whether it was executed stays unknown.
+/// It is [`super::Client`] in all but waiting: results are fetched or written as the preset says. While there are none
+/// the task yields to others, and sleeps after as many idle turns as the options' way of waiting says.
+///
+/// A future that is dropped gives its call up: the result is thrown away when it comes, and only then is the call's
+/// slot used again. Whether it was executed stays unknown.
 #[derive(Clone)]
 pub struct AsyncClient {
     handle: Arc<Handle>,
@@ -26,18 +33,24 @@ pub struct AsyncClient {
 
 /// The last one to go ends the task.
 struct Handle {
-    inbox: Inbox<Message>,
+    inbox: WakeQueue<Message>,
     call_timeout: Option<Duration>,
+    made_in: Generation,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.inbox.push(Message::End);
+        // The descriptor that wakes the task is shared with the parent of a forked child.
+        if !self.made_in.is_inherited() {
+            self.inbox.push(Message::End);
+        }
     }
 }
 
 enum Message {
     Call(Waiting),
+    /// To be called with the counters.
+    Inspect(Box<dyn FnOnce(&Counters) + Send>),
     End,
 }
 
@@ -62,30 +75,28 @@ impl AsyncClient {
         address: impl Into<String>,
         options: ClientOptions,
     ) -> std::result::Result<Self, ConnectError> {
-        // Tasks sleep whenever there is nothing: every result comes with a wake-up.
-        let options = options.wait_by(farcall_link::Waiting::Event);
-        let core = make_core(Nic::open(provider)?, &options)?;
+        let caller = any_caller(Nic::open(provider)?, &options)?;
         let descriptor = |e| ConnectError::Verbs(Error::os("connect", "a descriptor for the inbox", e));
-        let inbox = Inbox::new().map_err(descriptor)?;
+        let inbox = WakeQueue::new().map_err(descriptor)?;
         let mut task = Task {
-            backoff: options.backoff(),
-            address: address.into(),
-            endpoint: Endpoints {
-                core,
-                inbox: inbox.clone(),
-                queue: VecDeque::new(),
-                waiting: HashMap::new(),
-                lifeline: None,
-                turns_to_look: TURNS_PER_LOOK,
-                ended: false,
-            },
-            clock: MonotonicClock::new(),
-            options,
+            session: Session::new(caller, address.into(), options),
+            inbox: inbox.clone(),
+            queue: VecDeque::new(),
+            waiting: HashMap::new(),
+            turns_to_look: TURNS_PER_LOOK,
+            ended: false,
         };
-        task.connect_once(task.options.connect_timeout).await?;
-        let call_timeout = task.options.call_timeout;
+        let options = &task.session.options;
+        let (call_timeout, connect_timeout, probe) =
+            (options.call_timeout, options.connect_timeout, options.probe);
+        task.connect(connect_timeout).await?;
+        if probe {
+            let clock = task.session.clock;
+            task.session.caller.probe(&clock);
+        }
         tokio::spawn(task.run());
-        Ok(Self { handle: Arc::new(Handle { inbox, call_timeout }) })
+        let made_in = Generation::current();
+        Ok(Self { handle: Arc::new(Handle { inbox, call_timeout, made_in }) })
     }
 
     /// Calls and awaits the result.
@@ -93,6 +104,9 @@ impl AsyncClient {
     /// # Errors
     /// As [`super::Client::call`].
     pub async fn call(&self, method: u16, request: &[u8]) -> std::result::Result<Vec<u8>, CallError> {
+        if self.handle.made_in.is_inherited() {
+            return Err(CallError::NotSent(Broken::Forked));
+        }
         let timeout = self.handle.call_timeout;
         let (outcome, ended) = oneshot::channel();
         let waiting = Waiting { method, request: request.to_vec(), timeout, outcome };
@@ -100,27 +114,41 @@ impl AsyncClient {
         // A task that is gone took the call with it: the runtime shut down.
         ended.await.unwrap_or(Err(CallError::NotSent(Broken::Closed)))
     }
+
+    /// Runs `look` on what happened so far, in the task. `None` if the task has ended.
+    pub async fn inspect<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Counters) -> R + Send + 'static,
+    ) -> Option<R> {
+        if self.handle.made_in.is_inherited() {
+            return None;
+        }
+        let (seen, result) = oneshot::channel();
+        let look = move |counters: &Counters| drop(seen.send(look(counters)));
+        self.handle.inbox.push(Message::Inspect(Box::new(look)));
+        result.await.ok()
+    }
 }
 
-/// Turns between two looks at the lifeline, besides those after sleeping.
-const TURNS_PER_LOOK: u32 = 4_096;
+/// Rounds of turns between two looks at the bootstrap connection, besides those after sleeping.
+const TURNS_PER_LOOK: u32 = 256;
 
-/// What the driver runs.
-struct Endpoints {
-    core: Box<dyn Core>,
-    inbox: Inbox<Message>,
+/// What the driver runs: a session, and those who await its calls.
+struct Task {
+    session: Session<dyn AnyCaller>,
+    inbox: WakeQueue<Message>,
     queue: VecDeque<Waiting>,
     waiting: HashMap<CallId, Waiting>,
-    lifeline: Option<Lifeline>,
     turns_to_look: u32,
     ended: bool,
 }
 
-impl Endpoints {
+impl Task {
     fn take_messages(&mut self) {
         while let Some(message) = self.inbox.pop() {
             match message {
                 Message::Call(call) => self.queue.push_back(call),
+                Message::Inspect(look) => look(self.session.caller.counters()),
                 Message::End => self.ended = true,
             }
         }
@@ -132,7 +160,12 @@ impl Endpoints {
                 continue;
             }
             let deadline = call.timeout.map(|timeout| now + timeout);
-            match self.core.submit(call.method, &call.request, CallOptions { deadline, trace_id: 0 }, now) {
+            match self.session.caller.submit(
+                call.method,
+                &call.request,
+                CallOptions { deadline, trace_id: 0 },
+                now,
+            ) {
                 Ok(id) => drop(self.waiting.insert(id, call)),
                 Err(CallError::WindowFull { .. }) => {
                     self.queue.push_front(call);
@@ -146,7 +179,7 @@ impl Endpoints {
 
     fn deliver(&mut self) -> bool {
         let mut any = false;
-        while let Some(done) = self.core.next_completion() {
+        while let Some(done) = self.session.caller.next_completion() {
             any = true;
             let Some(call) = self.waiting.remove(&done.call) else { continue };
             match done.result {
@@ -160,27 +193,23 @@ impl Endpoints {
 
     fn look(&mut self) {
         self.turns_to_look = TURNS_PER_LOOK;
-        match self.lifeline.as_mut().map(Lifeline::look) {
-            None | Some(Said::Nothing) => {}
-            Some(Said::GoingAway) => self.core.set_going_away(),
-            Some(Said::Gone(why)) => self.core.break_off(why),
-        }
+        self.session.look();
     }
 }
 
-impl Endpoint for Endpoints {
+impl Endpoint for Task {
     fn progress(&mut self, now: Nanos) -> Next {
         if self.inbox.has_any() {
             self.take_messages();
         }
         self.submit(now);
-        let next = self.core.turns(1, now);
+        let next = self.session.turns(now);
         self.turns_to_look -= 1;
         if self.turns_to_look == 0 {
             self.look();
         }
         // A place may be free again without anything to deliver: of a call that was given up.
-        let may_submit = !self.queue.is_empty() && self.core.available() > 0;
+        let may_submit = !self.queue.is_empty() && self.session.caller.available() > 0;
         if self.deliver() || may_submit { Next::Again } else { next }
     }
 
@@ -189,85 +218,65 @@ impl Endpoint for Endpoints {
         // The next turn is the last one before sleeping, the one after it the first one after: both look.
         self.look();
         self.turns_to_look = 2;
-        self.core.arm()
+        self.session.caller.arm()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.inbox.fd());
-        if let Some(lifeline) = &self.lifeline {
-            set.insert(lifeline.fd());
+        if let Some(bootstrap) = &self.session.bootstrap {
+            set.insert(bootstrap.fd());
         }
-        self.core.wait_set(set);
+        self.session.caller.wait_set(set);
     }
-}
-
-/// The task that drives a connection and makes it again.
-struct Task {
-    endpoint: Endpoints,
-    address: String,
-    options: ClientOptions,
-    backoff: Backoff,
-    clock: MonotonicClock,
 }
 
 impl Task {
     async fn run(mut self) {
-        let mut driver = TokioDriver::new(self.clock, farcall_link::Waiting::Event);
-        while !self.endpoint.ended {
-            if !self.endpoint.core.is_open() {
-                self.reconnect().await;
+        let mut driver = TokioDriver::new(self.session.clock, self.session.options.waiting());
+        while !self.ended {
+            if !self.session.caller.is_open() {
+                self.repair().await;
                 continue;
             }
-            let over = |endpoint: &mut Endpoints| endpoint.ended || !endpoint.core.is_open();
-            if driver.run_until(&mut self.endpoint, over).await.is_err() {
+            let over = |task: &mut Self| task.ended || !task.session.caller.is_open();
+            if driver.run_until(&mut self, over).await.is_err() {
                 // The reactor is gone, and the runtime with it.
                 return;
             }
         }
-        if let Some(lifeline) = self.endpoint.lifeline.as_mut() {
-            lifeline.say_goodbye();
-        }
-        self.endpoint.core.break_off(Broken::Closed);
+        self.session.close();
     }
 
-    async fn connect_once(&mut self, timeout: Duration) -> std::result::Result<(), ConnectError> {
-        let hello = self.endpoint.core.hello()?;
-        let address = self.address.clone();
+    async fn connect(&mut self, timeout: Duration) -> std::result::Result<(), ConnectError> {
+        let hello = self.session.caller.hello()?;
+        let address = self.session.address.clone();
         // The handshake is a few hundred bytes; it blocks a thread that is made for that.
-        let opened = tokio::task::spawn_blocking(move || Lifeline::open(&address, &hello, timeout)).await;
-        let (lifeline, welcome) =
+        let opened = tokio::task::spawn_blocking(move || Bootstrap::open(&address, &hello, timeout)).await;
+        let (bootstrap, welcome) =
             opened.map_err(|_| ConnectError::BadWelcome("the runtime shuts down".into()))??;
-        self.endpoint.core.welcome(welcome, self.clock.now())?;
-        self.endpoint.lifeline = Some(lifeline);
-        self.backoff.reset();
-        Ok(())
+        self.session.connected(bootstrap, welcome)
     }
 
-    /// Connects again; calls whose deadline passes meanwhile end. When the time for it is over, all end.
-    async fn reconnect(&mut self) {
-        self.endpoint.lifeline = None;
-        let why = self.endpoint.core.broken().cloned().unwrap_or(Broken::Closed);
-        let until = self.clock.now() + self.options.reconnect_timeout;
-        while self.options.reconnect && !self.endpoint.ended {
-            self.endpoint.progress(self.clock.now());
-            let left = until.since(self.clock.now());
-            if left.is_zero() {
-                break;
+    /// One step towards the next connection. When the time for it is over, all calls end.
+    async fn repair(&mut self) {
+        let now = self.session.clock.now();
+        self.progress(now);
+        match self.session.repair(now) {
+            Repair::None => {}
+            Repair::Pause(pause) => tokio::time::sleep(pause).await,
+            Repair::Connect(timeout) => {
+                if self.connect(timeout).await.is_err() {
+                    self.session.failed();
+                }
             }
-            if self.connect_once(self.options.connect_timeout.min(left)).await.is_ok() {
-                return;
+            Repair::GivenUp => {
+                let why = self.session.why_broken();
+                self.deliver();
+                for call in self.queue.drain(..) {
+                    let _ = call.outcome.send(Err(CallError::NotSent(why.clone())));
+                }
+                self.ended |= !self.session.options.reconnect;
             }
-            tokio::time::sleep(self.backoff.next_delay().min(left)).await;
-        }
-        self.endpoint.core.fail_all(&why);
-        self.endpoint.deliver();
-        for call in self.endpoint.queue.drain(..) {
-            let _ = call.outcome.send(Err(CallError::NotSent(why.clone())));
-        }
-        if !self.options.reconnect {
-            self.endpoint.ended = true;
-        } else {
-            tokio::time::sleep(self.backoff.next_delay()).await;
         }
     }
 }

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{
-    Features, Grants, Hello, Refusal, RefusalKind, Resume, Resumed, SessionId, Welcome,
+    Features, Grants, Hello, Refusal, RefusalKind, Resume, Resumed, Secret, SessionId, Welcome,
 };
-use farcall_link::{Geometry, Peer, PeerConfig, Plan, Region, Ticket, Watch};
+use farcall_link::{Connection, Geometry, PairConfig, Plan, Ticket, Transport, Watch};
 use farcall_verbs::{Access, Clock, Nanos};
 
-use super::connection::Connection;
 use super::drain::Phase;
+use super::serve::Engine;
 use super::session::Session;
-use super::{ConnectionId, Handler, Responder};
+use super::{ConnectionId, Handler, Open, Responder, ServeBurst, ServerEnd};
+use crate::error::Broken;
+use crate::paths::for_plan;
 use crate::wire::TailKey;
 
 /// Wake-ups that a client may have on the way beyond one for each message.
@@ -23,12 +25,18 @@ fn no_resources(what: &str) -> impl Fn(farcall_verbs::Error) -> Refusal + '_ {
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
-    /// Opens a connection, or goes on with a session over a new one. Nothing of the hello is believed before it is checked.
+    /// Opens a connection, or goes on with a session over a new one. Nothing of the hello is believed before it is
+    /// checked.
     ///
     /// # Errors
     /// What to tell the client; nothing is changed then.
     pub fn accept(&mut self, hello: &Hello, now: Nanos) -> Result<(ConnectionId, Welcome), Refusal> {
         let plan = self.check(hello)?;
+        let Some(serve_burst) =
+            for_plan!(plan, |Q, S| Engine::<H, C>::serve_burst::<Q, S> as ServeBurst<H, C>)
+        else {
+            return Err(RefusalKind::Plan.because("the preset's paths are not built in"));
+        };
         let (session, resumed) = match &hello.resume {
             Some(resume) => match self.take_session(resume, now)? {
                 Some(session) => {
@@ -43,11 +51,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let plan = Plan { geometry: session.geometry, ..plan };
         let expect = session.expect;
         match self.connect(hello, plan, session) {
-            Ok((connection, welcome)) => {
+            Ok((end, welcome)) => {
                 let welcome = Welcome { resumed, ..welcome };
-                let id = connection.id;
-                self.by_qp.insert(connection.peer.qp_num(), id);
-                self.connections.push(connection);
+                let id = end.id;
+                self.by_qp.insert(end.connection.qp_num(), id);
+                self.connections.push(Open { end, serve_burst });
                 self.engine.counters.connections_opened.increment();
                 if resumed.is_some() {
                     self.engine.counters.sessions_resumed.increment();
@@ -89,10 +97,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         if !hello.features.contains(Features::KICK) {
             return Err(RefusalKind::Malformed.because("every version can KICK, this client says it cannot"));
         }
-        if !hello.grants.inbox.holds(0, geometry.responses_bytes() as u64) {
+        if !hello.grants.messages.holds(0, geometry.responses_bytes() as u64) {
             return Err(RefusalKind::OutOfRange.because(format!(
                 "the client grants {} bytes for replies; its slots take {}",
-                hello.grants.inbox.len_bytes,
+                hello.grants.messages.len_bytes,
                 geometry.responses_bytes()
             )));
         }
@@ -103,6 +111,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 config.thread
             )));
         }
+        // Before any memory is reserved for it, and before it is told anything.
+        self.nic.context.check_owner(hello.qp.gid(), hello.qp.qp_num).map_err(no_resources("client"))?;
         Ok(Plan { geometry, ..hello.plan })
     }
 
@@ -112,10 +122,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             return Ok(None);
         }
         // The client may have noticed the break before we did.
-        let live = self.connections.iter().position(|c| c.session.id == resume.session);
+        let live = self.connections.iter().position(|open| open.end.session.id == resume.session);
         if let Some(at) = live {
-            same_secret(&self.connections[at].session, resume)?;
-            self.end(at, crate::error::Broken::HungUp, None, Some(now));
+            same_secret(&self.connections[at].end.session, resume)?;
+            self.end(at, Broken::HungUp, None, Some(now));
         }
         // What is flushed may come only after everything else.
         while self.still_drains(resume) && self.poll_completions(now) {}
@@ -135,17 +145,33 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         self.closing.iter().any(|closing| closing.session.id == resume.session)
     }
 
-    fn new_session(&self, geometry: Geometry) -> Result<Session, Refusal> {
+    /// Makes room for a session's slots: sessions that wait for their client to come back give way.
+    fn make_room(&mut self, geometry: Geometry) -> Result<(), Refusal> {
+        let open = self.connections.iter().map(|open| &open.end).chain(&self.closing);
+        let open_bytes: usize = open.map(|end| end.session.slots_bytes()).sum();
+        let wanted_bytes = open_bytes + geometry.mailbox_bytes() + geometry.responses_bytes();
+        let max_bytes = self.engine.config.slots_bytes_max;
+        if wanted_bytes > max_bytes {
+            let connections = self.connections.len();
+            let why =
+                format!("the slots of {connections} connections take {open_bytes} bytes of {max_bytes}");
+            return Err(RefusalKind::TooManyConnections.because(why));
+        }
+        let mut parked_bytes: usize = self.parked.iter().map(|parked| parked.session.slots_bytes()).sum();
+        while wanted_bytes + parked_bytes > max_bytes && !self.parked.is_empty() {
+            parked_bytes -= self.parked.remove(0).session.slots_bytes();
+        }
+        Ok(())
+    }
+
+    fn new_session(&mut self, geometry: Geometry) -> Result<Session, Refusal> {
+        self.make_room(geometry)?;
         let entropy = &self.nic.entropy;
         let random = || entropy.bytes::<16>().map_err(|e| RefusalKind::Resources.because(e.to_string()));
         let (id, secret, key) = (random()?, random()?, random()?);
         let tail_key = TailKey(u128::from_le_bytes(key) as u64);
-        let region = |len_bytes, access| {
-            Region::alloc(&*self.nic.pd, len_bytes, access).map(Arc::new).map_err(no_resources("memory"))
-        };
-        let mailbox = region(geometry.mailbox_bytes(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let results = region(geometry.responses_bytes(), Access::LOCAL_WRITE | Access::REMOTE_READ)?;
-        Ok(Session::new(SessionId(id), secret, tail_key, geometry, mailbox, results))
+        let regions = Session::regions(&self.nic, geometry).map_err(no_resources("memory"))?;
+        Ok(Session::new(SessionId(id), secret, tail_key, geometry, regions))
     }
 
     /// Makes the queue pair and connects it. On failure the session is given back.
@@ -154,63 +180,65 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         hello: &Hello,
         plan: Plan,
         session: Session,
-    ) -> Result<(Connection, Welcome), Box<(Refusal, Session)>> {
+    ) -> Result<(ServerEnd, Welcome), Box<(Refusal, Session)>> {
         let window = u32::from(session.geometry.window);
-        let config = PeerConfig {
+        let config = PairConfig {
             send_depth: 4 * window + 64,
             recv_depth: window + SPARE_WAKES,
+            sges_max: 1,
             signal_every: plan.memory.signal_every.clamp(1, session.geometry.window.max(2)),
             inline_max_bytes: plan.memory.inline_max_bytes,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
         };
-        let made = Peer::new(&self.nic, &*self.cq, config).and_then(|mut peer| {
-            peer.connect(&self.nic, &hello.qp)?;
-            Ok(peer)
+        let (nic, cq) = (&self.nic, &*self.cq);
+        let made = Connection::new(nic, Transport::Rc, cq, config, None).and_then(|mut connection| {
+            connection.post_empty_receives(config.recv_depth)?;
+            connection.connect(nic, &hello.qp)?;
+            Ok(connection)
         });
-        let mut peer = match made {
-            Ok(peer) => peer,
+        let mut connection = match made {
+            Ok(connection) => connection,
             Err(error) => return Err(Box::new((no_resources("queue pair")(error), session))),
         };
-        peer.attach(Arc::clone(&session.mailbox));
-        let results_id = peer.attach(Arc::clone(&session.results));
-        let must_check = !peer.places_in_order(&session.mailbox);
+        connection.attach(Arc::clone(&session.mailbox));
+        let results_id = connection.attach(Arc::clone(&session.results));
+        let must_check = !connection.places_in_order(&session.mailbox);
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
-        let welcome = self.welcome_of(&peer, &session, plan, checksum);
-        let connection = Connection {
+        let welcome = self.welcome_of(&connection, &session, plan, checksum);
+        let end = ServerEnd {
             watch: Watch::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
             id: ConnectionId(self.next_id),
-            peer,
+            connection,
             checksum,
             corrupt_looks: 0,
-            replies: hello.grants.inbox,
+            replies: hello.grants.messages,
             results_id,
             tickets: vec![Ticket::NONE; usize::from(session.geometry.window)].into(),
             push_end: session.expect,
             owed: None,
             violation: None,
             keep_from: None,
-            held: None,
             session,
         };
-        Ok((connection, welcome))
+        Ok((end, welcome))
     }
 
-    fn welcome_of(&self, peer: &Peer, session: &Session, plan: Plan, checksum: bool) -> Welcome {
+    fn welcome_of(&self, connection: &Connection, session: &Session, plan: Plan, checksum: bool) -> Welcome {
         let config = &self.engine.config;
         let features = if checksum { Features::KICK | Features::CHECKSUM } else { Features::KICK };
         Welcome {
             provider: self.nic.provider.to_owned(),
-            qp: peer.info(&self.nic),
-            grants: Grants { inbox: session.mailbox.remote(), results: session.results.remote() },
+            qp: connection.info(&self.nic),
+            grants: Grants { messages: session.mailbox.remote(), results: session.results.remote() },
             plan,
             features,
             incarnation: self.incarnation,
             threads: config.threads,
             session: session.id,
-            secret: session.secret,
-            tail_key: session.tail_key.0,
+            secret: Secret(session.secret),
+            tail_key: Secret(session.tail_key.0),
             resumed: None,
             request_bytes_max: config.request_bytes_max,
             result_bytes_max: config.result_bytes_max,
@@ -220,7 +248,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 
 /// Compares in a time that does not depend on where the secrets differ.
 fn same_secret(session: &Session, resume: &Resume) -> Result<(), Refusal> {
-    let difference = session.secret.iter().zip(&resume.secret).fold(0, |all, (a, b)| all | (a ^ b));
+    let difference = session.secret.iter().zip(&resume.secret.0).fold(0, |all, (a, b)| all | (a ^ b));
     if difference == 0 {
         return Ok(());
     }

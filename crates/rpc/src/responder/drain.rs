@@ -12,7 +12,8 @@ use crate::error::Broken;
 pub(super) enum Phase {
     /// Executes what comes.
     Serving,
-    /// Was told to stop; executes what had come by then, for so many more turns under load or until a turn finds nothing.
+    /// Was told to stop; executes what had come by then, for so many more turns under load or until a turn finds
+    /// nothing.
     Finishing {
         /// Turns left.
         turns: u32,
@@ -27,8 +28,8 @@ pub(super) enum Phase {
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
-    /// Starts a graceful end: no new connections, what came is finished, what comes is answered with "going away" (never
-    /// executed), then everything is closed. [`Responder::is_drained`] tells when.
+    /// Starts a graceful end: no new connections, what came is finished, what comes is answered with "going away"
+    /// (never executed), then everything is closed. [`Responder::is_drained`] tells when.
     pub fn drain(&mut self) {
         if self.phase == Phase::Serving {
             // So many turns take in a full window of every connection.

@@ -3,7 +3,7 @@
 use std::io;
 
 use farcall_link::Region;
-use farcall_verbs::{Nanos, Next, WaitSet};
+use farcall_verbs::Nanos;
 
 use crate::wire::Status;
 
@@ -16,31 +16,6 @@ pub trait Handler {
     /// # Errors
     /// What the caller gets instead of a result.
     fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError>;
-
-    /// Called between batches of calls, at least once whenever the thread had something to do. For expiry and the like.
-    fn tick(&mut self, _now: Nanos) {}
-
-    /// Work of the same thread beside the calls: sockets of other protocols, say. A [`Server`](crate::Server) calls it
-    /// after every turn; what takes system calls should look seldom while [`Handler::arm_beside`] was not called. Says as
-    /// an endpoint does whether there may be more.
-    fn beside(&mut self, _now: Nanos) -> Next {
-        Next::IDLE
-    }
-
-    /// The thread wants to sleep: the next [`Handler::beside`] looks at everything, and what comes after that look makes a
-    /// descriptor of [`Handler::wait_set_beside`] readable.
-    fn arm_beside(&mut self) {}
-
-    /// What the thread sleeps on for the work beside the calls.
-    fn wait_set_beside(&self, _set: &mut WaitSet) {}
-
-    /// The server ends: nothing new is begun beside the calls.
-    fn drain_beside(&mut self, _now: Nanos) {}
-
-    /// Whether all work beside the calls is finished, after [`Handler::drain_beside`].
-    fn is_drained_beside(&self) -> bool {
-        true
-    }
 }
 
 impl<F> Handler for F
@@ -120,8 +95,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Where a result is written: in place, in the slot that the client fetches it from; longer ones go to memory that is kept
-/// until the client has all of it.
+/// Where a result is written: in place, in the slot that the client fetches it from; longer ones go to memory that is
+/// kept until the client has all of it.
 pub struct Reply<'a> {
     slot: &'a Region,
     payload_at: usize,

@@ -1,14 +1,18 @@
-//! The server's side of RF-RPC: an endpoint that polls the mailboxes of many connections, executes what comes, and leaves
-//! results where clients fetch them, or writes them to those who asked for that.
+//! The server endpoint: polls the mailboxes of many connections, executes what comes, and leaves results where clients
+//! fetch them, or writes them to those who asked for that.
 //!
-//! A turn ([`Responder::progress`]) reads: look at completions now and then, serve each connection that has a message, let
-//! sessions expire. An empty mailbox costs one load.
+//! A turn ([`Responder::progress`](farcall_verbs::Endpoint::progress)) reads: look at completions now and then, serve
+//! each connection that has a message, let sessions expire. An empty mailbox costs one load. A file for each phase of a
+//! message: [`accept`] (connected), [`serve`] (taken), [`parts`] (put together), [`execute`] (executed and answered).
+//! What differs between the paths of a plan is in [`crate::paths`].
 
 mod accept;
-mod connection;
+mod buffered;
 mod drain;
+mod end;
+mod execute;
 mod handler;
-mod held;
+mod parts;
 mod serve;
 mod session;
 mod sleep;
@@ -18,6 +22,7 @@ mod sleep_model;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use farcall_drive::FreeMemory;
 use farcall_link::bootstrap::{Refusal, RefusalKind};
 use farcall_link::{Completed, Nic};
 use farcall_verbs::{
@@ -27,10 +32,9 @@ use farcall_verbs::{
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
 use crate::error::Broken;
-use connection::Connection;
 use drain::Phase;
+pub(crate) use end::ServerEnd;
 pub use handler::{Call, Handler, HandlerError, Reply};
-pub use held::Held;
 use serve::{Engine, Served};
 use session::Session;
 use sleep::Sleep;
@@ -53,6 +57,15 @@ pub enum ResponderEvent {
     },
 }
 
+/// A connection's turn, compiled for the paths of its plan: one call through a pointer a batch.
+type ServeBurst<H, C> = fn(&mut Engine<H, C>, &mut ServerEnd, Nanos) -> Served;
+
+/// A connection that is open.
+struct Open<H, C> {
+    end: ServerEnd,
+    serve_burst: ServeBurst<H, C>,
+}
+
 /// A session whose connection is gone.
 struct Parked {
     session: Session,
@@ -71,10 +84,10 @@ pub struct Responder<H, C> {
     cq: Box<dyn RawCq>,
     channel: Arc<dyn CompChannel>,
     incarnation: u64,
-    connections: Vec<Connection>,
+    connections: Vec<Open<H, C>>,
     by_qp: HashMap<u32, ConnectionId>,
     next_id: u32,
-    closing: Vec<Connection>,
+    closing: Vec<ServerEnd>,
     parked: Vec<Parked>,
     events: VecDeque<ResponderEvent>,
     engine: Engine<H, C>,
@@ -84,8 +97,7 @@ pub struct Responder<H, C> {
     turns_to_poll: u32,
     /// Connections with responses to push that found no room.
     owing: usize,
-    /// Where [`Responder::take_call`] looks first: each connection has its turn.
-    next_to_take: usize,
+    free_memory: FreeMemory,
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
@@ -114,7 +126,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
             turns_to_poll: 0,
             owing: 0,
-            next_to_take: 0,
+            free_memory: FreeMemory::default(),
         })
     }
 
@@ -138,11 +150,6 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         &mut self.engine.handler
     }
 
-    /// The service, to look at.
-    pub(crate) fn handler_ref(&self) -> &H {
-        &self.engine.handler
-    }
-
     /// What the owner should know.
     pub fn poll_event(&mut self) -> Option<ResponderEvent> {
         self.events.pop_front()
@@ -151,44 +158,40 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// Serves every connection once; returns whether there was anything.
     fn serve_all(&mut self, now: Nanos) -> bool {
         let mut served = false;
-        let mut broken = None;
-        for (at, connection) in self.connections.iter_mut().enumerate() {
-            if !connection.has_mail() {
+        let mut violated = false;
+        for Open { end, serve_burst } in &mut self.connections {
+            if !end.has_mail() {
                 continue;
             }
-            for _ in 0..self.engine.config.burst {
-                match self.engine.serve(connection, now) {
-                    Served::One => served = true,
-                    Served::Nothing => break,
-                    Served::Stalled => {
-                        self.turns_to_poll = 0;
-                        served = true;
-                        break;
-                    }
-                    Served::Violation => {
-                        broken = Some(at);
-                        break;
-                    }
+            match serve_burst(&mut self.engine, end, now) {
+                Served::Some => served = true,
+                Served::Nothing => {}
+                Served::Stalled => {
+                    self.turns_to_poll = 0;
+                    served = true;
                 }
-                if !connection.has_mail() {
-                    break;
-                }
+                Served::Violation => violated = true,
             }
         }
-        if let Some(at) = broken {
-            self.close_violator(at);
-            return true;
+        if violated {
+            self.close_violators();
         }
-        served
+        served || violated
     }
 
     #[cold]
-    fn close_violator(&mut self, at: usize) {
-        self.engine.counters.violations.increment();
-        let why = self.connections[at].violation.take().unwrap_or_else(|| "unknown".into());
-        let tell = Some(RefusalKind::Malformed.because(why.clone()));
-        // Its session is not kept: nothing more of that stream can be trusted.
-        self.end(at, Broken::Protocol(why), tell, None);
+    fn close_violators(&mut self) {
+        let mut at = 0;
+        while at < self.connections.len() {
+            let Some(why) = self.connections[at].end.violation.take() else {
+                at += 1;
+                continue;
+            };
+            self.engine.counters.violations.increment();
+            let tell = Some(RefusalKind::Malformed.because(why.clone()));
+            // Its session is not kept: nothing more of that stream can be trusted.
+            self.end(at, Broken::Protocol(why), tell, None);
+        }
     }
 
     /// Takes completions: free places in send queues, wake-ups, failures.
@@ -220,18 +223,21 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let Some(id) = self.by_qp.get(&wc.qp_num).copied() else { return };
         let Some(at) = self.position(id) else {
             if let Some(closing) = self.closing.iter_mut().find(|closing| closing.id == id) {
-                closing.peer.complete(wc);
+                closing.connection.complete(wc);
             }
             self.release_closing();
             return;
         };
-        match self.connections[at].peer.complete(wc) {
+        match self.connections[at].end.connection.complete(wc) {
             Completed::Send { .. } | Completed::Flushed => {}
-            Completed::Woken { imm } => {
+            Completed::Received { imm, .. } => {
                 self.engine.counters.kicks.increment();
-                let owed_before = self.connections[at].owes();
-                self.connections[at].kicked(imm);
-                self.owing += usize::from(!owed_before && self.connections[at].owes());
+                let end = &mut self.connections[at].end;
+                // A receive that cannot be posted again means a queue pair in error: its flushes report that.
+                let _ = end.connection.post_empty_receives(1);
+                let owed_before = end.owes();
+                end.kicked(imm.unwrap_or(0));
+                self.owing += usize::from(!owed_before && end.owes());
             }
             Completed::Failed(status) => self.end(at, Broken::Completion(status), None, Some(now)),
         }
@@ -241,8 +247,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         if self.owing == 0 {
             return;
         }
-        for connection in &mut self.connections {
-            if connection.owes() && connection.push_owed(&self.engine.counters) {
+        for Open { end, .. } in &mut self.connections {
+            if end.owes() && end.push_owed(&self.engine.counters) {
                 self.owing -= 1;
             }
         }
@@ -250,11 +256,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 
     fn position(&self, id: ConnectionId) -> Option<usize> {
         // Ids only grow and removal keeps the order.
-        self.connections.binary_search_by_key(&id, |connection| connection.id).ok()
+        self.connections.binary_search_by_key(&id, |open| open.end.id).ok()
     }
 
-    /// The client's process is gone, or said goodbye: its connection ends. Its session is kept for a while if it may come
-    /// back.
+    /// The client's process is gone, or said goodbye: its connection ends. Its session is kept for a while if it may
+    /// come back.
     pub fn hang_up(&mut self, id: ConnectionId, may_come_back: bool, now: Nanos) {
         if let Some(at) = self.position(id) {
             self.end(at, Broken::HungUp, None, may_come_back.then_some(now));
@@ -263,13 +269,13 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 
     /// Ends a connection; parks its session if `keep_from` says since when.
     fn end(&mut self, at: usize, why: Broken, tell: Option<Refusal>, keep_from: Option<Nanos>) {
-        let mut connection = self.connections.remove(at);
-        self.owing -= usize::from(connection.owes());
+        let Open { mut end, .. } = self.connections.remove(at);
+        self.owing -= usize::from(end.owes());
         self.engine.counters.connections_closed.increment();
-        connection.peer.close();
-        connection.keep_from = keep_from;
-        self.events.push_back(ResponderEvent::Closed { connection: connection.id, why, tell });
-        self.closing.push(connection);
+        end.connection.close();
+        end.keep_from = keep_from;
+        self.events.push_back(ResponderEvent::Closed { connection: end.id, why, tell });
+        self.closing.push(end);
         self.release_closing();
     }
 
@@ -277,23 +283,23 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn release_closing(&mut self) {
         let mut at = 0;
         while at < self.closing.len() {
-            if !self.closing[at].peer.is_drained() {
+            if !self.closing[at].connection.is_drained() {
                 at += 1;
                 continue;
             }
-            let connection = self.closing.swap_remove(at);
-            self.by_qp.remove(&connection.peer.qp_num());
-            self.park(connection);
+            let end = self.closing.swap_remove(at);
+            self.by_qp.remove(&end.connection.qp_num());
+            self.park(end);
         }
     }
 
-    fn park(&mut self, connection: Connection) {
-        let Some(since) = connection.keep_from else { return };
+    fn park(&mut self, end: ServerEnd) {
+        let Some(since) = end.keep_from else { return };
         if self.parked.len() >= self.engine.config.sessions_parked_max {
             self.parked.remove(0);
         }
         let expires = since + self.engine.config.session_linger;
-        let session = connection.into_session(&self.nic);
+        let session = end.into_session(&self.nic);
         self.parked.extend(session.map(|session| Parked { session, expires }));
     }
 
@@ -323,7 +329,6 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
         self.after_turn(any);
         let drain = self.progress_drain(any, now);
         if any {
-            self.engine.handler.tick(now);
             return Next::Again;
         }
         self.expire_sessions(now);
@@ -335,6 +340,11 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
     }
 
     fn arm(&mut self) -> Result<()> {
+        let kept_bytes = self.engine.buffered.bytes();
+        self.free_memory.saw(self.engine.buffered.take_peak_bytes());
+        if self.free_memory.is_due(kept_bytes) {
+            self.free_memory.give_back(kept_bytes);
+        }
         self.publish_sleep();
         self.cq.req_notify(farcall_verbs::Notify::Any)
     }

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::SessionId;
-use farcall_link::{Geometry, Region};
-use farcall_verbs::Nanos;
+use farcall_link::{Geometry, Nic, Region};
+use farcall_verbs::{Access, Nanos, Result};
+
+use super::buffered::Buffered;
 
 use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
-/// The state that makes calls at-most-once: a message below `expect` was executed, its response is in its slot until the
-/// client, by reusing the slot, says that it has it.
-pub(super) struct Session {
+/// The state that makes calls at-most-once: a message below `expect` was executed, its response is in its slot until
+/// the client, by reusing the slot, says that it has it.
+pub(crate) struct Session {
     pub id: SessionId,
     pub secret: [u8; 16],
     /// Of the session, not of the connection: responses that wait in their slots stay readable over the next one.
@@ -28,17 +30,21 @@ pub(super) struct Session {
 }
 
 /// A request that comes in parts.
-pub(super) struct Assembly {
+pub(crate) struct Assembly {
     pub call_id: u64,
     pub total_bytes: usize,
-    pub bytes: Vec<u8>,
+    /// What came of it; nothing if it was refused.
+    pub bytes: Buffered,
+    /// How far it came.
+    pub came_bytes: usize,
+    pub is_refused: bool,
     pub began: Nanos,
 }
 
 /// A result that is fetched in pieces.
-pub(super) struct Retained {
+pub(crate) struct Retained {
     pub call_id: u64,
-    pub bytes: Vec<u8>,
+    pub bytes: Buffered,
 }
 
 impl Session {
@@ -47,8 +53,7 @@ impl Session {
         secret: [u8; 16],
         tail_key: TailKey,
         geometry: Geometry,
-        mailbox: Arc<Region>,
-        results: Arc<Region>,
+        (mailbox, results): (Arc<Region>, Arc<Region>),
     ) -> Self {
         Self {
             id,
@@ -66,8 +71,22 @@ impl Session {
         }
     }
 
+    /// Memory for a mailbox and for results: one registration, because each costs the server a descriptor. So a client
+    /// may write to its results and read its mailbox, which tells it nothing and harms nobody else.
+    pub fn regions(nic: &Nic, geometry: Geometry) -> Result<(Arc<Region>, Arc<Region>)> {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let len_bytes = [geometry.mailbox_bytes(), geometry.responses_bytes()];
+        let [mailbox, results] = Region::alloc_two(&*nic.pd, len_bytes, access)?;
+        Ok((Arc::new(mailbox), Arc::new(results)))
+    }
+
+    /// Memory of the slots.
+    pub fn slots_bytes(&self) -> usize {
+        self.geometry.mailbox_bytes() + self.geometry.responses_bytes()
+    }
+
     /// Keeps the rest of a result.
-    pub fn retain(&mut self, call_id: u64, bytes: Vec<u8>) {
+    pub fn retain(&mut self, call_id: u64, bytes: Buffered) {
         self.retained_bytes += bytes.len();
         self.retained.push(Retained { call_id, bytes });
     }
@@ -85,6 +104,6 @@ impl Session {
 
     /// Makes sure that nothing the old connection left in the mailbox is taken for a message of the new one.
     pub fn forget_mailbox(&self) {
-        self.mailbox.zero(0, self.geometry.mailbox_bytes());
+        self.mailbox.fill(0, self.geometry.mailbox_bytes(), 0);
     }
 }

@@ -1,9 +1,9 @@
 //! How a server goes to sleep without losing a request.
 //!
 //! A WRITE wakes nobody. So the server says that it sleeps where clients look: in the flags of each connection's *next*
-//! response slot. Then it arms its completion queue and looks at all mailboxes once more. A client that wrote its request
-//! too late to be seen by that look finds the flag, at the latest with its second fetch, and sends a KICK. (A client that
-//! does not fetch kicks when no response comes within a bound.)
+//! response slot. Then it arms its completion queue and looks at all mailboxes once more. A client that wrote its
+//! request too late to be seen by that look finds the flag, at the latest with its second fetch, and sends a KICK. (A
+//! client that does not fetch kicks when no response comes within a bound.)
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -37,8 +37,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// Says to all clients that the server sleeps, before it looks at the mailboxes for the last time.
     pub(super) fn publish_sleep(&mut self) {
         self.engine.counters.arms.increment();
-        for connection in &self.connections {
-            connection.mark_sleeping(true);
+        for open in &self.connections {
+            open.end.mark_sleeping(true);
         }
         // Crosses with a client's request and its look at the flag: each side stores first, then loads (Dekker).
         fence(Ordering::SeqCst);
@@ -57,8 +57,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let before = self.sleep;
         self.sleep = before.after_turn(any);
         if before != Sleep::Awake && self.sleep == Sleep::Awake {
-            for connection in &self.connections {
-                connection.mark_sleeping(false);
+            for open in &self.connections {
+                open.end.mark_sleeping(false);
             }
         }
     }

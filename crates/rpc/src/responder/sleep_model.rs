@@ -1,9 +1,10 @@
 //! A model of falling asleep and KICK, checked by loom: every interleaving, and every value that a load may see.
 //!
-//! The server is the real state machine ([`Sleep`]) in the order of the driver and of [`super::Responder`]: a turn; if it finds
-//! nothing, mark, take old events off, arm, one more turn; if that finds nothing either, sleep. The client writes a request
-//! and fetches until the response is there; it kicks once for a message, when a fetch shows the mark. The completion queue is
-//! one that loses nothing by itself: what arrives while it is armed is an event, what arrives before is found by polling.
+//! The server is the real state machine ([`Sleep`]) in the order of the driver and of [`super::Responder`]: a turn; if
+//! it finds nothing, mark, take old events off, arm, one more turn; if that finds nothing either, sleep. The client
+//! writes a request and fetches until the response is there; it kicks once for a message, when a fetch shows the mark.
+//! The completion queue is one that loses nothing by itself: what arrives while it is armed is an event, what arrives
+//! before is found by polling.
 
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -52,7 +53,8 @@ impl World {
         }
     }
 
-    /// A turn of the server: completions, if it is not awake for certain, then the mailbox. Returns whether it found anything.
+    /// A turn of the server: completions, if it is not awake for certain, then the mailbox. Returns whether it found
+    /// anything.
     fn turn(&self, sleep: &mut Sleep, expect: &mut u32) -> bool {
         let mut any = false;
         if *sleep != Sleep::Awake {

@@ -5,12 +5,12 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 
-use farcall_drive::{Inbox, ListenConfig, Listener, Stop, on_termination};
+use farcall_drive::{ListenConfig, Listener, Stop, WakeQueue, on_termination};
 use farcall_link::{Nic, Waiting, os_random};
-use farcall_verbs::Provider;
+use farcall_verbs::{MonotonicClock, Provider};
 use thiserror::Error;
 
-use super::thread::{Start, run};
+use super::thread::{ResponderParts, Start, ThreadEndpoint, run};
 use super::{Server, Shared};
 use crate::config::ResponderConfig;
 use crate::responder::Handler;
@@ -54,15 +54,15 @@ impl ServerBuilder {
             address: "127.0.0.1:0".into(),
             threads: 1,
             cores: Vec::new(),
-            waiting: Waiting::Adaptive { max_poll_wc: 64, max_retry: 20_000 },
+            waiting: Waiting::Adaptive { max_retry: 20_000 },
             config: ResponderConfig::default(),
             listen: ListenConfig::default(),
             drain_on_signals: false,
         }
     }
 
-    /// Where clients connect; by default a free port on the loopback interface. Anyone who can reach the address can call:
-    /// bind others only on networks you trust.
+    /// Where clients connect; by default a free port on the loopback interface. Anyone who can reach the address can
+    /// call: bind others only on networks you trust.
     #[must_use]
     pub fn address(mut self, address: impl Into<String>) -> Self {
         self.address = address.into();
@@ -97,7 +97,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Limits of the bootstrap door.
+    /// Limits of the bootstrap listener.
     #[must_use]
     pub fn listen(mut self, listen: ListenConfig) -> Self {
         self.listen = listen;
@@ -120,9 +120,24 @@ impl ServerBuilder {
         H: Handler + 'static,
         F: Fn(u16) -> H + Send + Sync + 'static,
     {
+        self.start_endpoints(provider, move |parts| {
+            let handler = service(parts.thread());
+            parts.with(handler)
+        })
+    }
+
+    /// Starts the server. `endpoint` makes what each thread runs, in that thread: a responder with something beside it.
+    ///
+    /// # Errors
+    /// As [`ServerBuilder::start`].
+    pub fn start_endpoints<E, F>(self, provider: &dyn Provider, endpoint: F) -> Result<Server, ServerError>
+    where
+        E: ThreadEndpoint + 'static,
+        F: Fn(ResponderParts) -> farcall_verbs::Result<E> + Send + Sync + 'static,
+    {
         let nic = Nic::open(provider)?;
         let incarnation = u64::from_le_bytes(os_random::<8>()?);
-        let inboxes = (0..self.threads).map(|_| Inbox::new()).collect::<io::Result<Vec<_>>>()?;
+        let inboxes = (0..self.threads).map(|_| WakeQueue::new()).collect::<io::Result<Vec<_>>>()?;
         let failed = |source| ServerError::Listen { address: self.address.clone(), source };
         let address = resolve(&self.address).map_err(failed)?;
         let listener = Listener::start(address, inboxes.clone(), self.listen.clone()).map_err(failed)?;
@@ -131,23 +146,23 @@ impl ServerBuilder {
         let sender = listener.sender();
         let mut server =
             Server { listener: Some(listener), shared: Arc::clone(&shared), threads: Vec::new(), address };
-        let service = Arc::new(service);
+        let endpoint = Arc::new(endpoint);
         for thread in 0..self.threads {
-            let config = ResponderConfig { threads: self.threads, thread, ..self.config.clone() };
+            let config = self.config.clone().threads(self.threads).thread(thread);
+            let parts =
+                ResponderParts { nic: nic.clone(), config, incarnation, clock: MonotonicClock::new() };
             let start = Start {
-                nic: nic.clone(),
-                config,
-                incarnation,
+                parts,
                 waiting: self.waiting,
                 core: self.cores.get(usize::from(thread) % self.cores.len().max(1)).copied(),
                 shared: Arc::clone(&shared),
-                lines: sender.clone(),
+                listener: sender.clone(),
             };
             let (started, has_started) = mpsc::channel();
-            let service = Arc::clone(&service);
+            let endpoint = Arc::clone(&endpoint);
             let name = format!("farcall-{thread}");
             let handle = std::thread::Builder::new().name(name).spawn(move || {
-                run(start, || service(thread), &started);
+                run(start, |parts| endpoint(parts), &started);
             })?;
             server.threads.push(handle);
             // Dropping the server on an error stops the threads that run already.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use farcall_drive::{Inbox, LineEvent, Listener, Stop};
+use farcall_drive::{BootstrapEvent, Listener, Stop, WakeQueue};
 
 pub use builder::{ServerBuilder, ServerError};
+pub use thread::{ResponderParts, ThreadEndpoint};
 
 /// A running server. Dropping it stops it at once; [`Server::drain`] and [`Server::join`] end it gracefully.
 pub struct Server {
@@ -23,7 +24,7 @@ pub struct Server {
 /// What ends a server, from anywhere.
 struct Shared {
     drain: AtomicBool,
-    inboxes: Vec<Inbox<LineEvent>>,
+    inboxes: Vec<WakeQueue<BootstrapEvent>>,
     stop: Stop,
 }
 
@@ -35,7 +36,7 @@ impl DrainHandle {
     /// See [`Server::drain`].
     pub fn drain(&self) {
         self.0.drain.store(true, Ordering::Release);
-        // The threads may sleep: a notice about no line wakes them.
+        // The threads may sleep: a wake-up with nothing is enough.
         for inbox in &self.0.inboxes {
             inbox.wake();
         }

@@ -1,10 +1,10 @@
-//! One server thread: a responder, and the lines of its clients.
+//! One server thread: a responder, what its owner runs beside it, and the bootstrap connections of its clients.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-use farcall_drive::{Driver, LineEvent, LineId, LineSender, pin_to_core};
+use farcall_drive::{BootstrapEvent, BootstrapId, BootstrapSender, Driver, pin_to_core};
 use farcall_link::bootstrap::Notice;
 use farcall_link::{Nic, Waiting};
 use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Next, Result, WaitSet};
@@ -15,99 +15,148 @@ use crate::responder::{ConnectionId, Handler, Responder, ResponderEvent};
 
 /// What a thread starts with.
 pub(super) struct Start {
-    pub nic: Nic,
-    pub config: ResponderConfig,
-    pub incarnation: u64,
+    pub parts: ResponderParts,
     pub waiting: Waiting,
     pub core: Option<usize>,
     pub shared: Arc<Shared>,
-    pub lines: LineSender,
+    pub listener: BootstrapSender,
+}
+
+/// What runs in a server thread: a [`Responder`] alone, or an endpoint of the owner's that contains one, with the
+/// sockets of other protocols or whatever else belongs to the same thread.
+pub trait ThreadEndpoint: Endpoint {
+    /// The service.
+    type Handler: Handler;
+
+    /// The responder inside.
+    fn responder(&mut self) -> &mut Responder<Self::Handler, MonotonicClock>;
+
+    /// The server drains: begin nothing new. The responder's own drain is begun by the server.
+    fn drain(&mut self, _now: Nanos) {}
+
+    /// Whether, after [`ThreadEndpoint::drain`], all that is not the responder's is finished.
+    fn is_drained(&self) -> bool {
+        true
+    }
+}
+
+impl<H: Handler> ThreadEndpoint for Responder<H, MonotonicClock> {
+    type Handler = H;
+
+    #[inline]
+    fn responder(&mut self) -> &mut Self {
+        self
+    }
+}
+
+/// What a thread's responder is made of, but for its service.
+pub struct ResponderParts {
+    pub(super) nic: Nic,
+    pub(super) config: ResponderConfig,
+    pub(super) incarnation: u64,
+    pub(super) clock: MonotonicClock,
+}
+
+impl ResponderParts {
+    /// Which server thread it is for.
+    pub fn thread(&self) -> u16 {
+        self.config.thread
+    }
+
+    /// The responder of this thread.
+    ///
+    /// # Errors
+    /// As [`Responder::new`].
+    pub fn with<H: Handler>(self, handler: H) -> Result<Responder<H, MonotonicClock>> {
+        Responder::new(self.nic, self.config, self.incarnation, handler, self.clock)
+    }
 }
 
 /// Runs a thread to its end; tells first whether it started.
-pub(super) fn run<H: Handler>(
+pub(super) fn run<E: ThreadEndpoint>(
     start: Start,
-    service: impl FnOnce() -> H,
+    make: impl FnOnce(ResponderParts) -> Result<E>,
     started: &mpsc::Sender<Result<(), Error>>,
 ) {
-    let Start { nic, config, incarnation, waiting, core, shared, lines } = start;
+    let Start { parts, waiting, core, shared, listener } = start;
     if let Some(core) = core
         && let Err(error) = pin_to_core(core)
     {
         let _ = started.send(Err(Error::os("pin thread", format!("core {core}"), error)));
         return;
     }
-    let clock = MonotonicClock::new();
-    let thread = usize::from(config.thread);
-    let responder = match Responder::new(nic, config, incarnation, service(), clock) {
-        Ok(responder) => responder,
+    let (thread, clock) = (usize::from(parts.thread()), parts.clock);
+    let endpoint = match make(parts) {
+        Ok(endpoint) => endpoint,
         Err(error) => {
             let _ = started.send(Err(error));
             return;
         }
     };
     let stop = shared.stop.clone();
-    let mut endpoint =
-        ServerThread { responder, thread, shared, lines, connections: HashMap::new(), draining: false };
+    let mut thread_loop =
+        ServerThread { endpoint, thread, shared, listener, connections: HashMap::new(), draining: false };
     let _ = started.send(Ok(()));
     let mut driver = Driver::new(clock, waiting, stop);
     // An error here means that the system cannot sleep on a descriptor: the thread cannot go on.
-    if let Err(error) = driver.run_until(&mut endpoint, ServerThread::is_drained) {
+    if let Err(error) = driver.run_until(&mut thread_loop, ServerThread::is_drained) {
         eprintln!("farcall server thread {thread}: {error}");
     }
-    endpoint.tell_events();
+    thread_loop.tell_events();
 }
 
-struct ServerThread<H> {
-    responder: Responder<H, MonotonicClock>,
+struct ServerThread<E> {
+    endpoint: E,
     thread: usize,
     shared: Arc<Shared>,
-    lines: LineSender,
-    connections: HashMap<LineId, ConnectionId>,
+    listener: BootstrapSender,
+    connections: HashMap<BootstrapId, ConnectionId>,
     draining: bool,
 }
 
-impl<H: Handler> ServerThread<H> {
+impl<E: ThreadEndpoint> ServerThread<E> {
     #[inline]
     fn is_drained(&mut self) -> bool {
-        self.responder.is_drained() && self.responder.handler_ref().is_drained_beside()
+        self.endpoint.responder().is_drained() && self.endpoint.is_drained()
     }
 
     #[cold]
     fn take_events(&mut self, now: Nanos) {
         while let Some(event) = self.shared.inboxes[self.thread].pop() {
             match event {
-                LineEvent::Hello(line, hello) => match self.responder.accept(&hello, now) {
+                BootstrapEvent::Hello(client, hello) => match self.endpoint.responder().accept(&hello, now) {
                     Ok((id, welcome)) => {
-                        self.connections.insert(line, id);
-                        self.lines.welcome(line, welcome);
+                        self.connections.insert(client, id);
+                        self.listener.welcome(client, &welcome);
                     }
-                    Err(refusal) => self.lines.refuse(line, refusal),
+                    Err(refusal) => self.listener.refuse(client, &refusal),
                 },
-                LineEvent::Notice(line, Notice::Goodbye) => self.hang_up(line, false, now),
-                LineEvent::Notice(..) => {}
-                LineEvent::HungUp(line) => self.hang_up(line, true, now),
+                BootstrapEvent::Notice(client, Notice::Goodbye) => self.hang_up(client, false, now),
+                BootstrapEvent::Notice(..) => {}
+                BootstrapEvent::HungUp(client) => self.hang_up(client, true, now),
             }
         }
     }
 
-    fn hang_up(&mut self, line: LineId, may_come_back: bool, now: Nanos) {
-        if let Some(id) = self.connections.remove(&line) {
-            self.responder.hang_up(id, may_come_back, now);
+    fn hang_up(&mut self, client: BootstrapId, may_come_back: bool, now: Nanos) {
+        if let Some(id) = self.connections.remove(&client) {
+            self.endpoint.responder().hang_up(id, may_come_back, now);
         }
     }
 
     fn tell_events(&mut self) {
-        while let Some(ResponderEvent::Closed { connection, tell, .. }) = self.responder.poll_event() {
-            let Some(line) =
-                self.connections.iter().find(|(_, id)| **id == connection).map(|(line, _)| *line)
+        while let Some(ResponderEvent::Closed { connection, tell, .. }) =
+            self.endpoint.responder().poll_event()
+        {
+            let Some(client) =
+                self.connections.iter().find(|(_, id)| **id == connection).map(|(client, _)| *client)
             else {
                 continue;
             };
-            self.connections.remove(&line);
+            self.connections.remove(&client);
             match tell {
-                Some(refusal) => self.lines.refuse(line, refusal),
-                None => self.lines.close(line),
+                Some(refusal) => self.listener.refuse(client, &refusal),
+                None => self.listener.close(client),
             }
         }
     }
@@ -115,22 +164,21 @@ impl<H: Handler> ServerThread<H> {
     #[cold]
     fn begin_drain(&mut self, now: Nanos) {
         self.draining = true;
-        self.responder.drain();
-        self.responder.handler().drain_beside(now);
-        for line in self.connections.keys() {
-            self.lines.notice(*line, Notice::GoingAway);
+        self.endpoint.responder().drain();
+        self.endpoint.drain(now);
+        for client in self.connections.keys() {
+            self.listener.notice(*client, Notice::GoingAway);
         }
     }
 }
 
-impl<H: Handler> Endpoint for ServerThread<H> {
+impl<E: ThreadEndpoint> Endpoint for ServerThread<E> {
     #[inline]
     fn progress(&mut self, now: Nanos) -> Next {
         if self.shared.inboxes[self.thread].has_any() {
             self.take_events(now);
         }
-        let next = self.responder.progress(now);
-        let next = next.merge(self.responder.handler().beside(now));
+        let next = self.endpoint.progress(now);
         if next != Next::Again {
             // Rare things are looked at when there is a moment.
             self.tell_events();
@@ -145,13 +193,11 @@ impl<H: Handler> Endpoint for ServerThread<H> {
     fn arm(&mut self) -> Result<()> {
         // Before the last look: a drain that is asked for from now on makes the descriptor readable again.
         self.shared.inboxes[self.thread].clear_wake();
-        self.responder.handler().arm_beside();
-        self.responder.arm()
+        self.endpoint.arm()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.shared.inboxes[self.thread].fd());
-        self.responder.wait_set(set);
-        self.responder.handler_ref().wait_set_beside(set);
+        self.endpoint.wait_set(set);
     }
 }

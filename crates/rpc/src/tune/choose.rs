@@ -39,9 +39,10 @@ impl Chooser {
         Self { candidates: Vec::with_capacity(samples + SIZES_AND_LOW), gains: Vec::with_capacity(samples) }
     }
 
-    /// The R and F that maximise equation 2 over the samples: the sum of each result's rate, halved where F is shorter than
-    /// the message. The rate I(R, F) of a result whose process time makes k fetches fail is that of k + 1 READs of F bytes
-    /// if k ≤ R, else that of a reply. Among equals the smallest F (fewer bytes) and the largest R (no needless switch) win.
+    /// The R and F that maximise equation 2 over the samples: the sum of each result's rate, halved where F is shorter
+    /// than the message. The rate I(R, F) of a result whose process time makes k fetches fail is that of k + 1 READs of
+    /// F bytes if k ≤ R, else that of a reply. Among equals the smallest F (fewer bytes) and the largest R (no needless
+    /// switch) win.
     ///
     /// Only pairs that can win are tried: F matters only where it begins to hold some message or to cost more (a slower
     /// READ may fail once less), R only where a sample's k is passed.
@@ -166,6 +167,20 @@ mod tests {
             proptest::prop_assert!(rate >= enumerate_all(&profile, &samples) * 0.999_999);
             proptest::prop_assert!((1..=profile.retries_bound).contains(&choice.retries_max));
         }
+    }
+
+    #[test]
+    fn r_lies_where_a_reply_costs_less_than_the_fetches_of_a_call() {
+        // A provider whose READ takes 100 ns and whose reply costs 250: three READs are dearer than a reply, two are
+        // not.
+        let profile = LinkProfile::from_times(vec![(64, 100)], 250);
+        assert_eq!(profile.retries_bound, 70);
+        let mut mixed = samples(&[16; 10], 120);
+        assert_eq!(choose(&profile, &mixed).retries_max, 70, "nothing is slow: no needless switch");
+        mixed.extend(samples(&[16; 10], 310));
+        assert_eq!(choose(&profile, &mixed).retries_max, 2, "R between 1 and N");
+        let dear = LinkProfile { reply_ns: 600, ..profile };
+        assert_eq!(choose(&dear, &mixed).retries_max, 70, "a reply costs more than four READs");
     }
 
     #[test]

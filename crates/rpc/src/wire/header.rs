@@ -108,9 +108,6 @@ pub enum HeaderError {
     /// The first word's status bit is missing.
     #[error("the status bit is not set")]
     NotReady,
-    /// A part or continuation without its two numbers, or with impossible ones.
-    #[error("the payload of a part or continuation is impossible")]
-    BadPart,
 }
 
 /// A request's header.
@@ -302,8 +299,8 @@ impl ResponseHeader {
         })
     }
 
-    /// The words that a checksum covers: all, with the CRC and the sleep flag zeroed (the server may go to sleep after it
-    /// answered).
+    /// The words that a checksum covers: all, with the CRC and the sleep flag zeroed (the server may go to sleep after
+    /// it answered).
     pub fn checked_words(words: &[u64; 3]) -> [u64; 3] {
         [words[0], words[1] & !Self::SLEEPING_BIT, words[2] & 0xffff_ffff]
     }

@@ -48,17 +48,20 @@ impl Imm {
         }
     }
 
-    /// The numbers `[from, end)` that a push names, seen from a server that executes `next` next; `None` if they are
-    /// impossible.
+    /// The numbers `[from, end)` that a push names and whose responses the client may lack, seen from a server that
+    /// executes `next` next; `None` if there are none, or the numbers are impossible.
     pub const fn push_range(oldest_low: u16, count: u16, next: Seq, window: u16) -> Option<(Seq, Seq)> {
-        // The oldest message without a response lies at most a window before `next`, or is `next` itself or, if its
-        // request is still on the way, not after it.
+        // The oldest message without a response was `next` or came before it. It may lie more than a window back: the
+        // server executes what the client sent after the push before it takes the push's completion.
         let behind = (next.0 as u16).wrapping_sub(oldest_low);
-        if behind > window || count > window {
+        if behind > u16::MAX / 2 || count > window {
             return None;
         }
-        let from = Seq(next.0.wrapping_sub(behind as u32));
-        Some((from, from.plus(count as u32)))
+        let oldest = Seq(next.0.wrapping_sub(behind as u32));
+        let end = oldest.plus(count as u32);
+        // The client has the response of everything before the last window: it used those slots again.
+        let from = if behind > window { Seq(next.0.wrapping_sub(window as u32)) } else { oldest };
+        if from.is_before(end) { Some((from, end)) } else { None }
     }
 }
 
@@ -81,5 +84,13 @@ mod tests {
         assert_eq!(Imm::push_range(2, 1, next, 16), Some((next, next.next())));
         assert_eq!(Imm::push_range(3, 1, next, 16), None, "not sent yet");
         assert_eq!(Imm::push_range(0xff00, 1, next, 16), None, "long answered");
+        assert_eq!(Imm::push_range(2, 17, next, 16), None, "more than the window");
+    }
+
+    #[test]
+    fn a_push_that_the_next_requests_overtook_names_what_may_be_missing() {
+        // Asked for 34 to 48; the client took 34 and sent 49 and 50, which were executed first.
+        assert_eq!(Imm::push_range(34, 15, Seq(51), 16), Some((Seq(35), Seq(49))));
+        assert_eq!(Imm::push_range(34, 15, Seq(66), 16), None);
     }
 }

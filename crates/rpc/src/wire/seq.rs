@@ -16,6 +16,12 @@ impl Seq {
         Self(self.0.wrapping_add(1))
     }
 
+    /// The number before it.
+    #[must_use]
+    pub const fn before(self) -> Self {
+        Self(self.0.wrapping_sub(1))
+    }
+
     /// The number `count` later.
     #[must_use]
     pub const fn plus(self, count: u32) -> Self {

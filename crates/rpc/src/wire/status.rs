@@ -41,7 +41,8 @@ statuses! {
     /// The deadline had passed before execution.
     DEADLINE_EXCEEDED = 3, executed false, "the deadline had passed before the server could execute the call";
     /// The request is longer than the server takes.
-    REQUEST_TOO_LARGE = 4, executed false, "the request is longer than the server accepts; send less or raise its limit";
+    REQUEST_TOO_LARGE = 4, executed false,
+        "the request is longer than the server accepts; send less or raise its limit";
     /// The result is longer than the server gives.
     RESULT_TOO_LARGE = 5, executed true, "the result is longer than the server gives; ask for less or raise its limit";
     /// The server has no room for it.

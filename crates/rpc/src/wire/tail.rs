@@ -9,16 +9,16 @@ use super::Seq;
 pub struct TailKey(pub u64);
 
 impl TailKey {
-    /// The tail of a message: 64 bits that payload holds by chance once in 2⁶⁴, since the key is random and never part of
-    /// a payload.
+    /// The tail of a message: 64 bits that payload holds by chance once in 2⁶⁴, since the key is random and never part
+    /// of a payload.
     #[inline]
     pub const fn tail(self, seq: Seq) -> u64 {
         SplitMix64::mix(self.0 ^ (seq.0 as u64 | (seq.0 as u64) << 32))
     }
 
     /// CRC-32C of a message: the key, its header words (the CRC's own half zeroed) and its payload. The key is covered
-    /// because a slot may still hold an earlier session's message of the same number and length: without order among the
-    /// bytes, the new tail may be placed behind it first.
+    /// because a slot may still hold an earlier session's message of the same number and length: without order among
+    /// the bytes, the new tail may be placed behind it first.
     pub fn checksum(self, header: &[u64], payload: &[u8]) -> u32 {
         let key = crc32c::crc32c(&self.0.to_le_bytes());
         let crc = header.iter().fold(key, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()));

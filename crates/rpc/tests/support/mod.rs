@@ -133,8 +133,8 @@ impl World {
         next
     }
 
-    /// Turns of the server alone until it has executed so many calls. The first request of a connection may have to wait for
-    /// the device's service thread.
+    /// Turns of the server alone until it has executed so many calls. The first request of a connection may have to
+    /// wait for the device's service thread.
     pub fn serve(&mut self, executed: u64) {
         let start = Instant::now();
         while self.server.handler().executed < executed {

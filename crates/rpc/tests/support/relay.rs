@@ -1,5 +1,5 @@
-//! A relay between clients and a server's bootstrap address: its connections can be cut, and the server behind it replaced,
-//! without clients seeing another address. Calls do not pass through it.
+//! A relay between clients and a server's bootstrap address: its connections can be cut, and the server behind it
+//! replaced, without clients seeing another address. Calls do not pass through it.
 #![allow(dead_code)]
 
 use std::io;

@@ -11,8 +11,8 @@ pub enum Promise {
     Reliable,
     /// An unreliable connection: a message once or not at all, in order.
     InOrder,
-    /// Datagrams: a message not at all or up to so many times, in any order. Their packet numbers are not checked: nothing
-    /// tells a datagram that the network has doubled from two equal ones.
+    /// Datagrams: a message not at all or up to so many times, in any order. Their packet numbers are not checked:
+    /// nothing tells a datagram that the network has doubled from two equal ones.
     Datagrams {
         /// 1, or 2 over a network that doubles packets.
         copies_max: u32,
@@ -33,8 +33,8 @@ struct Flow {
     last: u64,
 }
 
-/// The messages of ways between queue pairs. Ways have numbers that the caller gives them; messages of a way are numbered
-/// by it from 1 on, as they are sent.
+/// The messages of ways between queue pairs. Ways have numbers that the caller gives them; messages of a way are
+/// numbered by it from 1 on, as they are sent.
 #[derive(Debug, Default)]
 pub struct Deliveries {
     flows: BTreeMap<u64, Flow>,

@@ -1,10 +1,10 @@
-//! Memory: what acknowledged writes left there.
+//! Memory: each byte holds one of the values that may be there.
 
 use std::fmt;
 
 /// A write that one writer began; later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WriteId(pub(super) u64);
+pub struct WriteId(u64);
 
 /// A byte that no admissible order of writes leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,49 +25,37 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-#[derive(Clone)]
-struct Write {
-    id: WriteId,
-    offset: usize,
-    bytes: Vec<u8>,
-}
-
-/// A reference model of memory with one writer, whose writes are executed in their order. A write that is not
-/// acknowledged may have been executed, in part too.
+/// A reference model of memory with one writer, whose writes are executed in their order, or in part, or not at all.
+/// Only of some is it known that they are there as a whole: those that were confirmed.
 #[derive(Clone)]
 pub struct Image {
-    settled: Vec<u8>,
-    open: Vec<Write>,
+    /// For each byte: values that may be there, with the write that would have left them, oldest first.
+    bytes: Vec<Vec<(WriteId, u8)>>,
     next: u64,
 }
 
 impl Image {
-    /// Zeroed memory.
-    pub fn new(len_bytes: usize) -> Self {
-        Self { settled: vec![0; len_bytes], open: Vec::new(), next: 0 }
+    /// Memory that holds `bytes`.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.iter().map(|byte| vec![(WriteId(0), *byte)]).collect(), next: 0 }
     }
 
     /// The writer begins a write.
     pub fn begin(&mut self, offset: usize, bytes: &[u8]) -> WriteId {
         self.next += 1;
         let id = WriteId(self.next);
-        self.open.push(Write { id, offset, bytes: bytes.to_vec() });
+        for (values, byte) in self.bytes[offset..].iter_mut().zip(bytes) {
+            values.push((id, *byte));
+        }
         id
     }
 
-    /// A write is acknowledged, and with it all that were begun before.
-    pub fn settle(&mut self, id: WriteId) {
-        let later = self.open.iter().position(|write| write.id > id).unwrap_or(self.open.len());
-        for write in self.open.drain(..later) {
-            let range = write.offset..write.offset + write.bytes.len();
-            self.settled[range].copy_from_slice(&write.bytes);
+    /// A write is there as a whole. That says nothing of those before it, other than that they cannot come any more
+    /// where it wrote.
+    pub fn confirm(&mut self, id: WriteId, offset: usize, len_bytes: usize) {
+        for values in &mut self.bytes[offset..offset + len_bytes] {
+            values.retain(|(of, _)| *of >= id);
         }
-    }
-
-    /// The memory is known to hold these bytes now, whatever was open: its owner read it when no write could be under way.
-    pub fn adopt(&mut self, bytes: &[u8]) {
-        self.settled.copy_from_slice(bytes);
-        self.open.clear();
     }
 
     /// Whether bytes found at `offset` are possible.
@@ -75,12 +63,18 @@ impl Image {
     /// # Errors
     /// The first byte that is not.
     pub fn check(&self, offset: usize, found: &[u8]) -> Result<(), Wrong> {
+        self.check_since(WriteId(0), offset, found)
+    }
+
+    /// As [`Image::check`], of a place where a write is there as a whole, unless a later one is.
+    ///
+    /// # Errors
+    /// The first byte that is not possible.
+    pub fn check_since(&self, id: WriteId, offset: usize, found: &[u8]) -> Result<(), Wrong> {
         for (at, byte) in found.iter().enumerate().map(|(i, byte)| (offset + i, *byte)) {
-            let could = |write: &Write| write.bytes.get(at.checked_sub(write.offset)?).copied();
-            if self.settled[at] != byte && !self.open.iter().any(|write| could(write) == Some(byte)) {
-                let mut possible = vec![self.settled[at]];
-                possible.extend(self.open.iter().filter_map(could));
-                return Err(Wrong { offset: at, found: byte, possible });
+            let values = || self.bytes[at].iter().filter(|(of, _)| *of >= id).map(|(_, value)| *value);
+            if !values().any(|value| value == byte) {
+                return Err(Wrong { offset: at, found: byte, possible: values().collect() });
             }
         }
         Ok(())
@@ -92,20 +86,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_writes_may_be_there_and_settled_ones_are() {
-        let mut image = Image::new(8);
-        let first = image.begin(0, &[1; 4]);
+    fn what_nobody_confirmed_may_be_there_or_not() {
+        let mut image = Image::new(&[0; 6]);
+        image.begin(0, &[1; 4]);
         let second = image.begin(2, &[2; 4]);
-        assert!(image.check(0, &[0; 8]).is_ok());
-        assert!(image.check(0, &[1, 0, 2, 1, 0, 2, 0, 0]).is_ok(), "in part");
-        assert!(image.check(0, &[2]).is_err());
-        image.settle(first);
-        assert!(image.check(0, &[1, 1, 1, 2, 0, 2, 0, 0]).is_ok());
-        assert_eq!(image.check(0, &[1, 0]), Err(Wrong { offset: 1, found: 0, possible: vec![1] }));
-        image.settle(second);
-        assert!(image.check(0, &[1, 1, 2, 2, 2, 2, 0, 0]).is_ok());
-        assert!(image.check(2, &[1]).is_err(), "the later write was settled");
-        image.adopt(&[9; 8]);
-        assert!(image.check(0, &[9; 8]).is_ok());
+        assert!(image.check(0, &[0; 6]).is_ok(), "both lost");
+        assert!(image.check(0, &[1, 0, 2, 1, 0, 2]).is_ok(), "both in part");
+        assert!(image.check(0, &[2]).is_err(), "the second does not write there");
+        assert!(image.check_since(second, 2, &[2, 2]).is_ok() && image.check_since(second, 2, &[1]).is_err());
+        image.confirm(second, 2, 4);
+        assert!(image.check(0, &[0, 1, 2, 2, 2, 2]).is_ok(), "the first is as uncertain as before");
+        assert!(image.check(0, &[1, 1, 1, 2, 2, 2]).is_err(), "it cannot come after the second");
+        assert!(image.check(5, &[0]).is_err(), "the second is there");
+    }
+
+    #[test]
+    fn a_write_begun_later_may_be_over_a_confirmed_one() {
+        let mut image = Image::new(&[0; 2]);
+        let first = image.begin(0, &[1; 2]);
+        image.begin(0, &[2; 1]);
+        image.confirm(first, 0, 2);
+        assert!(image.check(0, &[1, 1]).is_ok() && image.check(0, &[2, 1]).is_ok());
+        assert!(image.check(0, &[0]).is_err() && image.check(1, &[2]).is_err());
     }
 }

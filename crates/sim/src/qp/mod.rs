@@ -1,144 +1,202 @@
-//! Queue pairs as the device knows them.
+//! Queue pairs: the transport of [`farcall_wire`], and what a simulated device keeps beside it.
 //!
-//! A work request's way: [`post`] checks and queues it; [`requester`] cuts it into packets; [`responder`] checks these in
-//! their order and lets payload land; [`jobs`] does in order what follows (completions, READs, atomics, answers);
-//! [`answers`] takes answers in at the requester; [`timers`] has what happens when none comes; [`flush`] ends everything.
+//! A program has a `SimQp`; [`post`] checks and queues its requests; [`nic`] is all that the transport asks of
+//! its device; this file lets events happen to a pair.
 
-mod answers;
-mod datagram;
-mod flush;
-mod handle;
-mod jobs;
-mod modify;
+mod nic;
 mod post;
-mod requester;
-mod responder;
-mod timers;
 
-use farcall_verbs::{Access, Mtu, QpCap, QpState, QpType, RnrTimer};
+use farcall_verbs::{Error, QpAttr, QpState, QpType, Result, SendRules};
+use farcall_wire::{Responded, Timer, Token};
 
 use crate::cq::Frees;
-use crate::packet::{Body, Node, Packet, Psn};
-use crate::receive::ReceiveQueue;
+use crate::packet::{Frame, Node};
+use crate::queue::Event;
+use crate::receive::{Receive, ReceiveQueue};
 use crate::state::State;
 use crate::trace::What;
-pub(crate) use handle::SimQp;
-pub(crate) use post::operations;
-use requester::Requester;
-use responder::Responder;
+pub(crate) use nic::Nic;
+use post::Posted;
 
-/// What `modify_qp` has set.
-#[derive(Clone, Copy, Debug)]
-struct Settings {
-    access: Access,
-    qkey: u32,
-    /// Where the peer is; `None`: nowhere that exists.
-    peer: Option<Node>,
-    dest_qpn: u32,
-    mtu: Mtu,
-    rnr_timer: RnrTimer,
-    timeout: u8,
-    retry_cnt: u8,
-    rnr_retry: u8,
-    max_rd_atomic: u8,
-    max_dest_rd_atomic: u8,
-}
+/// The provider's name.
+pub(crate) const PROVIDER: &str = "sim";
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            access: Access::empty(),
-            qkey: 0,
-            peer: None,
-            dest_qpn: 0,
-            mtu: Mtu::Mtu4096,
-            rnr_timer: RnrTimer(0),
-            timeout: 0,
-            retry_cnt: 0,
-            rnr_retry: 0,
-            max_rd_atomic: 0,
-            max_dest_rd_atomic: 0,
-        }
-    }
-}
+/// The transport of a queue pair.
+pub(crate) type Transport = farcall_wire::Qp<Posted, Receive>;
 
 /// A queue pair.
 pub(crate) struct Qp {
-    id: u32,
-    context: u32,
+    pub(crate) transport: Transport,
+    pub(crate) device: DeviceSide,
+}
+
+/// What a device keeps of a queue pair beside its transport.
+pub(crate) struct DeviceSide {
+    pub(crate) id: u32,
+    pub(crate) context: u32,
     pub(crate) node: Node,
-    pd: u32,
-    num: u32,
-    kind: QpType,
-    state: QpState,
-    cap: QpCap,
-    signal_all: bool,
+    pub(crate) pd: u32,
+    pub(crate) num: u32,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
     pub(crate) srq: Option<u32>,
-    /// Whether draining is told.
-    tells_drained: bool,
-    settings: Settings,
-    requester: Requester,
-    receives: ReceiveQueue,
-    responder: Responder,
+    pub(crate) signals_all: bool,
+    pub(crate) rules: SendRules,
+    pub(crate) receives: ReceiveQueue,
+    /// Where the peer is; `None`: nowhere that exists.
+    pub(crate) peer: Option<Node>,
+    pub(crate) progress: Progress,
+}
+
+/// How far a queue pair's device has come.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// Send requests posted, and those known to be over by a completion that was polled.
+    posted: u64,
+    reaped: u64,
     /// Changes whenever everything that is under way becomes void: on error and reset.
     pub(crate) life: u64,
+    /// Changes whenever a timer is set or stopped.
+    timer_lives: [u64; 2],
+    /// The next packet of a request has its time.
+    is_pumping: bool,
+    /// The next packet of a READ's data has its time.
+    is_responding: bool,
+    /// When everything accepted so far has landed.
+    landed_ns: u64,
+    /// When payload of the message that comes in may begin to land.
+    from_ns: u64,
 }
 
 impl Qp {
-    fn domain(&self) -> (Node, u32) {
-        (self.node, self.pd)
-    }
-
-    fn mtu_bytes(&self) -> u64 {
-        u64::from(self.settings.mtu.bytes())
-    }
-
-    fn set_state(&mut self, state: &mut State, to: QpState) {
-        self.state = to;
-        state.note(What::State, [u64::from(self.node), u64::from(self.num), to as u64, 0]);
-    }
-
-    /// Sends a packet to the connected peer; to nowhere if there is none.
-    fn send_to_peer(&self, state: &mut State, psn: Psn, body: Body) {
-        let Some(dst) = self.settings.peer else { return };
-        state.send(Packet {
-            src: self.node,
-            dst,
-            src_qpn: self.num,
-            dst_qpn: self.settings.dest_qpn,
-            transport: self.kind,
-            psn,
-            body,
-        });
-    }
-
-    /// A packet for this pair.
-    pub(crate) fn arrived(&mut self, state: &mut State, packet: Packet) {
-        if packet.transport != self.kind {
-            return;
-        }
-        if let Body::Datagram { .. } = packet.body {
-            self.datagram_arrived(state, packet);
-            return;
-        }
-        let is_of_peer = self.settings.peer == Some(packet.src) && self.settings.dest_qpn == packet.src_qpn;
-        if !is_of_peer {
-            state.note(What::Ignore, [u64::from(self.node), u64::from(self.num), packet.psn.number(), 0]);
-        } else if packet.body.is_answer() {
-            self.answered(state, packet.psn, packet.body);
-        } else if self.state.responds() {
-            self.requested(state, packet.psn, packet.body);
-        }
-    }
-
     /// A completion was polled.
     pub(crate) fn polled(&mut self, frees: Frees) {
         match frees {
-            Frees::SendsTo(ordinal) => self.requester.reap(ordinal),
-            Frees::Receive => self.receives.release(),
+            Frees::SendsTo(ordinal) => self.device.progress.reap(ordinal),
+            Frees::Receive => self.device.receives.release(),
             Frees::Nothing => {}
         }
+    }
+}
+
+impl Progress {
+    fn reap(&mut self, ordinal: u64) {
+        self.reaped = self.reaped.max(ordinal + 1);
+    }
+}
+
+impl State {
+    /// Works on a queue pair's transport.
+    pub(crate) fn with_qp<T>(
+        &mut self,
+        id: u32,
+        work: impl FnOnce(&mut Transport, &mut Nic<'_>) -> T,
+    ) -> Option<T> {
+        let mut qp = self.qps.remove(id)?;
+        let result = work(&mut qp.transport, &mut Nic { state: self, qp: &mut qp.device });
+        self.qps.put_back(id, qp);
+        Some(result)
+    }
+}
+
+impl Nic<'_> {
+    /// Lets the transport send its next packet at a time.
+    fn pump_at(&mut self, at_ns: u64) {
+        if !std::mem::replace(&mut self.qp.progress.is_pumping, true) {
+            self.state.at(at_ns, Event::Pump { qp: self.qp.id });
+        }
+    }
+
+    /// As after a doorbell of the running program.
+    fn pump_after_doorbell(&mut self) {
+        let at_ns = self.state.effect_ns() + self.state.params.doorbell_ns;
+        self.pump_at(at_ns);
+    }
+
+    /// The transport sends its next packet.
+    pub(crate) fn pump(&mut self, transport: &mut Transport) {
+        self.qp.progress.is_pumping = false;
+        if transport.transmit(self) {
+            let at_ns = self.state.now_ns + self.state.params.packet_gap_ns;
+            self.pump_at(at_ns);
+        }
+    }
+
+    /// The transport answers what it can, and sends what the answers let it send.
+    fn go_on(&mut self, transport: &mut Transport) {
+        let now_ns = self.state.now_ns;
+        self.pump_at(now_ns);
+        while !self.qp.progress.is_responding {
+            match transport.respond(self) {
+                Responded::Nothing => break,
+                Responded::Answered => {}
+                Responded::ReadContinues => {
+                    self.qp.progress.is_responding = true;
+                    let at_ns = now_ns + self.state.params.packet_gap_ns;
+                    self.state.at(at_ns, Event::Respond { qp: self.qp.id, life: self.qp.progress.life });
+                }
+            }
+        }
+    }
+
+    /// The next packet of a READ's data is due.
+    pub(crate) fn respond(&mut self, transport: &mut Transport, life: u64) {
+        if self.qp.progress.life == life {
+            self.qp.progress.is_responding = false;
+            self.go_on(transport);
+        }
+    }
+
+    /// An access of the transport has ended.
+    pub(crate) fn accessed(&mut self, transport: &mut Transport, token: Token) {
+        transport.accessed(token, Ok(0));
+        self.go_on(transport);
+    }
+
+    /// A timer ends, unless it was set anew or stopped.
+    pub(crate) fn timer_ends(&mut self, transport: &mut Transport, timer: Timer, life: u64) {
+        if self.qp.progress.timer_lives[timer as usize] == life {
+            transport.timed_out(self, timer);
+            self.go_on(transport);
+        }
+    }
+
+    /// A packet for this pair.
+    pub(crate) fn arrived(&mut self, transport: &mut Transport, frame: &Frame) {
+        let packet = &frame.packet;
+        let is_of_peer = self.qp.peer == Some(frame.src) && transport.dest_qpn() == frame.src_qpn;
+        let kind = transport.config().transport;
+        if packet.transport == kind && kind != QpType::Ud && !is_of_peer {
+            let psn = u64::from(packet.psn.number());
+            self.state.note(What::Ignore, [u64::from(self.qp.node), u64::from(self.qp.num), psn, 0]);
+            return;
+        }
+        self.state.arriving_from = frame.src;
+        transport.arrived(self, packet, &frame.payload);
+        self.go_on(transport);
+    }
+
+    pub(crate) fn modify(&mut self, transport: &mut Transport, attr: &QpAttr) -> Result<()> {
+        const OP: &str = "modify_qp";
+        let kind = transport.config().transport;
+        let to = attr.check_transition(kind, self.qp.num, transport.state())?;
+        if let Some(port) = attr.port_num.filter(|port| *port != 1) {
+            return Err(Error::invalid(OP, format!("port {port}: this device has port 1 only")));
+        }
+        let limit = self.state.params.limits.rd_atomic;
+        let depths = [("max_dest_rd_atomic", attr.max_dest_rd_atomic), ("max_rd_atomic", attr.max_rd_atomic)];
+        for (name, depth) in depths {
+            if let Some(depth) = depth.filter(|depth| *depth > limit) {
+                return Err(Error::invalid(OP, format!("{name} {depth}: up to {limit}")));
+            }
+        }
+        if let Some(path) = attr.ah {
+            self.qp.peer = self.state.node_of(path.dgid);
+        }
+        transport.modify(self, attr);
+        if to == QpState::Rts {
+            self.pump_after_doorbell();
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_rpc::{CallerConfig, FetchThenReply, Path, ResponderConfig, ServerReply};
+use farcall_rpc::{CallerConfig, Fetch, FetchThenReply, Path, ResponderConfig, ServerReply};
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
 use super::chaos;
@@ -39,11 +39,9 @@ impl<P: Path> Run<P> {
         self.next_client += 1;
         let waiting = chaos::waiting(&mut self.random);
         let workload = Calls::new(number, self.world.random(number), CALLS);
-        let config = CallerConfig {
-            notify: waiting == Waiting::Event && self.random.chance_ppm(500_000),
-            checksum: self.random.chance_ppm(300_000),
-            ..CallerConfig::default()
-        };
+        let config = CallerConfig::default()
+            .notify(waiting == Waiting::Event && self.random.chance_ppm(500_000))
+            .checksum(self.random.chance_ppm(300_000));
         let seed = self.random.next_u64();
         let client = ClientProgram::<P, _>::new(&host, self.server_host.id(), config, seed, workload);
         let task = self.world.spawn(&host, waiting, client);
@@ -155,9 +153,9 @@ fn run_by<P: Path>(seed: u64, mut random: Stream) -> u64 {
 
 pub fn run(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
-    if random.chance_ppm(500_000) {
-        run_by::<FetchThenReply>(seed, random)
-    } else {
-        run_by::<ServerReply>(seed, random)
+    match random.below(4) {
+        0 | 1 => run_by::<FetchThenReply>(seed, random),
+        2 => run_by::<Fetch>(seed, random),
+        _ => run_by::<ServerReply>(seed, random),
     }
 }

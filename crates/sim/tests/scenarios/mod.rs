@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub mod calls;
 pub mod chaos;
-pub mod pairs;
+mod endpoints;
 pub mod store;
 pub mod traffic;
 
@@ -20,15 +20,15 @@ pub fn resumed() -> u64 {
     RESUMED.load(Ordering::Relaxed)
 }
 
-/// A kind of run: its name, and what runs a seed of it. It panics if something does not hold, and returns the hash of the
-/// trace.
+/// A kind of run: its name, and what runs a seed of it. It panics if something does not hold, and returns the hash of
+/// the trace.
 pub struct Scenario {
     pub name: &'static str,
     pub run: fn(u64) -> u64,
 }
 
 pub const ALL: &[Scenario] = &[
-    Scenario { name: "pairs", run: pairs::run },
+    Scenario { name: "reliable", run: traffic::reliable },
     Scenario { name: "calls", run: calls::run },
     Scenario { name: "store", run: store::run },
     Scenario { name: "unreliable", run: traffic::unreliable },

@@ -38,6 +38,7 @@ impl Traffic {
         for at in 0..self.members.len() {
             if let Some(peer) = self.members[at].peer {
                 self.members[at].check_image(&*self.members[peer].mr);
+                self.members[at].check_word(&*self.members[peer].mr);
             }
         }
         (0..self.nodes.len()).for_each(|node| self.check_counter(node));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use farcall_sim::Stream;
-use farcall_sim::check::{Deliveries, Ledger, LossyImage, Queue, WriteId};
+use farcall_sim::check::{Deliveries, Image, Ledger, Queue, WriteId};
 use farcall_verbs::{
     AhAttr, AtomicTarget, Gid, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvWr,
     SendFlags, SendWr, Sge, UdTarget, Wc, WcOpcode, WrOpcode,
@@ -15,6 +15,9 @@ const SLOTS: usize = 16;
 const RECEIVES: usize = 8;
 /// What the peer writes lies first in a region.
 pub const TARGET_BYTES: usize = 6_144;
+const SLOTS_BYTES: usize = SLOTS * MESSAGE_BYTES;
+/// A word behind the slots that only the peer's compare-and-swaps change.
+const WORD_AT: usize = (TARGET_BYTES + SLOTS_BYTES).next_multiple_of(8);
 pub const QKEY: u32 = 0x2222;
 
 /// What a request was.
@@ -23,10 +26,24 @@ pub enum Did {
     Message { flow: u64, number: u64 },
     /// A WRITE; with an immediate it is a message, too.
     Write { id: WriteId, at: usize, len: usize, message: Option<u64> },
+    /// A READ of what this end has written.
+    Read { at: usize, len: usize },
+    /// A compare-and-swap of the word, and the value that it must find.
+    Swap { old: u64 },
     /// An addition to the counter of a node, in one of its lives.
     Add { node: usize, life: u64 },
     /// Nothing: it tells that everything before it is over.
     Mark,
+}
+
+impl Did {
+    const fn returns_data(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Swap { .. } | Self::Add { .. })
+    }
+}
+
+fn word(mr: &dyn RawMr) -> u64 {
+    u64::from_ne_bytes(read(mr, WORD_AT, 8).try_into().unwrap())
 }
 
 /// A queue pair.
@@ -45,7 +62,9 @@ pub struct Member {
     /// Its own receives, if it takes no shared ones.
     pub receives: Option<Buffers>,
     /// What it writes at its peer.
-    pub image: LossyImage,
+    pub image: Image,
+    /// What its compare-and-swaps leave in the word.
+    word: u64,
     /// WRITEs that are told by an immediate.
     told: BTreeMap<u64, (WriteId, usize, usize)>,
     pub has_failed: bool,
@@ -77,13 +96,14 @@ impl Member {
             kind,
             peer,
             qp: make(node, kind),
-            mr: node.pd.alloc_mr(TARGET_BYTES + SLOTS * MESSAGE_BYTES, ALL).unwrap(),
+            mr: node.pd.alloc_mr(WORD_AT + 8, ALL).unwrap(),
             account,
             sends: VecDeque::new(),
             free: (0..SLOTS).collect(),
             unsignalled: 0,
             receives: node.shared.is_none().then(|| Buffers::new(&*node.pd, RECEIVES)),
-            image: LossyImage::new(&[0; TARGET_BYTES]),
+            image: Image::new(&[0; TARGET_BYTES]),
+            word: 0,
             told: BTreeMap::new(),
             has_failed: false,
             last_told: 0,
@@ -95,23 +115,28 @@ impl Member {
     }
 
     fn open_datagrams(&mut self) {
-        self.qp.modify(&QpAttr { qkey: Some(QKEY), ..QpAttr::init(ALL) }).unwrap();
+        self.qp.modify(&QpAttr::init_datagrams(QKEY)).unwrap();
         self.qp.modify(&QpAttr::to(QpState::Rtr)).unwrap();
-        self.qp.modify(&QpAttr { sq_psn: Some(7), ..QpAttr::to(QpState::Rts) }).unwrap();
+        self.qp.modify(&QpAttr::rts_unreliable(7)).unwrap();
     }
 
     pub fn connect(&mut self, gid: Gid, dest_qpn: u32, mtu: Mtu, (rq_psn, sq_psn): (u32, u32)) {
         let path = AhAttr { dgid: gid, port_num: 1, ..AhAttr::default() };
         self.qp.modify(&QpAttr::init(ALL)).unwrap();
-        self.qp.modify(&QpAttr::rtr(dest_qpn, rq_psn, path, mtu)).unwrap();
-        let rts = QpAttr { timeout: Some(9), retry_cnt: Some(5), ..QpAttr::rts(sq_psn) };
+        let (rtr, rts) = if self.kind == QpType::Rc {
+            let rts = QpAttr { timeout: Some(9), retry_cnt: Some(5), ..QpAttr::rts(sq_psn) };
+            (QpAttr::rtr(dest_qpn, rq_psn, path, mtu), rts)
+        } else {
+            (QpAttr::rtr_unreliable(dest_qpn, rq_psn, path, mtu), QpAttr::rts_unreliable(sq_psn))
+        };
+        self.qp.modify(&rtr).unwrap();
         self.qp.modify(&rts).unwrap();
     }
 
     /// Another queue pair in place of one that is over, with another account.
     pub fn renew(&mut self, node: &Node, account: u64) {
         for (_, slot, did) in self.sends.drain(..) {
-            assert!(!matches!(did, Did::Add { .. }), "additions are signalled");
+            assert!(!did.returns_data(), "what returns data is signalled");
             self.free.push(slot);
         }
         self.account = account;
@@ -166,11 +191,14 @@ impl Member {
         let number = deliveries.next_number(way.flow);
         let has_imm = len < 8 || random.chance_ppm(500_000);
         let (sges, word) = ([sge(&*self.mr, here, len)], [sge(&*self.mr, here, 8)]);
-        let what = if self.kind == QpType::Ud {
-            0
-        } else {
-            random.below(if self.kind == QpType::Rc { 6 } else { 5 })
+        // A reliable connection with receives of its own does everything.
+        let is_versatile = self.kind == QpType::Rc && self.receives.is_some();
+        let what = match self.kind {
+            QpType::Ud => 0,
+            QpType::Uc => random.below(5),
+            _ => random.below(if is_versatile { 8 } else { 6 }),
         };
+        let (peer, rkey) = (way.peer.mr.addr() as u64, way.peer.mr.rkey());
         let (wr, did) = match what {
             0..=2 => {
                 if !has_imm {
@@ -184,14 +212,24 @@ impl Member {
             3 | 4 => {
                 let at = random.below((TARGET_BYTES - MESSAGE_BYTES) as u64) as usize;
                 let id = self.image.begin(at, &bytes);
-                let wr =
-                    SendWr::write(wr_id, &sges, way.peer.mr.addr() as u64 + at as u64, way.peer.mr.rkey());
+                let wr = SendWr::write(wr_id, &sges, peer + at as u64, rkey);
                 let message = has_imm.then_some(number);
                 if has_imm {
                     deliveries.sent(way.flow, number, Vec::new());
                     self.told.insert(number, (id, at, len));
                 }
                 (if has_imm { wr.with_imm(number as u32) } else { wr }, Did::Write { id, at, len, message })
+            }
+            6 => {
+                let at = random.below((TARGET_BYTES - MESSAGE_BYTES) as u64) as usize;
+                (SendWr::read(wr_id, &sges, peer + at as u64, rkey), Did::Read { at, len })
+            }
+            7 => {
+                let (old, new) = (self.word, random.next_u64());
+                self.word = new;
+                let to =
+                    AtomicTarget { remote_addr: peer + WORD_AT as u64, compare_add: old, swap: new, rkey };
+                (SendWr::atomic(WrOpcode::ATOMIC_CMP_AND_SWP, wr_id, &word, to), Did::Swap { old })
             }
             _ => {
                 let (mr, life) = way.counter;
@@ -202,10 +240,11 @@ impl Member {
             }
         };
         write(&*self.mr, here, &bytes);
-        let is_add = matches!(did, Did::Add { .. });
+        let returns_data = did.returns_data();
         let mut flags = SendFlags::empty();
-        flags.set(SendFlags::INLINE, !is_add && len <= 100 && random.chance_ppm(500_000));
-        let is_signalled = is_add || self.unsignalled >= 6 || random.chance_ppm(500_000);
+        flags.set(SendFlags::FENCE, is_versatile && random.chance_ppm(200_000));
+        flags.set(SendFlags::INLINE, !returns_data && len <= 100 && random.chance_ppm(500_000));
+        let is_signalled = returns_data || self.unsignalled >= 6 || random.chance_ppm(500_000);
         flags.set(SendFlags::SIGNALED, is_signalled);
         self.unsignalled = if is_signalled { 0 } else { self.unsignalled + 1 };
         self.post(wr.with_flags(flags), slot, did, ledger);
@@ -229,8 +268,8 @@ impl Member {
         self.sends.push_back((wr.wr_id, slot, did));
     }
 
-    /// Posts a message of eight bytes, which fits every receive, and whose completion tells that all before it are over.
-    /// Returns its number.
+    /// Posts a message of eight bytes, which fits every receive, and whose completion tells that all before it are
+    /// over. Returns its number.
     pub fn probe(
         &mut self,
         wr_id: u64,
@@ -269,8 +308,8 @@ impl Member {
         self.post(wr.with_flags(SendFlags::SIGNALED), slot, Did::Mark, ledger);
     }
 
-    /// A send completed, and with it all before it. What becomes of additions is told by `added`: where, in which life, and
-    /// what was found, if that is known.
+    /// A send completed, and with it all before it. What becomes of additions is told by `added`: where, in which life,
+    /// and what was found, if that is known.
     pub fn sent(
         &mut self,
         wc: &Wc,
@@ -282,16 +321,22 @@ impl Member {
             let (wr_id, slot, did) = self.sends.pop_front().expect("the ledger knows it");
             let is_well = wc.status.is_success() || wr_id != wc.wr_id;
             let is_acknowledged = is_well && self.kind == QpType::Rc;
+            let here = |len| read(&*self.mr, TARGET_BYTES + slot * MESSAGE_BYTES, len);
+            let value = || u64::from_ne_bytes(here(8).try_into().unwrap());
             match did {
+                Did::Read { at, len } if is_well => {
+                    assert_eq!((wc.opcode, wc.byte_len), (WcOpcode::RDMA_READ, len as u32));
+                    let found = self.image.check(at, &here(len));
+                    found.unwrap_or_else(|wrong| panic!("a READ found: {wrong}"));
+                }
+                Did::Swap { old } if is_well => assert_eq!(value(), old, "a swap found another value"),
                 Did::Message { flow, number } if is_acknowledged => deliveries.acknowledged(flow, number),
                 Did::Write { id, at, len, message } if is_acknowledged => {
                     self.image.confirm(id, at, len);
                     message.into_iter().for_each(|number| deliveries.acknowledged(flow, number));
                 }
                 Did::Add { node, life } => {
-                    let here = TARGET_BYTES + slot * MESSAGE_BYTES;
-                    let found = u64::from_ne_bytes(read(&*self.mr, here, 8).try_into().unwrap());
-                    added(node, life, is_well.then_some(found));
+                    added(node, life, is_well.then(value));
                 }
                 _ => {}
             }
@@ -305,10 +350,13 @@ impl Member {
     /// A WRITE of this end that its peer was told of: it is in the peer's memory as a whole, unless a later one is.
     pub fn write_was_told(&mut self, number: u64, peer: &dyn RawMr) {
         let (id, at, len) = self.told.remove(&number).expect("a WRITE with an immediate");
-        self.image.confirm(id, at, len);
-        self.image.check(at, &read(peer, at, len)).unwrap_or_else(|wrong| {
+        self.image.check_since(id, at, &read(peer, at, len)).unwrap_or_else(|wrong| {
             panic!("told of a WRITE, {:?} message {number} {id:?} at {at} len {len}: {wrong}", self.kind)
         });
+        // A reliable one is acknowledged, too; a READ before it may still bring what was there before.
+        if self.kind != QpType::Rc {
+            self.image.confirm(id, at, len);
+        }
     }
 
     /// Whether a message is a WRITE's.
@@ -323,7 +371,13 @@ impl Member {
     }
 
     pub fn adopt_image(&mut self, peer: &dyn RawMr) {
-        self.image = LossyImage::new(&read(peer, 0, TARGET_BYTES));
+        self.image = Image::new(&read(peer, 0, TARGET_BYTES));
+        self.word = word(peer);
+    }
+
+    /// Everything is over: the word holds what the last compare-and-swap left.
+    pub fn check_word(&self, peer: &dyn RawMr) {
+        assert_eq!(self.word, word(peer), "the swapped word");
     }
 }
 

@@ -1,5 +1,5 @@
-//! The key-value service, clients that note what they did, and the check that there was an order in which a single store
-//! would have answered like that.
+//! The key-value service, clients that note what they did, and the check that there was an order in which a single
+//! store would have answered like that.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -77,7 +77,11 @@ impl ReplySink for Sink<'_, '_> {
 
 impl Store {
     pub fn new(clock: HostClock) -> Self {
-        let partition = Partition::new(StoreConfig::for_items(64, 16, 8_000), now_ms(&clock)).unwrap();
+        let partition = {
+            let config =
+                StoreConfig { limit_bytes: 2 << 20, value_max_bytes: 8_000, ..StoreConfig::default() };
+            Partition::new(config, now_ms(&clock)).unwrap()
+        };
         Self { service: Service::new(partition), clock }
     }
 }

@@ -315,8 +315,8 @@ impl Traffic {
         }
     }
 
-    /// Ends queue pairs: everything posted completes or is flushed, and nothing that was acknowledged is missing. Those of a
-    /// dead node say nothing any more.
+    /// Ends queue pairs: everything posted completes or is flushed, and nothing that was acknowledged is missing.
+    /// Those of a dead node say nothing any more.
     pub(super) fn end(&mut self, ends: &[usize], dead: Option<usize>) {
         let is_alive = |member: &Member| Some(member.node) != dead;
         for at in ends {

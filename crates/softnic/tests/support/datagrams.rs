@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use farcall_verbs::{AddressHandle, QpCap, QpType, SendWr, UdTarget, Wc, WcOpcode, WcStatus};
 
-use super::{End, LOST, SIGNALED};
+use super::{End, LOST, QKEY, SIGNALED};
 
 /// Bytes before the payload of every datagram.
 pub const GRH: usize = 40;
@@ -81,4 +81,13 @@ impl Ud {
 /// Where the receive of a number is.
 pub fn slot(wr_id: u64) -> usize {
     (1 + wr_id as usize % 128) * 4608
+}
+
+/// Sends one datagram and checks that it, and nothing else, arrives.
+pub fn arrives(a: &mut Ud, b: &mut Ud, bytes: &[u8]) {
+    b.recv(77, bytes.len());
+    a.send(b.qpn(), QKEY, bytes);
+    let (wc, got) = b.take();
+    assert_eq!((wc.wr_id, wc.src_qp), (77, a.qpn()));
+    assert_eq!((got, b.end.poll()), (bytes.to_vec(), None));
 }

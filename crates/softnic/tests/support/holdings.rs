@@ -30,23 +30,23 @@ impl Holdings {
         }
     }
 
-    /// As [`Holdings::now`], once there is what a process makes at first use: the service thread, and the way to itself,
-    /// which connects pairs that are both its own.
+    /// As [`Holdings::now`], once there is what a process makes at first use: the service thread, and the way to
+    /// itself, which connects pairs that are both its own.
     pub fn at_rest() -> Self {
         drop(pair());
         Self::now()
     }
 
-    /// Whether there is more of anything than before, and than `more` descriptors and mappings beyond it. (Less is what the
-    /// service thread had not closed then.)
+    /// Whether there is more of anything than before, and than `more` descriptors and mappings beyond it. (Less is what
+    /// the service thread had not closed then.)
     fn exceeds(&self, before: &Self, more: (usize, usize)) -> bool {
         self.descriptors.len() > before.descriptors.len() + more.0
             || self.mappings.len() > before.mappings.len() + more.1
             || self.threads > before.threads
     }
 
-    /// Waits until there is no more than this, whatever the service thread has still to close; `meanwhile` is called again
-    /// and again.
+    /// Waits until there is no more than this, whatever the service thread has still to close; `meanwhile` is called
+    /// again and again.
     pub fn wait_for(&self, meanwhile: impl FnMut()) {
         self.wait_for_about((0, 0), meanwhile);
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use farcall_softnic::SoftNic;
 use farcall_verbs::{
     Access, AhAttr, CompChannel, Context, CqInitAttr, Mtu, Notify, ProtectionDomain, Provider, QpAttr, QpCap,
-    QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus,
+    QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RawSrq, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus,
 };
 
 pub const ALL: Access =
@@ -62,16 +62,7 @@ impl End {
     ) -> Self {
         let channel = context.create_comp_channel().unwrap();
         let cq = context.create_cq(&CqInitAttr { cqe: 256, channel: Some(&*channel) }).unwrap();
-        let qp = pd
-            .create_qp(&QpInitAttr {
-                send_cq: &*cq,
-                recv_cq: &*cq,
-                srq: None,
-                cap,
-                qp_type,
-                sq_sig_all: false,
-            })
-            .unwrap();
+        let qp = create_qp(&*pd, (&*cq, &*cq), None, cap, qp_type);
         let mr = pd.alloc_mr(mr_bytes, access).unwrap();
         Self { context, pd, channel, cq, qp, mr }
     }
@@ -119,8 +110,9 @@ impl End {
     }
 
     pub fn rts(&mut self) {
-        let attr = match self.qp.qp_type() {
-            QpType::Rc => patient(),
+        let attr = match (self.qp.state(), self.qp.qp_type()) {
+            (QpState::Sqd | QpState::Sqe, _) => QpAttr::to(QpState::Rts),
+            (_, QpType::Rc) => patient(),
             _ => QpAttr::rts_unreliable(0),
         };
         self.qp.modify(&attr).unwrap();
@@ -225,6 +217,17 @@ impl End {
     pub fn wait_n(&mut self, n: usize) -> Vec<Wc> {
         (0..n).map(|_| self.wait()).collect()
     }
+}
+
+/// A queue pair whose completions of sends and of receives come to `cqs`.
+pub fn create_qp(
+    pd: &dyn ProtectionDomain,
+    (send_cq, recv_cq): (&dyn RawCq, &dyn RawCq),
+    srq: Option<&dyn RawSrq>,
+    cap: QpCap,
+    qp_type: QpType,
+) -> Box<dyn RawQp> {
+    pd.create_qp(&QpInitAttr { send_cq, recv_cq, srq, cap, qp_type, sq_sig_all: false }).unwrap()
 }
 
 /// Waits up to `timeout_ms` for a descriptor to become readable.

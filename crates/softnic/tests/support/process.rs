@@ -119,7 +119,7 @@ pub fn in_child_while(work: impl FnOnce(), meanwhile: impl FnOnce()) -> i32 {
 
 /// What has become of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ProcessState {
     Runs,
     Stopped,
     Exited(i32),
@@ -136,30 +136,42 @@ impl Other {
         unsafe { libc::kill(self.process.id() as libc::pid_t, signal) };
     }
 
+    /// Stops it, and waits until it is.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        assert_eq!(self.wait(), ProcessState::Stopped);
+    }
+
+    /// Kills it, and waits until it has ended.
+    pub fn end(&self) {
+        self.kill();
+        assert_eq!(self.wait(), ProcessState::Killed(libc::SIGKILL));
+    }
+
     /// Looks without reaping or waiting.
-    pub fn fate(&self) -> Fate {
+    pub fn state(&self) -> ProcessState {
         // SAFETY: an all-zero siginfo is valid, and the kernel fills it.
         unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
             if libc::waitid(libc::P_PID, self.process.id(), &raw mut info, flags) != 0 || info.si_pid() == 0 {
-                return Fate::Runs;
+                return ProcessState::Runs;
             }
             match info.si_code {
-                libc::CLD_EXITED => Fate::Exited(info.si_status()),
-                libc::CLD_STOPPED => Fate::Stopped,
-                _ => Fate::Killed(info.si_status()),
+                libc::CLD_EXITED => ProcessState::Exited(info.si_status()),
+                libc::CLD_STOPPED => ProcessState::Stopped,
+                _ => ProcessState::Killed(info.si_status()),
             }
         }
     }
 
     /// Waits until it no longer runs.
-    pub fn wait(&self) -> Fate {
+    pub fn wait(&self) -> ProcessState {
         let start = Instant::now();
         loop {
-            let fate = self.fate();
-            if fate != Fate::Runs {
-                return fate;
+            let state = self.state();
+            if state != ProcessState::Runs {
+                return state;
             }
             assert!(start.elapsed() < LOST, "the other process neither ends nor stops");
             std::thread::yield_now();
@@ -167,12 +179,12 @@ impl Other {
     }
 
     /// Waits until it has ended; being stopped is no end.
-    pub fn wait_for_end(&self) -> Fate {
+    pub fn wait_for_end(&self) -> ProcessState {
         let start = Instant::now();
         loop {
             match self.wait() {
-                Fate::Stopped => assert!(start.elapsed() < LOST, "the other process does not end"),
-                fate => return fate,
+                ProcessState::Stopped => assert!(start.elapsed() < LOST, "the other process does not end"),
+                state => return state,
             }
             std::thread::yield_now();
         }
@@ -188,6 +200,11 @@ impl Drop for Other {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// A number of the environment.
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
 }
 
 /// What an end tells the other: queue pair, memory, key.

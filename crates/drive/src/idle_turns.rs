@@ -1,0 +1,84 @@
+//! When to poll on and when to sleep.
+
+use farcall_link::Waiting;
+
+/// Counts idle turns for a way of waiting.
+#[derive(Clone, Debug)]
+pub struct IdleTurns {
+    waiting: Waiting,
+    count: u32,
+}
+
+/// Polls of the naive hybrid before it sleeps, counted from its last sleep and not from the last work: that is what the
+/// adaptive way (RDMAbox, algorithm 3) improves on.
+const NAIVE_POLLS: u32 = 1_000;
+
+impl IdleTurns {
+    /// Starts without idle turns.
+    pub const fn new(waiting: Waiting) -> Self {
+        Self { waiting, count: 0 }
+    }
+
+    /// A turn had work.
+    #[inline]
+    pub fn worked(&mut self) {
+        if !matches!(self.waiting, Waiting::NaiveHybrid) {
+            self.count = 0;
+        }
+    }
+
+    /// A turn had none. Returns whether it is time to sleep (see [`crate::arm_then_look`]).
+    #[inline]
+    pub fn was_idle(&mut self) -> bool {
+        self.count = self.count.saturating_add(1);
+        let sleeps_after = match self.waiting {
+            Waiting::Busy => return false,
+            Waiting::NaiveHybrid => NAIVE_POLLS,
+            Waiting::Adaptive { max_retry } => max_retry,
+            // By events; ways that are not known here do the same.
+            _ => 0,
+        };
+        self.count > sleeps_after
+    }
+
+    /// It slept.
+    pub fn woke(&mut self) {
+        self.count = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn idle_turns_before_sleep(turns: &mut IdleTurns) -> usize {
+        (0..10_000).position(|_| turns.was_idle()).unwrap_or(usize::MAX)
+    }
+
+    #[test]
+    fn each_way_of_waiting_sleeps_when_it_says() {
+        let adaptive = Waiting::Adaptive { max_retry: 120 };
+        for (waiting, turns) in [
+            (Waiting::Busy, usize::MAX),
+            (Waiting::EventBatch, 0),
+            (Waiting::NaiveHybrid, 1000),
+            (adaptive, 120),
+        ] {
+            assert_eq!(idle_turns_before_sleep(&mut IdleTurns::new(waiting)), turns, "{waiting:?}");
+        }
+    }
+
+    #[test]
+    fn only_adaptive_waiting_begins_anew_with_work() {
+        for (waiting, after_work) in
+            [(Waiting::Adaptive { max_retry: 100 }, 100), (Waiting::NaiveHybrid, 1000 - 60)]
+        {
+            let mut turns = IdleTurns::new(waiting);
+            for _ in 0..60 {
+                assert!(!turns.was_idle());
+            }
+            turns.worked();
+            assert_eq!(idle_turns_before_sleep(&mut turns), after_work, "{waiting:?}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! One client's bootstrap connection.
+
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use farcall_link::bootstrap::{Acceptor, Refusal, RefusalKind};
+use mio::net::TcpStream;
+
+use super::{BootstrapEvent, BootstrapId, acceptor};
+use crate::WakeQueue;
+
+/// The bootstrap connection of one client.
+pub(super) struct Connection {
+    id: BootstrapId,
+    pub(super) socket: TcpStream,
+    acceptor: Acceptor,
+    /// Until when the hello must be whole; `None` once it is.
+    hello_until: Option<Instant>,
+    thread: usize,
+    notices_left: u32,
+    pub(super) unsent: Vec<u8>,
+    pub(super) close_when_sent: bool,
+}
+
+/// Notices of one client: a goodbye is all it has to say. Each is kept until its server thread takes it.
+const NOTICES_MAX: u32 = 16;
+
+/// What reading from a connection came to.
+pub(super) enum Heard {
+    Nothing,
+    HungUp,
+    Refused(Refusal),
+}
+
+impl Connection {
+    pub(super) fn new(id: BootstrapId, socket: TcpStream, handshake_timeout: Duration) -> Self {
+        let hello_until = Some(Instant::now() + handshake_timeout);
+        let (unsent, close_when_sent) = (Vec::new(), false);
+        let (acceptor, notices_left) = (acceptor(), NOTICES_MAX);
+        Self { id, socket, acceptor, hello_until, thread: 0, notices_left, unsent, close_when_sent }
+    }
+
+    /// Whether its hello is not whole.
+    pub(super) fn awaits_hello(&self) -> bool {
+        self.hello_until.is_some()
+    }
+
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.hello_until.is_some_and(|until| until <= now)
+    }
+
+    /// Tells the server thread that knows this connection, if one does, that the client is gone.
+    pub(super) fn report_hang_up(&self, queues: &[WakeQueue<BootstrapEvent>]) {
+        if !self.awaits_hello() {
+            queues[self.thread].push(BootstrapEvent::HungUp(self.id));
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.close_when_sent && self.unsent.is_empty()
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.socket.write(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what there is.
+    pub(super) fn read(&mut self, queues: &[WakeQueue<BootstrapEvent>]) -> Heard {
+        let mut buffer = [0u8; 4_096];
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) => return Heard::HungUp,
+                Ok(got) => {
+                    if let Err(refusal) = self.hear(&buffer[..got], queues) {
+                        return Heard::Refused(refusal);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Heard::HungUp,
+            }
+        }
+    }
+
+    fn hear(&mut self, mut bytes: &[u8], queues: &[WakeQueue<BootstrapEvent>]) -> Result<(), Refusal> {
+        while !bytes.is_empty() {
+            let (taken, event) = if self.awaits_hello() {
+                let (taken, hello) = self.acceptor.feed_hello(bytes)?;
+                (taken, hello.map(|hello| BootstrapEvent::Hello(self.id, Box::new(hello))))
+            } else {
+                let (taken, notice) = self.acceptor.feed_notice(bytes)?;
+                (taken, notice.map(|notice| BootstrapEvent::Notice(self.id, notice)))
+            };
+            bytes = &bytes[taken..];
+            let Some(event) = event else { continue };
+            if let BootstrapEvent::Hello(_, hello) = &event {
+                self.thread = usize::from(hello.thread);
+                if self.thread >= queues.len() {
+                    let why = format!("thread {} of {}", hello.thread, queues.len());
+                    return Err(RefusalKind::NoSuchThread.because(why));
+                }
+                self.hello_until = None;
+            } else if self.notices_left == 0 {
+                return Err(RefusalKind::OutOfTurn.because(format!("more than {NOTICES_MAX} notices")));
+            } else {
+                self.notices_left -= 1;
+            }
+            queues[self.thread].push(event);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! The handshakes under way: whose they are, and which one gives way to a newcomer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+/// Connections that have not said their whole hello.
+pub(super) struct Handshakes {
+    max: usize,
+    per_address_max: usize,
+    /// By the number of the connection: the oldest first.
+    silent: BTreeMap<u64, IpAddr>,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+impl Handshakes {
+    pub(super) fn new(max: usize, per_address_max: usize) -> Self {
+        Self { max, per_address_max, silent: BTreeMap::new(), by_address: HashMap::new() }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.silent.len()
+    }
+
+    /// Whether one more may begin.
+    pub(super) fn has_room_for(&self, address: IpAddr) -> bool {
+        self.count() < self.max && self.of(address) < self.per_address_max
+    }
+
+    fn of(&self, address: IpAddr) -> usize {
+        self.by_address.get(&address).copied().unwrap_or(0)
+    }
+
+    /// Which one gives way to a newcomer if there is no room: the oldest of his own address if that has too many, else
+    /// the oldest of the address that has most.
+    pub(super) fn oldest_against(&self, newcomer: IpAddr) -> Option<u64> {
+        let address = match self.of(newcomer) >= self.per_address_max {
+            true => newcomer,
+            false => *self.by_address.iter().max_by_key(|(_, count)| **count)?.0,
+        };
+        self.silent.iter().find(|(_, of)| **of == address).map(|(id, _)| *id)
+    }
+
+    pub(super) fn begin(&mut self, id: u64, address: IpAddr) {
+        self.silent.insert(id, address);
+        *self.by_address.entry(address).or_default() += 1;
+    }
+
+    /// The hello is whole, or the connection is over. Nothing if it was not under way.
+    pub(super) fn end(&mut self, id: u64) {
+        let Some(address) = self.silent.remove(&id) else { return };
+        if let Some(count) = self.by_address.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_of_who_has_most_gives_way() {
+        let [flood, quiet, new] = [1, 2, 3].map(|last| IpAddr::from([127, 0, 0, last]));
+        let mut handshakes = Handshakes::new(4, 3);
+        assert_eq!(handshakes.oldest_against(new), None);
+        handshakes.begin(1, quiet);
+        for id in 2..5 {
+            assert!(handshakes.has_room_for(flood));
+            handshakes.begin(id, flood);
+        }
+        assert!(!handshakes.has_room_for(new));
+        assert_eq!(handshakes.oldest_against(new), Some(2), "not that of the quiet one");
+        handshakes.end(1);
+        assert!(handshakes.has_room_for(new) && !handshakes.has_room_for(flood));
+        assert_eq!(handshakes.oldest_against(flood), Some(2), "its own");
+        for id in [2, 3, 3, 4, 99] {
+            handshakes.end(id);
+        }
+        assert!(handshakes.count() == 0 && handshakes.by_address.is_empty());
+    }
+}

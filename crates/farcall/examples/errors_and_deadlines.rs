@@ -1,0 +1,68 @@
+//! How calls fail, and what is known then: every error says whether the handler ran.
+//!
+//!     cargo run -p farcall --example errors_and_deadlines
+
+use std::time::Duration;
+
+use farcall::SoftNic;
+use farcall::rpc::{
+    Call, CallError, Client, ClientOptions, Executed, HandlerError, Reply, Server, UnknownBecause,
+};
+
+const DIVIDE: u16 = 1;
+const SLEEP: u16 = 2;
+
+/// The service's own error codes.
+const BAD_REQUEST: u16 = 1;
+const DIVISION_BY_ZERO: u16 = 2;
+
+fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
+    match (call.method(), call.payload()) {
+        (DIVIDE, [_, 0]) => Err(HandlerError::new(DIVISION_BY_ZERO, "division by zero")),
+        (DIVIDE, [dividend, divisor]) => {
+            reply.extend_from_slice(&[dividend / divisor]);
+            Ok(())
+        }
+        (DIVIDE, other) => {
+            Err(HandlerError::new(BAD_REQUEST, format!("{} bytes instead of two", other.len())))
+        }
+        (SLEEP, _) => {
+            std::thread::sleep(Duration::from_millis(200));
+            Ok(())
+        }
+        (other, _) => Err(HandlerError::unknown_method(other)),
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let server = Server::builder().start(&SoftNic::new(), |_thread| handle)?;
+    let options = ClientOptions::default().call_timeout(Duration::from_millis(50));
+    let mut client = Client::connect(&SoftNic::new(), server.address().to_string(), options)?;
+    let mut reply = Vec::new();
+
+    client.call(DIVIDE, &[84, 2], &mut reply)?;
+    assert_eq!(reply, [42]);
+
+    // The handler's own refusal: its code and its words. It ran to its end.
+    match client.call(DIVIDE, &[1, 0], &mut reply) {
+        Err(error @ CallError::Application { code: DIVISION_BY_ZERO, .. }) => {
+            println!("{error}");
+            assert_eq!(error.executed(), Executed::Yes);
+        }
+        other => panic!("expected the handler's refusal, not {other:?}"),
+    }
+
+    // The call was sent, and its 50 ms passed: nobody here knows whether the handler ran. It runs once at most, so
+    // calling again is right only if running twice does no harm.
+    match client.call(SLEEP, b"", &mut reply) {
+        Err(error @ CallError::OutcomeUnknown(UnknownBecause::Deadline)) => {
+            println!("{error}");
+            assert_eq!(error.executed(), Executed::Unknown);
+        }
+        other => panic!("expected an unknown outcome, not {other:?}"),
+    }
+
+    server.drain();
+    server.join();
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Remote calls and a key-value store at the speed of one-sided RDMA: on an RNIC through libibverbs, and on machines
+//! without one through a software RNIC in user space.
+//!
+//! This is the library whose interface is promised. The crates below it (`farcall-rpc`, `farcall-kv`, ...) are its
+//! parts, and may change at any time.
+//!
+//! ```
+//! # #[cfg(all(feature = "rpc", feature = "softnic"))] {
+//! use farcall::SoftNic;
+//! use farcall::rpc::{Call, Client, ClientOptions, Reply, Server};
+//!
+//! // A server: one thread, on a free port of the loopback interface.
+//! let echo = |call: &Call<'_>, reply: &mut Reply<'_>| {
+//!     reply.extend_from_slice(call.payload());
+//!     Ok(())
+//! };
+//! let server = Server::builder().start(&SoftNic::new(), move |_thread| echo)?;
+//!
+//! // A client, here or in another process.
+//! let address = server.address().to_string();
+//! let mut client = Client::connect(&SoftNic::new(), address, ClientOptions::default())?;
+//! let mut reply = Vec::new();
+//! client.call(1, b"hello", &mut reply)?;
+//! assert_eq!(reply, b"hello");
+//!
+//! server.drain();
+//! server.join();
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Features
+//!
+//! | feature | by default | what it adds |
+//! |---|---|---|
+//! | `rpc` | yes | [`rpc`]: servers and blocking clients of remote calls |
+//! | `tokio` | | `rpc::AsyncClient`: the asynchronous client |
+//! | `kv` | yes | [`kv`]: clients of the key-value store, and its partitions |
+//! | `kv-server` | | `kv::KvServer`: the store as a service, for RPC and memcached clients |
+//! | `softnic` | yes | [`SoftNic`]: the software RNIC, between processes of one host |
+//! | `ibv` | yes | [`Ibv`]: the system's libibverbs, loaded at run time |
+//! | `select` | | `select`: the choice between the two, as programs offer it to their users |
+//! | `sim` | | `sim`: a simulated RDMA network in virtual time |
+//! | `stats` | | `stats`: the counters of a process that uses this library, alive or dead |
+//!
+//! # What it promises, and what not
+//!
+//! `docs/SEMANTICS.md` of the repository states what an acknowledgement means, what runs at most once, when an outcome
+//! is unknown; a test proves each sentence. Between processes of one host the software RNIC is inter-process
+//! communication, not a network. Its keys catch bugs, not a malicious process of the same user. RDMA traffic is not
+//! encrypted.
+
+#[cfg(feature = "ibv")]
+pub use farcall_ibv::Ibv;
+#[cfg(feature = "softnic")]
+pub use farcall_softnic::SoftNic;
+
+#[cfg(feature = "kv")]
+pub mod kv;
+#[cfg(feature = "rpc")]
+pub mod rpc;
+#[cfg(feature = "sim")]
+pub mod sim;
+pub mod verbs;
+
+/// The choice of a provider: the software RNIC or the system's libibverbs, with the reason for people.
+#[cfg(feature = "select")]
+pub mod select {
+    pub use farcall_providers::{Chosen, Selection, Wish};
+}
+
+/// The counters of a process that uses this library, alive or dead.
+#[cfg(feature = "stats")]
+pub mod stats {
+    pub use farcall_stats::{BlockReport, FlightRecord, Report, StatsError, read_pid};
+}
+
+/// The examples of README.md, kept working.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,20 @@
+//! Remote calls.
+//!
+//! The request travels by RDMA WRITE. The client fetches the result by RDMA READ (presets `rf-rpc` and `fetch`; the
+//! former asks the server to write the results of slow methods), or the server writes every result back (preset
+//! `server-reply`). A call runs at most once; every error says whether it was executed.
+//!
+//! - [`Server`] runs a [`Handler`] on each of its threads; a closure is a handler.
+//! - [`Client`] calls and waits; it can have several calls outstanding.
+//! - [`CallError`] says what became of a call.
+
+#[cfg(feature = "tokio")]
+pub use farcall_rpc::AsyncClient;
+pub use farcall_rpc::{
+    Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions, Completion, ConnectError, Counters,
+    DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, Reply, Server, ServerBuilder,
+    ServerError, UnknownBecause,
+};
+
+/// How a thread waits: for [`ServerBuilder::waiting`] and [`ClientOptions::wait_by`].
+pub use farcall_link::Waiting;

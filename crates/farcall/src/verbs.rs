@@ -1,0 +1,14 @@
+//! The verbs of the InfiniBand specification as traits and plain data, the same over every provider.
+//!
+//! A [`Provider`] lists [`Device`]s; an open device is a [`Context`], which makes protection domains, completion
+//! queues, queue pairs and memory regions. Posting work requests is `unsafe`: the caller keeps the memory that they
+//! name.
+
+pub use farcall_verbs::{
+    Access, AddressHandle, AhAttr, AsyncEvent, AsyncEventKind, AtomicTarget, Clock, CompChannel, Context,
+    CqInitAttr, Device, DeviceAttr, Endpoint, Error, Gid, GidChoice, GidEntry, GidScope, GidType, LinkLayer,
+    MonotonicClock, Mtu, Nanos, Next, Notify, OpCaps, PortAttr, PortChoice, PortState, PostError,
+    ProtectionDomain, Provider, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RawSrq,
+    RdmaTarget, RecvWr, Result, Revoked, RnrTimer, SendFlags, SendWr, Sge, SrqAttr, SrqCap, SrqInUse,
+    SrqInitAttr, UdTarget, VirtualClock, WaitSet, Wc, WcFlags, WcOpcode, WcStatus, WrOpcode, WrTarget,
+};

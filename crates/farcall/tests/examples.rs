@@ -1,0 +1,44 @@
+//! Every example runs by itself to a clean end.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Runs an example that `cargo test` has built; its output.
+fn run(name: &str) -> String {
+    // Tests lie in `deps`, examples beside it.
+    let mut folder: PathBuf = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    folder.pop();
+    let program = folder.join("examples").join(name);
+    let output = Command::new(&program).stdin(Stdio::null()).output().unwrap_or_else(|error| {
+        panic!("{}: {error}; cargo test builds examples, `--test examples` alone does not", program.display())
+    });
+    assert!(output.status.success(), "{name}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn echo_answers() {
+    let said = run("echo");
+    assert!(["REMOTE", "DIRECT", "MEMORY", "ACCESS"].iter().all(|word| said.contains(word)), "{said}");
+}
+
+#[test]
+fn errors_tell_whether_the_handler_ran() {
+    let said = run("errors_and_deadlines");
+    assert!(said.contains("division by zero") && said.contains("outcome is unknown"), "{said}");
+}
+
+#[test]
+fn verbs_work_between_processes() {
+    assert!(run("verbs_between_processes").contains("hello by RDMA WRITE"));
+}
+
+#[test]
+fn tasks_share_a_connection() {
+    assert!(run("asynchronous").contains("100 calls over one connection"));
+}
+
+#[test]
+fn an_embedded_store_serves_both_kinds_of_clients() {
+    assert!(run("embedded_store").contains("greeting: hello again"));
+}

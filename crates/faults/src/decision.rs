@@ -1,0 +1,161 @@
+//! What is decided about a send request.
+
+use std::time::Duration;
+
+use farcall_verbs::{QpAttr, QpType, RnrTimer, WcStatus, WrOpcode};
+
+use crate::plan::{Kind, Plan};
+use crate::spec::Chance;
+
+/// The decision about one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// It is executed as it is.
+    Pass,
+    /// It is refused: the queue is full.
+    Refuse,
+    /// The connection breaks: it fails like this, so much later.
+    Break(Kind, WcStatus, Duration),
+    /// The queue pair breaks.
+    Fatal(Kind),
+    /// It is executed, but nothing arrives.
+    Lose,
+    /// It is executed, and completes so much later.
+    Late(Kind, Duration),
+}
+
+/// What a connection was told about retries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retries {
+    /// Our own: what the peer asks for is not known here, and usually the same.
+    min_rnr_timer: RnrTimer,
+    rnr_retry: u8,
+    timeout: u8,
+    retry_cnt: u8,
+}
+
+/// `rnr_retry` that is no limit.
+const FOR_EVER: u8 = 7;
+
+/// What is tried again for ever meets at most so many failures in a row.
+const TRIES: u64 = 64;
+
+impl Retries {
+    /// Before a connection is made.
+    pub(crate) const NONE: Self = Self { min_rnr_timer: RnrTimer(0), rnr_retry: 0, timeout: 0, retry_cnt: 0 };
+
+    /// Takes what changes.
+    pub(crate) fn modify(&mut self, attr: &QpAttr) {
+        self.min_rnr_timer = attr.min_rnr_timer.unwrap_or(self.min_rnr_timer);
+        self.rnr_retry = attr.rnr_retry.unwrap_or(self.rnr_retry);
+        self.timeout = attr.timeout.unwrap_or(self.timeout);
+        self.retry_cnt = attr.retry_cnt.unwrap_or(self.retry_cnt);
+    }
+
+    /// The acknowledgement timeout; `None`: never.
+    fn ack_timeout(&self) -> Option<Duration> {
+        (self.timeout != 0).then(|| Duration::from_nanos(4096 << (self.timeout & 31)))
+    }
+}
+
+/// Decides about the requests of one queue pair.
+pub(crate) struct Decider {
+    pub(crate) qp_type: QpType,
+    /// Its number in the order in which the process made its queue pairs.
+    pub(crate) index: u64,
+    pub(crate) retries: Retries,
+}
+
+impl Decider {
+    /// How often in a row something happens to one request.
+    fn times(&self, plan: &Plan, kind: Kind, chance: Chance, number: u64) -> u32 {
+        let tries = 0..TRIES;
+        let happens = |n: &u64| {
+            let at = number.wrapping_mul(TRIES).wrapping_add(*n);
+            chance.is_possible() && chance.hits(plan.bits(kind, self.index, at))
+        };
+        tries.take_while(happens).count() as u32
+    }
+
+    /// Decides about the queue pair's request of that number, from 0 on.
+    pub(crate) fn decide(&self, plan: &Plan, opcode: WrOpcode, number: u64) -> Decision {
+        let spec = &plan.spec;
+        let hits = |kind, chance: Chance| chance.hits(plan.bits(kind, self.index, number));
+        if hits(Kind::PostFull, spec.post_full) {
+            return Decision::Refuse;
+        }
+        if hits(Kind::QpFatal, spec.qp_fatal) {
+            return Decision::Fatal(Kind::QpFatal);
+        }
+        let is_reliable = self.qp_type == QpType::Rc;
+        if hits(Kind::KillQp, spec.kill_qp) {
+            // Without acknowledgements nobody notices that a peer is gone.
+            let broken = Decision::Break(Kind::KillQp, WcStatus::RETRY_EXC_ERR, Duration::ZERO);
+            return if is_reliable { broken } else { Decision::Fatal(Kind::KillQp) };
+        }
+        if !is_reliable {
+            return if hits(Kind::Drop, spec.drop) { Decision::Lose } else { Decision::Pass };
+        }
+        if opcode.consumes_receive() {
+            let times = self.times(plan, Kind::Rnr, spec.rnr, number);
+            let timer = self.retries.min_rnr_timer.duration();
+            let allowed =
+                if self.retries.rnr_retry >= FOR_EVER { u32::MAX } else { self.retries.rnr_retry.into() };
+            if times > allowed {
+                return Decision::Break(Kind::Rnr, WcStatus::RNR_RETRY_EXC_ERR, timer * allowed);
+            }
+            if times > 0 {
+                return Decision::Late(Kind::Rnr, timer * times);
+            }
+        }
+        let Some(timeout) = self.retries.ack_timeout() else { return Decision::Pass };
+        let (times, allowed) =
+            (self.times(plan, Kind::Drop, spec.drop, number), u32::from(self.retries.retry_cnt));
+        if times > allowed {
+            return Decision::Break(Kind::Drop, WcStatus::RETRY_EXC_ERR, timeout * (allowed + 1));
+        }
+        if times > 0 { Decision::Late(Kind::Drop, timeout * times) } else { Decision::Pass }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Faults;
+
+    fn decide(text: &str, qp_type: QpType, opcode: WrOpcode, rnr_retry: u8) -> Decision {
+        let faults = Faults::new(text.parse().unwrap(), None);
+        let retries = Retries { min_rnr_timer: RnrTimer(12), rnr_retry, timeout: 1, retry_cnt: 2 };
+        Decider { qp_type, index: 0, retries }.decide(faults.plan(), opcode, 5)
+    }
+
+    #[test]
+    fn a_receiver_that_is_never_ready() {
+        let timer = RnrTimer(12).duration();
+        let decision = |retry| decide("seed=1,rnr=1", QpType::Rc, WrOpcode::SEND, retry);
+        assert_eq!(decision(0), Decision::Break(Kind::Rnr, WcStatus::RNR_RETRY_EXC_ERR, Duration::ZERO));
+        assert_eq!(decision(3), Decision::Break(Kind::Rnr, WcStatus::RNR_RETRY_EXC_ERR, timer * 3));
+        assert_eq!(decision(7), Decision::Late(Kind::Rnr, timer * 64), "for ever has an end");
+        assert_eq!(decide("seed=1,rnr=1", QpType::Rc, WrOpcode::WRITE, 0), Decision::Pass);
+        assert_eq!(decide("seed=1,rnr=1", QpType::Ud, WrOpcode::SEND, 0), Decision::Pass);
+    }
+
+    #[test]
+    fn what_is_lost_is_lost_or_sent_again() {
+        for qp_type in [QpType::Uc, QpType::Ud] {
+            assert_eq!(decide("seed=1,drop=1", qp_type, WrOpcode::SEND, 7), Decision::Lose);
+        }
+        let timeout = Duration::from_nanos(8192);
+        let decision = decide("seed=1,drop=1", QpType::Rc, WrOpcode::READ, 7);
+        assert_eq!(decision, Decision::Break(Kind::Drop, WcStatus::RETRY_EXC_ERR, timeout * 3));
+    }
+
+    #[test]
+    fn a_broken_connection_and_a_broken_queue_pair() {
+        let broken = Decision::Break(Kind::KillQp, WcStatus::RETRY_EXC_ERR, Duration::ZERO);
+        assert_eq!(decide("seed=1,kill_qp=1", QpType::Rc, WrOpcode::WRITE, 7), broken);
+        assert_eq!(decide("seed=1,kill_qp=1", QpType::Ud, WrOpcode::SEND, 7), Decision::Fatal(Kind::KillQp));
+        let both = decide("seed=1,kill_qp=1,qp_fatal=1,post_full=1", QpType::Rc, WrOpcode::WRITE, 7);
+        assert_eq!(both, Decision::Refuse);
+    }
+}

@@ -1,0 +1,85 @@
+//! The buffers of one thread's connections: counted, bounded, and returned to the system after a peak.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farcall_drive::FreeMemory;
+
+/// Unsent replies of one connection, in bytes, above which no further command is executed for it.
+const UNSENT_MAX_BYTES: usize = 1 << 20;
+
+/// The same while more than half of all that buffers may take is taken.
+const UNSENT_MAX_WHEN_SCARCE_BYTES: usize = 64 << 10;
+
+/// What the buffers of a thread's connections take.
+pub(super) struct Buffers {
+    max_bytes: usize,
+    held_bytes: usize,
+    free_memory: FreeMemory,
+    /// Over all threads, for `stats`.
+    total_bytes: Arc<AtomicU64>,
+}
+
+impl Buffers {
+    pub(super) fn new(max_bytes: usize, total_bytes: Arc<AtomicU64>) -> Self {
+        Self { max_bytes, held_bytes: 0, free_memory: FreeMemory::default(), total_bytes }
+    }
+
+    /// A connection holds `now_bytes`; so far `before_bytes` were counted for it.
+    #[inline]
+    pub(super) fn count(&mut self, before_bytes: usize, now_bytes: usize) {
+        if before_bytes != now_bytes {
+            self.held_bytes = self.held_bytes + now_bytes - before_bytes;
+            self.free_memory.saw(self.held_bytes);
+            // Wraps around for a difference below zero.
+            let difference = (now_bytes as u64).wrapping_sub(before_bytes as u64);
+            self.total_bytes.fetch_add(difference, Ordering::Relaxed);
+        }
+    }
+
+    /// Unsent replies of one connection above which no further command is executed for it.
+    #[inline]
+    pub(super) fn unsent_max_bytes(&self) -> usize {
+        if self.held_bytes > self.max_bytes / 2 { UNSENT_MAX_WHEN_SCARCE_BYTES } else { UNSENT_MAX_BYTES }
+    }
+
+    /// Whether a connection must be closed.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.held_bytes > self.max_bytes
+    }
+
+    /// Returns freed memory to the system if there was a peak and it is over; `spare`, a buffer for all, goes first.
+    #[inline]
+    pub(super) fn return_after_peak(&mut self, spare: &mut Vec<u8>) {
+        self.free_memory.saw(self.held_bytes + spare.capacity());
+        if self.free_memory.is_due(self.held_bytes) {
+            *spare = Vec::new();
+            self.free_memory.give_back(self.held_bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_connections_hold_is_counted_and_bounded() {
+        let total = Arc::new(AtomicU64::new(0));
+        let mut buffers = Buffers::new(32 << 20, Arc::clone(&total));
+        assert_eq!(buffers.unsent_max_bytes(), UNSENT_MAX_BYTES);
+        buffers.count(0, 20 << 20);
+        assert_eq!(buffers.unsent_max_bytes(), UNSENT_MAX_WHEN_SCARCE_BYTES);
+        assert!(!buffers.is_over());
+        buffers.count(0, 13 << 20);
+        assert!(buffers.is_over() && total.load(Ordering::Relaxed) == 33 << 20);
+        let mut spare = vec![0];
+        buffers.return_after_peak(&mut spare);
+        assert_eq!(spare.len(), 1, "all is still held");
+        buffers.count(20 << 20, 0);
+        buffers.count(13 << 20, 1 << 20);
+        buffers.return_after_peak(&mut spare);
+        assert_eq!((spare.len(), total.load(Ordering::Relaxed)), (0, 1 << 20));
+    }
+}

@@ -1,0 +1,357 @@
+//! Commands for another thread's partition: carried to the owner in batches, answered in batches.
+//!
+//! Each server thread has an [`Exchange`]. What the connections of one thread ask of another during one turn goes as
+//! one batch through a bounded channel, with one wake-up; the owner executes it on its partition and sends the same
+//! batch back with the replies. Batches are reused, and a thread never has more than [`BATCHES_MAX`] of them at one
+//! owner, so that the channels cannot overflow: when all are under way, the connections concerned wait.
+//!
+//! A batch whose replies become long comes back before all of it is executed; its sender takes the replies and sends it
+//! again for the rest. Until that has come, the owner keeps the sender's later batches: order stays, and replies under
+//! way are bounded.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use mio::Waker;
+use mio::net::TcpStream;
+
+use crate::memcached::{Change, Retrieval, execute, execute_dump, execute_get, parse};
+use crate::store::Partition;
+use crate::wire::encode_stats;
+
+/// Batches one thread may have at one owner.
+pub const BATCHES_MAX: usize = 4;
+
+/// Commands in one batch.
+const BATCH_OPS_MAX: usize = 64;
+
+/// A batch takes no further command once it has this many bytes.
+const BATCH_SOFT_MAX_BYTES: usize = 256 << 10;
+
+/// Buffers of a batch above this size are given back when it is empty.
+const BATCH_KEEP_BYTES: usize = 64 << 10;
+
+/// A batch with so many bytes of replies is sent back before more of it is executed.
+const REPLIES_SOFT_MAX_BYTES: usize = 256 << 10;
+
+/// Connections that a thread was given and has not taken yet.
+const CONNECTIONS_WAITING_MAX: usize = 256;
+
+const SHUT_DOWN: &[u8] = b"SERVER_ERROR the owner of this key has shut down\r\n";
+
+/// One thread's end of the exchange.
+pub(super) struct Exchange {
+    /// Which thread this is.
+    here: u32,
+    channels: Vec<Channel>,
+    received: Receiver<Message>,
+    /// For each thread of which a batch is executed in part: those that it sent later.
+    behind: Vec<Option<VecDeque<Batch>>>,
+    connections: Receiver<TcpStream>,
+}
+
+/// What leads to one thread. That to a thread itself is used for its refusals only.
+struct Channel {
+    messages: SyncSender<Message>,
+    connections: SyncSender<TcpStream>,
+    waker: Arc<Waker>,
+    open: Batch,
+    spare: Vec<Batch>,
+}
+
+enum Message {
+    Request(Batch),
+    Reply(Batch),
+}
+
+/// Commands of one thread for another one's partition.
+#[derive(Default)]
+pub(super) struct Batch {
+    from: u32,
+    to: u32,
+    ops: Vec<ForwardedOp>,
+    bytes: Vec<u8>,
+    replies: Vec<u8>,
+    /// Operations that are executed, from the first on.
+    executed: usize,
+    /// It was sent back before all was executed, for the first time or again.
+    is_rest: bool,
+}
+
+struct ForwardedOp {
+    to: ReplyTo,
+    action: Action,
+    key: Range<usize>,
+    data: Range<usize>,
+    reply: Range<usize>,
+}
+
+/// Where a reply belongs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReplyTo {
+    pub(super) connection: usize,
+    /// Distinguishes the connection from a later one in the same place.
+    pub(super) connection_id: u64,
+    pub(super) part: u64,
+}
+
+/// What is asked of an owner.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Action {
+    Get(Retrieval),
+    /// The key field holds the whole command line.
+    Line,
+    Change(Change),
+    Stats,
+    Dump(u32),
+}
+
+/// The exchanges of `wakers.len()` threads that exchange commands.
+pub(super) fn exchanges(wakers: &[Arc<Waker>]) -> Vec<Exchange> {
+    let threads = wakers.len();
+    // Room for every batch that can be under way: others' requests and own replies.
+    let (senders, receivers): (Vec<_>, Vec<_>) =
+        wakers.iter().map(|_| sync_channel(2 * BATCHES_MAX * threads)).unzip();
+    let (connection_senders, connection_receivers): (Vec<_>, Vec<_>) =
+        wakers.iter().map(|_| sync_channel(CONNECTIONS_WAITING_MAX)).unzip();
+    let new_exchange =
+        |(here, (received, connections)): (usize, (Receiver<Message>, Receiver<TcpStream>))| {
+            let channel = |(there, waker): (usize, &Arc<Waker>)| Channel {
+                messages: senders[there].clone(),
+                connections: connection_senders[there].clone(),
+                waker: waker.clone(),
+                open: Batch::between(here, there),
+                spare: (1..BATCHES_MAX).map(|_| Batch::between(here, there)).collect(),
+            };
+            Exchange {
+                here: here as u32,
+                channels: wakers.iter().enumerate().map(channel).collect(),
+                received,
+                behind: wakers.iter().map(|_| None).collect(),
+                connections,
+            }
+        };
+    receivers.into_iter().zip(connection_receivers).enumerate().map(new_exchange).collect()
+}
+
+impl Batch {
+    fn between(here: usize, there: usize) -> Self {
+        Batch { from: here as u32, to: there as u32, ..Batch::default() }
+    }
+
+    fn is_full(&self) -> bool {
+        self.ops.len() >= BATCH_OPS_MAX || self.bytes.len() >= BATCH_SOFT_MAX_BYTES
+    }
+
+    fn push(&mut self, to: ReplyTo, action: Action, key: &[u8], data: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        let middle = self.bytes.len();
+        self.bytes.extend_from_slice(data);
+        self.ops.push(ForwardedOp {
+            to,
+            action,
+            key: start..middle,
+            data: middle..self.bytes.len(),
+            reply: 0..0,
+        });
+    }
+
+    /// Executes commands on the owner's partition: all of them, or as many as have room for their replies. Returns
+    /// whether all are executed.
+    fn execute(&mut self, partition: &mut Partition, now_ms: u64) -> bool {
+        for op in &mut self.ops {
+            let start = self.replies.len();
+            if start >= REPLIES_SOFT_MAX_BYTES {
+                self.is_rest = true;
+                return false;
+            }
+            let (key, data) = (&self.bytes[op.key.clone()], &self.bytes[op.data.clone()]);
+            match op.action {
+                Action::Get(retrieval) => {
+                    if let Ok(key) = partition.key(key) {
+                        execute_get(&key, retrieval, partition, now_ms, &mut self.replies);
+                    }
+                }
+                Action::Line => execute_line(key, data, partition, now_ms, &mut self.replies),
+                Action::Change(change) => change.make(partition, now_ms),
+                Action::Dump(part) => execute_dump(part, partition, now_ms, &mut self.replies),
+                Action::Stats => encode_stats(&partition.stats(), &mut self.replies),
+            }
+            op.reply = start..self.replies.len();
+            self.executed += 1;
+        }
+        true
+    }
+
+    /// Hands the replies over; returns whether there were all.
+    fn deliver(&mut self, mut deliver: impl FnMut(ReplyTo, &[u8])) -> bool {
+        for op in self.ops.drain(..self.executed) {
+            deliver(op.to, &self.replies[op.reply]);
+        }
+        self.executed = 0;
+        self.replies.clear();
+        self.ops.is_empty()
+    }
+
+    fn refuse(&mut self) {
+        self.replies.extend_from_slice(SHUT_DOWN);
+        self.ops.iter_mut().for_each(|op| op.reply = 0..SHUT_DOWN.len());
+        self.executed = self.ops.len();
+    }
+
+    fn clear(&mut self) {
+        self.ops.clear();
+        self.bytes.clear();
+        self.replies.clear();
+        (self.executed, self.is_rest) = (0, false);
+        for buffer in [&mut self.bytes, &mut self.replies] {
+            buffer.shrink_to(BATCH_KEEP_BYTES);
+        }
+    }
+}
+
+fn execute_line(line: &[u8], data: &[u8], partition: &mut Partition, now_ms: u64, out: &mut Vec<u8>) {
+    // The sender has parsed the same line before.
+    let Ok(command) = parse(line) else { return };
+    if let Some(Ok(key)) = command.key().map(|bytes| partition.key(bytes)) {
+        execute(&key, &command, data, partition, now_ms, out);
+    }
+}
+
+impl Exchange {
+    /// How many other threads there are.
+    pub(super) fn others(&self) -> u32 {
+        self.channels.len() as u32 - 1
+    }
+
+    /// Whether a command for thread `owner` can be taken now.
+    pub(super) fn has_room(&self, owner: u32) -> bool {
+        let channel = &self.channels[owner as usize];
+        !channel.open.is_full() || !channel.spare.is_empty()
+    }
+
+    /// Whether a command for all other threads can be taken now.
+    pub(super) fn has_room_everywhere(&self) -> bool {
+        (0..self.channels.len() as u32).all(|owner| owner == self.here || self.has_room(owner))
+    }
+
+    /// Adds a command for `owner`, who must have room. It leaves with [`Exchange::send_all`].
+    pub(super) fn push(&mut self, owner: u32, to: ReplyTo, action: Action, key: &[u8], data: &[u8]) {
+        if self.channels[owner as usize].open.is_full() {
+            self.send(owner as usize);
+        }
+        self.channels[owner as usize].open.push(to, action, key, data);
+    }
+
+    /// Adds a command without key for every other thread, all of whom must have room.
+    pub(super) fn push_everywhere(&mut self, to: ReplyTo, action: Action) {
+        let here = self.here;
+        for owner in (0..self.channels.len() as u32).filter(|&owner| owner != here) {
+            self.push(owner, to, action, &[], &[]);
+        }
+    }
+
+    /// Sends every batch with commands as far as the bound allows.
+    pub(super) fn send_all(&mut self) {
+        for owner in 0..self.channels.len() {
+            if !self.channels[owner].open.ops.is_empty() && !self.channels[owner].spare.is_empty() {
+                self.send(owner);
+            }
+        }
+    }
+
+    fn send(&mut self, owner: usize) {
+        let channel = &mut self.channels[owner];
+        let next = channel.spare.pop().expect("callers check that a batch is spare");
+        let batch = std::mem::replace(&mut channel.open, next);
+        self.request(owner, batch);
+    }
+
+    fn request(&self, owner: usize, batch: Batch) {
+        let channel = &self.channels[owner];
+        match channel.messages.try_send(Message::Request(batch)) {
+            // A failed wake-up means that the owner's front end is gone; the channel says so next time.
+            Ok(()) => drop(channel.waker.wake()),
+            Err(TrySendError::Disconnected(Message::Request(mut batch) | Message::Reply(mut batch))) => {
+                batch.refuse();
+                // Answered as if the owner had: this thread's channel has room for every own batch.
+                let here = &self.channels[self.here as usize];
+                let _ = here.messages.try_send(Message::Reply(batch));
+                drop(here.waker.wake());
+            }
+            Err(TrySendError::Full(_)) => unreachable!("the channel has room for every batch there is"),
+        }
+    }
+
+    /// Executes what others ask and hands every reply that came back to `deliver`. Returns whether there was any.
+    pub(super) fn receive(
+        &mut self,
+        partition: &mut Partition,
+        now_ms: u64,
+        mut deliver: impl FnMut(ReplyTo, &[u8]),
+    ) -> bool {
+        let mut any = false;
+        while let Ok(messages) = self.received.try_recv() {
+            any = true;
+            match messages {
+                Message::Request(batch) => self.serve(batch, partition, now_ms),
+                Message::Reply(mut batch) => {
+                    if batch.deliver(&mut deliver) {
+                        batch.clear();
+                        self.channels[batch.to as usize].spare.push(batch);
+                    } else {
+                        self.request(batch.to as usize, batch);
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    /// Executes a batch, and what its sender sent behind it, unless another one comes first.
+    fn serve(&mut self, batch: Batch, partition: &mut Partition, now_ms: u64) {
+        let from = batch.from as usize;
+        let mut behind = match self.behind[from].take() {
+            Some(mut behind) if !batch.is_rest => {
+                behind.push_back(batch);
+                self.behind[from] = Some(behind);
+                return;
+            }
+            behind => behind.unwrap_or_default(),
+        };
+        let mut next = Some(batch);
+        while let Some(mut batch) = next {
+            let is_whole = batch.execute(partition, now_ms);
+            let channel = &self.channels[from];
+            // A sender that is gone needs no reply.
+            if channel.messages.try_send(Message::Reply(batch)).is_ok() {
+                drop(channel.waker.wake());
+            }
+            if !is_whole {
+                self.behind[from] = Some(behind);
+                return;
+            }
+            next = behind.pop_front();
+        }
+    }
+
+    /// Gives a connection to another thread; returns it when that thread has too many waiting.
+    pub(super) fn give_connection(&self, to: u32, stream: TcpStream) -> Result<(), TcpStream> {
+        let channel = &self.channels[to as usize];
+        match channel.connections.try_send(stream) {
+            Ok(()) => {
+                drop(channel.waker.wake());
+                Ok(())
+            }
+            Err(TrySendError::Full(stream) | TrySendError::Disconnected(stream)) => Err(stream),
+        }
+    }
+
+    /// The next connection that the accepting thread gave to this one.
+    pub(super) fn next_connection(&self) -> Option<TcpStream> {
+        self.connections.try_recv().ok()
+    }
+}

@@ -1,0 +1,160 @@
+//! Listening sockets: TCP, and Unix sockets whose file behaves.
+
+use std::fmt::Display;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use farcall_drive::{BACKLOG, deepen_backlog};
+use mio::event::Source;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use thiserror::Error;
+
+/// Why a socket cannot be listened on.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// The TCP address cannot be bound, or the Unix socket cannot be made.
+    #[error("listening on {address} failed: {source}")]
+    Bind {
+        /// The address or the path.
+        address: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A server answers on that path.
+    #[error("{} is in use by a running server: stop it or choose another path", path.display())]
+    InUse {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something else lies there, and it is not removed.
+    #[error("{} exists and is no socket: remove it or choose another path", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+}
+
+/// A listening socket that accepts without blocking: TCP, or a Unix stream socket. Accepting, reading and writing are
+/// the same calls for both, so one type serves.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    /// Of a Unix socket.
+    file: Option<SocketFile>,
+}
+
+/// The file that names a Unix socket; it is removed on drop.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode of the file: only this very file is removed.
+    identity: (u64, u64),
+}
+
+impl Listener {
+    /// Listens on a TCP address; port 0 lets the system choose. Nagle's algorithm is off on every connection.
+    ///
+    /// # Errors
+    /// [`ListenError::Bind`].
+    pub fn tcp(address: SocketAddr) -> Result<Self, ListenError> {
+        let socket = TcpListener::bind(address).map_err(bind_failed(address))?;
+        deepen_backlog(&socket).map_err(bind_failed(address))?;
+        Ok(Self { socket, file: None })
+    }
+
+    /// Listens on a Unix socket at `path`, usable by this user alone (mode 0600). A file left by a dead server is
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`ListenError`]; a live server's socket and foreign files stay untouched.
+    pub fn unix(path: &Path) -> Result<Self, ListenError> {
+        let failed = bind_failed(path.display());
+        // Two servers that start at once must not both find the path stale: the directory is the lock.
+        let _lock = lock_directory(path).map_err(&failed)?;
+        remove_stale(path)?;
+        let socket = bind_private(path).map_err(|error| failed(error.into()))?;
+        let metadata = fs::symlink_metadata(path).map_err(&failed)?;
+        let identity = (metadata.dev(), metadata.ino());
+        Ok(Self { socket: socket.into(), file: Some(SocketFile { path: path.to_owned(), identity }) })
+    }
+
+    /// Where a TCP listener listens.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
+    }
+
+    /// The next connection; the error says that there is none now, or why.
+    pub(super) fn accept(&self) -> io::Result<TcpStream> {
+        let stream =
+            TcpStream::from(accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?);
+        if self.file.is_none() {
+            stream.set_nodelay(true)?;
+        }
+        Ok(stream)
+    }
+
+    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.socket.register(registry, token, Interest::READABLE)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let still_ours =
+            fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        if still_ours {
+            // Nothing can be done about a failure here; the next server replaces the stale file.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn bind_failed(address: impl Display) -> impl Fn(io::Error) -> ListenError {
+    move |source| ListenError::Bind { address: address.to_string(), source }
+}
+
+fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let fd =
+        rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    flock(&fd, FlockOperation::LockExclusive)?;
+    Ok(fd)
+}
+
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    let failed = bind_failed(path.display());
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(ListenError::NotASocket { path: path.to_owned() });
+        }
+        Ok(_) => {}
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(ListenError::InUse { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Binds with mode 0600 from the first moment: the mode of the socket itself is what the file gets.
+fn bind_private(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(socket.as_fd(), &SocketAddrUnix::new(path)?)?;
+    listen(socket.as_fd(), BACKLOG)?;
+    Ok(socket)
+}

@@ -1,0 +1,219 @@
+//! The replies of one connection, kept in the order of its commands though some come from other threads.
+
+use std::collections::VecDeque;
+
+use crate::memcached::{Report, ServerInfo};
+use crate::store::Stats;
+use crate::wire::decode_stats;
+
+/// What a reply that another thread owes is taken for while its length is not known.
+const AWAITED_BYTES: usize = 16 << 10;
+
+/// Sent bytes in front of unsent ones that are kept at most, and never more than the unsent ones.
+const SENT_KEEP_BYTES: usize = 64 << 10;
+
+/// Replies in order: bytes that can be sent, then parts of which the first is still awaited.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    /// Ready to be sent; `sent` bytes of it already are.
+    pub(super) ready: Vec<u8>,
+    pub(super) sent: usize,
+    parts: VecDeque<Part>,
+    /// Bytes of parts behind one that is awaited.
+    blocked: Vec<u8>,
+    /// The number of the first part.
+    first_part: u64,
+    waiting: usize,
+}
+
+#[derive(Debug)]
+enum Part {
+    /// Bytes of `blocked`.
+    Written {
+        start: usize,
+        end: usize,
+    },
+    Waiting,
+    Gathering {
+        left: u32,
+        reply: &'static [u8],
+        report: Option<Box<(Report, Stats)>>,
+    },
+}
+
+impl Replies {
+    /// Whether another command may be begun.
+    pub(super) fn has_room(&self, max_bytes: usize) -> bool {
+        self.waiting * AWAITED_BYTES + self.unsent_bytes() + self.blocked.len() < max_bytes
+    }
+
+    /// Bytes ready to be sent.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.ready.len() - self.sent
+    }
+
+    /// Notes that `bytes` more were sent. A client that never takes all there is does not make the buffer grow.
+    #[inline]
+    pub(super) fn note_sent(&mut self, bytes: usize) {
+        self.sent += bytes;
+        if self.sent == self.ready.len() {
+            self.ready.clear();
+            self.sent = 0;
+        } else if self.sent > SENT_KEEP_BYTES.max(self.unsent_bytes()) {
+            self.ready.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
+    /// Memory that the buffers take.
+    #[inline]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.ready.capacity() + self.blocked.capacity()
+    }
+
+    /// Whether nothing is left to send or to wait for.
+    pub(super) fn is_done(&self) -> bool {
+        self.unsent_bytes() == 0 && self.parts.is_empty()
+    }
+
+    /// Appends the reply that `write` produces on this thread.
+    #[inline]
+    pub(super) fn local(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.parts.is_empty() {
+            return write(&mut self.ready);
+        }
+        let start = self.blocked.len();
+        write(&mut self.blocked);
+        let end = self.blocked.len();
+        match self.parts.back_mut() {
+            Some(Part::Written { end: last, .. }) if *last == start => *last = end,
+            _ => self.parts.push_back(Part::Written { start, end }),
+        }
+    }
+
+    /// Reserves the place of a reply that another thread will give; its number.
+    pub(super) fn await_one(&mut self) -> u64 {
+        self.push_waiting(Part::Waiting)
+    }
+
+    /// Reserves the place of a reply that `threads` other threads contribute to.
+    pub(super) fn await_all(
+        &mut self,
+        threads: u32,
+        reply: &'static [u8],
+        report: Option<Box<(Report, Stats)>>,
+    ) -> u64 {
+        self.push_waiting(Part::Gathering { left: threads, reply, report })
+    }
+
+    fn push_waiting(&mut self, part: Part) -> u64 {
+        self.waiting += 1;
+        self.parts.push_back(part);
+        self.first_part + self.parts.len() as u64 - 1
+    }
+
+    /// Fills the place `part` with what another thread answered.
+    pub(super) fn deliver(&mut self, part: u64, reply: &[u8], info: &ServerInfo, now_ms: u64) {
+        let Some(place) = part.checked_sub(self.first_part).map(|place| place as usize) else { return };
+        let Some(slot) = self.parts.get_mut(place) else { return };
+        let start = self.blocked.len();
+        match slot {
+            Part::Written { .. } => return,
+            Part::Waiting => self.blocked.extend_from_slice(reply),
+            Part::Gathering { left, reply: whole, report } => {
+                if let Some(report) = report {
+                    // A thread that has shut down has none.
+                    report.1 += &decode_stats(reply).unwrap_or_default();
+                }
+                *left -= 1;
+                if *left > 0 {
+                    return;
+                }
+                match report.as_deref() {
+                    Some((report, stats)) => report.render(stats, info, now_ms, &mut self.blocked),
+                    None => self.blocked.extend_from_slice(whole),
+                }
+            }
+        }
+        *slot = Part::Written { start, end: self.blocked.len() };
+        self.waiting -= 1;
+        if place == 0 {
+            self.release();
+        }
+    }
+
+    /// Moves the parts that nothing is awaited before to the bytes that can be sent.
+    fn release(&mut self) {
+        while let Some(&Part::Written { start, end }) = self.parts.front() {
+            self.ready.extend_from_slice(&self.blocked[start..end]);
+            self.parts.pop_front();
+            self.first_part += 1;
+        }
+        if self.parts.is_empty() {
+            self.blocked.clear();
+            self.blocked.shrink_to(SENT_KEEP_BYTES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(replies: &Replies) -> &str {
+        std::str::from_utf8(&replies.ready[replies.sent..]).unwrap()
+    }
+
+    #[test]
+    fn replies_leave_in_the_order_of_their_commands() {
+        let (info, mut replies) = (ServerInfo::default(), Replies::default());
+        replies.local(|out| out.extend_from_slice(b"1"));
+        let second = replies.await_one();
+        replies.local(|out| out.extend_from_slice(b"3"));
+        replies.local(|out| out.extend_from_slice(b"4"));
+        let fifth = replies.await_one();
+        let sixth = replies.await_all(2, b"6", None);
+        replies.local(|out| out.extend_from_slice(b"7"));
+        assert_eq!(text(&replies), "1");
+        replies.deliver(fifth, b"5", &info, 0);
+        replies.deliver(sixth, b"", &info, 0);
+        assert_eq!(text(&replies), "1");
+        replies.deliver(second, b"2", &info, 0);
+        assert_eq!(text(&replies), "12345");
+        assert!(!replies.is_done());
+        replies.deliver(sixth, b"", &info, 0);
+        assert_eq!(text(&replies), "1234567");
+        replies.deliver(second, b"late", &info, 0);
+        replies.deliver(99, b"never asked", &info, 0);
+        replies.note_sent(7);
+        assert!(replies.is_done());
+        assert_eq!(replies.waiting, 0);
+        replies.local(|out| out.extend_from_slice(b"8"));
+        assert_eq!(text(&replies), "8");
+    }
+
+    #[test]
+    fn room_is_bounded_in_bytes_and_in_replies_awaited() {
+        let mut replies = Replies::default();
+        assert!(replies.has_room(1));
+        replies.local(|out| out.extend_from_slice(b"1"));
+        assert!(!replies.has_room(1));
+        for _ in 0..64 {
+            assert!(replies.has_room(1 << 20));
+            replies.await_one();
+        }
+        assert!(!replies.has_room(1 << 20));
+    }
+
+    #[test]
+    fn a_client_that_never_takes_all_there_is_does_not_make_the_buffer_grow() {
+        let mut replies = Replies::default();
+        for _ in 0..1_000 {
+            while replies.has_room(1 << 20) {
+                replies.local(|out| out.extend_from_slice(&[b'v'; 1_000]));
+            }
+            replies.note_sent(10_000);
+        }
+        assert!(replies.held_bytes() <= 4 << 20, "{} bytes", replies.held_bytes());
+    }
+}

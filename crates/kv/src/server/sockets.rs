@@ -1,0 +1,37 @@
+//! A server thread that answers memcached clients only: it sleeps in its front end.
+
+use std::time::{Duration, Instant};
+
+use farcall_drive::Stop;
+
+use super::clock::Clock;
+use super::upkeep::Upkeep;
+use super::{DRAIN_TIMEOUT, KvServerError};
+use crate::front_end::FrontEnd;
+use crate::store::Partition;
+
+/// An idle thread looks this often whether it is to stop: ten wake-ups a second cost nothing that can be measured.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+
+/// Serves until told to stop, then answers what was received.
+pub(super) fn serve(
+    mut front_end: FrontEnd,
+    mut partition: Partition,
+    clock: Clock,
+    stop: &Stop,
+) -> Result<(), KvServerError> {
+    let mut upkeep = Upkeep::new(&partition);
+    let now_ms = || clock.now_ms();
+    while !stop.is_requested() {
+        front_end.poll(&mut partition, now_ms, Some(STOP_CHECK))?;
+        upkeep.run(&mut partition, now_ms);
+    }
+    front_end.stop_listening();
+    let deadline = Instant::now() + DRAIN_TIMEOUT;
+    loop {
+        let turns = front_end.poll(&mut partition, now_ms, Some(Duration::ZERO))?;
+        if (turns == 0 && front_end.is_drained()) || Instant::now() > deadline {
+            return Ok(());
+        }
+    }
+}

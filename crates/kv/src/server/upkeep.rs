@@ -1,0 +1,80 @@
+//! What a server thread does now and then for its partition: reclaim expired items, look at the wall clock, publish
+//! counters.
+
+use std::time::{Duration, Instant};
+
+use farcall_stats::Block;
+
+use super::clock::unix_ms;
+use crate::store::{Partition, StoreCounters};
+
+/// Between two sweeps under load.
+const SWEEP_PERIOD: Duration = Duration::from_millis(10);
+/// Buckets of one sweep: one load each.
+const SWEEP_BUCKETS: u32 = 512;
+/// Counters for `farcall stats PID` are published at most so often: readers are people.
+const PUBLISH_PERIOD: Duration = Duration::from_millis(100);
+
+/// The upkeep of one partition.
+pub(super) struct Upkeep {
+    counters: Block<StoreCounters>,
+    sweep_due: Instant,
+    publish_due: Instant,
+}
+
+impl Upkeep {
+    /// For a partition.
+    pub(super) fn new(partition: &Partition) -> Self {
+        let counters = Block::new(&format!("kv partition {}", partition.config().partition), 0);
+        let now = Instant::now();
+        Self { counters, sweep_due: now, publish_due: now }
+    }
+
+    /// Does what is due. `now_ms` is asked only then.
+    pub(super) fn run(&mut self, partition: &mut Partition, now_ms: impl FnOnce() -> u64) {
+        let now = Instant::now();
+        if now < self.sweep_due {
+            return;
+        }
+        self.sweep_due = now + SWEEP_PERIOD;
+        let now_ms = now_ms();
+        partition.set_wall(unix_ms(), now_ms);
+        partition.sweep(now_ms, SWEEP_BUCKETS);
+        if now >= self.publish_due {
+            self.publish_due = now + PUBLISH_PERIOD;
+            self.publish(partition);
+        }
+    }
+
+    /// Publishes the counters, also before a thread sleeps: it may be long.
+    pub(super) fn publish(&self, partition: &Partition) {
+        self.counters.publish(&partition.stats());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Config;
+
+    #[test]
+    fn what_is_published_can_be_read_by_pid_and_may_shrink() {
+        let config = Config { partition: 4711, partitions: 4712, ..Config::default() };
+        let mut partition = Partition::new(config, 1).unwrap();
+        let mut upkeep = Upkeep::new(&partition);
+        for items in [1, 0] {
+            let key = partition.key(b"key").unwrap();
+            match items {
+                1 => drop(partition.set(&key, b"value", 1).unwrap()),
+                _ => drop(partition.delete(&key, None, 1)),
+            }
+            (upkeep.sweep_due, upkeep.publish_due) = (Instant::now(), Instant::now());
+            upkeep.run(&mut partition, || 1);
+            upkeep.run(&mut partition, || panic!("too early"));
+            let report = farcall_stats::read_pid(std::process::id()).unwrap();
+            let block = report.blocks.into_iter().find(|block| block.label == "kv partition 4711").unwrap();
+            let value = |name: &str| block.counters.iter().find(|(found, _)| found == name).unwrap().1;
+            assert_eq!((value("items"), value("items_total")), (items, 1));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Clients that came to a process by a fork: they refuse at once, and their parent's go on.
+
+use farcall_kv::client::{KvClient, KvError, Write};
+use farcall_kv::memcached::client::{Client as SocketClient, ClientError};
+use farcall_kv::server::KvServer;
+use farcall_rpc::{Broken, CallError, Client, ClientOptions, UnknownBecause};
+use farcall_softnic::SoftNic;
+
+/// Runs `work` in a forked child; whether it ended well. One that waits for ever is ended after a while.
+fn ends_well_in_child(work: impl FnOnce()) -> bool {
+    // SAFETY: the child runs `work` and ends; no other thread of this process holds a lock that it needs.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: an integer; nobody handles the signal.
+        unsafe { libc::alarm(30) };
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        // SAFETY: ends the child here: nothing of the test goes on twice.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, not yet waited for.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+fn server() -> KvServer {
+    let any = "127.0.0.1:0".parse().unwrap();
+    KvServer::builder().tcp(any).rpc(any, &SoftNic::new()).start().unwrap()
+}
+
+#[test]
+fn a_store_client_refuses_in_a_forked_child_and_goes_on_in_its_parent() {
+    let server = server();
+    let address = server.rpc_address().unwrap().to_string();
+    let mut by_rpc = Some(KvClient::connect(&SoftNic::new(), &address, &ClientOptions::default()).unwrap());
+    let mut by_socket = Some(SocketClient::connect_tcp(server.tcp_addresses()[0]).unwrap());
+    by_rpc.as_mut().unwrap().put(b"key", Write::of(b"value")).unwrap();
+    let child_ended_well = ends_well_in_child(|| {
+        let (mut rpc, mut socket) = (by_rpc.take().unwrap(), by_socket.take().unwrap());
+        let refused = rpc.get(b"key").unwrap_err();
+        assert!(matches!(refused, KvError::Call(CallError::NotSent(Broken::Forked))), "{refused}");
+        let refused = socket.get(b"key").unwrap_err();
+        assert!(matches!(refused, ClientError::Forked), "{refused}");
+        // Their ends are not the ends of what the parent has.
+        drop((rpc, socket));
+    });
+    assert!(child_ended_well);
+    assert_eq!(by_rpc.unwrap().get(b"key").unwrap().unwrap().value, b"value");
+    assert_eq!(by_socket.unwrap().get(b"key").unwrap().unwrap().bytes, b"value");
+    server.stop().unwrap();
+}
+
+#[test]
+fn calls_under_way_end_in_a_forked_child_and_go_on_in_its_parent() {
+    let server = server();
+    let address = server.rpc_address().unwrap().to_string();
+    let mut client = Client::connect(&SoftNic::new(), address, ClientOptions::default()).unwrap();
+    // No method of the store: answered with an error, and that is an answer.
+    let call = client.submit(u16::MAX, b"").unwrap();
+    let child_ended_well = ends_well_in_child(|| {
+        let done = client.wait().unwrap();
+        let unknown = Err(CallError::OutcomeUnknown(UnknownBecause::Disconnected(Broken::Forked)));
+        assert_eq!((done.call, done.result), (call, unknown));
+        assert_eq!(client.submit(1, b""), Err(CallError::NotSent(Broken::Forked)));
+        assert!(client.wait().is_err(), "nothing is outstanding");
+    });
+    assert!(child_ended_well);
+    let done = client.wait().unwrap();
+    assert_eq!(done.call, call);
+    assert!(matches!(done.result, Err(CallError::Application { .. })), "{:?}", done.result);
+    drop(client);
+    server.stop().unwrap();
+}

@@ -1,0 +1,31 @@
+//! The structures of libibverbs and librdmacm, as the C headers `infiniband/verbs.h` and `rdma/rdma_cma.h` declare
+//! them.
+//!
+//! Programs reach into these structures through the headers' inline functions, so every offset is part of the contract.
+//! `tests/header.rs` compares offsets, sizes and numbers with the headers of the machine. Work requests,
+//! completions and `QpCap` have this layout in `farcall-verbs` already. [`rdmacm`] has the structures of the connection
+//! manager.
+#![allow(missing_docs, reason = "the names are the headers'")]
+
+mod attributes;
+mod context;
+mod event;
+mod extended;
+mod functions;
+mod objects;
+pub mod rdmacm;
+
+pub use attributes::{
+    AhAttr, AsyncEvent, DeviceAttr, GlobalRoute, PortAttr, QpAttr, QpInitAttr, SrqAttr, SrqInitAttr, mask,
+    srq_mask,
+};
+pub use context::{
+    ABSENT, Absent, Context, ContextOps, Device, EXTENDED, Post, TRANSPORT_IWARP, VerbsContext,
+};
+pub use event::{Element, event_of, event_type};
+pub use extended::{
+    CqEx, CqInitAttrEx, DataBuf, DeviceAttrEx, GidEntry, QpEx, QpInitAttrEx, SrqInitAttrEx, Values,
+};
+pub use farcall_verbs::QpCap;
+pub use functions::Functions;
+pub use objects::{Ah, CompChannel, Cq, Mr, Pd, Qp, Srq};

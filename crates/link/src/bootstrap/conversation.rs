@@ -1,0 +1,277 @@
+//! The two sides of a conversation.
+
+use thiserror::Error;
+
+use super::frame::{Frame, FrameReader};
+use super::message::Message;
+use super::{Hello, Notice, Refusal, RefusalKind, VersionRange, Welcome};
+
+/// Why a client's handshake failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BootstrapError {
+    /// The server refused us.
+    #[error("the server says: {0}")]
+    Refused(Refusal),
+    /// We refuse what the server sent.
+    #[error("the server's answer is no handshake: {0}")]
+    Unusable(Refusal),
+}
+
+/// The server's side of one conversation.
+#[derive(Debug)]
+pub struct Acceptor {
+    versions: VersionRange,
+    reader: FrameReader,
+    version: Option<u16>,
+}
+
+impl Acceptor {
+    /// Waits for a hello.
+    pub fn new(versions: VersionRange) -> Self {
+        Self { versions, reader: FrameReader::default(), version: None }
+    }
+
+    /// The version agreed on, once a hello came.
+    pub const fn version(&self) -> Option<u16> {
+        self.version
+    }
+
+    /// Takes bytes in until the client's hello is whole. Returns how many it took.
+    ///
+    /// # Errors
+    /// What to send back with [`Acceptor::refuse`] before closing.
+    pub fn feed_hello(&mut self, bytes: &[u8]) -> Result<(usize, Option<Hello>), Refusal> {
+        let (taken, Some(frame)) = self.reader.feed(bytes)? else {
+            return Ok((bytes.len(), None));
+        };
+        let version = common(self.versions, frame.versions)?;
+        match frame.message()? {
+            Message::Hello(hello) if self.version.is_none() => {
+                self.version = Some(version);
+                Ok((taken, Some(*hello)))
+            }
+            _ => Err(RefusalKind::OutOfTurn.because("not the one hello that is due")),
+        }
+    }
+
+    /// Takes bytes in until a notice is whole. Returns how many it took.
+    ///
+    /// # Errors
+    /// If the client says anything else; close the conversation.
+    pub fn feed_notice(&mut self, bytes: &[u8]) -> Result<(usize, Option<Notice>), Refusal> {
+        let (taken, Some(frame)) = self.reader.feed(bytes)? else {
+            return Ok((bytes.len(), None));
+        };
+        match frame.message()? {
+            Message::Notice(notice) => Ok((taken, Some(notice))),
+            _ => Err(RefusalKind::OutOfTurn.because("after the handshake only notices are due")),
+        }
+    }
+
+    /// The bytes of a welcome.
+    pub fn welcome(&self, welcome: &Welcome) -> Vec<u8> {
+        Frame::encode(self.versions, &Message::Welcome(Box::new(welcome.clone())))
+    }
+
+    /// The bytes of a refusal.
+    pub fn refuse(&self, refusal: &Refusal) -> Vec<u8> {
+        Frame::encode(self.versions, &Message::Refuse(refusal.clone()))
+    }
+
+    /// The bytes of a notice.
+    pub fn notice(&self, notice: Notice) -> Vec<u8> {
+        Frame::encode(self.versions, &Message::Notice(notice))
+    }
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub struct Initiator {
+    versions: VersionRange,
+    reader: FrameReader,
+}
+
+impl Initiator {
+    /// Starts a conversation.
+    pub fn new(versions: VersionRange) -> Self {
+        Self { versions, reader: FrameReader::default() }
+    }
+
+    /// The bytes of a hello.
+    pub fn hello(&self, hello: &Hello) -> Vec<u8> {
+        Frame::encode(self.versions, &Message::Hello(Box::new(hello.clone())))
+    }
+
+    /// Takes bytes in until the server's answer is whole. Returns how many it took.
+    ///
+    /// # Errors
+    /// If the server refuses or its answer is none.
+    pub fn feed_welcome(&mut self, bytes: &[u8]) -> Result<(usize, Option<Welcome>), BootstrapError> {
+        match self.feed(bytes)? {
+            (taken, None) => Ok((taken, None)),
+            (taken, Some(Message::Welcome(welcome))) => Ok((taken, Some(*welcome))),
+            _ => Err(BootstrapError::Unusable(RefusalKind::OutOfTurn.because("a welcome is due"))),
+        }
+    }
+
+    /// Takes bytes in, after the welcome, until a notice is whole. Returns how many it took.
+    ///
+    /// # Errors
+    /// If the server says why it ends the connection, or anything that it should not.
+    pub fn feed_later(&mut self, bytes: &[u8]) -> Result<(usize, Option<Notice>), BootstrapError> {
+        match self.feed(bytes)? {
+            (taken, None) => Ok((taken, None)),
+            (taken, Some(Message::Notice(notice))) => Ok((taken, Some(notice))),
+            _ => Err(BootstrapError::Unusable(RefusalKind::OutOfTurn.because("only notices are due"))),
+        }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) -> Result<(usize, Option<Message>), BootstrapError> {
+        let (taken, frame) = self.reader.feed(bytes).map_err(BootstrapError::Unusable)?;
+        let Some(frame) = frame else { return Ok((taken, None)) };
+        let message = frame.message();
+        // A refusal is readable whatever the version: it may be about the version.
+        if let Ok(Message::Refuse(refusal)) = message {
+            return Err(BootstrapError::Refused(refusal));
+        }
+        let message = common(self.versions, frame.versions).and(message);
+        Ok((taken, Some(message.map_err(BootstrapError::Unusable)?)))
+    }
+
+    /// The bytes of a notice.
+    pub fn notice(&self, notice: Notice) -> Vec<u8> {
+        Frame::encode(self.versions, &Message::Notice(notice))
+    }
+}
+
+fn common(ours: VersionRange, theirs: VersionRange) -> Result<u16, Refusal> {
+    ours.common(theirs).ok_or_else(|| {
+        RefusalKind::Version.because(format!(
+            "we speak versions {}..={}, the peer {}..={}",
+            ours.min, ours.max, theirs.min, theirs.max
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Features, Grants, QpInfo, Resume, Secret, SessionId};
+    use super::*;
+    use crate::{Plan, RemoteRegion};
+    use proptest::prelude::*;
+
+    fn hello() -> Hello {
+        Hello {
+            provider: "softnic".into(),
+            qp: QpInfo { qp_num: 7, psn: 9, gid: [3; 16], lid: 0, mtu_log2: 12 },
+            grants: Grants {
+                messages: RemoteRegion { addr: 4096, len_bytes: 64, rkey: 5 },
+                ..Grants::default()
+            },
+            plan: Plan::default(),
+            features: Features::KICK,
+            thread: 2,
+            resume: Some(Resume {
+                session: SessionId([1; 16]),
+                secret: Secret([2; 16]),
+                incarnation: 3,
+                oldest_seq: 4,
+            }),
+        }
+    }
+
+    fn welcome() -> Welcome {
+        Welcome {
+            provider: "softnic".into(),
+            qp: hello().qp,
+            grants: hello().grants,
+            plan: Plan::default(),
+            features: Features::KICK,
+            incarnation: 11,
+            threads: 4,
+            session: SessionId([1; 16]),
+            secret: Secret([2; 16]),
+            tail_key: Secret(12),
+            resumed: None,
+            request_bytes_max: 13,
+            result_bytes_max: 14,
+        }
+    }
+
+    const V1: VersionRange = VersionRange { min: 1, max: 1 };
+    const V12: VersionRange = VersionRange { min: 1, max: 2 };
+    const V34: VersionRange = VersionRange { min: 3, max: 4 };
+
+    #[test]
+    fn hello_and_welcome_travel_between_neighbouring_versions() {
+        for (client, server, agreed) in [(V1, V1, 1), (V1, V12, 1), (V12, V1, 1), (V12, V12, 2)] {
+            let mut initiator = Initiator::new(client);
+            let mut acceptor = Acceptor::new(server);
+            let (_, said) = acceptor.feed_hello(&initiator.hello(&hello())).unwrap();
+            assert_eq!(said, Some(hello()));
+            assert_eq!(acceptor.version(), Some(agreed));
+            let (_, said) = initiator.feed_welcome(&acceptor.welcome(&welcome())).unwrap();
+            assert_eq!(said, Some(welcome()));
+            assert_eq!(
+                initiator.feed_later(&acceptor.notice(Notice::GoingAway)).unwrap().1,
+                Some(Notice::GoingAway)
+            );
+            assert_eq!(
+                acceptor.feed_notice(&initiator.notice(Notice::Goodbye)).unwrap().1,
+                Some(Notice::Goodbye)
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_version_is_refused_on_both_sides_in_words() {
+        let mut initiator = Initiator::new(V12);
+        let mut acceptor = Acceptor::new(V34);
+        let refusal = acceptor.feed_hello(&initiator.hello(&hello())).unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::Version);
+        let error = initiator.feed_welcome(&acceptor.refuse(&refusal)).unwrap_err();
+        assert_eq!(error, BootstrapError::Refused(refusal));
+        assert!(error.to_string().contains("3..=4") && error.to_string().contains("1..=2"));
+    }
+
+    #[test]
+    fn fields_that_a_later_version_appends_are_ignored() {
+        let body = [postcard::to_allocvec(&Message::Hello(Box::new(hello()))).unwrap(), b"more of 2".into()];
+        let bytes = Frame { versions: V12, body: body.concat() }.to_bytes();
+        assert_eq!(Acceptor::new(V1).feed_hello(&bytes).unwrap().1, Some(hello()));
+    }
+
+    #[test]
+    fn frames_out_of_turn_are_refused() {
+        let mut acceptor = Acceptor::new(V1);
+        let bytes = acceptor.welcome(&welcome());
+        assert_eq!(acceptor.feed_hello(&bytes).unwrap_err().kind, RefusalKind::OutOfTurn);
+        let mut initiator = Initiator::new(V1);
+        let bytes = initiator.hello(&hello());
+        assert!(matches!(initiator.feed_welcome(&bytes), Err(BootstrapError::Unusable(_))));
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let text = format!("{:?} {:?}", hello(), welcome());
+        assert_eq!((text.matches("secret: ..").count(), text.matches("tail_key: ..").count()), (2, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn any_body_is_read_or_refused(body in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..5) {
+            let bytes = Frame { versions: V1, body: [&[kind], &body[..]].concat() }.to_bytes();
+            let _ = Acceptor::new(V1).feed_hello(&bytes);
+            let _ = Initiator::new(V1).feed_welcome(&bytes);
+            let _ = Acceptor::new(V1).feed_notice(&bytes);
+        }
+
+        #[test]
+        fn a_flipped_byte_is_read_or_refused(at in 0usize..200, byte in any::<u8>()) {
+            let mut bytes = Initiator::new(V1).hello(&hello());
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            let _ = Acceptor::new(V1).feed_hello(&bytes);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Queue pairs of the connected transports, RC and UC.
+
+use farcall_verbs::{Error, QpAttr, QpType, RawCq, SendFlags, SendWr};
+
+use crate::bootstrap::QpInfo;
+use crate::queue_pair::{PSN_MASK, PairConfig, QueuePair, is_queue_pair};
+use crate::{Nic, Piece, PostRefused, Remote, RemoteRegion, SharedReceives, Ticket, Transport};
+
+/// A connected queue pair.
+pub struct Connection(QueuePair);
+
+impl Connection {
+    /// Makes a queue pair whose completions, of sends and receives, go to `cq`; receives can be posted.
+    ///
+    /// # Errors
+    /// Those of creating and initialising a queue pair; [`Transport::Ud`] has no connections.
+    pub fn new(
+        nic: &Nic,
+        transport: Transport,
+        cq: &dyn RawCq,
+        config: PairConfig,
+        shared: Option<&SharedReceives>,
+    ) -> Result<Self, Error> {
+        if transport == Transport::Ud {
+            return Err(Error::invalid("create connection", "UD has no connections: use datagrams"));
+        }
+        QueuePair::new(nic, transport.qp_type(), cq, config, shared).map(Self)
+    }
+
+    /// INIT → RTR → RTS.
+    ///
+    /// # Errors
+    /// If the peer cannot be reached or its numbers are impossible.
+    pub fn connect(&mut self, nic: &Nic, peer: &QpInfo) -> Result<(), Error> {
+        if peer.qp_num > PSN_MASK || peer.psn > PSN_MASK {
+            return Err(Error::invalid("connect", "a queue pair or packet number of more than 24 bits"));
+        }
+        let (path, mtu) = (nic.path_to(peer.gid(), peer.lid), nic.mtu().min(peer.mtu()));
+        if self.0.qp_type() == QpType::Uc {
+            let rtr = QpAttr::rtr_unreliable(peer.qp_num, peer.psn, path, mtu);
+            return self.0.modify([rtr, QpAttr::rts_unreliable(self.0.psn())]);
+        }
+        let reads = |usual: Option<u8>| usual.map(|reads| reads.min(nic.attr.max_qp_rd_atom));
+        let rtr = QpAttr::rtr(peer.qp_num, peer.psn, path, mtu);
+        let rts = QpAttr::rts(self.0.psn());
+        self.0.modify([
+            QpAttr { max_dest_rd_atomic: reads(rtr.max_dest_rd_atomic), ..rtr },
+            QpAttr { max_rd_atomic: reads(rts.max_rd_atomic), ..rts },
+        ])
+    }
+
+    /// WRITEs a piece of ours. Short pieces go inline and are free at once: their ticket is [`Ticket::NONE`].
+    ///
+    /// # Errors
+    /// If the queue is full, the target outside of the grant, or the pair refuses.
+    #[inline]
+    pub fn write(&mut self, from: Piece, to: Remote<'_>) -> Result<Ticket, PostRefused> {
+        let sges = [self.0.regions.sge(from)];
+        let addr = self.0.target(to, from.len_bytes as u64)?;
+        self.0.post_seldom_signalled(SendWr::write(0, &sges, addr, to.grant.rkey))
+    }
+
+    /// WRITEs a piece of ours and wakes the peer with `imm`.
+    ///
+    /// # Errors
+    /// As [`Connection::write`].
+    pub fn write_imm(&mut self, from: Piece, to: Remote<'_>, imm: u32) -> Result<Ticket, PostRefused> {
+        let sges = [self.0.regions.sge(from)];
+        let addr = self.0.target(to, from.len_bytes as u64)?;
+        let wr = SendWr::write(0, &sges, addr, to.grant.rkey).with_imm(imm);
+        self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
+    }
+
+    /// Wakes the peer with `imm` and no bytes (KICK).
+    ///
+    /// # Errors
+    /// If the queue is full, the target outside of the grant, or the pair refuses.
+    pub fn kick(&mut self, grant: &RemoteRegion, imm: u32) -> Result<Ticket, PostRefused> {
+        let wr = SendWr::write(0, &[], grant.addr, grant.rkey).with_imm(imm);
+        self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
+    }
+
+    /// READs into a piece of ours. It is always signalled: its completion carries `tag`.
+    ///
+    /// # Errors
+    /// If the queue is full, the target outside of the grant, or the pair refuses.
+    #[inline]
+    pub fn read(&mut self, into: Piece, from: Remote<'_>, tag: u32) -> Result<Ticket, PostRefused> {
+        let sges = [self.0.regions.sge(into)];
+        let addr = self.0.target(from, into.len_bytes as u64)?;
+        let wr = SendWr::read(0, &sges, addr, from.grant.rkey).with_flags(SendFlags::SIGNALED);
+        self.0.post_one(wr, tag)
+    }
+}
+
+is_queue_pair!(Connection);

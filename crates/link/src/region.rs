@@ -1,0 +1,335 @@
+//! The one module that touches memory which a peer or a NIC may write.
+//!
+//! Rules, kept here so that they can be audited in one place:
+//! * no reference to such memory is ever made, only raw pointers, atomics and bounded copies;
+//! * a word that both sides touch is read exactly once per look, as an atomic, and then checked;
+//! * a copy out may be torn by a racing peer: callers establish first, by an acquire load of a flag word, that the
+//!   message is complete, and treat the private copy as foreign input all the same. After a bulk copy the compiler is
+//!   told that memory may have changed, so it can never read the shared original again in place of the copy.
+
+use std::arch::asm;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use farcall_verbs::{Access, ProtectionDomain, RawMr, Result, Sge};
+use serde::{Deserialize, Serialize};
+
+/// What a peer needs to reach a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteRegion {
+    /// Address of the first byte in the owner's process.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// Remote key; 0 if nothing is granted.
+    pub rkey: u32,
+}
+
+impl RemoteRegion {
+    /// Whether `len_bytes` at `offset` lie inside.
+    pub const fn holds(&self, offset: u64, len_bytes: u64) -> bool {
+        match offset.checked_add(len_bytes) {
+            Some(end) => end <= self.len_bytes,
+            None => false,
+        }
+    }
+}
+
+/// Numbers that this process gives once.
+pub(crate) fn next_serial() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// Registered memory, owned. Dropping it deregisters.
+pub struct Region {
+    base: *mut u8,
+    len_bytes: usize,
+    lkey: u32,
+    rkey: u32,
+    /// Of this region and no other of the process.
+    serial: u64,
+    mr: Arc<dyn RawMr>,
+}
+
+// SAFETY: the pointer is into memory owned by `mr`, which is `Send + Sync` itself; all accesses below are atomics or
+// raw copies whose callers accept tearing.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Allocates and registers at least `len_bytes` zeroed bytes.
+    ///
+    /// # Errors
+    /// Those of [`ProtectionDomain::alloc_mr`].
+    pub fn alloc(pd: &dyn ProtectionDomain, len_bytes: usize, access: Access) -> Result<Self> {
+        let mr = pd.alloc_mr(len_bytes.max(1), access)?;
+        let len_bytes = mr.len_bytes();
+        Ok(Self::of(mr.into(), 0, len_bytes))
+    }
+
+    /// Two regions over one registration, and so with the same keys; the second begins where the first ends. What a
+    /// provider spends on a registration, a descriptor for example, it spends once.
+    ///
+    /// # Errors
+    /// As [`Region::alloc`].
+    ///
+    /// # Panics
+    /// If the first is no multiple of 64 bytes.
+    pub fn alloc_two(pd: &dyn ProtectionDomain, len_bytes: [usize; 2], access: Access) -> Result<[Self; 2]> {
+        assert!(
+            len_bytes[0].is_multiple_of(64),
+            "a region at {} is not aligned to a cache line",
+            len_bytes[0]
+        );
+        let mr: Arc<dyn RawMr> = pd.alloc_mr(len_bytes[0] + len_bytes[1].max(1), access)?.into();
+        Ok([Self::of(Arc::clone(&mr), 0, len_bytes[0]), Self::of(mr, len_bytes[0], len_bytes[1])])
+    }
+
+    /// The part of a registration at `offset`.
+    fn of(mr: Arc<dyn RawMr>, offset: usize, len_bytes: usize) -> Self {
+        assert!(offset + len_bytes <= mr.len_bytes(), "a registration is shorter than asked for");
+        // SAFETY: inside of the registered memory (checked).
+        let base = unsafe { mr.addr().add(offset) };
+        Self { base, len_bytes, lkey: mr.lkey(), rkey: mr.rkey(), serial: next_serial(), mr }
+    }
+
+    #[inline]
+    pub(crate) const fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Length in bytes.
+    pub const fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// The region below.
+    pub fn mr(&self) -> &dyn RawMr {
+        &*self.mr
+    }
+
+    /// What a peer needs to reach it.
+    pub fn remote(&self) -> RemoteRegion {
+        RemoteRegion { addr: self.base as u64, len_bytes: self.len_bytes as u64, rkey: self.rkey }
+    }
+
+    /// A gather or scatter element of `len_bytes` at `offset`.
+    ///
+    /// # Panics
+    /// If it is not inside the region: our own error, never a peer's.
+    #[inline]
+    pub fn sge(&self, offset: usize, len_bytes: usize) -> Sge {
+        self.check(offset, len_bytes);
+        Sge { addr: self.base as u64 + offset as u64, length: len_bytes as u32, lkey: self.lkey }
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, len_bytes: usize) {
+        assert!(
+            offset <= self.len_bytes && len_bytes <= self.len_bytes - offset,
+            "{len_bytes} bytes at {offset} are outside of a region of {} bytes",
+            self.len_bytes
+        );
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, 8);
+        assert!(offset.is_multiple_of(8), "a shared word at {offset} is not aligned to 8");
+        // SAFETY: inside the region (checked), aligned (regions are page-aligned), and only accessed as an atomic or
+        // by bulk copies that accept tearing.
+        unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
+    }
+
+    /// Loads a word; what its writer stored before it with release is visible afterwards.
+    #[inline]
+    pub fn load_acquire(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// Loads a word without ordering.
+    #[inline]
+    pub fn load_relaxed(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Relaxed)
+    }
+
+    /// Stores a word after everything stored before.
+    #[inline]
+    pub fn store_release(&self, offset: usize, word: u64) {
+        self.word(offset).store(word, Ordering::Release);
+    }
+
+    /// Stores a word without ordering.
+    #[inline]
+    pub fn store_relaxed(&self, offset: usize, word: u64) {
+        self.word(offset).store(word, Ordering::Relaxed);
+    }
+
+    /// Copies bytes in, without ordering: publish them with [`Region::store_release`].
+    #[inline]
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len());
+        // SAFETY: inside the region (checked); `bytes` is private memory and so does not overlap it.
+        unsafe { self.base.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Appends `len_bytes` at `offset` to a private vector. It does not allocate if the vector has room.
+    #[inline]
+    pub fn append_to(&self, offset: usize, len_bytes: usize, out: &mut Vec<u8>) {
+        self.check(offset, len_bytes);
+        out.reserve(len_bytes);
+        // SAFETY: inside the region (checked); the vector has room for `len_bytes` more, which are initialised here.
+        unsafe {
+            out.as_mut_ptr().add(out.len()).copy_from_nonoverlapping(self.base.add(offset), len_bytes);
+            out.set_len(out.len() + len_bytes);
+        }
+        forget_what_memory_held();
+    }
+
+    /// Fills a private slice from `offset`.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        self.check(offset, out.len());
+        // SAFETY: inside the region (checked); `out` is private memory and so does not overlap it.
+        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.base.add(offset), out.len()) };
+        forget_what_memory_held();
+    }
+
+    /// Sets bytes, without ordering.
+    pub fn fill(&self, offset: usize, len_bytes: usize, byte: u8) {
+        self.check(offset, len_bytes);
+        // SAFETY: inside the region (checked).
+        unsafe { self.base.add(offset).write_bytes(byte, len_bytes) };
+    }
+
+    #[inline]
+    fn byte(&self, offset: usize) -> &AtomicU8 {
+        self.check(offset, 1);
+        // SAFETY: as in `word`.
+        unsafe { AtomicU8::from_ptr(self.base.add(offset)) }
+    }
+
+    /// Loads a byte; what its writer stored before it with release is visible afterwards.
+    #[inline]
+    pub fn load_byte_acquire(&self, offset: usize) -> u8 {
+        self.byte(offset).load(Ordering::Acquire)
+    }
+
+    /// Stores a byte without ordering.
+    #[inline]
+    pub fn store_byte_relaxed(&self, offset: usize, byte: u8) {
+        self.byte(offset).store(byte, Ordering::Relaxed);
+    }
+}
+
+/// One word of a region, kept at hand to be looked at often: a load without the way through the region.
+pub struct Watch {
+    word: *const AtomicU64,
+    region: Arc<Region>,
+}
+
+// SAFETY: a pointer to an atomic inside of `region`, which is `Send + Sync` and kept alive here.
+unsafe impl Send for Watch {}
+
+impl Watch {
+    /// Watches the word at `offset`.
+    ///
+    /// # Panics
+    /// If it is outside of the region or not aligned.
+    pub fn new(region: Arc<Region>, offset: usize) -> Self {
+        Self { word: region.word(offset), region }
+    }
+
+    /// Watches another word of the region.
+    ///
+    /// # Panics
+    /// As [`Watch::new`].
+    #[inline]
+    pub fn move_to(&mut self, offset: usize) {
+        self.word = self.region.word(offset);
+    }
+
+    /// Loads the word; what its writer stored before it with release is visible afterwards.
+    #[inline]
+    pub fn load_acquire(&self) -> u64 {
+        // SAFETY: inside of the region (checked when set), which lives as long as `self`.
+        unsafe { &*self.word }.load(Ordering::Acquire)
+    }
+}
+
+/// Keeps the compiler from reading shared memory a second time in place of a private copy of it.
+#[inline]
+fn forget_what_memory_held() {
+    // SAFETY: no instruction; without `nomem` the compiler must assume that any memory was changed.
+    unsafe { asm!("", options(nostack, preserves_flags)) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farcall_verbs::{MrAttr, Revoked};
+    use std::any::Any;
+
+    struct Heap(#[expect(dead_code, reason = "what the address leads to")] Vec<u64>, MrAttr);
+
+    impl RawMr for Heap {
+        fn attr(&self) -> &MrAttr {
+            &self.1
+        }
+        fn dereg(self: Box<Self>) -> Revoked {
+            Revoked::Now
+        }
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    fn region(words: usize) -> Region {
+        let mut heap = vec![0_u64; words];
+        let (addr, len_bytes) = (heap.as_mut_ptr().cast(), words * 8);
+        let attr = MrAttr { addr, len_bytes, lkey: 1, rkey: 2, access: Access::all() };
+        Region::of(Arc::new(Heap(heap, attr)), 0, len_bytes)
+    }
+
+    #[test]
+    fn two_regions_of_one_registration_do_not_reach_each_other() {
+        let whole = region(16);
+        let [first, second] = [(0, 64), (64, 64)].map(|(at, len)| Region::of(Arc::clone(&whole.mr), at, len));
+        second.store_release(0, 7);
+        assert_eq!((whole.load_acquire(64), first.remote().len_bytes), (7, 64));
+        assert_eq!(second.remote().addr, first.remote().addr + 64);
+        let beyond = std::panic::AssertUnwindSafe(|| first.load_acquire(64));
+        assert!(std::panic::catch_unwind(beyond).is_err());
+    }
+
+    #[test]
+    fn words_and_copies_meet() {
+        let region = region(4);
+        region.copy_in(8, &7u64.to_ne_bytes());
+        assert_eq!(region.load_acquire(8), 7);
+        region.store_release(16, 9);
+        let mut out = vec![1];
+        region.append_to(16, 8, &mut out);
+        assert_eq!(out, [&[1][..], &9u64.to_ne_bytes()].concat());
+        region.store_byte_relaxed(1, 5);
+        assert_eq!(region.load_byte_acquire(1), 5);
+        region.fill(0, 32, 0);
+        let mut all = [1; 32];
+        region.copy_out(0, &mut all);
+        assert_eq!(all, [0; 32]);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of a region")]
+    fn out_of_bounds_is_caught() {
+        region(4).copy_in(25, &[0; 8]);
+    }
+
+    #[test]
+    fn remote_bounds_do_not_overflow() {
+        let remote = RemoteRegion { addr: 0, len_bytes: 16, rkey: 1 };
+        assert!(remote.holds(8, 8) && !remote.holds(9, 8) && !remote.holds(u64::MAX, 8));
+    }
+}

@@ -1,0 +1,197 @@
+//! Connections and datagrams on the software RNIC: chains, lists of pieces, receives with data, shared receives.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farcall_link::*;
+use farcall_softnic::SoftNic;
+use farcall_verbs::{Access, CqInitAttr, RawCq, Wc};
+
+const CONFIG: PairConfig = PairConfig {
+    send_depth: 16,
+    recv_depth: 16,
+    sges_max: 2,
+    signal_every: 4,
+    inline_max_bytes: 0,
+    access: Access::all(),
+};
+
+/// One end: a pair with one region of 4 KiB.
+struct End<Q> {
+    qp: Q,
+    cq: Box<dyn RawCq>,
+    region: Arc<Region>,
+    id: RegionId,
+}
+
+fn end<Q: std::ops::DerefMut<Target = QueuePair>>(nic: &Nic, make: impl FnOnce(&dyn RawCq) -> Q) -> End<Q> {
+    let cq = nic.context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
+    let region = Arc::new(Region::alloc(&*nic.pd, 4096, Access::all()).unwrap());
+    let mut qp = make(&*cq);
+    let id = qp.attach(Arc::clone(&region));
+    End { qp, cq, region, id }
+}
+
+fn connections(transport: Transport) -> (Nic, [End<Connection>; 2]) {
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    let make = || end(&nic, |cq| Connection::new(&nic, transport, cq, CONFIG, None).unwrap());
+    let (mut a, mut b) = (make(), make());
+    let (info_a, info_b) = (a.qp.info(&nic), b.qp.info(&nic));
+    a.qp.connect(&nic, &info_b).unwrap();
+    b.qp.connect(&nic, &info_a).unwrap();
+    (nic, [a, b])
+}
+
+impl<Q: std::ops::DerefMut<Target = QueuePair>> End<Q> {
+    fn piece(&self, offset: usize, len_bytes: usize) -> Piece {
+        Piece { region: self.id, offset, len_bytes }
+    }
+
+    fn text(&self, offset: usize, len_bytes: usize) -> String {
+        let mut out = Vec::new();
+        self.region.append_to(offset, len_bytes, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The next `count` completions.
+    fn completed(&mut self, count: usize) -> Vec<Completed> {
+        let (mut all, until) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+        while all.len() < count {
+            assert!(Instant::now() < until, "only {all:?}");
+            let mut wcs = [Wc::default(); 1];
+            if self.cq.poll(&mut wcs).unwrap() == 1 {
+                all.push(self.qp.complete(&wcs[0]));
+            }
+        }
+        all
+    }
+}
+
+fn send<'a>(local: &'a [Piece], is_signalled: bool) -> WorkRequest<'a> {
+    WorkRequest { operation: Operation::Send, local, imm: None, is_signalled }
+}
+
+#[test]
+fn a_chain_of_lists_goes_into_receives_with_data() {
+    for transport in [Transport::Rc, Transport::Uc] {
+        let (_nic, [mut a, mut b]) = connections(transport);
+        let places = [b.piece(0, 64), b.piece(64, 64)];
+        let mut receives = b.qp.receive_chain(&[
+            Receive { local: &places[..1], tag: 7 },
+            Receive { local: &places[1..], tag: 8 },
+        ]);
+        b.qp.post_receives(&receives, 0..2).unwrap();
+        a.region.copy_in(0, b"remote fetching");
+        let pieces = [a.piece(7, 8), a.piece(0, 6)];
+        let mut chain = a.qp.chain(&[send(&pieces, false), send(&pieces[1..], true)]).unwrap();
+        let ticket = a.qp.post_chain(&mut chain, 3).unwrap();
+        assert_eq!((a.qp.outstanding(), a.qp.is_done(ticket)), (2, false));
+        assert_eq!(a.completed(1), [Completed::Send { tag: 3, ticket }]);
+        assert_eq!((a.qp.outstanding(), a.qp.is_done(ticket)), (0, true));
+        let received = |tag, len_bytes| Completed::Received { tag, len_bytes, imm: None };
+        assert_eq!(b.completed(2), [received(7, 14), received(8, 6)]);
+        assert_eq!((b.text(0, 14), b.text(64, 6)), ("fetchingremote".into(), "remote".into()));
+        // Both are posted again as they are: another tag, the other of the two receives.
+        receives.set_tag(1..2, 9);
+        b.qp.post_receives(&receives, 1..2).unwrap();
+        b.qp.post_empty_receives(1).unwrap();
+        a.qp.post(&send(&pieces, true), 4).unwrap();
+        assert_eq!(b.completed(1), [received(9, 14)]);
+    }
+}
+
+#[test]
+fn a_chain_prepared_for_other_regions_is_refused() {
+    let (_nic, [a, mut b]) = connections(Transport::Rc);
+    let pieces = [a.piece(0, 8)];
+    let mut chain = a.qp.chain(&[send(&pieces, true)]).unwrap();
+    assert!(matches!(b.qp.post_chain(&mut chain, 0), Err(PostRefused::NotAttached { .. })));
+    let receives = a.qp.receive_chain(&[Receive { local: &pieces, tag: 0 }]);
+    assert!(matches!(b.qp.post_receives(&receives, 0..1), Err(PostRefused::NotAttached { .. })));
+}
+
+#[test]
+fn a_pair_is_drained_when_its_receives_with_data_are_flushed() {
+    let (_nic, [mut a, mut b]) = connections(Transport::Rc);
+    let place = [b.piece(0, 8)];
+    let receives = b.qp.receive_chain(&[Receive { local: &place, tag: 0 }]);
+    b.qp.post_receives(&receives, 0..1).unwrap();
+    b.qp.close();
+    assert!(!b.qp.is_drained(), "its receive names memory");
+    assert_eq!(b.completed(1), [Completed::Flushed]);
+    assert!(b.qp.is_drained());
+    a.qp.close();
+    assert!(a.qp.is_drained(), "nothing is under way");
+}
+
+#[test]
+fn unsignalled_requests_are_known_to_have_ended_when_the_pair_is_drained() {
+    let (_nic, [mut a, b]) = connections(Transport::Rc);
+    let pieces = [a.piece(0, 8)];
+    let grant = b.region.remote();
+    let operation = Operation::Write(Remote { grant: &grant, offset: 4088 });
+    let request = WorkRequest { operation, local: &pieces, imm: None, is_signalled: false };
+    a.qp.post(&request, 0).unwrap();
+    a.qp.close();
+    while !a.qp.is_drained() {
+        a.completed(1);
+    }
+    let beyond = Operation::Write(Remote { grant: &grant, offset: 4089 });
+    let refused = a.qp.post(&WorkRequest { operation: beyond, ..request }, 0);
+    assert!(matches!(refused, Err(PostRefused::OutsideOfGrant { .. })));
+}
+
+#[test]
+fn atomics_and_reads_bring_what_was_there() {
+    let (_nic, [mut a, b]) = connections(Transport::Rc);
+    b.region.store_relaxed(0, 40);
+    let (grant, pieces) = (b.region.remote(), [a.piece(0, 8)]);
+    let at = Remote { grant: &grant, offset: 0 };
+    let operations = [
+        Operation::FetchAdd { at, add: 2 },
+        Operation::CompareSwap { at, compare: 42, swap: 7 },
+        Operation::Read(at),
+    ];
+    for (operation, (found, left)) in operations.into_iter().zip([(40, 42), (42, 7), (7, 7)]) {
+        a.qp.post(&WorkRequest { operation, local: &pieces, imm: None, is_signalled: true }, 1).unwrap();
+        a.completed(1);
+        assert_eq!((a.region.load_acquire(0), b.region.load_acquire(0)), (found, left), "{operation:?}");
+    }
+}
+
+#[test]
+fn datagrams_go_to_several_peers_into_shared_receives() {
+    const GRH_BYTES: usize = 40;
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    let mut shared = SharedReceives::new(&nic, 8).unwrap();
+    let pool = Arc::new(Region::alloc(&*nic.pd, 4096, Access::LOCAL_WRITE).unwrap());
+    let id = shared.attach(Arc::clone(&pool));
+    let places: Vec<_> = (0..8).map(|at| [Piece { region: id, offset: 64 * at, len_bytes: 64 }]).collect();
+    let receives: Vec<_> = (0..).zip(&places).map(|(tag, place)| Receive { local: place, tag }).collect();
+    let chain = shared.receive_chain(&receives);
+    shared.post_receives(&chain, 0..8).unwrap();
+    let make = |shared: Option<&SharedReceives>| {
+        let mut end = end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, shared).unwrap());
+        end.qp.start().unwrap();
+        end
+    };
+    let (mut a, mut peers) = (make(None), [make(Some(&shared)), make(Some(&shared))]);
+    a.region.copy_in(0, b"12345678");
+    let pieces = [a.piece(0, 8)];
+    for peer in &mut peers {
+        let address = a.qp.add_peer(&nic, &peer.qp.info(&nic)).unwrap();
+        let operation = Operation::SendTo(address);
+        a.qp.post(&WorkRequest { operation, local: &pieces, imm: Some(5), is_signalled: true }, 0).unwrap();
+        let [Completed::Received { tag, len_bytes: 48, imm: Some(5) }] = peer.completed(1)[..] else {
+            panic!("no datagram");
+        };
+        let mut text = [0; 8];
+        pool.copy_out(64 * tag as usize + GRH_BYTES, &mut text);
+        assert_eq!(&text, b"12345678");
+    }
+    // The pairs keep what their receives name.
+    drop(shared);
+    assert!(Arc::strong_count(&pool) > 1);
+    drop(peers);
+    assert_eq!(Arc::strong_count(&pool), 1);
+}

@@ -1,0 +1,136 @@
+//! How calls end without a result, and how a connection ends.
+
+use farcall_verbs::Nanos;
+
+use super::calls::State;
+use super::messages::{FetchState, Messages, Purpose};
+use super::{CallId, CallerState};
+use crate::error::{Broken, CallError, UnknownBecause};
+use crate::paths::{ResponsePath, ServerReply};
+
+impl CallerState {
+    /// Gives a call up: its outcome will not be told. Its slot is used again only after the server has answered.
+    /// Returns whether it is certain that the call was and will not be executed.
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        let Some(at) = self.calls.find(call) else { return false };
+        self.counters.cancelled.increment();
+        let never_sent = !self.calls.get(at).may_be_executed;
+        self.stop_sending(at);
+        self.calls.forget(at);
+        never_sent
+    }
+
+    /// Ends the calls whose deadline has come.
+    #[inline]
+    pub(super) fn expire(&mut self, now: Nanos) {
+        if self.calls.earliest_deadline.is_some_and(|earliest| now >= earliest) {
+            self.expire_late(now);
+        }
+    }
+
+    #[cold]
+    fn expire_late(&mut self, now: Nanos) {
+        let mut earliest: Option<Nanos> = None;
+        for at in 0..self.calls.records.len() as u16 {
+            let record = self.calls.get(at);
+            let Some(deadline) = record.options.deadline.filter(|_| record.state == State::Pending) else {
+                continue;
+            };
+            if now < deadline {
+                earliest = Nanos::earlier(earliest, Some(deadline));
+                continue;
+            }
+            self.counters.deadlines_exceeded.increment();
+            self.stop_sending(at);
+            self.end_without_result(at, CallError::DeadlineExceeded, UnknownBecause::Deadline);
+        }
+        self.calls.earliest_deadline = earliest;
+    }
+
+    /// Ends a call: with `unknown` if its request was sent, else with `not_sent`.
+    fn end_without_result(&mut self, at: u16, not_sent: CallError, unknown: UnknownBecause) {
+        let error = if self.calls.get(at).may_be_executed {
+            self.counters.outcomes_unknown.increment();
+            CallError::OutcomeUnknown(unknown)
+        } else {
+            not_sent
+        };
+        self.calls.finish(at, Some(error));
+    }
+
+    /// Ends all calls: there will be no further connection.
+    pub fn fail_all(&mut self, why: &Broken) {
+        self.to_send.clear();
+        self.to_release.clear();
+        for at in 0..self.calls.records.len() as u16 {
+            if self.calls.get(at).state == State::Pending {
+                let unknown = UnknownBecause::Disconnected(why.clone());
+                self.end_without_result(at, CallError::NotSent(why.clone()), unknown);
+            }
+        }
+        if self.end.is_none() {
+            self.forget_messages(self.messages.window() as u16);
+        }
+    }
+
+    /// Ends the calls that an earlier session may have executed; the others are sent over the connection that follows.
+    pub(super) fn end_what_was_sent(&mut self) {
+        let mut again: Vec<u16> = Vec::new();
+        for at in 0..self.calls.records.len() as u16 {
+            let record = self.calls.get(at);
+            if record.state != State::Pending {
+                continue;
+            }
+            if record.may_be_executed {
+                self.counters.outcomes_unknown.increment();
+                let why = UnknownBecause::ServerRestarted;
+                self.calls.finish(at, Some(CallError::OutcomeUnknown(why)));
+            } else {
+                record.sent_bytes = 0;
+                again.push(at);
+            }
+        }
+        // In the order in which they were begun.
+        again.sort_by_key(|at| self.calls.get(*at).id);
+        self.to_send.clear();
+        self.to_send.extend(again);
+    }
+
+    /// No message is in flight any more: the session they belong to is gone.
+    pub(super) fn forget_messages(&mut self, window: u16) {
+        for seq in self.messages.numbers() {
+            let message = *self.messages.at(seq);
+            if message.purpose != Purpose::Release {
+                self.calls.message_over(message.call);
+            }
+        }
+        self.messages = Messages::new(window);
+    }
+
+    /// No further message of a call is sent.
+    pub(crate) fn stop_sending(&mut self, at: u16) {
+        let record = self.calls.get(at);
+        if record.total_bytes > record.reply.len() {
+            // It was receiving a long result: the server keeps the rest.
+            self.to_release.push_back(record.id.0);
+        }
+        self.to_send.retain(|waiting| *waiting != at);
+    }
+
+    /// The connection ended. Calls stay: those that were sent wait for the session to go on, the others for any
+    /// connection.
+    pub fn break_off(&mut self, why: Broken) {
+        let Some(end) = self.end.as_mut() else { return };
+        self.counters.connections_closed.increment();
+        end.connection.close();
+        self.broken = Some(why);
+        // The server's last act may have been to write results. Modes and tuning learn nothing from them.
+        let mut path = ServerReply::new(&self.config);
+        while !self.messages.is_empty() && self.receive_written(&mut path) {}
+        self.closing.extend(self.end.take().map(|end| end.connection));
+        self.reads_in_flight = 0;
+        for seq in self.messages.numbers() {
+            self.messages.at(seq).fetch = FetchState::None;
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The client that waits: blocking calls, windows of outstanding calls.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use farcall_drive::IdleTurns;
+use farcall_link::Nic;
+use farcall_shm::fork::Generation;
+use farcall_verbs::{Clock, Nanos, Provider, WaitSet};
+
+use super::erased::{AnyCaller, any_caller};
+use super::session::Session;
+use super::waiting::LOOK_PERIOD;
+use super::{ClientOptions, TURNS};
+use crate::caller::{CallId, CallOptions, Caller, Completion};
+use crate::counters::Counters;
+use crate::error::{Broken, CallError, ConnectError};
+use crate::paths::{Path, WriteMailbox};
+use crate::wire::Status;
+
+/// A pause between calls after which the bootstrap connection is looked at first.
+const LOOK_AFTER_PAUSE: Duration = Duration::from_millis(5);
+
+/// A connection to one server thread, with everything around it: waits, wakes, reconnects.
+///
+/// ```
+/// # use farcall_rpc::{Call, Client, ClientOptions, Reply, Server};
+/// # let provider = farcall_softnic::SoftNic::new();
+/// # let server = Server::builder().start(&provider, |_| |call: &Call<'_>, reply: &mut Reply<'_>| {
+/// #     reply.extend_from_slice(call.payload());
+/// #     Ok(())
+/// # })?;
+/// let mut client = Client::connect(&provider, server.address().to_string(), ClientOptions::default())?;
+/// // A window of outstanding calls.
+/// let first = client.submit(1, b"one")?;
+/// let second = client.submit(1, b"two")?;
+/// let done = client.wait()?;
+/// assert_eq!((done.call, done.result?), (first, &b"one"[..]));
+/// let done = client.wait()?;
+/// assert_eq!((done.call, done.result?), (second, &b"two"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type Client = ClientOf<dyn AnyCaller>;
+
+/// A [`Client`] whose response path is fixed when the program is compiled: no dynamic call on the way of a message.
+pub type StaticClient<P> = ClientOf<Caller<P, WriteMailbox>>;
+
+/// What [`Client`] and [`StaticClient`] have in common: all but the way to the endpoint.
+pub struct ClientOf<C: AnyCaller + ?Sized> {
+    pub(super) now: Nanos,
+    pub(super) idle_turns: IdleTurns,
+    pub(super) set: WaitSet,
+    pub(super) next_look: Nanos,
+    turns_to_clock: u32,
+    /// Outcomes of submitted calls that ended while [`Client::call`] waited for its own.
+    ended_meanwhile: VecDeque<(CallId, Result<Vec<u8>, CallError>)>,
+    lent: Vec<u8>,
+    made_in: Generation,
+    pub(super) session: Session<C>,
+}
+
+impl Client {
+    /// Connects to a server's bootstrap address.
+    ///
+    /// # Errors
+    /// If the plan does not run, the server cannot be reached or refuses, or resources cannot be had.
+    pub fn connect(
+        provider: &dyn Provider,
+        address: impl Into<String>,
+        options: ClientOptions,
+    ) -> Result<Self, ConnectError> {
+        let caller = any_caller(Nic::open(provider)?, &options)?;
+        Self::start(caller, address.into(), options)
+    }
+}
+
+impl<P: Path> StaticClient<P> {
+    /// Connects to a server's bootstrap address. The plan's response path is the type's.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect(
+        provider: &dyn Provider,
+        address: impl Into<String>,
+        mut options: ClientOptions,
+    ) -> Result<Self, ConnectError> {
+        options.config.plan.response = P::AXIS;
+        options.config.plan.preset()?;
+        let caller = Caller::new(Nic::open(provider)?, options.config.clone())?;
+        Self::start(Box::new(caller), address.into(), options)
+    }
+}
+
+impl<C: AnyCaller + ?Sized> ClientOf<C> {
+    fn start(caller: Box<C>, address: String, options: ClientOptions) -> Result<Self, ConnectError> {
+        let idle_turns = IdleTurns::new(options.waiting());
+        let mut session = Session::new(caller, address, options);
+        session.connect(session.options.connect_timeout)?;
+        if session.options.probe {
+            let clock = session.clock;
+            session.caller.probe(&clock);
+        }
+        let now = session.clock.now();
+        Ok(Self {
+            now,
+            idle_turns,
+            set: WaitSet::default(),
+            next_look: now + LOOK_PERIOD,
+            turns_to_clock: TURNS,
+            ended_meanwhile: VecDeque::new(),
+            lent: Vec::new(),
+            made_in: Generation::current(),
+            session,
+        })
+    }
+
+    /// Calls and waits. The result is appended to `reply`. The deadline is the options' `call_timeout`.
+    ///
+    /// A call that the server certainly did not execute, because it drains or the connection broke before sending, is
+    /// made again by itself while there is time.
+    ///
+    /// # Errors
+    /// See [`CallError`]; [`CallError::executed`] says what is known about the call.
+    pub fn call(&mut self, method: u16, request: &[u8], reply: &mut Vec<u8>) -> Result<(), CallError> {
+        self.begin()?;
+        let options = self.usual_options();
+        self.call_begun(method, request, reply, options)
+    }
+
+    /// As [`Client::call`], with a deadline (by [`Client::now`]) and a trace of the caller's own.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub fn call_with(
+        &mut self,
+        method: u16,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        options: CallOptions,
+    ) -> Result<(), CallError> {
+        self.begin()?;
+        self.call_begun(method, request, reply, options)
+    }
+
+    fn call_begun(
+        &mut self,
+        method: u16,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        options: CallOptions,
+    ) -> Result<(), CallError> {
+        loop {
+            let id = self.submit_in_time(method, request, options)?;
+            match self.wait_for(id, reply) {
+                Err(CallError::Server { status: Status::GOING_AWAY, .. })
+                    if self.session.options.reconnect => {}
+                outcome => return outcome,
+            }
+            self.begin()?;
+        }
+    }
+
+    /// Submits; if the window is full of calls that were given up and have not been answered yet, waits for one of
+    /// those.
+    fn submit_in_time(
+        &mut self,
+        method: u16,
+        request: &[u8],
+        options: CallOptions,
+    ) -> Result<CallId, CallError> {
+        loop {
+            match self.session.caller.submit(method, request, options, self.now) {
+                Err(CallError::WindowFull { .. })
+                    if self.session.caller.pending() == 0 && !self.session.caller.has_completion() => {}
+                outcome => return outcome,
+            }
+            if options.deadline.is_some_and(|deadline| self.now >= deadline) {
+                return Err(CallError::DeadlineExceeded);
+            }
+            self.turn_until(options.deadline);
+        }
+    }
+
+    fn wait_for(&mut self, id: CallId, reply: &mut Vec<u8>) -> Result<(), CallError> {
+        loop {
+            while let Some(done) = self.session.caller.next_completion() {
+                if done.call == id {
+                    return done.result.map(|result| reply.extend_from_slice(result));
+                }
+                self.ended_meanwhile.push_back((done.call, done.result.map(<[u8]>::to_vec)));
+            }
+            self.turn_until(None);
+        }
+    }
+
+    /// Begins a call without waiting for it.
+    ///
+    /// # Errors
+    /// If the window is full, or the request too large. Calls that were given up keep their place until the server has
+    /// answered them.
+    #[inline]
+    pub fn submit(&mut self, method: u16, request: &[u8]) -> Result<CallId, CallError> {
+        self.begin()?;
+        let options = self.usual_options();
+        self.session.caller.submit(method, request, options, self.now)
+    }
+
+    /// As [`Client::submit`], with a deadline and a trace of the caller's own.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub fn submit_with(
+        &mut self,
+        method: u16,
+        request: &[u8],
+        options: CallOptions,
+    ) -> Result<CallId, CallError> {
+        self.begin()?;
+        self.session.caller.submit(method, request, options, self.now)
+    }
+
+    #[inline]
+    fn usual_options(&self) -> CallOptions {
+        let deadline = self.session.options.call_timeout.map(|timeout| self.now + timeout);
+        CallOptions { deadline, trace_id: 0 }
+    }
+
+    /// Before a call. After a pause the server may have gone: a call that is not sent to nobody has a known outcome.
+    ///
+    /// # Errors
+    /// If the client came by a fork.
+    #[inline]
+    fn begin(&mut self) -> Result<(), CallError> {
+        if self.made_in.is_inherited() {
+            return Err(CallError::NotSent(Broken::Forked));
+        }
+        let now = self.session.clock.now();
+        if now.since(self.now) > LOOK_AFTER_PAUSE {
+            self.look();
+        }
+        self.now = now;
+        Ok(())
+    }
+
+    /// In a forked child no call has an outcome: all end. Returns whether this is one.
+    #[inline]
+    pub(super) fn ends_in_child(&mut self) -> bool {
+        let is_inherited = self.made_in.is_inherited();
+        if is_inherited {
+            self.session.caller.fail_all(&Broken::Forked);
+        }
+        is_inherited
+    }
+
+    /// The next submitted call that ended, if there is one now. Does what can be done without waiting, as
+    /// [`Client::progress`].
+    pub fn poll(&mut self) -> Option<Completion<'_>> {
+        if self.ended_meanwhile.is_empty() && !self.session.caller.has_completion() {
+            self.progress();
+        }
+        self.next_completion()
+    }
+
+    /// Makes one turn. Never waits for results; without a connection it makes an attempt to connect whenever the time
+    /// for one has come.
+    #[inline]
+    pub fn progress(&mut self) {
+        self.session.caller.turns(1, self.now);
+        self.turns_to_clock -= 1;
+        if self.turns_to_clock > 0 {
+            return;
+        }
+        self.turns_to_clock = TURNS;
+        if self.ends_in_child() {
+            return;
+        }
+        self.now = self.session.clock.now();
+        if !self.session.caller.is_open() {
+            self.repair();
+        } else {
+            self.look_if_due();
+        }
+    }
+
+    /// Waits for the next submitted call to end.
+    ///
+    /// # Errors
+    /// If none is outstanding.
+    pub fn wait(&mut self) -> Result<Completion<'_>, NothingOutstanding> {
+        while self.ended_meanwhile.is_empty() && !self.session.caller.has_completion() {
+            if self.session.caller.pending() == 0 {
+                return Err(NothingOutstanding);
+            }
+            self.turn_until(None);
+        }
+        self.next_completion().ok_or(NothingOutstanding)
+    }
+
+    /// The next submitted call that is known to have ended.
+    #[inline]
+    pub fn next_completion(&mut self) -> Option<Completion<'_>> {
+        if let Some((call, result)) = self.ended_meanwhile.pop_front() {
+            let result = result.map(|bytes| {
+                self.lent = bytes;
+                &self.lent[..]
+            });
+            return Some(Completion { call, result });
+        }
+        if self.session.caller.has_completion() {
+            // Whoever answers is there.
+            self.next_look = self.now + LOOK_PERIOD;
+        }
+        self.session.caller.next_completion()
+    }
+
+    /// Gives a submitted call up: its outcome will not be told. Returns whether it certainly was not and will not be
+    /// executed.
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        self.session.caller.cancel(call)
+    }
+
+    /// How many calls may be submitted now.
+    pub fn available(&self) -> usize {
+        self.session.caller.available()
+    }
+
+    /// How many submitted calls have no outcome yet.
+    pub fn pending(&self) -> usize {
+        self.session.caller.pending()
+    }
+
+    /// Whether there is a connection, as far as is known.
+    #[inline]
+    pub fn is_connected(&self) -> bool {
+        self.session.caller.is_open()
+    }
+
+    /// How many threads (partitions) the server has; a client talks to one of them.
+    pub fn server_threads(&self) -> u16 {
+        self.session.caller.last_welcome().map_or(0, |welcome| welcome.threads)
+    }
+
+    /// The server's incarnation: another number after each start.
+    pub fn server_incarnation(&self) -> u64 {
+        self.session.caller.last_welcome().map_or(0, |welcome| welcome.incarnation)
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        self.session.caller.counters()
+    }
+
+    /// R and F as they are now.
+    pub fn tuning(&self) -> (u32, u32) {
+        self.session.caller.tuning()
+    }
+
+    /// The time by this client's clock, for deadlines.
+    pub fn now(&self) -> Nanos {
+        self.session.clock.now()
+    }
+}
+
+impl<C: AnyCaller + ?Sized> Drop for ClientOf<C> {
+    fn drop(&mut self) {
+        if !self.made_in.is_inherited() {
+            self.session.close();
+        }
+    }
+}
+
+/// [`Client::wait`] was called with no call outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no call is outstanding: submit one first")]
+pub struct NothingOutstanding;

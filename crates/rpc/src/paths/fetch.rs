@@ -1,0 +1,181 @@
+//! Responses left in the server's memory, which the client READs (RF-RPC, section 3.2).
+
+use std::time::Duration;
+
+use farcall_link::{Piece, Remote};
+use farcall_verbs::Nanos;
+
+use super::{Path, ResponsePath};
+use crate::caller::{CallerState, FetchState, Look, Message, Purpose, Source};
+use crate::config::CallerConfig;
+use crate::counters::Counters;
+use crate::error::{Broken, CallError};
+use crate::responder::ServerEnd;
+use crate::tune::Tuner;
+use crate::wire::{Mode, ResponseHeader, Seq};
+
+/// `fetch`: the client READs every result. Only to a client that sleeps, and has asked for that, is one written.
+#[derive(Debug)]
+pub struct Fetch;
+
+impl ResponsePath for Fetch {
+    const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::Fetch;
+    const FETCHES: bool = true;
+
+    fn new(_: &CallerConfig) -> Self {
+        Self
+    }
+
+    #[inline]
+    fn mode(&mut self, _method: u16) -> Mode {
+        Mode::Fetch
+    }
+
+    #[inline]
+    fn learn(&mut self, message: &Message, header: &ResponseHeader, tuner: &mut Tuner, _: &Counters) {
+        tuner.sample(header, Some(message.failed_fetches));
+    }
+
+    #[inline]
+    fn respond(end: &mut ServerEnd, seq: Seq, _: Mode, push: bool, counters: &Counters) {
+        if push {
+            end.write_response(seq, true, counters);
+        } else {
+            counters.fetched.increment();
+        }
+    }
+}
+
+/// Most messages fetched at once.
+const FETCH_AHEAD_MAX: u32 = 8;
+/// Pause after the first fetch beyond R; doubles.
+const PAUSE: Duration = Duration::from_micros(1);
+const PAUSE_DOUBLINGS_MAX: u32 = 6;
+/// The same where the server was asked to push the response: 131 ms.
+const PUSHED_PAUSE_DOUBLINGS_MAX: u32 = 17;
+/// Fetches of one response whose checksum does not match, before its call ends.
+const CORRUPT_FETCHES_MAX: u32 = 64;
+
+/// The client's half. The server's is to leave the response where it is.
+impl CallerState {
+    /// Posts READs for messages that are to be fetched and have none under way.
+    #[inline]
+    pub(crate) fn post_fetches(&mut self, now: Nanos) {
+        if self.messages.is_empty() || self.next_fetch.is_some_and(|at| now < at) {
+            return;
+        }
+        let ahead = self.messages.outstanding().min(self.fetch_ahead);
+        for i in 0..ahead {
+            let seq = self.messages.head.plus(i);
+            if seq == self.messages.resend {
+                break;
+            }
+            let message = self.messages.at(seq);
+            if message.is_fetched()
+                && message.fetch == FetchState::None
+                && !self.post_read(seq, 0, self.tuner.fetch_bytes())
+            {
+                break;
+            }
+        }
+    }
+
+    /// READs bytes `from..to` of a response slot.
+    fn post_read(&mut self, seq: Seq, from: usize, to: usize) -> bool {
+        let Some(end) = self.end.as_mut() else { return false };
+        let to = to.min(end.responses.slot_bytes());
+        let offset = end.responses.offset(seq) + from;
+        if end.connection.room() == 0 {
+            return false;
+        }
+        let piece = Piece { region: end.local_id, offset: end.fetch_base + offset, len_bytes: to - from };
+        let remote = Remote { grant: &end.welcome.grants.results, offset };
+        let tag = end.responses.index(seq) as u32 + 1;
+        match end.connection.read(piece, remote, tag) {
+            Ok(ticket) => {
+                self.counters.reads.increment();
+                self.reads_in_flight += 1;
+                let message = self.messages.at(seq);
+                (message.fetch, message.read) = (FetchState::Posted(to), ticket);
+                true
+            }
+            Err(error) => {
+                self.break_off(Broken::Verbs(error.to_string()));
+                false
+            }
+        }
+    }
+
+    /// Takes the oldest message's response if it was fetched. Returns whether it did.
+    #[inline]
+    pub(crate) fn receive_fetched<P: Path>(&mut self, path: &mut P, now: Nanos) -> bool {
+        let seq = self.messages.head;
+        let FetchState::Landed(bytes) = self.messages.at(seq).fetch else { return false };
+        match self.look(seq, Source::Fetched, bytes) {
+            Look::Whole(header) => {
+                self.counters.fetched.increment();
+                self.fetch_ahead = (self.fetch_ahead * 2).min(FETCH_AHEAD_MAX);
+                self.take(path, seq, &header, Source::Fetched);
+                return true;
+            }
+            Look::Longer(needed) => {
+                self.counters.second_reads.increment();
+                self.post_read(seq, bytes, needed);
+            }
+            Look::NotYet { server_sleeps } => self.fetch_failed(seq, server_sleeps, now),
+            Look::Corrupt => return self.fetched_corrupt(seq, now),
+            Look::Impossible(why) => self.break_off_at(seq, &why),
+        }
+        false
+    }
+
+    fn fetch_failed(&mut self, seq: Seq, server_sleeps: bool, now: Nanos) {
+        self.counters.failed_fetches.increment();
+        // The server answers in order: what was fetched ahead came too early as well.
+        for i in 0..self.messages.outstanding().min(FETCH_AHEAD_MAX) {
+            let message = self.messages.at(seq.plus(i));
+            if matches!(message.fetch, FetchState::Landed(_)) {
+                message.fetch = FetchState::None;
+            }
+        }
+        self.fetch_ahead = 1;
+        let retries_max = self.tuner.retries_max();
+        let message = self.messages.at(seq);
+        message.failed_fetches += 1;
+        let beyond = message.failed_fetches.saturating_sub(retries_max);
+        let doublings_max = if message.is_pushed { PUSHED_PAUSE_DOUBLINGS_MAX } else { PAUSE_DOUBLINGS_MAX };
+        if beyond > 0 {
+            self.pause_fetching(beyond.min(doublings_max), now);
+        }
+        if server_sleeps {
+            self.kick_sleeper();
+        }
+    }
+
+    fn pause_fetching(&mut self, doublings: u32, now: Nanos) {
+        self.next_fetch = Some(now + PAUSE * (1 << doublings));
+    }
+
+    /// Fetches again, a bounded number of times; then the call ends, and with it the message. Returns whether it did.
+    #[cold]
+    fn fetched_corrupt(&mut self, seq: Seq, now: Nanos) -> bool {
+        let message = self.messages.at(seq);
+        message.fetch = FetchState::None;
+        message.corrupt_looks += 1;
+        let looks = message.corrupt_looks;
+        if looks < CORRUPT_FETCHES_MAX {
+            self.pause_fetching(looks.min(PAUSE_DOUBLINGS_MAX), now);
+            return false;
+        }
+        let message = *message;
+        self.messages.pop();
+        self.counters.errors.increment();
+        if message.purpose != Purpose::Release {
+            self.stop_sending(message.call);
+            let error = CallError::CorruptResult { fetches: CORRUPT_FETCHES_MAX };
+            self.calls.finish(message.call, Some(error));
+            self.calls.message_over(message.call);
+        }
+        true
+    }
+}

@@ -1,0 +1,142 @@
+//! Responses fetched by READ, and written by the server for methods that take long: the mode flag of RF-RPC, section
+//! 3.2.
+
+use std::collections::HashMap;
+
+use super::{Fetch, ResponsePath, ServerReply};
+use crate::caller::Message;
+use crate::config::CallerConfig;
+use crate::counters::Counters;
+use crate::responder::ServerEnd;
+use crate::tune::Tuner;
+use crate::wire::{Mode, ResponseHeader, Seq};
+
+/// `rf-rpc`: the client READs results; for methods that take long it asks the server to write them.
+#[derive(Debug)]
+pub struct FetchThenReply(Modes);
+
+impl ResponsePath for FetchThenReply {
+    const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::FetchThenReply;
+    const FETCHES: bool = true;
+
+    fn new(config: &CallerConfig) -> Self {
+        let first = if config.notify { Mode::ReplyNotify } else { Mode::Fetch };
+        Self(Modes::new(first, config.switch_after))
+    }
+
+    #[inline]
+    fn mode(&mut self, method: u16) -> Mode {
+        self.0.method(method).mode
+    }
+
+    #[inline]
+    fn learn(&mut self, message: &Message, header: &ResponseHeader, tuner: &mut Tuner, counters: &Counters) {
+        let speaks_for_change = match message.mode {
+            Mode::Fetch => tuner.is_slow(message.failed_fetches),
+            Mode::Reply => header.time_ns().is_some_and(|time_ns| time_ns <= tuner.short_time_ns()),
+            Mode::ReplyNotify => return,
+        };
+        match self.0.count(message.method, message.mode, speaks_for_change) {
+            Some(Mode::Fetch) => counters.switches_to_fetch.increment(),
+            Some(_) => counters.switches_to_reply.increment(),
+            None => {}
+        }
+        tuner.sample(header, (message.mode == Mode::Fetch).then_some(message.failed_fetches));
+    }
+
+    #[inline]
+    fn respond(end: &mut ServerEnd, seq: Seq, mode: Mode, push: bool, counters: &Counters) {
+        match mode {
+            Mode::Fetch => Fetch::respond(end, seq, mode, push, counters),
+            Mode::Reply | Mode::ReplyNotify => ServerReply::respond(end, seq, mode, push, counters),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct MethodMode {
+    mode: Mode,
+    /// Consecutive calls that speak for the other mode.
+    streak: u8,
+}
+
+/// The mode flags of one client. Only it changes them; the server learns them from each request's header.
+#[derive(Debug)]
+struct Modes {
+    /// Small method numbers, at hand at once.
+    low: Box<[MethodMode; LOW]>,
+    high: HashMap<u16, MethodMode>,
+    first: MethodMode,
+    switch_after: u8,
+}
+
+const LOW: usize = 64;
+
+impl Modes {
+    /// All methods begin as `first`. `switch_after` consecutive calls change that: one unexpectedly long call does not.
+    fn new(first: Mode, switch_after: u8) -> Self {
+        let first = MethodMode { mode: first, streak: 0 };
+        Self { low: Box::new([first; LOW]), high: HashMap::new(), first, switch_after: switch_after.max(1) }
+    }
+
+    #[inline]
+    fn method(&mut self, method: u16) -> &mut MethodMode {
+        match self.low.get_mut(usize::from(method)) {
+            Some(mode) => mode,
+            None => self.high.entry(method).or_insert(self.first),
+        }
+    }
+
+    /// Counts a call that was made in `mode`; the method's new mode if that changes it.
+    #[inline]
+    fn count(&mut self, method: u16, mode: Mode, speaks_for_change: bool) -> Option<Mode> {
+        let switch_after = self.switch_after;
+        let current = self.method(method);
+        // Calls of a window may end after the mode changed: they say nothing about the new one.
+        if current.mode != mode {
+            return None;
+        }
+        if !speaks_for_change {
+            current.streak = 0;
+            return None;
+        }
+        current.streak += 1;
+        if current.streak < switch_after {
+            return None;
+        }
+        let other = if mode == Mode::Fetch { Mode::Reply } else { Mode::Fetch };
+        *current = MethodMode { mode: other, streak: 0 };
+        Some(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_slow_calls_in_a_row_switch_and_one_does_not() {
+        let mut modes = Modes::new(Mode::Fetch, 2);
+        for method in [1, 5_000] {
+            assert_eq!(modes.count(method, Mode::Fetch, true), None);
+            assert_eq!(modes.count(method, Mode::Fetch, false), None);
+            assert_eq!(modes.count(method, Mode::Fetch, true), None);
+            assert_eq!(modes.count(method, Mode::Fetch, true), Some(Mode::Reply));
+            assert_eq!(modes.method(method).mode, Mode::Reply);
+            assert_eq!(modes.method(method + 1).mode, Mode::Fetch);
+        }
+    }
+
+    #[test]
+    fn short_times_switch_back() {
+        let mut modes = Modes::new(Mode::Fetch, 2);
+        modes.count(1, Mode::Fetch, true);
+        modes.count(1, Mode::Fetch, true);
+        assert_eq!(modes.count(1, Mode::Fetch, true), None, "a late call of the old mode");
+        assert_eq!(modes.count(1, Mode::Reply, true), None);
+        assert_eq!(modes.count(1, Mode::Reply, false), None);
+        assert_eq!(modes.count(1, Mode::Reply, true), None);
+        assert_eq!(modes.count(1, Mode::Reply, true), Some(Mode::Fetch));
+        assert_eq!(modes.method(1).mode, Mode::Fetch);
+    }
+}

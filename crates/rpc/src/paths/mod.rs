@@ -1,0 +1,84 @@
+//! The request paths and response paths of a [`Plan`](farcall_link::Plan), one file each, with the client's and the
+//! server's half.
+//!
+//! [`Caller`](crate::Caller) and [`Responder`](crate::Responder) are generic over both, so per-message code has no
+//! branch on configuration; [`for_plan!`] is the one place that goes from a plan to types, once a connection at the
+//! client and once a batch at the server.
+
+mod fetch;
+mod fetch_then_reply;
+mod server_reply;
+mod write_mailbox;
+
+use farcall_link::{PostRefused, Ticket};
+
+use crate::caller::{ClientEnd, Message};
+use crate::config::CallerConfig;
+use crate::counters::Counters;
+use crate::responder::ServerEnd;
+use crate::tune::Tuner;
+use crate::wire::{Mode, RequestHeader, ResponseHeader, Seq};
+pub use fetch::Fetch;
+pub use fetch_then_reply::FetchThenReply;
+pub use server_reply::ServerReply;
+pub use write_mailbox::WriteMailbox;
+
+/// How requests reach the server.
+pub trait RequestPath: Send + 'static {
+    /// Client: ends the message of `payload_bytes` that was composed in slot `seq`, and hands it to the server.
+    fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused>;
+
+    /// Server: copies the next message to `message` if it is whole; else `None`. An error is a breach of the protocol.
+    fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String>;
+}
+
+/// How results come back.
+pub trait ResponsePath: Send + 'static {
+    /// The axis' value.
+    const AXIS: farcall_link::ResponsePath;
+    /// Whether results are fetched by READ, so that R and F mean something.
+    const FETCHES: bool;
+
+    /// Client: the state of a new caller.
+    fn new(config: &CallerConfig) -> Self;
+
+    /// Client: the mode flag of a method's next request.
+    fn mode(&mut self, method: u16) -> Mode;
+
+    /// Client: what a result teaches about its method, and about R and F.
+    fn learn(&mut self, message: &Message, header: &ResponseHeader, tuner: &mut Tuner, counters: &Counters);
+
+    /// Server: hands over the response in slot `seq`. `mode` is the request's flag; `push`: the client sleeps and has
+    /// asked to be woken.
+    fn respond(end: &mut ServerEnd, seq: Seq, mode: Mode, push: bool, counters: &Counters);
+}
+
+/// A response path: [`ServerReply`], [`Fetch`] or [`FetchThenReply`].
+pub trait Path: ResponsePath {}
+
+impl<P: ResponsePath> Path for P {}
+
+/// Evaluates `$body` with `$request` and `$response` as the types of a plan's paths.
+macro_rules! for_plan {
+    ($plan:expr, |$request:ident, $response:ident| $body:expr) => {
+        match ($plan.request, $plan.response) {
+            (farcall_link::RequestPath::WriteMailbox, farcall_link::ResponsePath::Write) => {
+                type $request = $crate::paths::WriteMailbox;
+                type $response = $crate::paths::ServerReply;
+                Some($body)
+            }
+            (farcall_link::RequestPath::WriteMailbox, farcall_link::ResponsePath::Fetch) => {
+                type $request = $crate::paths::WriteMailbox;
+                type $response = $crate::paths::Fetch;
+                Some($body)
+            }
+            (farcall_link::RequestPath::WriteMailbox, farcall_link::ResponsePath::FetchThenReply) => {
+                type $request = $crate::paths::WriteMailbox;
+                type $response = $crate::paths::FetchThenReply;
+                Some($body)
+            }
+            _ => None,
+        }
+    };
+}
+pub(crate) use for_plan;

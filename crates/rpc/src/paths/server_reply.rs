@@ -1,0 +1,104 @@
+//! Responses by WRITE into a slot of the client, which polls it.
+
+use super::{Path, ResponsePath};
+use crate::caller::{CallerState, Look, Message, Source};
+use crate::config::CallerConfig;
+use crate::counters::Counters;
+use crate::responder::ServerEnd;
+use crate::tune::Tuner;
+use crate::wire::{FirstWord, Imm, Mode, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
+use farcall_link::{Piece, Remote};
+
+/// `server-reply`: the server writes every result.
+#[derive(Debug)]
+pub struct ServerReply {
+    mode: Mode,
+}
+
+impl ResponsePath for ServerReply {
+    const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::Write;
+    const FETCHES: bool = false;
+
+    fn new(config: &CallerConfig) -> Self {
+        Self { mode: if config.notify { Mode::ReplyNotify } else { Mode::Reply } }
+    }
+
+    #[inline]
+    fn mode(&mut self, _method: u16) -> Mode {
+        self.mode
+    }
+
+    #[inline]
+    fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
+
+    #[inline]
+    fn respond(end: &mut ServerEnd, seq: Seq, mode: Mode, push: bool, counters: &Counters) {
+        end.write_response(seq, push || mode == Mode::ReplyNotify, counters);
+    }
+}
+
+/// The server's half.
+impl ServerEnd {
+    /// WRITEs the response in its slot to the client, and wakes the client if asked.
+    #[inline]
+    pub(crate) fn write_response(&mut self, seq: Seq, wake: bool, counters: &Counters) {
+        let offset = self.session.responses.offset(seq);
+        let Some(first) = FirstWord::decode(self.session.results.load_relaxed(offset)) else { return };
+        if first.seq != seq {
+            return;
+        }
+        let len_bytes = message_bytes(RESPONSE_HEADER_BYTES, first.len_bytes as usize);
+        let piece = Piece { region: self.results_id, offset, len_bytes };
+        let to = Remote { grant: &self.replies, offset };
+        let posted = if wake {
+            counters.notified.increment();
+            self.connection.write_imm(piece, to, Imm::Placed.encode())
+        } else {
+            counters.replied.increment();
+            self.connection.write(piece, to)
+        };
+        match posted {
+            Ok(ticket) => self.tickets[self.session.responses.index(seq)] = ticket,
+            // There was room; anything else is a queue pair in error, which its completions report.
+            Err(error) => {
+                debug_assert!(self.connection.failure().is_some() || self.connection.room() > 0, "{error}");
+            }
+        }
+    }
+}
+
+/// Looks at a written response whose checksum does not match, before it is fetched instead.
+const CORRUPT_LOOKS_MAX: u32 = 64;
+
+/// The client's half.
+impl CallerState {
+    /// Takes the oldest message's response if the server has written it. Returns whether it did.
+    #[inline]
+    pub(crate) fn receive_written<P: Path>(&mut self, path: &mut P) -> bool {
+        let seq = self.messages.head;
+        match self.look(seq, Source::Written, usize::MAX) {
+            Look::Whole(header) => {
+                let is_reply = self.messages.at(seq).mode == Mode::Reply;
+                let counter = if is_reply { &self.counters.replied } else { &self.counters.notified };
+                counter.increment();
+                self.take(path, seq, &header, Source::Written);
+                return true;
+            }
+            Look::Impossible(why) => self.break_off_at(seq, &why),
+            Look::Corrupt => self.written_corrupt(seq),
+            Look::NotYet { .. } | Look::Longer(_) => {}
+        }
+        false
+    }
+
+    /// The server's own copy may be right where ours is not.
+    #[cold]
+    fn written_corrupt(&mut self, seq: Seq) {
+        let message = self.messages.at(seq);
+        message.corrupt_looks += 1;
+        if message.corrupt_looks == CORRUPT_LOOKS_MAX {
+            message.corrupt_looks = 0;
+            message.fetch_from_now_on();
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Requests by WRITE into a mailbox of slots that the server polls.
+
+use farcall_link::{Piece, PostRefused, Remote, Ticket};
+
+use super::RequestPath;
+use crate::caller::ClientEnd;
+use crate::responder::ServerEnd;
+use crate::wire::{FirstWord, REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, Seq, message_bytes};
+
+/// Each client has a mailbox in the server's memory, one slot for each message of its window.
+#[derive(Debug)]
+pub struct WriteMailbox;
+
+impl RequestPath for WriteMailbox {
+    /// Checksum, then tail, then one WRITE of exactly the message.
+    #[inline]
+    fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused> {
+        let at = end.requests.offset(seq);
+        if end.checksum {
+            end.store_checksum(at, payload_bytes);
+        }
+        end.local.store_relaxed(at + end.requests.tail_at(payload_bytes), end.tail_key.tail(seq));
+        let len_bytes = message_bytes(REQUEST_HEADER_BYTES, payload_bytes);
+        let piece = Piece { region: end.local_id, offset: at, len_bytes };
+        let to = Remote { grant: &end.welcome.grants.messages, offset: at };
+        end.connection.write(piece, to)
+    }
+
+    /// First word and tail are looked at once each, then checked; what the client writes after the copy changes
+    /// nothing.
+    #[inline]
+    fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
+        let session = &end.session;
+        let (slots, seq) = (&session.requests, session.expect);
+        let Some(first) = FirstWord::decode(end.watch.load_acquire()) else { return Ok(None) };
+        if first.seq != seq {
+            return Ok(None);
+        }
+        let len_bytes = first.len_bytes as usize;
+        if len_bytes > slots.capacity() {
+            let capacity = slots.capacity();
+            return Err(format!("message {} claims {len_bytes} bytes; a slot holds {capacity}", seq.0));
+        }
+        let at = slots.offset(seq);
+        if session.mailbox.load_acquire(at + slots.tail_at(len_bytes)) != session.tail_key.tail(seq) {
+            return Ok(None);
+        }
+        message.clear();
+        session.mailbox.append_to(at, REQUEST_HEADER_BYTES + len_bytes, message);
+        let mut words = [0u64; 6];
+        for (word, bytes) in words.iter_mut().zip(message[..REQUEST_HEADER_BYTES].chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+        }
+        // The first word was checked before; the copy of it may be another one.
+        words[0] = first.encode();
+        if end.checksum {
+            return end.check_message(&words, &message[REQUEST_HEADER_BYTES..]);
+        }
+        RequestHeader::decode(&words).map(Some).map_err(|why| format!("message {}: {why}", seq.0))
+    }
+}
+
+/// Looks at a message whose checksum does not match, before its client is told that it is corrupt.
+const CORRUPT_LOOKS_MAX: u32 = 10_000;
+
+/// The server's half.
+impl ServerEnd {
+    /// Whether the next slot holds the next message. One load.
+    #[inline]
+    pub(crate) fn has_mail(&self) -> bool {
+        // The number is in the low half; the status bit is looked at when the message is taken.
+        self.watch.load_acquire() as u32 == self.session.expect.0
+    }
+
+    /// Goes to the next message.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        self.session.expect = self.session.expect.next();
+        self.watch.move_to(self.session.requests.offset(self.session.expect));
+    }
+
+    /// The header of a message, if its checksum matches. Where bytes are placed in any order only that tells whether
+    /// all of it is there, but not for ever.
+    #[cold]
+    fn check_message(&mut self, words: &[u64; 6], payload: &[u8]) -> Result<Option<RequestHeader>, String> {
+        let key = self.session.tail_key;
+        if let Ok(header) = RequestHeader::decode(words)
+            && header.flags.contains(RequestFlags::CHECKSUM)
+            && header.crc == key.checksum(&RequestHeader::checked_words(words), payload)
+        {
+            self.corrupt_looks = 0;
+            return Ok(Some(header));
+        }
+        if self.corrupt_looks < CORRUPT_LOOKS_MAX {
+            self.corrupt_looks += 1;
+            return Ok(None);
+        }
+        let seq = self.session.expect.0;
+        Err(format!("message {seq}: its checksum did not match in {CORRUPT_LOOKS_MAX} looks"))
+    }
+}
+
+/// The client's half.
+impl ClientEnd {
+    #[cold]
+    fn store_checksum(&self, at: usize, payload_bytes: usize) {
+        let mut words = [0u64; 6];
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = self.local.load_relaxed(at + 8 * i);
+        }
+        let words = RequestHeader::checked_words(&words);
+        let payload_at = at + REQUEST_HEADER_BYTES;
+        let crc = self.tail_key.checksum_in(&words, &self.local, payload_at, payload_bytes);
+        self.local.store_relaxed(at + 32, words[4] | u64::from(crc) << 32);
+    }
+}

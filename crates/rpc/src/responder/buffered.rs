@@ -1,0 +1,85 @@
+//! Bytes that a server thread keeps for its clients beyond their slots, counted together.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What all clients of a thread take. One thread writes it.
+#[derive(Clone, Default)]
+pub(crate) struct BufferedTotal(Arc<Totals>);
+
+#[derive(Default)]
+struct Totals {
+    bytes: AtomicUsize,
+    /// The most since it was last asked for.
+    peak_bytes: AtomicUsize,
+}
+
+impl BufferedTotal {
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts `bytes` from now on.
+    pub fn keep(&self, bytes: Vec<u8>) -> Buffered {
+        self.add(bytes.len());
+        Buffered { bytes, total: self.clone() }
+    }
+
+    fn add(&self, len_bytes: usize) {
+        let now_bytes = self.0.bytes.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
+        self.0.peak_bytes.fetch_max(now_bytes, Ordering::Relaxed);
+    }
+
+    /// The most that was kept since this was last asked.
+    pub fn take_peak_bytes(&self) -> usize {
+        self.0.peak_bytes.swap(0, Ordering::Relaxed)
+    }
+}
+
+/// Bytes that are counted as long as they are kept.
+pub(crate) struct Buffered {
+    bytes: Vec<u8>,
+    total: BufferedTotal,
+}
+
+impl Buffered {
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.total.add(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+}
+
+impl Deref for Buffered {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Buffered {
+    fn drop(&mut self) {
+        self.total.0.bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_count_as_long_as_they_are_kept() {
+        let total = BufferedTotal::default();
+        let mut first = total.keep(vec![1; 10]);
+        let second = total.keep(Vec::with_capacity(1000));
+        assert_eq!(total.bytes(), 10);
+        first.append(&[2; 5]);
+        assert_eq!((total.bytes(), first.len(), second.len()), (15, 15, 0));
+        total.keep(vec![3; 100]);
+        assert_eq!((total.take_peak_bytes(), total.bytes()), (115, 15));
+        drop((first, second));
+        assert_eq!(total.bytes(), 0);
+    }
+}

@@ -1,0 +1,100 @@
+//! The server's end of a connection: its session, its queue pair, its next mailbox slot.
+
+use farcall_link::{Connection, Nic, RegionId, RemoteRegion, Ticket, Watch};
+use farcall_verbs::Nanos;
+
+use super::ConnectionId;
+use super::session::Session;
+use crate::counters::Counters;
+use crate::wire::{Imm, ResponseHeader, Seq};
+
+pub struct ServerEnd {
+    /// The first word of the next slot of the mailbox.
+    pub(crate) watch: Watch,
+    pub(crate) id: ConnectionId,
+    pub(crate) session: Session,
+    pub(crate) connection: Connection,
+    pub(crate) checksum: bool,
+    /// Looks at the next message while its checksum did not match.
+    pub(crate) corrupt_looks: u32,
+    /// Where the client takes replies.
+    pub(crate) replies: RemoteRegion,
+    pub(crate) results_id: RegionId,
+    /// Per response slot: the WRITE that reads it.
+    pub(crate) tickets: Box<[Ticket]>,
+    /// Messages before this one are answered with a wake-up, whatever their own flag says: the client sleeps.
+    pub(crate) push_end: Seq,
+    /// Responses that a client asked to be pushed and that found no room yet.
+    pub(crate) owed: Option<(Seq, Seq)>,
+    /// Why it has to be closed.
+    pub(crate) violation: Option<String>,
+    /// Since when its session is to be kept, if it is.
+    pub(crate) keep_from: Option<Nanos>,
+}
+
+impl ServerEnd {
+    /// Whether the slot for the next response, and the send queue, are free.
+    #[inline]
+    pub fn can_answer(&self) -> bool {
+        let slot = self.session.responses.index(self.session.expect);
+        self.connection.room() >= 2 && self.connection.is_done(self.tickets[slot])
+    }
+
+    /// Sets or clears the flag that says that the server sleeps, in the slot where this client looks for its next
+    /// response.
+    pub fn mark_sleeping(&self, sleeping: bool) {
+        let at = self.session.responses.offset(self.session.expect) + 8;
+        let word = self.session.results.load_relaxed(at) & !ResponseHeader::SLEEPING_BIT;
+        let flag = if sleeping { ResponseHeader::SLEEPING_BIT } else { 0 };
+        self.session.results.store_relaxed(at, word | flag);
+    }
+
+    /// The client woke us.
+    pub fn kicked(&mut self, imm: u32) {
+        if let Imm::Push { oldest_low, count } = Imm::decode(imm) {
+            let window = self.session.geometry.window;
+            let Some((from, end)) = Imm::push_range(oldest_low, count, self.session.expect, window) else {
+                return;
+            };
+            self.push_end = end;
+            self.owed = Some((from, end));
+        }
+    }
+
+    /// Whether responses are to be pushed.
+    pub const fn owes(&self) -> bool {
+        self.owed.is_some()
+    }
+
+    /// Pushes what is executed and owed, each with a wake-up; returns whether all of it is. What is not executed yet is
+    /// pushed when it is.
+    pub fn push_owed(&mut self, counters: &Counters) -> bool {
+        let Some((mut seq, end)) = self.owed else { return true };
+        while seq.is_before(end) && seq.is_before(self.session.expect) {
+            let slot = self.session.responses.index(seq);
+            if self.connection.room() == 0 || !self.connection.is_done(self.tickets[slot]) {
+                self.owed = Some((seq, end));
+                return false;
+            }
+            self.write_response(seq, true, counters);
+            seq = seq.next();
+        }
+        self.owed = None;
+        true
+    }
+
+    /// What is kept of a connection whose queue pair is drained. Memory that a stopped process may still touch is not
+    /// reused: the responses are copied to fresh memory.
+    pub(super) fn into_session(self, nic: &Nic) -> Option<Session> {
+        let mut session = self.session;
+        if !self.connection.is_quiesced() {
+            let geometry = session.geometry;
+            let (mailbox, results) = Session::regions(nic, geometry).ok()?;
+            let mut bytes = Vec::new();
+            session.results.append_to(0, geometry.responses_bytes(), &mut bytes);
+            results.copy_in(0, &bytes);
+            (session.mailbox, session.results) = (mailbox, results);
+        }
+        Some(session)
+    }
+}

@@ -1,0 +1,209 @@
+//! A call that was taken: executed by the handler, answered in its response slot.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use farcall_verbs::{Clock, Nanos};
+
+use super::serve::Engine;
+use super::session::Assembly;
+use super::{Call, Handler, HandlerError, Reply, ServerEnd};
+use crate::paths::ResponsePath;
+use crate::wire::{
+    Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags,
+    ResponseHeader, Seq, Status, TIME_UNIT_NS,
+};
+
+/// Of so many fetched calls one is timed.
+const CALLS_PER_TIMED: u32 = 8;
+
+/// How a call ended, before it is written into its slot.
+pub(super) struct Answer {
+    pub status: Status,
+    pub flags: ResponseFlags,
+    pub len_bytes: usize,
+    pub total_bytes: usize,
+    pub time_units: u16,
+}
+
+impl Answer {
+    pub(super) const ACK: Self = Self::ok(0, 0);
+
+    pub(super) const fn ok(len_bytes: usize, total_bytes: usize) -> Self {
+        Self { status: Status::OK, flags: ResponseFlags::empty(), len_bytes, total_bytes, time_units: 0 }
+    }
+}
+
+impl<H: Handler, C: Clock> Engine<H, C> {
+    /// Executes a call whose payload is the message at hand, or `whole`.
+    pub(super) fn execute(
+        &mut self,
+        end: &mut ServerEnd,
+        header: &RequestHeader,
+        whole: Option<Assembly>,
+        now: Nanos,
+    ) -> Answer {
+        let began = whole.as_ref().map_or(now, |whole| whole.began);
+        if let Err((status, text)) = self.admit(end, header, began, now) {
+            return self.refuse(end, status, &text);
+        }
+        let session = &mut end.session;
+        let payload = whole.as_ref().map_or(&self.message[REQUEST_HEADER_BYTES..], |whole| &whole.bytes);
+        let call = Call {
+            method: header.method,
+            payload,
+            call_id: header.call_id,
+            trace_id: header.trace_id,
+            deadline: deadline(began, header.deadline_us),
+            arrived: began,
+            connection: end.id.0,
+        };
+        let capacity = session.responses.capacity();
+        let payload_at = session.responses.offset(header.seq) + RESPONSE_HEADER_BYTES;
+        let max_bytes = self.config.result_bytes_max as usize;
+        let mut reply = Reply::new(&session.results, payload_at, capacity, &mut self.spill, max_bytes);
+        let start = is_timed(header).then(|| self.clock.now());
+        let handler = &mut self.handler;
+        let outcome = catch_unwind(AssertUnwindSafe(|| handler.handle(&call, &mut reply)));
+        let worked = start.map(|start| self.clock.now().since(start));
+        let (in_slot, overflown) = (reply.in_slot(), reply.is_overflown());
+        self.counters.calls.increment();
+        let mut answer = match outcome {
+            Ok(Ok(())) if overflown => {
+                let text = format!("more than {max_bytes} bytes");
+                self.refuse(end, Status::RESULT_TOO_LARGE, &text)
+            }
+            Ok(Ok(())) => self.finish(end, header.call_id, in_slot),
+            Ok(Err(HandlerError { status, message })) => self.refuse(end, status, &message),
+            Err(panic) => {
+                self.counters.panics.increment();
+                self.refuse(end, Status::PANICKED, panic_text(&*panic))
+            }
+        };
+        answer.time_units = worked.map_or(0, time_units);
+        answer
+    }
+
+    /// Whether a call may be executed.
+    #[inline]
+    fn admit(
+        &self,
+        end: &ServerEnd,
+        header: &RequestHeader,
+        began: Nanos,
+        now: Nanos,
+    ) -> Result<(), (Status, String)> {
+        if header.flags.contains(RequestFlags::CANCEL) {
+            return Err((Status::CANCELLED, String::new()));
+        }
+        if self.going_away {
+            return Err((Status::GOING_AWAY, String::new()));
+        }
+        if deadline(began, header.deadline_us).is_some_and(|deadline| now >= deadline) {
+            self.counters.deadlines_exceeded.increment();
+            return Err((Status::DEADLINE_EXCEEDED, "while its parts came".into()));
+        }
+        let buffered = self.buffered.bytes();
+        if buffered > self.config.buffers_bytes_max {
+            return Err((Status::OVERLOADED, format!("{buffered} bytes are kept for all clients")));
+        }
+        let retained = end.session.retained_bytes;
+        if retained > self.config.retained_bytes_max {
+            return Err((Status::OVERLOADED, format!("{retained} bytes of results are kept")));
+        }
+        Ok(())
+    }
+
+    /// Leaves in the slot what fits, keeps the rest.
+    #[inline]
+    fn finish(&mut self, end: &mut ServerEnd, call_id: u64, in_slot: usize) -> Answer {
+        if self.spill.is_empty() {
+            return Answer::ok(in_slot, in_slot);
+        }
+        let session = &mut end.session;
+        let total_bytes = self.spill.len();
+        let len_bytes = total_bytes.min(session.responses.capacity());
+        let at = session.responses.offset(session.expect) + RESPONSE_HEADER_BYTES;
+        session.results.copy_in(at, &self.spill[..len_bytes]);
+        if len_bytes == total_bytes {
+            self.spill.clear();
+            return Answer::ok(len_bytes, total_bytes);
+        }
+        session.retain(call_id, self.buffered.keep(std::mem::take(&mut self.spill)));
+        Answer { flags: ResponseFlags::MORE, ..Answer::ok(len_bytes, total_bytes) }
+    }
+
+    /// An error and its text instead of a result.
+    #[cold]
+    pub(super) fn refuse(&mut self, end: &ServerEnd, status: Status, text: &str) -> Answer {
+        self.spill.clear();
+        self.counters.errors.increment();
+        let session = &end.session;
+        let mut len_bytes = text.len().min(session.responses.capacity());
+        while !text.is_char_boundary(len_bytes) {
+            len_bytes -= 1;
+        }
+        let at = session.responses.offset(session.expect) + RESPONSE_HEADER_BYTES;
+        session.results.copy_in(at, &text.as_bytes()[..len_bytes]);
+        Answer { status, flags: ResponseFlags::ERROR, ..Answer::ok(len_bytes, len_bytes) }
+    }
+
+    /// Writes the header of an answer whose payload is in its slot, publishes it, and hands it over as the path says.
+    #[inline]
+    pub(super) fn answer<S: ResponsePath>(&self, end: &mut ServerEnd, seq: Seq, mode: Mode, answer: &Answer) {
+        let session = &end.session;
+        let at = session.responses.offset(seq);
+        let mut response = ResponseHeader {
+            seq,
+            len_bytes: answer.len_bytes as u32,
+            time_units: answer.time_units,
+            flags: answer.flags,
+            status: answer.status,
+            credits: self.config.credits.min(session.geometry.window),
+            total_len_bytes: answer.total_bytes as u32,
+            crc: 0,
+        };
+        if end.checksum {
+            response.flags |= ResponseFlags::CHECKSUM;
+            let (words, payload_at) = (response.encode(), at + RESPONSE_HEADER_BYTES);
+            let words = ResponseHeader::checked_words(&words);
+            let (key, len_bytes) = (session.tail_key, answer.len_bytes);
+            response.crc = key.checksum_in(&words, &session.results, payload_at, len_bytes);
+        }
+        let words = response.encode();
+        let results = &session.results;
+        results.store_relaxed(at + 8, words[1]);
+        results.store_relaxed(at + 16, words[2]);
+        results.store_relaxed(at + session.responses.tail_at(answer.len_bytes), session.tail_key.tail(seq));
+        results.store_release(at, words[0]);
+        self.counters.result_bytes.add(answer.len_bytes as u64);
+        let push = seq.is_before(end.push_end);
+        end.advance();
+        S::respond(end, seq, mode, push, &self.counters);
+    }
+}
+
+/// Whether the handler's time is to be measured: always for a client that waits for it to become short, and often
+/// enough for one that collects samples. Two clock reads cost as much as the rest of a short call.
+#[inline]
+fn is_timed(header: &RequestHeader) -> bool {
+    header.mode() != Mode::Fetch || header.seq.0.is_multiple_of(CALLS_PER_TIMED)
+}
+
+#[inline]
+fn deadline(began: Nanos, deadline_us: u32) -> Option<Nanos> {
+    (deadline_us != 0).then(|| began + Duration::from_micros(u64::from(deadline_us)))
+}
+
+#[inline]
+fn time_units(worked: Duration) -> u16 {
+    u16::try_from((worked.as_nanos() as u64).div_ceil(TIME_UNIT_NS)).unwrap_or(u16::MAX).max(1)
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a text")
+}

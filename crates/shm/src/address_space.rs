@@ -1,0 +1,265 @@
+//! Memory that no segment holds (heap, stacks, file mappings), reached through its owner's address space.
+//!
+//! A process opens its own `/proc/self/mem` and hands the descriptor to peers of its user. Unlike `process_vm_writev`
+//! that names no pid, which could be reused, and needs no permission to trace. What is unmapped meanwhile is an error
+//! of the call, never a signal. The kernel's writes pass read-only pages, so protections are checked at registration.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::store_hook::before_store as step;
+
+/// Pieces of local memory in one transfer; two more are needed for the order of placement.
+pub const MAX_PIECES: usize = 16;
+
+/// The type of the file system that has `/proc/PID/mem`.
+const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+
+/// A piece of local memory: address and length in bytes.
+pub type Piece = (*mut u8, usize);
+
+/// Why a transfer failed; some of it may have been made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The local memory is not there.
+    Local,
+    /// The owner's memory is not there, or not as it was when it was registered.
+    Remote,
+    /// The owner has ended, or runs another program.
+    Ended,
+}
+
+/// A process's address space.
+pub struct AddressSpace(OwnedFd);
+
+impl AddressSpace {
+    /// Ours; `None` if the system does not let us: no `/proc`, or we are not dumpable.
+    pub fn own(writable: bool) -> Option<Self> {
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let space = fs::open("/proc/self/mem", access | OFlags::CLOEXEC, Mode::empty()).ok().map(Self)?;
+        space.works(writable).then_some(space)
+    }
+
+    /// Tries it on a word of our own: a kernel may be configured to open the file and refuse its use.
+    fn works(&self, writable: bool) -> bool {
+        let (mut mine, mut word) = (0_u64, 7_u64);
+        let at = (&raw mut word).expose_provenance() as u64;
+        let mine = &raw mut mine;
+        let piece = (mine.cast(), 8);
+        // SAFETY: two words of ours, of which no reference lives across the calls.
+        unsafe {
+            if self.read(at, &[piece]).is_err() || mine.read_volatile() != 7 {
+                return false;
+            }
+            mine.write_volatile(8);
+            !writable || (self.write_in_order(at, &[piece]).is_ok() && (&raw const word).read_volatile() == 8)
+        }
+    }
+
+    /// A peer's; `None` if the descriptor is no such thing.
+    pub fn foreign(fd: OwnedFd) -> Option<Self> {
+        let is_proc = fs::fstatfs(&fd).is_ok_and(|stat| stat.f_type as u64 == PROC_SUPER_MAGIC);
+        is_proc.then_some(Self(fd))
+    }
+
+    /// The descriptor to hand to a peer.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Places `from` at the owner's `addr`: the last 8 bytes after all others, and of these the final byte last.
+    ///
+    /// One system call; the kernel makes it an access of its own for each piece, one after the other, each under a lock
+    /// of the owner's address space, which orders them.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    ///
+    /// # Safety
+    /// The pieces must be readable, at most [`MAX_PIECES`] of them; the owner promises that nobody holds references to
+    /// the memory written.
+    pub unsafe fn write_in_order(&self, addr: u64, from: &[Piece]) -> Result<(), Fault> {
+        const LAST: usize = 8;
+        let mut list = List::new(addr, from);
+        if let Some((base, len)) = from.last().copied().filter(|(_, len)| *len > 0) {
+            let body = len.saturating_sub(LAST);
+            list.replace_last(&[(base, body)]);
+            // SAFETY: inside the piece.
+            list.push((unsafe { base.add(body) }, len - 1 - body));
+            // SAFETY: as above.
+            list.push((unsafe { base.add(len - 1) }, 1));
+        }
+        step();
+        // SAFETY: the caller's promise; the kernel checks the owner's side.
+        unsafe { list.run(|iov, count, at| libc::pwritev(self.0.as_raw_fd(), iov, count, at)) }
+    }
+
+    /// Reads the owner's memory at `addr` into `to`, in address order as far as pieces go, and the first 8 bytes first:
+    /// a reader that finds a finished header there also has what was written before it.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    ///
+    /// # Safety
+    /// The pieces must be writable, at most [`MAX_PIECES`] of them, and nobody may hold references to them.
+    pub unsafe fn read(&self, addr: u64, to: &[Piece]) -> Result<(), Fault> {
+        const FIRST: usize = 8;
+        let mut list = List::new(addr, &[]);
+        for (i, (base, len)) in to.iter().copied().enumerate() {
+            let head = if i == 0 { len.min(FIRST) } else { 0 };
+            list.push((base, head));
+            // SAFETY: inside the piece.
+            list.push((unsafe { base.add(head) }, len - head));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { list.run(|iov, count, at| libc::preadv(self.0.as_raw_fd(), iov, count, at)) }
+    }
+}
+
+/// Pieces still to be moved, and where.
+struct List {
+    at: u64,
+    pieces: [libc::iovec; MAX_PIECES + 2],
+    count: usize,
+}
+
+impl List {
+    fn new(at: u64, pieces: &[Piece]) -> Self {
+        const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut::<c_void>(), iov_len: 0 };
+        let mut list = Self { at, pieces: [EMPTY; MAX_PIECES + 2], count: 0 };
+        for piece in pieces {
+            list.push(*piece);
+        }
+        list
+    }
+
+    /// Adds a piece, unless it is empty.
+    fn push(&mut self, (base, len): Piece) {
+        if len > 0 {
+            self.pieces[self.count] = libc::iovec { iov_base: base.cast(), iov_len: len };
+            self.count += 1;
+        }
+    }
+
+    fn replace_last(&mut self, by: &[Piece]) {
+        self.count -= 1;
+        for piece in by {
+            self.push(*piece);
+        }
+    }
+
+    /// Moves all of it; `call` moves a part.
+    ///
+    /// # Safety
+    /// The pieces must be what `call` needs.
+    unsafe fn run(
+        mut self,
+        call: impl Fn(*const libc::iovec, libc::c_int, libc::off_t) -> libc::ssize_t,
+    ) -> Result<(), Fault> {
+        let mut first = 0;
+        while first < self.count {
+            let at = libc::off_t::try_from(self.at).map_err(|_| Fault::Remote)?;
+            let moved = call(&raw const self.pieces[first], (self.count - first) as libc::c_int, at);
+            if moved < 0 {
+                match Errno::from_io_error(&std::io::Error::last_os_error()) {
+                    Some(Errno::INTR | Errno::AGAIN) => continue,
+                    Some(Errno::FAULT) => return Err(Fault::Local),
+                    _ => return Err(Fault::Remote),
+                }
+            }
+            if moved == 0 {
+                return Err(Fault::Ended);
+            }
+            let mut left = moved as usize;
+            self.at += left as u64;
+            while left > 0 {
+                let piece = &mut self.pieces[first];
+                let now = left.min(piece.iov_len);
+                piece.iov_base = piece.iov_base.wrapping_byte_add(now);
+                piece.iov_len -= now;
+                left -= now;
+                first += usize::from(piece.iov_len == 0);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory of a private mapping, to be unmapped under the test.
+    struct Pages(*mut u8, usize);
+
+    impl Pages {
+        fn new(len: usize) -> Self {
+            use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping aliases nothing.
+            let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE) }.unwrap();
+            Self(base.cast(), len)
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            // SAFETY: ours; a part may be unmapped already, which is no error.
+            unsafe { rustix::mm::munmap(self.0.cast(), self.1) }.unwrap();
+        }
+    }
+
+    #[test]
+    fn all_lengths_and_cuts_arrive_and_come_back() {
+        let Some(space) = AddressSpace::own(true) else { return println!("skipped: no /proc/self/mem") };
+        let pages = Pages::new(4096);
+        let mut source: Vec<u8> = (0..=255).collect();
+        for len in 0..64_usize {
+            for cut in [0, 1, len / 2, len] {
+                let cut = cut.min(len);
+                let base = source.as_mut_ptr();
+                // SAFETY: inside the vector and the pages.
+                unsafe {
+                    let pieces = [(base, cut), (base.add(cut), len - cut)];
+                    pages.0.write_bytes(0xEE, 4096);
+                    space.write_in_order(pages.0 as u64 + 3, &pieces).unwrap();
+                    let mut got = vec![0_u8; len + 2];
+                    pages.0.add(2).copy_to(got.as_mut_ptr(), len + 2);
+                    assert!(got[1..=len] == source[..len] && got[0] == 0xEE && got[len + 1] == 0xEE);
+                    let mut back = vec![0_u8; len];
+                    let to = [(back.as_mut_ptr(), cut), (back.as_mut_ptr().add(cut), len - cut)];
+                    space.read(pages.0 as u64 + 3, &to).unwrap();
+                    assert!(back == source[..len]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_unmapped_is_a_fault_and_says_whose() {
+        let Some(space) = AddressSpace::own(true) else { return println!("skipped: no /proc/self/mem") };
+        let page = rustix::param::page_size();
+        let pages = Pages::new(2 * page);
+        let mut word = [1_u8; 16];
+        let piece = [(word.as_mut_ptr(), 16)];
+        // SAFETY: the second page is ours and unused afterwards, except by the kernel, which is to miss it.
+        unsafe {
+            rustix::mm::munmap(pages.0.add(page).cast(), page).unwrap();
+            let across = pages.0 as u64 + page as u64 - 4;
+            assert_eq!(space.write_in_order(across, &piece), Err(Fault::Remote));
+            assert_eq!(space.read(across, &piece), Err(Fault::Remote));
+            assert_eq!(space.read(u64::MAX - 64, &piece), Err(Fault::Remote));
+            let gone = [(pages.0.add(page), 16)];
+            assert_eq!(space.write_in_order(pages.0 as u64, &gone), Err(Fault::Local));
+            assert_eq!(space.read(pages.0 as u64, &gone), Err(Fault::Local));
+        }
+    }
+
+    #[test]
+    fn a_descriptor_of_something_else_is_no_address_space() {
+        assert!(AddressSpace::foreign(fs::open("/dev/null", OFlags::RDWR, Mode::empty()).unwrap()).is_none());
+    }
+}

@@ -1,0 +1,66 @@
+//! Lock-free structures in memory that processes of one host share, and what keeps them safe when a process dies,
+//! stops or forks at any instruction: no lock is held across processes, every cache line has one writer.
+//!
+//! Each structure has a loom model in its file: `RUSTFLAGS='--cfg loom' cargo test --release -p farcall-shm --lib`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `segment` | sealed memfds, and mappings of files |
+//! | `free_memory`, `descriptor_limit` | whether there is memory for an allocation; how many descriptors there are |
+//! | `environment` | variables that a program with more rights does not trust |
+//! | `memory` | the only loads and stores of shared memory |
+//! | `address_space` | memory of another process that no segment holds |
+//! | `store_hook` | tests: death at the n-th store |
+//! | [`ring`] | the message ring of a queue pair: one producer, one consumer |
+//! | [`readiness`] | which queue pairs a completion queue must look at, and whether its owner sleeps |
+//! | [`notify`] | how an initiator asks its target to announce what it gives |
+//! | [`hazard`] | hazard pointers: fenced revocation of memory that others access |
+//! | [`fence`] | asymmetric fences (membarrier) |
+//! | `biased_lock` | a lock that costs its usual owner two stores |
+//! | `pending_lock` | a lock that its owner skips while nothing is pending |
+//! | `mutex` | a mutex that is not poisoned |
+//! | `wc_ring` | completions from one thread to another |
+//! | [`fork`] | what a forked child must not share with its parent |
+//! | `wait_time`, `prefetch` | how long something has been waited for; asking for memory early |
+
+pub mod fence;
+pub mod fork;
+pub mod hazard;
+pub mod notify;
+pub mod readiness;
+pub mod ring;
+
+mod address_space;
+mod biased_lock;
+mod descriptor_limit;
+mod environment;
+mod free_memory;
+mod memory;
+#[cfg(loom)]
+mod model;
+mod mutex;
+mod pending_lock;
+mod prefetch;
+mod segment;
+mod store_hook;
+mod sync;
+mod wait_time;
+mod wc_ring;
+
+pub use address_space::{AddressSpace, Fault, MAX_PIECES, Piece};
+pub use biased_lock::BiasedLock;
+pub use descriptor_limit::raise_descriptor_limit;
+pub use environment::trusted_variable;
+pub use free_memory::require_memory;
+#[cfg(not(loom))]
+pub use memory::SharedMem;
+pub use memory::{AtomicChange, SharedWord, copy_in_order, copy_out, copy_plain, update_word};
+#[cfg(loom)]
+pub use model::SharedMem;
+pub use mutex::Mutex;
+pub use pending_lock::{PendingGuard, PendingLock, PendingWork};
+pub use prefetch::prefetch;
+pub use segment::{Mapping, Segment, sealed_memfd};
+pub use store_hook::{arm_store_hook, before_store};
+pub use wait_time::WaitTime;
+pub use wc_ring::WcRing;

@@ -1,0 +1,184 @@
+//! Memory that is mapped: always allocated first, so that no access fails later. Sealed memfds can be handed to another
+//! process and cannot be pulled from under its mappers.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use farcall_verbs::{Error, Result};
+use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+use crate::fork;
+use crate::free_memory::require_memory;
+use crate::memory::SharedMem;
+
+/// A mapping that is unmapped on drop.
+pub struct Mapping {
+    base: NonNull<u8>,
+    len_bytes: usize,
+}
+
+// SAFETY: a mapping is a range of addresses; how its bytes are accessed is `SharedMem`'s concern.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len_bytes` of a file, shared, from `offset` on; a forked child has a private copy instead. They must be
+    /// allocated ([`allocate`]) and stay so, or an access ends the process.
+    ///
+    /// # Errors
+    /// If the system does not let us.
+    fn of_file(fd: BorrowedFd<'_>, offset: u64, len_bytes: usize, writable: bool) -> Result<Self> {
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe { mm::mmap(std::ptr::null_mut(), len_bytes, prot, MapFlags::SHARED, fd, offset) }
+            .map_err(|e| Error::os("mmap", format!("map {len_bytes} bytes of shared memory"), e))?;
+        let base = NonNull::new(base.cast()).expect("mmap returns no null");
+        fork::add_mapping(base.as_ptr(), len_bytes, writable);
+        Ok(Self { base, len_bytes })
+    }
+
+    /// Its first byte.
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        fork::remove_mapping(self.base());
+        // SAFETY: we made this mapping and every user holds an Arc of us. A failure would leak it, which is safe.
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
+    }
+}
+
+const SEALS: SealFlags = SealFlags::from_bits_retain(SealFlags::SHRINK.bits() | SealFlags::GROW.bits());
+
+/// Allocates a range of a file, so that no later access to a mapping of it can fail.
+///
+/// # Errors
+/// If there is no memory (as [`require_memory`] says) or no space for it, or the file system cannot.
+fn allocate(file: impl AsFd, offset: u64, len_bytes: u64) -> rustix::io::Result<()> {
+    require_memory(len_bytes)?;
+    retry_on_intr(|| fs::fallocate(file.as_fd(), FallocateFlags::empty(), offset, len_bytes))
+}
+
+/// A memfd sealed against resizing: `len_bytes`, all of them allocated, and a hole of `hole_bytes` behind them.
+///
+/// # Errors
+/// If the system has no memory or no descriptor for it.
+pub fn sealed_memfd(name: &str, len_bytes: u64, hole_bytes: u64) -> Result<OwnedFd> {
+    let error = |operation, what: &str, e: Errno| {
+        let what = format!("{what} of {len_bytes} bytes for {name} (check free memory and limits)");
+        Error::os(operation, what, e)
+    };
+    let fd = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(|e| error("memfd_create", "creation", e))?;
+    fs::ftruncate(&fd, len_bytes.saturating_add(hole_bytes)).map_err(|e| error("ftruncate", "sizing", e))?;
+    allocate(&fd, 0, len_bytes).map_err(|e| error("fallocate", "allocation", e))?;
+    fs::fcntl_add_seals(&fd, SEALS | SealFlags::SEAL).map_err(|e| error("F_ADD_SEALS", "sealing", e))?;
+    Ok(fd)
+}
+
+/// A sealed memfd with our own writable mapping of it.
+pub struct Segment {
+    fd: OwnedFd,
+    mapping: Arc<Mapping>,
+}
+
+impl Segment {
+    /// Creates a zeroed segment of at least `len_bytes`, whole pages, all of them allocated now so that no later touch
+    /// can fail.
+    ///
+    /// # Errors
+    /// If the length is beyond an address space, or the system has no memory, address space or descriptor for it.
+    pub fn create(name: &str, len_bytes: usize) -> Result<Self> {
+        let page = rustix::param::page_size();
+        let len_bytes = len_bytes.max(1).checked_next_multiple_of(page).ok_or_else(|| {
+            let what = format!("{len_bytes} bytes for {name} are more than an address space");
+            Error::invalid("create segment", what)
+        })?;
+        let fd = sealed_memfd(name, len_bytes as u64, 0)?;
+        let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len_bytes, true)?);
+        fork::set_source(mapping.base(), Some(fd.as_raw_fd()));
+        Ok(Self { fd, mapping })
+    }
+
+    /// The memfd, to hand to a peer.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Our mapping of all of it.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// Our mapping as memory of words.
+    pub fn memory(&self) -> SharedMem {
+        SharedMem::new(self.mapping.clone())
+    }
+
+    /// Maps a peer's segment after checking that it is sealed against resizing and large enough: otherwise its owner
+    /// could kill us with SIGBUS.
+    pub fn map_foreign(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len_bytes: usize,
+        writable: bool,
+    ) -> Result<Arc<Mapping>> {
+        const OP: &str = "map a peer's segment";
+        let seals = fs::fcntl_get_seals(fd).map_err(|e| Error::os(OP, "not a memfd", e))?;
+        if !seals.contains(SEALS) {
+            return Err(Error::invalid(OP, format!("it is not sealed against resizing (seals {seals:?})")));
+        }
+        let size = fs::fstat(fd).map_err(|e| Error::os(OP, "fstat", e))?.st_size as u64;
+        let end =
+            offset.checked_add(len_bytes as u64).ok_or_else(|| Error::invalid(OP, "range overflows"))?;
+        if len_bytes == 0 || end > size {
+            return Err(Error::invalid(
+                OP,
+                format!("range {offset}+{len_bytes} is not inside its {size} bytes"),
+            ));
+        }
+        Ok(Arc::new(Mapping::of_file(fd, offset, len_bytes, writable)?))
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // The mapping may live on; the descriptor's number will be another's.
+        fork::set_source(self.mapping.base(), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_segments_must_be_sealed_and_large_enough() {
+        let good = Segment::create("test", 100).unwrap();
+        assert!(Segment::map_foreign(good.fd(), 0, 4096, true).is_ok());
+        assert!(Segment::map_foreign(good.fd(), 0, 4097, true).is_err());
+        assert!(Segment::map_foreign(good.fd(), 4096, 1, true).is_err());
+        assert!(Segment::map_foreign(good.fd(), u64::MAX, 4096, true).is_err());
+        assert!(fs::ftruncate(good.fd(), 0).is_err(), "a sealed segment can not be truncated");
+
+        let unsealed = fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        fs::ftruncate(&unsealed, 4096).unwrap();
+        assert!(Segment::map_foreign(unsealed.as_fd(), 0, 4096, true).is_err());
+        let plain = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(Segment::map_foreign(plain.as_fd(), 0, 4096, false).is_err());
+    }
+}

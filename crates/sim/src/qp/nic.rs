@@ -1,0 +1,241 @@
+//! What the transport asks of its device: memory, queues, timers and the network of the simulated world.
+
+use farcall_verbs::{Access, QpState, QpType, Wc, WcOpcode, WcStatus};
+use farcall_wire::{
+    Accessed, Adapter, AtomicEth, Event, Packet, Payload, Place, Refused, Reth, Timer, Token,
+};
+
+use super::post::Posted;
+use super::{DeviceSide, Progress};
+use crate::cq::{Entry, Frees};
+use crate::memory::Admitted;
+use crate::packet::{Frame, Node};
+use crate::queue;
+use crate::receive::Receive;
+use crate::state::State;
+use crate::trace::What;
+
+/// A queue pair's device, for one call of its transport.
+pub(crate) struct Nic<'a> {
+    pub(super) state: &'a mut State,
+    pub(super) qp: &'a mut DeviceSide,
+}
+
+impl Nic<'_> {
+    fn domain(&self) -> (Node, u32) {
+        (self.qp.node, self.qp.pd)
+    }
+
+    fn note(&mut self, what: What, numbers: [u64; 2]) {
+        let (node, num) = (u64::from(self.qp.node), u64::from(self.qp.num));
+        self.state.note(what, [node, num, numbers[0], numbers[1]]);
+    }
+
+    fn admit(&self, target: &Reth, offset: u64, len: u64, need: Access) -> Option<Admitted> {
+        let here = (target.addr.wrapping_add(offset), len);
+        self.state.admit(self.domain(), target.rkey, here, need)
+    }
+
+    fn access_ends_at(&mut self, token: Token, at_ns: u64) {
+        self.state.at(at_ns, queue::Event::Accessed { qp: self.qp.id, token });
+    }
+
+    /// Everything that is under way is void.
+    fn void(&mut self) {
+        self.qp.progress.life += 1;
+        self.qp.progress.is_responding = false;
+    }
+
+    /// Everything that is posted is forgotten, with its completions.
+    fn forget(&mut self) {
+        self.qp.peer = None;
+        self.qp.receives.clear();
+        let Progress { life, timer_lives, .. } = self.qp.progress;
+        self.qp.progress = Progress { life, timer_lives, ..Progress::default() };
+        for cq in [self.qp.send_cq, self.qp.recv_cq] {
+            if let Some(cq) = self.state.cqs.get_mut(cq) {
+                cq.forget(self.qp.id);
+            }
+        }
+    }
+
+    /// Stores a datagram with its route header: the packet's IPv4 header in the last 20 of 40 bytes, as RoCEv2 devices
+    /// leave it.
+    fn place_datagram(&mut self, receive: &Receive, payload: &[u8]) -> Accessed {
+        const HEADERS_BYTES: usize = 20 + 8 + 12 + 8 + 4;
+        let src = self.state.arriving_from;
+        let mut bytes = vec![0; farcall_wire::GRH_BYTES as usize];
+        let ip = &mut bytes[20..];
+        ip[0] = 0x45;
+        ip[2..4].copy_from_slice(&((payload.len() + HEADERS_BYTES) as u16).to_be_bytes());
+        ip[8] = 64;
+        ip[9] = 17;
+        ip[12..16].copy_from_slice(&self.state.nodes[src as usize].gid.0[12..]);
+        ip[16..20].copy_from_slice(&self.state.nodes[self.qp.node as usize].gid.0[12..]);
+        bytes.extend_from_slice(payload);
+        let range = (0, bytes.len() as u64);
+        match self.state.admit_list(self.domain(), &receive.sges, range, Access::LOCAL_WRITE) {
+            Some(pieces) => self.state.store_list(&pieces, &bytes),
+            None => return Accessed::Refused,
+        }
+        Accessed::Done(())
+    }
+}
+
+impl Adapter<Posted, Receive> for Nic<'_> {
+    /// Reads payload now: this is the time of its DMA.
+    fn transmit(&mut self, packet: Packet, payload: Payload<'_, Posted>) -> Result<(), Refused> {
+        let (mut dst, mut bytes) = (self.qp.peer, Vec::new());
+        match payload {
+            Payload::None => {}
+            Payload::Region(target) => {
+                let len = u64::from(target.len_bytes);
+                let from = self.admit(&target, 0, len, Access::REMOTE_READ).ok_or(Refused)?;
+                bytes = self.state.fetch(from);
+            }
+            Payload::Send { send, offset, len_bytes } => {
+                if packet.transport == QpType::Ud {
+                    dst = send.dst;
+                }
+                bytes = match &send.inline {
+                    Some(inline) => inline[offset as usize..(offset + len_bytes) as usize].to_vec(),
+                    None => {
+                        let range = (offset, len_bytes);
+                        let pieces = self.state.admit_list(self.domain(), &send.sges, range, Access::empty());
+                        self.state.fetch_list(&pieces.ok_or(Refused)?)
+                    }
+                };
+            }
+        }
+        if let Some(dst) = dst {
+            let (src, src_qpn) = (self.qp.node, self.qp.num);
+            self.state.send(Frame { src, dst, src_qpn, packet, payload: bytes });
+        }
+        Ok(())
+    }
+
+    fn check(&self, send: &Posted, len_bytes: u64, need: Access) -> bool {
+        let range = (0, len_bytes);
+        send.inline.is_some() || self.state.admit_list(self.domain(), &send.sges, range, need).is_some()
+    }
+
+    fn scatter(&mut self, send: &Posted, offset: u64, data: &[u8]) -> Result<(), Refused> {
+        let range = (offset, data.len() as u64);
+        let pieces = self.state.admit_list(self.domain(), &send.sges, range, Access::LOCAL_WRITE);
+        self.state.store_list(&pieces.ok_or(Refused)?, data);
+        Ok(())
+    }
+
+    fn take_receive(&mut self, len_bytes_min: u64) -> Option<(Receive, u64)> {
+        let is_long_enough = |next: &Receive| next.room() >= len_bytes_min;
+        let receive = match self.qp.srq {
+            Some(srq) => self.state.take_shared_if(srq, is_long_enough),
+            None => self.qp.receives.pop_if(is_long_enough),
+        }?;
+        let room = receive.room();
+        Some((receive, room))
+    }
+
+    fn permits(&self, target: &Reth, need: Access) -> bool {
+        self.admit(target, 0, u64::from(target.len_bytes), need).is_some()
+    }
+
+    fn place(&mut self, token: Token, to: Place<'_, Receive>, payload: &[u8]) -> Accessed {
+        let len = payload.len() as u64;
+        let (pieces, offset) = match to {
+            Place::Datagram(receive) => return self.place_datagram(receive, payload),
+            Place::Region(target, offset) => {
+                let piece = self.admit(&target, offset, len, Access::REMOTE_WRITE);
+                (piece.map(|piece| vec![piece]), offset)
+            }
+            Place::Receive(receive, offset) => {
+                let range = (offset, len);
+                (self.state.admit_list(self.domain(), &receive.sges, range, Access::LOCAL_WRITE), offset)
+            }
+        };
+        let Some(pieces) = pieces else { return Accessed::Refused };
+        let soonest_ns = self.state.now_ns + self.state.params.placement_ns;
+        if offset == 0 {
+            self.qp.progress.from_ns = self.qp.progress.landed_ns.max(soonest_ns);
+        }
+        let from_ns = self.qp.progress.from_ns.max(soonest_ns);
+        let landed_ns = self.state.place(&pieces, payload, (self.qp.id, self.qp.progress.life), from_ns);
+        self.qp.progress.landed_ns = self.qp.progress.landed_ns.max(landed_ns);
+        if self.state.params.placement_in_order {
+            self.qp.progress.from_ns = landed_ns;
+        }
+        self.access_ends_at(token, landed_ns);
+        Accessed::Pending
+    }
+
+    fn prepare_read(&mut self, token: Token, target: &Reth) -> Accessed {
+        if !self.permits(target, Access::REMOTE_READ) {
+            return Accessed::Refused;
+        }
+        let most_ns = self.state.params.read_max_ns;
+        let pause_ns = self.state.placement_rng.between(0, most_ns);
+        self.access_ends_at(token, self.state.now_ns + pause_ns);
+        Accessed::Pending
+    }
+
+    fn atomic(&mut self, _: Token, target: &AtomicEth) -> Accessed<u64> {
+        let word = Reth { addr: target.addr, rkey: target.rkey, len_bytes: 8 };
+        let Some(place) = self.admit(&word, 0, 8, Access::REMOTE_ATOMIC) else { return Accessed::Refused };
+        let bytes = self.state.fetch(place);
+        let old = u64::from_ne_bytes(bytes.try_into().expect("eight bytes were admitted"));
+        let new = target.op.apply(old);
+        self.state.note(What::Atomic, [u64::from(self.qp.num), old, new, 0]);
+        self.state.store(place, &new.to_ne_bytes());
+        Accessed::Done(old)
+    }
+
+    fn sent(&mut self, send: Posted, mut wc: Wc) {
+        if wc.status.is_success() && !send.is_signalled {
+            return;
+        }
+        wc.wr_id = send.wr_id;
+        let entry = Entry { wc, qp: self.qp.id, frees: Frees::SendsTo(send.ordinal) };
+        self.state.complete(self.qp.send_cq, entry, false);
+    }
+
+    fn received(&mut self, receive: Receive, mut wc: Wc, is_solicited: bool) {
+        wc.wr_id = receive.wr_id;
+        let frees = if self.qp.srq.is_some() { Frees::Nothing } else { Frees::Receive };
+        self.state.complete(self.qp.recv_cq, Entry { wc, qp: self.qp.id, frees }, is_solicited);
+    }
+
+    fn flush_receives(&mut self) {
+        while let Some(receive) = self.qp.receives.pop() {
+            let wc = Wc::ended(0, self.qp.num, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
+            self.received(receive, wc, false);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Async(kind) => self.state.async_event(self.qp.context, kind, self.qp.num),
+            Event::State(to) => {
+                self.note(What::State, [to as u64, 0]);
+                if matches!(to, QpState::Reset | QpState::Err) {
+                    self.void();
+                }
+                if to == QpState::Reset {
+                    self.forget();
+                }
+            }
+            Event::AckTimeout => self.note(What::Timeout, [0, 0]),
+            Event::GoBack(psn) => self.note(What::GoBack, [psn.number().into(), 0]),
+            Event::NotReady => self.note(What::NotReady, [0, 0]),
+            Event::OutOfSequence(psn) => self.note(What::Ignore, [psn.number().into(), 1]),
+        }
+    }
+
+    fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {
+        let life = &mut self.qp.progress.timer_lives[timer as usize];
+        *life += 1;
+        if let Some(after_ns) = after_ns {
+            let event = queue::Event::Timer { qp: self.qp.id, timer, life: *life };
+            self.state.at(self.state.now_ns + after_ns, event);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Sockets of bootstrap as programs have them: pipes and listeners.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use crate::channel::Descriptor;
+use crate::fabric::Fabric;
+use crate::packet::{Node, NodeId};
+use crate::pipe::{End, Item, Listening, PipeState};
+use crate::queue::Event;
+
+/// One end of a pipe, owned by a program. Dropping it closes it.
+pub struct Pipe {
+    fabric: Arc<Fabric>,
+    id: u32,
+}
+
+impl Pipe {
+    pub(crate) fn dial(fabric: &Arc<Fabric>, node: Node, to: Node, port: u16) -> Self {
+        let mut state = fabric.call();
+        let id = state.ends.insert(End::dialling(node, to, port));
+        let at_ns = state.effect_ns() + state.pipe_delay_ns();
+        state.at(at_ns, Event::Dial { end: id, attempt: 0 });
+        drop(state);
+        Self { fabric: fabric.clone(), id }
+    }
+
+    /// Reads what has come. 0: the other side closed.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing has come; `ConnectionReset`, `ConnectionRefused` if the pipe is broken or never was.
+    pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut state = self.fabric.call();
+        let end = state.ends.get_mut(self.id).ok_or(ErrorKind::ConnectionReset)?;
+        if end.state == PipeState::Reset {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        let got = end.inbox.len().min(bytes.len());
+        for (to, from) in bytes.iter_mut().zip(end.inbox.drain(..got)) {
+            *to = from;
+        }
+        match end.state {
+            _ if got > 0 => Ok(got),
+            PipeState::Closed => Ok(0),
+            PipeState::Refused => Err(ErrorKind::ConnectionRefused.into()),
+            _ => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Sends bytes; all are taken.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if the pipe has ended, or never was.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.fabric.call();
+        let end = state.ends.get_mut(self.id).ok_or(ErrorKind::BrokenPipe)?;
+        match (end.state, end.peer) {
+            (PipeState::Dialling, _) => end.early.extend_from_slice(bytes),
+            (PipeState::Open, Some(peer)) => {
+                if state.ends.get(peer).is_some() {
+                    state.send_bytes(peer, bytes);
+                } else {
+                    // The other side is gone, and its kernel says so.
+                    state.send_item(self.id, Item::Reset);
+                }
+            }
+            _ => return Err(ErrorKind::BrokenPipe.into()),
+        }
+        Ok(())
+    }
+
+    /// The descriptor to wait on: ready when bytes have come or the pipe has ended.
+    pub fn fd(&self) -> RawFd {
+        Descriptor::Pipe(self.id).fd()
+    }
+
+    /// The node at the other end.
+    pub fn peer(&self) -> NodeId {
+        let state = self.fabric.lock();
+        NodeId(state.ends.get(self.id).map_or(u32::MAX, |end| end.peer_node))
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        self.fabric.call().drop_end(self.id);
+    }
+}
+
+/// A listening port of a node. Dropping it closes the port.
+pub struct Listener {
+    fabric: Arc<Fabric>,
+    id: u32,
+}
+
+impl Listener {
+    pub(crate) fn open(fabric: &Arc<Fabric>, node: Node, port: u16) -> Option<Self> {
+        let mut state = fabric.call();
+        if state.nodes[node as usize].listeners.contains_key(&port) {
+            return None;
+        }
+        let id = state.listeners.insert(Listening { node, port, backlog: VecDeque::new() });
+        state.nodes[node as usize].listeners.insert(port, id);
+        drop(state);
+        Some(Self { fabric: fabric.clone(), id })
+    }
+
+    /// The next pipe that somebody opened to here.
+    pub fn accept(&mut self) -> Option<Pipe> {
+        let mut state = self.fabric.call();
+        let id = state.listeners.get_mut(self.id)?.backlog.pop_front()?;
+        drop(state);
+        Some(Pipe { fabric: self.fabric.clone(), id })
+    }
+
+    /// The descriptor to wait on: ready when there is a pipe to accept.
+    pub fn fd(&self) -> RawFd {
+        Descriptor::Listener(self.id).fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut state = self.fabric.call();
+        let Some(listening) = state.listeners.remove(self.id) else { return };
+        let listeners = &mut state.nodes[listening.node as usize].listeners;
+        if listeners.get(&listening.port) == Some(&self.id) {
+            listeners.remove(&listening.port);
+        }
+        for end in listening.backlog {
+            state.drop_end(end);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Remote calls in virtual time: the endpoints of farcall-rpc, unchanged.
+
+use std::time::Duration;
+
+use crate::support::calls::*;
+use crate::support::rpc::*;
+use farcall_rpc::{CallerConfig, Fetch, FetchThenReply, Path, ResponderConfig, ServerReply};
+use farcall_sim::{Config, Waiting, World};
+
+fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 {
+    let mut world = World::new(Config::new(11));
+    let (server_host, client_host) = (world.add_node(), world.add_node());
+    let executions = Executions::default();
+    let echo = Echo { host: server_host.clone(), executions: executions.clone() };
+    let server = ServerProgram::new(&server_host, nic(&server_host, 1), ResponderConfig::default(), 1, echo);
+    let server = world.spawn(&server_host, server_waits, server);
+    let workload = Calls::new(0, world.random(0), 200);
+    let client = ClientProgram::<P, _>::new(
+        &client_host,
+        server_host.id(),
+        CallerConfig::default().notify(client_waits == Waiting::Event),
+        2,
+        workload,
+    );
+    let client = world.spawn(&client_host, client_waits, client);
+    let done = world.run_while_not(Duration::from_secs(20), |world| {
+        Workload::<P>::is_done(&world.look::<ClientProgram<P, Calls>>(client).unwrap().workload)
+    });
+    let program = world.look::<ClientProgram<P, Calls>>(client).unwrap();
+    let server = world.look::<ServerProgram<Echo>>(server).unwrap();
+    assert!(done, "calls are outstanding: {}, {}", program.describe(), server.describe());
+    assert!(program.workload.well >= 190, "{} of 200", program.workload.well);
+    assert_eq!(program.handshakes, 1);
+    check_calls(&program.workload, &executions);
+    world.trace_hash()
+}
+
+#[test]
+fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
+    for waits in
+        [(Waiting::Poll, Waiting::Poll), (Waiting::Event, Waiting::Event), (Waiting::Event, Waiting::Poll)]
+    {
+        calls_end_well::<FetchThenReply>(waits.0, waits.1);
+        calls_end_well::<Fetch>(waits.0, waits.1);
+        calls_end_well::<ServerReply>(waits.0, waits.1);
+    }
+}
+
+#[test]
+fn a_run_of_rpc_repeats_to_the_bit() {
+    let run = || calls_end_well::<FetchThenReply>(Waiting::Poll, Waiting::Event);
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,5 @@
+//! Two queue pairs over a simulated network.
+
+mod failures;
+mod operations;
+mod support;

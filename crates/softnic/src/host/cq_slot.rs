@@ -1,0 +1,59 @@
+//! Where a queue pair's completions go, and what else it is made of.
+
+use std::sync::Arc;
+
+use farcall_verbs::{QpCap, Result};
+
+use super::Host;
+use super::cq::CqCore;
+use super::events::Events;
+use super::srq::SrqCore;
+
+/// What a queue pair is made of.
+pub(crate) struct Parts {
+    pub(crate) host: Arc<Host>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) pd: u32,
+    pub(crate) cap: QpCap,
+    pub(crate) srq: Option<Arc<SrqCore>>,
+    pub(crate) signal_all: bool,
+    pub(crate) send_slot: CqSlot,
+    pub(crate) recv_slot: CqSlot,
+}
+
+/// A completion queue and our bit there.
+#[derive(Clone)]
+pub(crate) struct CqSlot {
+    pub(crate) cq: Arc<CqCore>,
+    pub(crate) bit: u32,
+}
+
+impl CqSlot {
+    /// Reserves places for sends and for receives of a queue pair; one place if it is one queue.
+    pub(crate) fn reserve(send_cq: Arc<CqCore>, recv_cq: Arc<CqCore>) -> Result<(Self, Self)> {
+        let send = Self { bit: send_cq.reserve_bit()?, cq: send_cq };
+        if Arc::ptr_eq(&send.cq, &recv_cq) {
+            return Ok((send.clone(), send));
+        }
+        match recv_cq.reserve_bit() {
+            Ok(bit) => Ok((send, Self { bit, cq: recv_cq })),
+            Err(error) => {
+                send.cq.detach(send.bit);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether both are one.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.cq, &other.cq) && self.bit == other.bit
+    }
+
+    /// Gives the places of a queue pair back.
+    pub(crate) fn release(send: &Self, recv: &Self) {
+        send.cq.detach(send.bit);
+        if !send.is_same(recv) {
+            recv.cq.detach(recv.bit);
+        }
+    }
+}

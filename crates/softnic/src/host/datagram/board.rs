@@ -1,0 +1,102 @@
+//! What a datagram queue pair tells all its senders: a small segment that only its process writes.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use farcall_shm::{Segment, SharedMem, SharedWord};
+use farcall_verbs::Result;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"farcud01");
+const AT_MAGIC: usize = 0;
+/// Whether datagrams are taken, and with which Q_Key.
+const ACCEPTS: usize = 64;
+/// Receives posted: written by whoever owns the queue pair.
+const POSTED: usize = 128;
+/// Receives that datagrams have taken: written by whoever polls.
+const TAKEN: usize = 192;
+const LEN_BYTES: usize = 256;
+
+const OPEN: u64 = 1 << 63;
+/// The pair has ended: its number may become another's.
+const ENDED: u64 = 1 << 62;
+
+/// The owner's side.
+pub(crate) struct Board {
+    segment: Segment,
+    mem: SharedMem,
+}
+
+impl Board {
+    pub(crate) fn create() -> Result<Self> {
+        let segment = Segment::create("farcall-ud-board", LEN_BYTES)?;
+        let mem = segment.memory();
+        mem.store(AT_MAGIC, MAGIC, Release);
+        Ok(Self { segment, mem })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.segment.fd()
+    }
+
+    pub(crate) fn open(&self, qkey: u32) {
+        self.mem.store(ACCEPTS, OPEN | u64::from(qkey), Release);
+    }
+
+    pub(crate) fn close(&self) {
+        self.mem.store(ACCEPTS, 0, Release);
+    }
+
+    pub(crate) fn end(&self) {
+        self.mem.store(ACCEPTS, ENDED, Release);
+    }
+
+    pub(crate) fn set_posted(&self, receives: u64) {
+        self.mem.store(POSTED, receives, Release);
+    }
+
+    pub(crate) fn set_taken(&self, receives: u64) {
+        self.mem.store(TAKEN, receives, Release);
+    }
+}
+
+/// A sender's side.
+pub(crate) struct BoardView {
+    accepts: SharedWord,
+    posted: SharedWord,
+    taken: SharedWord,
+}
+
+impl BoardView {
+    pub(crate) fn open(fd: &OwnedFd) -> Option<Self> {
+        let mem = SharedMem::new(Segment::map_foreign(fd.as_fd(), 0, LEN_BYTES, false).ok()?);
+        let word = |at| mem.word_at(at);
+        (mem.load(AT_MAGIC, Relaxed) == MAGIC).then(|| Self {
+            accepts: word(ACCEPTS),
+            posted: word(POSTED),
+            taken: word(TAKEN),
+        })
+    }
+
+    /// The Q_Key that is accepted now; `None`: nothing is.
+    #[inline]
+    pub(crate) fn accepts(&self) -> Option<u32> {
+        let word = self.accepts.load(Acquire);
+        (word & OPEN != 0).then_some(word as u32)
+    }
+
+    /// Whether nothing is accepted now, but the pair is still there and may accept again.
+    pub(crate) fn pauses(&self) -> bool {
+        self.accepts.load(Acquire) & (OPEN | ENDED) == 0
+    }
+
+    /// What changes whenever the receiver posts receives or takes datagrams.
+    pub(crate) fn progress(&self) -> [u64; 2] {
+        [self.posted.load(Acquire), self.taken.load(Acquire)]
+    }
+
+    /// Receives that are posted and not taken, as far as the receiver has looked.
+    pub(crate) fn receives(&self) -> u64 {
+        let taken = self.taken.load(Acquire);
+        self.posted.load(Acquire).saturating_sub(taken)
+    }
+}

@@ -1,0 +1,171 @@
+//! Which senders have a ring to us: granted when they ask, taken back when they end or others need the place.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+
+use farcall_shm::ring::{ACCEPT, Consumer, Layout};
+use farcall_shm::{Segment, SharedMem};
+use farcall_verbs::Wc;
+
+use super::{DatagramCore, Inlet, MAX_RECORD_BYTES};
+use crate::host::cq::Source;
+use crate::host::flight::Event;
+use crate::life::rendezvous::{Refusal, ReplyBody};
+
+/// Senders that can have a ring at once; of more, the least recently heard of asks anew.
+const MAX_INLETS: usize = 1024;
+
+/// Who sends: process instance and queue pair number.
+type Sender = (u64, u32);
+
+struct Entry {
+    sender: Sender,
+    mem: SharedMem,
+    /// Its bit at the receive completion queue.
+    bit: u32,
+}
+
+/// The directory of a pair's inlets; an index here is one in its receiver. Its lock makes one visitor at a time.
+#[derive(Default)]
+pub(super) struct Inlets(Vec<Option<Entry>>);
+
+impl Inlets {
+    fn free(&mut self) -> usize {
+        if let Some(at) = self.0.iter().position(Option::is_none) {
+            return at;
+        }
+        self.0.push(None);
+        self.0.len() - 1
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
+    /// Where the rings of some senders are.
+    fn of(&self, sender: impl Fn(Sender) -> bool) -> Vec<usize> {
+        let chosen = |(at, entry): (usize, &Option<Entry>)| sender(entry.as_ref()?.sender).then_some(at);
+        self.0.iter().enumerate().filter_map(chosen).collect()
+    }
+}
+
+/// One ring as a source of completions.
+struct InletSource {
+    core: Arc<DatagramCore>,
+    at: usize,
+}
+
+impl Source for InletSource {
+    fn poll(&self, wc: &mut [Wc]) -> usize {
+        // SAFETY: the owner of the one receive completion queue is the resident.
+        unsafe { self.core.receiver.owner(|receiver| receiver.poll(&self.core, self.at, wc)) }.unwrap_or(0)
+    }
+
+    fn has_something(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { self.core.receiver.owner(|receiver| receiver.has_record(self.at)) }.unwrap_or(true)
+    }
+}
+
+impl DatagramCore {
+    /// Grants a sender a ring of its own.
+    ///
+    /// # Errors
+    /// The reason of refusal.
+    pub(crate) fn open_inlet<R>(
+        &self,
+        sender: Sender,
+        send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
+    ) -> Result<R, Refusal> {
+        let mut inlets = self.inlets.lock();
+        // Under the lock: whoever closes the pair changes its state first and then takes all inlets back.
+        if !self.state().responds() {
+            return Err(Refusal::NotReady);
+        }
+        // What an earlier ring of the same sender holds is still delivered.
+        self.end_inlets(&mut inlets, |known| known == sender);
+        if inlets.count() >= MAX_INLETS {
+            self.evict(&mut inlets);
+        }
+        let cq = &self.recv_slot.cq;
+        let bit = cq.reserve_bit().or_else(|error| {
+            let evicted = self.evict(&mut inlets);
+            if evicted { cq.reserve_bit() } else { Err(error) }
+        });
+        let bit = bit.map_err(|_| Refusal::NoRoom)?;
+        let layout = Layout::for_datagrams(self.cap.max_recv_wr, MAX_RECORD_BYTES);
+        let (Ok(segment), Some(this)) = (Segment::create("farcall-ud", layout.len_bytes()), self.this())
+        else {
+            cq.detach(bit);
+            return Err(Refusal::NoRoom);
+        };
+        let mem = segment.memory();
+        layout.write_header(&mem);
+        mem.store(ACCEPT, 1, Release);
+        let at = inlets.free();
+        let inlet = Inlet::new(Consumer::new(mem.clone(), &layout), sender.1);
+        // SAFETY: whoever visits holds the lock of the inlets, and no poll does.
+        unsafe { self.receiver.revoke(|receiver| receiver.insert(at, inlet)) };
+        cq.attach_source(bit, Arc::new(InletSource { core: this, at }));
+        inlets.0[at] = Some(Entry { sender, mem, bit });
+        self.stats.record(Event::Opened as u64, sender.1.into());
+        let waker = cq.waker_fd();
+        let mut fds = vec![segment.fd(), self.board.fd(), cq.segment_fd()];
+        fds.extend(waker);
+        Ok(send(ReplyBody::OpenDatagrams { recv_bit: bit, recv_event: waker.is_some() }, &fds))
+    }
+
+    /// A process has ended: its rings are taken back when they are empty.
+    pub(crate) fn process_ended(&self, instance: u64) {
+        self.end_inlets(&mut self.inlets.lock(), |sender| sender.0 == instance);
+    }
+
+    /// Takes all rings back.
+    pub(super) fn close_inlets(&self, inlets: &mut Inlets) {
+        for at in inlets.of(|_| true) {
+            self.remove_inlet(inlets, at);
+        }
+    }
+
+    /// Tells some rings that their sender has ended, and takes back all that are finished.
+    fn end_inlets(&self, inlets: &mut Inlets, ended: impl Fn(Sender) -> bool) {
+        let (ended, all) = (inlets.of(ended), inlets.of(|_| true));
+        // SAFETY: as in `open_inlet`.
+        let finished: Vec<usize> = unsafe {
+            self.receiver.revoke(|receiver| {
+                ended.into_iter().for_each(|at| {
+                    if let Some(inlet) = receiver.get_mut(at) {
+                        inlet.end();
+                    }
+                });
+                let finished = |at: &usize| receiver.get_mut(*at).is_none_or(|inlet| inlet.is_finished());
+                all.into_iter().filter(finished).collect()
+            })
+        };
+        for at in finished {
+            self.remove_inlet(inlets, at);
+        }
+    }
+
+    /// Takes the ring back that is missed least; false if there is none.
+    fn evict(&self, inlets: &mut Inlets) -> bool {
+        // SAFETY: as in `open_inlet`.
+        let Some(at) = (unsafe { self.receiver.revoke(|receiver| receiver.least_used()) }) else {
+            return false;
+        };
+        if let Some(entry) = &inlets.0[at] {
+            self.stats.record(Event::Evicted as u64, entry.sender.1.into());
+        }
+        self.remove_inlet(inlets, at);
+        true
+    }
+
+    fn remove_inlet(&self, inlets: &mut Inlets, at: usize) {
+        let Some(entry) = inlets.0[at].take() else { return };
+        entry.mem.store(ACCEPT, 0, Release);
+        // SAFETY: as in `open_inlet`.
+        unsafe { self.receiver.revoke(|receiver| receiver.remove(at)) };
+        self.recv_slot.cq.detach(entry.bit);
+    }
+}

@@ -1,0 +1,57 @@
+//! What a datagram's route header tells of its sender's path. It travels behind the payload, if it says anything.
+
+use farcall_shm::ring::Record;
+use farcall_verbs::{AhAttr, Gid};
+
+use super::GRH_BYTES;
+use super::grh::grh;
+use crate::life::gids::gid_table;
+
+/// Flag of a record: a route follows the payload. Without it, it is the default.
+pub(super) const WITH_ROUTE: u8 = 1 << 2;
+
+/// The traffic class, and which entries of the GID table source and destination are.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Route {
+    traffic_class: u8,
+    /// Of the source in the lower half, of the destination in the upper.
+    gid_indices: u8,
+}
+
+impl Route {
+    pub(super) const BYTES: usize = 2;
+
+    /// That of a path on a host with the rendezvous space `space`.
+    pub(crate) fn of(space: Gid, path: &AhAttr) -> Self {
+        let destination = gid_table(space).iter().position(|gid| *gid == path.dgid).unwrap_or(0);
+        let gid_indices = path.sgid_index & 0xF | (destination as u8) << 4;
+        Self { traffic_class: path.traffic_class, gid_indices }
+    }
+
+    /// How many bytes of a record it takes.
+    #[inline]
+    pub(super) fn len_bytes(self) -> usize {
+        if self == Self::default() { 0 } else { Self::BYTES }
+    }
+
+    pub(super) const fn to_bytes(self) -> [u8; Self::BYTES] {
+        [self.traffic_class, self.gid_indices]
+    }
+
+    pub(super) const fn from_bytes([traffic_class, gid_indices]: [u8; Self::BYTES]) -> Self {
+        Self { traffic_class, gid_indices }
+    }
+
+    /// How many bytes behind a record's payload are its route's.
+    pub(super) const fn bytes_of(record: &Record) -> usize {
+        if record.flags & WITH_ROUTE != 0 { Self::BYTES } else { 0 }
+    }
+
+    /// The header in front of `len_bytes` of payload.
+    pub(super) fn header(self, space: Gid, len_bytes: usize, has_immediate: bool) -> [u8; GRH_BYTES] {
+        let table = gid_table(space);
+        let gid = |index: u8| table.get(usize::from(index)).copied().unwrap_or(space);
+        let (source, destination) = (gid(self.gid_indices & 0xF), gid(self.gid_indices >> 4));
+        grh(source, destination, self.traffic_class, len_bytes, has_immediate)
+    }
+}

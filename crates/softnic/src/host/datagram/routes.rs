@@ -1,0 +1,198 @@
+//! The ways that a datagram queue pair knows: one for each destination it sends to.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use super::core::DatagramCore;
+use super::pending::Enqueued;
+use super::{Message, Outlet, Pending, SendOutcome};
+
+/// Destinations whose way is known at once; the least recently used gives way.
+const MAX_ROUTES: usize = 1024;
+
+enum RouteWay {
+    Sought(Arc<Pending>),
+    Open(Box<Outlet>),
+}
+
+struct Route {
+    way: RouteWay,
+    last_used: u64,
+}
+
+/// Queue pair numbers are handed out in turn: multiplying spreads them.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Routes {
+    routes: HashMap<u32, Route, BuildHasherDefault<NumberHasher>>,
+    ticks: u64,
+    /// The destination that was sent something and not told of it yet.
+    unannounced: Option<u32>,
+}
+
+impl Routes {
+    /// Sends a datagram to a destination, or keeps it until that takes it, or drops it. What comes back must be
+    /// waited for before the request ends.
+    ///
+    /// # Safety
+    /// The message's elements must be readable.
+    #[inline]
+    pub(crate) unsafe fn send(
+        &mut self,
+        core: &DatagramCore,
+        dst_qpn: u32,
+        message: &Message<'_>,
+    ) -> Option<(Arc<Pending>, u64)> {
+        self.ticks += 1;
+        if self.unannounced != Some(dst_qpn) {
+            self.ring();
+        }
+        if let Some(Route { way: RouteWay::Open(outlet), last_used }) = self.routes.get_mut(&dst_qpn)
+            && outlet.is_current()
+        {
+            *last_used = self.ticks;
+            // SAFETY: the caller's promise.
+            let outcome = unsafe { outlet.offer(message) };
+            self.unannounced = Some(dst_qpn);
+            if outcome != SendOutcome::Sent && outlet.is_worth_waiting(outcome) {
+                // SAFETY: the caller's promise.
+                return unsafe { self.block(core, dst_qpn, message) };
+            }
+            core.stats.offered(outcome, message.len_bytes as u64);
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.find(core, dst_qpn, message) }
+    }
+
+    /// For a destination that takes nothing just now.
+    ///
+    /// # Safety
+    /// As [`Routes::send`].
+    #[cold]
+    unsafe fn block(
+        &mut self,
+        core: &DatagramCore,
+        dst_qpn: u32,
+        message: &Message<'_>,
+    ) -> Option<(Arc<Pending>, u64)> {
+        self.ring();
+        let Some(Route { way: RouteWay::Open(outlet), .. }) = self.routes.remove(&dst_qpn) else {
+            return None;
+        };
+        core.stats.held.increment();
+        // SAFETY: the caller's promise.
+        let pending = Arc::new(unsafe { Pending::blocked(dst_qpn, outlet, message) });
+        self.insert(dst_qpn, RouteWay::Sought(pending.clone()));
+        Some((pending, 0))
+    }
+
+    /// For a destination whose way is not known, not any more, or perhaps since a moment.
+    ///
+    /// # Safety
+    /// As [`Routes::send`].
+    #[cold]
+    unsafe fn find(
+        &mut self,
+        core: &DatagramCore,
+        dst_qpn: u32,
+        message: &Message<'_>,
+    ) -> Option<(Arc<Pending>, u64)> {
+        let mut was_lost = false;
+        if let Some(Route { way: RouteWay::Sought(pending), .. }) = self.routes.get(&dst_qpn) {
+            // SAFETY: the caller's promise.
+            match unsafe { pending.keep(message) } {
+                Enqueued::Early => {
+                    core.stats.queued.increment();
+                    return None;
+                }
+                Enqueued::Waits(number) => {
+                    core.stats.held.increment();
+                    return Some((pending.clone(), number));
+                }
+                Enqueued::Dropped => {
+                    core.stats.dropped_queue_full.increment();
+                    return None;
+                }
+                Enqueued::Found(outlet) => {
+                    self.insert(dst_qpn, RouteWay::Open(outlet));
+                    // SAFETY: the caller's promise. A way that is closed by now is not in the table as `Sought` any
+                    // more.
+                    return unsafe { self.send(core, dst_qpn, message) };
+                }
+                Enqueued::Lost => was_lost = true,
+            }
+        }
+        self.forget(dst_qpn);
+        let pending = Arc::new(Pending::new(dst_qpn));
+        // SAFETY: the caller's promise.
+        if let Enqueued::Early = unsafe { pending.keep(message) } {
+            core.stats.queued.increment();
+        }
+        self.insert(dst_qpn, RouteWay::Sought(pending.clone()));
+        core.ask(pending, was_lost);
+        None
+    }
+
+    fn insert(&mut self, dst_qpn: u32, way: RouteWay) {
+        if self.routes.len() >= MAX_ROUTES && !self.routes.contains_key(&dst_qpn) {
+            self.make_room();
+        }
+        self.routes.insert(dst_qpn, Route { way, last_used: self.ticks });
+    }
+
+    fn forget(&mut self, dst_qpn: u32) {
+        self.routes.remove(&dst_qpn);
+        self.unannounced = self.unannounced.filter(|unannounced| *unannounced != dst_qpn);
+    }
+
+    /// Forgets the ways that lead nowhere, else the one that was not used for longest.
+    fn make_room(&mut self) {
+        self.routes.retain(|_, route| match &route.way {
+            RouteWay::Open(outlet) => outlet.is_current(),
+            RouteWay::Sought(_) => true,
+        });
+        if self.routes.len() < MAX_ROUTES {
+            return;
+        }
+        let oldest = self.routes.iter().min_by_key(|(_, route)| route.last_used).map(|(qpn, _)| *qpn);
+        if let Some(oldest) = oldest {
+            self.forget(oldest);
+        }
+    }
+
+    /// Tells the destination of the last datagrams.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if let Some(dst_qpn) = self.unannounced.take()
+            && let Some(Route { way: RouteWay::Open(outlet), .. }) = self.routes.get_mut(&dst_qpn)
+        {
+            outlet.ring();
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.routes.clear();
+        self.unannounced = None;
+    }
+}

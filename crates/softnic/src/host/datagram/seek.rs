@@ -1,0 +1,66 @@
+//! How a datagram queue pair asks for ways to its destinations.
+
+use std::sync::Arc;
+
+use super::{DatagramCore, Outlet, Pending};
+use crate::host::flight::Event;
+use crate::life::Answer;
+use crate::life::rendezvous::{ReplyBody, RequestBody};
+
+impl DatagramCore {
+    pub(super) fn seek_all(&self) {
+        let sought = self.sought.lock().clone();
+        for pending in sought {
+            // The list, this loop, and the route that wants it.
+            let is_wanted = Arc::strong_count(&pending) > 2;
+            if is_wanted {
+                pending.begin_ask();
+                match self.seek(&pending) {
+                    None => continue,
+                    Some(Some(outlet)) => pending.found(Box::new(outlet), &self.stats),
+                    Some(None) if pending.refused(&self.stats) => {}
+                    Some(None) => continue,
+                }
+            }
+            self.sought.lock().retain(|other| !Arc::ptr_eq(other, &pending));
+        }
+    }
+
+    /// Has the service thread ask for a way; a little later if it was just refused.
+    pub(crate) fn ask(&self, pending: Arc<Pending>, was_lost: bool) {
+        self.stats.ways_asked.increment();
+        self.stats.record(Event::Asked as u64, pending.dst_qpn.into());
+        self.sought.lock().push(pending);
+        if was_lost {
+            self.host.process.service.retry(self, &self.this);
+        } else {
+            self.host.process.service.retry_now(self, &self.this);
+        }
+    }
+
+    /// Asks the destination's process for a way, without waiting. `None`: no answer yet; `Some(None)`: there is no way.
+    fn seek(&self, pending: &Pending) -> Option<Option<Outlet>> {
+        let dst_qpn = pending.dst_qpn;
+        let peer = match self.host.process.peer_of(dst_qpn, &mut pending.meeting.lock()) {
+            Ok(peer) => peer?,
+            Err(_) => return Some(None),
+        };
+        let (instance, src_qpn) = (self.host.process.instance, self.qpn);
+        let request = RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn };
+        match peer.ask(&pending.interest, request, &[]) {
+            Answer::Granted((ReplyBody::OpenDatagrams { recv_bit, recv_event }, fds)) => {
+                let outlet = Outlet::from_grant(peer, recv_bit, recv_event, fds);
+                if outlet.is_none() {
+                    tracing::warn!(
+                        "queue pair {:#x}: the way to {dst_qpn:#x} was granted and cannot be used (out of \
+                         descriptors? raise RLIMIT_NOFILE)",
+                        self.qpn
+                    );
+                }
+                Some(outlet)
+            }
+            Answer::NotYet if !peer.life.has_ended() => None,
+            _ => Some(None),
+        }
+    }
+}

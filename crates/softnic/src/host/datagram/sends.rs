@@ -1,0 +1,172 @@
+//! How sends of a datagram queue pair end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use farcall_shm::WaitTime;
+use farcall_verbs::{AsyncEventKind, SendFlags, Wc, WcOpcode, WcStatus};
+
+use super::pending::Tally;
+use super::unended::{LockedSends, is_signalled};
+use super::{DatagramCore, Pending, UnendedSend};
+use crate::host::flight::Event;
+use crate::life::Retry;
+
+impl DatagramCore {
+    /// Places of the send queue that are taken: by completions not yet polled, and by requests that have not ended.
+    pub(crate) fn unpolled(&self) -> usize {
+        self.completions.len() + self.unended.count()
+    }
+
+    /// Ends a send; a success makes a completion only if it is signalled. Only the owner does.
+    #[inline]
+    pub(crate) fn complete_send(&self, wr_id: u64, flags: SendFlags, status: WcStatus) {
+        if !status.is_success() {
+            self.stats.send_errors.increment();
+            self.stats.record(Event::SendFailed as u64, status.0.into());
+        }
+        let is_told = !status.is_success() || is_signalled(self.signal_all, flags);
+        if self.unended.count() > 0 && is_told {
+            return self.complete_behind(Wc::ended(wr_id, self.qpn, WcOpcode::SEND, status));
+        }
+        if !is_told {
+            return;
+        }
+        let completion = Wc::ended(wr_id, self.qpn, WcOpcode::SEND, status);
+        // SAFETY: one owner; posting keeps a place for every request.
+        unsafe { self.completions.push(completion) };
+        self.send_slot.cq.announce(self.send_slot.bit, !status.is_success());
+    }
+
+    /// As [`DatagramCore::complete_send`], behind requests that have not ended yet.
+    #[cold]
+    pub(super) fn complete_behind(&self, completion: Wc) {
+        let mut sends = self.unended.lock();
+        sends.push(UnendedSend { completion, is_told: true, wait: None });
+        let is_over = sends.is_over();
+        drop(sends);
+        if is_over {
+            self.send_slot.cq.announce(self.send_slot.bit, !completion.status.is_success());
+        }
+    }
+
+    /// Keeps a request's place in the send queue until its datagram is on its way, or dropped. Only the owner does.
+    #[cold]
+    pub(crate) fn add_unended(&self, wr_id: u64, flags: SendFlags, wait: (Arc<Pending>, u64)) {
+        let completion = Wc::ended(wr_id, self.qpn, WcOpcode::SEND, WcStatus::SUCCESS);
+        let is_told = is_signalled(self.signal_all, flags);
+        self.unended.lock().push(UnendedSend { completion, is_told, wait: Some(wait) });
+        self.host.process.service.retry(self, &self.this);
+    }
+
+    /// Has SQ_DRAINED told when nothing is under way any more, or no longer. Only the owner does.
+    pub(crate) fn tell_drained(&self, is_wanted: bool) {
+        self.drained_event_wanted.store(is_wanted, Ordering::SeqCst);
+        if is_wanted && !self.unended.lock().waits() {
+            self.tell_if_due();
+        }
+    }
+
+    #[cold]
+    pub(super) fn tell_if_due(&self) {
+        if self.drained_event_wanted.swap(false, Ordering::SeqCst) {
+            self.raise(AsyncEventKind::SqDrained);
+        }
+    }
+
+    pub(super) fn after_wait(&self) -> Tally<'_> {
+        Tally { sent: &self.stats.sent_after_wait, dropped: &self.stats.dropped_after_wait }
+    }
+
+    /// Continues what waits, and ends what is over. Only the owner does.
+    #[inline]
+    pub(crate) fn release_sends(&self) {
+        if self.unended.count() > 0 {
+            self.release_unended();
+        }
+    }
+
+    #[cold]
+    pub(super) fn release_unended(&self) {
+        let mut sends = self.unended.lock();
+        sends.advance(self.after_wait());
+        let mut told = false;
+        while let Some(ended) = sends.pop() {
+            if ended.is_told {
+                // SAFETY: the owner; the request had its place all the time.
+                unsafe { self.completions.push(ended.completion) };
+                told = true;
+            }
+        }
+        self.leave_unended(sends);
+        if told {
+            self.send_slot.cq.announce(self.send_slot.bit, false);
+        }
+    }
+
+    /// Continues what waits, and delivers what is over: called by the owner of the send completion queue.
+    #[cold]
+    pub(super) fn poll_unended(&self, wc: &mut [Wc]) -> usize {
+        let mut sends = self.unended.lock();
+        sends.advance(self.after_wait());
+        let mut taken = 0;
+        while taken < wc.len() {
+            // What the owner has ended meanwhile came before what is held now.
+            // SAFETY: completions are taken by the owner of the one send completion queue only.
+            if let Some(completion) = unsafe { self.completions.pop() } {
+                wc[taken] = completion;
+                taken += 1;
+                continue;
+            }
+            let Some(ended) = sends.pop() else { break };
+            if ended.is_told {
+                wc[taken] = ended.completion;
+                taken += 1;
+            }
+        }
+        self.leave_unended(sends);
+        taken
+    }
+
+    /// After looking at what waits.
+    pub(super) fn leave_unended(&self, sends: LockedSends<'_>) {
+        let waits = sends.waits();
+        drop(sends);
+        if !waits {
+            self.tell_if_due();
+        }
+    }
+
+    /// Ends what waits as flushed. Only the owner does.
+    pub(crate) fn flush_sends(&self) {
+        let mut sends = self.unended.lock();
+        let mut any = false;
+        sends.end_all(|ended| {
+            any = true;
+            self.stats.send_errors.increment();
+            let flushed = Wc::ended(ended.completion.wr_id, self.qpn, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
+            // SAFETY: the owner; the request had its place all the time.
+            unsafe { self.completions.push(flushed) };
+        });
+        drop(sends);
+        if any {
+            self.send_slot.cq.announce(self.send_slot.bit, true);
+        }
+    }
+
+    /// Forgets what waits. Only the owner does.
+    pub(crate) fn forget_sends(&self) {
+        self.unended.lock().end_all(drop);
+    }
+
+    /// Waits until what was kept is on its way or dropped, but not for long: before the pair ends.
+    pub(crate) fn linger(&self) {
+        const LINGER: Duration = Duration::from_secs(2);
+        let mut waited = WaitTime::default();
+        while self.is_waiting() && waited.sample() < LINGER {
+            self.release_sends();
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The word by which a target says whose requests it executes, and which.
+
+use farcall_verbs::Access;
+
+/// `ACCEPT` of an inbound segment: 0 is closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Accept(u64);
+
+const OPEN: u64 = 1 << 63;
+
+impl Accept {
+    pub(crate) fn new(src_qpn: u32, access: Access) -> Self {
+        Self(OPEN | u64::from(access.bits() & 0xFF) << 24 | u64::from(src_qpn & 0xFF_FFFF))
+    }
+
+    pub(crate) const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(crate) const fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn is_open(self) -> bool {
+        self.0 & OPEN != 0
+    }
+
+    pub(crate) const fn src_qpn(self) -> u32 {
+        self.0 as u32 & 0xFF_FFFF
+    }
+
+    pub(crate) const fn access(self) -> Access {
+        Access::from_bits_truncate((self.0 >> 24) as u32 & 0xFF)
+    }
+}

@@ -1,0 +1,51 @@
+//! What a queue pair counts and records, for `farcall stats`.
+
+use farcall_verbs::WrOpcode;
+
+farcall_stats::counters! {
+    /// Counters of a queue pair. Those of sends are written by whoever is inside the send side, those of receives by
+    /// the poller of the receive completion queue.
+    pub(crate) struct QpCounters {
+        /// WRITEs executed.
+        writes,
+        /// READs executed.
+        reads,
+        /// Atomics executed.
+        atomics,
+        /// SENDs and WRITEs with immediate published.
+        messages_sent,
+        /// Payload bytes of all of them.
+        bytes_initiated,
+        /// Times that requests had to wait for a receive, for ring space or for the peer.
+        waits,
+        /// Times that an owner who sleeps had the peer asked to wake it.
+        wakes_wanted,
+        /// Times that the target's process was asked to match a message with its shared receives, because nobody did.
+        matches_asked,
+        /// Requests over an unreliable transport that the target could not take.
+        dropped,
+        /// Requests that failed or were flushed.
+        send_errors,
+        /// Receives filled.
+        messages_received,
+        /// Their payload bytes.
+        bytes_received,
+        /// Receives that failed or were flushed.
+        receive_errors,
+    }
+}
+
+impl QpCounters {
+    /// Counts an executed request.
+    #[inline]
+    pub(crate) fn executed(&self, opcode: WrOpcode, len_bytes: u64) {
+        let counter = match opcode {
+            WrOpcode::WRITE => &self.writes,
+            WrOpcode::READ => &self.reads,
+            WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => &self.atomics,
+            _ => &self.messages_sent,
+        };
+        counter.increment();
+        self.bytes_initiated.add(len_bytes);
+    }
+}

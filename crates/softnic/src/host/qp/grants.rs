@@ -1,0 +1,145 @@
+//! What a queue pair's last one-sided request was granted, in the form that the next one compares with.
+//!
+//! Most requests name the region and the local buffer that the one before named. Deriving again that they may is most
+//! of the cost of a small WRITE; here it is a handful of compares. Nothing is trusted: the words that revoke a grant
+//! are read every time, inside the hazard, as on the general path.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use farcall_shm::ring::{ACCEPT, HAZARD};
+use farcall_shm::{SharedWord, hazard};
+use farcall_verbs::{Access, MAX_MESSAGE_BYTES, SendFlags, SendWr, Sge};
+
+use super::Accept;
+use super::initiator::Initiator;
+use super::transfer::{gather, scatter};
+use crate::host::granted::MappedRegion;
+use crate::life::Peer;
+use crate::life::regions::Local;
+
+pub(crate) struct Grants {
+    rkey: u32,
+    /// The local region; `None`: only inline requests are covered.
+    local: Option<(u32, Local)>,
+    remote_addr: u64,
+    remote_len_bytes: u64,
+    here: *mut u8,
+    may_write: bool,
+    may_read: bool,
+    hazard: SharedWord,
+    accept: SharedWord,
+    accept_word: u64,
+    generation_word: SharedWord,
+    generation: u64,
+    peer: Arc<Peer>,
+    _region: Arc<MappedRegion>,
+}
+
+// SAFETY: `here` points into the mapping that `_region` keeps; it is only used through checked copies.
+unsafe impl Send for Grants {}
+
+impl Grants {
+    /// What `initiator` is granted for its cached region `at`, and what the local region allows.
+    pub(crate) fn of(initiator: &Initiator, at: usize, local: Option<(u32, Local)>) -> Option<Self> {
+        let region = initiator.cached(at).clone();
+        let accept = initiator.inbound().word_at(ACCEPT);
+        let accept_word = accept.load(Acquire);
+        let allowed = initiator.accepts()?.access() & region.access;
+        let (remote_addr, remote_len_bytes, here) = region.extent();
+        let (generation_word, generation) = region.generation_word(&initiator.peer);
+        (Accept::from_word(accept_word) == initiator.accepts()?).then(|| Self {
+            rkey: region.rkey,
+            local,
+            remote_addr,
+            remote_len_bytes,
+            here,
+            may_write: allowed.contains(Access::REMOTE_WRITE),
+            may_read: allowed.contains(Access::REMOTE_READ),
+            hazard: initiator.inbound().word_at(HAZARD),
+            accept,
+            accept_word,
+            generation_word,
+            generation,
+            peer: initiator.peer.clone(),
+            _region: region,
+        })
+    }
+
+    /// Whether requests with these keys are covered already.
+    pub(crate) fn covers(&self, rkey: u32, lkey: Option<u32>) -> bool {
+        self.rkey == rkey
+            && self.accept.load(Acquire) == self.accept_word
+            && self.generation_word.load(Acquire) == self.generation
+            && lkey.is_none_or(|lkey| {
+                let is_it = |(key, local): &(u32, Local)| {
+                    *key == lkey && local.word.load(Acquire) == local.generation
+                };
+                self.local.as_ref().is_some_and(is_it)
+            })
+    }
+
+    /// Whether the local element may be used, as far as these grants know.
+    #[inline]
+    fn allows(&self, sge: &Sge, flags: SendFlags, need: Access) -> bool {
+        if flags.contains(SendFlags::INLINE) {
+            return true;
+        }
+        let Some((lkey, local)) = &self.local else { return false };
+        let offset = sge.addr.wrapping_sub(local.addr);
+        *lkey == sge.lkey
+            && offset <= local.len_bytes
+            && u64::from(sge.length) <= local.len_bytes - offset
+            && local.access.contains(need)
+            && local.word.load(Acquire) == local.generation
+    }
+
+    /// Gives `access` the place of `sge.length` bytes at `remote_addr`, if the grants cover it.
+    #[inline]
+    fn one_sided(&self, wr: &SendWr<'_>, sge: &Sge, access: impl FnOnce(*mut u8)) -> bool {
+        let target = wr.rdma();
+        let offset = target.remote_addr.wrapping_sub(self.remote_addr);
+        let len_bytes = u64::from(sge.length);
+        let covered = target.rkey == self.rkey
+            && offset <= self.remote_len_bytes
+            && len_bytes <= self.remote_len_bytes - offset
+            && (1..=MAX_MESSAGE_BYTES).contains(&len_bytes)
+            && !self.peer.life.is_known_to_have_ended();
+        if !covered {
+            return false;
+        }
+        hazard::enter_word(&self.hazard, hazard::of_region(self.rkey));
+        let current = self.accept.load(Acquire) == self.accept_word
+            && self.generation_word.load(Acquire) == self.generation;
+        if current {
+            // SAFETY: inside the region by the checks above, and the region inside its mapping.
+            access(unsafe { self.here.add(offset as usize) });
+        }
+        self.hazard.store(0, Release);
+        current
+    }
+
+    /// Executes a WRITE of one element, if the grants cover it.
+    ///
+    /// # Safety
+    /// See [`farcall_verbs::RawQp::post_send`].
+    #[inline]
+    pub(crate) unsafe fn write(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
+        self.may_write
+            && self.allows(sge, wr.send_flags, Access::empty())
+            // SAFETY: `one_sided` gives a place with room for the element, which is the poster's promise.
+            && self.one_sided(wr, sge, |place| unsafe { gather(place, std::slice::from_ref(sge)) })
+    }
+
+    /// Executes a READ of one element, if the grants cover it.
+    ///
+    /// # Safety
+    /// See [`farcall_verbs::RawQp::post_send`].
+    #[inline]
+    pub(crate) unsafe fn read(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
+        self.may_read
+            && self.allows(sge, wr.send_flags, Access::LOCAL_WRITE)
+            // SAFETY: as in `write`.
+            && self.one_sided(wr, sge, |place| unsafe { scatter(place, std::slice::from_ref(sge)) })
+    }
+}

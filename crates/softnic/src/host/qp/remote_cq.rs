@@ -1,0 +1,54 @@
+//! A completion queue of a peer.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use farcall_shm::readiness::{LEN_BYTES, MAX_BITS, Readiness};
+use farcall_shm::{Segment, SharedMem};
+
+use crate::life::Waker;
+
+/// A completion queue of the peer: where our messages are announced, or where it waits for credit from us.
+pub(crate) struct RemoteCq {
+    readiness: Readiness,
+    bit: u32,
+    waker: Option<Arc<Waker>>,
+    /// Wakes the service thread of its process.
+    service: Option<Arc<Waker>>,
+}
+
+impl RemoteCq {
+    /// Of the descriptors that came with a frame: readiness, then the event descriptor if there is one, and its
+    /// service thread's.
+    pub(crate) fn from_fds(bit: u32, event: bool, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        let fd = fds.next()?;
+        let mapping = Segment::map_foreign(fd.as_fd(), 0, LEN_BYTES, true).ok()?;
+        let readiness = Readiness::open(SharedMem::new(mapping))?;
+        let waker = if event { Some(Waker::foreign(fds.next()?)) } else { None };
+        let service = if event { fds.next().map(Waker::foreign) } else { None };
+        ((bit as usize) < MAX_BITS).then_some(Self { readiness, bit, waker, service })
+    }
+
+    #[inline]
+    pub(crate) fn announce(&self, solicited: bool) {
+        self.readiness.announce(self.bit, solicited, || {
+            if let Some(waker) = &self.waker {
+                waker.wake();
+            }
+        });
+    }
+
+    /// Gives back what only [`Self::nudge`] needs.
+    pub(crate) fn announce_only(&mut self) {
+        self.service = None;
+    }
+
+    /// Has the other process go on with what the owner left, if that sleeps: no event for him.
+    pub(crate) fn nudge(&self) {
+        self.readiness.nudge(self.bit, || {
+            if let Some(waker) = &self.service {
+                waker.wake();
+            }
+        });
+    }
+}

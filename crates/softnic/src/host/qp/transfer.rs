@@ -1,0 +1,146 @@
+//! Moving payload between gather/scatter lists, rings and regions.
+
+use farcall_shm::ring::Record;
+use farcall_shm::{SharedMem, copy_in_order, copy_out, copy_plain};
+use farcall_verbs::Sge;
+
+pub(super) fn pointer(sge: &Sge) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(sge.addr as usize)
+}
+
+/// Gathers into contiguous memory of a peer (WRITE), final byte last.
+///
+/// # Safety
+/// `dst` must be valid for the total length; the elements are the poster's promise.
+#[inline]
+pub(super) unsafe fn gather(mut dst: *mut u8, sges: &[Sge]) {
+    for sge in sges {
+        let len = sge.length as usize;
+        // SAFETY: the caller's promise, piece by piece.
+        unsafe {
+            copy_in_order(dst, pointer(sge), len);
+            dst = dst.add(len);
+        }
+    }
+}
+
+/// Scatters contiguous memory of a peer (READ), first word first.
+///
+/// # Safety
+/// `src` must be valid for the total length; the elements are the poster's promise.
+#[inline]
+pub(super) unsafe fn scatter(mut src: *const u8, sges: &[Sge]) {
+    for sge in sges {
+        let len = sge.length as usize;
+        // SAFETY: the caller's promise, piece by piece.
+        unsafe {
+            copy_out(pointer(sge), src, len);
+            src = src.add(len);
+        }
+    }
+}
+
+/// Scatters bytes of our own into as much of the list as they fill.
+///
+/// # Safety
+/// The elements are the poster's promise.
+pub(crate) unsafe fn scatter_bytes(bytes: &[u8], sges: &[Sge]) {
+    // SAFETY: the caller's promise; the source is a slice.
+    unsafe { scatter_from(bytes.as_ptr(), bytes.len(), 0, sges) };
+}
+
+/// Scatters `len_bytes` at `src` into the list, beginning `skip` bytes into it, as far as it has room.
+///
+/// # Safety
+/// `src` must be valid for `len_bytes`; the elements are the poster's promise.
+pub(crate) unsafe fn scatter_from(mut src: *const u8, mut len_bytes: usize, mut skip: usize, sges: &[Sge]) {
+    for sge in sges {
+        let room = sge.length as usize;
+        if skip >= room {
+            skip -= room;
+            continue;
+        }
+        let len = len_bytes.min(room - skip);
+        // SAFETY: the caller's promise; inside the element and the source by the computation above.
+        unsafe {
+            copy_plain(pointer(sge).add(skip), src, len);
+            src = src.add(len);
+        }
+        (len_bytes, skip) = (len_bytes - len, 0);
+        if len_bytes == 0 {
+            break;
+        }
+    }
+}
+
+/// Gathers into memory of our own, behind what is there.
+///
+/// # Safety
+/// The elements must be readable; they are read once, now.
+pub(crate) unsafe fn gather_to_vec(bytes: &mut Vec<u8>, sges: &[Sge]) {
+    for sge in sges.iter().filter(|sge| sge.length > 0) {
+        // SAFETY: the caller's promise.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(pointer(sge), sge.length as usize) });
+    }
+}
+
+/// Gathers into a record of a ring.
+///
+/// # Safety
+/// The elements are the poster's promise. `mem` checks its own bounds.
+#[inline]
+pub(crate) unsafe fn gather_to_ring(mem: &SharedMem, mut offset: usize, sges: &[Sge]) {
+    for sge in sges {
+        let len = sge.length as usize;
+        // SAFETY: the caller's promise.
+        unsafe { mem.copy_in_raw(offset, pointer(sge), len) };
+        offset += len;
+    }
+}
+
+/// Scatters a record's payload into a receive; false, and nothing written, if it does not fit.
+///
+/// # Safety
+/// The elements are the poster's promise.
+#[inline]
+pub(super) unsafe fn scatter_from_ring(mem: &SharedMem, record: &Record, sges: &[Sge]) -> bool {
+    let mut left = record.len_bytes as usize;
+    if sges.iter().map(|sge| sge.length as usize).sum::<usize>() < left {
+        return false;
+    }
+    let mut offset = record.payload_at;
+    for sge in sges {
+        let len = left.min(sge.length as usize);
+        // SAFETY: the element is the poster's promise; `range` checks the ring's bounds.
+        unsafe { copy_plain(pointer(sge), mem.range(offset, len).cast_const(), len) };
+        offset += len;
+        left -= len;
+    }
+    true
+}
+
+/// Moves the bytes of `from` to the pieces `to`, in order; both lists are walked together.
+///
+/// # Safety
+/// Every piece must be valid, and `to` hold at least as many bytes as `from`.
+pub(super) unsafe fn gather_to_pieces(from: &[Sge], to: &[(*mut u8, usize)]) {
+    let mut pieces = to.iter().copied();
+    let mut piece = pieces.next();
+    for sge in from {
+        let (mut src, mut left) = (pointer(sge).cast_const(), sge.length as usize);
+        while left > 0 {
+            let Some((dst, room)) = piece else { return };
+            let len = left.min(room);
+            // SAFETY: the caller's promise; `len` is inside both.
+            unsafe {
+                copy_in_order(dst, src, len);
+                src = src.add(len);
+                piece = Some((dst.add(len), room - len));
+            }
+            left -= len;
+            if room == len {
+                piece = pieces.next();
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The transports that connect two queue pairs.
+
+use farcall_verbs::QpType;
+
+/// What connected queue pairs differ in. The numbers travel in requests to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Connected {
+    /// RC: what cannot be done waits or fails.
+    Reliable = 0,
+    /// UC: what the target cannot take is dropped.
+    Unreliable = 1,
+}
+
+impl Connected {
+    pub(crate) const fn of(qp_type: QpType) -> Option<Self> {
+        match qp_type {
+            QpType::Rc => Some(Self::Reliable),
+            QpType::Uc => Some(Self::Unreliable),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Reliable),
+            1 => Some(Self::Unreliable),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn qp_type(self) -> QpType {
+        match self {
+            Self::Reliable => QpType::Rc,
+            Self::Unreliable => QpType::Uc,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Requests that must wait for the peer or for a receive, in order, and how long they do.
+
+use std::time::Duration;
+
+use farcall_shm::WaitTime;
+use farcall_verbs::{SendFlags, SendWr, Sge, WcStatus, WrOpcode, WrTarget};
+
+use super::request::Request;
+use super::transfer::gather_to_vec;
+
+/// How long a target may take at least to look at a message for its shared receives, and its process to answer what
+/// it was asked, whatever the timers say: a device would do it at once, while these must get a processor first. Over
+/// UC, also for how long nothing waits for an answer after one waited in vain.
+pub(crate) const TARGET_WAIT_MIN: Duration = Duration::from_secs(5);
+
+/// How long to keep trying.
+#[derive(Clone, Copy)]
+pub(crate) struct Timers {
+    /// Transport timeout times retries; `None` is for ever.
+    pub(crate) transport: Option<Duration>,
+    /// How often the target's RNR timer may run out; `None` is for ever.
+    pub(crate) rnr_retries: Option<u8>,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Receiver,
+    Peer,
+    /// The target to look at what was sent: it matches shared receives itself.
+    Target,
+    /// The target's process to answer what it was asked.
+    Answer,
+}
+
+impl Wait {
+    /// Whether the target's process has something to do and must get a processor first: not to be taken for the silence
+    /// of a network.
+    const fn is_for_a_turn(self) -> bool {
+        matches!(self, Self::Target | Self::Answer)
+    }
+
+    /// How a request ends that has waited too long.
+    pub(crate) const fn ends_in(self) -> WcStatus {
+        match self {
+            Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
+            Self::Peer | Self::Target | Self::Answer => WcStatus::RETRY_EXC_ERR,
+        }
+    }
+}
+
+/// How long the oldest request waits for something.
+pub(crate) struct WaitLimit {
+    pub(crate) of: Wait,
+    /// `None` is for ever.
+    limit: Option<Duration>,
+    /// From the first look on: a short wait reads no clock.
+    waited: WaitTime,
+}
+
+impl WaitLimit {
+    pub(crate) fn new(of: Wait, limit: Option<Duration>) -> Self {
+        Self { of, limit, waited: WaitTime::default() }
+    }
+
+    /// Whether a wait is no other than this one. A peer that is not ready says so each time that it is asked: what
+    /// waits for it waits for its answers, too.
+    pub(crate) fn is_for(&self, wait: Wait) -> bool {
+        let of_peer = |wait| matches!(wait, Wait::Peer | Wait::Answer);
+        self.of == wait || (of_peer(self.of) && of_peer(wait))
+    }
+
+    /// Whether it has waited long enough for what it waits for now.
+    pub(crate) fn is_over(&mut self, wait: Wait) -> bool {
+        let Some(limit) = self.limit else { return false };
+        let limit = if wait.is_for_a_turn() { limit.max(TARGET_WAIT_MIN) } else { limit };
+        self.waited.sample() >= limit
+    }
+}
+
+/// A request set aside; its buffers are reused.
+#[derive(Default)]
+pub(crate) struct Parked {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: u32,
+    pub(crate) flags: SendFlags,
+    pub(crate) imm_be: u32,
+    pub(crate) target: WrTarget,
+    pub(crate) sges: Vec<Sge>,
+    pub(crate) inline_data: Vec<u8>,
+}
+
+impl Parked {
+    /// Payload bytes.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.sges.iter().map(|sge| u64::from(sge.length)).sum()
+    }
+
+    /// As it is executed, with its elements.
+    pub(crate) fn request<'a>(&self, target: &'a WrTarget, sges: &'a [Sge]) -> Request<'a> {
+        let rdma = target.rdma();
+        Request {
+            opcode: WrOpcode(self.opcode),
+            flags: self.flags,
+            imm_be: self.imm_be,
+            remote_addr: rdma.remote_addr,
+            rkey: rdma.rkey,
+            target,
+            sges,
+            len_bytes: sges.iter().map(|sge| u64::from(sge.length)).sum(),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct WaitQueue {
+    slots: Box<[Parked]>,
+    head: u32,
+    len: u32,
+}
+
+impl WaitQueue {
+    /// # Safety
+    /// Inline elements of `wr` must be readable.
+    pub(crate) unsafe fn push(&mut self, wr: &SendWr<'_>, capacity: usize) {
+        if self.slots.is_empty() {
+            self.slots = (0..capacity).map(|_| Parked::default()).collect();
+        }
+        let at = self.at(self.len());
+        self.len += 1;
+        let slot = &mut self.slots[at];
+        (slot.wr_id, slot.opcode, slot.flags, slot.imm_be) =
+            (wr.wr_id, wr.opcode.0, wr.send_flags, wr.imm_data_be);
+        slot.target = *wr.target();
+        slot.sges.clear();
+        if !wr.send_flags.contains(SendFlags::INLINE) {
+            slot.sges.extend_from_slice(wr.sges());
+            return;
+        }
+        slot.inline_data.clear();
+        // SAFETY: the caller's promise.
+        unsafe { gather_to_vec(&mut slot.inline_data, wr.sges()) };
+        let addr = slot.inline_data.as_ptr().expose_provenance() as u64;
+        slot.sges.push(Sge { addr, length: slot.inline_data.len() as u32, lkey: 0 });
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The slot of the request that has `ahead` before it.
+    fn at(&self, ahead: usize) -> usize {
+        (self.head as usize + ahead) % self.slots.len()
+    }
+
+    /// Lends out the oldest request's elements, to be given back by `put_sges`.
+    pub(crate) fn take_sges(&mut self) -> Vec<Sge> {
+        std::mem::take(&mut self.slots[self.head as usize].sges)
+    }
+
+    pub(crate) fn put_sges(&mut self, sges: Vec<Sge>) {
+        self.slots[self.head as usize].sges = sges;
+    }
+
+    /// The request that has `ahead` before it.
+    pub(crate) fn get(&self, ahead: usize) -> Option<&Parked> {
+        (ahead < self.len()).then(|| &self.slots[self.at(ahead)])
+    }
+
+    pub(crate) fn front(&self) -> Option<&Parked> {
+        self.get(0)
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(u64, WrOpcode, SendFlags)> {
+        let front = self.front()?;
+        let popped = (front.wr_id, WrOpcode(front.opcode), front.flags);
+        self.head = self.at(1) as u32;
+        self.len -= 1;
+        Some(popped)
+    }
+}
+
+#[cfg(test)]
+mod flight_tests {
+    use super::Wait;
+    use crate::host::flight::{Event, FlightEvent};
+
+    #[test]
+    fn flight_recorders_tell_what_is_waited_for() {
+        let told = [Wait::Receiver, Wait::Peer, Wait::Target, Wait::Answer]
+            .map(|wait| FlightEvent::of(Event::Wait as u64, wait as u64).unwrap().about);
+        assert_eq!(told, ["receiver", "peer", "target", "answer"]);
+    }
+}

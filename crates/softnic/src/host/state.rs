@@ -1,0 +1,226 @@
+//! What a queue pair goes through, declared: its states, what leads from one to the next, and who may do that.
+//!
+//! The specification's states are finer here by what others must know: whether a reset is under way, whether a
+//! message came in RTR, and whether a pair in error is closed to its peer already.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use farcall_verbs::{QpState, QpType, Transition};
+
+/// In the order in which the hot paths compare best: what shows as ERR comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum State {
+    /// Shows as RESET. The queues of before are being given up: what still fails there is of no concern.
+    Resetting = 0,
+    Reset = 1,
+    Init = 2,
+    Rtr = 3,
+    /// Shows as RTR. A message has come (IBA 11.6.3.1: communication established).
+    Established = 4,
+    Rts = 5,
+    Sqd = 6,
+    Sqe = 7,
+    /// Shows as ERR. The peer may still be let in: nothing can be flushed that it could touch.
+    Failing = 8,
+    Err = 9,
+}
+
+/// What leads to another state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The owner, by `modify_qp`; to ERR it is completed by `PeerShutOut`. Not to RESET.
+    Modify(QpState),
+    /// The owner, by `modify_qp` or destruction.
+    BeginReset,
+    /// The owner, when nobody works on the queues of before any more.
+    EndReset,
+    /// Whoever polls, or the service thread: the first message has come.
+    MessageCame,
+    /// Whoever executes sends, of UC and UD.
+    SendFailed,
+    /// Whoever finds that the pair cannot go on, of RC and UC.
+    Fail,
+    /// Whoever made it fail, when the peer has no access any more.
+    PeerShutOut,
+    /// A forked child, to which the pair does not belong.
+    Inherit,
+}
+
+impl State {
+    #[inline]
+    const fn of(word: u32) -> Self {
+        match word {
+            0 => Self::Resetting,
+            1 => Self::Reset,
+            2 => Self::Init,
+            3 => Self::Rtr,
+            4 => Self::Established,
+            5 => Self::Rts,
+            6 => Self::Sqd,
+            7 => Self::Sqe,
+            8 => Self::Failing,
+            _ => Self::Err,
+        }
+    }
+
+    /// As the specification calls it.
+    #[inline]
+    pub(crate) const fn shown(self) -> QpState {
+        match self {
+            Self::Resetting | Self::Reset => QpState::Reset,
+            Self::Init => QpState::Init,
+            Self::Rtr | Self::Established => QpState::Rtr,
+            Self::Rts => QpState::Rts,
+            Self::Sqd => QpState::Sqd,
+            Self::Sqe => QpState::Sqe,
+            Self::Failing | Self::Err => QpState::Err,
+        }
+    }
+
+    /// The table: where a step leads; `None` if it cannot be made from here.
+    const fn after(self, step: Step, qp_type: QpType) -> Option<Self> {
+        use State::{Err, Established, Failing, Init, Reset, Resetting, Rtr, Rts, Sqd, Sqe};
+        Some(match (self, step) {
+            (_, Step::Inherit | Step::BeginReset) => Resetting,
+            (Resetting, Step::EndReset) => Reset,
+            // What fails in a reset, or again, changes nothing.
+            (Resetting | Failing | Err, _) => match step {
+                Step::PeerShutOut if matches!(self, Failing) => Err,
+                _ => return None,
+            },
+            (_, Step::Modify(QpState::Err)) => Failing,
+            (_, Step::Modify(QpState::Reset | QpState::Sqe)) => return None,
+            (_, Step::Modify(to)) => match (Transition::of(qp_type, self.shown(), to), to) {
+                (None, _) => return None,
+                (Some(_), QpState::Init) => Init,
+                (Some(_), QpState::Rtr) => Rtr,
+                (Some(_), QpState::Rts) => Rts,
+                (Some(_), _) => Sqd,
+            },
+            (Rtr, Step::MessageCame) => Established,
+            (Rts, Step::SendFailed) => match qp_type {
+                QpType::Rc => return None,
+                _ => Sqe,
+            },
+            (Rtr | Established | Rts | Sqd | Sqe, Step::Fail) => Failing,
+            _ => return None,
+        })
+    }
+}
+
+/// The state of one queue pair, which several threads change.
+pub(crate) struct StateCell(AtomicU32);
+
+impl StateCell {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU32::new(State::Reset as u32))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> State {
+        State::of(self.0.load(Ordering::Acquire))
+    }
+
+    /// Makes a step; returns the state that it led from and to, or `None` if it could not be made.
+    #[cold]
+    pub(crate) fn make(&self, step: Step, qp_type: QpType) -> Option<(State, State)> {
+        let next = |word| State::of(word).after(step, qp_type).map(|to| to as u32);
+        let from = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok()?;
+        Some((State::of(from), State::of(next(from)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use State::{Err, Established, Failing, Init, Reset, Resetting, Rtr, Rts, Sqd, Sqe};
+
+    const STATES: [State; 10] = [Resetting, Reset, Init, Rtr, Established, Rts, Sqd, Sqe, Failing, Err];
+    const SHOWN: [QpState; 7] =
+        [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
+
+    fn steps() -> Vec<Step> {
+        let mut steps: Vec<Step> = SHOWN.map(Step::Modify).to_vec();
+        steps.extend([Step::BeginReset, Step::EndReset, Step::MessageCame, Step::SendFailed]);
+        steps.extend([Step::Fail, Step::PeerShutOut, Step::Inherit]);
+        steps
+    }
+
+    /// All that is legal for RC, written out; everything else must be refused.
+    #[test]
+    fn the_table_has_these_transitions_and_no_others() {
+        let to = Step::Modify;
+        let mut legal = vec![
+            (Resetting, Step::EndReset, Reset),
+            (Reset, to(QpState::Init), Init),
+            (Init, to(QpState::Init), Init),
+            (Init, to(QpState::Rtr), Rtr),
+            (Rtr, Step::MessageCame, Established),
+            (Rtr, to(QpState::Rts), Rts),
+            (Established, to(QpState::Rts), Rts),
+            (Rts, to(QpState::Rts), Rts),
+            (Rts, to(QpState::Sqd), Sqd),
+            (Sqd, to(QpState::Sqd), Sqd),
+            (Sqd, to(QpState::Rts), Rts),
+            (Failing, Step::PeerShutOut, Err),
+        ];
+        legal.extend(STATES.map(|state| (state, Step::BeginReset, Resetting)));
+        legal.extend(STATES.map(|state| (state, Step::Inherit, Resetting)));
+        legal.extend([Reset, Init, Rtr, Established, Rts, Sqd, Sqe].map(|s| (s, to(QpState::Err), Failing)));
+        legal.extend([Rtr, Established, Rts, Sqd, Sqe].map(|state| (state, Step::Fail, Failing)));
+        for state in STATES {
+            for step in steps() {
+                let expected = legal.iter().find(|(from, by, _)| (*from, *by) == (state, step));
+                let expected = expected.map(|(_, _, to)| *to);
+                assert_eq!(state.after(step, QpType::Rc), expected, "{state:?} {step:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_transports_stop_sending_where_rc_fails() {
+        for qp_type in [QpType::Uc, QpType::Ud] {
+            assert_eq!(Rts.after(Step::SendFailed, qp_type), Some(Sqe));
+            assert_eq!(Sqe.after(Step::Modify(QpState::Rts), qp_type), Some(Rts));
+            for state in STATES {
+                for step in steps() {
+                    let is_other = state.after(step, qp_type) != state.after(step, QpType::Rc);
+                    let differs =
+                        [(Rts, Step::SendFailed), (Sqe, Step::Modify(QpState::Rts))].contains(&(state, step));
+                    assert_eq!(is_other, differs, "{qp_type:?} {state:?} {step:?}");
+                }
+            }
+        }
+    }
+
+    /// What a program may do is in the vocabulary's table; here it only becomes finer.
+    #[test]
+    fn a_program_changes_states_as_the_verbs_say() {
+        for (qp_type, state, to) in [QpType::Rc, QpType::Uc, QpType::Ud]
+            .into_iter()
+            .flat_map(|qp_type| STATES.map(|state| (qp_type, state)))
+            .flat_map(|(qp_type, state)| SHOWN.map(|to| (qp_type, state, to)))
+        {
+            let may = Transition::of(qp_type, state.shown(), to).is_some();
+            let step = if to == QpState::Reset { Step::BeginReset } else { Step::Modify(to) };
+            let ends = match state.after(step, qp_type) {
+                Some(next) => next.shown() == to,
+                // Nothing to do, or no state that a program ever meets.
+                None if state.shown() == to && to == QpState::Err => true,
+                None => matches!(state, Resetting) || !may,
+            };
+            assert!(ends, "{qp_type:?} {state:?} to {to}");
+        }
+    }
+
+    #[test]
+    fn words_and_states_are_the_same() {
+        for state in STATES {
+            assert_eq!(State::of(state as u32), state);
+        }
+        let cell = StateCell::new();
+        assert_eq!(cell.make(Step::Modify(QpState::Init), QpType::Rc), Some((Reset, Init)));
+        assert_eq!((cell.make(Step::Fail, QpType::Rc), cell.get()), (None, Init));
+    }
+}

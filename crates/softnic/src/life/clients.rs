@@ -1,0 +1,174 @@
+//! Processes that ask us: how many may, and what their sockets bring.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use farcall_shm::fence;
+use farcall_shm::fork::DontForkFd;
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{Resource, getrlimit};
+
+use super::Way;
+use super::death::Lifetime;
+use super::rendezvous::{
+    Block, Kinship, Refusal, Reply, ReplyBody, Request, RequestBody, judge, recv_frame, send_frame,
+};
+use super::retry::RETRY_LAST;
+use super::service::{Service, Watched};
+
+/// Clients that may be connected to us at once.
+const MAX_CLIENTS: u64 = 4096;
+
+/// And of one process: it needs one for each of our blocks of queue pair numbers that it talks to.
+fn most_of_a_process(most_clients: usize) -> usize {
+    (most_clients / 4).min(256)
+}
+
+/// A client takes two descriptors: the other half of them is the program's.
+fn most_clients(open_files: Option<u64>) -> usize {
+    open_files.map_or(MAX_CLIENTS, |limit| (limit / 4).min(MAX_CLIENTS)) as usize
+}
+
+/// Frames of one client that are answered before others have their turn.
+const FRAMES_A_TURN: usize = 32;
+
+/// A process that asks us.
+pub(crate) struct Client {
+    socket: DontForkFd,
+    /// Tells it from all others that ever asked us.
+    pub(crate) id: u64,
+    pub(crate) kinship: Kinship,
+    process_number: Option<u64>,
+    /// `None` if the system has no descriptor for it.
+    life: Option<Arc<Lifetime>>,
+}
+
+/// The number that a process has among all descriptors of its life (since Linux 6.9).
+fn number_of(pidfd: &OwnedFd) -> Option<u64> {
+    const PID_FS_MAGIC: u64 = 0x5049_4446;
+    let is_told = rustix::fs::fstatfs(pidfd).is_ok_and(|stat| stat.f_type as u64 == PID_FS_MAGIC);
+    is_told.then(|| rustix::fs::fstat(pidfd).ok().map(|stat| stat.st_ino))?
+}
+
+impl Client {
+    fn new(socket: OwnedFd, id: u64, kinship: Kinship) -> Self {
+        let life = Lifetime::at_other_end(socket.as_fd()).ok().map(Arc::new);
+        let process_number = life.as_deref().and_then(|life| number_of(&life.pidfd));
+        Self { socket: DontForkFd::new(socket), id, kinship, process_number, life }
+    }
+
+    pub(crate) fn life(&self) -> Option<&Arc<Lifetime>> {
+        self.life.as_ref()
+    }
+
+    /// Answers a request of it.
+    pub(crate) fn reply(
+        &self,
+        request: &Request,
+        body: ReplyBody,
+        fds: &[BorrowedFd<'_>],
+    ) -> rustix::io::Result<()> {
+        send_frame(self.socket.as_fd(), &Reply { id: request.id, body }.encode(), fds)
+    }
+
+    /// Answers what its socket holds; returns whether to keep it.
+    pub(super) fn serve(&self, way: &dyn Way) -> bool {
+        // Then others have their turn; epoll tells again of what is left.
+        for _ in 0..FRAMES_A_TURN {
+            match recv_frame(self.socket.as_fd()) {
+                Ok(Some((frame, fds))) => {
+                    let Some(request) = Request::decode(&frame) else {
+                        let reply = Reply { id: 0, body: ReplyBody::Refused(Refusal::Malformed) };
+                        let _ = send_frame(self.socket.as_fd(), &reply.encode(), &[]);
+                        return false;
+                    };
+                    let answered = match request.body {
+                        RequestBody::Hello { asymmetric } => self.greet(way, &request, asymmetric),
+                        _ => way.answer(self, &request, fds),
+                    };
+                    if answered.is_err() {
+                        return false;
+                    }
+                }
+                Ok(None) => return false,
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Tells it who we are.
+    fn greet(&self, way: &dyn Way, request: &Request, asymmetric: bool) -> rustix::io::Result<()> {
+        if asymmetric != fence::asymmetric() {
+            return self.reply(request, ReplyBody::Refused(Refusal::FencesDiffer), &[]);
+        }
+        let body = ReplyBody::Hello { instance: way.process().instance, asymmetric };
+        self.reply(request, body, &[way.process().regions.segment.fd()])
+    }
+}
+
+impl Service {
+    /// Lets those in that wait at a block's socket.
+    pub(super) fn accept(&self, block: &Block) {
+        loop {
+            let socket = match accept_with(&block.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    // The peer stays in the backlog, which stays readable: do not spin on it.
+                    if !self.has_shortage.swap(true, Ordering::Relaxed) {
+                        tracing::warn!("softnic service: peers have to wait (raise RLIMIT_NOFILE): {error}");
+                    }
+                    return std::thread::sleep(RETRY_LAST);
+                }
+            };
+            self.has_shortage.store(false, Ordering::Relaxed);
+            let kinship = match judge(socket.as_fd(), "a local process") {
+                Ok(kinship) => kinship,
+                Err(error) => {
+                    tracing::warn!("softnic service: refused a connection: {error}");
+                    continue;
+                }
+            };
+            let client = Arc::new(Client::new(socket, self.next_token(), kinship));
+            if let Err(why) = self.has_room_for(&client) {
+                tracing::warn!("softnic service: refused a connection: {why}");
+                continue;
+            }
+            if let Err(error) = self.add(client.socket.as_fd(), Watched::Client(client.clone())) {
+                tracing::warn!("softnic service: {error}");
+            }
+        }
+    }
+
+    /// Checks that neither all clients nor one process, nor other users, hold too many of our descriptors.
+    fn has_room_for(&self, client: &Client) -> Result<(), String> {
+        let (mut all, mut its, mut others) = (0, 0, 0);
+        for other in self.watched.lock().values() {
+            if let Watched::Client(other) = other {
+                all += 1;
+                let is_its = client.process_number.is_some() && other.process_number == client.process_number;
+                its += usize::from(is_its);
+                others += usize::from(other.kinship == Kinship::SameGroup);
+            }
+        }
+        let most = most_clients(getrlimit(Resource::Nofile).current);
+        if all >= most {
+            return Err(format!(
+                "{all} are connected, at most {most} may be (a quarter of RLIMIT_NOFILE: raise it)"
+            ));
+        }
+        if client.kinship == Kinship::SameGroup && others >= most / 2 {
+            return Err(format!("{others} of other users are connected, at most {} may be", most / 2));
+        }
+        if its >= most_of_a_process(most) {
+            return Err(format!("its process has {its} already"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Fork while connected. Nothing that a forked child does may disturb its parent or the parent's peers, and nothing
+//! that it holds may hide the parent's death.
+//!
+//! In the child every shared mapping becomes a private copy, every descriptor that others listen to or watch becomes
+//! one of nobody, and the objects that it inherited refuse to work; dropping them does nothing. The child may open
+//! the device anew. All that happens in the handlers of `fork(3)`; what execs at once, as `posix_spawn` does, needs
+//! none of it, because all descriptors are closed on exec.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::sync::{Arc, MutexGuard, Once};
+
+use farcall_shm::fork::{self as registry, LockedRegistry};
+
+use super::moved_memory;
+use super::process::INSTANCE;
+
+/// What the thread that forks holds while it does, so that the child finds whole lists.
+struct Locks {
+    slot: MutexGuard<'static, Option<Arc<dyn Any + Send + Sync>>>,
+    registry: LockedRegistry,
+    stats: farcall_stats::LockedPage,
+    moved: moved_memory::ForkGuard,
+    helpers: moved_memory::Paused,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<Locks>> = const { RefCell::new(None) };
+}
+
+/// Makes forks harmless from now on.
+pub(super) fn install() {
+    static ONCE: Once = Once::new();
+    // SAFETY: handlers of the right type, which live as long as the program.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child));
+    });
+}
+
+extern "C" fn prepare() {
+    let _ = HELD.try_with(|held| {
+        let slot = INSTANCE.lock();
+        // Whoever holds the table of what is moved may look at our objects.
+        let moved = moved_memory::hold_for_fork();
+        // As who moves memory does, after the table.
+        let helpers = moved_memory::pause();
+        let (registry, stats) = (registry::lock(), farcall_stats::lock_for_fork());
+        held.replace(Some(Locks { slot, moved, registry, stats, helpers }))
+    });
+}
+
+extern "C" fn in_parent() {
+    let _ = HELD.try_with(RefCell::take);
+}
+
+extern "C" fn in_child() {
+    registry::enter_child();
+    let Ok(Some(Locks { mut slot, registry, stats, moved, helpers })) = HELD.try_with(RefCell::take) else {
+        return;
+    };
+    drop(stats);
+    helpers.detach();
+    // Never dropped: the threads that would have to take part are the parent's.
+    std::mem::forget(slot.take());
+    registry.detach();
+    // What is left of it are mappings of the program.
+    moved.detach();
+}

@@ -1,0 +1,146 @@
+//! What a process has once: its memory regions, the peers that it met, and one blocking service thread.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use farcall_shm::fork::Generation;
+use farcall_shm::{Mutex, fence};
+use farcall_verbs::{Error, Gid, Result};
+
+use super::fork;
+use super::gids::gid_table;
+use super::meeting::{Meeting, turn_to};
+use super::peer::Peer;
+use super::regions::RegionTable;
+use super::rendezvous::{block_of, gid};
+use super::service::Service;
+
+/// The one instance of this program, of the type that its way has for it.
+pub(crate) static INSTANCE: Mutex<Option<Arc<dyn Any + Send + Sync>>> = Mutex::new(None);
+
+pub(crate) struct Process {
+    born: Generation,
+    /// Tells this process from all others.
+    pub(crate) instance: u64,
+    pub(crate) gid: Gid,
+    pub(crate) regions: RegionTable,
+    pub(crate) service: Service,
+    /// By block of queue pair numbers.
+    peers: Mutex<HashMap<u32, Arc<Peer>>>,
+    /// By block; whoever wants to meet a process keeps its meeting.
+    meetings: Mutex<HashMap<u32, Weak<Meeting>>>,
+    next_number: AtomicU32,
+}
+
+impl Process {
+    /// To be put into [`INSTANCE`], whose lock the caller holds.
+    pub(crate) fn new() -> Result<Self> {
+        fork::install();
+        fence::asymmetric();
+        Ok(Self {
+            born: Generation::current(),
+            instance: RandomState::new().build_hasher().finish(),
+            gid: gid()?,
+            regions: RegionTable::new()?,
+            service: Service::new()?,
+            peers: Mutex::default(),
+            meetings: Mutex::default(),
+            next_number: AtomicU32::new(1),
+        })
+    }
+
+    /// Whether it came to us by a fork: then its threads are not here.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.born.is_inherited()
+    }
+
+    /// # Errors
+    /// If it came to us by a fork.
+    pub(crate) fn require_here(&self, operation: &'static str) -> Result<()> {
+        self.born.require_current(operation, "the opened device")
+    }
+
+    /// Whether a path leads to this host.
+    ///
+    /// # Errors
+    /// If not, with the remedy.
+    pub(crate) fn require_reachable(&self, operation: &'static str, dgid: Gid) -> Result<()> {
+        if gid_table(self.gid).contains(&dgid) {
+            return Ok(());
+        }
+        let what = format!(
+            "GID {dgid} is not of this user on this host ({}): the same-host device cannot reach it (containers share a \
+             directory through FARCALL_SOCKET_DIR, users also a group through FARCALL_GROUP)",
+            self.gid
+        );
+        Err(Error::invalid(operation, what))
+    }
+
+    /// A number for a protection domain, a completion queue or a shared receive queue: no two of them have the same.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The process behind a queue pair number, met at first use. `None`: it has not answered yet; ask again, with the
+    /// same `meeting`, which is kept as long as somebody wants to meet the process. Never waits.
+    ///
+    /// # Errors
+    /// If there is none, or it may not connect to us nor we to it: that is known at once, and before anything else.
+    pub(crate) fn peer_of(&self, qpn: u32, meeting: &mut Option<Arc<Meeting>>) -> Result<Option<Arc<Peer>>> {
+        let block = block_of(qpn);
+        let peer = match self.known(block) {
+            Some(peer) => Ok(Some(peer)),
+            None => meeting.get_or_insert_with(|| self.meeting_of(block)).proceed(self, block),
+        };
+        if !matches!(peer, Ok(None)) {
+            *meeting = None;
+        }
+        peer
+    }
+
+    /// Whether the process behind a queue pair number may connect to us and we to it. Never waits.
+    ///
+    /// # Errors
+    /// If not, or if there is none.
+    pub(crate) fn judge_owner(&self, qpn: u32) -> Result<()> {
+        let block = block_of(qpn);
+        if self.known(block).is_some() { Ok(()) } else { turn_to(block).map(drop) }
+    }
+
+    /// The meeting with the owner of a block that is under way, or a new one.
+    fn meeting_of(&self, block: u32) -> Arc<Meeting> {
+        let mut meetings = self.meetings.lock();
+        if let Some(meeting) = meetings.get(&block).and_then(Weak::upgrade) {
+            return meeting;
+        }
+        meetings.retain(|_, meeting| meeting.strong_count() > 0);
+        let meeting = Arc::<Meeting>::default();
+        meetings.insert(block, Arc::downgrade(&meeting));
+        meeting
+    }
+
+    /// The process that owns a block, if it was met and lives.
+    pub(super) fn known(&self, block: u32) -> Option<Arc<Peer>> {
+        self.peers.lock().get(&block).filter(|peer| !peer.life.has_ended()).cloned()
+    }
+
+    pub(super) fn add_peer(&self, block: u32, peer: Peer) -> Result<Arc<Peer>> {
+        let peer = Arc::new(peer);
+        let mut peers = self.peers.lock();
+        if let Some(known) = peers.get(&block).filter(|known| !known.life.has_ended()) {
+            return Ok(known.clone());
+        }
+        self.service.watch(&peer)?;
+        // Of one that has ended meanwhile the service thread is told all the same: it watches it until then.
+        peers.insert(block, peer.clone());
+        Ok(peer)
+    }
+
+    /// Gives up a dead peer, so that its descriptors and mappings go with its last queue pair.
+    pub(super) fn forget(&self, peer: &Arc<Peer>) {
+        self.peers.lock().retain(|_, known| !Arc::ptr_eq(known, peer));
+    }
+}

@@ -1,0 +1,238 @@
+//! Blocks of queue pair numbers, and where their sockets are.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use farcall_shm::fork::DontForkFd;
+use farcall_verbs::{Error, Gid, Result};
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process;
+
+use super::place::{admit_group, rendezvous_directory};
+
+/// Queue pair numbers have 24 bits: 12 for the block, 12 inside it.
+const INDEX_BITS: u32 = 12;
+
+/// Queue pairs in one block.
+pub(crate) const BLOCK_QPS: u32 = 1 << INDEX_BITS;
+
+/// Connections that may wait for the service thread: as many as the system lets (net.core.somaxconn).
+const BACKLOG: i32 = 4096;
+
+/// Numbers that are looked at for what the dead left there when one is claimed.
+const SWEPT: u32 = 64;
+
+/// The block of a queue pair number.
+pub(crate) const fn block_of(qpn: u32) -> u32 {
+    qpn >> INDEX_BITS
+}
+
+/// A block that this process owns while it lives.
+pub(crate) struct Block {
+    number: u32,
+    pub(crate) listener: DontForkFd,
+    /// What makes the socket's path ours.
+    _lock: DontForkFd,
+}
+
+impl Block {
+    /// The queue pair number of an index.
+    pub(crate) const fn qpn(&self, index: u32) -> u32 {
+        self.number << INDEX_BITS | (index & (BLOCK_QPS - 1))
+    }
+}
+
+fn path_in(directory: &Path, block: u32) -> PathBuf {
+    directory.join(format!("softnic-v1-{block}.sock"))
+}
+
+fn lock_path_in(directory: &Path, block: u32) -> PathBuf {
+    directory.join(format!("softnic-v1-{block}.lock"))
+}
+
+/// Where the socket of a queue pair number's owner stands.
+///
+/// # Errors
+/// If there is no place for rendezvous sockets.
+pub fn rendezvous_path(qpn: u32) -> Result<PathBuf> {
+    Ok(path_in(&rendezvous_directory()?, block_of(qpn)))
+}
+
+/// The address of a block's socket.
+pub(crate) fn socket_address(block: u32) -> Result<SocketAddrUnix> {
+    let path = path_in(&rendezvous_directory()?, block);
+    SocketAddrUnix::new(&path).map_err(|_| {
+        let what = format!(
+            "{} is too long for a socket (107 bytes); name another FARCALL_SOCKET_DIR",
+            path.display()
+        );
+        Error::invalid("rendezvous address", what)
+    })
+}
+
+/// The GID of this rendezvous space: processes with the same one reach each other's sockets.
+///
+/// # Errors
+/// If there is no place for rendezvous sockets.
+pub(crate) fn gid() -> Result<Gid> {
+    let directory = rendezvous_directory()?;
+    let stat = fs::stat(&directory).map_err(|e| {
+        let what = format!("{} (does FARCALL_SOCKET_DIR exist and may you use it?)", directory.display());
+        Error::os("find the rendezvous directory", what, e)
+    })?;
+    let mut id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().into_bytes();
+    id.extend(stat.st_dev.to_le_bytes());
+    id.extend(stat.st_ino.to_le_bytes());
+    let mut gid = *b"\xfd\x46\x43\x01\0\0\0\0\0\0\0\0\0\0\0\0";
+    gid[8..].copy_from_slice(&fnv1a(&id).to_be_bytes());
+    Ok(Gid(gid))
+}
+
+/// FNV-1a: the same in every build, which the standard library's hashers do not promise.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn listen_socket() -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|e| Error::os("socket", "create a rendezvous socket (check RLIMIT_NOFILE)", e))
+}
+
+/// Claims a free block, starting at a random one.
+pub(crate) fn claim_block() -> Result<Block> {
+    const OP: &str = "claim a block of queue pair numbers";
+    let last = (1_u32 << (24 - INDEX_BITS)) - 1;
+    let start = RandomState::new().build_hasher().finish() as u32;
+    // Block 0 holds the special queue pairs 0 and 1.
+    let nth = |i: u32| 1 + start.wrapping_add(i) % last;
+    let directory = rendezvous_directory()?;
+    for i in 0..last {
+        let Some(lock) = claim_path(&directory, nth(i))? else { continue };
+        let address = socket_address(nth(i))?;
+        let listener = listen_socket()?;
+        match net::bind(&listener, &address) {
+            Ok(()) => {}
+            // A stranger's, in a directory that he may change, too.
+            Err(Errno::ADDRINUSE) => continue,
+            Err(e) => return Err(Error::os(OP, format!("bind a socket in {}", directory.display()), e)),
+        }
+        admit_group(&path_in(&directory, nth(i)))?;
+        net::listen(&listener, BACKLOG).map_err(|e| Error::os(OP, "listen on the rendezvous socket", e))?;
+        (1..SWEPT).for_each(|further| remove_dead(&directory, nth(i + further)));
+        return Ok(Block {
+            number: nth(i),
+            listener: DontForkFd::new(listener),
+            _lock: DontForkFd::new(lock),
+        });
+    }
+    Err(Error::Exhausted {
+        operation: OP,
+        what: "blocks",
+        limit: last.into(),
+        remedy: "stop some softnic processes, or name a directory that strangers cannot fill in FARCALL_SOCKET_DIR",
+    })
+}
+
+/// Locks a path and removes what a dead owner left there; `None` if it is another's.
+fn claim_path(directory: &Path, block: u32) -> Result<Option<OwnedFd>> {
+    const OP: &str = "claim a socket path";
+    let lock_path = lock_path_in(directory, block);
+    let lock = match open_lock(&lock_path, OFlags::CREATE) {
+        Ok(lock) => lock,
+        Err(_) if fs::lstat(&lock_path).is_ok_and(|stat| stat.st_uid != process::geteuid().as_raw()) => {
+            return Ok(None);
+        }
+        Err(e) => {
+            let what = format!(
+                "open {} (does FARCALL_SOCKET_DIR exist and may you change it?)",
+                lock_path.display()
+            );
+            return Err(Error::os(OP, what, e));
+        }
+    };
+    if !is_ours(&lock) || is_listened_at(directory, block) {
+        return Ok(None);
+    }
+    match fs::unlink(path_in(directory, block)) {
+        Ok(()) | Err(Errno::NOENT) => Ok(Some(lock)),
+        Err(Errno::PERM | Errno::ACCESS | Errno::ISDIR) => Ok(None),
+        Err(e) => Err(Error::os(OP, "remove a dead owner's socket", e)),
+    }
+}
+
+fn open_lock(path: &Path, create: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    fs::open(path, flags | create, Mode::RUSR | Mode::WUSR)
+}
+
+/// Locks a file; whether that makes its path ours: another may hold it, or have removed it with what he left.
+fn is_ours(lock: &OwnedFd) -> bool {
+    fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && fs::fstat(lock).is_ok_and(|stat| stat.st_nlink > 0 && stat.st_uid == process::geteuid().as_raw())
+}
+
+/// Whether a process listens at a number: one that lives may have lost its lock to those who remove old files from
+/// /tmp.
+fn is_listened_at(directory: &Path, block: u32) -> bool {
+    let Ok(address) = SocketAddrUnix::new(path_in(directory, block)) else { return false };
+    listen_socket().is_ok_and(|socket| matches!(net::connect(&socket, &address), Ok(()) | Err(Errno::AGAIN)))
+}
+
+/// Removes what a dead owner left at a number, so that a directory holds little more than what lives.
+fn remove_dead(directory: &Path, block: u32) {
+    let lock_path = lock_path_in(directory, block);
+    if let Ok(lock) = open_lock(&lock_path, OFlags::empty())
+        && is_ours(&lock)
+        && !is_listened_at(directory, block)
+    {
+        let _ = fs::unlink(path_in(directory, block));
+        let _ = fs::unlink(lock_path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_has_one_owner_and_is_free_after_it() {
+        let a = claim_block().unwrap();
+        let b = claim_block().unwrap();
+        assert_ne!(a.number, b.number);
+        assert_eq!(block_of(a.qpn(77)), a.number);
+        let directory = rendezvous_directory().unwrap();
+        let (number, path) = (a.number, rendezvous_path(a.qpn(0)).unwrap());
+        assert!(claim_path(&directory, number).unwrap().is_none() && path.exists());
+        remove_dead(&directory, number);
+        assert!(path.exists(), "what lives is left alone");
+        // As those do who remove old files.
+        std::fs::remove_file(lock_path_in(&directory, number)).unwrap();
+        assert!(claim_path(&directory, number).unwrap().is_none());
+        remove_dead(&directory, number);
+        assert!(path.exists(), "who listens lives");
+        drop(a);
+        remove_dead(&directory, number);
+        assert!(!path.exists() && !lock_path_in(&directory, number).exists());
+    }
+
+    #[test]
+    fn a_lock_that_was_removed_makes_nothing_ours() {
+        let directory = std::env::temp_dir().join(format!("farcall-lock-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let late = open_lock(&lock_path_in(&directory, 5), OFlags::CREATE).unwrap();
+        remove_dead(&directory, 5);
+        let first = claim_path(&directory, 5).unwrap();
+        assert!(first.is_some() && !is_ours(&late));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn the_gid_is_the_same_for_every_process_here() {
+        assert_eq!(gid().unwrap(), gid().unwrap());
+        assert_eq!(gid().unwrap().0[..3], [0xfd, b'F', b'C']);
+    }
+}

@@ -1,0 +1,25 @@
+//! How processes of one host find each other and hand over memory.
+//!
+//! A queue pair number is a *block* (upper 12 bits) and an index in it. A process owns a block by holding the lock of
+//! the block's Unix socket, which the kernel gives to one process at a time and takes back when it dies; so a number
+//! leads to its process without pids or a daemon. The sockets stand in a directory of the user's own, or in one that
+//! several share. Over its socket a peer asks for what it was granted: a queue pair's inbound segment, a region.
+
+mod address;
+mod place;
+mod socket;
+mod trust;
+mod wire;
+
+pub(crate) use address::gid;
+pub use address::rendezvous_path;
+pub(super) use address::{BLOCK_QPS, Block, block_of, claim_block, socket_address};
+pub use place::{admit_group, rendezvous_directory, socket_directory};
+pub(super) use socket::{has_died, peer_pidfd, recv_frame, send_frame};
+pub(crate) use trust::Kinship;
+pub(super) use trust::judge;
+pub use trust::{check_peer, configured_group};
+pub use wire::fuzz_frame;
+pub(crate) use wire::{
+    Access, Operation, Reach, Refusal, RegionGrant, Reply, ReplyBody, Request, RequestBody, Violation,
+};

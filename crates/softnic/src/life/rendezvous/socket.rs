@@ -1,0 +1,103 @@
+//! Frames and descriptors over a Unix socket, and who is at its other end.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use farcall_verbs::{Error, Result};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::{self, PidfdFlags};
+
+use super::wire::MAX_FRAME_BYTES;
+
+/// Descriptors that travel with one frame at most.
+pub(crate) const MAX_FDS: usize = 5;
+
+/// Sends one frame.
+pub(crate) fn send_frame(
+    socket: BorrowedFd<'_>,
+    frame: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::MSGSIZE);
+    }
+    sendmsg(socket, &[IoSlice::new(frame)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Receives one frame; `None` at the end of the stream. One that is too long comes back
+/// empty, which decodes to nothing.
+pub(crate) fn recv_frame(socket: BorrowedFd<'_>) -> rustix::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut bytes = [0; MAX_FRAME_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    let len_bytes = if got.flags.contains(ReturnFlags::TRUNC) { 0 } else { got.bytes };
+    Ok((got.bytes > 0).then(|| (bytes[..len_bytes].to_vec(), fds)))
+}
+
+/// Who is at the other end: for a listener's client its creator, for a connected client the process that listens.
+pub(super) fn credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
+    // Not rustix's, whose `Pid` cannot be the 0 that the kernel reports for a process of a foreign pid namespace.
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, a ucred, to `credentials`.
+    let result = unsafe {
+        let value = (&raw mut credentials).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut len)
+    };
+    if result != 0 {
+        return Err(Error::os("check a peer's credentials", "SO_PEERCRED", std::io::Error::last_os_error()));
+    }
+    Ok(credentials)
+}
+
+/// A descriptor that becomes readable when the process at the other end dies.
+pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, an int, to `fd`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 && fd >= 0 {
+        // SAFETY: a fresh descriptor that is ours.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
+        return Ok(fd);
+    }
+    // Before Linux 6.5. A pid could be reused between the two calls; the socket to its owner is open, so it lives.
+    let pid = process::Pid::from_raw(credentials(socket)?.pid).ok_or_else(|| Error::Unsupported {
+        operation: "watch a peer's life",
+        provider: "softnic",
+        what: "the peer is in another pid namespace and the kernel is older than 6.5".into(),
+    })?;
+    process::pidfd_open(pid, PidfdFlags::empty())
+        .map_err(|e| Error::os("pidfd_open", "watch a peer's life", e))
+}
+
+/// Whether a pidfd says that its process has ended.
+pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(n) if n > 0)
+}

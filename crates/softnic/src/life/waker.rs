@@ -1,0 +1,79 @@
+//! An event descriptor: ours, or a peer's that we may write.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use farcall_shm::Mutex;
+use farcall_shm::fork::{DontForkFd, Generation};
+use farcall_verbs::{Error, Result};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{read, write};
+
+pub(crate) struct Waker(DontForkFd);
+
+/// Peers' event descriptors in use, by the kernel's numbers for what they refer to. Many queue pairs wake one thread of
+/// a peer: they share one descriptor.
+static FOREIGN: Mutex<BTreeMap<u64, (Generation, Weak<Waker>)>> = Mutex::new(BTreeMap::new());
+
+impl Waker {
+    pub(crate) fn create() -> Result<Self> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map(|fd| Self(DontForkFd::new(fd)))
+            .map_err(|e| Error::os("eventfd", "create an event descriptor (check RLIMIT_NOFILE)", e))
+    }
+
+    /// A peer's, which comes with each of its queue pairs anew.
+    pub(crate) fn foreign(fd: OwnedFd) -> Arc<Self> {
+        let number = eventfd_number(&fd);
+        // Not waited for: in a forked child nobody may be left to give it back.
+        let (Some(number), Some(mut known)) = (number, FOREIGN.try_lock()) else {
+            return Arc::new(Self(DontForkFd::new(fd)));
+        };
+        let same = known.get(&number).filter(|(born, _)| !born.is_inherited());
+        if let Some(waker) = same.and_then(|(_, waker)| waker.upgrade()) {
+            return waker;
+        }
+        known.retain(|_, (_, waker)| waker.strong_count() > 0);
+        let waker = Arc::new(Self(DontForkFd::new(fd)));
+        known.insert(number, (Generation::current(), Arc::downgrade(&waker)));
+        waker
+    }
+
+    /// Makes the descriptor readable. A full counter is readable already.
+    pub(crate) fn wake(&self) {
+        let _ = write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Makes the descriptor unreadable.
+    pub(crate) fn clear(&self) {
+        let _ = read(&self.0, &mut [0; 8]);
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The kernel's number for what an event descriptor refers to, the same for all descriptors of it as long as there is
+/// one; `None` if it is no event descriptor, or the kernel does not say (before 5.2, or without /proc).
+fn eventfd_number(fd: &OwnedFd) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_of_one_event_are_one_waker() {
+        let (one, other) = (Waker::create().unwrap(), Waker::create().unwrap());
+        let copy = |waker: &Waker| waker.fd().try_clone_to_owned().unwrap();
+        let first = Waker::foreign(copy(&one));
+        assert!(Arc::ptr_eq(&first, &Waker::foreign(copy(&one))));
+        assert!(!Arc::ptr_eq(&first, &Waker::foreign(copy(&other))));
+        let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
+        assert!(eventfd_number(&file).is_none());
+    }
+}

@@ -1,0 +1,63 @@
+//! Requests that are posted while the send queue is drained (SQD, IBA 10.3.1.5): they wait for RTS.
+
+use farcall_verbs::{SendFlags, SendWr, Sge, WrOpcode};
+
+use crate::host::datagram::Route;
+use crate::host::qp::gather_to_vec;
+
+/// Where a datagram goes.
+#[derive(Clone, Copy)]
+pub(super) struct Destination {
+    pub(super) qpn: u32,
+    pub(super) qkey: u32,
+    /// Service level of the path.
+    pub(super) sl: u8,
+    pub(super) route: Route,
+}
+
+/// A request whose form was checked.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'sg> {
+    pub(super) wr_id: u64,
+    pub(super) flags: SendFlags,
+    pub(super) opcode: WrOpcode,
+    pub(super) imm_be: u32,
+    pub(super) to: Destination,
+    pub(super) sges: &'sg [Sge],
+    pub(super) len_bytes: u64,
+}
+
+impl<'sg> Request<'sg> {
+    pub(super) fn new(wr: &SendWr<'sg>, to: Destination, len_bytes: u64) -> Self {
+        let (wr_id, flags, opcode, imm_be) = (wr.wr_id, wr.send_flags, wr.opcode, wr.imm_data_be);
+        Self { wr_id, flags, opcode, imm_be, to, sges: wr.sges(), len_bytes }
+    }
+}
+
+/// A request whose turn has not come. Inline data is gone by then and kept here; other payload is read when it is sent.
+pub(super) struct Drained {
+    request: Request<'static>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+}
+
+impl Drained {
+    /// # Safety
+    /// The elements of an inline request must be readable.
+    pub(super) unsafe fn new(request: &Request<'_>) -> Self {
+        let (mut sges, mut inline) = (request.sges.to_vec(), Vec::new());
+        if request.flags.contains(SendFlags::INLINE) {
+            // SAFETY: the caller's promise.
+            unsafe { gather_to_vec(&mut inline, request.sges) };
+            sges.clear();
+            let addr = inline.as_mut_ptr().expose_provenance() as u64;
+            sges.push(Sge { addr, length: inline.len() as u32, lkey: 0 });
+        }
+        Self { request: Request { sges: &[], ..*request }, sges, inline }
+    }
+
+    pub(super) fn request(&self) -> Request<'_> {
+        debug_assert!(self.inline.is_empty() || self.sges[0].length as usize == self.inline.len());
+        Request { sges: &self.sges, ..self.request }
+    }
+}

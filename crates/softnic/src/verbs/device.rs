@@ -1,0 +1,300 @@
+//! The device and its context: what a program opens.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use farcall_shm::{raise_descriptor_limit, trusted_variable};
+use farcall_verbs::{
+    Access, AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, CqInitAttr, Device, DeviceAttr, Error,
+    Gid, GidEntry, GidType, LinkLayer, Mtu, OpCaps, PortAttr, PortState, ProtectionDomain, Provider,
+    QpInitAttr, QpType, RawCq, RawMr, RawQp, RawSrq, Result, SrqInitAttr,
+};
+
+use super::channel::Channel;
+use super::cq::Cq;
+use super::datagram::{DatagramQp, SoftAddressHandle};
+use super::limits::objects_max;
+use super::mr::{MAX_MR_BYTES, Mr};
+use super::qp::Qp;
+use super::require_port;
+use super::srq::Srq;
+use crate::NAME;
+use crate::host::Host;
+use crate::host::cq::CqCore;
+use crate::host::events::Events;
+use crate::host::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
+use crate::host::srq::SrqCore;
+use crate::life::gids::{GID_TABLE_LEN, NETDEV, gid_table};
+use crate::life::regions::MAX_REGIONS;
+use crate::life::rendezvous::gid;
+
+/// Completions that a queue may be asked to hold. It holds as many as its queue pairs can produce, whatever was asked
+/// for; but programs compute with this number.
+const MAX_CQE: u32 = (1 << 22) - 1;
+
+/// Names the device.
+const NAME_VARIABLE: &str = "FARCALL_DEVICE";
+
+const DEFAULT_NAME: &str = "softnic0";
+
+/// The software RNIC of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoftNic {
+    moved_bytes_max: u64,
+}
+
+impl SoftNic {
+    /// The provider. Nothing is allocated before a device is opened.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With devices that move up to `bytes_max` of the memory that this process registers (`reg_mr`) to where peers
+    /// can map it, in place: faster to reach than memory left as it was. Only whole pages of private anonymous
+    /// memory, and only while the program has a single thread; what is not moved works as ever. A program that forks
+    /// without the handlers of `fork(3)`, or has the kernel write to such memory while it registers it, must not ask
+    /// for this.
+    pub fn moving_registered_memory(self, bytes_max: u64) -> Self {
+        Self { moved_bytes_max: bytes_max }
+    }
+
+    /// The GID table that the device has here, without opening it: processes with the same one reach each other.
+    pub fn gid_table() -> Vec<GidEntry> {
+        gid().map(Self::gids).unwrap_or_default()
+    }
+
+    fn gids(space: Gid) -> Vec<GidEntry> {
+        let table = (0..).zip(gid_table(space));
+        let entry = |(index, gid)| GidEntry {
+            index,
+            gid,
+            gid_type: GidType::RoceV2,
+            netdev: Some(NETDEV.to_owned()),
+        };
+        table.map(entry).collect()
+    }
+
+    /// The name of the device: `softnic0`, or what FARCALL_DEVICE says, for programs that look for a certain name.
+    ///
+    /// # Errors
+    /// If that is no name of a device.
+    pub fn device_name() -> Result<String> {
+        const LEN_MAX: usize = 63;
+        let Some(name) = trusted_variable(NAME_VARIABLE) else { return Ok(DEFAULT_NAME.to_owned()) };
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"_-".contains(&b);
+        match name.to_str().filter(|name| (1..=LEN_MAX).contains(&name.len()) && name.bytes().all(is_plain)) {
+            Some(name) => Ok(name.to_owned()),
+            None => {
+                let what =
+                    format!("{NAME_VARIABLE}={name:?}: a name has 1 to {LEN_MAX} letters, digits, _ and -");
+                Err(Error::invalid("name the device", what))
+            }
+        }
+    }
+
+    /// Opens its one device.
+    ///
+    /// # Errors
+    /// If the system refuses sockets, memory or a thread; the text says which and what to do.
+    pub fn open() -> Result<Arc<dyn Context>> {
+        SoftDevice::new(0)?.open()
+    }
+}
+
+impl Provider for SoftNic {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
+        Ok(vec![Arc::new(SoftDevice::new(self.moved_bytes_max)?)])
+    }
+}
+
+struct SoftDevice {
+    name: String,
+    moved_bytes_max: u64,
+}
+
+impl SoftDevice {
+    fn new(moved_bytes_max: u64) -> Result<Self> {
+        Ok(Self { name: SoftNic::device_name()?, moved_bytes_max })
+    }
+}
+
+impl Device for SoftDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn provider(&self) -> &'static str {
+        NAME
+    }
+
+    fn open(&self) -> Result<Arc<dyn Context>> {
+        raise_descriptor_limit();
+        let (host, events) = (Host::get()?, Arc::new(Events::new()?));
+        Ok(Arc::new(SoftContext { host, events, moved_bytes_max: self.moved_bytes_max }))
+    }
+}
+
+struct SoftContext {
+    host: Arc<Host>,
+    events: Arc<Events>,
+    moved_bytes_max: u64,
+}
+
+impl Context for SoftContext {
+    fn query_device(&self) -> Result<DeviceAttr> {
+        self.host.process.require_here("query_device")?;
+        let gid = self.host.process.gid;
+        let guid = u64::from_be_bytes(gid.0[8..].try_into().expect("eight bytes"));
+        let mut attr = DeviceAttr::new(guid);
+        attr.fw_ver = env!("CARGO_PKG_VERSION").into();
+        attr.max_qp = objects_max(1 << 20);
+        attr.max_qp_wr = MAX_WR;
+        attr.max_sge = MAX_SGE as u32;
+        attr.max_cq = objects_max(1 << 16);
+        attr.max_cqe = MAX_CQE;
+        attr.max_mr = MAX_REGIONS as u32;
+        attr.max_mr_size = MAX_MR_BYTES;
+        attr.max_inline_data = MAX_INLINE_BYTES;
+        attr.max_qp_rd_atom = 128;
+        attr.max_srq = 1 << 16;
+        attr.max_srq_wr = MAX_WR;
+        attr.max_srq_sge = MAX_SGE as u32;
+        attr.rc = QpType::Rc.operations() | OpCaps::SRQ;
+        attr.uc = QpType::Uc.operations();
+        attr.ud = QpType::Ud.operations() | OpCaps::SRQ;
+        Ok(attr)
+    }
+
+    fn query_port(&self, port_num: u8) -> Result<PortAttr> {
+        require_port("query_port", port_num)?;
+        Ok(PortAttr {
+            state: PortState::Active,
+            max_mtu: Mtu::Mtu4096,
+            active_mtu: Mtu::Mtu4096,
+            gid_tbl_len: GID_TABLE_LEN as u32,
+            lid: 0,
+            link_layer: LinkLayer::Ethernet,
+        })
+    }
+
+    fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
+        require_port("query_gid", port_num)?;
+        let table = gid_table(self.host.process.gid);
+        let found = usize::try_from(index).ok().and_then(|index| table.get(index));
+        found.copied().ok_or_else(|| {
+            Error::invalid("query_gid", format!("entry {index}; the port has {GID_TABLE_LEN}, from 0"))
+        })
+    }
+
+    fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
+        require_port("query_gid_table", port_num)?;
+        Ok(SoftNic::gids(self.host.process.gid))
+    }
+
+    fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
+        const OP: &str = "check the owner of a queue pair";
+        self.host.process.require_here(OP)?;
+        self.host.process.require_reachable(OP, gid)?;
+        self.host.process.judge_owner(qp_num)
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
+        self.host.process.require_here("alloc_pd")?;
+        let (host, events) = (self.host.clone(), self.events.clone());
+        let moved_bytes_max = self.moved_bytes_max;
+        Ok(Arc::new(Domain { number: host.process.next_number(), host, events, moved_bytes_max }))
+    }
+
+    fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
+        self.host.process.require_here("create_comp_channel")?;
+        Ok(Arc::new(Channel::new()?))
+    }
+
+    fn create_cq(&self, attr: &CqInitAttr<'_>) -> Result<Box<dyn RawCq>> {
+        self.host.process.require_here("create_cq")?;
+        if !(1..=MAX_CQE).contains(&attr.cqe) {
+            let what = format!("cqe {}; a queue holds 1 to {MAX_CQE} completions", attr.cqe);
+            return Err(Error::invalid("create_cq", what));
+        }
+        let channel = match attr.channel.map(|channel| channel.as_any().downcast_ref::<Channel>()) {
+            Some(None) => {
+                return Err(Error::invalid("create_cq", "the completion channel is of another provider"));
+            }
+            channel => channel.flatten(),
+        };
+        let waker = channel.map(|channel| channel.waker.clone());
+        let core = CqCore::new(self.host.process.next_number(), waker)?;
+        if let Some(channel) = channel {
+            channel.attach(&core);
+            self.host.add_sleeper(&core);
+        }
+        Ok(Box::new(Cq::new(core)))
+    }
+
+    fn async_event_fd(&self) -> Option<RawFd> {
+        Some(self.events.fd())
+    }
+
+    fn poll_async_event(&self) -> Option<AsyncEvent> {
+        self.events.take()
+    }
+}
+
+struct Domain {
+    host: Arc<Host>,
+    /// Of the device that it was made on.
+    events: Arc<Events>,
+    number: u32,
+    moved_bytes_max: u64,
+}
+
+impl ProtectionDomain for Domain {
+    fn alloc_mr(&self, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
+        self.host.process.require_here("alloc_mr")?;
+        Ok(Box::new(Mr::allocate(&self.host, self.number, len_bytes, access)?))
+    }
+
+    unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
+        self.host.process.require_here("reg_mr")?;
+        let (pd, bytes_max) = (self.number, self.moved_bytes_max);
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { Mr::register(&self.host, pd, addr, len_bytes, access, bytes_max)? }))
+    }
+
+    unsafe fn rereg_mr(
+        &self,
+        mr: &dyn RawMr,
+        memory: Option<(*mut u8, usize)>,
+        access: Option<Access>,
+    ) -> Result<Box<dyn RawMr>> {
+        self.host.process.require_here("rereg_mr")?;
+        let mr = mr.as_any().downcast_ref::<Mr>();
+        let mr = mr.ok_or_else(|| Error::invalid("rereg_mr", "the region is of another provider"))?;
+        let (memory, access) = (memory.unwrap_or((mr.addr(), mr.len_bytes())), access.unwrap_or(mr.access()));
+        let (pd, bytes_max) = (self.number, self.moved_bytes_max);
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { mr.register_anew(&self.host, pd, memory, access, bytes_max)? }))
+    }
+
+    fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
+        self.host.process.require_here("create_qp")?;
+        Ok(match attr.qp_type {
+            QpType::Ud => Box::new(DatagramQp::create(&self.host, &self.events, self.number, attr)?),
+            _ => Box::new(Qp::create(&self.host, &self.events, self.number, attr)?),
+        })
+    }
+
+    fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
+        self.host.process.require_here("create_srq")?;
+        Ok(Box::new(Srq(SrqCore::new(&self.host, &self.events, self.number, attr)?)))
+    }
+
+    fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
+        self.host.process.require_here("create_ah")?;
+        Ok(Box::new(SoftAddressHandle::create(&self.host.process, self.number, attr)?))
+    }
+}

@@ -1,0 +1,52 @@
+//! The objects that programs hold. Each belongs to one owner; what others share of it is in `host`.
+
+mod channel;
+mod cq;
+mod datagram;
+mod device;
+mod limits;
+mod mr;
+mod qp;
+mod srq;
+
+pub use device::SoftNic;
+
+use std::sync::Arc;
+
+use farcall_verbs::{Error, QpInitAttr, RawCq, Result};
+
+use crate::host::cq::CqCore;
+use crate::host::events::Events;
+use crate::host::{CqSlot, Host, Parts};
+
+/// The port of the device.
+const PORT: u8 = 1;
+
+fn require_port(operation: &'static str, port_num: u8) -> Result<()> {
+    if port_num == PORT {
+        return Ok(());
+    }
+    Err(Error::invalid(operation, format!("port {port_num}; the device has port {PORT}")))
+}
+
+/// What a queue pair is made of, as its attributes say; its places at the completion queues are reserved.
+fn parts_of(host: &Arc<Host>, events: &Arc<Events>, pd: u32, attr: &QpInitAttr<'_>) -> Result<Parts> {
+    let srq = attr.srq.map(srq::Srq::core_of).transpose()?;
+    let mut cap = qp::checked_cap(&attr.cap)?;
+    if srq.is_some() {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    let (send_slot, recv_slot) = reserve_slots(attr)?;
+    let (host, events, signal_all) = (host.clone(), events.clone(), attr.sq_sig_all);
+    Ok(Parts { host, events, pd, cap, srq, signal_all, send_slot, recv_slot })
+}
+
+/// Places for the completions of sends and of receives of a queue pair.
+fn reserve_slots(attr: &QpInitAttr<'_>) -> Result<(CqSlot, CqSlot)> {
+    let core = |cq: &dyn RawCq| -> Result<Arc<CqCore>> {
+        let cq = cq.as_any().downcast_ref::<cq::Cq>();
+        cq.map(|cq| cq.core.clone())
+            .ok_or_else(|| Error::invalid("create_qp", "a completion queue of another provider"))
+    };
+    CqSlot::reserve(core(attr.send_cq)?, core(attr.recv_cq)?)
+}

@@ -1,0 +1,141 @@
+//! `modify_qp` of RC and UC.
+
+use std::time::{Duration, Instant};
+
+use farcall_shm::fence;
+use farcall_verbs::{Access, Error, QpAttr, QpState, Result};
+
+use super::handle::Qp;
+use crate::host::qp::{Accept, HAZARD_WAIT};
+use crate::host::state::Step;
+use crate::verbs::{PORT, require_port};
+
+const OP: &str = "modify_qp";
+
+impl Qp {
+    pub(super) fn modify_to(&mut self, attr: &QpAttr) -> Result<()> {
+        self.core.host.process.require_here(OP)?;
+        self.core.notice_violation();
+        let from = self.core.state();
+        match attr.check_transition(self.core.transport.qp_type(), self.core.qpn, from)? {
+            QpState::Reset => self.enter_reset(),
+            QpState::Init => self.enter_init(attr),
+            QpState::Rtr => self.enter_rtr(attr),
+            QpState::Rts => self.enter_rts(attr, from),
+            QpState::Sqd => self.enter_sqd(attr, from),
+            QpState::Sqe | QpState::Err => {
+                self.core.enter_error();
+                Ok(())
+            }
+        }
+    }
+
+    fn make_step(&self, to: QpState) -> Result<()> {
+        if self.core.make_step(Step::Modify(to)) {
+            return Ok(());
+        }
+        Err(Error::InvalidState {
+            operation: OP,
+            object: format!("queue pair {:#x}", self.core.qpn),
+            state: self.core.state().to_string(),
+            remedy: "it failed meanwhile: reset it",
+        })
+    }
+
+    fn enter_reset(&mut self) -> Result<()> {
+        self.core.make_step(Step::BeginReset);
+        self.core.close();
+        self.core.remember_stopped_access();
+        // First the send side: a poll that continues requests there may be connecting us.
+        // SAFETY: we are the owner of the queue pair.
+        unsafe { self.core.send.owner() }.renew(&self.core);
+        (self.recv_queue, self.inbound) = self.core.renew()?;
+        self.core.make_step(Step::EndReset);
+        Ok(())
+    }
+
+    fn enter_init(&mut self, attr: &QpAttr) -> Result<()> {
+        require_port(OP, attr.port_num.unwrap_or(PORT))?;
+        self.access = attr.access.unwrap_or(self.access);
+        self.make_step(QpState::Init)
+    }
+
+    fn enter_rtr(&mut self, attr: &QpAttr) -> Result<()> {
+        let (dest_qpn, path) = (attr.dest_qp_num.unwrap_or_default(), attr.ah.unwrap_or_default());
+        self.core.host.process.require_reachable(OP, path.dgid)?;
+        if let Some(timer) = attr.min_rnr_timer {
+            self.core.set_rnr_timer(timer);
+        }
+        self.access = attr.access.unwrap_or(self.access);
+        self.core.set_dest_qpn(dest_qpn);
+        // SAFETY: we are the owner of the queue pair.
+        unsafe { self.core.send.owner() }.way.turn_to_owner(&self.core)?;
+        self.make_step(QpState::Rtr)?;
+        self.core.want_greeting(true);
+        self.core.open(Accept::new(dest_qpn, self.access));
+        // SAFETY: as above.
+        unsafe { self.core.send.owner() }.way.tell_ready(&self.core);
+        Ok(())
+    }
+
+    /// What the peer may do from now on. An access that was allowed before and is under way is waited for, unless the
+    /// peer is stopped inside it.
+    fn change_access(&mut self, access: Access) {
+        self.access = access;
+        self.core.open(Accept::new(self.core.dest_qpn(), access));
+        fence::heavy();
+        self.core.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0);
+    }
+
+    /// Within RTS only what may be changed; from SQD sends go on.
+    fn enter_rts(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
+        self.change(attr);
+        self.make_step(QpState::Rts)?;
+        if from == QpState::Rtr {
+            self.core.want_greeting(false);
+        }
+        if from == QpState::Sqd {
+            // SAFETY: we are the owner of the queue pair.
+            unsafe { self.core.send.owner() }.end_drain(&self.core);
+            self.core.after_leaving_sends();
+        }
+        Ok(())
+    }
+
+    /// What may be changed while it is connected.
+    fn change(&mut self, attr: &QpAttr) {
+        if let Some(access) = attr.access {
+            self.change_access(access);
+        }
+        if let Some(timer) = attr.min_rnr_timer {
+            self.core.set_rnr_timer(timer);
+        }
+        (self.timeout, self.retry_cnt) =
+            (attr.timeout.unwrap_or(self.timeout), attr.retry_cnt.unwrap_or(self.retry_cnt));
+        // SAFETY: we are the owner of the queue pair.
+        let mut send = unsafe { self.core.send.owner() };
+        if attr.timeout.is_some() || attr.retry_cnt.is_some() {
+            let one = Duration::from_nanos(4_096 << u32::from(self.timeout & 31));
+            send.timers.transport = (self.timeout != 0).then(|| one * (u32::from(self.retry_cnt & 7) + 1));
+        }
+        if let Some(retries) = attr.rnr_retry {
+            send.timers.rnr_retries = (retries & 7 != 7).then_some(retries & 7);
+        }
+    }
+
+    /// Lets what is under way end, and holds back what is posted from now on.
+    fn enter_sqd(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
+        if from == QpState::Rts {
+            // SAFETY: we are the owner of the queue pair.
+            let mut send = unsafe { self.core.send.owner() };
+            self.make_step(QpState::Sqd)?;
+            send.begin_drain(&self.core, attr.en_sqd_async_notify == Some(true));
+            return Ok(());
+        }
+        if let Some(path) = attr.ah {
+            self.core.host.process.require_reachable(OP, path.dgid)?;
+        }
+        self.change(attr);
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! No circle of imports crosses the folders of this crate: what is lower never names what is higher.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// From the highest to the lowest.
+const FOLDERS: [&str; 3] = ["verbs", "host", "life"];
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .collect()
+}
+
+/// The modules that enclose a file, from the root of the crate: those that `super` can lead to.
+fn module_of(src: &Path, file: &Path) -> Vec<String> {
+    let relative = file.strip_prefix(src).unwrap().with_extension("");
+    let mut names: Vec<String> = relative.iter().map(|name| name.to_str().unwrap().to_owned()).collect();
+    if names.last().is_some_and(|name| name == "mod" || name == "lib") {
+        names.pop();
+    }
+    names
+}
+
+/// The first module below the root of every path in `text` that begins with `crate` or `super`.
+fn named_folders(module: &[String], text: &str) -> Vec<String> {
+    let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap()).collect();
+    let code = code.join("\n");
+    let words: Vec<&str> = code
+        .split_inclusive(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+        .map(|word| word.trim_end_matches(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')))
+        .collect();
+    let mut found = Vec::new();
+    for word in words {
+        let parts: Vec<&str> = word.split("::").collect();
+        // Modules inside a file make `super` lead less far up; a path that stays in the folder is taken for one all the
+        // same.
+        let mut at: Vec<&str> = match parts[0] {
+            "crate" => Vec::new(),
+            "super" => module.iter().map(String::as_str).collect(),
+            _ => continue,
+        };
+        for part in &parts {
+            match *part {
+                "crate" | "" => {}
+                "super" => drop(at.pop()),
+                name => at.push(name),
+            }
+        }
+        found.extend(at.first().map(|folder| (*folder).to_owned()));
+    }
+    found
+}
+
+/// Files that name a higher folder than their own.
+fn upward_imports(src: &Path) -> Vec<String> {
+    let rank = |folder: &str| FOLDERS.iter().position(|known| *known == folder);
+    let mut wrong = Vec::new();
+    for file in sources(src) {
+        let module = module_of(src, &file);
+        let Some(own) = module.first().and_then(|folder| rank(folder)) else { continue };
+        let text = fs::read_to_string(&file).unwrap();
+        for named in named_folders(&module, &text) {
+            if rank(&named).is_some_and(|named| named < own) {
+                wrong.push(format!("{} names {named}", file.display()));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn imports_go_from_verbs_to_host_to_life() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root: Vec<PathBuf> = fs::read_dir(&src).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut names: Vec<&str> = root.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["host", "lib.rs", "life", "verbs"], "a new folder needs its place in the order");
+    assert_eq!(upward_imports(&src), Vec::<String>::new());
+}
+
+#[test]
+fn every_form_of_a_path_is_seen() {
+    let module = ["life", "peer"].map(str::to_owned);
+    let named = |text| named_folders(&module, text);
+    assert_eq!(named("use crate::host::qp::Qp;"), ["host"]);
+    assert_eq!(named("use crate::host::{Host, cq};"), ["host"]);
+    assert_eq!(named("let x = super::super::verbs::device();"), ["verbs"]);
+    assert_eq!(named("use super::peer::Peer;"), ["life"]);
+    assert_eq!(named("// as crate::host says"), Vec::<String>::new());
+    assert_eq!(named("pub(in crate::host) fn f() {}"), ["host"]);
+}

@@ -1,0 +1,121 @@
+//! Datagrams between processes, one of which may be stopped or dead.
+
+mod support;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use farcall_verbs::{AhAttr, Notify, SendWr, UdTarget, WcOpcode, WcStatus};
+use support::datagrams::{GRH, Ud, arrives, slot};
+use support::process::{Line, role, start};
+use support::*;
+
+#[test]
+fn child_entry() {
+    let Some((role, _, mut line)) = role() else { return };
+    match role.as_str() {
+        "receiver" => receiver(&mut line),
+        other => panic!("unknown role {other}"),
+    }
+    std::process::exit(0);
+}
+
+/// Takes datagrams and answers each to where it came from.
+fn receiver(line: &mut Line) {
+    let mut b = Ud::new();
+    for i in 0..64 {
+        b.recv(i, 1024);
+    }
+    line.say([b.qpn().into(), 0, 0, 0]);
+    let mut came = VecDeque::new();
+    loop {
+        let wc = came.pop_front().unwrap_or_else(|| b.end.sleep(Notify::Any));
+        let header = b.end.get(slot(wc.wr_id), GRH).try_into().unwrap();
+        let back = AhAttr::from_received(&wc, &header, 1).unwrap();
+        let ah = b.end.pd.create_ah(&back).unwrap();
+        let to = UdTarget { ah: ah.as_raw(), remote_qpn: wc.src_qp, remote_qkey: QKEY };
+        let sges = [b.end.sge(slot(wc.wr_id) + GRH, wc.byte_len as usize - GRH)];
+        b.end.send(&[SendWr::send_to(1, &sges, to).with_flags(SIGNALED)]);
+        // Which may have to wait for the way, while more comes.
+        while let Some(other) = Some(b.end.wait()).filter(|wc| wc.opcode != WcOpcode::SEND) {
+            came.push_back(other);
+        }
+        b.recv(wc.wr_id, 1024);
+    }
+}
+
+/// Which way leads to a destination can be asked of its process alone, which may have to wait for a processor.
+#[test]
+fn the_way_to_a_destination_is_waited_for() {
+    const COUNT: u64 = 40;
+    let mut other = start("receiver", &[]);
+    let qpn = other.line.hear().unwrap()[0] as u32;
+    other.stop();
+    let mut a = Ud::new();
+    let (sges, to) = ([a.end.sge(0, 8)], a.to(qpn, QKEY));
+    for wr_id in 0..COUNT {
+        a.recv(wr_id, 8);
+        a.end.send(&[SendWr::send_to(1000, &sges, to).with_flags(SIGNALED)]);
+    }
+    // Of these all are not kept beside the send queue.
+    let mut sent = 0;
+    for _ in 0..200 {
+        while a.end.poll().is_some() {
+            sent += 1;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(sent < COUNT, "dropped, or taken to have arrived");
+    other.signal(libc::SIGCONT);
+    let mut back = 0;
+    while back < COUNT || sent < COUNT {
+        let wc = a.end.wait();
+        assert_eq!(wc.status, WcStatus::SUCCESS);
+        if wc.opcode == WcOpcode::RECV {
+            back += 1;
+        } else {
+            sent += 1;
+        }
+    }
+}
+
+#[test]
+fn another_process_answers_to_where_a_datagram_came_from() {
+    let mut other = start("receiver", &[]);
+    let qpn = other.line.hear().unwrap()[0] as u32;
+    let mut a = Ud::new();
+    for i in 0..200_u64 {
+        let data = bytes(1 + i as usize * 5, i);
+        a.recv(i, 1024);
+        a.send(qpn, QKEY, &data);
+        let wc = a.end.sleep(Notify::Any);
+        assert_eq!((wc.src_qp, a.payload(&wc)), (qpn, data));
+    }
+}
+
+#[test]
+fn a_stopped_or_dead_destination_is_no_error() {
+    let mut other = start("receiver", &[]);
+    let qpn = other.line.hear().unwrap()[0] as u32;
+    let mut a = Ud::new();
+    a.recv(1, 1024);
+    a.send(qpn, QKEY, b"known");
+    assert_eq!(a.take().1, b"known");
+    other.stop();
+    for _ in 0..1000 {
+        a.send(qpn, QKEY, b"to one that is stopped");
+    }
+    // A pair that the stopped process does not know yet: its way cannot be found now.
+    let mut fresh = Ud::new();
+    for _ in 0..1000 {
+        fresh.send(qpn, QKEY, b"from one unknown");
+    }
+    other.end();
+    for sender in [&mut a, &mut fresh] {
+        for _ in 0..1000 {
+            sender.send(qpn, QKEY, b"to one that is dead");
+        }
+        let mut b = Ud::new();
+        arrives(sender, &mut b, b"others are reached as ever");
+    }
+}

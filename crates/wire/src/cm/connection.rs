@@ -1,0 +1,273 @@
+//! The states of a connection, and what moves it from one to the next.
+
+use crate::cm::message::{Message, Rejection, Reply, Request, ServiceReply, ServiceRequest};
+use crate::cm::reason;
+
+/// The state of a connection (volume 1, section 12.9, simplified).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A REQ was sent; a REP or a REJ is expected.
+    ReqSent,
+    /// A REP was received; the program has not called [`Connection::ready`] yet.
+    RepReceived,
+    /// A REQ was received; the program has not answered yet.
+    ReqReceived,
+    /// A REP was sent; an RTU is expected.
+    RepSent,
+    /// Both ends are ready.
+    Established,
+    /// A DREQ was sent; a DREP is expected.
+    DreqSent,
+    /// Closed; packets of the connection may still be in flight.
+    TimeWait,
+    /// A SIDR REQ was sent; a SIDR REP is expected.
+    SidrSent,
+    /// A SIDR REQ was received; the program has not answered yet.
+    SidrReceived,
+    /// Closed.
+    Closed,
+}
+
+/// An event to report to the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer accepted; the program calls [`Connection::ready`] next.
+    Response(Reply),
+    /// The peer rejected the request, or ended before the connection was established.
+    Rejected(Rejection),
+    /// The connection can be used.
+    Established,
+    /// The connection is closed.
+    Disconnected,
+    /// The queue pair of a datagram service, or why there is none.
+    Service(ServiceReply),
+    /// No answer in time.
+    Unreachable,
+    /// No packet of the connection is in flight any more: its queue pair may be reused.
+    TimewaitExit,
+}
+
+/// What to do after a state change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// A message to send to the peer.
+    pub message: Option<Message>,
+    /// An event to report to the program.
+    pub event: Option<Event>,
+}
+
+impl Step {
+    fn event(event: Event) -> Self {
+        Self { message: None, event: Some(event) }
+    }
+}
+
+/// The call is not allowed in the connection's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not possible in state {0:?}")]
+pub struct WrongState(pub State);
+
+/// One connection, or one resolution of a datagram service (SIDR).
+#[derive(Debug)]
+pub struct Connection {
+    state: State,
+}
+
+impl Connection {
+    /// The active side: returns the REQ to send.
+    #[must_use]
+    pub fn request(request: Request) -> (Self, Message) {
+        (Self { state: State::ReqSent }, Message::Req(request))
+    }
+
+    /// The active side of a service resolution: returns the SIDR REQ to send.
+    #[must_use]
+    pub fn resolve_service(request: ServiceRequest) -> (Self, Message) {
+        (Self { state: State::SidrSent }, Message::SidrReq(request))
+    }
+
+    /// The passive side, after a REQ was received.
+    #[must_use]
+    pub fn requested() -> Self {
+        Self { state: State::ReqReceived }
+    }
+
+    /// The passive side of a service resolution, after a SIDR REQ was received.
+    #[must_use]
+    pub fn service_requested() -> Self {
+        Self { state: State::SidrReceived }
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Handles a message of the peer. One that is not allowed in the state ends the connection.
+    pub fn received(&mut self, message: Message) -> Step {
+        match (self.state, message) {
+            (State::ReqSent, Message::Rep(reply)) => {
+                self.state = State::RepReceived;
+                Step::event(Event::Response(reply))
+            }
+            (
+                State::ReqSent | State::RepReceived | State::ReqReceived | State::RepSent,
+                Message::Rej(rejection),
+            ) => {
+                self.state = State::Closed;
+                Step::event(Event::Rejected(rejection))
+            }
+            (State::RepSent, Message::Rtu) => {
+                self.state = State::Established;
+                Step::event(Event::Established)
+            }
+            // The program has called `comm_established` before.
+            (State::Established, Message::Rtu) => Step::default(),
+            (State::RepReceived | State::RepSent | State::Established | State::DreqSent, Message::Dreq) => {
+                self.state = State::TimeWait;
+                Step { message: Some(Message::Drep), event: Some(Event::Disconnected) }
+            }
+            (State::DreqSent, Message::Drep) => {
+                self.state = State::TimeWait;
+                Step::event(Event::Disconnected)
+            }
+            (State::SidrSent, Message::SidrRep(reply)) => {
+                self.state = State::Closed;
+                Step::event(Event::Service(reply))
+            }
+            (State::TimeWait | State::Closed, _) => Step::default(),
+            _ => self.peer_closed(),
+        }
+    }
+
+    /// The peer ended without a message.
+    pub fn peer_closed(&mut self) -> Step {
+        let gone = Rejection { reason: reason::CONSUMER_DEFINED, private_data: Vec::new() };
+        let (state, event) = match self.state {
+            State::ReqSent | State::ReqReceived | State::RepSent => (State::Closed, Event::Rejected(gone)),
+            // The program that is told of the REP is told of the end after it.
+            State::RepReceived | State::Established | State::DreqSent => {
+                (State::TimeWait, Event::Disconnected)
+            }
+            State::SidrSent => (State::Closed, Event::Service(no_service(reason::SIDR_REJECT))),
+            State::SidrReceived => {
+                self.state = State::Closed;
+                return Step::default();
+            }
+            State::TimeWait | State::Closed => return Step::default(),
+        };
+        self.state = state;
+        Step::event(event)
+    }
+
+    /// Nobody listens at the peer's address.
+    pub fn refused(&mut self) -> Step {
+        let nobody = Rejection { reason: reason::INVALID_SERVICE_ID, private_data: Vec::new() };
+        let event = match self.state {
+            State::ReqSent => Event::Rejected(nobody),
+            State::SidrSent => Event::Service(no_service(reason::SIDR_UNSUPPORTED)),
+            _ => return Step::default(),
+        };
+        self.state = State::Closed;
+        Step::event(event)
+    }
+
+    /// The timer of the state has expired.
+    pub fn timed_out(&mut self) -> Step {
+        let (state, event) = match self.state {
+            State::ReqSent | State::SidrSent => (State::Closed, Event::Unreachable),
+            State::DreqSent => (State::TimeWait, Event::Disconnected),
+            State::TimeWait => (State::Closed, Event::TimewaitExit),
+            _ => return Step::default(),
+        };
+        self.state = state;
+        Step::event(event)
+    }
+
+    /// The program accepts a connection.
+    ///
+    /// # Errors
+    /// If there is no request to answer.
+    pub fn accept(&mut self, reply: Reply) -> Result<Message, WrongState> {
+        self.go(State::ReqReceived, State::RepSent)?;
+        Ok(Message::Rep(reply))
+    }
+
+    /// The program serves datagrams.
+    ///
+    /// # Errors
+    /// If there is no request to answer.
+    pub fn serve(&mut self, reply: ServiceReply) -> Result<Message, WrongState> {
+        self.go(State::SidrReceived, State::Closed)?;
+        Ok(Message::SidrRep(reply))
+    }
+
+    /// The program rejects the request.
+    ///
+    /// # Errors
+    /// If there is no request to answer.
+    pub fn reject(&mut self, private_data: Vec<u8>) -> Result<Message, WrongState> {
+        let no = match self.state {
+            State::ReqReceived | State::RepReceived => {
+                Message::Rej(Rejection { reason: reason::CONSUMER_DEFINED, private_data })
+            }
+            State::SidrReceived => {
+                Message::SidrRep(ServiceReply { private_data, ..no_service(reason::SIDR_REJECT) })
+            }
+            other => return Err(WrongState(other)),
+        };
+        self.state = State::Closed;
+        Ok(no)
+    }
+
+    /// The program has taken the REP and is ready. `None` if the peer has ended meanwhile.
+    ///
+    /// # Errors
+    /// If there was no REP.
+    pub fn ready(&mut self) -> Result<Option<Message>, WrongState> {
+        if self.state == State::TimeWait {
+            return Ok(None);
+        }
+        self.go(State::RepReceived, State::Established)?;
+        Ok(Some(Message::Rtu))
+    }
+
+    /// The program has received a message over the connection before the RTU (`IBV_EVENT_COMM_EST`).
+    ///
+    /// # Errors
+    /// If there is no connection.
+    pub fn comm_established(&mut self) -> Result<Step, WrongState> {
+        if self.state == State::Established {
+            return Ok(Step::default());
+        }
+        self.go(State::RepSent, State::Established)?;
+        Ok(Step::event(Event::Established))
+    }
+
+    /// The program ends the connection. `None` if there is none any more: the peer may have ended it first.
+    pub fn disconnect(&mut self) -> Option<Message> {
+        match self.state {
+            State::Established | State::RepSent | State::RepReceived => {
+                self.state = State::DreqSent;
+                Some(Message::Dreq)
+            }
+            _ => None,
+        }
+    }
+
+    fn go(&mut self, from: State, to: State) -> Result<(), WrongState> {
+        if self.state != from {
+            return Err(WrongState(self.state));
+        }
+        self.state = to;
+        Ok(())
+    }
+}
+
+fn no_service(status: u8) -> ServiceReply {
+    ServiceReply { status, qp_num: 0, qkey: 0, gid: [0; 16], private_data: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests;

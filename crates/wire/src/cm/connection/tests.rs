@@ -1,0 +1,162 @@
+use super::*;
+use crate::cm::message::{Ece, PortSpace, QueuePair, Terms};
+
+fn request() -> Request {
+    Request {
+        port_space: PortSpace::Tcp,
+        from: "127.0.0.1:40000".parse().unwrap(),
+        to: "127.0.0.1:7174".parse().unwrap(),
+        qp: QueuePair::default(),
+        qp_type: 2,
+        mtu: 3,
+        retry_count: 7,
+        ack_timeout: 18,
+        terms: Terms::default(),
+        ece: Ece::default(),
+        private_data: Vec::new(),
+    }
+}
+
+fn reply() -> Reply {
+    Reply {
+        qp: QueuePair::default(),
+        terms: Terms::default(),
+        ece: Ece::default(),
+        private_data: vec![1, 2, 3],
+    }
+}
+
+fn established() -> (Connection, Connection) {
+    let (mut active, _req) = Connection::request(request());
+    let mut passive = Connection::requested();
+    let rep = passive.accept(reply()).unwrap();
+    assert_eq!(active.received(rep).event, Some(Event::Response(reply())));
+    let rtu = active.ready().unwrap().unwrap();
+    assert_eq!(passive.received(rtu).event, Some(Event::Established));
+    assert_eq!((active.state(), passive.state()), (State::Established, State::Established));
+    (active, passive)
+}
+
+#[test]
+fn either_end_takes_leave() {
+    for active_leaves in [true, false] {
+        let (active, passive) = established();
+        let (mut first, mut second) = if active_leaves { (active, passive) } else { (passive, active) };
+        let dreq = first.disconnect().unwrap();
+        let answer = second.received(dreq);
+        assert_eq!(answer.event, Some(Event::Disconnected));
+        assert_eq!(second.disconnect(), None, "it is over");
+        assert_eq!(first.received(answer.message.unwrap()).event, Some(Event::Disconnected));
+        assert_eq!(first.peer_closed(), Step::default(), "said once");
+        assert_eq!(first.timed_out().event, Some(Event::TimewaitExit));
+        assert_eq!(first.timed_out(), Step::default());
+        assert_eq!(first.disconnect(), None, "long over");
+    }
+}
+
+#[test]
+fn both_ends_take_leave_at_once() {
+    let (mut a, mut b) = established();
+    let (from_a, from_b) = (a.disconnect().unwrap(), b.disconnect().unwrap());
+    let (at_a, at_b) = (a.received(from_b), b.received(from_a));
+    assert_eq!(at_a.event, Some(Event::Disconnected));
+    assert_eq!(at_b.event, Some(Event::Disconnected));
+    assert_eq!(a.received(at_b.message.unwrap()), Step::default());
+    assert_eq!(b.received(at_a.message.unwrap()), Step::default());
+}
+
+#[test]
+fn a_peer_that_dies_is_heard_of_once_whatever_the_state() {
+    let (mut active, _) = Connection::request(request());
+    assert!(matches!(active.peer_closed().event, Some(Event::Rejected(_))));
+    assert_eq!(active.peer_closed(), Step::default());
+
+    let mut passive = Connection::requested();
+    passive.accept(reply()).unwrap();
+    assert!(matches!(passive.peer_closed().event, Some(Event::Rejected(_))));
+
+    let (mut a, _) = established();
+    assert_eq!(a.peer_closed().event, Some(Event::Disconnected));
+    assert_eq!(a.peer_closed(), Step::default());
+
+    let (mut leaving, _) = established();
+    leaving.disconnect().unwrap();
+    assert_eq!(leaving.peer_closed().event, Some(Event::Disconnected));
+}
+
+/// The program hears of the REP, then of the end.
+#[test]
+fn a_peer_that_dies_after_its_rep_was_there() {
+    let (mut active, _) = Connection::request(request());
+    active.received(Message::Rep(reply()));
+    assert_eq!(active.peer_closed().event, Some(Event::Disconnected));
+    assert_eq!(active.ready(), Ok(None));
+}
+
+#[test]
+fn refusals_have_reasons() {
+    let (mut active, _) = Connection::request(request());
+    let Some(Event::Rejected(nobody)) = active.refused().event else { panic!("refused") };
+    assert_eq!(nobody.reason, reason::INVALID_SERVICE_ID);
+
+    let (mut active, _) = Connection::request(request());
+    let no = Connection::requested().reject(vec![9]).unwrap();
+    let Some(Event::Rejected(refusal)) = active.received(no).event else { panic!("refused") };
+    assert_eq!((refusal.reason, refusal.private_data), (reason::CONSUMER_DEFINED, vec![9]));
+
+    let (mut active, _) = Connection::request(request());
+    assert_eq!(active.timed_out().event, Some(Event::Unreachable));
+}
+
+#[test]
+fn datagram_services_are_looked_up() {
+    let resolve = || {
+        let from = "127.0.0.1:40000".parse().unwrap();
+        let private_data = Vec::new();
+        Connection::resolve_service(ServiceRequest {
+            port_space: PortSpace::Udp,
+            from,
+            to: from,
+            private_data,
+        })
+    };
+    let found = ServiceReply { status: 0, qp_num: 5, qkey: 6, gid: [7; 16], private_data: vec![8] };
+    let (mut active, _) = resolve();
+    let answer = Connection::service_requested().serve(found.clone()).unwrap();
+    assert_eq!(active.received(answer).event, Some(Event::Service(found)));
+    assert_eq!(active.peer_closed(), Step::default());
+
+    let (mut active, _) = resolve();
+    let Some(Event::Service(none)) = active.refused().event else { panic!("refused") };
+    assert_eq!(none.status, reason::SIDR_UNSUPPORTED);
+
+    let (mut active, _) = resolve();
+    let no = Connection::service_requested().reject(Vec::new()).unwrap();
+    let Some(Event::Service(none)) = active.received(no).event else { panic!("refused") };
+    assert_eq!(none.status, reason::SIDR_REJECT);
+}
+
+#[test]
+fn calls_out_of_turn_change_nothing() {
+    let (mut active, _) = Connection::request(request());
+    assert_eq!(active.accept(reply()), Err(WrongState(State::ReqSent)));
+    assert_eq!(active.ready(), Err(WrongState(State::ReqSent)));
+    assert_eq!(active.disconnect(), None);
+    assert_eq!(active.comm_established(), Err(WrongState(State::ReqSent)));
+    assert_eq!(active.state(), State::ReqSent);
+    let mut passive = Connection::requested();
+    passive.accept(reply()).unwrap();
+    assert_eq!(passive.reject(Vec::new()), Err(WrongState(State::RepSent)));
+    assert_eq!(passive.comm_established().unwrap().event, Some(Event::Established));
+    assert_eq!(passive.received(Message::Rtu), Step::default(), "established already");
+}
+
+/// Nonsense from a peer ends the connection; nothing panics, and the program hears of it once.
+#[test]
+fn messages_out_of_turn_end_the_connection() {
+    let (mut a, _) = established();
+    assert_eq!(a.received(Message::Req(request())).event, Some(Event::Disconnected));
+    assert_eq!(a.received(Message::Rtu), Step::default());
+    let (mut active, _) = Connection::request(request());
+    assert!(matches!(active.received(Message::Rtu).event, Some(Event::Rejected(_))));
+}

@@ -1,0 +1,37 @@
+//! Connection management for queue pairs in user space: the messages, and the state machine of a connection.
+//!
+//! Messages and states have the names of the InfiniBand specification's communication management (volume 1, chapter 12:
+//! REQ, REP, RTU, REJ, DREQ, DREP; SIDR for datagrams), the wire format is our own. No socket, no clock, no thread:
+//! bytes and calls in, messages and events out.
+//!
+//! - [`Message`]: the messages, one a packet, of at most [`MESSAGE_BYTES_MAX`] bytes;
+//! - [`Connection`]: what each message, call and failure means in each state;
+//! - [`place`]: the names of sockets that stand for an address and a port.
+
+mod connection;
+mod message;
+pub mod place;
+pub mod reason;
+
+pub use connection::{Connection, Event, State, Step, WrongState};
+pub use message::{
+    Ece, Malformed, Message, PortSpace, QueuePair, Rejection, Reply, Request, ServiceReply, ServiceRequest,
+    Terms,
+};
+
+/// The longest message, in bytes. A longer packet is not a message.
+pub const MESSAGE_BYTES_MAX: usize = 512;
+
+/// Private data that the messages have room for, in bytes (volume 1, section 12.6, less the addresses of both ends).
+pub mod private_data {
+    /// In a REQ of a connection between IP addresses.
+    pub const REQ_BYTES_MAX: usize = 56;
+    /// In a REP.
+    pub const REP_BYTES_MAX: usize = 196;
+    /// In a REJ.
+    pub const REJ_BYTES_MAX: usize = 148;
+    /// In a SIDR REQ.
+    pub const SIDR_REQ_BYTES_MAX: usize = 180;
+    /// In a SIDR REP.
+    pub const SIDR_REP_BYTES_MAX: usize = 136;
+}

@@ -1,0 +1,24 @@
+//! The InfiniBand transport: RC, UC and UD queue pairs, and connection management. It contains no clock, no memory and
+//! no socket: packets and time come in; packets, memory accesses, completions, events and timers go out. The simulator
+//! runs it over virtual links and virtual time.
+//!
+//! - [`Packet`]: what travels, in the words of the specification's headers (IBA volume 1, chapter 9);
+//! - [`Qp`]: a queue pair: sequence numbers, acknowledgements, retransmission, responder resources, flush;
+//! - [`Adapter`]: what a queue pair asks of its surroundings, its one way out;
+//! - [`cm`]: connection management, its messages and its state machine.
+//!
+//! The transport owns no payload. It names a posted request, an offset and a length when it sends, and again when it
+//! sends again; what comes in is lent to [`Qp::arrived`] for one call. A memory access of the responder is done at
+//! once, refused, or pending until [`Qp::accessed`] tells how it ended; answers and completions wait for it in their
+//! order.
+
+mod adapter;
+pub mod cm;
+mod packet;
+mod psn;
+mod qp;
+
+pub use adapter::{Accessed, Adapter, Event, GRH_BYTES, Payload, Place, Refused, Timer, Token};
+pub use packet::{Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Reth, Segment, Syndrome};
+pub use psn::Psn;
+pub use qp::{Qp, QpConfig, Responded, SendRequest, Work};

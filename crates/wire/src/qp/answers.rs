@@ -1,0 +1,146 @@
+//! What comes back to the requester: acknowledgements, data, refusals.
+
+use farcall_verbs::{RnrTimer, WcStatus};
+
+use super::Qp;
+use crate::adapter::Adapter;
+use crate::packet::{Nak, Operation, Packet, Syndrome};
+use crate::psn::Psn;
+
+impl<S, R> Qp<S, R> {
+    /// An answer of the peer.
+    pub(super) fn answered(&mut self, adapter: &mut impl Adapter<S, R>, packet: &Packet, payload: &[u8]) {
+        let psn = packet.psn;
+        // An answer to a packet that was never sent, or is over, is old.
+        if !self.runs() || !self.sends.is_in_flight(psn) {
+            return;
+        }
+        match packet.operation {
+            Operation::Acknowledge(aeth) => match aeth.syndrome {
+                Syndrome::Ack => drop(self.acknowledge(adapter, psn)),
+                Syndrome::Rnr(wait) => self.put_off(adapter, psn, wait),
+                Syndrome::Nak(nak) => self.refused(adapter, psn, nak),
+            },
+            Operation::ReadResponse(..) => self.data_came(adapter, psn, payload),
+            Operation::AtomicAcknowledge(_, old) => self.data_came(adapter, psn, &old.to_ne_bytes()),
+            _ => {}
+        }
+        self.fail_if_first(adapter);
+        if self.runs() {
+            self.sends.skip_acknowledged();
+        }
+    }
+
+    /// Everything up to `psn` was executed. Returns whether that is so: if data is missing before it, it is asked for.
+    fn acknowledge(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn) -> bool {
+        let mut has_progressed = false;
+        let mut is_complete = true;
+        while let Some(queued) = self.sends.queue.front() {
+            let Some(begun) = queued.begun else { break };
+            if psn.is_before(begun.psn) {
+                break;
+            }
+            if queued.request.returns_data() {
+                // Its answers were lost: an acknowledgement of something later says so (IBA 9.7.5.1.2).
+                is_complete = false;
+                break;
+            }
+            has_progressed = true;
+            if psn.is_before(begun.last()) {
+                self.sends.unacknowledged = psn.plus(1);
+                break;
+            }
+            self.sends.unacknowledged = begun.last().plus(1);
+            self.end_first(adapter, WcStatus::SUCCESS);
+        }
+        if has_progressed {
+            self.progressed(adapter);
+        }
+        if !is_complete {
+            self.ask_again(adapter);
+        }
+        is_complete
+    }
+
+    /// As [`Qp::acknowledge`], for everything before `psn`.
+    fn acknowledge_before(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn) -> bool {
+        psn == self.sends.unacknowledged || self.acknowledge(adapter, psn.previous())
+    }
+
+    fn progressed(&mut self, adapter: &mut impl Adapter<S, R>) {
+        self.renew_retries();
+        self.sends.has_asked_again = false;
+        self.restart_ack_timer(adapter);
+    }
+
+    /// Goes back to the first missing answer; once, until something comes.
+    fn ask_again(&mut self, adapter: &mut impl Adapter<S, R>) {
+        if !std::mem::replace(&mut self.sends.has_asked_again, true) {
+            self.go_back(adapter, self.sends.unacknowledged);
+        }
+    }
+
+    /// Data for a READ or atomic.
+    fn data_came(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, data: &[u8]) {
+        let first = self.sends.queue.iter().find(|queued| queued.request.returns_data());
+        let Some(begun) = first.and_then(|queued| queued.begun) else { return };
+        if psn.is_before(begun.next_answer()) {
+            return;
+        }
+        if psn != begun.next_answer() {
+            self.acknowledge(adapter, begun.psn.previous());
+            self.ask_again(adapter);
+            return;
+        }
+        // It answers what comes after all WRITEs and SENDs before it: they were executed.
+        if self.sends.unacknowledged != psn {
+            self.acknowledge(adapter, psn.previous());
+        }
+        self.take_data(adapter, data);
+    }
+
+    /// Stores data for the first request in the queue.
+    fn take_data(&mut self, adapter: &mut impl Adapter<S, R>, data: &[u8]) {
+        let mtu_bytes = self.mtu_bytes();
+        let Some(queued) = self.sends.queue.front_mut() else { return };
+        let Some(begun) = queued.begun.as_mut() else { return };
+        let offset = u64::from(begun.answers) * mtu_bytes;
+        if data.len() as u64 != (queued.request.len_bytes - offset).min(mtu_bytes) {
+            self.fail_first(adapter, WcStatus::BAD_RESP_ERR);
+            return;
+        }
+        if adapter.scatter(&queued.posted, offset, data).is_err() {
+            self.fail_first(adapter, WcStatus::LOC_PROT_ERR);
+            return;
+        }
+        begun.answers += 1;
+        let is_last = begun.answers == begun.packets;
+        self.sends.unacknowledged = begun.next_answer();
+        if is_last {
+            self.end_first(adapter, WcStatus::SUCCESS);
+        }
+        self.progressed(adapter);
+    }
+
+    fn put_off(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, wait: RnrTimer) {
+        if self.acknowledge_before(adapter, psn) {
+            self.not_ready(adapter, wait);
+        }
+    }
+
+    fn refused(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, nak: Nak) {
+        if !self.acknowledge_before(adapter, psn) {
+            return;
+        }
+        let status = match nak {
+            Nak::PsnSequence => {
+                self.go_back(adapter, psn);
+                return;
+            }
+            Nak::InvalidRequest => WcStatus::REM_INV_REQ_ERR,
+            Nak::RemoteAccess => WcStatus::REM_ACCESS_ERR,
+            Nak::RemoteOperation => WcStatus::REM_OP_ERR,
+        };
+        self.fail_first(adapter, status);
+    }
+}

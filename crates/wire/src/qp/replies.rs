@@ -1,0 +1,272 @@
+//! What a responder does in order, once payload is placed: completions, READs, atomics, acknowledgements.
+
+use farcall_verbs::{AsyncEventKind, QpType, Wc, WcStatus};
+
+use super::Qp;
+use super::responder::{Executed, Receive};
+use crate::adapter::{Accessed, Adapter, Event, Payload, Refused, Token};
+use crate::packet::{Aeth, AtomicEth, Nak, Operation, Reth, Segment, Syndrome};
+use crate::psn::Psn;
+
+/// Why a request is refused, and what becomes of the receive that it took.
+pub(super) struct Failure<R> {
+    pub(super) nak: Nak,
+    pub(super) receive: Option<(Receive<R>, WcStatus)>,
+}
+
+impl<R> Failure<R> {
+    pub(super) const fn of_request(nak: Nak) -> Self {
+        Self { nak, receive: None }
+    }
+
+    pub(super) const fn of_receive(nak: Nak, receive: Receive<R>, status: WcStatus) -> Self {
+        Self { nak, receive: Some((receive, status)) }
+    }
+}
+
+/// A receive that a message has filled.
+pub(super) struct Received<R> {
+    pub(super) receive: R,
+    pub(super) wc: Wc,
+    pub(super) is_solicited: bool,
+}
+
+/// One thing to do.
+pub(super) enum Reply<R> {
+    /// A message, or part of it, is placed.
+    Done { is_acknowledged: bool, received: Option<Received<R>> },
+    /// Data is to be sent, packet by packet.
+    Read { target: Reth, sent: u32, packets: u32, is_repeated: bool },
+    /// An atomic is to be executed.
+    Atomic(AtomicEth),
+    /// The answer to an atomic that was executed.
+    AtomicAnswer { is_repeated: bool },
+    /// A packet is missing.
+    SequenceNak,
+    /// No receive is posted.
+    RnrNak,
+    /// The request cannot be executed: the pair fails.
+    Fail(Failure<R>),
+}
+
+/// A reply in its queue.
+pub(super) struct Waiting<R> {
+    /// All accesses up to this one must be over.
+    after: Token,
+    psn: Psn,
+    msn: u32,
+    reply: Reply<R>,
+}
+
+impl<R> Waiting<R> {
+    /// Whether it is a READ or atomic that holds responder resources.
+    pub(super) fn takes_resource(&self) -> bool {
+        matches!(
+            self.reply,
+            Reply::Read { is_repeated: false, .. }
+                | Reply::Atomic(_)
+                | Reply::AtomicAnswer { is_repeated: false }
+        )
+    }
+
+    pub(super) fn into_receive(self) -> Option<R> {
+        match self.reply {
+            Reply::Done { received, .. } => received.map(|received| received.receive),
+            Reply::Fail(failure) => failure.receive.map(|((receive, _), _)| receive),
+            _ => None,
+        }
+    }
+}
+
+/// What a call of [`Qp::respond`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Responded {
+    /// Nothing: no request waits for an answer, or memory is not ready for the first one.
+    Nothing,
+    /// A request was answered, or ended without an answer; there may be more to do.
+    Answered,
+    /// One packet of a READ's data was sent; more follow.
+    ReadContinues,
+}
+
+impl<S, R> Qp<S, R> {
+    /// Queues a reply behind all accesses that have begun.
+    pub(super) fn reply(&mut self, psn: Psn, reply: Reply<R>) {
+        let (after, msn) = (self.responder.last_token(), self.responder.msn);
+        self.responder.replies.push_back(Waiting { after, psn, msn, reply });
+    }
+
+    /// An access that was pending has ended; of an atomic, with the value from before. Tokens of accesses that an
+    /// error or reset has ended mean nothing. [`Qp::respond`] should follow.
+    pub fn accessed(&mut self, token: Token, outcome: Result<u64, Refused>) {
+        let responder = &mut self.responder;
+        let Some(at) = responder.pending.iter().position(|pending| *pending == token) else { return };
+        responder.pending.remove(at);
+        match outcome {
+            Ok(old) => self.keep_value(token, old),
+            Err(Refused) => {
+                responder.refused = Some(responder.refused.map_or(token, |earlier| earlier.min(token)));
+            }
+        }
+    }
+
+    /// Keeps what an atomic found, for its answer and for repeated requests.
+    fn keep_value(&mut self, token: Token, found: u64) {
+        for known in &mut self.responder.executed {
+            if let Executed::Atomic { token: of, old, .. } = known
+                && *of == token
+            {
+                *old = Some(found);
+            }
+        }
+    }
+
+    /// Does the next thing that answers a request, if the accesses before it are over.
+    pub fn respond(&mut self, adapter: &mut impl Adapter<S, R>) -> Responded {
+        let Some(first) = self.responder.replies.front() else { return Responded::Nothing };
+        if self.responder.pending.front().is_some_and(|pending| *pending <= first.after) {
+            return Responded::Nothing;
+        }
+        let is_refused = self.responder.refused.is_some_and(|refused| refused <= first.after);
+        let Some(Waiting { after, psn, msn, reply }) = self.responder.replies.pop_front() else {
+            return Responded::Nothing;
+        };
+        if is_refused {
+            self.fail_request(adapter, psn, refused_late(reply));
+            return Responded::Answered;
+        }
+        let acknowledge = |syndrome| Operation::Acknowledge(Aeth { syndrome, msn });
+        match reply {
+            Reply::Done { is_acknowledged, received } => {
+                if let Some(Received { receive, wc, is_solicited }) = received {
+                    adapter.received(receive, wc, is_solicited);
+                }
+                if is_acknowledged {
+                    self.send_empty(adapter, psn, acknowledge(Syndrome::Ack));
+                }
+            }
+            Reply::Read { target, sent, packets, is_repeated } => {
+                let is_sent = self.send_read_packet(adapter, psn, msn, (target, sent, packets));
+                if is_sent && sent + 1 < packets {
+                    let reply = Reply::Read { target, sent: sent + 1, packets, is_repeated };
+                    self.responder.replies.push_front(Waiting { after, psn, msn, reply });
+                    return Responded::ReadContinues;
+                }
+            }
+            Reply::Atomic(target) => self.execute_atomic(adapter, psn, msn, &target),
+            Reply::AtomicAnswer { .. } => self.answer_atomic(adapter, psn, msn),
+            Reply::SequenceNak => {
+                self.send_empty(adapter, psn, acknowledge(Syndrome::Nak(Nak::PsnSequence)));
+            }
+            Reply::RnrNak => {
+                self.send_empty(adapter, psn, acknowledge(Syndrome::Rnr(self.settings.rnr_timer)));
+            }
+            Reply::Fail(failure) => self.fail_request(adapter, psn, failure),
+        }
+        Responded::Answered
+    }
+
+    /// Sends one packet of a READ's data, as memory is now. Whether it could.
+    fn send_read_packet(
+        &mut self,
+        adapter: &mut impl Adapter<S, R>,
+        first: Psn,
+        msn: u32,
+        (target, sent, packets): (Reth, u32, u32),
+    ) -> bool {
+        let offset = u64::from(sent) * self.mtu_bytes();
+        let len_bytes = (u64::from(target.len_bytes) - offset).min(self.mtu_bytes()) as u32;
+        let segment = Segment::new(sent == 0, sent + 1 == packets);
+        let aeth = (segment != Segment::Middle).then_some(Aeth { syndrome: Syndrome::Ack, msn });
+        let packet = self.packet(first.plus(sent), Operation::ReadResponse(segment, aeth));
+        let here = Reth { addr: target.addr.wrapping_add(offset), len_bytes, ..target };
+        let payload = if len_bytes == 0 { Payload::None } else { Payload::Region(here) };
+        let is_sent = adapter.transmit(packet, payload).is_ok();
+        if !is_sent {
+            self.fail_request(adapter, packet.psn, Failure::of_request(Nak::RemoteAccess));
+        }
+        is_sent
+    }
+
+    fn execute_atomic(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, msn: u32, target: &AtomicEth) {
+        let token = self.responder.executed.iter().find_map(|known| match known {
+            Executed::Atomic { psn: of, token, .. } if *of == psn => Some(*token),
+            _ => None,
+        });
+        let Some(token) = token else { return };
+        match adapter.atomic(token, target) {
+            Accessed::Done(old) => {
+                self.keep_value(token, old);
+                self.answer_atomic(adapter, psn, msn);
+            }
+            Accessed::Refused => self.fail_request(adapter, psn, Failure::of_request(Nak::RemoteAccess)),
+            Accessed::Pending => {
+                // Accesses that began before it are over, so that it is the first of those under way.
+                self.responder.pending.push_front(token);
+                let reply = Reply::AtomicAnswer { is_repeated: false };
+                self.responder.replies.push_front(Waiting { after: token, psn, msn, reply });
+            }
+        }
+    }
+
+    fn answer_atomic(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, msn: u32) {
+        let old = self.responder.executed.iter().find_map(|known| match known {
+            Executed::Atomic { psn: of, old, .. } if *of == psn => *old,
+            _ => None,
+        });
+        if let Some(old) = old {
+            let aeth = Aeth { syndrome: Syndrome::Ack, msn };
+            self.send_empty(adapter, psn, Operation::AtomicAcknowledge(aeth, old));
+        }
+    }
+
+    /// Queues the completion of a receive behind accesses and completions before it, if there are any.
+    pub(super) fn received_after(
+        &mut self,
+        adapter: &mut impl Adapter<S, R>,
+        accessed: Accessed,
+        token: Token,
+        received: Received<R>,
+    ) {
+        if accessed == Accessed::Pending {
+            self.responder.pending.push_back(token);
+        } else if self.responder.replies.is_empty() {
+            adapter.received(received.receive, received.wc, received.is_solicited);
+            return;
+        }
+        let done = Reply::Done { is_acknowledged: false, received: Some(received) };
+        self.reply(Psn::default(), done);
+    }
+
+    /// Tells the requester, the receive that was taken and the owner of the pair, and fails.
+    fn fail_request(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, failure: Failure<R>) {
+        if self.config.transport == QpType::Rc {
+            let aeth = Aeth { syndrome: Syndrome::Nak(failure.nak), msn: self.responder.msn };
+            self.send_empty(adapter, psn, Operation::Acknowledge(aeth));
+        }
+        let has_receive = failure.receive.is_some();
+        if let Some(((receive, _), status)) = failure.receive {
+            self.fail_receive(adapter, receive, status);
+        }
+        let kind = match failure.nak {
+            Nak::RemoteAccess => Some(AsyncEventKind::QpAccessErr),
+            Nak::InvalidRequest if !has_receive => Some(AsyncEventKind::QpReqErr),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            adapter.event(Event::Async(kind));
+        }
+        self.enter_error(adapter);
+    }
+}
+
+/// An access that the reply waited for was refused after it had begun.
+fn refused_late<R>(reply: Reply<R>) -> Failure<R> {
+    match reply {
+        Reply::Done { received: Some(received), .. } => {
+            Failure::of_receive(Nak::RemoteOperation, (received.receive, 0), WcStatus::LOC_PROT_ERR)
+        }
+        Reply::Fail(failure) => failure,
+        _ => Failure::of_request(Nak::RemoteAccess),
+    }
+}

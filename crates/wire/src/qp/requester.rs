@@ -1,0 +1,179 @@
+//! The requester: cuts send requests into packets and sends them, one a call.
+
+use farcall_verbs::{Access, QpState, QpType, WcStatus};
+
+use super::Qp;
+use super::send_queue::{Begun, SendRequest, Work};
+use crate::adapter::{Adapter, Payload};
+use crate::packet::{Deth, Operation, Packet, Reth, Segment};
+
+/// How the next packet stands.
+enum Turn {
+    /// Nothing can be sent.
+    Wait,
+    /// The next request cannot be executed here.
+    Fail(WcStatus),
+    /// A packet of a request that has begun.
+    Packet(Begun),
+}
+
+/// A packet that acknowledges nothing for so long asks for an acknowledgement.
+const PACKETS_PER_ACK: u32 = 16;
+
+impl<S, R> Qp<S, R> {
+    /// Queues a send request whose posting was checked. [`Qp::ring`] follows.
+    pub fn post_send(&mut self, request: SendRequest, posted: S) {
+        self.sends.push(request, posted);
+    }
+
+    /// Send requests were posted. Whether [`Qp::transmit`] should follow; in an error state they are flushed at once.
+    pub fn ring(&mut self, adapter: &mut impl Adapter<S, R>) -> bool {
+        let is_flushed = self.state.accepts_sends() && !self.runs();
+        if is_flushed {
+            self.flush_sends(adapter);
+        }
+        !is_flushed
+    }
+
+    /// Sends the next packet, if there is one and it may go. Whether one was sent: there may be more.
+    pub fn transmit(&mut self, adapter: &mut impl Adapter<S, R>) -> bool {
+        if !self.runs() || self.timers.is_rnr_waiting() {
+            return false;
+        }
+        let is_last = match self.turn(adapter) {
+            Turn::Wait => return false,
+            Turn::Fail(status) => return self.fail_here(adapter, status),
+            Turn::Packet(begun) => match self.transmit_packet(adapter, begun) {
+                Some(is_last) => is_last,
+                None => return self.fail_here(adapter, WcStatus::LOC_PROT_ERR),
+            },
+        };
+        if is_last {
+            self.sends.at += 1;
+            self.sends.packet = 0;
+        } else {
+            self.sends.packet += 1;
+        }
+        if self.config.transport == QpType::Rc {
+            self.start_ack_timer(adapter);
+        } else if is_last {
+            // Nothing answers: what is sent is over.
+            self.end_first(adapter, WcStatus::SUCCESS);
+        }
+        true
+    }
+
+    fn turn(&mut self, adapter: &impl Adapter<S, R>) -> Turn {
+        let Some(queued) = self.sends.queue.get(self.sends.at) else { return Turn::Wait };
+        if queued.failed.is_some() {
+            return Turn::Wait;
+        }
+        let begun = match queued.begun {
+            Some(begun) => begun,
+            None if !self.may_begin(&queued.request) => return Turn::Wait,
+            None => match self.local_failure(adapter, &queued.request, &queued.posted) {
+                Some(status) => return Turn::Fail(status),
+                None => self.sends.begin(u64::from(self.settings.mtu.bytes())),
+            },
+        };
+        if self.is_window_full(begun.psn.plus(self.sends.packet)) { Turn::Wait } else { Turn::Packet(begun) }
+    }
+
+    fn may_begin(&self, request: &SendRequest) -> bool {
+        let reads = self.sends.reads_in_flight();
+        let may_read = reads < usize::from(self.settings.max_rd_atomic);
+        self.state == QpState::Rts
+            && !(request.is_fenced && reads > 0)
+            && (!request.returns_data() || may_read || self.settings.max_rd_atomic == 0)
+            && !self.is_window_full(self.sends.next_psn)
+    }
+
+    /// Whether too much is unacknowledged for this packet to be sent. Unreliable packets wait for nothing.
+    fn is_window_full(&self, psn: crate::Psn) -> bool {
+        let ahead = psn.distance_from(self.sends.unacknowledged);
+        self.config.transport == QpType::Rc && ahead >= self.config.unacknowledged_max
+    }
+
+    /// What makes a request fail before its first packet.
+    fn local_failure(
+        &self,
+        adapter: &impl Adapter<S, R>,
+        request: &SendRequest,
+        posted: &S,
+    ) -> Option<WcStatus> {
+        let len_bytes_max = match self.config.transport {
+            QpType::Ud => u64::from(self.config.port_mtu.bytes()),
+            _ => self.config.message_bytes_max,
+        };
+        let is_atomic = matches!(request.work, Work::Atomic(_));
+        if request.len_bytes > len_bytes_max || (is_atomic && request.len_bytes != 8) {
+            return Some(WcStatus::LOC_LEN_ERR);
+        }
+        if request.returns_data() && self.settings.max_rd_atomic == 0 {
+            return Some(WcStatus::LOC_QP_OP_ERR);
+        }
+        let need = if request.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
+        (!adapter.check(posted, request.len_bytes, need)).then_some(WcStatus::LOC_PROT_ERR)
+    }
+
+    /// Sends the packet whose turn it is: its payload is gathered now. Whether it is its request's last; `None` if the
+    /// payload must not be read.
+    fn transmit_packet(&self, adapter: &mut impl Adapter<S, R>, begun: Begun) -> Option<bool> {
+        let queued = &self.sends.queue[self.sends.at];
+        let (request, send, mtu_bytes) = (&queued.request, &queued.posted, self.mtu_bytes());
+        let index = self.sends.packet;
+        let psn = begun.psn.plus(index);
+        let offset = u64::from(index) * mtu_bytes;
+        let len_bytes = (request.len_bytes - offset).min(mtu_bytes);
+        let segment = Segment::new(index == 0, index + 1 == begun.packets);
+        let imm_be = request.imm_be.filter(|_| segment.is_last());
+        let message = |operation| Packet {
+            solicited: segment.is_last() && request.is_solicited,
+            ack_req: segment.is_last() || index % PACKETS_PER_ACK == PACKETS_PER_ACK - 1,
+            ..self.packet(psn, operation)
+        };
+        let (packet, payload) = match request.work {
+            Work::Send => {
+                (message(Operation::Send(segment, imm_be)), Payload::Send { send, offset, len_bytes })
+            }
+            Work::Write(reth) => {
+                let reth = segment.is_first().then_some(reth);
+                let operation = Operation::Write(segment, reth, imm_be);
+                (message(operation), Payload::Send { send, offset, len_bytes })
+            }
+            Work::Read(reth) => {
+                // Data that has come is not asked for again.
+                let done = u64::from(begun.answers) * mtu_bytes;
+                let addr = reth.addr.wrapping_add(done);
+                let rest = Reth { addr, len_bytes: reth.len_bytes - done as u32, ..reth };
+                (self.packet(begun.next_answer(), Operation::ReadRequest(rest)), Payload::None)
+            }
+            Work::Atomic(eth) => (self.packet(psn, Operation::AtomicRequest(eth)), Payload::None),
+            Work::Datagram { dest_qpn, qkey } => {
+                let deth = Deth { qkey, src_qpn: self.config.qpn };
+                let packet = Packet {
+                    dest_qpn,
+                    solicited: request.is_solicited,
+                    ..self.packet(psn, Operation::Datagram(deth, request.imm_be))
+                };
+                (packet, Payload::Send { send, offset: 0, len_bytes: request.len_bytes })
+            }
+        };
+        adapter.transmit(packet, payload).ok()?;
+        Some(request.returns_data() || segment.is_last())
+    }
+
+    /// The request whose turn it is cannot be executed at this end.
+    fn fail_here(&mut self, adapter: &mut impl Adapter<S, R>, status: WcStatus) -> bool {
+        self.sends.queue[self.sends.at].failed = Some(status);
+        self.fail_if_first(adapter);
+        false
+    }
+
+    /// A request that failed at this end fails when it is the first.
+    pub(super) fn fail_if_first(&mut self, adapter: &mut impl Adapter<S, R>) {
+        if let Some(status) = self.sends.queue.front().and_then(|queued| queued.failed) {
+            self.fail_first(adapter, status);
+        }
+    }
+}

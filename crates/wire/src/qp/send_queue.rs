@@ -1,0 +1,191 @@
+//! The send queue: requests in their order, and which packet is the next.
+
+use std::collections::VecDeque;
+
+use farcall_verbs::{WcOpcode, WcStatus};
+
+use crate::packet::{AtomicEth, AtomicOp, Reth};
+use crate::psn::Psn;
+
+/// What a send request does.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// SEND.
+    Send,
+    /// RDMA WRITE.
+    Write(Reth),
+    /// RDMA READ.
+    Read(Reth),
+    /// Compare and swap, or fetch and add.
+    Atomic(AtomicEth),
+    /// A datagram; its path is known to the adapter.
+    Datagram {
+        /// The destination queue pair.
+        dest_qpn: u32,
+        /// The Q_Key that it must have.
+        qkey: u32,
+    },
+}
+
+/// A send request. Its elements are the adapter's: see [`crate::Adapter`].
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest {
+    /// What it does.
+    pub work: Work,
+    /// Bytes of its elements.
+    pub len_bytes: u64,
+    /// Immediate data in network byte order.
+    pub imm_be: Option<u32>,
+    /// Whether the peer is asked for a solicited event.
+    pub is_solicited: bool,
+    /// Whether it begins after all READs and atomics before it are over.
+    pub is_fenced: bool,
+}
+
+impl SendRequest {
+    pub(super) const fn returns_data(&self) -> bool {
+        matches!(self.work, Work::Read(_) | Work::Atomic(_))
+    }
+
+    pub(super) const fn opcode(&self) -> WcOpcode {
+        match self.work {
+            Work::Send | Work::Datagram { .. } => WcOpcode::SEND,
+            Work::Write(_) => WcOpcode::RDMA_WRITE,
+            Work::Read(_) => WcOpcode::RDMA_READ,
+            Work::Atomic(AtomicEth { op: AtomicOp::CompareSwap { .. }, .. }) => WcOpcode::COMP_SWAP,
+            Work::Atomic(AtomicEth { op: AtomicOp::FetchAdd { .. }, .. }) => WcOpcode::FETCH_ADD,
+        }
+    }
+
+    /// How many packets it takes; of a READ, how many answer it.
+    fn packets(&self, mtu_bytes: u64) -> u32 {
+        match self.work {
+            Work::Atomic(_) | Work::Datagram { .. } => 1,
+            Work::Send | Work::Write(_) | Work::Read(_) => self.len_bytes.div_ceil(mtu_bytes).max(1) as u32,
+        }
+    }
+}
+
+/// The packets of a request that has begun.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    /// Its first packet.
+    pub(super) psn: Psn,
+    /// How many packets it takes; of a READ, how many answer it.
+    pub(super) packets: u32,
+    /// Answers that came, in order.
+    pub(super) answers: u32,
+}
+
+impl Begun {
+    pub(super) fn last(&self) -> Psn {
+        self.psn.plus(self.packets - 1)
+    }
+
+    /// The answer that must come next.
+    pub(super) fn next_answer(&self) -> Psn {
+        self.psn.plus(self.answers)
+    }
+}
+
+/// A request in its queue.
+pub(super) struct Queued<S> {
+    pub(super) request: SendRequest,
+    pub(super) posted: S,
+    pub(super) begun: Option<Begun>,
+    /// It failed at this end; its completion comes when all requests before it are over.
+    pub(super) failed: Option<WcStatus>,
+}
+
+/// The send queue and where its requester stands.
+pub(super) struct SendQueue<S> {
+    pub(super) queue: VecDeque<Queued<S>>,
+    /// The next packet: of which request in the queue, and which packet of it.
+    pub(super) at: usize,
+    pub(super) packet: u32,
+    pub(super) next_psn: Psn,
+    /// Everything before it is acknowledged.
+    pub(super) unacknowledged: Psn,
+    /// A missing answer was asked for again since anything came.
+    pub(super) has_asked_again: bool,
+}
+
+impl<S> Default for SendQueue<S> {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            at: 0,
+            packet: 0,
+            next_psn: Psn::default(),
+            unacknowledged: Psn::default(),
+            has_asked_again: false,
+        }
+    }
+}
+
+impl<S> SendQueue<S> {
+    pub(super) fn push(&mut self, request: SendRequest, posted: S) {
+        self.queue.push_back(Queued { request, posted, begun: None, failed: None });
+    }
+
+    pub(super) fn start(&mut self, psn: Psn) {
+        self.next_psn = psn;
+        self.unacknowledged = psn;
+    }
+
+    /// Whether a packet with this number was sent and is not acknowledged.
+    pub(super) fn is_in_flight(&self, psn: Psn) -> bool {
+        psn.distance_from(self.unacknowledged) < self.next_psn.distance_from(self.unacknowledged)
+    }
+
+    /// Whether anything was begun that is not over.
+    pub(super) fn waits(&self) -> bool {
+        self.queue.front().is_some_and(|queued| queued.begun.is_some())
+    }
+
+    pub(super) fn reads_in_flight(&self) -> usize {
+        self.queue.iter().take(self.at).filter(|queued| queued.request.returns_data()).count()
+    }
+
+    /// Gives the next request its packets.
+    pub(super) fn begin(&mut self, mtu_bytes: u64) -> Begun {
+        let queued = &mut self.queue[self.at];
+        let packets = queued.request.packets(mtu_bytes);
+        let begun = Begun { psn: self.next_psn, packets, answers: 0 };
+        queued.begun = Some(begun);
+        self.next_psn = begun.psn.plus(packets);
+        self.packet = 0;
+        begun
+    }
+
+    /// The first request is over.
+    pub(super) fn pop(&mut self) -> Option<Queued<S>> {
+        let queued = self.queue.pop_front()?;
+        if self.at == 0 {
+            self.packet = 0;
+        }
+        self.at = self.at.saturating_sub(1);
+        Some(queued)
+    }
+
+    /// The next packet to be sent is the one with this number.
+    pub(super) fn go_back_to(&mut self, psn: Psn) {
+        for (at, queued) in self.queue.iter().enumerate() {
+            let Some(begun) = queued.begun else { break };
+            if psn.distance_from(begun.psn) < begun.packets {
+                (self.at, self.packet) = (at, psn.distance_from(begun.psn));
+                return;
+            }
+        }
+    }
+
+    /// What was acknowledged is not sent again, even if that had begun.
+    pub(super) fn skip_acknowledged(&mut self) {
+        if let (0, Some(begun)) = (self.at, self.queue.front().and_then(|queued| queued.begun)) {
+            let acknowledged = self.unacknowledged.distance_from(begun.psn);
+            if acknowledged < begun.packets && self.packet < acknowledged {
+                self.packet = acknowledged;
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Reliable connections.
+
+use farcall_verbs::{AsyncEventKind, QpAttr, QpState, QpType, WcStatus};
+use farcall_wire::{Event, Nak, Operation, Psn, Segment, SendRequest, Syndrome, Work};
+use proptest::prelude::*;
+
+use super::harness::*;
+
+/// One of each operation, at the first end; all lengths but one take several packets.
+fn post_all(pair: &mut Pair) {
+    let [a, b] = &mut pair.ends;
+    b.receive(100, 4096, 1024);
+    b.receive(101, 5120, 1024);
+    a.post(1, Work::Send, 0, 600);
+    a.post(2, Work::Write(region(2000, 700)), 1000, 700);
+    a.post(3, Work::Read(region(3000, 800)), 6000, 800);
+    a.post(4, fetch_add(64, 5), 7000, 8);
+    a.post(5, Work::Send, 100, 10);
+}
+
+/// Everything that was posted took effect, once and in its order.
+fn check_all(pair: &Pair, added_to: u64) {
+    let [a, b] = &pair.ends;
+    assert_eq!(a.sent_ids(), [1, 2, 3, 4, 5]);
+    assert!(a.device.sent.iter().all(|wc| wc.status.is_success()), "{:?}", a.device.sent);
+    let received: Vec<_> = b.device.received.iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
+    assert_eq!(received, [(100, 600), (101, 10)]);
+    let (mine, theirs) = (&a.device.memory, &b.device.memory);
+    assert_eq!(theirs[4096..4696], mine[..600]);
+    assert_eq!(theirs[5120..5130], mine[100..110]);
+    assert_eq!(theirs[2000..2700], mine[1000..1700]);
+    assert_eq!(mine[6000..6800], theirs[3000..3800]);
+    assert_eq!((a.device.word(7000), b.device.word(64)), (added_to, added_to + 5));
+    assert_eq!(b.device.atomics, 1, "executed once");
+}
+
+fn run_all(psn: u32, fate: impl FnMut(usize, &farcall_wire::Packet) -> Fate) -> usize {
+    let mut pair = Pair::new(QpType::Rc, psn);
+    post_all(&mut pair);
+    let added_to = pair.ends[1].device.word(64);
+    pair.run_with(fate);
+    check_all(&pair, added_to);
+    pair.log.len()
+}
+
+#[test]
+fn every_packet_may_be_lost_doubled_or_overtaken_once() {
+    // The second start wraps around in the first message.
+    for psn in [0, 0xff_fffe] {
+        let packets = run_all(psn, |_, _| Fate::Pass);
+        for fate in [Fate::Lose, Fate::Double, Fate::Delay] {
+            for chosen in 0..packets {
+                run_all(psn, |at, _| if at == chosen { fate } else { Fate::Pass });
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_a_bad_link_does_is_mended(
+        start in 0..1_u32 << 24,
+        harm in proptest::collection::btree_map(
+            0..60_usize,
+            prop::sample::select(vec![Fate::Lose, Fate::Double, Fate::Delay]),
+            0..5,
+        ),
+    ) {
+        run_all(start, |at, _| harm.get(&at).copied().unwrap_or(Fate::Pass));
+    }
+}
+
+#[test]
+fn messages_are_cut_at_the_mtu() {
+    use Segment::{First, Last, Middle, Only};
+    let cases: [(usize, &[(Segment, usize)]); 6] = [
+        (0, &[(Only, 0)]),
+        (1, &[(Only, 1)]),
+        (256, &[(Only, 256)]),
+        (257, &[(First, 256), (Last, 1)]),
+        (512, &[(First, 256), (Last, 256)]),
+        (600, &[(First, 256), (Middle, 256), (Last, 88)]),
+    ];
+    for (len_bytes, expected) in cases {
+        let mut pair = Pair::new(QpType::Rc, 0xff_ffff);
+        pair.ends[1].receive(1, 0, 1024);
+        pair.ends[0].post(1, Work::Send, 0, len_bytes);
+        let packets = pair.ends[0].work();
+        let segments: Vec<_> = packets
+            .iter()
+            .map(|(packet, payload)| match packet.operation {
+                Operation::Send(segment, None) => (segment, payload.len()),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(segments, expected);
+        let (last, _) = packets.last().unwrap();
+        assert!(last.ack_req && last.psn == Psn::new(0xff_ffff).plus(expected.len() as u32 - 1));
+        assert_eq!(pair.ends[0].device.gathered.len(), expected.len());
+    }
+}
+
+#[test]
+fn going_back_gathers_again() {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    pair.ends[1].receive(1, 4096, 1024);
+    pair.ends[0].post(1, Work::Send, 0, 768);
+    // The second packet is lost; before it is sent again, its bytes change.
+    pair.exchange(&mut |at, _| if at == 1 { Fate::Lose } else { Fate::Pass });
+    pair.ends[0].device.memory[256..768].fill(0xEE);
+    pair.run();
+    assert_eq!(pair.ends[0].device.gathered, [(0, 256), (256, 256), (512, 256), (256, 256), (512, 256)]);
+    assert!(pair.ends[0].device.events.contains(&Event::GoBack(Psn::new(8))));
+    assert!(pair.ends[1].device.memory[4352..4864].iter().all(|byte| *byte == 0xEE));
+    let naks = pair.log.iter().filter(|(_, packet, _)| {
+        matches!(packet.operation, Operation::Acknowledge(aeth) if aeth.syndrome == Syndrome::Nak(Nak::PsnSequence))
+    });
+    assert_eq!(naks.count(), 1, "a gap is reported once");
+}
+
+#[test]
+fn no_more_than_the_window_is_unacknowledged() {
+    let mut pair = Pair::new(QpType::Rc, 0);
+    pair.ends[1].receive(1, 0, 8192);
+    pair.ends[0].post(1, Work::Send, 0, 4096);
+    assert_eq!(pair.ends[0].work().len(), 8);
+    assert!(pair.ends[0].work().is_empty());
+}
+
+#[test]
+fn a_peer_that_is_silent_is_given_up_after_its_retries() {
+    let mut pair = Pair::new(QpType::Rc, 0);
+    pair.ends[0].post(1, Work::Write(region(0, 8)), 0, 8);
+    pair.ends[0].post(2, Work::Write(region(0, 8)), 0, 8);
+    pair.run_with(|_, _| Fate::Lose);
+    let statuses: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, [WcStatus::RETRY_EXC_ERR, WcStatus::WR_FLUSH_ERR]);
+    // The first wait and seven retries, each of 4.096 µs times 2 to the third power.
+    assert_eq!(pair.now_ns, 8 * (4_096 << 3));
+    assert_eq!(pair.ends[0].qp.state(), QpState::Err);
+    pair.ends[0].post(3, Work::Send, 0, 8);
+    assert_eq!(pair.ends[0].device.sent[2].status, WcStatus::WR_FLUSH_ERR, "posted in the error state");
+}
+
+#[test]
+fn without_a_timeout_nothing_is_repeated() {
+    let mut pair = Pair::new(QpType::Rc, 0);
+    pair.ends[0].modify(QpAttr { timeout: Some(0), ..QpAttr::to(QpState::Rts) });
+    pair.ends[0].post(1, Work::Write(region(0, 8)), 0, 8);
+    pair.run_with(|_, _| Fate::Lose);
+    assert_eq!((pair.log.len(), pair.now_ns), (1, 0));
+}
+
+#[test]
+fn a_peer_without_a_receive_is_waited_for() {
+    let mut pair = Pair::new(QpType::Rc, 0xff_ffff);
+    pair.ends[0].post(1, Work::Send, 0, 300);
+    pair.exchange(&mut |_, _| Fate::Pass);
+    while !pair.ends[0].device.events.contains(&Event::NotReady) {
+        assert!(pair.step());
+        pair.exchange(&mut |_, _| Fate::Pass);
+    }
+    let told_ns = pair.now_ns;
+    // Code 1 of the peer's timer is 10 µs.
+    assert_eq!(pair.ends[0].device.timers, [None, Some(told_ns + 10_000)]);
+    pair.ends[1].receive(9, 4096, 512);
+    pair.run();
+    assert_eq!(pair.ends[1].device.received[0].byte_len, 300);
+    assert!(pair.ends[0].device.sent[0].status.is_success());
+}
+
+#[test]
+fn what_fails_here_waits_for_its_turn() {
+    let mut pair = Pair::new(QpType::Rc, 0);
+    pair.ends[0].post(1, Work::Write(region(0, 300)), 0, 300);
+    pair.ends[0].post(2, Work::Send, MEMORY_BYTES - 4, 8);
+    pair.ends[0].post(3, Work::Send, 0, 8);
+    pair.run();
+    let ended: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let flushed = (3, WcStatus::WR_FLUSH_ERR);
+    assert_eq!(ended, [(1, WcStatus::SUCCESS), (2, WcStatus::LOC_PROT_ERR), flushed]);
+}
+
+#[test]
+fn reads_wait_for_their_depth_and_fenced_requests_for_reads() {
+    let mut pair = Pair::new(QpType::Rc, 0);
+    pair.ends[0].modify(QpAttr { max_rd_atomic: Some(1), ..QpAttr::to(QpState::Rts) });
+    pair.ends[0].post(1, Work::Read(region(0, 8)), 6000, 8);
+    pair.ends[0].post(2, Work::Read(region(8, 8)), 6008, 8);
+    assert_eq!(pair.ends[0].work().len(), 1, "one READ at a time");
+
+    let mut pair = Pair::new(QpType::Rc, 0);
+    pair.ends[0].post(1, Work::Read(region(0, 8)), 6000, 8);
+    let write = SendRequest {
+        work: Work::Write(region(100, 8)),
+        len_bytes: 8,
+        imm_be: None,
+        is_solicited: false,
+        is_fenced: true,
+    };
+    pair.ends[0].post_request(write, Piece { wr_id: 2, addr: 6000, len_bytes: 8 });
+    pair.run();
+    assert_eq!(
+        pair.ends[1].device.memory[100..108],
+        pair.ends[1].device.memory[..8],
+        "what the READ brought"
+    );
+}
+
+#[test]
+fn a_queue_that_drains_ends_what_has_begun_and_begins_nothing() {
+    let mut pair = Pair::new(QpType::Rc, 0);
+    let drained = Event::Async(AsyncEventKind::SqDrained);
+    pair.ends[0].post(1, Work::Write(region(0, 600)), 0, 600);
+    pair.exchange(&mut |_, _| Fate::Pass);
+    pair.ends[0].post(2, Work::Write(region(0, 8)), 0, 8);
+    pair.ends[0].modify(QpAttr { en_sqd_async_notify: Some(true), ..QpAttr::to(QpState::Sqd) });
+    assert!(!pair.ends[0].device.events.contains(&drained));
+    pair.run();
+    assert_eq!(pair.ends[0].sent_ids(), [1]);
+    assert_eq!(pair.ends[0].device.events.iter().filter(|event| **event == drained).count(), 1);
+    pair.ends[0].modify(QpAttr::to(QpState::Rts));
+    pair.run();
+    assert_eq!(pair.ends[0].sent_ids(), [1, 2]);
+}
+
+#[test]
+fn acknowledgements_count_messages() {
+    let mut pair = Pair::new(QpType::Rc, 0);
+    post_all(&mut pair);
+    pair.run();
+    let last = pair.log.iter().rev().find_map(|(_, packet, _)| match packet.operation {
+        Operation::Acknowledge(aeth) => Some(aeth),
+        _ => None,
+    });
+    let last = last.expect("the last SEND is acknowledged");
+    assert_eq!((last.syndrome, last.msn), (Syndrome::Ack, 5));
+}

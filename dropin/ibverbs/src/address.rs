@@ -1,0 +1,124 @@
+//! Address handles.
+
+use std::ffi::c_int;
+
+use farcall_verbs as verbs;
+use farcall_verbs::{AddressHandle, Wc, WcFlags};
+
+use crate::symbols::{export, not_offered};
+use crate::{attributes, context, errno, memory};
+use farcall_layout::{Ah, AhAttr, Context, Pd};
+
+#[repr(C)]
+struct AhObject {
+    ah: Ah,
+    provider: Box<dyn AddressHandle>,
+}
+
+/// The provider's handle.
+///
+/// # Safety
+/// `ah` must come from [`ibv_create_ah`].
+pub unsafe fn raw(ah: *const ()) -> *const () {
+    // SAFETY: the C structure begins its object.
+    unsafe { (*ah.cast::<AhObject>()).provider.as_raw() }
+}
+
+/// Where a GRH names its destination, in its 40 bytes.
+const DESTINATION_AT: usize = 24;
+
+/// Fills a path back to the sender of a datagram.
+///
+/// # Safety
+/// `grh` must point to 40 readable bytes, if the completion says that there is a GRH.
+unsafe fn path_back(
+    of: &context::ContextObject,
+    port_num: u8,
+    wc: &Wc,
+    grh: *const u8,
+) -> Result<AhAttr, c_int> {
+    if !wc.wc_flags.contains(WcFlags::GRH) {
+        let path = verbs::AhAttr { dlid: wc.slid, sl: wc.sl, port_num, ..verbs::AhAttr::default() };
+        return Ok(attributes::path_to_c(&path, false));
+    }
+    // SAFETY: the caller's promise.
+    let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
+    let path = verbs::AhAttr::from_received(wc, &header, port_num).ok_or(libc::EINVAL)?;
+    let table = of.provider.query_gid_table(port_num).map_err(|error| errno::number(&error))?;
+    let own = table
+        .iter()
+        .find(|entry| header[DESTINATION_AT..] == entry.gid.0)
+        .or(table.first())
+        .ok_or(libc::EINVAL)?;
+    let sgid_index = u8::try_from(own.index).map_err(|_| libc::EINVAL)?;
+    Ok(attributes::path_to_c(&verbs::AhAttr { sgid_index, ..path }, true))
+}
+
+export! {
+    "IBVERBS_1.1" {
+        /// `man ibv_create_ah`.
+        fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
+            // SAFETY: the caller's domain and structure.
+            let (domain, path) = unsafe { (memory::domain(pd), attributes::path(&*attr)) };
+            match domain.provider.create_ah(&path) {
+                Ok(provider) => {
+                    domain.uses.add();
+                    // SAFETY: the caller's domain.
+                    let context = unsafe { (*pd).context };
+                    Box::into_raw(Box::new(AhObject { ah: Ah { context, pd, handle: 0 }, provider })).cast()
+                }
+                Err(error) => errno::null(errno::number(&error)),
+            }
+        }
+
+        /// `man ibv_create_ah_from_wc`: -1 and `errno`.
+        fn ibv_init_ah_from_wc(
+            context: *mut Context, port_num: u8, wc: *mut Wc, grh: *mut u8, attr: *mut AhAttr,
+        ) -> c_int {
+            // SAFETY: the caller's objects.
+            errno::answer(unsafe {
+                path_back(context::object(context), port_num, &*wc, grh).map(|filled| attr.write(filled))
+            })
+        }
+
+        /// `man ibv_create_ah_from_wc`.
+        fn ibv_create_ah_from_wc(pd: *mut Pd, wc: *mut Wc, grh: *mut u8, port_num: u8) -> *mut Ah {
+            // SAFETY: the caller's objects.
+            match unsafe { path_back(context::object((*pd).context), port_num, &*wc, grh) } {
+                // SAFETY: the caller's domain.
+                Ok(mut attr) => unsafe { ibv_create_ah(pd, &raw mut attr) },
+                Err(number) => errno::null(number),
+            }
+        }
+
+        /// `man ibv_destroy_ah`.
+        fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
+            // SAFETY: made above; the program does not use it any more.
+            let object = unsafe { Box::from_raw(ah.cast::<AhObject>()) };
+            // SAFETY: domains outlive their handles.
+            unsafe { memory::domain(object.ah.pd) }.uses.remove();
+            0
+        }
+
+        /// As the original: an Ethernet address for a GID. Nothing here is sent by Ethernet.
+        fn ibv_resolve_eth_l2_from_gid(
+            _context: *mut Context, _attr: *mut AhAttr, mac: *mut [u8; 6], vlan: *mut u16,
+        ) -> c_int {
+            // SAFETY: the caller's variables, if any.
+            unsafe {
+                if !mac.is_null() {
+                    mac.write([0; 6]);
+                }
+                if !vlan.is_null() {
+                    vlan.write(0xffff);
+                }
+            }
+            0
+        }
+    }
+}
+
+// Multicast.
+not_offered! {
+    "IBVERBS_1.1" { Number: ibv_attach_mcast ibv_detach_mcast; }
+}

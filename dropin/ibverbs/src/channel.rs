@@ -1,0 +1,110 @@
+//! Completion channels.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use farcall_trace::wait_readable;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::context;
+use crate::cq::{self, CqObject};
+use crate::errno;
+use crate::symbols::export;
+use crate::use_count::UseCount;
+use farcall_layout::{CompChannel, Context, Cq};
+
+#[repr(C)]
+pub struct ChannelObject {
+    channel: CompChannel,
+    pub provider: Arc<dyn farcall_verbs::CompChannel>,
+    pub uses: UseCount,
+}
+
+/// # Safety
+/// `channel` must come from [`ibv_create_comp_channel`].
+pub unsafe fn object<'a>(channel: *mut CompChannel) -> &'a ChannelObject {
+    // SAFETY: the C structure begins its object.
+    unsafe { &*channel.cast::<ChannelObject>() }
+}
+
+impl ChannelObject {
+    /// Waits for an event unless the program made the descriptor non-blocking.
+    fn next(&self) -> Result<u32, c_int> {
+        loop {
+            // Before the provider looks: its read would block on a descriptor in the mode that programs find it in.
+            // SAFETY: the channel's descriptor.
+            unsafe { wait_readable(self.channel.fd)? };
+            match self.provider.poll_cq_event() {
+                Ok(Some(id)) => return Ok(id),
+                Ok(None) => {}
+                Err(error) => return Err(errno::number(&error)),
+            }
+        }
+    }
+}
+
+/// Programs find descriptors in blocking mode and change that if they like.
+pub fn make_blocking(fd: c_int) {
+    // SAFETY: the descriptor is of an object that the caller holds.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let _ = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags - OFlags::NONBLOCK));
+}
+
+export! {
+    "IBVERBS_1.0" {
+        /// `man ibv_create_comp_channel`.
+        fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
+            // SAFETY: the caller's context.
+            match unsafe { context::object(context) }.provider.create_comp_channel() {
+                Ok(provider) => {
+                    make_blocking(provider.fd());
+                    let channel = CompChannel { context, fd: provider.fd(), refcnt: 0 };
+                    Box::into_raw(Box::new(ChannelObject { channel, provider, uses: UseCount::default() })).cast()
+                }
+                Err(error) => errno::null(errno::number(&error)),
+            }
+        }
+
+        /// `man ibv_destroy_comp_channel`.
+        fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
+            // SAFETY: the caller's channel.
+            if let Err(number) = unsafe { object(channel) }.uses.check_none() {
+                return number;
+            }
+            // SAFETY: made above, and nothing uses it.
+            drop(unsafe { Box::from_raw(channel.cast::<ChannelObject>()) });
+            0
+        }
+    }
+    "IBVERBS_1.1" {
+        /// `man ibv_get_cq_event`.
+        fn ibv_get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, cq_context: *mut *mut c_void) -> c_int {
+            // SAFETY: the caller's channel.
+            let channel = unsafe { object(channel) };
+            // SAFETY: contexts outlive their channels.
+            let registry = &unsafe { context::object(channel.channel.context) }.registry;
+            loop {
+                let id = match channel.next() {
+                    Ok(id) => id,
+                    Err(number) => return errno::answer(Err(number)),
+                };
+                // The event may be of a queue that was destroyed meanwhile.
+                if let Some(found) = registry.cqs.hand_out(id, |cq| &cq.events) {
+                    // SAFETY: the caller's variables; the queue lives, for the event is not acknowledged.
+                    unsafe {
+                        *cq = found.cast::<Cq>();
+                        *cq_context = (*found.cast::<Cq>()).cq_context;
+                    }
+                    return 0;
+                }
+            }
+        }
+
+        /// `man ibv_ack_cq_events`.
+        fn ibv_ack_cq_events(cq: *mut Cq, events: u32) {
+            // SAFETY: the caller's queue.
+            unsafe { cq::object(cq.cast::<CqObject>()) }.events.acknowledge(events);
+        }
+    }
+}

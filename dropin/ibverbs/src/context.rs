@@ -1,0 +1,394 @@
+//! An opened device: its function tables, its attributes, its events.
+
+use std::ffi::{c_int, c_uint};
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use farcall_verbs::{GidType, LinkLayer, OpCaps};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::attributes::Limits;
+use crate::device::{DeviceObject, copy_text};
+use crate::errno;
+use crate::registry::Registry;
+use crate::symbols::{export, not_offered};
+use crate::{channel, cq, cq_ex, qp, qp_ex, srq, traced};
+use farcall_layout::{
+    ABSENT, Context, ContextOps, Device, DeviceAttr, DeviceAttrEx, EXTENDED, GidEntry, PortAttr, Values,
+    VerbsContext,
+};
+
+#[repr(C)]
+pub struct ContextObject {
+    verbs: VerbsContext,
+    pub provider: Arc<dyn farcall_verbs::Context>,
+    pub registry: Registry,
+    /// Stands for the device node, which programs poll or close-on-exec.
+    _command: OwnedFd,
+    guid_be: u64,
+    /// What attributes of queue pairs are held to.
+    pub limits: Limits,
+}
+
+/// # Safety
+/// `context` must come from [`open`].
+pub unsafe fn object<'a>(context: *mut Context) -> &'a ContextObject {
+    // SAFETY: the context lies at the end of the `VerbsContext` that begins the object.
+    unsafe { &*context.byte_sub(offset_of!(VerbsContext, context)).cast::<ContextObject>() }
+}
+
+/// Opens a device; null and `errno` if it cannot be.
+pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
+    let provider = match of.provider_device.open() {
+        Ok(provider) => provider,
+        Err(error) => {
+            crate::complain(format_args!("cannot open: {error}"));
+            return errno::null(errno::number(&error));
+        }
+    };
+    let limits = Limits {
+        max_rd_atomic: provider.query_device().map_or(0, |attr| attr.max_qp_rd_atom),
+        gid_tbl_len: provider.query_port(1).map_or(0, |port| port.gid_tbl_len),
+    };
+    let Ok(command) = eventfd(0, EventfdFlags::CLOEXEC) else { return errno::null(libc::EMFILE) };
+    // Without events of the device: a descriptor that never becomes readable.
+    let async_fd = provider.async_event_fd().unwrap_or(command.as_raw_fd());
+    channel::make_blocking(async_fd);
+    let mut verbs = tables(device, command.as_raw_fd(), async_fd);
+    if farcall_trace::is_on() {
+        traced::context_table(&mut verbs);
+    }
+    let made = Box::new(ContextObject {
+        verbs,
+        provider,
+        registry: Registry::default(),
+        _command: command,
+        guid_be: of.guid_be,
+        limits,
+    });
+    // SAFETY: the address of a field of what was just allocated; the box is taken back by `ibv_close_device`.
+    unsafe { ptr::addr_of_mut!((*Box::into_raw(made)).verbs.context) }
+}
+
+fn tables(device: *mut Device, cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
+    VerbsContext {
+        query_port,
+        before_query_rt_values: [ABSENT; 23],
+        query_rt_values,
+        create_cq_ex: cq_ex::create,
+        private: ptr::null_mut(),
+        query_device_ex,
+        flows: [ABSENT; 4],
+        open_qp: ABSENT,
+        create_qp_ex: qp_ex::create,
+        get_srq_num: ABSENT,
+        create_srq_ex: srq::create_ex,
+        xrc_domains: [ABSENT; 2],
+        placeholder: 0,
+        size_bytes: size_of::<VerbsContext>(),
+        context: Context {
+            device,
+            ops: ContextOps {
+                before_poll_cq: [ABSENT; 11],
+                poll_cq: cq::poll,
+                req_notify_cq: cq::req_notify,
+                before_post_srq_recv: [ABSENT; 7],
+                post_srq_recv: Some(srq::post_recv),
+                before_post_send: [ABSENT; 4],
+                post_send: qp::post_send,
+                post_recv: qp::post_recv,
+                after_post_recv: [ABSENT; 5],
+            },
+            cmd_fd,
+            async_fd,
+            num_comp_vectors: 1,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            abi_compat: EXTENDED,
+        },
+    }
+}
+
+/// `IBV_ATOMIC_HCA`, as all devices that programs meet say. Atomics are the processor's own, which would be
+/// `IBV_ATOMIC_GLOB`; but that word makes UCX do without them.
+const ATOMIC_HCA: c_int = 1;
+/// `IBV_DEVICE_SYS_IMAGE_GUID`, `IBV_DEVICE_RC_RNR_NAK_GEN`, `IBV_DEVICE_SRQ_RESIZE`.
+const CAP_FLAGS: u32 = 1 << 11 | 1 << 12 | 1 << 13;
+
+/// An OUI that is not assigned; programs take 0 for a device that failed to answer.
+const NO_VENDOR: u32 = 0xff_ffff;
+
+fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
+    let attr = of.provider.query_device()?;
+    let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut filled: DeviceAttr = unsafe { std::mem::zeroed() };
+    filled.fw_ver = copy_text(&attr.fw_ver);
+    filled.node_guid = of.guid_be;
+    filled.sys_image_guid = of.guid_be;
+    filled.vendor_id = NO_VENDOR;
+    filled.max_mr_size = attr.max_mr_size;
+    filled.page_size_cap = !0xfff;
+    filled.max_qp = int(attr.max_qp);
+    filled.max_qp_wr = int(attr.max_qp_wr);
+    filled.device_cap_flags = CAP_FLAGS;
+    filled.max_sge = int(attr.max_sge);
+    filled.max_sge_rd = int(attr.max_sge);
+    filled.max_cq = int(attr.max_cq);
+    filled.max_cqe = int(attr.max_cqe);
+    filled.max_mr = int(attr.max_mr);
+    filled.max_pd = 1 << 20;
+    filled.max_qp_rd_atom = attr.max_qp_rd_atom.into();
+    filled.max_qp_init_rd_atom = attr.max_qp_rd_atom.into();
+    filled.max_res_rd_atom = int(attr.max_qp).saturating_mul(attr.max_qp_rd_atom.into());
+    filled.atomic_cap = if attr.rc.contains(OpCaps::ATOMIC) { ATOMIC_HCA } else { 0 };
+    filled.max_ah = int(attr.max_qp);
+    filled.max_srq = int(attr.max_srq);
+    filled.max_srq_wr = int(attr.max_srq_wr);
+    filled.max_srq_sge = int(attr.max_srq_sge);
+    filled.max_pkeys = 1;
+    filled.phys_port_cnt = attr.phys_port_cnt;
+    Ok(filled)
+}
+
+/// As `man ibv_query_device_ex`. A newer header's larger structure is filled with zeros.
+pub unsafe extern "C" fn query_device_ex(
+    context: *mut Context,
+    _input: *const c_uint,
+    attr: *mut DeviceAttrEx,
+    len_bytes: usize,
+) -> c_int {
+    // SAFETY: the caller's context.
+    let filled = match fill_device(unsafe { object(context) }) {
+        Ok(filled) => filled,
+        Err(error) => return errno::number(&error),
+    };
+    // SAFETY: the caller's structure of `len_bytes`; fields beyond it are not touched.
+    unsafe {
+        ptr::write_bytes(attr.cast::<u8>(), 0, len_bytes);
+        if len_bytes >= size_of::<DeviceAttr>() {
+            let ports = filled.phys_port_cnt.into();
+            (*attr).orig_attr = filled;
+            if len_bytes >= offset_of!(DeviceAttrEx, hca_core_clock_khz) + 8 {
+                (*attr).completion_timestamp_mask = u64::MAX;
+                (*attr).hca_core_clock_khz = 1_000_000;
+            }
+            if len_bytes >= offset_of!(DeviceAttrEx, phys_port_cnt_ex) + 4 {
+                (*attr).phys_port_cnt_ex = ports;
+            }
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn query_rt_values(_context: *mut Context, values: *mut Values) -> c_int {
+    const RAW_CLOCK: u32 = 1;
+    // SAFETY: the caller's structure.
+    unsafe {
+        if (*values).comp_mask & !RAW_CLOCK != 0 {
+            return errno::refused(libc::EOPNOTSUPP, format_args!("there is the raw clock alone"));
+        }
+        (*values).raw_clock.tv_sec = 0;
+        (*values).raw_clock.tv_nsec = farcall_trace::now_ns() as libc::c_long;
+    }
+    0
+}
+
+/// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`.
+pub const PORT_CAP_FLAGS: u32 = 1 << 16 | 1 << 26;
+/// `IBV_QPF_GRH_REQUIRED`.
+const GRH_REQUIRED: u8 = 1;
+/// Four lanes of 25 Gb/s; nothing here has a speed.
+const WIDTH_4X: u8 = 2;
+const SPEED_25: u8 = 32;
+pub const LANES: u32 = 4;
+/// Of a lane.
+pub const SPEED_GBPS: u32 = 25;
+const LINK_UP: u8 = 5;
+
+pub unsafe extern "C" fn query_port(
+    context: *mut Context,
+    port_num: u8,
+    attr: *mut PortAttr,
+    len_bytes: usize,
+) -> c_int {
+    // SAFETY: the caller's context.
+    let port = match unsafe { object(context) }.provider.query_port(port_num) {
+        Ok(port) => port,
+        Err(error) => return errno::number(&error),
+    };
+    let filled = PortAttr {
+        state: port.state as c_int,
+        max_mtu: port.max_mtu as c_int,
+        active_mtu: port.active_mtu as c_int,
+        gid_tbl_len: port.gid_tbl_len as c_int,
+        port_cap_flags: PORT_CAP_FLAGS,
+        max_msg_sz: 1 << 31,
+        pkey_tbl_len: 1,
+        lid: port.lid,
+        max_vl_num: 1,
+        active_width: WIDTH_4X,
+        active_speed: SPEED_25,
+        phys_state: LINK_UP,
+        link_layer: port.link_layer as u8,
+        flags: if port.link_layer == LinkLayer::Ethernet { GRH_REQUIRED } else { 0 },
+        ..PortAttr::default()
+    };
+    // SAFETY: the caller's structure of `len_bytes`, filled as far as both know it.
+    unsafe {
+        ptr::write_bytes(attr.cast::<u8>(), 0, len_bytes);
+        let known = len_bytes.min(size_of::<PortAttr>());
+        ptr::copy_nonoverlapping(ptr::from_ref(&filled).cast::<u8>(), attr.cast::<u8>(), known);
+    }
+    0
+}
+
+/// The first fields of `struct ibv_port_attr`, which is all that programs of old headers have room for.
+const OLD_PORT_ATTR_BYTES: usize = offset_of!(PortAttr, link_layer);
+
+export! {
+    "IBVERBS_1.1" {
+        /// `man ibv_close_device`.
+        fn ibv_close_device(context: *mut Context) -> c_int {
+            // SAFETY: made by `open`; the program does not use it any more.
+            drop(unsafe {
+                Box::from_raw(context.byte_sub(offset_of!(VerbsContext, context)).cast::<ContextObject>())
+            });
+            0
+        }
+
+        /// `man ibv_query_device`.
+        fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int {
+            // SAFETY: the caller's context and structure.
+            errno::code(unsafe { fill_device(object(context)).map(|filled| attr.write(filled)) })
+        }
+
+        /// `man ibv_query_port`, for programs whose header does not find the extended function.
+        fn ibv_query_port(context: *mut Context, port_num: u8, attr: *mut PortAttr) -> c_int {
+            // SAFETY: the caller's context, and a structure of at least so many bytes.
+            unsafe { query_port(context, port_num, attr, OLD_PORT_ATTR_BYTES) }
+        }
+
+        /// `man ibv_query_gid`: -1 if there is no such entry.
+        fn ibv_query_gid(context: *mut Context, port_num: u8, index: c_int, gid: *mut [u8; 16]) -> c_int {
+            // SAFETY: the caller's context.
+            let found = unsafe { object(context) }.provider.query_gid(port_num, index as u32);
+            // SAFETY: the caller's variable.
+            errno::answer(found.map(|found| unsafe { gid.write(found.0) }).map_err(|error| errno::number(&error)))
+        }
+
+        /// `man ibv_query_pkey`: the one table entry is the default partition.
+        fn ibv_query_pkey(_context: *mut Context, port_num: u8, index: c_int, pkey_be: *mut u16) -> c_int {
+            if port_num != 1 || index != 0 {
+                return errno::answer(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, index {index}"))));
+            }
+            // SAFETY: the caller's variable.
+            unsafe { *pkey_be = 0xffff };
+            0
+        }
+    }
+    "IBVERBS_1.5" {
+        /// `man ibv_get_pkey_index`.
+        fn ibv_get_pkey_index(_context: *mut Context, port_num: u8, pkey_be: u16) -> c_int {
+            match (port_num, pkey_be) {
+                (1, 0xffff) => 0,
+                _ => errno::answer(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, key {pkey_be:#x}")))),
+            }
+        }
+    }
+    "IBVERBS_1.11" {
+        /// `man ibv_query_gid_ex`.
+        fn _ibv_query_gid_ex(
+            context: *mut Context, port_num: u32, index: u32, entry: *mut GidEntry, flags: u32, entry_bytes: usize,
+        ) -> c_int {
+            if let Err(number) = check_entry(flags, entry_bytes) {
+                return number;
+            }
+            // SAFETY: the caller's context.
+            let of = unsafe { object(context) };
+            let port = u8::try_from(port_num).ok().and_then(|port| of.provider.query_port(port).ok());
+            // Beyond the table, in the kernel's words; an entry that is empty is another matter.
+            if port.is_none_or(|port| index >= port.gid_tbl_len) {
+                return errno::refused(libc::EINVAL, format_args!("port {port_num}, index {index}"));
+            }
+            let table = gid_entries(of, port_num);
+            match table.into_iter().find(|found| found.gid_index == index) {
+                Some(found) => {
+                    // SAFETY: the caller's structure.
+                    unsafe { entry.write(found) };
+                    0
+                }
+                None => errno::refused(libc::ENODATA, format_args!("the entry is empty")),
+            }
+        }
+
+        /// `man ibv_query_gid_table`: how many entries, or a negative error number; also if there is no room for all.
+        fn _ibv_query_gid_table(
+            context: *mut Context, entries: *mut GidEntry, max_entries: usize, flags: u32, entry_bytes: usize,
+        ) -> isize {
+            if let Err(number) = check_entry(flags, entry_bytes) {
+                return -(number as isize);
+            }
+            // SAFETY: the caller's context.
+            let table = gid_entries(unsafe { object(context) }, 1);
+            // As the kernel has it: an array that is too short is an error, not a part of the table.
+            if table.len() > max_entries {
+                let why = format_args!("{} entries, and room for {max_entries}", table.len());
+                return -(errno::refused(libc::EINVAL, why) as isize);
+            }
+            for (at, entry) in table.iter().enumerate() {
+                // SAFETY: the caller's array of `max_entries` elements of `entry_bytes`.
+                unsafe { entries.byte_add(at * entry_bytes).write(*entry) };
+            }
+            table.len() as isize
+        }
+    }
+}
+
+// There is no kernel object to import.
+not_offered! {
+    "IBVERBS_1.10" {
+        Null: ibv_import_device ibv_import_pd ibv_import_mr;
+        Nothing: ibv_unimport_pd ibv_unimport_mr;
+    }
+    "IBVERBS_1.13" {
+        Null: ibv_import_dm;
+        Nothing: ibv_unimport_dm;
+    }
+}
+
+/// Whether a program's entries are of a form that we know.
+fn check_entry(flags: u32, entry_bytes: usize) -> Result<(), c_int> {
+    if flags == 0 && entry_bytes >= size_of::<GidEntry>() {
+        return Ok(());
+    }
+    Err(errno::refused(libc::EINVAL, format_args!("flags {flags:#x}, entries of {entry_bytes} bytes")))
+}
+
+/// The number of a network device; 0 if there is none of that name.
+fn ifindex(netdev: &str) -> u32 {
+    let name = std::ffi::CString::new(netdev).unwrap_or_default();
+    // SAFETY: a C string.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
+}
+
+/// The table of a port, empty if there is no such port.
+pub fn gid_entries(of: &ContextObject, port_num: u32) -> Vec<GidEntry> {
+    let Ok(port) = u8::try_from(port_num) else { return Vec::new() };
+    let table = of.provider.query_gid_table(port).unwrap_or_default();
+    table
+        .into_iter()
+        .map(|entry| GidEntry {
+            gid: entry.gid.0,
+            gid_index: entry.index,
+            port_num,
+            gid_type: match entry.gid_type {
+                GidType::RoceV1 => 1,
+                GidType::RoceV2 => 2,
+                _ => 0,
+            },
+            ndev_ifindex: entry.netdev.as_deref().map_or(0, ifindex),
+        })
+        .collect()
+}

@@ -1,0 +1,164 @@
+//! Completion queues.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use farcall_trace::{EmptyPolls, Unacknowledged, now_ns};
+use farcall_verbs::{CqInitAttr, Notify, RawCq, Wc};
+
+use crate::context;
+use crate::symbols::export;
+use crate::use_count::UseCount;
+use crate::{channel, cq_ex, errno, traced};
+use farcall_layout::{CompChannel, Context, Cq, CqEx};
+
+#[repr(C)]
+pub struct CqObject {
+    pub cq: CqEx,
+    pub provider: Mutex<Box<dyn RawCq>>,
+    pub events: Unacknowledged,
+    pub async_events: Unacknowledged,
+    pub uses: UseCount,
+    /// Counted when calls are shown.
+    pub empty_polls: EmptyPolls,
+    id: u32,
+    /// The completion that `ibv_start_poll` and `ibv_next_poll` stand at.
+    pub current: Wc,
+    pub current_ns: u64,
+}
+
+/// # Safety
+/// `cq` must come from [`create`].
+pub unsafe fn object<'a>(cq: *mut CqObject) -> &'a CqObject {
+    // SAFETY: the caller's promise. Fields that change are behind locks, or of the one thread that polls.
+    unsafe { &*cq }
+}
+
+impl CqObject {
+    pub fn lock(&self) -> MutexGuard<'_, Box<dyn RawCq>> {
+        self.provider.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// # Safety
+/// The pointers must be the program's valid objects, or null where the man page allows.
+pub unsafe fn create(
+    context: *mut Context,
+    cqe: u32,
+    cq_context: *mut c_void,
+    comp_channel: *mut CompChannel,
+) -> Result<*mut CqObject, c_int> {
+    // SAFETY: the caller's objects.
+    let of = unsafe { context::object(context) };
+    // SAFETY: as above.
+    let through = (!comp_channel.is_null()).then(|| unsafe { channel::object(comp_channel) });
+    let attr = CqInitAttr { cqe, channel: through.map(|channel| &*channel.provider) };
+    let provider = of.provider.create_cq(&attr).map_err(|error| errno::number(&error))?;
+    if let Some(channel) = through {
+        channel.uses.add();
+    }
+    let id = provider.id();
+    let base = Cq {
+        context,
+        channel: comp_channel,
+        cq_context,
+        handle: id,
+        cqe: cqe as c_int,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    };
+    let mut functions = cq_ex::table(base);
+    if farcall_trace::is_on() {
+        traced::cq_table(&mut functions);
+    }
+    let made = Box::into_raw(Box::new(CqObject {
+        cq: functions,
+        provider: Mutex::new(provider),
+        events: Unacknowledged::default(),
+        async_events: Unacknowledged::default(),
+        uses: UseCount::default(),
+        empty_polls: EmptyPolls::default(),
+        id,
+        current: Wc::default(),
+        current_ns: now_ns(),
+    }));
+    of.registry.cqs.insert(id, made);
+    Ok(made)
+}
+
+/// As `man ibv_poll_cq`: how many, or negative if the queue overran.
+pub unsafe extern "C" fn poll(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c_int {
+    let Ok(room) = usize::try_from(num_entries) else { return -1 };
+    if room == 0 {
+        return 0;
+    }
+    // SAFETY: the program's array of `num_entries` elements; `Wc` is valid with any bytes.
+    let wcs = unsafe { std::slice::from_raw_parts_mut(wc, room) };
+    // SAFETY: the program's queue.
+    let polled = unsafe { object(cq.cast()) }.lock().poll(wcs);
+    match polled {
+        Ok(taken) => taken as c_int,
+        Err(error) => -errno::number(&error),
+    }
+}
+
+/// As `man ibv_req_notify_cq`. Without a channel there is no event, which is no error on any device.
+pub unsafe extern "C" fn req_notify(cq: *mut Cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the program's queue.
+    if unsafe { (*cq).channel.is_null() } {
+        return 0;
+    }
+    let notify = if solicited_only != 0 { Notify::Solicited } else { Notify::Any };
+    // SAFETY: the program's queue.
+    errno::code(unsafe { object(cq.cast()) }.lock().req_notify(notify))
+}
+
+export! {
+    "IBVERBS_1.1" {
+        /// `man ibv_create_cq`.
+        fn ibv_create_cq(
+            context: *mut Context, cqe: c_int, cq_context: *mut c_void, channel: *mut CompChannel, comp_vector: c_int,
+        ) -> *mut Cq {
+            if cqe <= 0 || comp_vector != 0 {
+                return errno::null(errno::refused(libc::EINVAL, format_args!("cqe {cqe}, comp_vector {comp_vector}")));
+            }
+            // SAFETY: the caller's objects.
+            unsafe { create(context, cqe as u32, cq_context, channel) }.map_or_else(errno::null, <*mut _>::cast)
+        }
+
+        /// `man ibv_destroy_cq`: waits until events are acknowledged.
+        fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
+            let address = cq.cast::<CqObject>();
+            // SAFETY: the caller's queue.
+            let of = unsafe { object(address) };
+            if let Err(number) = of.uses.check_none() {
+                return number;
+            }
+            // SAFETY: contexts outlive their queues.
+            unsafe { context::object(of.cq.base.context) }.registry.cqs.remove(of.id);
+            of.events.wait();
+            of.async_events.wait();
+            if !of.cq.base.channel.is_null() {
+                // SAFETY: channels outlive their queues, because they are counted.
+                unsafe { channel::object(of.cq.base.channel) }.uses.remove();
+            }
+            // SAFETY: made by `create`, and nothing uses it.
+            drop(unsafe { Box::from_raw(address) });
+            0
+        }
+
+        /// `man ibv_resize_cq`: completions wait at their queue pairs, which have a place for each, so a queue holds as
+        /// many as there can be, whatever it was made or resized to.
+        fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
+            if cqe < 1 {
+                return errno::refused(libc::EINVAL, format_args!("cqe {cqe}"));
+            }
+            // SAFETY: the caller's queue.
+            unsafe { ptr::addr_of_mut!((*cq).cqe).write(cqe) };
+            0
+        }
+    }
+}

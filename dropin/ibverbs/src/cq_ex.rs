@@ -1,0 +1,142 @@
+//! The extended completion queue: one completion at a time, field by field (`man ibv_create_cq_ex`).
+
+use std::ffi::{c_int, c_uint};
+
+use farcall_trace::now_ns;
+use farcall_verbs::Wc;
+
+use crate::cq::{self, CqObject};
+use crate::errno;
+use farcall_layout::{ABSENT, Context, Cq, CqEx, CqInitAttrEx};
+
+/// What `wc_flags` may ask for: everything up to the completion's time stamps, without VLANs, flows and tag matching.
+const OFFERED: u64 = 0b1000_1111_1111;
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
+const MASK_FLAGS: u32 = 1;
+/// One thread, overrun ignored: both hold anyway.
+const FLAGS: u32 = 0b11;
+
+/// As `ibv_create_cq_ex`.
+pub unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
+    // SAFETY: the caller's structure.
+    let attr = unsafe { &*attr };
+    let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
+    if attr.comp_mask & !MASK_FLAGS != 0 || attr.wc_flags & !OFFERED != 0 || flags & !FLAGS != 0 {
+        let (mask, fields) = (attr.comp_mask, attr.wc_flags);
+        return errno::null(errno::refused(
+            libc::EOPNOTSUPP,
+            format_args!("comp_mask {mask:#x}, wc_flags {fields:#x} or flags {flags:#x}: not offered"),
+        ));
+    }
+    if attr.cqe == 0 || attr.comp_vector != 0 {
+        let (cqe, comp_vector) = (attr.cqe, attr.comp_vector);
+        return errno::null(errno::refused(
+            libc::EINVAL,
+            format_args!("cqe {cqe}, comp_vector {comp_vector}"),
+        ));
+    }
+    // SAFETY: the caller's objects.
+    unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel) }
+        .map_or_else(errno::null, <*mut _>::cast)
+}
+
+/// A queue with its functions.
+pub fn table(base: Cq) -> CqEx {
+    CqEx {
+        base,
+        comp_mask: 0,
+        status: 0,
+        wr_id: 0,
+        start_poll,
+        next_poll,
+        end_poll,
+        read_opcode,
+        read_vendor_err,
+        read_byte_len,
+        read_imm_data,
+        read_qp_num,
+        read_src_qp,
+        read_wc_flags,
+        read_slid,
+        read_sl,
+        read_dlid_path_bits,
+        read_completion_ts,
+        read_cvlan: ABSENT,
+        read_flow_tag: ABSENT,
+        read_tm_info: ABSENT,
+        read_completion_wallclock_ns,
+    }
+}
+
+/// Takes the next completion; `ENOENT` if there is none.
+///
+/// # Safety
+/// `cq` must be a queue of [`cq::create`] that no other thread polls at the same time, as the interface demands.
+unsafe fn advance(cq: *mut CqEx) -> c_int {
+    let address = cq.cast::<CqObject>();
+    let mut one = [Wc::default()];
+    // SAFETY: the program's queue.
+    let polled = unsafe { cq::object(address) }.lock().poll(&mut one);
+    match polled {
+        Ok(0) => libc::ENOENT,
+        Ok(_) => {
+            // SAFETY: the one thread that polls.
+            unsafe {
+                (*address).current = one[0];
+                (*address).current_ns = now_ns();
+                (*cq).status = one[0].status.0;
+                (*cq).wr_id = one[0].wr_id;
+            }
+            0
+        }
+        Err(error) => errno::number(&error),
+    }
+}
+
+pub unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut c_uint) -> c_int {
+    // SAFETY: the program's structure, if there is one.
+    if !attr.is_null() && unsafe { *attr } != 0 {
+        return errno::refused(libc::EINVAL, format_args!("attributes of a poll: there are none"));
+    }
+    // SAFETY: the program's queue.
+    unsafe { advance(cq) }
+}
+
+pub unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
+    // SAFETY: the program's queue.
+    unsafe { advance(cq) }
+}
+
+unsafe extern "C" fn end_poll(_cq: *mut CqEx) {}
+
+/// Defines readers of the current completion.
+macro_rules! readers {
+    ($($name:ident -> $ret:ty { $of:ident => $value:expr })*) => {
+        $(unsafe extern "C" fn $name(cq: *mut CqEx) -> $ret {
+            // SAFETY: the program's queue, read by the one thread that polls.
+            let $of = unsafe { &*cq.cast::<CqObject>() };
+            $value
+        })*
+    };
+}
+
+readers! {
+    read_opcode -> u32 { of => of.current.opcode.0 }
+    read_vendor_err -> u32 { of => of.current.vendor_err }
+    read_byte_len -> u32 { of => of.current.byte_len }
+    read_imm_data -> u32 { of => of.current.imm_data_be }
+    read_qp_num -> u32 { of => of.current.qp_num }
+    read_src_qp -> u32 { of => of.current.src_qp }
+    read_wc_flags -> c_uint { of => of.current.wc_flags.bits() }
+    read_slid -> u32 { of => of.current.slid.into() }
+    read_sl -> u8 { of => of.current.sl }
+    read_dlid_path_bits -> u8 { of => of.current.dlid_path_bits }
+    read_completion_ts -> u64 { of => of.current_ns }
+    read_completion_wallclock_ns -> u64 { of => of.current_ns.wrapping_add(wall_offset_ns()) }
+}
+
+/// From the monotonic clock to the time of day.
+fn wall_offset_ns() -> u64 {
+    let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    (wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64).wrapping_sub(now_ns())
+}

@@ -1,0 +1,42 @@
+//! Error numbers for typed errors. The text of an error goes to the trace; to standard error where the machine or a
+//! peer is the cause. `errno` has the number, too: [`refused`] sets it for functions of the tables, and exported
+//! functions once more when they return (`farcall_trace::errno::told`), because objects that go meanwhile may change
+//! it.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+pub use farcall_trace::errno::{answer, get, null, refused, set};
+use farcall_verbs::{Error, Result};
+
+/// The error number of an error.
+pub fn number(error: &Error) -> c_int {
+    let number = match error {
+        Error::Unsupported { .. } => libc::EOPNOTSUPP,
+        Error::Exhausted { .. } => libc::ENOMEM,
+        Error::Peer { .. } => libc::EHOSTUNREACH,
+        Error::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        _ => libc::EINVAL,
+    };
+    if matches!(error, Error::Peer { .. } | Error::Os { .. }) {
+        complain_once(error.operation(), format_args!("{error}"));
+    }
+    refused(number, format_args!("{error}"))
+}
+
+/// 0, or the error number.
+pub fn code(result: Result<()>) -> c_int {
+    result.map_or_else(|error| number(&error), |()| 0)
+}
+
+/// Prints what an error number cannot say and the program may not have caused (a peer of another user, a missing
+/// folder), once for each subject.
+pub fn complain_once(subject: &'static str, why: fmt::Arguments<'_>) {
+    static SAID: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if !said.contains(&subject) {
+        said.push(subject);
+        crate::complain(why);
+    }
+}

@@ -1,0 +1,61 @@
+//! Asynchronous events.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use farcall_trace::wait_readable;
+
+use crate::context::{self, ContextObject};
+use crate::symbols::export;
+use crate::{cq, errno, qp, srq};
+use farcall_layout::{AsyncEvent, Context, Element, event_of, event_type};
+
+/// An event as C sees it; `None` if its object is gone.
+fn translate(of: &ContextObject, event: &farcall_verbs::AsyncEvent) -> Option<AsyncEvent> {
+    let number = event.element;
+    let (event_type, element) = event_type(event.kind)?;
+    let element: *mut c_void = match element {
+        Element::Cq => of.registry.cqs.hand_out(number, |cq| &cq.async_events)?.cast(),
+        Element::Qp => of.registry.qps.hand_out(number, |qp| &qp.events)?.cast(),
+        Element::Srq => of.registry.srqs.hand_out(number, |srq| &srq.events)?.cast(),
+        Element::Port => ptr::without_provenance_mut(number as usize),
+    };
+    Some(AsyncEvent { element, event_type })
+}
+
+export! {
+    "IBVERBS_1.1" {
+        /// `man ibv_get_async_event`: -1 and `errno`.
+        fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+            // SAFETY: the caller's context.
+            let (of, fd) = unsafe { (context::object(context), (*context).async_fd) };
+            loop {
+                // SAFETY: the context's descriptor.
+                if let Err(number) = unsafe { wait_readable(fd) } {
+                    return errno::answer(Err(number));
+                }
+                while let Some(found) = of.provider.poll_async_event() {
+                    if let Some(translated) = translate(of, &found) {
+                        // SAFETY: the caller's structure.
+                        unsafe { event.write(translated) };
+                        return 0;
+                    }
+                }
+            }
+        }
+
+        /// `man ibv_get_async_event`.
+        fn ibv_ack_async_event(event: *mut AsyncEvent) {
+            // SAFETY: the caller's event, of an object that lives until this.
+            unsafe {
+                let element = (*event).element;
+                match event_of((*event).event_type) {
+                    Some((_, Element::Cq)) => cq::object(element.cast()).async_events.acknowledge(1),
+                    Some((_, Element::Qp)) => qp::object(element.cast()).events.acknowledge(1),
+                    Some((_, Element::Srq)) => srq::object(element.cast()).events.acknowledge(1),
+                    _ => {}
+                }
+            }
+        }
+    }
+}

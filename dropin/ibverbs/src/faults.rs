@@ -1,0 +1,29 @@
+//! The faults that FARCALL_FAULTS asks for.
+
+use std::ffi::c_int;
+
+use farcall_faults::{Fault, Faults, VARIABLE};
+
+/// Shows a fault in the trace.
+fn show(fault: &Fault) {
+    farcall_trace::note("fault", |line| {
+        line.key("kind").word(fault.key);
+        if let Some((qp_num, index)) = fault.pair {
+            line.key("qp").qpn(qp_num);
+            line.key("pair").number(index);
+        }
+        line.key("number").number(fault.number);
+    });
+}
+
+/// The faults that are asked for.
+///
+/// # Errors
+/// `EINVAL`, with a text on standard error, if the variable is invalid: a program must not run without the faults
+/// unnoticed.
+pub fn asked_for() -> Result<Option<Faults>, c_int> {
+    Faults::from_env(Some(show)).map_err(|error| {
+        crate::complain(format_args!("{VARIABLE}: {error}"));
+        libc::EINVAL
+    })
+}

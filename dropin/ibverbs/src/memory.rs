@@ -1,0 +1,213 @@
+//! Protection domains and memory regions.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use farcall_verbs::{Access, ProtectionDomain, RawMr};
+
+use crate::errno;
+use crate::symbols::{export, not_offered};
+use crate::use_count::UseCount;
+use crate::{access, context};
+use farcall_layout::{Context, Mr, Pd};
+
+#[repr(C)]
+pub struct PdObject {
+    pd: Pd,
+    pub provider: Arc<dyn ProtectionDomain>,
+    pub uses: UseCount,
+}
+
+#[repr(C)]
+struct MrObject {
+    mr: Mr,
+    provider: Option<Box<dyn RawMr>>,
+}
+
+impl MrObject {
+    /// A region of the domain `of`, which `pd` is.
+    fn of(pd: *mut Pd, of: &PdObject, provider: Box<dyn RawMr>) -> Self {
+        of.uses.add();
+        let (addr, length) = (provider.addr().cast(), provider.len_bytes());
+        let (lkey, rkey) = (provider.lkey(), provider.rkey());
+        let mr = Mr { context: of.pd.context, pd, addr, length, handle: lkey, lkey, rkey };
+        Self { mr, provider: Some(provider) }
+    }
+
+    /// Deregisters the memory. No peer accesses memory of the program any more when it returns.
+    fn release(&mut self) {
+        if let Some(provider) = self.provider.take() {
+            let _ = provider.dereg();
+        }
+        // SAFETY: domains outlive their regions.
+        unsafe { domain(self.mr.pd) }.uses.remove();
+    }
+}
+
+/// What `ibv_rereg_mr` changes.
+struct Changes {
+    memory: Option<(*mut c_void, usize)>,
+    pd: Option<*mut Pd>,
+    access: Option<u32>,
+}
+
+impl MrObject {
+    /// Registers the region anew. If that fails, no request reaches the region any more, so that the program cannot use
+    /// it by mistake.
+    ///
+    /// # Safety
+    /// See `man ibv_rereg_mr`.
+    unsafe fn change(&mut self, changes: &Changes) -> Result<(), c_int> {
+        let before = self.mr.pd;
+        let refused = |why| errno::refused(libc::EINVAL, format_args!("{why}"));
+        let provider =
+            self.provider.take().ok_or_else(|| refused("an earlier call left the region unusable"))?;
+        if changes.memory.is_none() && changes.pd.is_none() && changes.access.is_none() {
+            return Err(refused("flags: nothing changes"));
+        }
+        let access = changes.access.map(access::of_region).transpose()?;
+        let pd = changes.pd.unwrap_or(before);
+        // SAFETY: the caller's domain.
+        if pd.is_null() || unsafe { (*pd).context } != self.mr.context {
+            return Err(refused("pd: of the same device only"));
+        }
+        let memory = changes.memory.map(|(addr, len_bytes)| (addr.cast(), len_bytes));
+        // SAFETY: the caller's domain and promise; domains outlive their regions.
+        let (of, before) = unsafe { (domain(pd), domain(before)) };
+        // SAFETY: as above.
+        let made = unsafe { of.provider.rereg_mr(&*provider, memory, access) };
+        *self = MrObject::of(pd, of, made.map_err(|error| errno::number(&error))?);
+        before.uses.remove();
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `pd` must come from [`ibv_alloc_pd`].
+pub unsafe fn domain<'a>(pd: *mut Pd) -> &'a PdObject {
+    // SAFETY: the C structure begins its object.
+    unsafe { &*pd.cast::<PdObject>() }
+}
+
+/// # Safety
+/// See `man ibv_reg_mr`.
+unsafe fn region(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    len_bytes: usize,
+    access: Access,
+) -> Result<MrObject, c_int> {
+    // SAFETY: the caller's domain.
+    let domain = unsafe { domain(pd) };
+    // SAFETY: the caller's promise.
+    let registered = unsafe { domain.provider.reg_mr(addr.cast(), len_bytes, access) };
+    let provider = registered.map_err(|error| errno::number(&error))?;
+    Ok(MrObject::of(pd, domain, provider))
+}
+
+/// # Safety
+/// See `man ibv_reg_mr`.
+unsafe fn register(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: u32) -> *mut Mr {
+    // SAFETY: the caller's promise.
+    let made = access::of_region(access).and_then(|access| unsafe { region(pd, addr, len_bytes, access) });
+    made.map_or_else(errno::null, |made| Box::into_raw(Box::new(made)).cast())
+}
+
+/// `IBV_REREG_MR_ERR_INPUT`: the region is as it was. `..._ERR_CMD`: it may not be used any more.
+const ERR_INPUT: c_int = -1;
+const ERR_COMMAND: c_int = -4;
+
+/// `enum ibv_rereg_mr_flags`.
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_PD: c_int = 1 << 1;
+const CHANGE_ACCESS: c_int = 1 << 2;
+
+export! {
+    "IBVERBS_1.1" {
+        /// `man ibv_alloc_pd`.
+        fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
+            // SAFETY: the caller's context.
+            match unsafe { context::object(context) }.provider.alloc_pd() {
+                Ok(provider) => {
+                    let pd = Pd { context, handle: 0 };
+                    Box::into_raw(Box::new(PdObject { pd, provider, uses: UseCount::default() })).cast()
+                }
+                Err(error) => errno::null(errno::number(&error)),
+            }
+        }
+
+        /// `man ibv_dealloc_pd`.
+        fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
+            // SAFETY: the caller's domain.
+            if let Err(number) = unsafe { domain(pd) }.uses.check_none() {
+                return number;
+            }
+            // SAFETY: made by `ibv_alloc_pd`, and nothing uses it.
+            drop(unsafe { Box::from_raw(pd.cast::<PdObject>()) });
+            0
+        }
+
+        /// `man ibv_reg_mr`.
+        fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: c_int) -> *mut Mr {
+            // SAFETY: the caller's promise.
+            unsafe { register(pd, addr, len_bytes, access as u32) }
+        }
+
+        /// `man ibv_dereg_mr`.
+        fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
+            // SAFETY: made by `register`; the program does not use it any more.
+            unsafe { Box::from_raw(mr.cast::<MrObject>()) }.release();
+            0
+        }
+
+        /// `man ibv_rereg_mr`: as deregistering and registering; the keys stay.
+        fn ibv_rereg_mr(
+            mr: *mut Mr, flags: c_int, pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: c_int,
+        ) -> c_int {
+            let changes = |bit: c_int| flags & bit != 0;
+            let is_unknown = flags & !(CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS) != 0;
+            let is_memory_missing = changes(CHANGE_TRANSLATION) && (addr.is_null() || len_bytes == 0);
+            let is_access_stray = access != 0 && !changes(CHANGE_ACCESS);
+            if is_unknown || is_memory_missing || is_access_stray {
+                errno::refused(libc::EINVAL, format_args!("flags {flags:#x}, {len_bytes} bytes, access {access:#x}"));
+                return ERR_INPUT;
+            }
+            let changes = Changes {
+                memory: changes(CHANGE_TRANSLATION).then_some((addr, len_bytes)),
+                pd: changes(CHANGE_PD).then_some(pd),
+                access: changes(CHANGE_ACCESS).then_some(access as u32),
+            };
+            // SAFETY: made by `register`; the caller's promise.
+            match unsafe { (*mr.cast::<MrObject>()).change(&changes) } {
+                Ok(()) => 0,
+                Err(number) => {
+                    errno::set(number);
+                    ERR_COMMAND
+                }
+            }
+        }
+    }
+    "IBVERBS_1.7" {
+        /// `man ibv_reg_mr_iova`: at its own address only.
+        fn ibv_reg_mr_iova(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, iova: u64, access: c_int) -> *mut Mr {
+            // SAFETY: the caller's promise.
+            unsafe { ibv_reg_mr_iova2(pd, addr, len_bytes, iova, access as u32) }
+        }
+    }
+    "IBVERBS_1.8" {
+        /// As [`ibv_reg_mr_iova`]; what the header's `ibv_reg_mr` calls if the access is no constant.
+        fn ibv_reg_mr_iova2(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, iova: u64, access: u32) -> *mut Mr {
+            if iova != addr as u64 {
+                let why = format_args!("iova {iova:#x}: a region is reached at its own addresses");
+                return errno::null(errno::refused(libc::EOPNOTSUPP, why));
+            }
+            // SAFETY: the caller's promise.
+            unsafe { register(pd, addr, len_bytes, access) }
+        }
+    }
+}
+
+// There is no device memory.
+not_offered! {
+    "IBVERBS_1.12" { Null: ibv_reg_dmabuf_mr; }
+}

@@ -1,0 +1,66 @@
+//! What drivers (libmlx5, libefa, …) import from the original library. Programs link some of them and bind eagerly, so
+//! the names must be there; no driver is ever given a device, so none of these is ever of use.
+//!
+//! rdma-core names the node after a number that changed with releases 34 (Debian 12 and 13, Ubuntu 22.04 and 24.04,
+//! RHEL 9 up to 9.6), 57, 59, 64 and 65.
+
+use crate::symbols::not_offered;
+
+/// Puts a symbol under the private node of every release.
+macro_rules! under_private_nodes {
+    ($name:ident) => {
+        farcall_trace::symver!(
+            [
+                "IBVERBS_PRIVATE_34",
+                "IBVERBS_PRIVATE_57",
+                "IBVERBS_PRIVATE_59",
+                "IBVERBS_PRIVATE_64",
+                "IBVERBS_PRIVATE_65"
+            ],
+            $name
+        );
+    };
+}
+
+pub(crate) use under_private_nodes;
+
+/// A setting of drivers.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the original's name")]
+pub static verbs_allow_disassociate_destroy: std::sync::atomic::AtomicBool =
+    std::sync::atomic::AtomicBool::new(false);
+under_private_nodes!(verbs_allow_disassociate_destroy);
+
+// Drivers announce themselves by a function under the node of their own release; it forgets them.
+not_offered! {
+    ["IBVERBS_PRIVATE_34", "IBVERBS_PRIVATE_57", "IBVERBS_PRIVATE_59", "IBVERBS_PRIVATE_64", "IBVERBS_PRIVATE_65"] {
+        Null: _verbs_init_and_alloc_context verbs_open_device ibv_dmabuf_heap_alloc ibv_wr_opcode_str;
+        Nothing: __verbs_log verbs_set_ops verbs_uninit_context ibv_dmabuf_heap_cc_shared_init ibv_dmabuf_heap_destroy
+            ibv_dmabuf_heap_free;
+        Number:
+            __ioctl_final_num_attrs ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_dmah ibv_cmd_alloc_mw
+            ibv_cmd_alloc_pd ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_comp_cntr
+            ibv_cmd_create_counters ibv_cmd_create_cq ibv_cmd_create_cq_ex ibv_cmd_create_cq_ex2
+            ibv_cmd_create_flow ibv_cmd_create_flow_action_esp ibv_cmd_create_qp ibv_cmd_create_qp_ex
+            ibv_cmd_create_qp_ex2 ibv_cmd_create_rwq_ind_table ibv_cmd_create_srq ibv_cmd_create_srq_ex
+            ibv_cmd_create_wq ibv_cmd_dealloc_mw ibv_cmd_dealloc_pd ibv_cmd_dereg_mr ibv_cmd_destroy_ah
+            ibv_cmd_destroy_comp_cntr ibv_cmd_destroy_counters ibv_cmd_destroy_cq ibv_cmd_destroy_flow
+            ibv_cmd_destroy_flow_action ibv_cmd_destroy_qp ibv_cmd_destroy_rwq_ind_table ibv_cmd_destroy_srq
+            ibv_cmd_destroy_wq ibv_cmd_detach_mcast ibv_cmd_export_dmabuf_fd ibv_cmd_free_dm ibv_cmd_free_dmah
+            ibv_cmd_get_context ibv_cmd_inc_comp_cntr ibv_cmd_inc_err_comp_cntr ibv_cmd_modify_cq
+            ibv_cmd_modify_flow_action_esp ibv_cmd_modify_qp ibv_cmd_modify_qp_ex ibv_cmd_modify_srq
+            ibv_cmd_modify_wq ibv_cmd_open_qp ibv_cmd_open_xrcd ibv_cmd_poll_cq ibv_cmd_post_recv
+            ibv_cmd_post_send ibv_cmd_post_srq_recv ibv_cmd_qp_attach_comp_cntr ibv_cmd_query_comp_cntr_caps
+            ibv_cmd_query_context ibv_cmd_query_device_any ibv_cmd_query_mr ibv_cmd_query_port
+            ibv_cmd_query_port_speed ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_read_comp_cntr
+            ibv_cmd_read_counters ibv_cmd_read_err_comp_cntr ibv_cmd_reg_dm_mr ibv_cmd_reg_dmabuf_mr
+            ibv_cmd_reg_mr ibv_cmd_reg_mr_ex ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq
+            ibv_cmd_set_comp_cntr ibv_cmd_set_err_comp_cntr execute_ioctl verbs_init_cq;
+    }
+    "IBVERBS_PRIVATE_34" { Nothing: verbs_register_driver_34; }
+    "IBVERBS_PRIVATE_57" { Nothing: verbs_register_driver_57; }
+    "IBVERBS_PRIVATE_59" { Nothing: verbs_register_driver_59; }
+    "IBVERBS_PRIVATE_64" { Nothing: verbs_register_driver_64; }
+    "IBVERBS_PRIVATE_65" { Nothing: verbs_register_driver_65; }
+    "IBVERBS_1.1" { Nothing: ibv_register_driver; }
+}

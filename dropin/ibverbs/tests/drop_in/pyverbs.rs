@@ -1,0 +1,82 @@
+//! The tests of rdma-core's own Python bindings, as Debian packages them: written for RNICs, by people who never heard
+//! of us.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Folder, Running, words};
+
+/// Where python3-pyverbs puts them, some of them compressed.
+const PACKAGED: &str = "/usr/share/doc/rdma-core/tests";
+
+/// What they expect and we do otherwise: a completion queue holds what its queue pairs have, so that it cannot overrun,
+/// and may also be resized to less; the memory of a receive is looked at when it is posted, so that one is refused that
+/// names a region of another domain; and if its region changed before a small message comes the receiver fails, not the
+/// sender.
+const OTHERWISE: [&str; 3] = ["test_mr_rereg_addr", "test_mr_rereg_pd", "test_resize_cq"];
+
+/// The names of tests that ended in such a way.
+fn ended<'a>(said: &'a str, how: &'a str) -> impl Iterator<Item = &'a str> {
+    said.lines().filter_map(move |line| line.strip_prefix(how)?.split_whitespace().next())
+}
+
+/// Runs them with variables in their environment; the folder keeps what they wrote. `None`: they are not there.
+fn pass(name: &str, variables: &[(&str, &str)]) -> Option<Folder> {
+    if !Path::new(PACKAGED).join("base.py.gz").exists() {
+        eprintln!("SKIPPED: no tests of rdma-core on this machine (Debian: apt-get install python3-pyverbs)");
+        return None;
+    }
+    let folder = Folder::new(name);
+    let tests = folder.path("tests");
+    let mut copy = Command::new("sh");
+    copy.args([
+        "-ec",
+        "cp -r \"$0\" \"$1\"; gunzip \"$1\"/*.gz; rm -f \"$1\"/test_mlx5* \"$1\"/test_efa*",
+        PACKAGED,
+    ]);
+    copy.arg(&tests);
+    let copied = Running::start(copy).finish();
+    assert!(copied.status.success(), "{}", words(&copied));
+
+    // Debian's modules belong to Debian's interpreter, which need not be the first in the path.
+    let mut command = folder.preloaded("/usr/bin/python3");
+    command
+        .arg(format!("{tests}/run_tests.py"))
+        .args(["-v", "--dev", "softnic0"])
+        .envs(variables.iter().copied());
+    command.current_dir(folder.path(""));
+    let said = words(&Running::start(command).finish());
+    let mut failed: Vec<&str> = ended(&said, "ERROR: ").chain(ended(&said, "FAIL: ")).collect();
+    failed.sort_unstable();
+    assert_eq!(failed, OTHERWISE, "{said}");
+    let passed = said.lines().filter(|line| line.ends_with("... ok")).count();
+    assert!(passed >= 60, "only {passed} tests apply: {said}");
+    Some(folder)
+}
+
+#[test]
+fn the_tests_of_rdma_core_pass() {
+    pass("pyverbs", &[]);
+}
+
+/// Whatever they call is shown, and what they get comes late: they notice neither.
+#[test]
+fn the_tests_of_rdma_core_pass_while_they_are_watched_and_disturbed() {
+    let variables = [
+        ("FARCALL_TRACE", "%p.trace"),
+        ("FARCALL_TRACE_FORMAT", "json"),
+        ("FARCALL_FAULTS", "seed=1,delay=10us..100us"),
+    ];
+    let Some(folder) = pass("pyverbs-disturbed", &variables) else { return };
+    let traces = folder.texts(".trace");
+    let lines: Vec<&str> = traces.iter().flat_map(|trace| trace.lines()).collect();
+    let calls: HashSet<String> = lines
+        .iter()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .filter_map(|line| line["call"].as_str().map(str::to_owned))
+        .collect();
+    assert!(calls.len() >= 40, "{calls:?}");
+}

@@ -1,0 +1,109 @@
+//! Answering who asks for a connection or for the queue pair that serves datagrams.
+
+use std::ffi::{c_int, c_void};
+
+use farcall_layout::rdmacm::{AS_MANY_AS_POSSIBLE, CmId, ConnParam, UDP_QKEY};
+use farcall_wire::cm::{Connection, Reply, ServiceReply, State, private_data, reason};
+
+use crate::channel::complete;
+use crate::connect::{bytes_of, data_of, own_qp, terms};
+use crate::device;
+use crate::errno::{Errno, answer, invalid};
+use crate::id::{self, IdObject};
+use crate::qp;
+use crate::service::connection_manager;
+use crate::symbols::export;
+
+/// # Safety
+/// As `man rdma_accept` says.
+unsafe fn serve(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let (qp, data) = unsafe {
+        let data = data_of(param, private_data::SIDR_REP_BYTES_MAX)?;
+        (own_qp(of, &of.own(), param)?.0, data)
+    };
+    let reply = ServiceReply {
+        status: reason::SIDR_SUCCESS,
+        qp_num: qp.qp_num,
+        qkey: UDP_QKEY,
+        gid: qp.gid,
+        private_data: data,
+    };
+    connection_manager()?.step(of.token, |connection| connection.serve(reply).map(Some))
+}
+
+/// # Safety
+/// As `man rdma_accept` says.
+unsafe fn accept(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
+    require_asked(of)?;
+    let (reply, reads_in, reads_out) = {
+        let own = of.own();
+        let peer = own.peer.ok_or(libc::EINVAL)?;
+        let nic = device::device()?;
+        // Without a word as many as the peer wants, and at most what the device can.
+        let said = |said: Option<u8>, wanted: u8| {
+            said.filter(|said| *said != AS_MANY_AS_POSSIBLE).unwrap_or(wanted).min(nic.max_rd_atomic)
+        };
+        let reads_in = said(param.map(|param| param.responder_resources), peer.reads_in);
+        let reads_out = said(param.map(|param| param.initiator_depth), peer.reads_out);
+        // SAFETY: the caller's promise.
+        let ((qp, srq), data) = unsafe {
+            let data = data_of(param, private_data::REP_BYTES_MAX)?;
+            (own_qp(of, &own, param)?, data)
+        };
+        let terms = terms(param, reads_in, reads_out, srq);
+        (Reply { qp, terms, ece: own.local_ece, private_data: data }, reads_in, reads_out)
+    };
+    // Before the peer may use it.
+    // SAFETY: the program's queue pair, which it does not destroy meanwhile.
+    unsafe { qp::to_ready(of, Some(reads_in), Some(reads_out))? };
+    connection_manager()?.step(of.token, |connection| connection.accept(reply).map(Some))
+}
+
+fn require_asked(of: &IdObject) -> Result<(), Errno> {
+    let mut manager = connection_manager()?;
+    match manager.end(of.token)?.connection.as_ref().map(Connection::state) {
+        Some(State::ReqReceived) => Ok(()),
+        _ => Err(invalid("nobody asks to connect, or it was answered")),
+    }
+}
+
+/// # Safety
+/// `data` must have `len` bytes.
+unsafe fn reject(of: &IdObject, data: *const c_void, len: u8) -> Result<(), Errno> {
+    let max = if of.is_datagram() { private_data::SIDR_REP_BYTES_MAX } else { private_data::REJ_BYTES_MAX };
+    // SAFETY: the caller's promise.
+    let data = unsafe { bytes_of(data, len, max)? };
+    connection_manager()?.step(of.token, |connection| connection.reject(data).map(Some))
+}
+
+export! {
+    "RDMACM_1.0" {
+        /// `man rdma_accept`.
+        fn rdma_accept(id: *mut CmId, param: *mut ConnParam) -> c_int {
+            // SAFETY: the caller's identifier and structure.
+            answer(unsafe {
+                let of = id::object(id);
+                if of.is_datagram() {
+                    serve(of, param.as_ref())
+                } else {
+                    accept(of, param.as_ref()).and_then(|()| complete(id))
+                }
+            })
+        }
+
+        /// `man rdma_reject`.
+        fn rdma_reject(id: *mut CmId, private_data: *const c_void, len_bytes: u8) -> c_int {
+            // SAFETY: the caller's identifier and bytes.
+            answer(unsafe { reject(id::object(id), private_data, len_bytes) })
+        }
+    }
+    "RDMACM_1.3" {
+        /// `man rdma_set_local_ece`: a refusal for the options of enhanced connection establishment; there are none to
+        /// refuse here.
+        fn rdma_reject_ece(id: *mut CmId, private_data: *const c_void, len_bytes: u8) -> c_int {
+            // SAFETY: the caller's identifier and bytes.
+            answer(unsafe { reject(id::object(id), private_data, len_bytes) })
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Attributes of queue pairs that follow from what both ends said (man `rdma_init_qp_attr`).
+
+use std::ffi::c_int;
+
+use farcall_layout::rdmacm::{CmId, UDP_QKEY};
+use farcall_layout::{AhAttr, GlobalRoute, QpAttr, mask};
+
+use crate::device::{self, NicDevice};
+use crate::errno::{Errno, answer};
+use crate::id::{self, IdObject, Own, PeerTerms};
+use crate::symbols::export;
+
+/// `IBV_QPS_INIT`.
+pub const INIT: u32 = 1;
+/// `IBV_QPS_RTR`.
+pub const RTR: u32 = 2;
+/// `IBV_QPS_RTS`.
+pub const RTS: u32 = 3;
+/// `IBV_QPS_ERR`.
+pub const ERR: u32 = 6;
+
+/// `IBV_ACCESS_LOCAL_WRITE`, `REMOTE_WRITE`, `REMOTE_READ`, `REMOTE_ATOMIC`: what a peer may do is decided by the
+/// regions.
+const ACCESS: u32 = 1 | 2 | 4 | 8;
+/// 0.64 ms: how long a peer waits when it finds no receive.
+const RNR_TIMER: u8 = 12;
+/// Nothing here is routed; a hop limit of a global route must not be zero.
+const HOPS: u8 = 64;
+
+/// The path to a port.
+pub fn path_to(gid: &[u8; 16], traffic_class: u8) -> AhAttr {
+    let grh = GlobalRoute { dgid: *gid, hop_limit: HOPS, traffic_class, ..GlobalRoute::default() };
+    AhAttr { grh, is_global: 1, port_num: device::PORT, ..AhAttr::default() }
+}
+
+/// No attributes but a state.
+pub fn state(state: u32) -> QpAttr {
+    QpAttr { qp_state: state, ..QpAttr::default() }
+}
+
+/// What brings an end's queue pair to a state.
+///
+/// # Errors
+/// `EINVAL` for a state that needs a peer while there is none, and for other states.
+pub fn towards(wanted: u32, of: &IdObject) -> Result<(QpAttr, c_int), Errno> {
+    let mut attr = state(wanted);
+    let own = of.own();
+    let nic = device::device()?;
+    let also = match (wanted, of.is_datagram()) {
+        (INIT, is_datagram) => {
+            attr.port_num = device::PORT;
+            mask::PKEY_INDEX | mask::PORT | init(&mut attr, is_datagram)
+        }
+        (RTR, true) => 0,
+        (RTS, true) => {
+            attr.sq_psn = own.psn;
+            mask::SQ_PSN
+        }
+        (RTR, false) => ready_to_receive(&mut attr, &own, &own.peer.ok_or(libc::EINVAL)?, nic),
+        (RTS, false) => ready_to_send(&mut attr, &own, &own.peer.ok_or(libc::EINVAL)?, nic),
+        _ => return Err(libc::EINVAL),
+    };
+    Ok((attr, mask::STATE | also))
+}
+
+fn init(attr: &mut QpAttr, is_datagram: bool) -> c_int {
+    if is_datagram {
+        attr.qkey = UDP_QKEY;
+        return mask::QKEY;
+    }
+    attr.qp_access_flags = ACCESS as _;
+    mask::ACCESS_FLAGS
+}
+
+fn ready_to_receive(attr: &mut QpAttr, own: &Own, peer: &PeerTerms, nic: &NicDevice) -> c_int {
+    attr.ah_attr = path_to(&peer.qp.gid, own.tos);
+    attr.path_mtu = peer.mtu.min(nic.mtu).into();
+    attr.dest_qp_num = peer.qp.qp_num;
+    attr.rq_psn = peer.qp.psn;
+    attr.max_dest_rd_atomic = peer.reads_in.min(nic.max_rd_atomic);
+    attr.min_rnr_timer = RNR_TIMER;
+    mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER
+}
+
+fn ready_to_send(attr: &mut QpAttr, own: &Own, peer: &PeerTerms, nic: &NicDevice) -> c_int {
+    attr.sq_psn = own.psn;
+    attr.timeout = peer.ack_timeout;
+    attr.retry_cnt = peer.retry_count;
+    attr.rnr_retry = peer.rnr_retry_count;
+    attr.max_rd_atomic = peer.reads_out.min(nic.max_rd_atomic);
+    mask::SQ_PSN | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC
+}
+
+export! {
+    "RDMACM_1.2" {
+        /// `man rdma_init_qp_attr`: towards the state in the structure.
+        fn rdma_init_qp_attr(id: *mut CmId, attr: *mut QpAttr, attr_mask: *mut c_int) -> c_int {
+            // SAFETY: the caller's identifier, structure and variable.
+            answer(unsafe {
+                towards((*attr).qp_state, id::object(id)).map(|(filled, filled_mask)| {
+                    attr.write(filled);
+                    *attr_mask = filled_mask;
+                })
+            })
+        }
+    }
+}

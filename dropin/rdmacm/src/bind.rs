@@ -1,0 +1,193 @@
+//! Addresses of ends: their own, and where they go.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use farcall_layout::rdmacm::{CmId, PathRecord};
+use libc::sockaddr;
+
+use crate::channel::complete;
+use crate::connection_manager::Notice;
+use crate::errno::{Errno, answer, refused};
+use crate::id::{self, IdObject, Own, Stage};
+use crate::listener::Listening;
+use crate::service::connection_manager;
+use crate::symbols::export;
+use crate::{address, device, port, shared};
+
+/// The backlog of a program that gives none, and the largest: as the kernel's connection manager has it.
+const BACKLOG_MAX: usize = 1024;
+
+/// Gives an end an address of its own, and its port.
+fn bind(of: &IdObject, own: &mut Own, wanted: SocketAddr) -> Result<(), Errno> {
+    own.require(Stage::New)?;
+    if !address::is_local(&wanted) {
+        let why = format_args!("{wanted} is no address of this host");
+        return Err(refused(libc::EADDRNOTAVAIL, why));
+    }
+    let (socket, bound) = match port::reserve(of.space, &wanted) {
+        // The port belongs to another end that shares it; only that end can listen there.
+        Err(libc::EADDRINUSE) if own.is_shared => (port::socket()?, wanted),
+        reserved => reserved?,
+    };
+    if !bound.ip().is_unspecified() {
+        of.attach()?;
+    }
+    let mut manager = connection_manager()?;
+    manager.end(of.token)?.socket = Some(socket);
+    drop(manager);
+    of.show_local(own, bound);
+    own.stage = Stage::Bound;
+    Ok(())
+}
+
+/// Finds out how an end would go to an address; what it is told when it cannot.
+fn find_way(of: &IdObject, own: &mut Own, to: SocketAddr) -> Result<(), Errno> {
+    let to = address::destination(to);
+    if !address::is_local(&to) && !shared::leads_to(&to) {
+        crate::complain(format_args!(
+            "{to} is no address of this host and network namespace; the software RNIC connects processes of one host \
+             (containers with networks of their own: share a directory through FARCALL_SOCKET_DIR)"
+        ));
+        return Err(libc::ENODEV);
+    }
+    let local = own.local.ok_or(libc::EINVAL)?;
+    if local.ip().is_unspecified() {
+        of.show_local(own, SocketAddr::new(address::source_towards(&to)?, local.port()));
+    }
+    of.attach()?;
+    of.show_remote(own, to);
+    // SAFETY: our field of the program's structure.
+    unsafe { (*of.c()).route.addr.ib.dgid = device::device()?.gid };
+    own.stage = Stage::AddressResolved;
+    Ok(())
+}
+
+fn resolve(of: &IdObject, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
+    let mut own = of.own();
+    if own.stage == Stage::New {
+        let from = from.unwrap_or_else(|| address::any_like(&to));
+        bind(of, &mut own, from)?;
+    }
+    own.require(Stage::Bound)?;
+    if let Some(local) = own.local.filter(|local| local.is_ipv4() != to.is_ipv4()) {
+        return Err(refused(libc::EINVAL, format_args!("{local} and {to} are not of one family")));
+    }
+    of.show_remote(&mut own, to);
+    let notice = match find_way(of, &mut own, to) {
+        Ok(()) => Notice::AddressResolved,
+        Err(number) => Notice::AddressError(number),
+    };
+    connection_manager()?.tell(of.token, notice);
+    Ok(())
+}
+
+fn resolve_route(of: &IdObject) -> Result<(), Errno> {
+    let mut own = of.own();
+    own.require(Stage::AddressResolved)?;
+    let path = Box::into_raw(Box::new(path_of(&own)?));
+    // SAFETY: our fields of the program's structure; freed with it.
+    unsafe {
+        (*of.c()).route.path_rec = path;
+        (*of.c()).route.num_paths = 1;
+    }
+    own.stage = Stage::RouteResolved;
+    drop(own);
+    connection_manager()?.tell(of.token, Notice::RouteResolved);
+    Ok(())
+}
+
+/// The path from the device to itself.
+fn path_of(own: &Own) -> Result<PathRecord, Errno> {
+    let nic = device::device()?;
+    // Selectors say "exactly" (2).
+    Ok(PathRecord {
+        dgid: nic.gid,
+        sgid: nic.gid,
+        dlid_be: 0,
+        slid_be: 0,
+        raw_traffic: 0,
+        flow_label_be: 0,
+        hop_limit: 1,
+        traffic_class: own.tos,
+        reversible: 1,
+        numb_path: 1,
+        pkey_be: 0xffff,
+        sl: 0,
+        mtu_selector: 2,
+        mtu: nic.mtu,
+        rate_selector: 2,
+        rate: 0,
+        packet_life_time_selector: 2,
+        packet_life_time: own.ack_timeout.saturating_sub(1),
+        preference: 0,
+    })
+}
+
+fn listen(of: &IdObject, backlog: c_int) -> Result<(), Errno> {
+    let mut own = of.own();
+    if own.stage == Stage::New {
+        bind(of, &mut own, SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0))?;
+    }
+    own.require(Stage::Bound)?;
+    // Whoever comes meets a device.
+    device::device()?;
+    let backlog = usize::try_from(backlog).ok().filter(|count| (1..BACKLOG_MAX).contains(count));
+    let listening = Listening::new(backlog.unwrap_or(BACKLOG_MAX), own.is_v6_only, of.is_datagram());
+    let mut manager = connection_manager()?;
+    let end = manager.end(of.token)?;
+    let socket = end.socket.as_ref().ok_or(libc::EINVAL)?;
+    if rustix::net::getsockname(socket).is_ok_and(|name| name.addr_len() <= 2) {
+        // Another has the port.
+        return Err(refused(libc::EADDRINUSE, format_args!("another end has the port")));
+    }
+    rustix::net::listen(socket, BACKLOG_MAX as c_int).map_err(|error| error.raw_os_error())?;
+    end.listening = Some(listening);
+    manager.watch_end(of.token)?;
+    if let Some(bound) = own.local
+        && let Some(published) = shared::publish(of.space, &bound, own.is_v6_only)
+    {
+        manager.watch(published.socket.as_fd(), of.token)?;
+        manager.end(of.token)?.published = Some(published);
+    }
+    own.stage = Stage::Listening;
+    Ok(())
+}
+
+export! {
+    "RDMACM_1.0" {
+        /// `man rdma_bind_addr`.
+        fn rdma_bind_addr(id: *mut CmId, addr: *mut sockaddr) -> c_int {
+            // SAFETY: the caller's identifier and address.
+            answer(unsafe {
+                let of = id::object(id);
+                address::read(addr).and_then(|wanted| bind(of, &mut of.own(), wanted))
+            })
+        }
+
+        /// `man rdma_resolve_addr`: it takes no time.
+        fn rdma_resolve_addr(
+            id: *mut CmId, src_addr: *mut sockaddr, dst_addr: *mut sockaddr, _timeout_ms: c_int,
+        ) -> c_int {
+            // SAFETY: the caller's identifier and addresses.
+            answer(unsafe {
+                let from = if src_addr.is_null() { Ok(None) } else { address::read(src_addr).map(Some) };
+                let resolved = from.and_then(|from| resolve(id::object(id), from, address::read(dst_addr)?));
+                resolved.and_then(|()| complete(id))
+            })
+        }
+
+        /// `man rdma_resolve_route`: it takes no time.
+        fn rdma_resolve_route(id: *mut CmId, _timeout_ms: c_int) -> c_int {
+            // SAFETY: the caller's identifier.
+            answer(unsafe { resolve_route(id::object(id)).and_then(|()| complete(id)) })
+        }
+
+        /// `man rdma_listen`.
+        fn rdma_listen(id: *mut CmId, backlog: c_int) -> c_int {
+            // SAFETY: the caller's identifier.
+            answer(listen(unsafe { id::object(id) }, backlog))
+        }
+    }
+}

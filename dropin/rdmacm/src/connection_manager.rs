@@ -1,0 +1,268 @@
+//! The connection manager of this process: its ends, and the events that their programs have not taken yet. One lock
+//! guards all of it: nothing here is frequent.
+
+mod messages;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use farcall_wire::cm::{Connection, Event, Message, Request, ServiceRequest, Step, WrongState};
+use rustix::event::epoll;
+
+use crate::errno::Errno;
+use crate::id::IdObject;
+use crate::listener::{Accepted, Listening, Slot};
+use crate::shared::Published;
+pub use messages::{Received, receive, send_message};
+
+/// A number in this process: of an end, an accepted socket, a queue of events.
+pub type Token = u64;
+
+/// An address of a program's object. Followed only by the program's own calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Id(pub *mut IdObject);
+
+// SAFETY: an address; see above.
+unsafe impl Send for Id {}
+
+/// An event that waits for its program.
+pub enum Notice {
+    AddressResolved,
+    AddressError(Errno),
+    RouteResolved,
+    /// A peer's request came; the new end that will answer it.
+    Request {
+        end: Token,
+        _slot: Slot,
+    },
+    Connection(Event),
+}
+
+/// What a peer asks for.
+pub enum IncomingRequest {
+    Connection(Request),
+    Service(ServiceRequest),
+}
+
+/// One end: what is behind an `rdma_cm_id`.
+#[derive(Default)]
+pub struct End {
+    /// None until the program took the event of the peer's request that made it.
+    pub id: Option<Id>,
+    /// Where its events go.
+    pub queue: Token,
+    pub socket: Option<OwnedFd>,
+    /// A listener's socket for other networks.
+    pub published: Option<Published>,
+    pub listening: Option<Listening>,
+    pub connection: Option<Connection>,
+    pub incoming: Option<IncomingRequest>,
+    /// A request that no listener has taken yet, and since when it is there.
+    unsent: Option<(Message, Instant)>,
+    deadline: Option<Instant>,
+    /// When the program is told that the peer ended the connection.
+    disconnect_report: Option<Instant>,
+}
+
+impl End {
+    pub fn new(id: Option<Id>, queue: Token) -> Self {
+        Self { id, queue, ..Self::default() }
+    }
+}
+
+/// Events that wait for one channel. Its eventfd counts them.
+struct Queue {
+    count: OwnedFd,
+    waiting: VecDeque<(Token, Notice)>,
+}
+
+/// An event as it is handed out.
+pub struct Taken {
+    pub id: Id,
+    pub notice: Notice,
+}
+
+pub struct ConnectionManager {
+    pub(crate) ends: HashMap<Token, End>,
+    pub(crate) accepted: HashMap<Token, Accepted>,
+    queues: HashMap<Token, Queue>,
+    timers: BTreeSet<(Instant, Token)>,
+    last_token: Token,
+    poll: OwnedFd,
+    wake: Arc<OwnedFd>,
+}
+
+/// The number of the descriptor that wakes the thread.
+pub const WAKE: Token = 0;
+
+impl ConnectionManager {
+    pub fn new(poll: OwnedFd, wake: Arc<OwnedFd>) -> Self {
+        Self {
+            ends: HashMap::new(),
+            accepted: HashMap::new(),
+            queues: HashMap::new(),
+            timers: BTreeSet::new(),
+            last_token: WAKE,
+            poll,
+            wake,
+        }
+    }
+
+    pub(crate) fn token(&mut self) -> Token {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    /// A new queue of events, counted by an eventfd.
+    pub fn add_queue(&mut self, count: OwnedFd) -> Token {
+        let token = self.token();
+        self.queues.insert(token, Queue { count, waiting: VecDeque::new() });
+        token
+    }
+
+    pub fn remove_queue(&mut self, token: Token) {
+        self.queues.remove(&token);
+    }
+
+    pub fn add_end(&mut self, end: End) -> Token {
+        let token = self.token();
+        self.ends.insert(token, end);
+        token
+    }
+
+    /// # Errors
+    /// `ENODEV` if it is not of this process: a forked child's, from before.
+    pub fn end(&mut self, token: Token) -> Result<&mut End, Errno> {
+        self.ends.get_mut(&token).ok_or(libc::ENODEV)
+    }
+
+    /// Does one step of an end's connection: says what `step` answers, if anything.
+    ///
+    /// # Errors
+    /// `EINVAL` without a connection, or one in a state that has no such step.
+    pub fn step(
+        &mut self,
+        token: Token,
+        step: impl FnOnce(&mut Connection) -> Result<Option<Message>, WrongState>,
+    ) -> Result<(), Errno> {
+        let connection = self.end(token)?.connection.as_mut().ok_or(libc::EINVAL)?;
+        let message = step(connection).map_err(|_| libc::EINVAL)?;
+        self.take_step(token, Step { message, event: None });
+        Ok(())
+    }
+
+    /// Removes an end, its events that were not taken, and the accepted sockets of a listener.
+    pub fn remove_end(&mut self, token: Token) {
+        let Some(end) = self.ends.remove(&token) else { return };
+        self.cancel_timer(token, end.deadline);
+        self.close(end.socket);
+        if let Some(published) = &end.published {
+            self.end_socket(&published.socket);
+        }
+        for (_, notice) in self.take_all(end.queue, |of, _| of == token) {
+            if let Notice::Request { end, .. } = notice {
+                self.remove_end(end);
+            }
+        }
+        let accepted = self.accepted.iter().filter(|(_, accepted)| accepted.listener == token);
+        let tokens: Vec<Token> = accepted.map(|(token, _)| *token).collect();
+        for token in tokens {
+            self.drop_accepted(token);
+        }
+    }
+
+    /// Moves an end and its events to another channel.
+    pub fn migrate(&mut self, token: Token, queue: Token) -> Result<(), Errno> {
+        let before = std::mem::replace(&mut self.end(token)?.queue, queue);
+        let mut moved = vec![token];
+        let of_ends = self.queues.get(&before).into_iter().flat_map(|queue| &queue.waiting);
+        moved.extend(of_ends.filter_map(|(of, notice)| match notice {
+            Notice::Request { end, .. } if *of == token => Some(*end),
+            _ => None,
+        }));
+        for end in &moved[1..] {
+            if let Some(end) = self.ends.get_mut(end) {
+                end.queue = queue;
+            }
+        }
+        for (of, notice) in self.take_all(before, |of, _| moved.contains(&of)) {
+            self.push(queue, of, notice);
+        }
+        Ok(())
+    }
+
+    /// Watches a socket for what arrives.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn watch(&self, socket: BorrowedFd<'_>, token: Token) -> Result<(), Errno> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.poll, socket, data, epoll::EventFlags::IN).map_err(|error| error.raw_os_error())
+    }
+
+    fn push(&mut self, queue: Token, of: Token, notice: Notice) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.waiting.push_back((of, notice));
+            // Its count is far below what would make it block.
+            let _ = rustix::io::write(&queue.count, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Tells an end's program.
+    pub fn tell(&mut self, token: Token, notice: Notice) {
+        if let Some(queue) = self.ends.get(&token).map(|end| end.queue) {
+            self.push(queue, token, notice);
+        }
+    }
+
+    fn take_all(&mut self, queue: Token, is_wanted: impl Fn(Token, &Notice) -> bool) -> Vec<(Token, Notice)> {
+        let Some(queue) = self.queues.get_mut(&queue) else { return Vec::new() };
+        let waiting = std::mem::take(&mut queue.waiting);
+        let mut taken = Vec::new();
+        for (of, notice) in waiting {
+            if is_wanted(of, &notice) {
+                taken.push((of, notice));
+            } else {
+                queue.waiting.push_back((of, notice));
+            }
+        }
+        for _ in &taken {
+            count_down(&queue.count);
+        }
+        taken
+    }
+
+    /// Whether an end's program has something to hear.
+    pub fn has_notice(&self, token: Token) -> bool {
+        let queue = self.ends.get(&token).and_then(|end| self.queues.get(&end.queue));
+        queue.is_some_and(|queue| queue.waiting.iter().any(|(of, _)| *of == token))
+    }
+
+    /// Tells an end's program that the peer ended the connection: after the delay, or when the program ends it, too.
+    pub fn report_disconnect(&mut self, token: Token) {
+        if self.ends.get_mut(&token).is_some_and(|end| end.disconnect_report.take().is_some()) {
+            self.tell(token, Notice::Connection(Event::Disconnected));
+        }
+    }
+
+    /// The next event of a channel. Its end's program acknowledges it.
+    pub fn take(&mut self, queue: Token) -> Option<Taken> {
+        loop {
+            let queue = self.queues.get_mut(&queue)?;
+            let (token, notice) = queue.waiting.pop_front()?;
+            count_down(&queue.count);
+            if let Some(id) = self.ends.get(&token).and_then(|end| end.id) {
+                // SAFETY: objects live as long as their ends, which are removed under the lock that we hold.
+                unsafe { &*id.0 }.reported.handed_out();
+                return Some(Taken { id, notice });
+            }
+        }
+    }
+}
+
+/// Takes one from a semaphore that is not zero.
+fn count_down(count: &OwnedFd) {
+    let _ = rustix::io::read(count, &mut [0_u8; 8]);
+}

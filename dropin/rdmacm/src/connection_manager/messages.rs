@@ -1,0 +1,306 @@
+//! Messages between the ends of a connection: sending, receiving, and timers.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use farcall_wire::cm::{Connection, Event, MESSAGE_BYTES_MAX, Message, State, Step};
+use rustix::event::epoll;
+use rustix::io::Errno as OsError;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::{ConnectionManager, Notice, Token};
+use crate::address;
+use crate::errno::Errno;
+use crate::port::{Reached, reach};
+
+/// How long a peer may take to answer a request: what the kernel's connection manager gives it, too.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(68);
+/// How long a peer may take to answer a DREQ.
+const DREP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a queue pair rests after its connection.
+const TIMEWAIT: Duration = Duration::from_secs(1);
+/// How long a request waits for its listener to listen. Between hosts a request takes longer to come than here, and
+/// programs rely on it: they tell their peer by other means to connect, then listen.
+const LISTEN_WAIT: Duration = Duration::from_millis(200);
+/// How much later than the end of a connection its program is told that the peer ended it. Between hosts the DREQ
+/// arrives after the last message, and there are programs that close their end at once without polling for that message
+/// (libfabric's rxm: it polls for messages, then for events).
+const DISCONNECT_REPORT_DELAY: Duration = Duration::from_millis(50);
+/// When to try again to reach a listener that has no time, or is not there yet.
+const RETRY_AFTER: Duration = Duration::from_millis(10);
+
+impl ConnectionManager {
+    /// Sends a request, now or when the listener has time.
+    pub fn send_request(
+        &mut self,
+        token: Token,
+        connection: Connection,
+        message: Message,
+    ) -> Result<(), Errno> {
+        let end = self.end(token)?;
+        end.connection = Some(connection);
+        let now = Instant::now();
+        end.unsent = Some((message, now));
+        self.wait_until(token, Some(now + ANSWER_TIMEOUT));
+        self.try_to_reach(token);
+        Ok(())
+    }
+
+    fn try_to_reach(&mut self, token: Token) {
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let Some((message, since)) = end.unsent.take() else { return };
+        let (space, to) = match &message {
+            Message::Req(request) => (request.port_space, request.to),
+            Message::SidrReq(request) => (request.port_space, request.to),
+            _ => return,
+        };
+        let Some(socket) = &end.socket else { return };
+        match reach(socket, space, &to) {
+            Ok(Reached::Yes) if may_connect(socket, &to.to_string()) => {
+                let sent = send_message(socket, &message);
+                let watched = sent && self.watch_end(token).is_ok();
+                if !watched {
+                    self.hung_up(token);
+                }
+            }
+            Ok(reached)
+                if reached == Reached::Busy
+                    || reached == Reached::Nobody && since.elapsed() < LISTEN_WAIT =>
+            {
+                end.unsent = Some((message, since));
+                self.add_timer(Instant::now() + RETRY_AFTER, token);
+            }
+            Ok(reached) => {
+                if reached == Reached::Nobody && !address::is_local(&to) {
+                    crate::complain(format_args!(
+                        "no process that shares FARCALL_SOCKET_DIR listens at {to}"
+                    ));
+                }
+                let step = end.connection.as_mut().map(Connection::refused).unwrap_or_default();
+                self.take_step(token, step);
+            }
+            Err(error) => {
+                tracing::debug!("cannot reach {to}: error {error}");
+                self.hung_up(token);
+            }
+        }
+    }
+
+    /// Watches an end's socket.
+    pub fn watch_end(&self, token: Token) -> Result<(), Errno> {
+        let socket = self.ends.get(&token).and_then(|end| end.socket.as_ref()).ok_or(libc::ENOTCONN)?;
+        self.watch(socket.as_fd(), token)
+    }
+
+    /// Sends what a call leads to. That a peer is gone is told by an event.
+    pub fn send(&mut self, token: Token, message: &Message) {
+        let socket = self.ends.get(&token).and_then(|end| end.socket.as_ref());
+        if !socket.is_some_and(|socket| send_message(socket, message)) {
+            tracing::debug!("a peer is gone");
+        }
+        self.watch_time(token);
+    }
+
+    /// Does what follows from a step of an end's connection.
+    pub fn take_step(&mut self, token: Token, step: Step) {
+        if let Some(message) = step.message {
+            self.send(token, &message);
+        }
+        if let Some(event) = step.event {
+            self.tell(token, Notice::Connection(event));
+        }
+        self.finish(token);
+    }
+
+    /// As [`ConnectionManager::take_step`], for what a peer does: the end of the connection is told after a delay.
+    fn take_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
+        if step.event == Some(Event::Disconnected) && !was_leaving {
+            step.event = None;
+            let disconnect_report = Instant::now() + DISCONNECT_REPORT_DELAY;
+            if let Some(end) = self.ends.get_mut(&token) {
+                end.disconnect_report = Some(disconnect_report);
+            }
+            self.add_timer(disconnect_report, token);
+        }
+        self.take_step(token, step);
+    }
+
+    /// Closes the socket of a connection that is over, and sets its timer.
+    fn finish(&mut self, token: Token) {
+        self.watch_time(token);
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let is_over =
+            matches!(end.connection.as_ref().map(Connection::state), Some(State::Closed | State::TimeWait));
+        if is_over {
+            let socket = end.socket.take();
+            self.close(socket);
+        }
+    }
+
+    /// Closes a socket, also where a forked child still holds it. The peer reads what it was told, then the end.
+    pub(crate) fn close(&self, socket: Option<OwnedFd>) {
+        if let Some(socket) = socket {
+            self.end_socket(&socket);
+        }
+    }
+
+    /// Ends a socket that is dropped next.
+    pub(crate) fn end_socket(&self, socket: &OwnedFd) {
+        // Not watched if it was never connected.
+        let _ = epoll::delete(&self.poll, socket);
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+    }
+
+    /// Sets an end's timer for the state that it is in.
+    fn watch_time(&mut self, token: Token) {
+        let Some(end) = self.ends.get(&token) else { return };
+        let timeout = match end.connection.as_ref().map(Connection::state) {
+            Some(State::DreqSent) => DREP_TIMEOUT,
+            Some(State::TimeWait) => TIMEWAIT,
+            Some(State::ReqSent | State::SidrSent) => return,
+            _ => return self.wait_until(token, None),
+        };
+        self.wait_until(token, Some(Instant::now() + timeout));
+    }
+
+    fn wait_until(&mut self, token: Token, deadline: Option<Instant>) {
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let before = std::mem::replace(&mut end.deadline, deadline);
+        self.cancel_timer(token, before);
+        if let Some(deadline) = deadline {
+            self.timers.insert((deadline, token));
+            self.wake();
+        }
+    }
+
+    pub(crate) fn add_timer(&mut self, deadline: Instant, token: Token) {
+        self.timers.insert((deadline, token));
+        self.wake();
+    }
+
+    pub(crate) fn cancel_timer(&mut self, token: Token, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline {
+            self.timers.remove(&(deadline, token));
+        }
+    }
+
+    /// Has the thread look at the timers.
+    fn wake(&self) {
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// When the thread must look again.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Does what is due.
+    pub fn run_timers(&mut self, now: Instant) {
+        while let Some((deadline, token)) = self.timers.first().copied().filter(|(due, _)| *due <= now) {
+            self.timers.remove(&(deadline, token));
+            if self.accepted.contains_key(&token) {
+                self.drop_accepted(token);
+                continue;
+            }
+            self.run_timer(token, now);
+        }
+    }
+
+    fn run_timer(&mut self, token: Token, now: Instant) {
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let is_due = |timer: Option<Instant>| timer.is_some_and(|due| due <= now);
+        if is_due(end.disconnect_report) {
+            return self.report_disconnect(token);
+        }
+        if !is_due(end.deadline) {
+            return self.try_to_reach(token);
+        }
+        end.deadline = None;
+        end.unsent = None;
+        let step = end.connection.as_mut().map(Connection::timed_out).unwrap_or_default();
+        self.take_step(token, step);
+    }
+
+    /// A socket is readable.
+    pub fn readable(&mut self, token: Token) {
+        if self.accepted.contains_key(&token) {
+            self.receive_request(token);
+        } else if self.ends.get(&token).is_some_and(|end| end.listening.is_some()) {
+            self.accept_all(token);
+        } else {
+            self.receive_from_peer(token);
+        }
+    }
+
+    fn receive_from_peer(&mut self, token: Token) {
+        loop {
+            let Some(end) = self.ends.get_mut(&token) else { return };
+            let (Some(socket), Some(connection)) = (&end.socket, &mut end.connection) else { return };
+            let was_leaving = connection.state() == State::DreqSent;
+            let step = match receive(socket) {
+                Received::Nothing => return,
+                Received::Message(message) => connection.received(message),
+                Received::Closed => connection.peer_closed(),
+            };
+            // The end of a peer is the end of the connection, whatever its state, and of the socket.
+            self.take_peer_step(token, step, was_leaving);
+        }
+    }
+
+    fn hung_up(&mut self, token: Token) {
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let step = end.connection.as_mut().map(Connection::peer_closed).unwrap_or_default();
+        self.take_step(token, step);
+    }
+}
+
+/// What was received from a socket.
+pub enum Received {
+    Nothing,
+    Message(Message),
+    /// The peer is gone, or sent what is no message.
+    Closed,
+}
+
+/// Takes one message from a socket.
+pub fn receive(socket: &OwnedFd) -> Received {
+    // One byte more than any message: a longer one is seen.
+    let mut bytes = [0; MESSAGE_BYTES_MAX + 1];
+    let mut was_reset = false;
+    loop {
+        return match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Received::Closed,
+            Ok((len, _)) => match Message::decode(&bytes[..len.min(MESSAGE_BYTES_MAX)]) {
+                Ok(message) if len <= MESSAGE_BYTES_MAX => Received::Message(message),
+                Ok(_) => Received::Closed,
+                Err(error) => {
+                    tracing::debug!("{error}");
+                    Received::Closed
+                }
+            },
+            Err(OsError::AGAIN) => Received::Nothing,
+            Err(OsError::INTR) => continue,
+            // Said once, before what the peer had sent before it left.
+            Err(OsError::CONNRESET) if !was_reset => {
+                was_reset = true;
+                continue;
+            }
+            Err(_) => Received::Closed,
+        };
+    }
+}
+
+/// Sends one message; whether the peer can still read it. It never waits: a peer that does not read even these is
+/// treated as gone.
+pub fn send_message(socket: &OwnedFd, message: &Message) -> bool {
+    send(socket, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
+}
+
+/// Whether the software RNIC would connect us with the listener at the other end; says why not on standard error.
+fn may_connect(socket: &OwnedFd, peer: &str) -> bool {
+    let judged = farcall_softnic::check_peer(socket.as_fd(), peer);
+    if let Err(error) = &judged {
+        crate::complain(format_args!("{error}"));
+    }
+    judged.is_ok()
+}

@@ -1,0 +1,163 @@
+//! Identifiers with all that belongs to them, made and waited for in one call.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use farcall_layout::rdmacm::{AddrInfo, CmEvent, CmId, addr_flags, event as kind};
+use farcall_layout::{Pd, QpInitAttr};
+use farcall_wire::cm::PortSpace;
+
+use crate::bind::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+use crate::channel::next_event;
+use crate::connect::bytes_of;
+use crate::errno::{Errno, answer, check, invalid};
+use crate::symbols::export;
+use crate::{event, id, qp};
+
+/// How long to look for an address and a route, which takes no time.
+const RESOLVE_MS: c_int = 2000;
+
+/// Prepares an end that listens.
+///
+/// # Safety
+/// As `man rdma_create_ep` says.
+unsafe fn prepare_passive(
+    id: *mut CmId,
+    at: &AddrInfo,
+    pd: *mut Pd,
+    init: Option<QpInitAttr>,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        check(rdma_bind_addr(id, at.ai_src_addr))?;
+        if !pd.is_null() {
+            (*id).pd = pd;
+        }
+        id::object(id).own().passive_qp = init;
+    }
+    Ok(())
+}
+
+/// Prepares an end that connects.
+///
+/// # Safety
+/// As `man rdma_create_ep` says.
+unsafe fn prepare_active(
+    id: *mut CmId,
+    to: &AddrInfo,
+    pd: *mut Pd,
+    init: *mut QpInitAttr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        check(rdma_resolve_addr(id, to.ai_src_addr, to.ai_dst_addr, RESOLVE_MS))?;
+        check(rdma_resolve_route(id, RESOLVE_MS))?;
+        if let Some(init) = init.as_mut() {
+            init.qp_type = to.ai_qp_type as u32;
+            qp::create(id, pd, init)?;
+        }
+        let len = u8::try_from(to.ai_connect_len).map_err(|_| libc::EINVAL)?;
+        id::object(id).own().connect_data = bytes_of(to.ai_connect, len, usize::from(u8::MAX))?;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As `man rdma_create_ep` says.
+unsafe fn create(at: &AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> Result<*mut CmId, Errno> {
+    let space = PortSpace::of(at.ai_port_space as u32).ok_or(libc::EPROTONOSUPPORT)?;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let id: *mut CmId = id::create(ptr::null_mut(), ptr::null_mut(), space, at.ai_qp_type as u32)?.cast();
+        let prepared = if at.ai_flags & addr_flags::PASSIVE != 0 {
+            let init =
+                init.as_ref().map(|init| QpInitAttr { qp_type: at.ai_qp_type as u32, ..ptr::read(init) });
+            prepare_passive(id, at, pd, init)
+        } else {
+            prepare_active(id, at, pd, init)
+        };
+        if let Err(number) = prepared {
+            destroy(id);
+            return Err(number);
+        }
+        Ok(id)
+    }
+}
+
+/// # Safety
+/// `id` must be the program's, who does not use it any more.
+unsafe fn destroy(id: *mut CmId) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        qp::destroy(id);
+        qp::destroy_srq(id);
+        if let Err(number) = id::destroy(id) {
+            tracing::debug!("an end stays: error {number}");
+        }
+    }
+}
+
+/// A request, with a queue pair as `rdma_create_ep` was told.
+///
+/// # Safety
+/// `listener` must be the program's.
+unsafe fn next_request(listener: *mut CmId) -> Result<*mut CmId, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let of = id::object(listener);
+        if !of.own().is_sync {
+            return Err(invalid("the identifier has an event channel: take the event"));
+        }
+        let event = next_event(listener)?;
+        match equip(listener, event) {
+            Ok(()) => {
+                let id = (*event).id;
+                (*id).event = event;
+                Ok(id)
+            }
+            Err(number) => {
+                (*listener).event = event;
+                Err(number)
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `listener` and `event` must be the program's.
+unsafe fn equip(listener: *mut CmId, event: *mut CmEvent) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        event::outcome(event)?;
+        if (*event).event != kind::CONNECT_REQUEST {
+            return Err(invalid("the event is no request to connect"));
+        }
+        let wanted = id::object(listener).own().passive_qp.as_ref().map(|init| ptr::read(init));
+        match wanted {
+            Some(mut init) => qp::create((*event).id, (*listener).pd, &mut init),
+            None => Ok(()),
+        }
+    }
+}
+
+export! {
+    "RDMACM_1.0" {
+        /// `man rdma_create_ep`.
+        fn rdma_create_ep(id: *mut *mut CmId, res: *mut AddrInfo, pd: *mut Pd, attr: *mut QpInitAttr) -> c_int {
+            // SAFETY: the caller's objects.
+            answer(unsafe { create(&*res, pd, attr).map(|made| *id = made) })
+        }
+
+        /// `man rdma_destroy_ep`.
+        fn rdma_destroy_ep(id: *mut CmId) {
+            // SAFETY: the caller's identifier.
+            unsafe { destroy(id) }
+        }
+
+        /// `man rdma_get_request`.
+        fn rdma_get_request(listener: *mut CmId, id: *mut *mut CmId) -> c_int {
+            // SAFETY: the caller's identifier and variable.
+            answer(unsafe { next_request(listener).map(|new| *id = new) })
+        }
+    }
+}

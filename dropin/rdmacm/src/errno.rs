@@ -1,0 +1,28 @@
+//! Error numbers: functions of librdmacm return -1 and set `errno`.
+
+use std::ffi::c_int;
+
+pub use farcall_trace::errno::{answer, get, null, refused};
+
+/// An error number.
+pub type Errno = c_int;
+
+/// `EINVAL`; the trace says why.
+pub fn invalid(why: &str) -> Errno {
+    refused(libc::EINVAL, format_args!("{why}"))
+}
+
+/// What a function of libibverbs returns: 0 or an error number.
+pub fn check(number: c_int) -> Result<(), Errno> {
+    match number {
+        0 => Ok(()),
+        // Some say -1 and set `errno`.
+        -1 => Err(get()),
+        other => Err(other.abs()),
+    }
+}
+
+/// An object that a function of libibverbs made, or why not.
+pub fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
+    if object.is_null() { Err(get()) } else { Ok(object) }
+}

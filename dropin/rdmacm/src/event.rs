@@ -1,0 +1,338 @@
+//! Events: from what the manager says to what C sees, and what an event leads to.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use farcall_layout::AhAttr;
+use farcall_layout::rdmacm::{
+    CmEvent, CmId, ConnParam, EventChannel, Param, UDP_QKEY, UdParam, event as kind,
+};
+use farcall_wire::cm::{
+    Event, PortSpace, Rejection, Reply, Request, ServiceReply, ServiceRequest, Terms, private_data, reason,
+};
+
+use crate::attributes::path_to;
+use crate::connection_manager::{Id, IncomingRequest, Notice, Taken, Token};
+use crate::errno::{Errno, answer};
+use crate::id::{self, IdObject, PeerTerms, Stage};
+use crate::service::connection_manager;
+use crate::symbols::export;
+use crate::{channel, migrate, qp};
+
+/// More private data than any message has.
+const DATA_BYTES: usize = 256;
+
+/// An event, and what it needs as long as the program looks at it.
+#[repr(C)]
+struct EventObject {
+    event: CmEvent,
+    /// Which end waits for the acknowledgement.
+    counted_on: *mut IdObject,
+    data: [u8; DATA_BYTES],
+}
+
+impl EventObject {
+    fn new(id: *mut IdObject, event: u32, status: c_int) -> Box<Self> {
+        // SAFETY: numbers and pointers, for which zero is a value.
+        let param: Param = unsafe { std::mem::zeroed() };
+        let event = CmEvent { id: id.cast(), listen_id: ptr::null_mut(), event, status, param };
+        Box::new(Self { event, counted_on: id, data: [0; DATA_BYTES] })
+    }
+
+    /// Keeps a peer's bytes. As with the kernel's manager, programs see all the room that the message has, with zeros
+    /// behind (man `rdma_get_cm_event`).
+    fn keep(&mut self, data: &[u8], room: usize) -> (*const c_void, u8) {
+        let len = data.len().min(room);
+        self.data[..len].copy_from_slice(&data[..len]);
+        (self.data.as_ptr().cast(), room as u8)
+    }
+
+    /// What a peer offers or accepts, as this end sees it: what it reads, we answer.
+    fn show_terms(&mut self, terms: &Terms, qp_num: u32, retry_count: u8, data: &[u8], room: usize) {
+        let param = ConnParam {
+            responder_resources: terms.initiator_depth,
+            initiator_depth: terms.responder_resources,
+            flow_control: terms.flow_control.into(),
+            retry_count,
+            rnr_retry_count: terms.rnr_retry_count,
+            srq: terms.srq.into(),
+            qp_num,
+            ..ConnParam::default()
+        };
+        self.show_connection(param, data, room);
+    }
+
+    fn show_connection(&mut self, param: ConnParam, data: &[u8], room: usize) {
+        let (private_data, private_data_len) = self.keep(data, room);
+        self.event.param = Param { conn: ConnParam { private_data, private_data_len, ..param } };
+    }
+
+    fn show_service(&mut self, ah_attr: AhAttr, qp_num: u32, qkey: u32, data: &[u8], room: usize) {
+        let (private_data, private_data_len) = self.keep(data, room);
+        self.event.param = Param { ud: UdParam { private_data, private_data_len, ah_attr, qp_num, qkey } };
+    }
+}
+
+/// The next event of a channel; waits for it if the program has not made the descriptor non-blocking.
+///
+/// # Safety
+/// `channel` must be the program's.
+pub unsafe fn next(channel: *mut EventChannel) -> Result<*mut CmEvent, Errno> {
+    // SAFETY: the caller's promise.
+    let of = unsafe { channel::object(channel) };
+    loop {
+        of.wait()?;
+        // Another thread may have been faster, or the event's end be gone.
+        let Some((taken, incoming)) = take(of.queue)? else { continue };
+        // SAFETY: the end lives until the event is acknowledged.
+        let about = unsafe { &*taken.id.0 };
+        match digest(about, taken, incoming) {
+            Some(event) => return Ok(Box::into_raw(event).cast()),
+            None => about.reported.acknowledge(1),
+        }
+    }
+}
+
+/// A new end, and what its peer asks for.
+struct NewEnd {
+    id: *mut IdObject,
+    incoming: IncomingRequest,
+}
+
+/// Takes an event; for a request makes what the program will hold of the new end.
+fn take(queue: Token) -> Result<Option<(Taken, Option<NewEnd>)>, Errno> {
+    let mut manager = connection_manager()?;
+    let Some(taken) = manager.take(queue) else { return Ok(None) };
+    let Notice::Request { end: token, .. } = taken.notice else { return Ok(Some((taken, None))) };
+    // SAFETY: the listener lives until the event is acknowledged.
+    let listener = unsafe { &*taken.id.0 };
+    let end = manager.end(token)?;
+    let Some(incoming) = end.incoming.take() else { return Ok(None) };
+    // SAFETY: fields that are set when an identifier is made, or migrated by its user.
+    let (channel, context, ps, qp_type) = unsafe {
+        let c = listener.c();
+        ((*c).channel, (*c).context, (*c).ps, (*c).qp_type)
+    };
+    let space = PortSpace::of(ps).ok_or(libc::EINVAL)?;
+    let id = Box::into_raw(id::make(token, channel, context, space, qp_type));
+    end.id = Some(Id(id));
+    Ok(Some((taken, Some(NewEnd { id, incoming }))))
+}
+
+/// The event as the program sees it, after its effects here; `None` if the program must not get it.
+fn digest(about: &IdObject, taken: Taken, new_end: Option<NewEnd>) -> Option<Box<EventObject>> {
+    let plain = |event, status| Some(EventObject::new(taken.id.0, event, status));
+    match taken.notice {
+        Notice::AddressResolved => plain(kind::ADDR_RESOLVED, 0),
+        Notice::AddressError(number) => plain(kind::ADDR_ERROR, -number),
+        Notice::RouteResolved => plain(kind::ROUTE_RESOLVED, 0),
+        Notice::Request { .. } => new_end.and_then(|new_end| introduce(about, &new_end)),
+        Notice::Connection(Event::Response(reply)) => Some(respond(about, &reply)),
+        Notice::Connection(Event::Rejected(rejection)) => refuse(about, &rejection),
+        Notice::Connection(Event::Established) => plain(kind::ESTABLISHED, 0),
+        Notice::Connection(Event::Disconnected) if about.own().has_failed => None,
+        Notice::Connection(Event::Disconnected) => plain(kind::DISCONNECTED, 0),
+        Notice::Connection(Event::Service(reply)) => Some(serve(about, &reply)),
+        Notice::Connection(Event::Unreachable) => plain(kind::UNREACHABLE, -libc::ETIMEDOUT),
+        Notice::Connection(Event::TimewaitExit) => plain(kind::TIMEWAIT_EXIT, 0),
+    }
+}
+
+/// A request: a new end, with the device, addresses and what the peer said.
+fn introduce(listener: &IdObject, new_end: &NewEnd) -> Option<Box<EventObject>> {
+    // SAFETY: made by `take`; only this thread uses it until the program gets the event.
+    let new = unsafe { &*new_end.id };
+    if let Err(number) = new.attach() {
+        tracing::debug!("a request without a device: error {number}");
+    }
+    let mut event = EventObject::new(new_end.id, kind::CONNECT_REQUEST, 0);
+    event.counted_on = ptr::from_ref(listener).cast_mut();
+    event.event.listen_id = listener.c();
+    let mut own = new.own();
+    own.stage = Stage::Connecting;
+    (own.tos, own.ack_timeout) = {
+        let of = listener.own();
+        (of.tos, of.ack_timeout)
+    };
+    let (from, to) = match &new_end.incoming {
+        IncomingRequest::Connection(Request { from, to, .. })
+        | IncomingRequest::Service(ServiceRequest { from, to, .. }) => (*from, *to),
+    };
+    new.show_local(&mut own, to);
+    new.show_remote(&mut own, from);
+    match &new_end.incoming {
+        IncomingRequest::Connection(request) => {
+            own.peer = Some(terms_of(request));
+            own.remote_ece = request.ece;
+            let (qp_num, room) = (request.qp.qp_num, private_data::REQ_BYTES_MAX);
+            event.show_terms(&request.terms, qp_num, request.retry_count, &request.private_data, room);
+        }
+        IncomingRequest::Service(request) => {
+            let room = private_data::SIDR_REQ_BYTES_MAX;
+            event.show_service(path_to(&[0; 16], 0), 0, 0, &request.private_data, room);
+        }
+    }
+    drop(own);
+    if listener.own().is_sync {
+        // SAFETY: ours until the program gets the event.
+        if let Err(number) = unsafe { migrate::to_own_channel(new.c()) } {
+            event.event.status = -number;
+        }
+    }
+    Some(event)
+}
+
+fn terms_of(request: &Request) -> PeerTerms {
+    PeerTerms {
+        qp: request.qp,
+        mtu: request.mtu,
+        retry_count: request.retry_count,
+        rnr_retry_count: request.terms.rnr_retry_count,
+        ack_timeout: request.ack_timeout,
+        reads_in: request.terms.initiator_depth,
+        reads_out: request.terms.responder_resources,
+    }
+}
+
+/// The peer accepts: an end with a queue pair becomes ready and says so; one without asks its program
+/// (man `rdma_establish`).
+fn respond(about: &IdObject, reply: &Reply) -> Box<EventObject> {
+    {
+        let mut own = about.own();
+        let (mtu, retry_count, ack_timeout) = own
+            .peer
+            .map_or((5, 7, own.ack_timeout), |terms| (terms.mtu, terms.retry_count, terms.ack_timeout));
+        own.peer = Some(PeerTerms {
+            qp: reply.qp,
+            mtu,
+            retry_count,
+            rnr_retry_count: reply.terms.rnr_retry_count,
+            ack_timeout,
+            reads_in: reply.terms.initiator_depth,
+            reads_out: reply.terms.responder_resources,
+        });
+        own.remote_ece = reply.ece;
+    }
+    let id = ptr::from_ref(about).cast_mut();
+    // SAFETY: the program's own field.
+    let has_qp = unsafe { !(*about.c()).qp.is_null() };
+    let mut event = if has_qp {
+        match become_ready(about) {
+            Ok(()) => EventObject::new(id, kind::ESTABLISHED, 0),
+            Err(number) => {
+                about.own().has_failed = true;
+                EventObject::new(id, kind::CONNECT_ERROR, -number)
+            }
+        }
+    } else {
+        EventObject::new(id, kind::CONNECT_RESPONSE, 0)
+    };
+    let room = private_data::REP_BYTES_MAX;
+    event.show_terms(&reply.terms, reply.qp.qp_num, 0, &reply.private_data, room);
+    event
+}
+
+/// Moves the queue pair to RTS and tells the peer, or refuses.
+fn become_ready(about: &IdObject) -> Result<(), Errno> {
+    // SAFETY: the program's queue pair, which it does not destroy while it waits for this event.
+    let readied = unsafe { qp::to_ready(about, None, None) };
+    let mut manager = connection_manager()?;
+    let Some(connection) = &mut manager.end(about.token)?.connection else { return Err(libc::ENOTCONN) };
+    let message = match readied {
+        Ok(()) => connection.ready().map_err(|_| libc::ENOTCONN)?,
+        Err(_) => connection.reject(Vec::new()).ok(),
+    };
+    manager.take_step(about.token, farcall_wire::cm::Step { message, event: None });
+    readied
+}
+
+/// The peer refuses, or is gone before there was a connection.
+fn refuse(about: &IdObject, rejection: &Rejection) -> Option<Box<EventObject>> {
+    if about.own().has_failed {
+        return None;
+    }
+    // SAFETY: the program's queue pair, if it has one.
+    if let Err(number) = unsafe { qp::to_error(about) } {
+        tracing::debug!("a refused queue pair stays as it is: error {number}");
+    }
+    let id = ptr::from_ref(about).cast_mut();
+    let mut event = EventObject::new(id, kind::REJECTED, rejection.reason.into());
+    event.show_connection(ConnParam::default(), &rejection.private_data, private_data::REJ_BYTES_MAX);
+    Some(event)
+}
+
+/// A queue pair that serves datagrams, or why there is none.
+fn serve(about: &IdObject, reply: &ServiceReply) -> Box<EventObject> {
+    let id = ptr::from_ref(about).cast_mut();
+    let (event, qkey) = match reply.status {
+        reason::SIDR_SUCCESS => (kind::ESTABLISHED, reply.qkey),
+        _ => (kind::UNREACHABLE, UDP_QKEY),
+    };
+    let mut event = EventObject::new(id, event, reply.status.into());
+    let path = path_to(&reply.gid, about.own().tos);
+    event.show_service(path, reply.qp_num, qkey, &reply.private_data, private_data::SIDR_REP_BYTES_MAX);
+    event
+}
+
+/// What an event means for the call that waited for it.
+///
+/// # Safety
+/// `event` must be one of ours that is not acknowledged.
+pub unsafe fn outcome(event: *mut CmEvent) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let (event, status) = unsafe { ((*event).event, (*event).status) };
+    match status {
+        0 => Ok(()),
+        _ if event == kind::REJECTED => Err(libc::ECONNREFUSED),
+        number => Err(number.abs()),
+    }
+}
+
+/// # Safety
+/// `event` must be one of ours; the program does not use it any more.
+pub unsafe fn acknowledge(event: *mut CmEvent) {
+    // SAFETY: the caller's promise; the end that it counts on waits for this.
+    unsafe {
+        let event = Box::from_raw(event.cast::<EventObject>());
+        (*event.counted_on).reported.acknowledge(1);
+    }
+}
+
+export! {
+    "RDMACM_1.0" {
+        /// `man rdma_get_cm_event`.
+        fn rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut CmEvent) -> c_int {
+            if channel.is_null() || event.is_null() {
+                return answer(Err(libc::EINVAL));
+            }
+            // SAFETY: the caller's channel and variable.
+            answer(unsafe { next(channel).map(|next| *event = next) })
+        }
+
+        /// `man rdma_ack_cm_event`.
+        fn rdma_ack_cm_event(event: *mut CmEvent) -> c_int {
+            if event.is_null() {
+                return answer(Err(libc::EINVAL));
+            }
+            // SAFETY: the caller's event.
+            unsafe { acknowledge(event) };
+            0
+        }
+
+        /// `man rdma_notify`: a peer is using the connection before its RTU is here.
+        fn rdma_notify(id: *mut CmId, event: u32) -> c_int {
+            const COMM_EST: u32 = 4;
+            if event != COMM_EST {
+                return answer(Err(libc::EINVAL));
+            }
+            // SAFETY: the caller's identifier.
+            let token = unsafe { id::object(id) }.token;
+            answer(connection_manager().and_then(|mut manager| {
+                let connection = manager.end(token)?.connection.as_mut().ok_or(libc::EINVAL)?;
+                let step = connection.comm_established().map_err(|_| libc::EISCONN)?;
+                manager.take_step(token, step);
+                Ok(())
+            }))
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Names to addresses (man `rdma_getaddrinfo`).
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use farcall_layout::rdmacm::{AddrInfo, addr_flags};
+use farcall_wire::cm::PortSpace;
+use libc::{addrinfo, sockaddr, socklen_t};
+
+use crate::errno::answer;
+use crate::id::{UD, transport};
+use crate::symbols::export;
+
+/// A copy in memory that [`rdma_freeaddrinfo`] frees; null for nothing.
+///
+/// # Safety
+/// `from` must be null or have `len` bytes.
+unsafe fn copy(from: *const c_void, len: usize) -> *mut c_void {
+    if from.is_null() || len == 0 {
+        return ptr::null_mut();
+    }
+    // SAFETY: fresh memory of that size, if there is any.
+    unsafe {
+        let to = libc::malloc(len);
+        if !to.is_null() {
+            ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), len);
+        }
+        to
+    }
+}
+
+/// What the program wants, with what it left open.
+struct Wishes {
+    flags: c_int,
+    family: c_int,
+    qp_type: c_int,
+    port_space: c_int,
+}
+
+impl Wishes {
+    fn of(hints: Option<&AddrInfo>) -> Self {
+        let (flags, family, qp_type, port_space) = hints.map_or((0, 0, 0, 0), |hints| {
+            (hints.ai_flags, hints.ai_family, hints.ai_qp_type, hints.ai_port_space)
+        });
+        let is_datagram = qp_type == UD as c_int || (qp_type == 0 && port_space == PortSpace::Udp as c_int);
+        let usual = if is_datagram { PortSpace::Udp } else { PortSpace::Tcp };
+        let port_space = if port_space == 0 { usual as c_int } else { port_space };
+        let space = PortSpace::of(port_space as u32).unwrap_or(usual);
+        let qp_type = if qp_type == 0 { transport(space) as c_int } else { qp_type };
+        Self { flags, family, qp_type, port_space }
+    }
+
+    fn is_passive(&self) -> bool {
+        self.flags & addr_flags::PASSIVE != 0
+    }
+
+    fn for_libc(&self) -> addrinfo {
+        // SAFETY: numbers and pointers, for which zero is a value.
+        let mut hints: addrinfo = unsafe { MaybeUninit::zeroed().assume_init() };
+        hints.ai_family = self.family;
+        hints.ai_socktype = if self.qp_type == UD as c_int { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
+        if self.is_passive() {
+            hints.ai_flags |= libc::AI_PASSIVE;
+        }
+        if self.flags & addr_flags::NUMERICHOST != 0 {
+            hints.ai_flags |= libc::AI_NUMERICHOST;
+        }
+        hints
+    }
+}
+
+/// Where an address belongs: to whom listens, or to whom is gone to.
+///
+/// # Safety
+/// The pointers must be null or as long as said.
+unsafe fn place(
+    info: &mut AddrInfo,
+    is_passive: bool,
+    address: *const sockaddr,
+    len: socklen_t,
+    canonname: *const c_char,
+) {
+    // SAFETY: the caller's promise; a canonical name is a C string.
+    let (address, name) = unsafe {
+        let name_len = if canonname.is_null() { 0 } else { libc::strlen(canonname) + 1 };
+        (copy(address.cast(), len as usize).cast(), copy(canonname.cast(), name_len).cast())
+    };
+    if is_passive {
+        (info.ai_src_addr, info.ai_src_len, info.ai_src_canonname) = (address, len, name);
+    } else {
+        (info.ai_dst_addr, info.ai_dst_len, info.ai_dst_canonname) = (address, len, name);
+    }
+}
+
+/// # Safety
+/// As `man rdma_getaddrinfo` says.
+unsafe fn find(
+    node: *const c_char,
+    service: *const c_char,
+    hints: Option<&AddrInfo>,
+) -> Result<*mut AddrInfo, c_int> {
+    let wishes = Wishes::of(hints);
+    let mut info = AddrInfo {
+        ai_flags: wishes.flags,
+        ai_family: wishes.family,
+        ai_qp_type: wishes.qp_type,
+        ai_port_space: wishes.port_space,
+        ..AddrInfo::default()
+    };
+    // SAFETY: the caller's strings and hints; the list is freed once.
+    unsafe {
+        if !node.is_null() || !service.is_null() {
+            let (wanted, mut found) = (wishes.for_libc(), ptr::null_mut());
+            let number = libc::getaddrinfo(node, service, &raw const wanted, &raw mut found);
+            if number != 0 {
+                return Err(number);
+            }
+            let first = &*found;
+            info.ai_family = first.ai_family;
+            place(&mut info, wishes.is_passive(), first.ai_addr, first.ai_addrlen, first.ai_canonname);
+            libc::freeaddrinfo(found);
+        }
+        if let Some(hints) = hints {
+            if info.ai_dst_addr.is_null() && hints.ai_dst_len > 0 {
+                place(&mut info, false, hints.ai_dst_addr, hints.ai_dst_len, ptr::null());
+            }
+            if info.ai_src_addr.is_null() && hints.ai_src_len > 0 {
+                place(&mut info, true, hints.ai_src_addr, hints.ai_src_len, ptr::null());
+            }
+        }
+    }
+    Ok(Box::into_raw(Box::new(info)))
+}
+
+export! {
+    "RDMACM_1.0" {
+        /// `man rdma_getaddrinfo`: one address; 0, -1 and `errno`, or a number for `gai_strerror`.
+        fn rdma_getaddrinfo(
+            node: *const c_char, service: *const c_char, hints: *const AddrInfo, res: *mut *mut AddrInfo,
+        ) -> c_int {
+            if node.is_null() && service.is_null() && hints.is_null() {
+                return answer(Err(libc::EINVAL));
+            }
+            // SAFETY: the caller's strings, structure and variable.
+            unsafe {
+                match find(node, service, hints.as_ref()) {
+                    Ok(info) => {
+                        *res = info;
+                        0
+                    }
+                    Err(number) => number,
+                }
+            }
+        }
+
+        /// `man rdma_freeaddrinfo`.
+        fn rdma_freeaddrinfo(first: *mut AddrInfo) {
+            let mut next = first;
+            while !next.is_null() {
+                // SAFETY: made above, each part by `malloc` or null.
+                unsafe {
+                    let info = Box::from_raw(next);
+                    for part in [
+                        info.ai_src_addr.cast(),
+                        info.ai_dst_addr.cast(),
+                        info.ai_src_canonname.cast(),
+                        info.ai_dst_canonname.cast(),
+                        info.ai_route,
+                        info.ai_connect,
+                    ] {
+                        libc::free(part);
+                    }
+                    next = info.ai_next;
+                }
+            }
+        }
+    }
+}

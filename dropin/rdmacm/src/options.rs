@@ -1,0 +1,86 @@
+//! Options of ends.
+
+use std::ffi::{c_int, c_void};
+
+use farcall_layout::rdmacm::{CmId, option};
+use farcall_wire::cm::Ece;
+
+use crate::errno::{Errno, answer};
+use crate::id::{self, Own, Stage};
+use crate::symbols::export;
+
+/// # Safety
+/// `value` must have `len_bytes`.
+unsafe fn read<T: Copy>(value: *const c_void, len_bytes: usize) -> Result<T, Errno> {
+    if value.is_null() || len_bytes != size_of::<T>() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { value.cast::<T>().read_unaligned() })
+}
+
+/// # Safety
+/// As [`read`].
+unsafe fn set(own: &mut Own, name: c_int, value: *const c_void, len_bytes: usize) -> Result<(), Errno> {
+    let is_bound = own.stage != Stage::New;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match name {
+            option::TOS => own.tos = read(value, len_bytes)?,
+            option::ACK_TIMEOUT => {
+                let timeout: u8 = read(value, len_bytes)?;
+                if timeout > 31 {
+                    return Err(libc::EINVAL);
+                }
+                own.ack_timeout = timeout;
+            }
+            option::REUSEADDR | option::AFONLY if is_bound => return Err(libc::EINVAL),
+            option::REUSEADDR => own.is_shared = read::<c_int>(value, len_bytes)? != 0,
+            option::AFONLY => own.is_v6_only = read::<c_int>(value, len_bytes)? != 0,
+            _ => return Err(libc::ENOSYS),
+        }
+    }
+    Ok(())
+}
+
+export! {
+    "RDMACM_1.0" {
+        /// `man rdma_set_option`. Routes cannot be set: there is one.
+        fn rdma_set_option(
+            id: *mut CmId, level: c_int, optname: c_int, value: *mut c_void, len_bytes: usize,
+        ) -> c_int {
+            if level != option::LEVEL_ID {
+                return answer(Err(libc::ENOSYS));
+            }
+            // SAFETY: the caller's identifier and value.
+            answer(unsafe { set(&mut id::object(id).own(), optname, value, len_bytes) })
+        }
+    }
+    "RDMACM_1.3" {
+        /// `man rdma_set_local_ece`.
+        fn rdma_set_local_ece(id: *mut CmId, ece: *mut [u32; 3]) -> c_int {
+            if id.is_null() || ece.is_null() {
+                return answer(Err(libc::EINVAL));
+            }
+            // SAFETY: the caller's identifier and structure.
+            unsafe {
+                let [vendor_id, options, ..] = *ece;
+                id::object(id).own().local_ece = Ece { vendor_id, options };
+            }
+            0
+        }
+
+        /// `man rdma_get_remote_ece`.
+        fn rdma_get_remote_ece(id: *mut CmId, ece: *mut [u32; 3]) -> c_int {
+            if id.is_null() || ece.is_null() {
+                return answer(Err(libc::EINVAL));
+            }
+            // SAFETY: the caller's identifier and structure.
+            unsafe {
+                let Ece { vendor_id, options } = id::object(id).own().remote_ece;
+                *ece = [vendor_id, options, 0];
+            }
+            0
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Queue pairs of ends: made with what programs leave out, and moved through their states.
+
+use std::ffi::c_int;
+use std::mem::size_of;
+use std::ptr;
+
+use farcall_layout::rdmacm::{AS_MANY_AS_POSSIBLE, CmId};
+use farcall_layout::{Cq, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx, mask};
+
+use crate::attributes::{ERR, INIT, RTR, RTS, state, towards};
+use crate::errno::{Errno, answer, check, invalid, made, refused};
+use crate::id::{self, IdObject};
+use crate::symbols::export;
+use crate::verbs::{create_qp_ex, verbs};
+
+/// `IBV_QP_INIT_ATTR_PD`.
+const HAS_PD: u32 = 1;
+/// `IBV_SRQ_INIT_ATTR_TYPE`, `IBV_SRQ_INIT_ATTR_PD`.
+const SRQ_HAS_TYPE: u32 = 1;
+const SRQ_HAS_PD: u32 = 2;
+/// `IBV_SRQT_BASIC`.
+const BASIC: u32 = 0;
+
+/// # Safety
+/// `qp` must be a queue pair.
+unsafe fn modify(qp: *mut Qp, mut attr: QpAttr, attr_mask: c_int) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    check(unsafe { (verbs()?.modify_qp)(qp, &raw mut attr, attr_mask) })
+}
+
+/// Brings the queue pair of an end, if it has one, to a connection with its peer. The program may have said how many
+/// READs and atomics it accepts, and how many it will have under way.
+///
+/// # Safety
+/// The end's queue pair must not be destroyed meanwhile.
+pub unsafe fn to_ready(of: &IdObject, reads_in: Option<u8>, reads_out: Option<u8>) -> Result<(), Errno> {
+    // SAFETY: the program's field.
+    let qp = unsafe { (*of.c()).qp };
+    if qp.is_null() {
+        return Ok(());
+    }
+    let is_said = |reads: &u8| *reads != AS_MANY_AS_POSSIBLE;
+    let (mut attr, attr_mask) = towards(RTR, of)?;
+    if let Some(reads) = reads_in.filter(is_said) {
+        attr.max_dest_rd_atomic = reads;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { modify(qp, attr, attr_mask)? };
+    let (mut attr, attr_mask) = towards(RTS, of)?;
+    if let Some(reads) = reads_out.filter(is_said) {
+        attr.max_rd_atomic = reads;
+    }
+    // SAFETY: as above.
+    unsafe { modify(qp, attr, attr_mask) }
+}
+
+/// Ends what an end's queue pair, if it has one, has under way.
+///
+/// # Safety
+/// As [`to_ready`].
+pub unsafe fn to_error(of: &IdObject) -> Result<(), Errno> {
+    // SAFETY: the program's field, and the caller's promise.
+    unsafe {
+        let qp = (*of.c()).qp;
+        if qp.is_null() { Ok(()) } else { modify(qp, state(ERR), mask::STATE) }
+    }
+}
+
+/// A new queue pair, as far as it can go alone: it takes receives, and datagrams to send.
+unsafe fn prepare(of: &IdObject, qp: *mut Qp) -> Result<(), Errno> {
+    let states: &[u32] = if of.is_datagram() { &[INIT, RTR, RTS] } else { &[INIT] };
+    for wanted in states {
+        let (attr, attr_mask) = towards(*wanted, of)?;
+        // SAFETY: the caller's queue pair.
+        unsafe { modify(qp, attr, attr_mask)? };
+    }
+    Ok(())
+}
+
+/// Makes the completion queues that a program left out, with channels of their own, for `rdma_get_send_comp` and
+/// `rdma_get_recv_comp`. A size of 0: none.
+///
+/// # Safety
+/// `id` must be the program's, with a device.
+unsafe fn make_cqs(id: *mut CmId, send_wrs: u32, recv_wrs: u32) -> Result<(), Errno> {
+    let verbs = verbs()?;
+    // SAFETY: the caller's identifier; objects of its device.
+    unsafe {
+        for (wrs, cq, channel) in [
+            (recv_wrs, &raw mut (*id).recv_cq, &raw mut (*id).recv_cq_channel),
+            (send_wrs, &raw mut (*id).send_cq, &raw mut (*id).send_cq_channel),
+        ] {
+            if wrs > 0 {
+                *channel = made((verbs.create_comp_channel)((*id).verbs))?;
+                *cq = made((verbs.create_cq)((*id).verbs, wrs as c_int, id.cast(), *channel, 0))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Destroys the completion queues that we made: those with channels in the identifier.
+///
+/// # Safety
+/// `id` must be the program's; nothing uses its queues.
+unsafe fn destroy_cqs(id: *mut CmId) {
+    let Ok(verbs) = verbs() else { return };
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (cq, channel) in [
+            (&raw mut (*id).recv_cq, &raw mut (*id).recv_cq_channel),
+            (&raw mut (*id).send_cq, &raw mut (*id).send_cq_channel),
+        ] {
+            if (*channel).is_null() {
+                continue;
+            }
+            if !(*cq).is_null() {
+                (verbs.destroy_cq)(*cq);
+                *cq = ptr::null_mut();
+            }
+            (verbs.destroy_comp_channel)(*channel);
+            *channel = ptr::null_mut();
+        }
+    }
+}
+
+const OTHER_DOMAIN: &str = "no protection domain of the identifier's device";
+
+/// What a queue pair is to be made of, where `ibv_create_qp` and `ibv_create_qp_ex` agree: both structures begin alike.
+///
+/// # Safety
+/// `id` and its domain must be the program's.
+unsafe fn complete_wishes(id: *mut CmId, attr: &mut QpInitAttr) -> Result<(), Errno> {
+    // SAFETY: the caller's identifier.
+    unsafe {
+        if (*id).verbs.is_null() || !(*id).qp.is_null() {
+            return Err(invalid("the identifier has no device yet, or a queue pair already"));
+        }
+        let is_other =
+            |ours: *mut Cq, theirs: *mut Cq| !ours.is_null() && !theirs.is_null() && ours != theirs;
+        if is_other((*id).recv_cq, attr.recv_cq) || is_other((*id).send_cq, attr.send_cq) {
+            return Err(invalid("the identifier has other completion queues"));
+        }
+        let missing = |given: bool, wrs: u32| if given { 0 } else { wrs };
+        let send_wrs = missing(!attr.send_cq.is_null() || !(*id).send_cq.is_null(), attr.cap.max_send_wr);
+        let recv_wrs = missing(!attr.recv_cq.is_null() || !(*id).recv_cq.is_null(), attr.cap.max_recv_wr);
+        if let Err(number) = make_cqs(id, send_wrs, recv_wrs) {
+            destroy_cqs(id);
+            return Err(number);
+        }
+        if attr.send_cq.is_null() {
+            attr.send_cq = (*id).send_cq;
+        }
+        if attr.recv_cq.is_null() {
+            attr.recv_cq = (*id).recv_cq;
+        }
+        if attr.srq.is_null() {
+            attr.srq = (*id).srq;
+        }
+    }
+    Ok(())
+}
+
+/// Gives an identifier its queue pair, or undoes what was made for it.
+///
+/// # Safety
+/// `id` must be the program's.
+unsafe fn adopt(id: *mut CmId, qp: Result<*mut Qp, Errno>) -> Result<(), Errno> {
+    // SAFETY: the caller's identifier; a queue pair just made.
+    unsafe {
+        let prepared = qp.and_then(|qp| match prepare(id::object(id), qp) {
+            Ok(()) => Ok(qp),
+            Err(number) => {
+                (verbs()?.destroy_qp)(qp);
+                Err(number)
+            }
+        });
+        match prepared {
+            Ok(qp) => {
+                (*id).qp = qp;
+                (*id).pd = (*qp).pd;
+                Ok(())
+            }
+            Err(number) => {
+                destroy_cqs(id);
+                Err(number)
+            }
+        }
+    }
+}
+
+/// `man rdma_create_qp`.
+///
+/// # Safety
+/// As the man page says.
+pub unsafe fn create(id: *mut CmId, pd: *mut Pd, attr: &mut QpInitAttr) -> Result<(), Errno> {
+    // SAFETY: the caller's objects.
+    unsafe {
+        let pd = if pd.is_null() { (*id).pd } else { pd };
+        if pd.is_null() || (*pd).context != (*id).verbs {
+            return Err(invalid(OTHER_DOMAIN));
+        }
+        complete_wishes(id, attr)?;
+        adopt(id, made((verbs()?.create_qp)(pd, attr)))
+    }
+}
+
+/// Destroys the queue pair of an identifier, and what was made with it.
+///
+/// # Safety
+/// `id` must be the program's.
+pub unsafe fn destroy(id: *mut CmId) {
+    let Ok(verbs) = verbs() else { return };
+    // SAFETY: the caller's identifier and its queue pair.
+    unsafe {
+        if !(*id).qp.is_null() {
+            (verbs.destroy_qp)((*id).qp);
+            (*id).qp = ptr::null_mut();
+        }
+        destroy_cqs(id);
+    }
+}
+
+/// Destroys the shared receive queue of an identifier, and what was made with it.
+///
+/// # Safety
+/// `id` must be the program's.
+pub unsafe fn destroy_srq(id: *mut CmId) {
+    let Ok(verbs) = verbs() else { return };
+    // SAFETY: the caller's identifier and its queue.
+    unsafe {
+        if !(*id).srq.is_null() {
+            (verbs.destroy_srq)((*id).srq);
+            (*id).srq = ptr::null_mut();
+        }
+        destroy_cqs(id);
+    }
+}
+
+/// # Safety
+/// `id` and `pd` must be the program's.
+unsafe fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> Result<(), Errno> {
+    // SAFETY: the caller's objects.
+    unsafe {
+        let pd = if pd.is_null() { (*id).pd } else { pd };
+        if pd.is_null() {
+            return Err(invalid(OTHER_DOMAIN));
+        }
+        (*id).srq = made((verbs()?.create_srq)(pd, attr))?;
+        if (*id).pd.is_null() {
+            (*id).pd = pd;
+        }
+    }
+    Ok(())
+}
+
+// The extended structures begin like the plain ones.
+const _: () = assert!(
+    std::mem::offset_of!(QpInitAttrEx, comp_mask)
+        == std::mem::offset_of!(QpInitAttr, sq_sig_all) + size_of::<c_int>()
+);
+const _: () =
+    assert!(std::mem::offset_of!(SrqInitAttrEx, comp_mask) >= size_of::<SrqInitAttr>() - size_of::<c_int>());
+
+export! {
+    "RDMACM_1.0" {
+        /// `man rdma_create_qp`: the sizes become those that the pair has.
+        fn rdma_create_qp(id: *mut CmId, pd: *mut Pd, attr: *mut QpInitAttr) -> c_int {
+            // SAFETY: the caller's objects.
+            answer(unsafe { create(id, pd, &mut *attr) })
+        }
+
+        /// `man rdma_create_qp`, by `ibv_create_qp_ex`.
+        fn rdma_create_qp_ex(id: *mut CmId, attr: *mut QpInitAttrEx) -> c_int {
+            // SAFETY: the caller's objects; the structure begins like the plain one.
+            answer(unsafe {
+                if (*attr).comp_mask & HAS_PD == 0 || (*attr).pd.is_null() {
+                    (*attr).comp_mask |= HAS_PD;
+                    (*attr).pd = (*id).pd;
+                }
+                let pd = (*attr).pd;
+                if pd.is_null() || (*pd).context != (*id).verbs {
+                    Err(invalid(OTHER_DOMAIN))
+                } else {
+                    let plain = attr.cast::<QpInitAttr>();
+                    let mut wishes = plain.read();
+                    complete_wishes(id, &mut wishes).and_then(|()| {
+                        ((*attr).send_cq, (*attr).recv_cq, (*attr).srq) = (wishes.send_cq, wishes.recv_cq, wishes.srq);
+                        adopt(id, create_qp_ex((*id).verbs, attr))
+                    })
+                }
+            })
+        }
+
+        /// `man rdma_destroy_qp`.
+        fn rdma_destroy_qp(id: *mut CmId) {
+            // SAFETY: the caller's identifier.
+            unsafe { destroy(id) }
+        }
+
+        /// `man rdma_create_srq`.
+        fn rdma_create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> c_int {
+            // SAFETY: the caller's objects.
+            answer(unsafe { create_srq(id, pd, attr) })
+        }
+
+        /// `man rdma_create_srq`: basic queues; XRC is not offered.
+        fn rdma_create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) -> c_int {
+            // SAFETY: the caller's objects.
+            answer(unsafe {
+                let given = (*attr).comp_mask;
+                if given & SRQ_HAS_TYPE == 0 {
+                    Err(invalid("comp_mask: no type"))
+                } else if (*attr).srq_type != BASIC {
+                    Err(refused(libc::EOPNOTSUPP, format_args!("no XRC and no tag matching")))
+                } else {
+                    let pd = if given & SRQ_HAS_PD != 0 { (*attr).pd } else { ptr::null_mut() };
+                    let mut plain = SrqInitAttr { srq_context: (*attr).srq_context, attr: (*attr).attr };
+                    let made = create_srq(id, pd, &raw mut plain);
+                    (*attr).attr = plain.attr;
+                    made
+                }
+            })
+        }
+
+        /// `man rdma_destroy_srq`.
+        fn rdma_destroy_srq(id: *mut CmId) {
+            // SAFETY: the caller's identifier.
+            unsafe { destroy_srq(id) }
+        }
+    }
+}

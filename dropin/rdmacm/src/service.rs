@@ -1,0 +1,119 @@
+//! The thread that waits for what arrives. It blocks: while nothing happens it costs nothing. It works in turns
+//! ([`own_libibverbs::turn`]), so that it does not count as a thread of the program's.
+
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::connection_manager::{ConnectionManager, WAKE};
+use crate::errno::Errno;
+use crate::own_libibverbs;
+
+/// A stack for what is shallow.
+const STACK_BYTES: usize = 256 << 10;
+
+struct Service {
+    manager: Mutex<ConnectionManager>,
+    /// Whose it is: a forked child has no thread of its parent's, and starts anew.
+    pid: u32,
+}
+
+/// The ends of this process; its thread is started when they are first asked for.
+///
+/// # Errors
+/// What the kernel says when there are no descriptors or threads to be had.
+pub fn connection_manager() -> Result<MutexGuard<'static, ConnectionManager>, Errno> {
+    static SERVICE: Mutex<Option<&'static Service>> = Mutex::new(None);
+    let mut known = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let service = match known.filter(|service| service.pid == process::id()) {
+        Some(service) => service,
+        None => *known.insert(start()?),
+    };
+    drop(known);
+    Ok(service.manager.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn start() -> Result<&'static Service, Errno> {
+    let made = || {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        epoll::add(&poll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        Ok((rustix::io::fcntl_dupfd_cloexec(&poll, 0)?, poll, wake))
+    };
+    let (poll, for_manager, wake) = made().map_err(|error: rustix::io::Errno| error.raw_os_error())?;
+    let manager = Mutex::new(ConnectionManager::new(for_manager, wake.clone()));
+    let service: &'static Service = Box::leak(Box::new(Service { manager, pid: process::id() }));
+    own_libibverbs::find();
+    let thread = std::thread::Builder::new().name("farcall-rdmacm".into()).stack_size(STACK_BYTES);
+    let (tell, told) = mpsc::channel();
+    let signals = Signals::block();
+    let started = thread.spawn(move || {
+        own_libibverbs::turn(|| {
+            let _ = tell.send(());
+        });
+        let mut deadline = None;
+        loop {
+            deadline = wait_and_work(service, &poll, &wake, deadline);
+        }
+    });
+    drop(signals);
+    started.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
+    // Waits for the first turn: libibverbs then knows the thread as Farcall's own. A new thread also maps and unmaps
+    // memory, and a program that believes it has one thread may be patching those functions (libfabric's memory monitor
+    // does): a thread inside of them would crash.
+    let _ = told.recv();
+    Ok(service)
+}
+
+/// Waits, and does what there is to do; returns when it must look again.
+fn wait_and_work(
+    service: &Service,
+    poll: &std::os::fd::OwnedFd,
+    wake: &std::os::fd::OwnedFd,
+    deadline: Option<Instant>,
+) -> Option<Instant> {
+    let timeout = deadline.map(|deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+    });
+    let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 32];
+    // An interrupted wait is a short one.
+    let ready: &[_] = epoll::wait(poll, &mut events[..], timeout.as_ref()).map_or(&[], |(ready, _)| ready);
+    let mut next = None;
+    own_libibverbs::turn(|| {
+        let mut manager = service.manager.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in ready {
+            match event.data.u64() {
+                WAKE => drop(rustix::io::read(wake, &mut [0_u8; 8])),
+                token => manager.readable(token),
+            }
+        }
+        manager.run_timers(Instant::now());
+        next = manager.next_deadline();
+    });
+    next
+}
+
+/// Keeps the program's signals away from a thread that is started while this lives.
+struct Signals(libc::sigset_t);
+
+impl Signals {
+    fn block() -> Self {
+        // SAFETY: sets of signals are plain numbers, filled by the calls.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: the set that was there before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}

@@ -1,0 +1,30 @@
+//! One trace for both libraries: times count from the same moment, and what this library calls of verbs is no call of
+//! the program's.
+
+use std::sync::Once;
+
+use crate::own_libibverbs;
+
+/// A call of the program's: while it lives, this thread's calls of libibverbs are not shown.
+pub struct Within {
+    was_inside: bool,
+}
+
+/// If calls are shown, hides this thread's calls of libibverbs; for [`farcall_trace::export`].
+pub fn begin() -> Option<Within> {
+    static JOINED: Once = Once::new();
+    JOINED.call_once(|| {
+        if farcall_trace::is_wanted()
+            && let Some(began_ns) = own_libibverbs::trace_began_ns()
+        {
+            farcall_trace::follow(began_ns);
+        }
+    });
+    farcall_trace::is_on().then(|| Within { was_inside: own_libibverbs::hide_verbs(true) })
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        own_libibverbs::hide_verbs(self.was_inside);
+    }
+}

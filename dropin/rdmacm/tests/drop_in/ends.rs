@@ -1,0 +1,86 @@
+//! What programs hear in all sorts of trouble: a C program against the system's headers, in both roles.
+
+use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
+use std::process::Stdio;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, send, socket};
+
+use crate::meeting::{compile, folder, listening_at, wait_for};
+use crate::support::{Folder, Running, free_port, words};
+
+/// Runs a case of the program.
+fn run(folder: &Folder, program: &str, arguments: &[&str]) -> String {
+    let mut command = folder.program(program);
+    command.args(arguments);
+    let output = Running::start(command).finish();
+    let said = words(&output);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    said
+}
+
+/// Each case is a function of the C program, which checks every event, status and byte itself.
+#[test]
+fn events_are_those_of_the_man_pages() {
+    let folder = folder("ends");
+    let Some(program) = compile("ends.c", &folder) else { return };
+    for case in [
+        "nobody",
+        "elsewhere",
+        "refused",
+        "private_data",
+        "killed",
+        "killed_early",
+        "datagrams",
+        "ports",
+        "sync",
+        "errors",
+    ] {
+        let said = run(&folder, &program, &[case, &free_port()]);
+        assert!(said.contains("ok"), "{case}: {said}");
+    }
+}
+
+/// Whoever talks nonsense, says nothing or leaves at once harms nobody: the next client is served.
+#[test]
+fn garbage_at_a_port_does_no_harm() {
+    let folder = folder("garbage");
+    let Some(program) = compile("ends.c", &folder) else { return };
+    let port = free_port();
+    let mut server = folder.program(&program);
+    server.args(["serve", &port]).stdin(Stdio::piped());
+    let listening = listening_at("tcp", &format!("127.0.0.1:{port}"));
+    let server = wait_for(Running::start(server), &listening);
+    let name = SocketAddrUnix::new_abstract_name(&listening.as_bytes()[1..]).unwrap();
+    let mut silent = Vec::new();
+    let header = b"FCCM\x02\x02\0\0";
+    let nonsense: [Vec<u8>; 8] = [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        vec![0; 4096],
+        vec![0xff; 512],
+        header.to_vec(),
+        [header.as_slice(), &[0], &[0xff; 200]].concat(),
+        [header.as_slice(), &[2]].concat(),
+        b"FCCM\x09\x09\0\0\0".to_vec(),
+        Vec::new(),
+    ];
+    for bytes in nonsense {
+        let stranger = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        connect(&stranger, &name).unwrap();
+        if bytes.is_empty() {
+            silent.push(stranger);
+        } else {
+            // The end may have hung up after an earlier packet.
+            let _ = send(&stranger, &bytes, rustix::net::SendFlags::NOSIGNAL);
+        }
+    }
+    // Of another kind of socket: refused by the kernel.
+    let address = SocketAddr::from_abstract_name(&listening.as_bytes()[1..]).unwrap();
+    if let Ok(mut stream) = std::os::unix::net::UnixStream::connect_addr(&address) {
+        let _ = stream.write_all(b"hello");
+    }
+    run(&folder, &program, &["visit", &port]);
+    let said = server.finish();
+    assert!(said.status.success() && words(&said).contains("ok"), "{}", words(&said));
+}

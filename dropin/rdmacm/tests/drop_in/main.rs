@@ -1,0 +1,13 @@
+//! The library in the place of the system's, beside our libibverbs.
+
+mod containers;
+mod ends;
+mod libfabric;
+mod meeting;
+mod moved;
+mod programs;
+#[allow(dead_code, reason = "the tests of libibverbs use all of it")]
+#[path = "../../../ibverbs/tests/drop_in/support.rs"]
+mod support;
+mod symbols;
+mod trace;

@@ -1,0 +1,366 @@
+//! How identifiers, addresses and events of the connection manager look.
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ptr;
+
+use farcall_layout::rdmacm::{AddrInfo, CmEvent, CmId, ConnParam, UdParam, event};
+use libc::sockaddr;
+
+use crate::argument::{Argument, Hint, Phase, variables};
+use crate::attributes::{show_path, word_or_number};
+use crate::line::Line;
+use crate::{cm_names, names};
+
+/// Words for numbers that only the connection manager's functions take.
+pub(crate) fn word_of(hint: &Hint, number: i64) -> Option<&'static str> {
+    match (hint.call, hint.name) {
+        ("rdma_create_id", "ps") => cm_names::port_space(number),
+        ("rdma_set_option", "level") => cm_names::option_level(number),
+        ("rdma_set_option", "optname") => cm_names::option(hint.others.level, number),
+        ("rdma_notify", "event") => names::event(u32::try_from(number).ok()?),
+        _ => None,
+    }
+}
+
+/// Whether an untyped pointer is looked behind: it points to `len_bytes`.
+pub(crate) fn is_read(call: &str, argument: &str) -> bool {
+    matches!(
+        (call, argument),
+        ("rdma_set_option", "value") | ("rdma_reject" | "rdma_reject_ece", "private_data")
+    )
+}
+
+/// Shows an option's value, or private data.
+///
+/// # Safety
+/// `value` must have the call's `len_bytes`.
+pub(crate) unsafe fn show_value(line: &mut Line, value: *const c_void, hint: &Hint) {
+    let len_bytes = hint.others.len_bytes;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (hint.name, len_bytes) {
+            ("value", 1) => line.number(value.cast::<u8>().read()),
+            ("value", 4) => line.number(value.cast::<c_int>().read_unaligned()),
+            _ => show_bytes(line, value, len_bytes),
+        }
+    }
+}
+
+/// The first bytes in hexadecimal, and how many more there are.
+struct Bytes<'a>(&'a [u8]);
+
+/// As much as tells a person what it is.
+const BYTES_SHOWN: usize = 32;
+
+impl fmt::Display for Bytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(BYTES_SHOWN).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        match self.0.len().saturating_sub(BYTES_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "+{more}"),
+        }
+    }
+}
+
+/// # Safety
+/// `bytes` must be null or have so many.
+unsafe fn show_bytes(line: &mut Line, bytes: *const c_void, len_bytes: usize) {
+    if bytes.is_null() {
+        line.null();
+    } else {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len_bytes) };
+        line.word_fmt(format_args!("{}", Bytes(bytes)));
+    }
+}
+
+/// # Safety
+/// `address` must be null or have what its family says.
+unsafe fn show_address(line: &mut Line, address: *const sockaddr) {
+    if address.is_null() {
+        return line.null();
+    }
+    // SAFETY: the caller's promise.
+    let shown: SocketAddr = unsafe {
+        match c_int::from((*address).sa_family) {
+            libc::AF_INET => {
+                let found = address.cast::<libc::sockaddr_in>().read_unaligned();
+                (Ipv4Addr::from(u32::from_be(found.sin_addr.s_addr)), u16::from_be(found.sin_port)).into()
+            }
+            libc::AF_INET6 => {
+                let found = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                (Ipv6Addr::from(found.sin6_addr.s6_addr), u16::from_be(found.sin6_port)).into()
+            }
+            family => return line.word_fmt(format_args!("family {family}")),
+        }
+    };
+    line.word_fmt(format_args!("{shown}"));
+}
+
+impl Argument for *mut sockaddr {
+    unsafe fn show(self, line: &mut Line, _hint: &Hint) {
+        // SAFETY: the caller's promise.
+        unsafe { show_address(line, self) }
+    }
+}
+
+impl Argument for *mut CmId {
+    unsafe fn show(self, line: &mut Line, hint: &Hint) {
+        // SAFETY: the caller's promise.
+        match unsafe { self.as_ref() } {
+            None => line.null(),
+            // SAFETY: as above.
+            Some(id) if hint.phase == Phase::Granted => unsafe { show_id(line, id, hint) },
+            Some(_) => line.hex(self.addr() as u64),
+        }
+    }
+}
+
+/// What an identifier has got by a call.
+///
+/// # Safety
+/// Its objects must live.
+unsafe fn show_id(line: &mut Line, id: &CmId, hint: &Hint) {
+    let is_address = matches!(hint.call, "rdma_bind_addr" | "rdma_listen");
+    line.object(|line| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if is_address {
+                show_address(line.key("src_addr"), (&raw const id.route.addr.src_storage).cast());
+                return;
+            }
+            for (name, cq) in [("send_cq", id.send_cq), ("recv_cq", id.recv_cq)] {
+                if !cq.is_null() {
+                    cq.show(line.key(name), hint);
+                }
+            }
+            if !id.srq.is_null() {
+                id.srq.show(line.key("srq"), hint);
+            }
+            if !id.qp.is_null() {
+                id.qp.show(line.key("qp"), hint);
+            }
+        }
+    });
+}
+
+fn show_info(line: &mut Line, info: &AddrInfo) {
+    line.object(|line| {
+        if info.ai_flags != 0 {
+            line.key("flags").flags(u64::from(info.ai_flags as u32), &cm_names::ADDR_FLAGS);
+        }
+        if info.ai_qp_type != 0 {
+            word_or_number(line.key("qp_type"), names::qp_type(info.ai_qp_type as u32), info.ai_qp_type);
+        }
+        if info.ai_port_space != 0 {
+            word_or_number(
+                line.key("port_space"),
+                cm_names::port_space(info.ai_port_space.into()),
+                info.ai_port_space,
+            );
+        }
+        for (name, len, address) in
+            [("src_addr", info.ai_src_len, info.ai_src_addr), ("dst_addr", info.ai_dst_len, info.ai_dst_addr)]
+        {
+            if len > 0 {
+                // SAFETY: an address of the program's, or of the library's, which the length says is there.
+                unsafe { show_address(line.key(name), address) };
+            }
+        }
+    });
+}
+
+impl Argument for *const AddrInfo {
+    unsafe fn show(self, line: &mut Line, hint: &Hint) {
+        // SAFETY: the caller's promise.
+        unsafe { self.cast_mut().show(line, hint) }
+    }
+}
+
+fn show_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
+    line.object(|line| {
+        word_or_number(line.key("event"), cm_names::event(of.event), of.event);
+        for (name, id) in [("id", of.id), ("listen_id", of.listen_id)] {
+            if !id.is_null() {
+                line.key(name).hex(id.addr() as u64);
+            }
+        }
+        // SAFETY: the identifier lives until the event is acknowledged.
+        let is_datagram = !of.id.is_null() && cm_names::is_datagram(unsafe { (*of.id).ps });
+        if of.status != 0 {
+            show_status(line.key("status"), of, is_datagram);
+        }
+        if hint.phase == Phase::Given {
+            return;
+        }
+        if matches!(of.event, event::ADDR_RESOLVED | event::CONNECT_REQUEST) && !of.id.is_null() {
+            // SAFETY: as above.
+            let between = unsafe { &(*of.id).route.addr };
+            for (name, address) in [("src_addr", &between.src_storage), ("dst_addr", &between.dst_storage)] {
+                // SAFETY: room for an address of any family.
+                unsafe { show_address(line.key(name), ptr::from_ref(address).cast()) };
+            }
+        }
+        let says = matches!(
+            of.event,
+            event::CONNECT_REQUEST | event::CONNECT_RESPONSE | event::ESTABLISHED | event::REJECTED
+        );
+        if !says {
+            return;
+        }
+        // SAFETY: which of the two it is follows from the port space; the library filled it.
+        unsafe {
+            if is_datagram {
+                show_datagrams(line.key("ud"), &of.param.ud);
+            } else {
+                show_connection(line.key("conn"), &of.param.conn);
+            }
+        }
+    });
+}
+
+/// An error number with a minus, or the peer's reason.
+fn show_status(line: &mut Line, of: &CmEvent, is_datagram: bool) {
+    match of.status {
+        status if status < 0 => match names::errno(-status) {
+            Some(name) => line.word_fmt(format_args!("-{name}")),
+            None => line.number(status),
+        },
+        status if is_datagram => word_or_number(line, cm_names::service_status(status), status),
+        status => word_or_number(line, cm_names::rejection(status), status),
+    }
+}
+
+/// The private data of an event or of a call's parameters, if there is any.
+fn show_private_data(line: &mut Line, bytes: *const c_void, len_bytes: u8) {
+    if len_bytes > 0 {
+        // SAFETY: the structure says how many bytes there are.
+        unsafe { show_bytes(line.key("private_data"), bytes, len_bytes.into()) };
+    }
+}
+
+fn show_connection(line: &mut Line, param: &ConnParam) {
+    line.object(|line| {
+        line.numbers([
+            ("responder_resources", param.responder_resources),
+            ("initiator_depth", param.initiator_depth),
+            ("flow_control", param.flow_control),
+            ("retry_count", param.retry_count),
+            ("rnr_retry_count", param.rnr_retry_count),
+            ("srq", param.srq),
+        ]);
+        line.key("qp_num").qpn(param.qp_num);
+        show_private_data(line, param.private_data, param.private_data_len);
+    });
+}
+
+fn show_datagrams(line: &mut Line, param: &UdParam) {
+    line.object(|line| {
+        line.key("qp_num").qpn(param.qp_num);
+        line.key("qkey").hex(param.qkey.into());
+        show_path(line.key("ah_attr"), &param.ah_attr);
+        show_private_data(line, param.private_data, param.private_data_len);
+    });
+}
+
+variables! {
+    // SAFETY: the identifier that the function filled in.
+    *mut CmId as |id, line, hint| unsafe { id.show(line, hint) };
+    AddrInfo as |info, line, _hint| show_info(line, info);
+    // SAFETY: what the function found.
+    *mut AddrInfo as |first, line, hint| unsafe { first.show(line, hint) };
+    CmEvent as |of, line, hint| show_event(line, of, hint);
+    // SAFETY: the event that the function filled in.
+    *mut CmEvent as |of, line, hint| unsafe { of.show(line, hint) };
+    ConnParam as |param, line, _hint| show_connection(line, param);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::argument::OtherArguments;
+    use crate::line::Format;
+
+    fn text(fill: impl FnOnce(&mut Line)) -> String {
+        let mut line = Line::new(Format::Text);
+        fill(&mut line);
+        String::from_utf8(line.bytes().to_vec()).unwrap()
+    }
+
+    fn hint(call: &'static str, name: &'static str, others: OtherArguments) -> Hint {
+        Hint { call, name, others, phase: Phase::Given }
+    }
+
+    #[test]
+    fn private_data_is_shown_and_cut() {
+        assert_eq!(Bytes(&[0, 0x1f, 0xff]).to_string(), "001fff");
+        assert_eq!(Bytes(&[1; 40]).to_string(), "01".repeat(32) + "+8");
+        let others = OtherArguments { len_bytes: 2, ..OtherArguments::default() };
+        let bytes = [0xab_u8, 0xcd];
+        // SAFETY: two bytes.
+        let shown = text(|line| unsafe {
+            bytes.as_ptr().cast::<c_void>().show(line, &hint("rdma_reject", "private_data", others));
+        });
+        assert_eq!(shown, "abcd");
+    }
+
+    #[test]
+    fn options_have_words_and_values() {
+        let others = OtherArguments { level: 0, len_bytes: 4, mask: 0 };
+        let mut value: c_int = 1;
+        // SAFETY: the value has four bytes.
+        let shown = text(|line| unsafe {
+            1_i32.show(line, &hint("rdma_set_option", "optname", others));
+            line.raw(format_args!(" "));
+            (&raw mut value).cast::<c_void>().show(line, &hint("rdma_set_option", "value", others));
+        });
+        assert_eq!(shown, "REUSEADDR 1");
+    }
+
+    #[test]
+    fn addresses_of_every_family() {
+        // SAFETY: plain numbers.
+        let mut v6: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+        v6.sin6_family = libc::AF_INET6 as u16;
+        v6.sin6_port = 7174_u16.to_be();
+        v6.sin6_addr.s6_addr = Ipv6Addr::LOCALHOST.octets();
+        // SAFETY: an address as its family has it.
+        assert_eq!(text(|line| unsafe { show_address(line, (&raw const v6).cast()) }), "[::1]:7174");
+        v6.sin6_family = 27;
+        // SAFETY: as above.
+        assert_eq!(text(|line| unsafe { show_address(line, (&raw const v6).cast()) }), "family 27");
+        // SAFETY: nothing is there.
+        assert_eq!(text(|line| unsafe { show_address(line, std::ptr::null()) }), "NULL");
+    }
+
+    #[test]
+    fn an_event_says_what_happened_and_why() {
+        // SAFETY: numbers and pointers, for which zero is a value.
+        let (mut id, mut of): (CmId, CmEvent) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        id.ps = 0x106;
+        let data = [7_u8];
+        (of.id, of.event, of.status) = (&raw mut id, event::REJECTED, 28);
+        of.param = farcall_layout::rdmacm::Param {
+            conn: ConnParam {
+                private_data: data.as_ptr().cast(),
+                private_data_len: 1,
+                ..ConnParam::default()
+            },
+        };
+        let filled =
+            Hint { phase: Phase::Filled, ..hint("rdma_get_cm_event", "event", OtherArguments::default()) };
+        // SAFETY: an event with its identifier.
+        let shown = text(|line| unsafe { (&raw mut of).show(line, &filled) });
+        assert!(
+            shown.starts_with("{event=REJECTED, id=0x") && shown.ends_with(", private_data=07}}"),
+            "{shown}"
+        );
+        assert!(shown.contains(", status=CONSUMER_REJECT, conn={responder_resources=0,"), "{shown}");
+        (of.event, of.status) = (event::UNREACHABLE, -libc::ETIMEDOUT);
+        // SAFETY: as above.
+        let shown = text(|line| unsafe { (&raw mut of).show(line, &filled) });
+        assert!(shown.ends_with(", status=-ETIMEDOUT}"), "{shown}");
+    }
+}

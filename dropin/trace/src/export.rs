@@ -1,0 +1,98 @@
+//! How a drop-in library exports its functions: under the original library's symbol versions, shown if there is a
+//! trace.
+
+use std::ffi::{c_int, c_void};
+
+use crate::call::Call;
+use crate::errno;
+
+/// Puts a function under a version node of the original library. Of several nodes the first is the default version.
+#[macro_export]
+macro_rules! symver {
+    ([$node:literal $(, $older:literal)*], $name:ident) => {
+        std::arch::global_asm!(
+            concat!(".symver ", stringify!($name), ", ", stringify!($name), "@@", $node),
+            $(concat!(".symver ", stringify!($name), ", ", stringify!($name), "@", $older),)*
+        );
+    };
+    ($node:literal, $name:ident) => { $crate::symver!([$node], $name); };
+}
+
+/// Exports C functions, each under its version node. A path begins it: of a function that says whether there is a trace
+/// and returns what lives as long as the call.
+#[macro_export]
+macro_rules! export {
+    ($trace:path; $($node:literal {
+        $($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*
+    })*) => {
+        $($(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
+                let run = move || $(-> $ret)? { $body };
+                let run = move || $crate::errno::told(stringify!($name), run());
+                let Some(_traced) = $trace() else { return run() };
+                $crate::shown!($name($($arg),*), run)
+            }
+
+            $crate::symver!($node, $name);
+        )*)*
+    };
+}
+
+/// How a function that is not offered says so.
+#[derive(Clone, Copy, Debug)]
+pub enum Refusal {
+    /// It returns `EOPNOTSUPP` and sets `errno` to it.
+    Number,
+    /// It returns -1 and sets `errno`.
+    MinusOne,
+    /// It returns null and sets `errno`.
+    Null,
+    /// It returns nothing.
+    Nothing,
+}
+
+/// What a function that is not offered returns, in whatever register its type has. Shows the call without its
+/// arguments.
+pub fn refuse(name: &'static str, refusal: Refusal, is_shown: bool) -> isize {
+    let call = if is_shown { Call::begin(name) } else { None };
+    if !matches!(refusal, Refusal::Nothing) {
+        errno::set(libc::EOPNOTSUPP);
+    }
+    if let Some(mut call) = call {
+        // SAFETY: numbers, or null.
+        unsafe {
+            match refusal {
+                Refusal::Number => call.returned(libc::EOPNOTSUPP),
+                Refusal::MinusOne => call.returned(-1 as c_int),
+                Refusal::Null => call.returned(std::ptr::null_mut::<c_void>()),
+                Refusal::Nothing => call.returned(()),
+            }
+        }
+        call.end();
+    }
+    match refusal {
+        Refusal::Number => libc::EOPNOTSUPP as isize,
+        Refusal::MinusOne => -1,
+        Refusal::Null | Refusal::Nothing => 0,
+    }
+}
+
+/// Exports functions that programs link and that are not offered, by version node and by how they refuse. They take no
+/// arguments here: a C function may be called with more than it looks at.
+#[macro_export]
+macro_rules! not_offered {
+    ($trace:path; $($node:tt { $($refusal:ident: $($name:ident)*;)* })*) => {
+        $($($(
+            /// Not offered.
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> isize {
+                let traced = $trace();
+                $crate::refuse(stringify!($name), $crate::Refusal::$refusal, traced.is_some())
+            }
+
+            $crate::symver!($node, $name);
+        )*)*)*
+    };
+}

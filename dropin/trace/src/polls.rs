@@ -1,0 +1,50 @@
+//! Polls that found nothing: counted, not shown.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::call::note;
+use crate::target::now_ns;
+
+/// Who polls in vain is shown after so long, and then after twice as long each time.
+const FIRST_NOTE_NS: u64 = 1_000_000_000;
+
+/// The empty polls of a completion queue since the last completion.
+#[derive(Debug, Default)]
+pub struct EmptyPolls {
+    count: AtomicU64,
+    since_ns: AtomicU64,
+    next_note_ns: AtomicU64,
+}
+
+impl EmptyPolls {
+    /// One more. Says so from time to time, that a program that hangs can be told from one that does not look.
+    pub fn add(&self, cq: u32) {
+        let now_ns = now_ns();
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if count == 1 {
+            self.since_ns.store(now_ns, Ordering::Relaxed);
+            self.next_note_ns.store(now_ns + FIRST_NOTE_NS, Ordering::Relaxed);
+            return;
+        }
+        let next_ns = self.next_note_ns.load(Ordering::Relaxed);
+        if now_ns < next_ns {
+            return;
+        }
+        let for_ns = now_ns.saturating_sub(self.since_ns.load(Ordering::Relaxed));
+        let later_ns = now_ns.saturating_add(for_ns);
+        let is_mine =
+            self.next_note_ns.compare_exchange(next_ns, later_ns, Ordering::Relaxed, Ordering::Relaxed);
+        if is_mine.is_ok() {
+            note("polls in vain", |line| {
+                line.key("cq").number(cq);
+                line.key("empty_polls").number(count);
+                line.key("for_ms").number(for_ns / 1_000_000);
+            });
+        }
+    }
+
+    /// How many there were; begins anew.
+    pub fn take(&self) -> u64 {
+        self.count.swap(0, Ordering::Relaxed)
+    }
+}

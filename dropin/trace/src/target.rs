@@ -1,0 +1,314 @@
+//! Where lines go.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::{io, process};
+
+use farcall_shm::trusted_variable;
+use rustix::fs::{FileType, fstat};
+use thiserror::Error;
+
+use crate::line::{Format, Line};
+
+/// Names the file, or `-` or `stderr`.
+pub const TARGET_VARIABLE: &str = "FARCALL_TRACE";
+/// `text` or `json`.
+pub const FORMAT_VARIABLE: &str = "FARCALL_TRACE_FORMAT";
+
+/// Why there is no trace although one was asked for.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// The file cannot be written.
+    #[error("{TARGET_VARIABLE}: cannot open {path}: {source} (links are not followed)")]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A device, a pipe, a folder.
+    #[error("{TARGET_VARIABLE}: {path} is no regular file (for standard error: {TARGET_VARIABLE}=-)")]
+    NoFile {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A file that a stranger put there: he would read the trace, or have it written into a file of ours.
+    #[error(
+        "{TARGET_VARIABLE}: {path} belongs to another user or has other names: remove it, or name another file"
+    )]
+    NotOwn {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A format that does not exist.
+    #[error("{FORMAT_VARIABLE}: no format {word:?}; there are text and json")]
+    Format {
+        /// What was asked for.
+        word: OsString,
+    },
+}
+
+/// A file, or standard error.
+enum Output {
+    StandardError,
+    /// With its device and number: programs that close all descriptors may have given ours to another file.
+    File {
+        fd: OwnedFd,
+        identity: (u64, u64),
+    },
+}
+
+pub(crate) struct Target {
+    output: Output,
+    pub(crate) format: Format,
+    /// What times are counted from.
+    pub(crate) began_ns: u64,
+}
+
+const UNKNOWN: u8 = 0;
+const OFF: u8 = 1;
+const ON: u8 = 2;
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+static TARGET: OnceLock<Option<Target>> = OnceLock::new();
+
+/// Whether calls are shown; the variables are read once.
+#[inline]
+pub fn is_on() -> bool {
+    match STATE.load(Ordering::Relaxed) {
+        OFF => false,
+        ON => true,
+        _ => start(),
+    }
+}
+
+#[cold]
+fn start() -> bool {
+    let is_on = target().is_some();
+    STATE.store(if is_on { ON } else { OFF }, Ordering::Relaxed);
+    is_on
+}
+
+/// Whether somebody asked for a trace, whether or not there can be one.
+pub fn is_wanted() -> bool {
+    trusted_variable(TARGET_VARIABLE).is_some()
+}
+
+/// When the trace began, in nanoseconds of the machine's monotonic clock; `None` if there is none.
+pub fn began_ns() -> Option<u64> {
+    target().map(|target| target.began_ns)
+}
+
+/// The trace of another library of this process, which began then.
+static FOLLOWED: OnceLock<u64> = OnceLock::new();
+
+/// Makes this trace a part of one that another library of the process began then: times count from there, and the first
+/// line is written. 0: that library cannot write a trace and said why; neither does this one. To be called before
+/// anything is shown.
+pub fn follow(began_ns: u64) {
+    let _ = FOLLOWED.set(began_ns);
+}
+
+/// Where lines go, if anywhere.
+pub(crate) fn target() -> Option<&'static Target> {
+    TARGET
+        .get_or_init(|| {
+            let wanted = trusted_variable(TARGET_VARIABLE).filter(|_| FOLLOWED.get() != Some(&0))?;
+            match Target::open(&wanted, trusted_variable(FORMAT_VARIABLE)) {
+                Ok(target) => {
+                    if FOLLOWED.get().is_none() {
+                        target.introduce();
+                    }
+                    Some(target)
+                }
+                Err(error) => {
+                    eprintln!("farcall: {error}; the program runs without a trace");
+                    None
+                }
+            }
+        })
+        .as_ref()
+}
+
+/// Nanoseconds of the machine's monotonic clock.
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The path with `%p` as this process.
+fn expand(wanted: &OsString) -> PathBuf {
+    match wanted.to_str() {
+        Some(text) => text.replace("%p", &process::id().to_string()).into(),
+        None => wanted.into(),
+    }
+}
+
+fn format_of(word: Option<OsString>) -> Result<Format, TargetError> {
+    match word.as_ref().and_then(|word| word.to_str()) {
+        None if word.is_some() => Err(TargetError::Format { word: word.unwrap_or_default() }),
+        None | Some("" | "text") => Ok(Format::Text),
+        Some("json") => Ok(Format::Json),
+        Some(other) => Err(TargetError::Format { word: other.into() }),
+    }
+}
+
+impl Target {
+    fn open(wanted: &OsString, format: Option<OsString>) -> Result<Self, TargetError> {
+        let format = format_of(format)?;
+        let output = match wanted.to_str() {
+            Some("-" | "stderr") => Output::StandardError,
+            _ => Output::file(&expand(wanted))?,
+        };
+        Ok(Self { output, format, began_ns: FOLLOWED.get().copied().unwrap_or_else(now_ns) })
+    }
+
+    /// The first line: who, and when by the time of day.
+    fn introduce(&self) {
+        let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
+        let (pid, at_s, at_us) = (process::id(), wall.tv_sec, wall.tv_nsec / 1000);
+        let mut line = Line::new(self.format);
+        match self.format {
+            Format::Text => {
+                line.raw(format_args!("# process {pid} at {at_s}.{at_us:06} s since 1970: "));
+                line.text(&command);
+            }
+            Format::Json => line.object(|line| {
+                line.key("pid").number(pid);
+                line.key("began_unix_s").raw(format_args!("{at_s}.{at_us:06}"));
+                line.key("command").text(&command);
+            }),
+        }
+        line.end();
+        self.write(line.bytes());
+    }
+
+    /// Writes a line at once. What cannot be written is lost: the program has better things to do.
+    pub(crate) fn write(&self, line: &[u8]) {
+        let fd = match &self.output {
+            Output::StandardError => rustix::stdio::stderr(),
+            Output::File { fd, identity } if is_still(fd.as_fd(), *identity) => fd.as_fd(),
+            Output::File { .. } => return,
+        };
+        let mut left = line;
+        while !left.is_empty() {
+            match rustix::io::write(fd, left) {
+                Ok(written) if written > 0 => left = &left[written..],
+                Err(rustix::io::Errno::INTR) => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+fn is_still(fd: BorrowedFd<'_>, identity: (u64, u64)) -> bool {
+    fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity)
+}
+
+impl Output {
+    /// Opens a file to append to: processes may share it, a line is written at once.
+    fn file(path: &Path) -> Result<Self, TargetError> {
+        let opened = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            // Nobody waits for the reader of a pipe that has that name.
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path);
+        let fail = |source| TargetError::Open { path: path.into(), source };
+        let fd: OwnedFd = opened.map_err(fail)?.into();
+        let stat = fstat(&fd).map_err(|error| fail(error.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(TargetError::NoFile { path: path.into() });
+        }
+        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_nlink != 1 {
+            return Err(TargetError::NotOwn { path: path.into() });
+        }
+        Ok(Self::File { fd, identity: (stat.st_dev, stat.st_ino) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("farcall-trace-{name}-{}", process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn the_file_is_the_owners_alone_and_appended_to() {
+        let folder = folder("file");
+        let wanted = folder.join("%p.trace").into_os_string();
+        let path = folder.join(format!("{}.trace", process::id()));
+        for _ in 0..2 {
+            Target::open(&wanted, None).unwrap().write(b"line\n");
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"line\nline\n");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_a_stranger_is_refused() {
+        let folder = folder("stranger");
+        let [own, other_name] = ["own", "other-name"].map(|name| folder.join(name));
+        std::fs::write(&own, "").unwrap();
+        std::fs::hard_link(&own, &other_name).unwrap();
+        let refused =
+            |path: &Path| matches!(Target::open(&path.into(), None), Err(TargetError::NotOwn { .. }));
+        assert!(refused(&own) && refused(&other_name), "it may be any file of ours");
+        std::fs::remove_file(&other_name).unwrap();
+        assert!(!refused(&own));
+        // Only root can give files away.
+        if std::os::unix::fs::chown(&own, Some(65534), None).is_ok() {
+            assert!(refused(&own));
+        }
+        assert_eq!(std::fs::read(&own).unwrap(), b"");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn links_pipes_and_unknown_formats_are_refused() {
+        let folder = folder("refused");
+        let link = folder.join("link");
+        symlink(folder.join("elsewhere"), &link).unwrap();
+        assert!(matches!(Target::open(&link.into(), None), Err(TargetError::Open { .. })));
+        assert!(!folder.join("elsewhere").exists());
+        assert!(Target::open(&folder.clone().into(), None).is_err());
+        let null = OsString::from("/dev/null");
+        assert!(matches!(Target::open(&null, None), Err(TargetError::NoFile { .. })));
+        let wrong = Target::open(&"-".into(), Some("xml".into()));
+        assert!(wrong.is_err_and(|error| error.to_string().contains("\"xml\"; there are text and json")));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_descriptor_that_became_another_file_is_left_alone() {
+        let folder = folder("reused");
+        let target = Target::open(&folder.join("trace").into(), None).unwrap();
+        let other = std::fs::File::create(folder.join("other")).unwrap();
+        let Output::File { fd, .. } = &target.output else { panic!("a file was asked for") };
+        // As a program does that closes everything and opens its own files.
+        let mut taken = fd.try_clone().unwrap();
+        rustix::io::dup2(&other, &mut taken).unwrap();
+        let (_, identity) = match &target.output {
+            Output::File { fd, identity } => (fd, *identity),
+            Output::StandardError => unreachable!(),
+        };
+        let reused = Target { output: Output::File { fd: taken, identity }, ..target };
+        reused.write(b"not for this file\n");
+        assert_eq!(std::fs::metadata(folder.join("other")).unwrap().len(), 0);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,86 @@
+//! Arbitrary bytes in arbitrary pieces to both sides of a handshake: no panic, nothing buffered beyond one frame, the
+//! same outcome as when they come at once, and what is accepted means the same when it is sent on.
+
+use farcall_link::bootstrap::{
+    Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, VersionRange, Welcome,
+};
+
+const VERSIONS: VersionRange = VersionRange { min: 1, max: 2 };
+
+/// What the server makes of bytes that come in pieces of `pace`.
+fn hello(bytes: &[u8], pace: usize) -> Result<Option<Hello>, Refusal> {
+    let mut acceptor = Acceptor::new(VERSIONS);
+    for piece in bytes.chunks(pace) {
+        let (taken, said) = acceptor.feed_hello(piece)?;
+        assert!(taken <= piece.len());
+        if said.is_some() {
+            return Ok(said);
+        }
+        assert_eq!(taken, piece.len(), "without a whole frame every byte is taken");
+    }
+    Ok(None)
+}
+
+/// What the client makes of them.
+fn welcome(bytes: &[u8], pace: usize) -> Result<Option<Welcome>, BootstrapError> {
+    let mut initiator = Initiator::new(VERSIONS);
+    for piece in bytes.chunks(pace) {
+        let (taken, said) = initiator.feed_welcome(piece)?;
+        assert!(taken <= piece.len());
+        if said.is_some() {
+            return Ok(said);
+        }
+        assert_eq!(taken, piece.len(), "without a whole frame every byte is taken");
+    }
+    Ok(None)
+}
+
+/// What either side makes of them after the handshake.
+fn notices(bytes: &[u8]) {
+    let (mut acceptor, mut rest) = (Acceptor::new(VERSIONS), bytes);
+    while let Ok((taken @ 1.., _)) = acceptor.feed_notice(rest) {
+        rest = &rest[taken..];
+    }
+    let (mut initiator, mut rest) = (Initiator::new(VERSIONS), bytes);
+    while let Ok((taken @ 1.., _)) = initiator.feed_later(rest) {
+        rest = &rest[taken..];
+    }
+}
+
+/// Whether two outcomes are alike. The words of a refusal may quote how much had come, its kind does not depend on it.
+fn is_alike<T: PartialEq, E>(a: &Result<T, E>, b: &Result<T, E>, kind: impl Fn(&E) -> String) -> bool {
+    match (a, b) {
+        (Ok(a), Ok(b)) => a == b,
+        (Err(a), Err(b)) => kind(a) == kind(b),
+        _ => false,
+    }
+}
+
+/// Runs one input.
+pub fn run(input: &[u8]) {
+    let Some((&pace, bytes)) = input.split_first() else { return };
+    let (pace, whole) = (usize::from(pace) + 1, bytes.len().max(1));
+
+    let said = hello(bytes, whole);
+    assert!(is_alike(&said, &hello(bytes, pace), |refusal| format!("{:?}", refusal.kind)));
+    if let Ok(Some(said)) = &said {
+        let again = Initiator::new(VERSIONS).hello(said);
+        assert!(again.len() <= FRAME_BYTES_MAX);
+        assert_eq!(hello(&again, pace), Ok(Some(said.clone())));
+        // A foreign plan is judged before anything is allocated for it.
+        let _ = (said.plan.geometry.check(), said.plan.preset());
+    }
+
+    let said = welcome(bytes, whole);
+    let kind = |error: &BootstrapError| match error {
+        BootstrapError::Refused(refusal) => format!("refused {:?}", refusal.kind),
+        BootstrapError::Unusable(refusal) => format!("unusable {:?}", refusal.kind),
+    };
+    assert!(is_alike(&said, &welcome(bytes, pace), kind));
+    if let Ok(Some(said)) = &said {
+        let again = Acceptor::new(VERSIONS).welcome(said);
+        assert_eq!(welcome(&again, pace), Ok(Some(said.clone())));
+    }
+
+    notices(bytes);
+}

@@ -1,0 +1,36 @@
+//! Fuzz targets: one function for everything that parses bytes from a peer. It panics if its input shows a mistake.
+//!
+//! `cargo fuzz` runs them with libFuzzer; this crate's tests run the seeds, and random changes of them, with any
+//! toolchain.
+
+pub mod bootstrap;
+pub mod cm_message;
+pub mod memcached;
+pub mod rpc_header;
+pub mod softnic_frame;
+pub mod stats_file;
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use libfuzzer_sys;
+
+/// The program of a target. Built by `cargo fuzz`: libFuzzer's; otherwise it runs the files that it is given, which
+/// repeats a crash.
+#[macro_export]
+macro_rules! target {
+    ($target:ident) => {
+        #[cfg(fuzzing)]
+        $crate::libfuzzer_sys::fuzz_target!(|input: &[u8]| $crate::$target::run(input));
+
+        #[cfg(not(fuzzing))]
+        fn main() -> std::io::Result<()> {
+            for file in std::env::args_os().skip(1) {
+                $crate::$target::run(&std::fs::read(file)?);
+            }
+            Ok(())
+        }
+    };
+}

@@ -1,0 +1,124 @@
+//! Doors that are held shut: descriptors used up, handshakes that are never finished, connections that come at once.
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, setrlimit};
+
+use farcall::SoftNic;
+use farcall::kv::KvClient;
+use farcall::rpc::ClientOptions;
+
+use crate::server::{PATIENCE, Server, farcall, read_to_end};
+
+/// Descriptors that a server keeps for clients after the shortage was made: enough for one over RPC.
+const SPARE_DESCRIPTORS: u64 = 24;
+
+fn connect(place: &str, patience: Duration) -> std::io::Result<TcpStream> {
+    TcpStream::connect_timeout(&place.parse::<SocketAddr>().unwrap(), patience)
+}
+
+/// As many connections as a door takes, up to `count`.
+fn hold(place: &str, count: usize) -> Vec<TcpStream> {
+    (0..count).map_while(|_| connect(place, Duration::from_secs(2)).ok()).collect()
+}
+
+/// Whether the door is open to clients, now or soon.
+fn assert_opens(server: &Server, door: &str) {
+    let address = format!("{door}:{}", server.place(door));
+    let (given_up, mut last) = (Instant::now() + PATIENCE, None);
+    while Instant::now() < given_up {
+        let stored = farcall(&["kv", "set", "probe", "alive", "--server", &address]);
+        if stored.status.success() {
+            return;
+        }
+        last = Some(stored);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("nobody gets in by {address}: {last:?}");
+}
+
+/// This process plays many clients.
+fn take_many_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
+
+#[test]
+fn doors_open_again_after_a_shortage_of_descriptors() {
+    take_many_descriptors();
+    let server = Server::start("descriptors", &[]);
+    let pid = Pid::from_raw(server.pid() as i32);
+    let before = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count() as u64;
+    let limit = Some(before + SPARE_DESCRIPTORS);
+    prlimit(pid, Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
+    let mut connected = TcpStream::connect(server.place("tcp")).unwrap();
+    for door in ["tcp", "rpc"] {
+        // More than the server has descriptors for, and enough to fill a backlog of the usual length.
+        let held = hold(server.place(door), 200);
+        // Those who are inside are served meanwhile.
+        assert_answers(&mut connected);
+        drop(held);
+        assert_opens(&server, door);
+    }
+    for door in ["tcp", "unix", "rpc"] {
+        assert_opens(&server, door);
+    }
+}
+
+fn assert_answers(client: &mut TcpStream) {
+    use std::io::{Read, Write};
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"mn\r\n").unwrap();
+    let mut answer = [0; 4];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"MN\r\n");
+}
+
+#[test]
+fn silent_handshakes_do_not_keep_others_out() {
+    take_many_descriptors();
+    let server = Server::start("silent", &[]);
+    let mut silent = hold(server.place("rpc"), 400);
+    let stored =
+        farcall(&["kv", "set", "probe", "alive", "--server", &format!("rpc:{}", server.place("rpc"))]);
+    assert!(stored.status.success(), "{stored:?}");
+    // Who had to give way is told so.
+    let mut oldest = silent.remove(0);
+    oldest.set_read_timeout(Some(PATIENCE)).unwrap();
+    let answer = read_to_end(&mut oldest);
+    assert!(String::from_utf8_lossy(&answer).contains("the oldest"), "{answer:?}");
+}
+
+#[test]
+fn a_thousand_clients_that_come_at_once_all_get_in() {
+    take_many_descriptors();
+    let server = Server::start("crowd", &[]);
+    let pid = Pid::from_raw(server.pid() as i32).unwrap();
+    for door in ["tcp", "rpc"] {
+        // So that none is accepted while they come.
+        kill_process(pid, Signal::STOP).unwrap();
+        let crowd = hold(server.place(door), 1_000);
+        kill_process(pid, Signal::CONT).unwrap();
+        assert_eq!(crowd.len(), 1_000, "{door}");
+        if door == "tcp" {
+            crowd.into_iter().for_each(|mut client| assert_answers(&mut client));
+        }
+    }
+    server.assert_serves();
+}
+
+#[test]
+fn an_rpc_client_costs_the_server_a_known_number_of_descriptors() {
+    let server = Server::start("cost", &[]);
+    let open_files = || std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count();
+    let before = open_files();
+    let nic = SoftNic::new();
+    let connect = || KvClient::connect(&nic, server.place("rpc"), &ClientOptions::default()).unwrap();
+    let _first = connect();
+    let with_first = open_files();
+    let _others: Vec<KvClient> = (0..8).map(|_| connect()).collect();
+    let (of_first, of_eight) = (with_first - before, open_files() - with_first);
+    // What `src/open_files.rs` counts with.
+    assert!(of_first <= 10 && of_eight <= 40, "the first {of_first}, eight more {of_eight}");
+}

@@ -1,0 +1,61 @@
+//! What a server holds of the machine: memory, descriptors, threads.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::server::{PATIENCE, Server};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holdings {
+    resident_kib: u64,
+    pub descriptors: usize,
+    pub threads: u64,
+}
+
+impl Holdings {
+    pub fn of(server: &Server) -> Self {
+        let of_process = format!("/proc/{}", server.pid());
+        let status = fs::read_to_string(format!("{of_process}/status")).expect("the server lives");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+            line.split_whitespace().find_map(|word| word.parse().ok()).expect("a number")
+        };
+        Self {
+            resident_kib: field("VmRSS:"),
+            descriptors: fs::read_dir(format!("{of_process}/fd")).expect("the server lives").count(),
+            threads: field("Threads:"),
+        }
+    }
+
+    /// What it holds once nobody asks for anything: its holdings did not change for a while.
+    pub fn at_rest(server: &Server) -> Self {
+        let mut last = Self::of(server);
+        for _ in 0..100 {
+            thread::sleep(Duration::from_millis(500));
+            let now = Self::of(server);
+            if now == last {
+                return now;
+            }
+            last = now;
+        }
+        panic!("the server does not come to rest: {last:?}");
+    }
+
+    /// Fails unless the server comes back to what it held: memory within five percent.
+    pub fn assert_given_back(self, server: &Server) {
+        let began = Instant::now();
+        loop {
+            let now = Self::of(server);
+            let is_back = now.resident_kib <= self.resident_kib + self.resident_kib / 20
+                && now.descriptors <= self.descriptors
+                && now.threads <= self.threads;
+            if is_back {
+                println!("given back: {self:?} before, {now:?} after {:?}", began.elapsed());
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "not given back: {self:?} before, {now:?} now");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}

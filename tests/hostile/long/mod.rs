@@ -1,0 +1,35 @@
+//! What runs long, by seeds: `FARCALL_HOSTILE_SECONDS` says how long each test attacks, `FARCALL_TEST_SEED` what it
+//! draws. `bash .ci/run --lane hostile soak` runs them at length.
+
+mod door;
+mod holdings;
+mod neighbour;
+mod shortage;
+mod soak;
+mod traffic;
+
+use rand::SeedableRng;
+use rand_pcg::Pcg64;
+use std::time::Duration;
+
+/// How long to attack.
+fn attack_time() -> Duration {
+    Duration::from_secs(number_of("FARCALL_HOSTILE_SECONDS").unwrap_or(20))
+}
+
+/// The seed of a run, printed.
+fn seed() -> u64 {
+    let seed = number_of("FARCALL_TEST_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    println!("again with FARCALL_TEST_SEED={seed}");
+    seed
+}
+
+/// The random numbers of one of several threads.
+fn random(seed: u64, thread: u64) -> Pcg64 {
+    Pcg64::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(thread))
+}
+
+fn number_of(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{variable}={text}: {error}")))
+}

@@ -1,0 +1,76 @@
+//! Clients that make the server keep much for them: it stays below a bound, and gives back what it took.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::server::{PATIENCE, Server};
+
+const MIB: u64 = 1 << 20;
+
+/// The store, as much for buffers, and as much again for all the rest.
+const BOUND_BYTES: u64 = 3 * 64 * MIB;
+
+/// Above what the server had before the attack: allocators and the kernel may keep some.
+const KEPT_MAX_BYTES: u64 = 32 * MIB;
+
+fn resident_bytes(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+fn client(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.place("tcp")).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    stream
+}
+
+/// What the server takes while the attackers hold their connections, after it has dealt with all they sent.
+fn attack(server: &Server, attackers: usize, send: impl Fn(usize, &mut TcpStream)) {
+    let before_bytes = resident_bytes(server);
+    let mut connections: Vec<TcpStream> = (0..attackers).map(|_| client(server)).collect();
+    let mut most_bytes = 0;
+    for (number, connection) in connections.iter_mut().enumerate() {
+        send(number, connection);
+        most_bytes = most_bytes.max(resident_bytes(server));
+    }
+    server.assert_serves();
+    most_bytes = most_bytes.max(resident_bytes(server));
+    assert!(most_bytes < BOUND_BYTES, "the server took {} MiB", most_bytes / MIB);
+    drop(connections);
+    let mut after_bytes = resident_bytes(server);
+    for _ in 0..PATIENCE.as_millis() / 100 {
+        if after_bytes < before_bytes + KEPT_MAX_BYTES {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        after_bytes = resident_bytes(server);
+    }
+    panic!("the server had {} MiB before, {} MiB after", before_bytes / MIB, after_bytes / MIB);
+}
+
+#[test]
+fn clients_that_do_not_take_their_replies_cost_a_bounded_amount() {
+    for options in [&["--memory-mib", "64"][..], &["--memory-mib", "64", "--partitions", "2"]] {
+        let server = Server::start("unread", options);
+        let mut setter = client(&server);
+        setter.write_all(b"set big 0 0 1000000\r\n").unwrap();
+        setter.write_all(&[b'v'; 1_000_000]).unwrap();
+        setter.write_all(b"\r\n").unwrap();
+        server.assert_serves();
+        // The server may close a connection that holds too much.
+        attack(&server, 300, |_, connection| drop(connection.write_all(&b"get big\r\n".repeat(50))));
+    }
+}
+
+#[test]
+fn values_that_are_sent_in_part_cost_a_bounded_amount() {
+    for options in [&["--memory-mib", "64"][..], &["--memory-mib", "64", "--partitions", "2"]] {
+        let server = Server::start("half-sent", options);
+        attack(&server, 600, |number, connection| {
+            let half = [format!("set k{number} 0 0 1000000\r\n").as_bytes(), &[b'v'; 600_000]].concat();
+            let _ = connection.write_all(&half);
+        });
+    }
+}

@@ -1,0 +1,92 @@
+//! Two processes that write a cache line each in turn: the floor under every figure on one host.
+
+use super::task::{Answer, PAYLOAD_LEN_BYTES};
+use crate::measure::{RoundTrips, ping_pong};
+use crate::peer::{PairPlan, Peer, PeerError};
+use farcall_shm::{Mapping, Segment};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORDS: usize = PAYLOAD_LEN_BYTES / 8;
+/// After so many fruitless polls the client asks whether its peer is still alive.
+const POLLS_PER_CHECK: u32 = 1 << 20;
+
+/// One direction: a line of payload whose last word is the number of the message. Two lines apart from the other
+/// direction, because processors fetch lines in pairs.
+#[repr(C, align(128))]
+struct Line {
+    words: [AtomicU64; WORDS],
+}
+
+/// The lines of requests and of replies in a mapping that holds both.
+fn lines(mapping: &Mapping) -> &[Line; 2] {
+    assert!(mapping.len_bytes() >= size_of::<[Line; 2]>());
+    // SAFETY: the mapping is long enough, page-aligned, lives as long as the borrow, and holds only atomics.
+    unsafe { &*mapping.base().cast() }
+}
+
+impl Line {
+    /// Writes message `number`; its last word is stored last.
+    #[inline]
+    fn write(&self, number: u64) {
+        for word in &self.words[..WORDS - 1] {
+            word.store(number, Ordering::Relaxed);
+        }
+        self.words[WORDS - 1].store(number, Ordering::Release);
+    }
+
+    #[inline]
+    fn has(&self, number: u64) -> bool {
+        self.words[WORDS - 1].load(Ordering::Acquire) == number
+    }
+
+    /// Whether the whole payload belongs to message `number`.
+    #[inline]
+    fn is_whole(&self, number: u64) -> bool {
+        self.words.iter().all(|word| word.load(Ordering::Relaxed) == number)
+    }
+}
+
+pub(super) fn round_trips(plan: &PairPlan) -> Result<RoundTrips, PeerError> {
+    let segment = Segment::create("farcall-ping-pong", size_of::<[Line; 2]>())?;
+    let mut peer = plan.launcher.start(&Answer::SharedLine, plan.server_core, &[segment.fd()])?;
+    let [request, reply] = lines(segment.mapping());
+    ping_pong(plan.warm_up, plan.duration, |number| {
+        request.write(number);
+        wait_for(reply, number, &mut peer)?;
+        if reply.is_whole(number) { Ok(()) } else { Err(PeerError::WrongEcho(number)) }
+    })
+}
+
+#[inline]
+fn wait_for(reply: &Line, number: u64, peer: &mut Peer) -> Result<(), PeerError> {
+    loop {
+        for _ in 0..POLLS_PER_CHECK {
+            if reply.has(number) {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        if !peer.is_alive() {
+            return Err(PeerError::Ended);
+        }
+    }
+}
+
+/// The peer: answers message after message until it is killed.
+pub(super) fn answer(
+    memory: &OwnedFd,
+    ready: impl FnOnce() -> Result<(), PeerError>,
+) -> Result<(), PeerError> {
+    let mapping = Segment::map_foreign(memory.as_fd(), 0, size_of::<[Line; 2]>(), true)?;
+    let [request, reply] = lines(&mapping);
+    ready()?;
+    let mut number = 1;
+    loop {
+        if request.has(number) && request.is_whole(number) {
+            reply.write(number);
+            number += 1;
+        }
+        std::hint::spin_loop();
+    }
+}

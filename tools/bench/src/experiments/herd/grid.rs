@@ -1,0 +1,81 @@
+//! A figure's curves: for each row (a size, or a kind of echo) one measurement for each column.
+
+use super::super::line::{Line, Sample, Subject};
+use crate::measure::Spread;
+use crate::report::{Cell, Column, Report, Table};
+use crate::rnic::{Illegal, Survey};
+
+/// All points of a figure, row by row; every row has the same columns.
+pub(super) struct Grid {
+    pub(super) title: &'static str,
+    /// Columns before the points: the bytes of a message, or what else tells the rows apart.
+    pub(super) lead: Vec<Column>,
+    pub(super) columns: Vec<Column>,
+    /// What the points show.
+    pub(super) figure: fn(&Sample) -> f64,
+    pub(super) rows: Vec<Row>,
+}
+
+pub(super) struct Row {
+    pub(super) lead: Vec<Cell>,
+    pub(super) len_bytes: usize,
+    /// `None`: nothing to measure.
+    pub(super) points: Vec<Option<Line>>,
+}
+
+impl Grid {
+    /// Drops the points that the device cannot do, and says why.
+    ///
+    /// # Errors
+    /// When no device can do one of them.
+    pub(super) fn leave_out_what_cannot_be(
+        &mut self,
+        survey: &Survey,
+        report: &mut Report,
+    ) -> Result<(), Illegal> {
+        for point in self.rows.iter_mut().flat_map(|row| &mut row.points) {
+            let checked = match point.as_ref().map(|line| &line.subject) {
+                Some(Subject::Verbs(task)) => {
+                    task.check()?;
+                    task.check_device(&survey.attr, &survey.port.attr)
+                }
+                Some(Subject::Echo(task)) => {
+                    task.check()?;
+                    task.check_device(survey)
+                }
+                Some(Subject::Rival(_)) | None => Ok(()),
+            };
+            if let Err(refusal) = checked {
+                *point = None;
+                report.note(format!("Not measured: {refusal}."));
+            }
+        }
+        Ok(())
+    }
+
+    /// All there is to measure.
+    pub(super) fn lines(&mut self) -> impl Iterator<Item = &mut Line> {
+        self.rows.iter_mut().flat_map(|row| row.points.iter_mut().flatten())
+    }
+
+    pub(super) fn table(&self) -> Table {
+        let mut table = Table::new(self.title, [&self.lead[..], &self.columns].concat());
+        for row in &self.rows {
+            let mut cells = row.lead.clone();
+            cells.extend((0..row.points.len()).map(|column| Spread::of(self.each(row, column)).into()));
+            table.push(cells);
+        }
+        table
+    }
+
+    /// The figure of a point in each repetition.
+    fn each<'a>(&'a self, row: &'a Row, column: usize) -> impl Iterator<Item = f64> {
+        row.points[column].iter().flat_map(|line| &line.samples).map(self.figure)
+    }
+
+    /// One point of messages of `len_bytes` over another, within each repetition.
+    pub(super) fn ratio(&self, len_bytes: usize, (above, below): (usize, usize)) -> Option<Spread> {
+        let row = self.rows.iter().find(|row| row.len_bytes == len_bytes)?;
+        Spread::of(self.each(row, above).zip(self.each(row, below)).map(|(above, below)| above / below))
+    }
+}

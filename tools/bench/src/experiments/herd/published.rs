@@ -1,0 +1,71 @@
+//! What the paper publishes about its micro-benchmarks (HERD, section 3), and how it compares.
+
+use super::grid::Grid;
+use super::{HerdFigure, latency, throughput};
+use crate::report::{Column, Table};
+
+/// The paper's machines.
+pub(super) const SETUP: &str =
+    "The paper's figures: ConnectX-3, 56 Gb/s InfiniBand, one server machine and several client machines.";
+/// Why the paper's figures 3 and 4 have no counterpart of their own.
+pub(super) const ASYMMETRY: &str = "In-bound operations are cheaper than out-bound ones on RNICs. Between two processes of one host there is one initiator and \
+     one target: that difference is not measured here.";
+
+/// A statement of the paper about the ratio of two curves.
+struct Claim {
+    figure: HerdFigure,
+    what: &'static str,
+    paper: &'static str,
+    /// The size it is looked at; a size that was not measured gives nothing.
+    len_bytes: usize,
+    /// The columns of both.
+    ratio: (usize, usize),
+}
+
+const CLAIMS: [Claim; 4] = [
+    Claim {
+        figure: HerdFigure::Latency,
+        what: "one-way WRITE (half an ECHO) / READ, latency",
+        paper: "about 0.5 up to 64 B",
+        len_bytes: 64,
+        ratio: (latency::ECHO, latency::READ),
+    },
+    Claim {
+        figure: HerdFigure::Latency,
+        what: "WRITE / READ, latency",
+        paper: "about 1",
+        len_bytes: 64,
+        ratio: (latency::WRITE, latency::READ),
+    },
+    Claim {
+        figure: HerdFigure::Latency,
+        what: "inlined WRITE / WRITE, latency",
+        paper: "significantly below 1",
+        len_bytes: 64,
+        ratio: (latency::INLINED_WRITE, latency::WRITE),
+    },
+    Claim {
+        figure: HerdFigure::Throughput,
+        what: "inlined WRITE / READ, throughput",
+        paper: "above 1 (1.34 in-bound)",
+        len_bytes: 32,
+        ratio: (throughput::INLINED_UC_WRITE, throughput::RC_READ),
+    },
+];
+
+/// The paper's statements beside the same ratios here.
+pub(super) fn claims_table(grids: &[(HerdFigure, Grid)]) -> Table {
+    let columns = vec![
+        Column::new("what", "ratio"),
+        Column::new("len_bytes", "bytes"),
+        Column::with_decimals("here", "here", 2),
+        Column::new("paper", "paper"),
+    ];
+    let mut table = Table::new("What the paper states, and the same ratio here", columns);
+    for claim in &CLAIMS {
+        let Some((_, grid)) = grids.iter().find(|(figure, _)| *figure == claim.figure) else { continue };
+        let here = grid.ratio(claim.len_bytes, claim.ratio).into();
+        table.push(vec![claim.what.into(), (claim.len_bytes as u64).into(), here, claim.paper.into()]);
+    }
+    table
+}

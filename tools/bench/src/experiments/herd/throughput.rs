@@ -1,0 +1,63 @@
+//! Throughput of one initiator whose other end is passive (of SENDs it takes them).
+//!
+//! The paper tells in-bound from out-bound operations (figures 3 and 4): many clients against one server, and one
+//! server against many clients. Between two processes there is one initiator and one target, whichever is called
+//! server.
+
+use super::HerdPlan;
+use super::grid::{Grid, Row};
+use crate::experiments::line::Line;
+use crate::report::Column;
+use crate::rnic::{Inlining, Operation, RnicTask, RnicTest, Tuning};
+use farcall_link::Transport;
+
+const LENS_BYTES: [usize; 6] = [16, 32, 64, 128, 256, 1024];
+/// As in figure 2.
+const INLINE_MAX_BYTES: usize = 256;
+
+/// The columns.
+pub(super) const INLINED_UC_WRITE: usize = 0;
+pub(super) const RC_READ: usize = 5;
+
+pub(super) fn grid(plan: &HerdPlan) -> Grid {
+    let row = |len_bytes| {
+        // A window of requests on each connection, one of each half signalled.
+        let windowed = |operation, transport, inlining| {
+            let tuning = Tuning {
+                window: plan.window,
+                chain: 1,
+                signal_every: (plan.window / 2).max(1),
+                inlining,
+                qps: plan.connections,
+                active_qps: plan.connections,
+                ..Tuning::RATE
+            };
+            let test = RnicTest::Throughput;
+            Some(RnicTask { operation, transport, test, len_bytes, tuning }.into())
+        };
+        let is_short = |_: &Line| len_bytes <= INLINE_MAX_BYTES;
+        let points = vec![
+            windowed(Operation::Write, Transport::Uc, Inlining::Auto).filter(is_short),
+            windowed(Operation::Write, Transport::Uc, Inlining::UpTo(0)),
+            windowed(Operation::Write, Transport::Rc, Inlining::UpTo(0)),
+            windowed(Operation::Send, Transport::Ud, Inlining::Auto).filter(is_short),
+            windowed(Operation::Send, Transport::Ud, Inlining::UpTo(0)),
+            windowed(Operation::Read, Transport::Rc, Inlining::UpTo(0)),
+        ];
+        Row { lead: vec![(len_bytes as u64).into()], len_bytes, points }
+    };
+    Grid {
+        title: "Throughput of one initiator in million operations a second; of SENDs those that arrived",
+        lead: vec![Column::new("len_bytes", "bytes")],
+        columns: vec![
+            Column::with_decimals("inlined_uc_write_mops", "WR-INLINE UC", 2),
+            Column::with_decimals("uc_write_mops", "WRITE UC", 2),
+            Column::with_decimals("rc_write_mops", "WRITE RC", 2),
+            Column::with_decimals("inlined_ud_send_mops", "SEND-INLINE UD", 2),
+            Column::with_decimals("ud_send_mops", "SEND UD", 2),
+            Column::with_decimals("rc_read_mops", "READ RC", 2),
+        ],
+        figure: |sample| sample.per_second / 1e6,
+        rows: plan.lens_bytes_or(&LENS_BYTES).into_iter().map(row).collect(),
+    }
+}

@@ -1,0 +1,192 @@
+//! A server killed under load and started again.
+
+use super::figures::{connect, load_plan};
+use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post, STOP_PATIENCE, fill, open};
+use crate::experiments::server::ServerProcess;
+use crate::load::{Connection, Ledger, Load, LoadError, LoadPlan, LoadResult, Outcome, TargetError};
+use crate::report::Report;
+use crate::workload::{Distribution, Op, OpKind, Workload};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Load before the kill.
+const BEFORE: Duration = Duration::from_millis(300);
+/// Load that the kill interrupts: longer than anything that could happen before it.
+const INTERRUPTED: Duration = Duration::from_secs(10);
+/// How long reconnecting may take.
+const RECONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// Between attempts to connect.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What became of the calls when the server died.
+#[derive(Debug, Clone)]
+pub(super) struct Crash {
+    pub(super) front_end: FrontEnd,
+    pub(super) window: u32,
+    /// Calls completed before the kill.
+    pub(super) answered: u64,
+    /// Calls under way that failed.
+    pub(super) failed: u64,
+    /// From the kill until the failure was known.
+    pub(super) noticed_ms: f64,
+    /// From the kill until the new server said that it serves.
+    pub(super) restarted_ms: f64,
+    /// From then until the first call was answered; from the failure's notice if that came later.
+    pub(super) reconnected_ms: f64,
+    /// Values checked after the restart.
+    pub(super) verified_after: u64,
+}
+
+/// The front ends whose servers are killed: the slowest and the fastest of those measured.
+pub(super) fn front_ends(plan: &KvMainPlan) -> Vec<FrontEnd> {
+    let mut front_ends = Vec::new();
+    front_ends.extend(plan.front_ends.first());
+    front_ends.extend(plan.front_ends.last().filter(|last| plan.front_ends.first() != Some(last)));
+    front_ends
+}
+
+/// Kills a server under load, starts it again at the same address, and calls it until it answers.
+pub(super) fn measure(
+    plan: &KvMainPlan,
+    front_end: FrontEnd,
+    report: &mut Report,
+) -> Result<Crash, ExperimentError> {
+    let window = plan.windows.iter().copied().max().unwrap_or(1);
+    let post = open(plan, front_end)?;
+    let ready = post.server.ready().clone();
+    let mut connections = connect(plan, Workload::C, Distribution::Zipfian, &post, window, 0)?;
+    let load = Load::new(LoadPlan { duration: INTERRUPTED, ..load_plan(plan, window) });
+    let Post { server, mut ledger, .. } = post;
+
+    // The calling thread kills and starts servers, which die with it; the load runs in another.
+    let (run, killed, restarted) = thread::scope(|scope| {
+        let running = scope.spawn(|| run_until_lost(plan, load, &mut connections, &mut ledger));
+        thread::sleep(BEFORE);
+        let killed = Instant::now();
+        drop(server);
+        let restarted = front_end.serve(plan, Some(&ready)).map(|server| (server, Instant::now()));
+        let run = running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (run, killed, restarted)
+    });
+    let (server, serving) = restarted?;
+    let so_far = before_the_kill(front_end, run.outcome, report)?;
+    let failed =
+        connections.iter().map(|connection| connection.outstanding() as u64).sum::<u64>() + so_far.unknown;
+    let (answered, is_absent) = match run.answered {
+        Some(answer) => answer.map_err(|source| front_end.failed(source))?,
+        None => call_until_answered(plan, front_end, &server)?,
+    };
+    if !is_absent {
+        report.problems.push(format!("{front_end}: a restarted server has records nobody stored"));
+    }
+    let after = verify_again(plan, front_end, &server, report)?;
+    if let Err(error) = server.stop(STOP_PATIENCE) {
+        report.problems.push(format!("{front_end}: after a restart: {error}"));
+    }
+    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    Ok(Crash {
+        front_end,
+        window,
+        answered: so_far.verified,
+        failed,
+        noticed_ms: ms(run.lost.saturating_duration_since(killed)),
+        restarted_ms: ms(serving.saturating_duration_since(killed)),
+        reconnected_ms: ms(answered.saturating_duration_since(serving.max(run.lost))),
+        verified_after: after.verified,
+    })
+}
+
+/// A load whose server was killed.
+struct Run {
+    /// When the client found out.
+    lost: Instant,
+    outcome: Result<LoadResult, LoadError>,
+    /// If the client connected again by itself: when the first call of the same connection to the new server was
+    /// answered, and whether it found nothing, as it must.
+    answered: Option<Result<(Instant, bool), TargetError>>,
+}
+
+/// Runs the load until its server is lost. A client that comes back by itself makes a first call to the new server.
+fn run_until_lost(
+    plan: &KvMainPlan,
+    load: Load,
+    connections: &mut [Connection<FrontEndTarget>],
+    ledger: &mut Ledger,
+) -> Run {
+    let outcome = load.run(connections, ledger, |_| {});
+    let ended = Instant::now();
+    let mut run = Run { lost: ended, outcome, answered: None };
+    // Any connection may be the first that is made again.
+    let found = connections.iter_mut().map(Connection::target_mut).find(|target| target.has_restarted());
+    if let (Err(LoadError { error: TargetError::Restarted, .. }), Some(target)) = (&run.outcome, found) {
+        run.lost = target.lost_at().unwrap_or(ended);
+        target.accept_restart();
+        run.answered = Some(call_once(plan, target).map(|is_absent| (Instant::now(), is_absent)));
+    }
+    run
+}
+
+/// What the run had found when its server died; that it did not break off would be wrong.
+fn before_the_kill(
+    front_end: FrontEnd,
+    outcome: Result<LoadResult, LoadError>,
+    report: &mut Report,
+) -> Result<LoadResult, ExperimentError> {
+    let so_far = match outcome {
+        Err(LoadError { error: TargetError::Lost(_) | TargetError::Restarted, so_far }) => *so_far,
+        Err(source) => return Err(front_end.failed(source)),
+        Ok(result) => {
+            report
+                .problems
+                .push(format!("{front_end}: the client did not notice that its server was killed"));
+            result
+        }
+    };
+    let wrong = so_far.mismatches.iter().map(|mismatch| format!("{front_end}: before the kill: {mismatch}"));
+    report.problems.extend(wrong);
+    Ok(so_far)
+}
+
+/// Connects again and again, as the users of plain sockets must: when the first call to the new server was answered,
+/// and whether it found nothing.
+fn call_until_answered(
+    plan: &KvMainPlan,
+    front_end: FrontEnd,
+    server: &ServerProcess,
+) -> Result<(Instant, bool), ExperimentError> {
+    let deadline = Instant::now() + RECONNECT_PATIENCE;
+    loop {
+        let target = front_end.connect(&plan.nic, server.ready(), 1);
+        match target.and_then(|mut target| call_once(plan, &mut target)) {
+            Ok(is_absent) => return Ok((Instant::now(), is_absent)),
+            Err(source) if Instant::now() > deadline => return Err(front_end.failed(source)),
+            Err(_) => thread::sleep(RETRY),
+        }
+    }
+}
+
+/// One read from a fresh server; whether it found nothing, as it must.
+fn call_once(plan: &KvMainPlan, target: &mut FrontEndTarget) -> Result<bool, TargetError> {
+    fill::read_once(plan, target, 0, |outcome| outcome == Outcome::Absent)
+}
+
+/// Fills the new server and runs a verified load on it.
+fn verify_again(
+    plan: &KvMainPlan,
+    front_end: FrontEnd,
+    server: &ServerProcess,
+    report: &mut Report,
+) -> Result<LoadResult, ExperimentError> {
+    fill::fill(plan, front_end, server)?;
+    let load = Load::new(load_plan(plan, 1));
+    let target =
+        front_end.connect(&plan.nic, server.ready(), 1).map_err(|source| front_end.failed(source))?;
+    let script = vec![Op { kind: OpKind::Read, record: 0 }];
+    let mut connections = [Connection::new(target, script)];
+    let result = load.run(&mut connections, &mut Ledger::new(plan.records), |_| {});
+    let result = result.map_err(|source| front_end.failed(source))?;
+    report.problems.extend(
+        result.problems().into_iter().map(|problem| format!("{front_end}: after a restart: {problem}")),
+    );
+    Ok(result)
+}

@@ -1,0 +1,194 @@
+//! The ways to the store.
+
+use super::super::ExperimentError;
+use super::super::server::Ready;
+use crate::load::{MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic};
+use farcall_kv::memcached::client::Client;
+use farcall_providers::Selection;
+use farcall_rpc::{Fetch, FetchThenReply, Path, ServerReply};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A service that does not answer for so long is dead.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A way to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrontEnd {
+    /// The memcached protocol over loopback TCP.
+    Tcp,
+    /// The memcached protocol over a Unix stream socket.
+    Unix,
+    /// RPC over RDMA verbs: requests by WRITE, replies by WRITE.
+    ServerReply,
+    /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, always.
+    Fetch,
+    /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, with the switch to server-reply.
+    RfRpc,
+}
+
+impl fmt::Display for FrontEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Unix => "Unix socket",
+            Self::ServerReply => "server-reply",
+            Self::Fetch => "fetch",
+            Self::RfRpc => "rf-rpc",
+        })
+    }
+}
+
+impl FrontEnd {
+    /// All of them, the slowest first.
+    pub const ALL: [Self; 5] = [Self::Tcp, Self::Unix, Self::ServerReply, Self::Fetch, Self::RfRpc];
+
+    /// The arguments that start a server with this front end only, on the RNIC of `nic`; `again` is where an earlier
+    /// one served.
+    #[must_use]
+    pub fn serve_args(self, nic: &Selection, again: Option<&Ready>) -> Vec<String> {
+        let mut args = vec!["--json".to_owned(), "kv".to_owned(), "serve".to_owned()];
+        let address = |known: Option<&String>| known.cloned().unwrap_or_else(|| "127.0.0.1:0".to_owned());
+        match self {
+            Self::Tcp => {
+                args.extend(["--tcp".to_owned(), address(again.and_then(|ready| ready.tcp.first()))])
+            }
+            Self::ServerReply | Self::Fetch | Self::RfRpc => {
+                args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
+                args.extend(nic.args());
+            }
+            Self::Unix => {
+                let known = again.and_then(|ready| ready.unix.first()).cloned();
+                let path = known.unwrap_or_else(private_socket);
+                args.extend(["--unix".to_owned(), path.to_string_lossy().into_owned()]);
+            }
+        }
+        args
+    }
+
+    /// Connects to a server of this front end, by `nic` where verbs are used, for up to `window` requests at a time.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub fn connect(self, nic: &Selection, ready: &Ready, window: u32) -> Result<FrontEndTarget, TargetError> {
+        let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
+        let absent = || TargetError::Lost("the server does not serve this front end".to_owned());
+        let parse = |address: &String| address.parse::<SocketAddr>().map_err(|error| lost(&error));
+        let rpc_address = || ready.rpc.as_ref().ok_or_else(absent).and_then(parse);
+        let client = match self {
+            Self::Tcp => Client::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
+            Self::Unix => Client::connect_unix(ready.unix.first().ok_or_else(absent)?),
+            Self::ServerReply => {
+                return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::ServerReply);
+            }
+            Self::Fetch => return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::Fetch),
+            Self::RfRpc => return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::RfRpc),
+        };
+        let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
+        Ok(FrontEndTarget::Memcached(Box::new(MemcachedTarget::new(client.map_err(|error| lost(&error))?))))
+    }
+
+    /// The error of something that failed over this front end.
+    pub(super) fn failed(self, error: impl fmt::Display) -> ExperimentError {
+        format!("{self}: {error}").into()
+    }
+}
+
+fn connect_rpc<P: Path>(
+    nic: &Selection,
+    address: SocketAddr,
+    window: u32,
+) -> Result<Box<RpcTarget<P>>, TargetError> {
+    nic.connect(|provider| RpcTarget::connect(provider, address, window, PATIENCE), |_| false)
+        .map(Box::new)
+        .map_err(|error| TargetError::Lost(error.to_string()))
+}
+
+/// A fresh path for a socket. The server makes it usable by this user alone, and removes it when it ends.
+fn private_socket() -> PathBuf {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("farcall-bench-{}-{number}.sock", std::process::id()))
+}
+
+/// A connection through any front end.
+pub enum FrontEndTarget {
+    /// Over a stream socket.
+    Memcached(Box<MemcachedTarget>),
+    /// Over verbs, replies written.
+    ServerReply(Box<RpcTarget<ServerReply>>),
+    /// Over verbs, results fetched.
+    Fetch(Box<RpcTarget<Fetch>>),
+    /// Over verbs, results fetched or written.
+    RfRpc(Box<RpcTarget<FetchThenReply>>),
+}
+
+/// The same call of whichever target it is; of sockets another, if one is given.
+macro_rules! each {
+    ($front_end:expr, $target:ident => $call:expr) => {
+        each!($front_end, $target => $call, $call)
+    };
+    ($front_end:expr, $target:ident => $call:expr, $of_sockets:expr) => {
+        match $front_end {
+            FrontEndTarget::Memcached($target) => $of_sockets,
+            FrontEndTarget::ServerReply($target) => $call,
+            FrontEndTarget::Fetch($target) => $call,
+            FrontEndTarget::RfRpc($target) => $call,
+        }
+    };
+}
+
+impl FrontEndTarget {
+    /// What travelled so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        each!(self, target => target.traffic())
+    }
+
+    /// R and F as they are now, if results are fetched.
+    #[must_use]
+    pub fn tuning(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Memcached(_) | Self::ServerReply(_) => None,
+            Self::Fetch(target) => Some(target.tuning()),
+            Self::RfRpc(target) => Some(target.tuning()),
+        }
+    }
+
+    /// When the connection was found to be lost, by a client that makes it again by itself.
+    #[must_use]
+    pub fn lost_at(&self) -> Option<Instant> {
+        each!(self, target => target.lost_at(), { let _ = target; None })
+    }
+
+    /// Whether the connection was made again by itself, to a server that restarted.
+    #[must_use]
+    pub fn has_restarted(&self) -> bool {
+        each!(self, target => target.has_restarted(), { let _ = target; false })
+    }
+
+    /// Goes on with a server that restarted, where the connection was made again by itself.
+    pub fn accept_restart(&mut self) {
+        each!(self, target => target.accept_restart(), { let _ = target; });
+    }
+}
+
+impl Target for FrontEndTarget {
+    #[inline]
+    fn submit(&mut self, slot: u32, request: Request<'_>) -> Result<(), TargetError> {
+        each!(self, target => target.submit(slot, request))
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), TargetError> {
+        each!(self, target => target.flush())
+    }
+
+    #[inline]
+    fn poll(&mut self, done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
+        each!(self, target => target.poll(done))
+    }
+}

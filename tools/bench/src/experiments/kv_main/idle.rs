@@ -1,0 +1,80 @@
+//! What servers cost when nobody calls, and what they hold when nobody is connected.
+
+use super::fill::read_once;
+use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post};
+use crate::load::{Outcome, TargetError};
+use crate::measure::{CpuMeter, Footprint, ProcessError};
+use crate::report::Report;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// After the last call, before idleness is measured.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long it is measured.
+const WINDOW: Duration = Duration::from_secs(1);
+/// More of a core than this is no idleness.
+const CORE_SHARE_MAX: f64 = 0.01;
+/// How long closed connections may take to be noticed.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The share of a core that the server of each front end used while idle with a client connected.
+pub(super) fn measure(
+    plan: &KvMainPlan,
+    posts: &[Post],
+    report: &mut Report,
+) -> Result<Vec<(FrontEnd, f64)>, ExperimentError> {
+    let mut targets = Vec::new();
+    for post in posts {
+        let lost = |error: TargetError| post.front_end.failed(error);
+        let mut target = post.front_end.connect(&plan.nic, post.server.ready(), 1).map_err(lost)?;
+        get_record(plan, &mut target, 0).map_err(lost)?;
+        targets.push(target);
+    }
+    thread::sleep(SETTLE);
+    let meters = posts
+        .iter()
+        .map(|post| CpuMeter::start(post.server.pid()))
+        .collect::<Result<Vec<_>, ProcessError>>()?;
+    thread::sleep(WINDOW);
+    let mut shares = Vec::new();
+    for (post, meter) in posts.iter().zip(&meters) {
+        let share = meter.core_share()?;
+        if share > CORE_SHARE_MAX {
+            report.problems.push(format!(
+                "{}: the idle server used {:.1} % of a core",
+                post.front_end,
+                share * 100.0
+            ));
+        }
+        shares.push((post.front_end, share));
+    }
+    for (post, target) in posts.iter().zip(&mut targets) {
+        let awake = get_record(plan, target, plan.records - 1);
+        match awake {
+            Ok(true) => {}
+            Ok(false) => report.problems.push(format!("{}: wrong value after idling", post.front_end)),
+            Err(error) => {
+                report.problems.push(format!("{}: the call after idling failed: {error}", post.front_end))
+            }
+        }
+    }
+    Ok(shares)
+}
+
+/// Reads one record; whether it is intact.
+fn get_record(plan: &KvMainPlan, target: &mut FrontEndTarget, record: u64) -> Result<bool, TargetError> {
+    let is_intact = |outcome: Outcome<'_>| matches!(outcome, Outcome::Value(value) if plan.shape.verify(record, value).is_ok());
+    read_once(plan, target, record, is_intact)
+}
+
+/// What a server holds once it noticed that its clients are gone.
+pub(super) fn settled_footprint(pid: u32, before: Footprint) -> Result<Footprint, ProcessError> {
+    let deadline = Instant::now() + CLOSE_PATIENCE;
+    loop {
+        let now = Footprint::of(pid)?;
+        if now.open_fds <= before.open_fds || Instant::now() > deadline {
+            return Ok(now);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}

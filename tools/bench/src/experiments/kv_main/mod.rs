@@ -1,0 +1,209 @@
+//! The main job: the same key-value store behind TCP, a Unix socket and RPC over RDMA verbs, between two processes.
+//!
+//! Each front end has a server process of its own, pinned to one core; the client is this process, pinned to another.
+//! All figures are taken interleaved: one repetition of everything, then the next. Every value read is checked. Besides
+//! speed: CPU time of both ends, system calls and heap operations per call, idle CPU, leaks, and a server killed and
+//! started again under load.
+
+mod crash;
+mod figures;
+mod fill;
+mod front_end;
+mod idle;
+mod rows;
+mod steady;
+
+pub use front_end::{FrontEnd, FrontEndTarget};
+
+use super::ExperimentError;
+use super::server::{Ready, ServerError, ServerProcess};
+use super::stage::{Progress, Stage};
+use crate::baseline::{self, Baseline, BaselineResult};
+use crate::load::{Ledger, tuning_condition};
+use crate::measure::{Footprint, pin_thread};
+use crate::peer::PeerLauncher;
+use crate::report::Report;
+use crate::workload::{Distribution, RecordShape, Workload};
+use farcall_providers::Selection;
+use figures::{Figure, Sample};
+use std::time::Duration;
+
+/// How long a server may take to end after SIGTERM.
+pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct KvMainPlan {
+    /// Cores, durations, repetitions, seed.
+    pub stage: Stage,
+    /// Records loaded before the measurements.
+    pub records: u64,
+    /// Sizes of keys and values.
+    pub shape: RecordShape,
+    /// Workloads with their request distributions.
+    pub workloads: Vec<(Workload, Distribution)>,
+    /// Outstanding operations on each connection.
+    pub windows: Vec<u32>,
+    /// Connections, all run by one client thread.
+    pub connections: u32,
+    /// Ways to the store.
+    pub front_ends: Vec<FrontEnd>,
+    /// The RNIC of both ends.
+    pub nic: Selection,
+}
+
+impl KvMainPlan {
+    /// The main job on `stage`: YCSB-C with Zipf .99 at windows 1 and 16 over every front end. With `all`, workloads A,
+    /// B, D and F, and C with uniform requests, too.
+    #[must_use]
+    pub fn new(stage: Stage, nic: Selection, all: bool) -> Self {
+        let mut workloads = vec![(Workload::C, Distribution::Zipfian)];
+        if all {
+            workloads.push((Workload::C, Distribution::Uniform));
+            workloads.extend(
+                [Workload::A, Workload::B, Workload::D, Workload::F]
+                    .map(|workload| (workload, workload.distribution())),
+            );
+        }
+        Self {
+            stage,
+            records: 100_000,
+            shape: RecordShape::default(),
+            workloads,
+            windows: vec![1, 16],
+            connections: 1,
+            front_ends: FrontEnd::ALL
+                .into_iter()
+                .filter(|front_end| all || *front_end != FrontEnd::Fetch)
+                .collect(),
+            nic,
+        }
+    }
+}
+
+/// A front end, its server, and what must be true of its records.
+pub(super) struct Post {
+    pub(super) front_end: FrontEnd,
+    pub(super) server: ServerProcess,
+    pub(super) ledger: Ledger,
+    /// What the server held when it was filled and nobody was connected.
+    pub(super) before: Footprint,
+}
+
+/// Does the main job. The calling thread is pinned to the stage's client core.
+///
+/// # Errors
+/// When it cannot be done at all; wrong results are problems of the report.
+pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
+    pin_thread(plan.stage.client_core)?;
+    let mut report = Report::new(rows::TITLE, rows::conditions(plan)).over(plan.nic.wish);
+    report.notes.extend(plan.stage.single_core_note());
+    let mut posts = Vec::new();
+    for front_end in &plan.front_ends {
+        if !report.goes_on(progress(&format!(
+            "{front_end}: starting a server and loading {} records",
+            plan.records
+        ))) {
+            return Ok(report);
+        }
+        posts.push(open(plan, *front_end)?);
+    }
+    let mut figures: Vec<Figure> = Figure::all_of(plan);
+    let mut limits: Vec<BaselineResult> = Vec::new();
+    let is_complete = plan.stage.interleave(
+        &mut figures,
+        &mut report,
+        progress,
+        |figure| figure.to_string(),
+        |figure, repetition, report| {
+            if limits.len() < repetition as usize {
+                limits.push(baseline::measure(Baseline::SharedMemory, &plan.stage.pair_plan())?);
+            }
+            if let Some(post) = posts.iter_mut().find(|post| post.front_end == figure.front_end) {
+                figure.samples.push(Sample::take(plan, figure, post, repetition, &mut report.problems)?);
+            }
+            Ok::<(), ExperimentError>(())
+        },
+    )?;
+    if !is_complete {
+        return Ok(report);
+    }
+    report.tables.push(rows::main_table(&figures, &limits));
+    report.notes.push(rows::VERBS_NOTE.to_owned());
+    let tunings =
+        figures.iter().flat_map(|figure| &figure.samples).flat_map(|sample| sample.tunings.iter().copied());
+    if let Some(condition) = tuning_condition(tunings) {
+        report.conditions.push("rf-rpc", condition);
+    }
+    finish(plan, posts, report, progress)
+}
+
+/// Everything but speed.
+fn finish(
+    plan: &KvMainPlan,
+    mut posts: Vec<Post>,
+    mut report: Report,
+    progress: Progress<'_>,
+) -> Result<Report, ExperimentError> {
+    let mut costs = Vec::new();
+    for post in &mut posts {
+        if !report
+            .goes_on(progress(&format!("{}: counting system calls and heap operations", post.front_end)))
+        {
+            return Ok(report);
+        }
+        costs.push(steady::measure(plan, post, &mut report)?);
+    }
+    if !report.goes_on(progress("all servers idle, with clients connected")) {
+        return Ok(report);
+    }
+    let idle = idle::measure(plan, &posts, &mut report)?;
+    report.tables.push(rows::costs_table(&costs, &idle));
+    for post in posts {
+        close(post, &mut report)?;
+    }
+    let mut crashes = Vec::new();
+    for front_end in crash::front_ends(plan) {
+        if !report
+            .goes_on(progress(&format!("{front_end}: killing the server under load and starting it again")))
+        {
+            return Ok(report);
+        }
+        // What was measured before is worth its report all the same.
+        match crash::measure(plan, front_end, &mut report) {
+            Ok(crash) => crashes.push(crash),
+            Err(error) => report.problems.push(format!("a server killed and started again: {error}")),
+        }
+    }
+    report.tables.push(rows::crash_table(&crashes));
+    Ok(report)
+}
+
+impl FrontEnd {
+    /// Starts a server of this front end, at the place of an earlier one if there is one.
+    fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
+        let launcher = PeerLauncher::with_args(self.serve_args(&plan.nic, again));
+        ServerProcess::start(&launcher, plan.stage.server_core)
+    }
+}
+
+fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<Post, ExperimentError> {
+    let server = front_end.serve(plan, None)?;
+    fill::fill(plan, front_end, &server)?;
+    let before = Footprint::of(server.pid())?;
+    Ok(Post { front_end, server, ledger: Ledger::new(plan.records), before })
+}
+
+/// Memory that allocators and the kernel may keep without it being a leak.
+const MEMORY_SLACK_BYTES: u64 = 8 << 20;
+
+/// Looks for leaks, then ends the server.
+fn close(post: Post, report: &mut Report) -> Result<(), ExperimentError> {
+    let leaks =
+        idle::settled_footprint(post.server.pid(), post.before)?.leaks_since(post.before, MEMORY_SLACK_BYTES);
+    report.problems.extend(leaks.iter().map(|leak| format!("{}: server: {leak}", post.front_end)));
+    if let Err(error) = post.server.stop(STOP_PATIENCE) {
+        report.problems.push(format!("{}: {error}", post.front_end));
+    }
+    Ok(())
+}

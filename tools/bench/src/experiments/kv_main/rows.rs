@@ -1,0 +1,142 @@
+//! The tables of the main job.
+
+use super::crash::Crash;
+use super::figures::{Figure, Sample};
+use super::steady::Costs;
+use super::{FrontEnd, KvMainPlan};
+use crate::baseline::BaselineResult;
+use crate::measure::{RoundTrips, Spread};
+use crate::report::{self, Cell, Column, Conditions, Table};
+
+pub(super) const TITLE: &str = "One key-value store behind several front ends, between two processes";
+
+/// What the last two columns of the main table mean.
+pub(super) const VERBS_NOTE: &str = "Verbs: all WRITEs and READs of both ends, for each operation; over sockets, requests sent together with their \
+     replies. Empty READs: those among them that found no result yet. Each is in-bound work of the server's RNIC; here the \
+     client's processor executes them, and what they cost the server is not measured.";
+
+pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
+    let mut conditions = plan.stage.conditions();
+    let provider = format!("{} (RC); sockets: kernel TCP on loopback and Unix streams", plan.nic.wish);
+    conditions.push("provider", provider);
+    conditions
+        .push("threads", format!("1 server thread, 1 client thread, {} connection(s)", plan.connections));
+    conditions.push(
+        "records",
+        format!(
+            "{} with {} B keys and {} B values; every value read is verified",
+            plan.records,
+            plan.shape.key_len_bytes(),
+            plan.shape.value_len_bytes()
+        ),
+    );
+    conditions
+}
+
+pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table {
+    let lead = vec![
+        Column::new("front_end", "front end"),
+        Column::new("workload", "YCSB"),
+        Column::new("window", "window"),
+    ];
+    let shown: [report::Figure<Sample>; 9] = [
+        (Column::new("ops_per_second", "ops/s"), |sample| sample.load.ops_per_second()),
+        (Column::with_decimals("p50_us", "p50 µs", 2).median_only(), |sample| {
+            sample.load.latency.p50_ns as f64 / 1e3
+        }),
+        (Column::with_decimals("p99_us", "p99 µs", 2).median_only(), |sample| {
+            sample.load.latency.p99_ns as f64 / 1e3
+        }),
+        (Column::with_decimals("p999_us", "p99.9 µs", 2).median_only().wide(), |sample| {
+            sample.load.latency.p999_ns as f64 / 1e3
+        }),
+        (Column::with_decimals("server_cpu_us_per_op", "server µs", 3).median_only(), |sample| {
+            sample.us_per_op(sample.server_cpu)
+        }),
+        (Column::with_decimals("client_cpu_us_per_op", "client\nµs", 3).median_only().wide(), |sample| {
+            sample.us_per_op(sample.client_cpu)
+        }),
+        (Column::new("ops_per_server_core_second", "ops/server\ncore s").median_only().wide(), |sample| {
+            1e6 / sample.us_per_op(sample.server_cpu)
+        }),
+        (Column::with_decimals("verbs_per_op", "verbs", 3).median_only(), |sample| sample.verbs_per_op),
+        (Column::with_decimals("empty_reads_per_op", "empty\nREADs", 3).median_only().wide(), |sample| {
+            sample.empty_reads_per_op
+        }),
+    ];
+    let title = "Speed; µs of the server's CPU and verbs are for each operation";
+    let mut table = Table::of_figures(title, lead, &shown);
+    for figure in figures {
+        let workload = format!("{} {}", figure.workload, figure.distribution);
+        let lead =
+            vec![figure.front_end.to_string().into(), workload.into(), u64::from(figure.window).into()];
+        table.push_figures(lead, &shown, &figure.samples);
+    }
+    let bounds: [fn(&RoundTrips) -> f64; 4] = [
+        |limit| limit.per_second,
+        |limit| limit.latency.p50_ns as f64 / 1e3,
+        |limit| limit.latency.p99_ns as f64 / 1e3,
+        |limit| limit.latency.p999_ns as f64 / 1e3,
+    ];
+    let mut row = vec!["bare shared memory".into(), Cell::None, 1u64.into()];
+    row.extend(bounds.map(|bound| Spread::of(limits.iter().map(|limit| bound(&limit.round_trips))).into()));
+    row.resize(table.columns.len(), Cell::None);
+    table.push(row);
+    table
+}
+
+pub(super) fn costs_table(costs: &[Costs], idle: &[(FrontEnd, f64)]) -> Table {
+    let mut table = Table::new(
+        "Costs of an operation at window 1 (system calls counted with ptrace), and of an idle server",
+        vec![
+            Column::new("front_end", "front end"),
+            Column::with_decimals("server_syscalls_per_op", "server\nsyscalls", 3),
+            Column::with_decimals("client_syscalls_per_op", "client\nsyscalls", 3),
+            Column::with_decimals("server_allocations_per_op", "server\nallocations", 4),
+            Column::with_decimals("client_allocations_per_op", "client\nallocations", 4),
+            Column::with_decimals("idle_cpu_percent", "idle\nCPU %", 2),
+        ],
+    );
+    for cost in costs {
+        let idle =
+            idle.iter().find(|(front_end, _)| *front_end == cost.front_end).map(|(_, share)| share * 100.0);
+        table.push(vec![
+            cost.front_end.to_string().into(),
+            cost.server_syscalls_per_op.into(),
+            cost.client_syscalls_per_op.into(),
+            cost.server_allocations_per_op.into(),
+            cost.client_allocations_per_op.into(),
+            idle.into(),
+        ]);
+    }
+    table
+}
+
+pub(super) fn crash_table(crashes: &[Crash]) -> Table {
+    let mut table = Table::new(
+        "A server killed (SIGKILL) under load and started again at the same address",
+        vec![
+            Column::new("front_end", "front end"),
+            Column::new("window", "window"),
+            Column::new("answered", "answered\nbefore"),
+            Column::new("failed", "failed\ncalls"),
+            Column::with_decimals("noticed_ms", "noticed\nafter ms", 2),
+            Column::with_decimals("restarted_ms", "server back\nafter ms", 2),
+            Column::with_decimals("reconnected_ms", "reconnect\nms", 2),
+            Column::new("verified_after", "verified\nafter"),
+        ],
+    );
+    for crash in crashes {
+        table.push(vec![
+            crash.front_end.to_string().into(),
+            u64::from(crash.window).into(),
+            crash.answered.into(),
+            crash.failed.into(),
+            crash.noticed_ms.into(),
+            crash.restarted_ms.into(),
+            crash.reconnected_ms.into(),
+            crash.verified_after.into(),
+        ]);
+    }
+    table
+}

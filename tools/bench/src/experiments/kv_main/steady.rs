@@ -1,0 +1,93 @@
+//! What one call costs in the steady state: system calls and heap operations, at both ends.
+
+use super::figures::{connect, load_plan};
+use super::{ExperimentError, FrontEnd, KvMainPlan, Post};
+use crate::experiments::own_syscalls::count_own_thread;
+use crate::experiments::server::ServerProcess;
+use crate::load::{Load, LoadPlan};
+use crate::measure::{Traced, count_allocations, count_syscalls, own_allocations};
+use crate::report::Report;
+use crate::workload::{Distribution, Workload};
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Of each count.
+const WINDOW: Duration = Duration::from_millis(250);
+/// Of the whole run, longer than all counts together.
+const RUN: Duration = Duration::from_millis(1600);
+/// Before the first count.
+const SETTLE: Duration = Duration::from_millis(150);
+
+/// Costs of calls through one front end, at window 1 with read-only requests. `None`: could not be counted here.
+#[derive(Debug, Clone)]
+pub(super) struct Costs {
+    pub(super) front_end: FrontEnd,
+    pub(super) server_syscalls_per_op: Option<f64>,
+    pub(super) client_syscalls_per_op: Option<f64>,
+    pub(super) server_allocations_per_op: Option<f64>,
+    pub(super) client_allocations_per_op: Option<f64>,
+}
+
+/// Counts while the calling thread runs a load.
+pub(super) fn measure(
+    plan: &KvMainPlan,
+    post: &mut Post,
+    report: &mut Report,
+) -> Result<Costs, ExperimentError> {
+    let mut connections = connect(plan, Workload::C, Distribution::Zipfian, post, 1, 0)?;
+    let Post { front_end, server, ledger, .. } = post;
+    let load = Load::new(LoadPlan { duration: RUN, ..load_plan(plan, 1) });
+    let ops = load.completed();
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    let (result, costs) = thread::scope(|scope| {
+        let counting = scope.spawn(|| count(plan, *front_end, server, &ops, tid, report));
+        (load.run(&mut connections, ledger, |_| {}), counting.join())
+    });
+    let result = result.map_err(|error| front_end.failed(error))?;
+    report.problems.extend(result.problems().into_iter().map(|problem| format!("{front_end}: {problem}")));
+    costs.map_err(|_| front_end.failed("the counting thread panicked; this is a defect"))
+}
+
+fn count(
+    plan: &KvMainPlan,
+    front_end: FrontEnd,
+    server: &ServerProcess,
+    ops: &AtomicU64,
+    tid: i32,
+    report: &mut Report,
+) -> Costs {
+    thread::sleep(SETTLE);
+    // Heap operations first: tracing makes some of its own in this process.
+    count_allocations();
+    let now = || [ops.load(Ordering::Relaxed), server.allocations(), own_allocations()];
+    let start = now();
+    thread::sleep(WINDOW);
+    let end = now();
+    let per_op = |count: u64, ops: u64| (ops > 0).then(|| count as f64 / ops as f64);
+    let [done, at_server, at_client] = std::array::from_fn(|at| end[at] - start[at]);
+
+    // Operations completed when a window begins, and when it ends.
+    let mut marks = Vec::new();
+    let counted =
+        count_syscalls(Traced::Process(server.pid()), WINDOW, || marks.push(ops.load(Ordering::Relaxed)));
+    let server_syscalls = or_note(counted, "server", report);
+    let mut own_marks = Vec::new();
+    let (launcher, core) = (&plan.stage.launcher, plan.stage.server_core);
+    let counted =
+        count_own_thread(launcher, core, tid, WINDOW, || own_marks.push(ops.load(Ordering::Relaxed)));
+    let client_syscalls = or_note(counted, "client", report);
+    let between = |marks: &[u64]| if let [start, end] = marks { end - start } else { 0 };
+    Costs {
+        front_end,
+        server_syscalls_per_op: server_syscalls.and_then(|count| per_op(count, between(&marks))),
+        client_syscalls_per_op: client_syscalls.and_then(|count| per_op(count, between(&own_marks))),
+        server_allocations_per_op: per_op(at_server, done),
+        client_allocations_per_op: per_op(at_client, done),
+    }
+}
+
+fn or_note(counted: Result<u64, impl Display>, end: &str, report: &mut Report) -> Option<u64> {
+    counted.map_err(|error| report.note(format!("system calls of the {end} are not counted: {error}"))).ok()
+}

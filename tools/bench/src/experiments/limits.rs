@@ -1,0 +1,87 @@
+//! The bare limits of this machine, and UCX over shared memory, interleaved.
+
+use super::line::{Rival, Sample};
+use super::stage::{Progress, Stage};
+use crate::baseline::Baseline;
+use crate::peer::PeerError;
+use crate::report::{Column, Figure, Report, Table};
+use crate::ucx::{Ucx, UcxTest};
+
+/// Measures all limits, and UCX beside them if `with_ucx`. A missing UCX is a note, not a failure.
+///
+/// # Errors
+/// When a limit cannot be measured.
+pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Report, PeerError> {
+    let mut report = Report::new("Bare limits of this machine", stage.conditions());
+    report.notes.extend(stage.single_core_note());
+    let ucx = find_ucx(with_ucx, &mut report);
+    let mut lines: Vec<(Rival, Vec<Sample>)> =
+        Baseline::ALL.into_iter().map(|limit| (Rival::Bare(limit), Vec::new())).collect();
+    if ucx.is_some() {
+        lines.extend(UcxTest::ALL.map(|test| (Rival::Ucx(test), Vec::new())));
+    }
+    let is_complete = stage.interleave(
+        &mut lines,
+        &mut report,
+        progress,
+        |(rival, _)| rival.to_string(),
+        |(rival, samples), _, report| {
+            samples.extend(rival.measure(stage, ucx.as_ref(), report)?);
+            Ok::<(), PeerError>(())
+        },
+    )?;
+    if is_complete {
+        let (limits, rivals) = lines.split_at(Baseline::ALL.len());
+        report.tables.push(table(
+            "Limits, round trips (bandwidth: copies)",
+            "limit",
+            &limit_figures(),
+            limits,
+        ));
+        if ucx.is_some() {
+            let title = "UCX; latencies one way, as UCX reports them";
+            report.tables.push(table(title, "test", &ucx_figures(), rivals));
+        }
+    }
+    Ok(report)
+}
+
+/// Looks for UCX if it is wanted; what hinders goes into the notes.
+pub(super) fn find_ucx(is_wanted: bool, report: &mut Report) -> Option<Ucx> {
+    let found = is_wanted.then(Ucx::find)?;
+    match &found {
+        Ok(ucx) => report.conditions.push("ucx", format!("{} over POSIX shared memory (UCT)", ucx.version)),
+        Err(error) => report.note(error.to_string()),
+    }
+    found.ok()
+}
+
+fn limit_figures() -> [Figure<Sample>; 4] {
+    [
+        (Column::with_decimals("p50_us", "p50 µs", 2), |sample| sample.p50_us),
+        (Column::with_decimals("p99_us", "p99 µs", 2), |sample| sample.p99_us),
+        (Column::new("per_second", "per second"), |sample| sample.per_second),
+        (Column::with_decimals("gb_per_second", "GB/s", 1), |sample| sample.bytes_per_second / 1e9),
+    ]
+}
+
+fn ucx_figures() -> [Figure<Sample>; 3] {
+    [
+        (Column::with_decimals("one_way_p50_us", "one way p50 µs", 3), |sample| sample.p50_us),
+        (Column::new("messages_per_second", "messages/s"), |sample| sample.per_second),
+        (Column::with_decimals("gb_per_second", "GB/s", 1), |sample| sample.bytes_per_second / 1e9),
+    ]
+}
+
+fn table(
+    title: &str,
+    heading: &'static str,
+    figures: &[Figure<Sample>],
+    lines: &[(Rival, Vec<Sample>)],
+) -> Table {
+    let mut table = Table::of_figures(title, vec![Column::new(heading, heading)], figures);
+    for (rival, samples) in lines {
+        table.push_figures(vec![rival.to_string().into()], figures, samples);
+    }
+    table
+}

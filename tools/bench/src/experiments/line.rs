@@ -1,0 +1,255 @@
+//! What is measured in turn with others, and what came of it.
+
+use super::stage::Stage;
+use crate::baseline::{self, Baseline, BaselineResult};
+use crate::measure::LatencySummary;
+use crate::peer::PeerError;
+use crate::report::Report;
+use crate::rnic::echo::{self, EchoResult, EchoTask};
+use crate::rnic::{self, RnicError, RnicResult, RnicTask, RnicTest};
+use crate::ucx::{Ucx, UcxResult, UcxTest};
+use farcall_providers::Chosen;
+use std::fmt;
+
+/// The figures of one measurement; those that it does not tell are not numbers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sample {
+    pub(super) p50_us: f64,
+    pub(super) mean_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) p999_us: f64,
+    pub(super) per_second: f64,
+    pub(super) bytes_per_second: f64,
+    pub(super) lost_percent: f64,
+    pub(super) client_cores: f64,
+    pub(super) server_cores: f64,
+    pub(super) count: f64,
+}
+
+/// Something that bounds what Farcall can do, or does what it does.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rival {
+    Bare(Baseline),
+    Ucx(UcxTest),
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Subject {
+    Rival(Rival),
+    Verbs(RnicTask),
+    Echo(EchoTask),
+}
+
+/// A subject and everything measured for it.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) subject: Subject,
+    pub(super) samples: Vec<Sample>,
+}
+
+impl Sample {
+    const NONE: Self = Self {
+        p50_us: f64::NAN,
+        mean_us: f64::NAN,
+        p99_us: f64::NAN,
+        p999_us: f64::NAN,
+        per_second: f64::NAN,
+        bytes_per_second: f64::NAN,
+        lost_percent: f64::NAN,
+        client_cores: f64::NAN,
+        server_cores: f64::NAN,
+        count: f64::NAN,
+    };
+
+    /// Each of the latencies, `factor` times as long.
+    pub(super) fn of_latency(latency: &LatencySummary, factor: f64) -> Self {
+        let us = |ns: u64| ns as f64 / 1e3 * factor;
+        Self {
+            p50_us: us(latency.p50_ns),
+            mean_us: latency.mean_ns / 1e3 * factor,
+            p99_us: us(latency.p99_ns),
+            p999_us: us(latency.p999_ns),
+            ..Self::NONE
+        }
+    }
+
+    /// The same with latencies `factor` times as long: from round trips to one way, or back.
+    pub(super) fn stretched(self, factor: f64) -> Self {
+        Self {
+            p50_us: self.p50_us * factor,
+            mean_us: self.mean_us * factor,
+            p99_us: self.p99_us * factor,
+            p999_us: self.p999_us * factor,
+            per_second: self.per_second / factor,
+            ..self
+        }
+    }
+}
+
+/// Round trips.
+impl From<BaselineResult> for Sample {
+    fn from(result: BaselineResult) -> Self {
+        Self {
+            per_second: result.round_trips.per_second,
+            bytes_per_second: result.bytes_per_second.unwrap_or(f64::NAN),
+            count: result.round_trips.count as f64,
+            ..Self::of_latency(&result.round_trips.latency, 1.0)
+        }
+    }
+}
+
+/// One way.
+impl From<UcxResult> for Sample {
+    fn from(result: UcxResult) -> Self {
+        Self {
+            p50_us: result.median_us,
+            mean_us: result.mean_us,
+            per_second: result.messages_per_second,
+            bytes_per_second: result.mib_per_second * 1_048_576.0,
+            count: result.iterations as f64,
+            ..Self::NONE
+        }
+    }
+}
+
+/// One way, or until the completion.
+impl From<RnicResult> for Sample {
+    fn from(result: RnicResult) -> Self {
+        let task = result.task;
+        let can_lose = task.is_unreliable() && task.operation.consumes_receive();
+        let lost_percent = 100.0 * result.lost as f64 / result.sent.max(1) as f64;
+        let latency = result.latency.as_ref();
+        Self {
+            per_second: result.messages_per_second,
+            bytes_per_second: result.bytes_per_second(),
+            lost_percent: if can_lose { lost_percent } else { f64::NAN },
+            client_cores: result.cores.client,
+            server_cores: result.cores.server,
+            count: result.samples as f64,
+            ..latency.map_or(Self::NONE, |latency| Self::of_latency(latency, 1.0 / task.ways()))
+        }
+    }
+}
+
+impl From<EchoResult> for Sample {
+    fn from(result: EchoResult) -> Self {
+        Self {
+            per_second: result.echoes_per_second,
+            client_cores: result.cores.client,
+            server_cores: result.cores.server,
+            count: result.samples as f64,
+            ..Self::NONE
+        }
+    }
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bare(baseline) => baseline.fmt(f),
+            Self::Ucx(test) => test.fmt(f),
+        }
+    }
+}
+
+impl Rival {
+    /// Takes one measurement. UCX failing is a note.
+    pub(super) fn measure(
+        self,
+        stage: &Stage,
+        ucx: Option<&Ucx>,
+        report: &mut Report,
+    ) -> Result<Option<Sample>, PeerError> {
+        match self {
+            Self::Bare(baseline) => Ok(Some(baseline::measure(baseline, &stage.pair_plan())?.into())),
+            Self::Ucx(test) => {
+                let result = ucx.map(|ucx| ucx.run(test, stage.server_core, stage.client_core)).transpose();
+                Ok(result
+                    .unwrap_or_else(|error| {
+                        report.note(error.to_string());
+                        None
+                    })
+                    .map(|result| match test {
+                        UcxTest::PutLatency | UcxTest::AmLatency => result.into(),
+                        _ => Sample { p50_us: f64::NAN, mean_us: f64::NAN, ..result.into() },
+                    }))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rival(rival) => rival.fmt(f),
+            Self::Verbs(task) => write!(f, "{task}, {} B", task.len_bytes),
+            Self::Echo(task) => write!(f, "{task}, {} B", task.len_bytes),
+        }
+    }
+}
+
+impl From<RnicTask> for Line {
+    fn from(task: RnicTask) -> Self {
+        Self::new(Subject::Verbs(task))
+    }
+}
+
+impl From<EchoTask> for Line {
+    fn from(task: EchoTask) -> Self {
+        Self::new(Subject::Echo(task))
+    }
+}
+
+impl Line {
+    pub(super) fn new(subject: Subject) -> Self {
+        Self { subject, samples: Vec::new() }
+    }
+
+    /// Takes one measurement. What was lost for good over an unreliable transport, and what cannot be found by its last
+    /// byte, are notes.
+    pub(super) fn measure(
+        &mut self,
+        chosen: &Chosen,
+        stage: &Stage,
+        ucx: Option<&Ucx>,
+        report: &mut Report,
+    ) -> Result<(), RnicError> {
+        let plan = stage.pair_plan();
+        let measured = match &mut self.subject {
+            Subject::Rival(rival) => {
+                self.samples.extend(rival.measure(stage, ucx, report)?);
+                return Ok(());
+            }
+            Subject::Echo(task) => echo::measure(chosen, *task, &plan).map(Sample::from),
+            Subject::Verbs(task) => match rnic::measure(chosen, *task, &plan) {
+                Err(error @ RnicError::NotInOrder) if !task.is_unreliable() => {
+                    // What can be had instead, from now on.
+                    task.test = RnicTest::Completion;
+                    report.note(format!("{}: {error}. Measured until its completion.", task.operation));
+                    rnic::measure(chosen, *task, &plan).map(Sample::from)
+                }
+                measured => measured.map(Sample::from),
+            },
+        };
+        match measured {
+            Ok(sample) => self.samples.push(sample),
+            Err(error @ (RnicError::NotInOrder | RnicError::Silence(_))) => {
+                report.note(format!("{}: {error}.", self.subject));
+            }
+            Err(error @ RnicError::Bytes(_)) if self.is_unreliable() => {
+                report.note(format!("{}: {error}.", self.subject));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn is_unreliable(&self) -> bool {
+        match &self.subject {
+            Subject::Rival(_) => false,
+            Subject::Verbs(task) => task.is_unreliable(),
+            Subject::Echo(task) => task.is_unreliable(),
+        }
+    }
+}

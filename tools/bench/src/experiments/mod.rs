@@ -1,0 +1,24 @@
+//! The experiments, one file each. All repetitions are interleaved: a slow second of the machine hits every rival
+//! alike.
+
+#[cfg(feature = "verbs")]
+pub mod herd;
+pub mod kv_main;
+#[cfg(feature = "verbs")]
+pub mod limits;
+#[cfg(feature = "verbs")]
+mod line;
+pub mod own_syscalls;
+#[cfg(feature = "verbs")]
+pub mod perf;
+#[cfg(feature = "verbs")]
+pub mod qps;
+#[cfg(feature = "verbs")]
+pub mod rpc_echo;
+pub mod server;
+mod stage;
+
+pub use stage::{Progress, Stage};
+
+/// Why an experiment could not be done at all; what was wrong with its results is in the report instead.
+pub type ExperimentError = Box<dyn std::error::Error + Send + Sync>;

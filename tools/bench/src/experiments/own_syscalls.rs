@@ -1,0 +1,108 @@
+//! Counting the system calls of a thread of this process, which cannot trace itself: a peer process does it.
+
+use crate::measure::{Traced, count_syscalls};
+use crate::peer::{self, PeerError, PeerLauncher, PeerPlace, PeerTask};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What the peer says.
+#[derive(Debug, Serialize, Deserialize)]
+enum Said {
+    /// The window begins, or ends.
+    Mark,
+    /// How many calls there were, or why they cannot be counted.
+    Counted(Result<u64, String>),
+}
+
+/// Counts the system calls of thread `tid` of this process for `window`, by a peer pinned to `core`. Blocks; call it
+/// from another thread than the one counted. `mark` runs when the window begins, and again when it ends.
+///
+/// # Errors
+/// When it cannot be counted.
+pub fn count_own_thread(
+    launcher: &PeerLauncher,
+    core: usize,
+    tid: i32,
+    window: Duration,
+    mut mark: impl FnMut(),
+) -> Result<u64, PeerError> {
+    let peer = launcher.start(&TraceParent { tid, window }, core, &[])?;
+    permit_tracing_by(peer.pid());
+    peer::send(peer.control(), &())?;
+    loop {
+        match peer::receive(peer.control())? {
+            Said::Mark => mark(),
+            Said::Counted(count) => return count.map_err(PeerError::Part),
+        }
+    }
+}
+
+/// Under Yama's usual setting only ancestors may trace, unless the traced process names another.
+fn permit_tracing_by(pid: u32) {
+    // SAFETY: the call takes plain numbers. It fails where Yama is absent, and tracing is permitted then.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
+}
+
+/// The peer's part: waits for the go-ahead, counts the system calls of a thread of its parent, reports.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct TraceParent {
+    /// The thread's kernel id.
+    tid: i32,
+    /// How long to count.
+    window: Duration,
+}
+
+impl PeerTask for TraceParent {
+    const KIND: &'static str = "trace-parent";
+
+    fn run(self, place: PeerPlace) -> Result<(), PeerError> {
+        place.ready()?;
+        peer::receive::<()>(place.control())?;
+        // A mark that cannot be sent is missed by nobody: the parent is gone then.
+        let mark = || drop(peer::send(place.control(), &Said::Mark));
+        let counted = count_syscalls(Traced::Thread(self.tid), self.window, mark);
+        peer::send(place.control(), &Said::Counted(counted.map_err(|error| error.to_string())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Cores;
+    use crate::peer::tests::launcher as tests_launcher;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    #[test]
+    fn calls_of_one_thread_are_counted_and_those_of_others_are_not() {
+        let core = Cores::allowed().unwrap().as_slice()[0];
+        let stop = AtomicBool::new(false);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        thread::scope(|scope| {
+            for is_caller in [true, false] {
+                let (sender, stop) = (sender.clone(), &stop);
+                scope.spawn(move || {
+                    sender.send((is_caller, rustix::thread::gettid().as_raw_nonzero().get())).unwrap();
+                    while !stop.load(Ordering::Relaxed) {
+                        if is_caller {
+                            std::hint::black_box(rustix::process::getppid());
+                        }
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let tids: Vec<(bool, i32)> = receiver.iter().take(2).collect();
+            for (is_caller, tid) in tids {
+                let mut marks = 0;
+                let window = Duration::from_millis(30);
+                let counted = count_own_thread(&tests_launcher(), core, tid, window, || marks += 1);
+                // Sandboxes may forbid tracing.
+                match counted {
+                    Ok(count) => assert_eq!((count > 0, marks), (is_caller, 2), "{count}"),
+                    Err(why) => assert!(why.to_string().contains("SYS_PTRACE"), "{why}"),
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,144 @@
+//! What the verbs of a provider can do, beside the bare limit and UCX, interleaved.
+
+mod selection;
+
+pub use selection::{Adjustments, Figure, Selection};
+
+use super::limits::find_ucx;
+use super::line::{Line, Rival, Sample, Subject};
+use super::stage::{Progress, Stage};
+use crate::baseline::{Baseline, PAYLOAD_LEN_BYTES};
+use crate::report::{self, Cell, Column, Report, Table};
+use crate::rnic::{Inlining, RnicError, RnicTask, Survey};
+use crate::ucx::UcxTest;
+use farcall_providers::Chosen;
+
+/// Measures what is selected, with UCX beside it if `with_ucx`.
+///
+/// # Errors
+/// When what is selected makes no sense, or a measurement of ours fails. UCX failing is a note.
+pub fn run(
+    chosen: &Chosen,
+    stage: &Stage,
+    selection: &Selection,
+    with_ucx: bool,
+    progress: Progress<'_>,
+) -> Result<Report, RnicError> {
+    let survey = Survey::of(&*chosen.provider)?;
+    let picked = selection.pick(&survey)?;
+    let mut report = new_report("Verbs between two processes", chosen, stage, &survey);
+    report.conditions.push(
+        "measures",
+        "latency: one message at a time; rate: small messages in chains; bandwidth: large ones, a few outstanding",
+    );
+    describe(&mut report, &picked.tasks);
+    report.notes.extend(picked.left_out.iter().map(|refusal| format!("Not measured: {refusal}.")));
+    let ucx = find_ucx(with_ucx, &mut report);
+    let mut lines = vec![Line::new(Subject::Rival(Rival::Bare(Baseline::SharedMemory)))];
+    lines.extend(picked.tasks.into_iter().map(Line::from));
+    if ucx.is_some() {
+        lines.extend(UcxTest::ALL.map(|test| Line::new(Subject::Rival(Rival::Ucx(test)))));
+    }
+    let is_complete = stage.interleave(
+        &mut lines,
+        &mut report,
+        progress,
+        |line| line.subject.to_string(),
+        |line, _, report| line.measure(chosen, stage, ucx.as_ref(), report),
+    )?;
+    if is_complete {
+        report.tables.push(table(&lines));
+    }
+    Ok(report)
+}
+
+/// All figures of all lines.
+fn table(lines: &[Line]) -> Table {
+    let lead = vec![
+        Column::new("what", "what"),
+        Column::json_only("operation"),
+        Column::json_only("transport"),
+        Column::json_only("len_bytes"),
+    ];
+    let figures: [report::Figure<Sample>; 10] = [
+        (Column::with_decimals("p50_us", "p50 µs", 3), |sample| sample.p50_us),
+        (Column::with_decimals("mean_us", "mean µs", 3).wide(), |sample| sample.mean_us),
+        (Column::with_decimals("p99_us", "p99 µs", 3).median_only(), |sample| sample.p99_us),
+        (Column::with_decimals("p999_us", "p99.9 µs", 2).median_only().wide(), |sample| sample.p999_us),
+        (Column::new("messages_per_second", "messages/s"), |sample| sample.per_second),
+        (Column::with_decimals("gb_per_second", "GB/s", 3), |sample| sample.bytes_per_second / 1e9),
+        (Column::with_decimals("lost_percent", "lost %", 1).median_only(), |sample| sample.lost_percent),
+        (Column::with_decimals("client_cores", "client cores", 2).median_only().wide(), |sample| {
+            sample.client_cores
+        }),
+        (Column::with_decimals("server_cores", "server cores", 2).median_only().wide(), |sample| {
+            sample.server_cores
+        }),
+        (Column::new("samples", "samples").median_only().wide(), |sample| sample.count),
+    ];
+    let title =
+        "Latencies are one way (half a ping-pong), or the whole operation where it says “until completion”";
+    let mut table = Table::of_figures(title, lead, &figures);
+    for Line { subject, samples } in lines {
+        let what = subject.to_string().into();
+        let (operation, transport, len_bytes) = match subject {
+            Subject::Verbs(task) => {
+                (task.operation.to_string().into(), task.transport.to_string().into(), task.len_bytes)
+            }
+            Subject::Rival(Rival::Ucx(test)) => (Cell::None, Cell::None, test.message_len_bytes()),
+            _ => (Cell::None, Cell::None, PAYLOAD_LEN_BYTES),
+        };
+        let lead = vec![what, operation, transport, (len_bytes as u64).into()];
+        if let Subject::Rival(Rival::Bare(_)) = subject {
+            let one_way: Vec<Sample> = samples.iter().map(|sample| sample.stretched(0.5)).collect();
+            table.push_figures(lead, &figures, &one_way);
+        } else {
+            table.push_figures(lead, &figures, samples);
+        }
+    }
+    table
+}
+
+/// An empty report with the conditions of everything that is measured between two processes over verbs.
+pub(super) fn new_report(title: &str, chosen: &Chosen, stage: &Stage, survey: &Survey) -> Report {
+    let mut conditions = stage.conditions();
+    conditions.push("provider", chosen.provider.name());
+    conditions.push("because", chosen.explanation.clone());
+    conditions.push("device", survey.device.clone());
+    conditions.push("threads", "one process with one thread at each end");
+    let mut report = Report::new(title, conditions).over(chosen.selection.wish);
+    report.notes.extend(stage.single_core_note());
+    report
+}
+
+/// Says how it is done, where all tasks agree.
+fn describe(report: &mut Report, tasks: &[RnicTask]) {
+    let Some(first) = tasks.first() else { return };
+    let tuning = first.tuning;
+    let inlining = match tuning.inlining {
+        Inlining::Auto => "inlined up to 256 B where the device can".to_owned(),
+        Inlining::UpTo(0) => "nothing inlined".to_owned(),
+        Inlining::UpTo(bytes) => format!("inlined up to {bytes} B"),
+    };
+    let waiting = if tuning.sleeps { "both ends sleep on completion events" } else { "both ends poll" };
+    let mut how = vec![waiting.to_owned(), inlining];
+    let mut windows: Vec<(u32, u32, u32)> = tasks
+        .iter()
+        .filter(|task| !task.is_latency())
+        .map(|RnicTask { tuning, .. }| (tuning.window, tuning.chain, tuning.signal_every))
+        .collect();
+    windows.dedup();
+    how.extend(windows.iter().map(|(window, chain, signal_every)| {
+        format!("{window} outstanding in chains of {chain}, one of {signal_every} signalled")
+    }));
+    if tuning.assumes_order {
+        how.push("WRITEs found by their last byte, which is assumed to be placed last".to_owned());
+    }
+    if tasks
+        .iter()
+        .any(|task| !task.is_latency() && task.is_unreliable() && task.operation.consumes_receive())
+    {
+        how.push("over UC and UD the target returns credits, so that it always has receives".to_owned());
+    }
+    report.conditions.push("how", how.join("; "));
+}

@@ -1,0 +1,181 @@
+//! A server as a process of its own: this program started again, pinned, watched, and killed when asked.
+
+use crate::measure::SharedAllocations;
+use crate::peer::{ChildProcess, PeerError, PeerLauncher, adopt};
+use farcall_drive::sleep_on;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::process::{ChildStdout, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+/// The environment variable that names the inherited memory in which a server counts its heap operations.
+const ALLOCATIONS_VARIABLE: &str = "FARCALL_ALLOCATIONS_FD";
+/// How long a server may take until it serves.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+/// No ready line is longer.
+const READY_LINE_LEN_BYTES_MAX: u64 = 64 << 10;
+
+/// What a server says on standard output, as one line of JSON, once it serves.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// What is served: `kv` or `rpc`.
+    pub serving: String,
+    /// The server's process.
+    pub pid: u32,
+    /// Addresses of memcached front ends over TCP.
+    #[serde(default)]
+    pub tcp: Vec<String>,
+    /// Paths of memcached front ends over Unix sockets.
+    #[serde(default)]
+    pub unix: Vec<PathBuf>,
+    /// Address where RPC clients connect.
+    #[serde(default)]
+    pub rpc: Option<String>,
+}
+
+/// A server could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The process could not be started.
+    #[error(transparent)]
+    Start(#[from] PeerError),
+    /// The process did not say that it serves.
+    #[error("the server process {0}; its own message is on standard error")]
+    NotReady(String),
+    /// The process did not end when asked to.
+    #[error("the server process {0} did not end within {1:?} of SIGTERM; it was killed")]
+    Stuck(u32, Duration),
+    /// The server reported a failure when it ended.
+    #[error("the server process ended with {0}; its own message is on standard error")]
+    Failed(ExitStatus),
+    /// Its heap operations cannot be counted.
+    #[error("cannot count heap operations of the server: {0}")]
+    Allocations(#[from] farcall_verbs::Error),
+}
+
+/// A running server; dropping it kills it.
+pub struct ServerProcess {
+    child: ChildProcess,
+    /// Open as long as the server may write to it.
+    _output: BufReader<ChildStdout>,
+    ready: Ready,
+    allocations: SharedAllocations,
+}
+
+impl ServerProcess {
+    /// Starts a server on `core` and waits until it says that it serves. It dies with the calling thread.
+    ///
+    /// # Errors
+    /// When it cannot be started, or ends or hangs before it serves.
+    pub fn start(launcher: &PeerLauncher, core: usize) -> Result<Self, ServerError> {
+        let allocations = SharedAllocations::create()?;
+        let mut command = launcher.command();
+        command.env(ALLOCATIONS_VARIABLE, allocations.fd().as_raw_fd().to_string()).stdout(Stdio::piped());
+        let mut child = ChildProcess::start(&mut command, core, &[allocations.fd()])?;
+        let output = child.0.stdout.take().ok_or_else(|| not_ready("has no standard output"))?;
+        let mut output = BufReader::new(output);
+        let ready = wait_until_ready(&mut output)?;
+        Ok(Self { child, _output: output, ready, allocations })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Where it serves.
+    #[must_use]
+    pub fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// Its allocations so far.
+    #[must_use]
+    pub fn allocations(&self) -> u64 {
+        self.allocations.read()
+    }
+
+    /// Asks it to end (SIGTERM) and waits.
+    ///
+    /// # Errors
+    /// When it does not end in time, or ends with a failure.
+    pub fn stop(mut self, patience: Duration) -> Result<(), ServerError> {
+        let child = &mut self.child.0;
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+            .map_err(PeerError::system("kill"))?;
+        let deadline = Instant::now() + patience;
+        loop {
+            match child.try_wait().map_err(PeerError::system("waitpid"))? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(ServerError::Failed(status)),
+                None if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+                None => return Err(ServerError::Stuck(child.id(), patience)),
+            }
+        }
+    }
+}
+
+/// The line that a server writes when it serves.
+fn wait_until_ready(output: &mut BufReader<ChildStdout>) -> Result<Ready, ServerError> {
+    let broken = |error| not_ready(format!("closed its output: {error}"));
+    sleep_on(&[output.get_ref().as_raw_fd()], Some(START_PATIENCE)).map_err(broken)?;
+    let mut line = String::new();
+    output.take(READY_LINE_LEN_BYTES_MAX).read_line(&mut line).map_err(broken)?;
+    if line.is_empty() {
+        return Err(not_ready("ended before it served"));
+    }
+    serde_json::from_str(&line)
+        .map_err(|_| not_ready(format!("said {:?} instead of being ready", line.trim())))
+}
+
+fn not_ready(what: impl Into<String>) -> ServerError {
+    ServerError::NotReady(what.into())
+}
+
+/// Counts this process's heap operations where the starting benchmark wants them, if one does. Servers call it first.
+///
+/// # Errors
+/// When the environment names memory that is not what a benchmark hands over.
+pub fn count_allocations_for_parent() -> Result<(), ServerError> {
+    let Ok(text) = env::var(ALLOCATIONS_VARIABLE) else { return Ok(()) };
+    let memory = adopt(text.parse().unwrap_or(-1))?;
+    Ok(SharedAllocations::publish_in(memory.as_fd())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Result<ServerProcess, ServerError> {
+        let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
+        ServerProcess::start(&PeerLauncher::new("/bin/sh", ["-c", script]), core)
+    }
+
+    #[test]
+    fn a_server_is_ready_when_it_says_so_and_ends_when_asked() {
+        let script = r#"trap 'exit 0' TERM; echo '{"serving":"kv","pid":7,"tcp":["127.0.0.1:9"]}'; while :; do sleep 0.01; done"#;
+        let server = shell(script).unwrap();
+        assert_eq!(server.ready().tcp, ["127.0.0.1:9"]);
+        assert_eq!(server.allocations(), 0);
+        server.stop(Duration::from_secs(10)).unwrap();
+    }
+
+    #[test]
+    fn servers_that_are_not_ready_are_told_apart() {
+        let error = |script| shell(script).err().unwrap().to_string();
+        assert!(error("exit 3").contains("ended before"));
+        assert!(error("echo hello; sleep 9").contains("hello"));
+    }
+
+    #[test]
+    fn a_failing_end_is_an_error() {
+        let script = r#"trap 'exit 5' TERM; echo '{"serving":"kv","pid":7}'; while :; do sleep 0.01; done"#;
+        let server = shell(script).unwrap();
+        assert!(matches!(server.stop(Duration::from_secs(10)), Err(ServerError::Failed(_))));
+    }
+}

@@ -1,0 +1,120 @@
+//! What every experiment needs to know: cores, durations, repetitions, and how to say how far it is.
+
+use crate::measure::{CoreError, Cores};
+use crate::peer::{PairPlan, PeerLauncher};
+use crate::report::{Conditions, Report};
+use std::time::Duration;
+
+/// Called with what an experiment is about to do. Returns whether to go on.
+pub type Progress<'a> = &'a mut dyn FnMut(&str) -> bool;
+
+/// The common ground of an experiment's measurements.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// How to start this program again.
+    pub launcher: PeerLauncher,
+    /// Core of the serving end.
+    pub server_core: usize,
+    /// Core of the measuring end.
+    pub client_core: usize,
+    /// How often each figure is taken.
+    pub repetitions: u32,
+    /// Unrecorded start of each measurement.
+    pub warm_up: Duration,
+    /// Recorded stretch of each measurement.
+    pub duration: Duration,
+    /// Seed of everything random.
+    pub seed: u64,
+    has_two_cores: bool,
+}
+
+impl Stage {
+    /// On the first two cores this process may use.
+    ///
+    /// # Errors
+    /// When the system does not tell which cores those are.
+    pub fn new(repetitions: u32, duration: Duration, seed: u64) -> Result<Self, CoreError> {
+        let cores = Cores::allowed()?;
+        let (server_core, client_core) = cores.server_and_client();
+        Ok(Self {
+            launcher: PeerLauncher::this_program(),
+            server_core,
+            client_core,
+            repetitions: repetitions.max(1),
+            // Long enough for caches, branch predictors and the clock frequency to settle.
+            warm_up: (duration / 5).min(Duration::from_millis(200)),
+            duration,
+            seed,
+            has_two_cores: cores.has_two(),
+        })
+    }
+
+    /// The plan of one measurement on these cores.
+    #[must_use]
+    pub fn pair_plan(&self) -> PairPlan {
+        PairPlan {
+            launcher: self.launcher.clone(),
+            server_core: self.server_core,
+            client_core: self.client_core,
+            warm_up: self.warm_up,
+            duration: self.duration,
+        }
+    }
+
+    /// The conditions of every figure taken here.
+    #[must_use]
+    pub fn conditions(&self) -> Conditions {
+        let mut conditions = Conditions::of_this_machine();
+        conditions.push(
+            "pinning",
+            format!("server on core {}, client on core {}", self.server_core, self.client_core),
+        );
+        conditions.push(
+            "repetitions",
+            format!(
+                "{} of {} ms each, interleaved; medians with ranges",
+                self.repetitions,
+                self.duration.as_millis()
+            ),
+        );
+        conditions.push("seed", self.seed.to_string());
+        conditions
+    }
+
+    /// A note when both ends share a core.
+    #[must_use]
+    pub fn single_core_note(&self) -> Option<String> {
+        (!self.has_two_cores).then(|| {
+            "Only one core may be used: both ends share it, so these figures measure the scheduler."
+                .to_owned()
+        })
+    }
+
+    /// Takes one measurement of each line in turn, as often as this stage says. `measure` is told which repetition it
+    /// is, from 1. Returns whether all were taken; that `progress` ended it early is a problem of the report.
+    ///
+    /// # Errors
+    /// The first error of `measure`.
+    pub fn interleave<L, E>(
+        &self,
+        lines: &mut [L],
+        report: &mut Report,
+        progress: Progress<'_>,
+        title: impl Fn(&L) -> String,
+        mut measure: impl FnMut(&mut L, u32, &mut Report) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        for repetition in 1..=self.repetitions {
+            for line in &mut *lines {
+                if !report.goes_on(progress(&format!(
+                    "{} ({repetition} of {})",
+                    title(line),
+                    self.repetitions
+                ))) {
+                    return Ok(false);
+                }
+                measure(line, repetition, report)?;
+            }
+        }
+        Ok(true)
+    }
+}

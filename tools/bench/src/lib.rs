@@ -1,0 +1,26 @@
+//! Workloads, experiments and reports of Farcall.
+//!
+//! - [`workload`]: the YCSB core workloads with values a reader can verify;
+//! - [`experiments`]: one file an experiment;
+//! - [`load`]: the load generator, over any [`load::Target`];
+//! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
+//! - [`peer`]: the other process of a measurement;
+//! - [`baseline`]: the bare limits of the machine;
+//! - `rnic` (feature `verbs`): what verbs can do between two processes;
+//! - `ucx` (feature `verbs`): the yardstick, UCX over shared memory;
+//! - [`report`]: one table model, as text or JSON, always with its conditions.
+
+pub mod baseline;
+pub mod experiments;
+pub mod load;
+pub mod measure;
+pub mod peer;
+pub mod report;
+#[cfg(feature = "verbs")]
+pub mod rnic;
+mod tasks;
+#[cfg(feature = "verbs")]
+pub mod ucx;
+pub mod workload;
+
+pub use tasks::run_peer;

@@ -1,0 +1,16 @@
+//! The load generator: a closed loop over any number of connections, each with a window of outstanding operations,
+//! that checks every value it reads.
+
+mod ledger;
+mod memcached;
+mod result;
+mod rpc;
+mod runner;
+mod target;
+
+pub use ledger::Ledger;
+pub use memcached::MemcachedTarget;
+pub use result::{LoadError, LoadResult};
+pub use rpc::{RpcTarget, Traffic, client_options, tuning_condition};
+pub use runner::{Connection, Load, LoadPlan};
+pub use target::{Outcome, Request, Target, TargetError};

@@ -1,0 +1,210 @@
+//! The key-value service over Farcall RPC as a target.
+
+use super::target::{Outcome, Request, Target, TargetError};
+use farcall_kv::store::PutMode;
+use farcall_kv::wire::{Request as KvRequest, Status, decode_item, decode_version};
+use farcall_link::Geometry;
+use farcall_rpc::{
+    CallError, CallId, ClientOptions, ConnectError, Counters, Executed, Path, StaticClient, UnknownBecause,
+};
+use farcall_verbs::Provider;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// More than a connection's window can hold.
+const CALLS_MAX: usize = 1024;
+
+/// The library's client as benchmarks use it: everything as users get it by default, R and F included, with a deadline
+/// for calls. A slot is free again a little after its call ended, so there are twice as many as the window asked for.
+#[must_use]
+pub fn client_options(window: u32, patience: Duration) -> ClientOptions {
+    let slots = (2 * window).next_power_of_two().clamp(16, u32::from(Geometry::WINDOW_MAX));
+    let options = ClientOptions::default().connect_timeout(patience);
+    options.window(slots as u16).call_timeout(patience)
+}
+
+/// What travelled for calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// WRITEs and READs of both ends, all of them. Over sockets: requests sent together, with their replies.
+    pub verbs: u64,
+    /// READs among them that found no result yet.
+    pub empty_reads: u64,
+}
+
+impl Traffic {
+    /// What a client counted.
+    #[must_use]
+    pub fn of(counters: &Counters) -> Self {
+        Self { verbs: counters.verbs(), empty_reads: counters.empty_reads() }
+    }
+
+    /// What came since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            verbs: self.verbs - earlier.verbs,
+            empty_reads: self.empty_reads.saturating_sub(earlier.empty_reads),
+        }
+    }
+}
+
+/// The R and F that clients ended with, as a condition of a report. `None` if none fetches.
+#[must_use]
+pub fn tuning_condition(tunings: impl Iterator<Item = (u32, u32)>) -> Option<String> {
+    let (retries, fetches): (Vec<u32>, Vec<u32>) = tunings.unzip();
+    let range = |values: &[u32]| {
+        let (low, high) = (*values.iter().min()?, *values.iter().max()?);
+        Some(if low == high { low.to_string() } else { format!("{low} to {high}") })
+    };
+    Some(format!(
+        "R {}, F {} B: probed by each connection, then chosen by enumeration over sampled calls",
+        range(&retries)?,
+        range(&fetches)?
+    ))
+}
+
+/// A connection to a key-value service of one partition. The calling thread polls.
+pub struct RpcTarget<P: Path> {
+    client: StaticClient<P>,
+    incarnation: u64,
+    lost_at: Option<Instant>,
+    /// The slot of each call under way, by the call's number, and whether it is a read.
+    calls: Box<[(u32, bool)]>,
+    payload: Vec<u8>,
+}
+
+impl<P: Path> RpcTarget<P> {
+    /// Connects, for up to `window` calls at a time. Waits at most `patience` for connections and answers.
+    ///
+    /// # Errors
+    /// When there is no device, or the service cannot be reached or refuses.
+    pub fn connect(
+        provider: &dyn Provider,
+        address: SocketAddr,
+        window: u32,
+        patience: Duration,
+    ) -> Result<Self, ConnectError> {
+        let client =
+            StaticClient::<P>::connect(provider, address.to_string(), client_options(window, patience))?;
+        let calls = vec![(0, false); CALLS_MAX].into_boxed_slice();
+        let incarnation = client.server_incarnation();
+        Ok(Self { client, incarnation, lost_at: None, calls, payload: Vec::with_capacity(4096) })
+    }
+
+    /// What travelled so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        Traffic::of(self.client.counters())
+    }
+
+    /// R and F as they are now.
+    #[must_use]
+    pub fn tuning(&self) -> (u32, u32) {
+        self.client.tuning()
+    }
+
+    /// When the connection was found to be lost, unless it goes on.
+    #[must_use]
+    pub fn lost_at(&self) -> Option<Instant> {
+        self.lost_at
+    }
+
+    /// Whether the connection goes to another server than it began with.
+    #[must_use]
+    pub fn has_restarted(&self) -> bool {
+        self.client.server_incarnation() != self.incarnation
+    }
+
+    /// Accepts that the server restarted: calls go to the new one from now on.
+    pub fn accept_restart(&mut self) {
+        self.incarnation = self.client.server_incarnation();
+    }
+
+    fn place(call: CallId) -> usize {
+        call.0 as usize % CALLS_MAX
+    }
+
+    /// The connection is lost, or was; the client makes it again by itself.
+    #[cold]
+    fn watch(&mut self) -> Result<(), TargetError> {
+        if !self.client.is_connected() {
+            self.lost_at.get_or_insert_with(Instant::now);
+            return Ok(());
+        }
+        if self.has_restarted() {
+            return Err(TargetError::Restarted);
+        }
+        self.lost_at = None;
+        Ok(())
+    }
+}
+
+impl<P: Path> Target for RpcTarget<P> {
+    #[inline]
+    fn submit(&mut self, slot: u32, request: Request<'_>) -> Result<(), TargetError> {
+        let (request, is_read) = match request {
+            Request::Get { key } => (KvRequest::Get { key }, true),
+            Request::Put { key, value } => {
+                (KvRequest::Put { key, value, flags: 0, ttl_ms: 0, mode: PutMode::Set }, false)
+            }
+        };
+        self.payload.clear();
+        request.encode(&mut self.payload);
+        let call = self.client.submit(request.method().id(), &self.payload);
+        let call = call.map_err(|error| TargetError::Protocol(error.to_string()))?;
+        self.calls[Self::place(call)] = (slot, is_read);
+        Ok(())
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), TargetError> {
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&mut self, mut done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
+        self.client.progress();
+        while let Some(completion) = self.client.next_completion() {
+            let (slot, is_read) = self.calls[Self::place(completion.call)];
+            done(slot, outcome(&completion.result, is_read)?);
+        }
+        if !self.has_restarted() && self.client.is_connected() && self.lost_at.is_none() {
+            return Ok(());
+        }
+        self.watch()
+    }
+}
+
+/// What an answer means.
+#[inline]
+fn outcome<'a>(result: &Result<&'a [u8], CallError>, is_read: bool) -> Result<Outcome<'a>, TargetError> {
+    let broken = |error: farcall_kv::wire::ReplyError| TargetError::Protocol(error.to_string());
+    match result {
+        Ok(reply) if is_read => {
+            Ok(decode_item(reply).map_err(broken)?.map_or(Outcome::Absent, |item| Outcome::Value(item.value)))
+        }
+        Ok(reply) => match decode_version(reply).map_err(broken)? {
+            (Status::Ok, _) => Ok(Outcome::Stored),
+            _ => Ok(Outcome::Refused),
+        },
+        // The client has given up connecting.
+        Err(CallError::NotSent(why) | CallError::OutcomeUnknown(UnknownBecause::Disconnected(why))) => {
+            Err(TargetError::Lost(why.to_string()))
+        }
+        Err(error) if error.executed() == Executed::Unknown => Ok(Outcome::Unknown),
+        Err(_) => Ok(Outcome::Refused),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r_and_f_are_told_as_ranges() {
+        assert_eq!(tuning_condition(std::iter::empty()), None);
+        let same = tuning_condition([(5, 256), (5, 128)].into_iter()).unwrap();
+        assert!(same.starts_with("R 5, F 128 to 256 B"), "{same}");
+    }
+}

@@ -1,0 +1,332 @@
+//! The closed loop.
+
+use super::ledger::Ledger;
+use super::result::{LoadError, LoadResult};
+use super::target::{Outcome, Request, Target, TargetError};
+use crate::measure::LatencyRecorder;
+use crate::workload::{Op, OpKind, RecordShape};
+use farcall_verbs::{Clock, MonotonicClock, Nanos};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// So many wrong values are described; the others are only counted.
+const MISMATCHES_DESCRIBED_MAX: usize = 5;
+
+/// How a run goes.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadPlan {
+    /// Outstanding operations on each connection; at least 1.
+    pub window: u32,
+    /// Unrecorded start.
+    pub warm_up: Duration,
+    /// Recorded stretch.
+    pub duration: Duration,
+    /// Sizes of the records.
+    pub shape: RecordShape,
+    /// Records `0..loaded` exist before the run.
+    pub loaded: u64,
+}
+
+/// A connection with the operations it is to issue, over and over.
+#[derive(Debug)]
+pub struct Connection<T> {
+    target: T,
+    script: Vec<Op>,
+    next: usize,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots whose read-modify-write has read and is to write now.
+    to_write: Vec<u32>,
+}
+
+/// An outstanding operation.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    op: Op,
+    started: Nanos,
+    /// A read: the oldest version it may find. A write: the version it carries.
+    version: u64,
+    is_write: bool,
+}
+
+impl<T: Target> Connection<T> {
+    /// A connection that issues `script` from the start, again and again.
+    ///
+    /// # Panics
+    /// When there is nothing to issue.
+    #[must_use]
+    pub fn new(target: T, script: Vec<Op>) -> Self {
+        assert!(!script.is_empty(), "a connection has operations to issue");
+        Self { target, script, next: 0, slots: Vec::new(), free: Vec::new(), to_write: Vec::new() }
+    }
+
+    /// The target itself, for its statistics.
+    pub fn target(&self) -> &T {
+        &self.target
+    }
+
+    /// The target itself, between runs.
+    pub fn target_mut(&mut self) -> &mut T {
+        &mut self.target
+    }
+
+    fn open_window(&mut self, window: u32) {
+        let idle =
+            Slot { op: Op { kind: OpKind::Read, record: 0 }, started: Nanos(0), version: 0, is_write: false };
+        self.slots = vec![idle; window as usize];
+        self.free = (0..window).rev().collect();
+        self.to_write = Vec::with_capacity(window as usize);
+    }
+
+    /// Operations that were submitted and have not ended. After a failed run: those that failed with it.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+/// The state of one run over several connections.
+#[derive(Debug)]
+pub struct Load {
+    plan: LoadPlan,
+    clock: MonotonicClock,
+    latencies: LatencyRecorder,
+    result: LoadResult,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    is_recording: bool,
+    /// Operations completed, warm-up included, and where observers read them.
+    completed: u64,
+    observed: Arc<AtomicU64>,
+}
+
+impl Load {
+    /// Prepares a run; everything it needs is allocated here and by the first step.
+    ///
+    /// # Panics
+    /// When the window is 0.
+    #[must_use]
+    pub fn new(plan: LoadPlan) -> Self {
+        assert!(plan.window > 0, "a window of 0 sends nothing");
+        Self {
+            plan,
+            clock: MonotonicClock::new(),
+            latencies: LatencyRecorder::default(),
+            result: LoadResult::default(),
+            key: vec![0; plan.shape.key_len_bytes()],
+            value: vec![0; plan.shape.value_len_bytes()],
+            is_recording: false,
+            completed: 0,
+            observed: Arc::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// The number of operations completed so far, warm-up included; kept up to date while the run goes on.
+    #[must_use]
+    pub fn completed(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.observed)
+    }
+
+    /// Runs `connections` in the calling thread. `on_recording` runs when the recorded stretch begins and again when
+    /// it ends (with `false`, then `true`), so that the caller can read CPU clocks there.
+    ///
+    /// # Errors
+    /// When a connection is lost.
+    pub fn run<T: Target>(
+        mut self,
+        connections: &mut [Connection<T>],
+        ledger: &mut Ledger,
+        mut on_recording: impl FnMut(bool),
+    ) -> Result<LoadResult, LoadError> {
+        connections.iter_mut().for_each(|connection| connection.open_window(self.plan.window));
+        let ended = self.run_stretches(connections, ledger, &mut on_recording);
+        self.publish();
+        self.result.latency = self.latencies.summary();
+        match ended {
+            Ok(()) => Ok(self.result),
+            Err(error) => Err(LoadError { error, so_far: Box::new(self.result) }),
+        }
+    }
+
+    fn run_stretches<T: Target>(
+        &mut self,
+        connections: &mut [Connection<T>],
+        ledger: &mut Ledger,
+        on_recording: &mut impl FnMut(bool),
+    ) -> Result<(), TargetError> {
+        self.turn_until(self.clock.now() + self.plan.warm_up, connections, ledger)?;
+        on_recording(false);
+        self.is_recording = true;
+        let start = self.clock.now();
+        let end = self.turn_until(start + self.plan.duration, connections, ledger)?;
+        self.is_recording = false;
+        on_recording(true);
+        self.result.elapsed_ns = end.0.saturating_sub(start.0);
+        self.drain(connections, ledger)
+    }
+
+    /// Turns the loop until `deadline`; returns when it stopped.
+    fn turn_until<T: Target>(
+        &mut self,
+        deadline: Nanos,
+        connections: &mut [Connection<T>],
+        ledger: &mut Ledger,
+    ) -> Result<Nanos, TargetError> {
+        let mut now = self.clock.now();
+        while now < deadline {
+            // All connections send before the first is waited for.
+            for connection in &mut *connections {
+                self.submit_all(connection, ledger, now)?;
+            }
+            for connection in &mut *connections {
+                self.poll(connection, ledger)?;
+            }
+            now = self.clock.now();
+            self.publish();
+        }
+        Ok(now)
+    }
+
+    /// Waits for what is outstanding, submitting only the second halves of read-modify-writes.
+    fn drain<T: Target>(
+        &mut self,
+        connections: &mut [Connection<T>],
+        ledger: &mut Ledger,
+    ) -> Result<(), TargetError> {
+        for connection in connections {
+            while connection.outstanding() > 0 {
+                self.submit_second_halves(connection, ledger)?;
+                connection.target.flush()?;
+                self.poll(connection, ledger)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets observers in other threads see how far the run is.
+    #[inline]
+    fn publish(&self) {
+        self.observed.store(self.completed, Ordering::Relaxed);
+    }
+
+    fn submit_all<T: Target>(
+        &mut self,
+        connection: &mut Connection<T>,
+        ledger: &mut Ledger,
+        now: Nanos,
+    ) -> Result<(), TargetError> {
+        self.submit_second_halves(connection, ledger)?;
+        while let Some(slot) = connection.free.pop() {
+            let op = connection.script[connection.next];
+            connection.next += 1;
+            if connection.next == connection.script.len() {
+                connection.next = 0;
+            }
+            let is_write = matches!(op.kind, OpKind::Update | OpKind::Insert);
+            connection.slots[slot as usize] = Slot { op, started: now, version: 0, is_write };
+            self.submit(connection, ledger, slot)?;
+        }
+        connection.target.flush()
+    }
+
+    fn submit_second_halves<T: Target>(
+        &mut self,
+        connection: &mut Connection<T>,
+        ledger: &mut Ledger,
+    ) -> Result<(), TargetError> {
+        while let Some(slot) = connection.to_write.pop() {
+            connection.slots[slot as usize].is_write = true;
+            self.submit(connection, ledger, slot)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn submit<T: Target>(
+        &mut self,
+        connection: &mut Connection<T>,
+        ledger: &mut Ledger,
+        slot_number: u32,
+    ) -> Result<(), TargetError> {
+        let slot = &mut connection.slots[slot_number as usize];
+        let record = slot.op.record;
+        let key = self.plan.shape.key(record, &mut self.key);
+        if slot.is_write {
+            slot.version = ledger.begin_write(record);
+            let value = self.plan.shape.value(record, slot.version, &mut self.value);
+            connection.target.submit(slot_number, Request::Put { key, value })
+        } else {
+            slot.version = ledger.oldest(record);
+            connection.target.submit(slot_number, Request::Get { key })
+        }
+    }
+
+    #[inline]
+    fn poll<T: Target>(
+        &mut self,
+        connection: &mut Connection<T>,
+        ledger: &mut Ledger,
+    ) -> Result<(), TargetError> {
+        let Connection { target, slots, free, to_write, .. } = connection;
+        // Read at the first outcome of a batch: all of it became known at the same moment.
+        let mut now = None;
+        target.poll(|slot_number, outcome| {
+            let Some(slot) = slots.get(slot_number as usize) else { return };
+            self.check(slot, outcome, ledger);
+            let was_read = !slot.is_write && slot.op.kind == OpKind::ReadModifyWrite;
+            if was_read && matches!(outcome, Outcome::Value(_)) {
+                to_write.push(slot_number);
+                return;
+            }
+            free.push(slot_number);
+            self.completed += 1;
+            if self.is_recording {
+                let now = *now.get_or_insert_with(|| self.clock.now());
+                self.latencies.record_ns(now.0.saturating_sub(slot.started.0));
+                self.result.ops += 1;
+            }
+        })
+    }
+
+    #[inline]
+    fn check(&mut self, slot: &Slot, outcome: Outcome<'_>, ledger: &mut Ledger) {
+        let record = slot.op.record;
+        if slot.is_write {
+            ledger.end_write(record, slot.version, outcome == Outcome::Stored);
+        }
+        match (outcome, slot.is_write) {
+            (Outcome::Value(value), false) => {
+                let expected = ledger.expected(record, slot.version);
+                let verdict =
+                    self.plan.shape.verify_between(record, value, *expected.start(), *expected.end());
+                self.result.verified += 1;
+                if let Err(mismatch) = verdict {
+                    self.note_mismatch(mismatch.to_string());
+                }
+            }
+            (Outcome::Absent, false) => {
+                // Inserted records must be there only if their write was acknowledged when this read began.
+                let must_exist = record < self.plan.loaded || slot.version > 0;
+                self.result.absent += u64::from(must_exist);
+            }
+            (Outcome::Stored, true) => {}
+            (Outcome::Refused, _) => self.result.refused += 1,
+            (Outcome::Unknown, _) => self.result.unknown += 1,
+            (Outcome::Value(_) | Outcome::Absent, true) | (Outcome::Stored, false) => {
+                self.note_mismatch(format!("record {record}: the answer belongs to another kind of request"));
+            }
+        }
+    }
+
+    #[cold]
+    fn note_mismatch(&mut self, description: String) {
+        self.result.mismatched += 1;
+        if self.result.mismatches.len() < MISMATCHES_DESCRIBED_MAX {
+            self.result.mismatches.push(description);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

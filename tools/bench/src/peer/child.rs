@@ -1,0 +1,77 @@
+//! A child process: pinned, tied to its parent's life, killed when it is dropped.
+
+use super::PeerError;
+use crate::measure::pin_thread;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+/// A running child; dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct ChildProcess(pub(crate) Child);
+
+impl ChildProcess {
+    /// Starts `command` on `core`. The child inherits `fds` under the same numbers and dies with the calling thread.
+    pub(crate) fn start(
+        command: &mut Command,
+        core: usize,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Self, PeerError> {
+        let inherited: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls.
+        unsafe { command.pre_exec(move || prepare_child(&inherited, core)) };
+        let program = PathBuf::from(command.get_program());
+        command.spawn().map(Self).map_err(|source| PeerError::Start { program, source })
+    }
+
+    /// Whether it is still there.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        // Fails only if it ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Lets the descriptors pass exec, and ties the child's life to its parent's.
+fn prepare_child(fds: &[RawFd], core: usize) -> io::Result<()> {
+    for fd in fds {
+        // SAFETY: the parent keeps these descriptors open until spawn returns, so the number is valid here.
+        let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
+    }
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // SAFETY: async-signal-safe. Ctrl-C reaches the whole group, and what it means the parent decides.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    pin_thread(core).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Takes over an inherited descriptor after checking that it is one.
+pub(crate) fn adopt(fd: RawFd) -> Result<OwnedFd, PeerError> {
+    if fd <= 2 {
+        return Err(PeerError::Task("naming a standard stream"));
+    }
+    // SAFETY: borrowed for one query; an invalid number is reported by it.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::io::fcntl_getfd(borrowed).map_err(PeerError::system("fcntl"))?;
+    // SAFETY: the descriptor is open and was inherited for this purpose; nobody else in this process owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_that_are_none_are_refused() {
+        assert!(matches!(adopt(1), Err(PeerError::Task(_))));
+        assert!(matches!(adopt(987_654), Err(PeerError::System { .. })));
+    }
+}

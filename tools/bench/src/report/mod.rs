@@ -1,0 +1,103 @@
+//! What experiments say: one table model, printed as text or as JSON, always with its conditions.
+
+mod conditions;
+mod json;
+mod table;
+mod text;
+
+pub use conditions::Conditions;
+pub use table::{Cell, Column, Figure, Shown, Table};
+
+use farcall_providers::Wish;
+use std::fmt;
+
+/// What every report about the software RNIC says: its figures are not those of a network.
+const SOFTWARE_RNIC_NOTICE: &str =
+    "The software RNIC on one host measures inter-process communication, not a network.";
+/// What a report says instead when both ends use one RNIC of this host.
+const ONE_RNIC_NOTICE: &str =
+    "Both ends are on this host and its RNIC: messages turn around in the adapter and need not reach a wire.";
+
+/// The outcome of an experiment.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// What was measured.
+    pub title: String,
+    /// Under which conditions.
+    pub conditions: Conditions,
+    /// The figures.
+    pub tables: Vec<Table>,
+    /// What a reader must know to read them.
+    pub notes: Vec<String>,
+    /// What went wrong; a report with problems makes the command fail.
+    pub problems: Vec<String>,
+}
+
+impl Report {
+    /// An empty report that carries the notice about the software RNIC.
+    #[must_use]
+    pub fn new(title: impl Into<String>, conditions: Conditions) -> Self {
+        Self {
+            title: title.into(),
+            conditions,
+            tables: Vec::new(),
+            notes: vec![SOFTWARE_RNIC_NOTICE.to_owned()],
+            problems: Vec::new(),
+        }
+    }
+
+    /// Says that both ends used an RNIC of this host, if they did.
+    #[must_use]
+    pub fn over(mut self, provider: Wish) -> Self {
+        if provider == Wish::Ibv {
+            self.notes[0] = ONE_RNIC_NOTICE.to_owned();
+        }
+        self
+    }
+
+    /// Adds a note, unless it is there already.
+    pub fn note(&mut self, note: impl Into<String>) {
+        let note = note.into();
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Hands on whether an experiment goes on; that it does not is a problem.
+    #[must_use]
+    pub fn goes_on(&mut self, goes_on: bool) -> bool {
+        if !goes_on {
+            self.problems.push("interrupted before the end".to_owned());
+        }
+        goes_on
+    }
+
+    /// Whether nothing went wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// The report as one JSON value; stable names, no formatting of numbers.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        json::report(self)
+    }
+}
+
+/// Tables at most 100 columns wide; what is left out is named.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::report(self, Some(text::WIDTH_MAX), f)
+    }
+}
+
+/// A report with all columns and ranges, however wide.
+#[derive(Debug)]
+pub struct Wide<'a>(pub &'a Report);
+
+impl fmt::Display for Wide<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::report(self.0, None, f)
+    }
+}

@@ -1,0 +1,248 @@
+//! Echoes: a message to a server, which sends the same bytes back; many under way. Request and response are each of an
+//! operation and a transport of their own (HERD, section 3: SEND/SEND, WRITE/WRITE, WRITE/SEND).
+//!
+//! Each connection has a window of numbered echoes. Echo `n` uses place `n mod window` for a WRITE, at either end. Its
+//! last byte is a mark that tells it from the echo before it in the same place.
+
+mod client;
+mod server;
+
+pub use server::EchoServer;
+
+use super::cost::{BothEnds, Meter};
+use super::end::{End, EndPlan};
+use super::handshake::{self, Seen, Stop};
+use super::legality::Illegal;
+use super::memory::Places;
+use super::operation::Operation;
+use super::task::{Inlining, RnicTask, RnicTest, Tuning};
+use super::waiting::Watch;
+use super::{RnicError, Survey};
+use crate::measure::pin_thread;
+use crate::peer::PairPlan;
+use farcall_link::Transport;
+use farcall_providers::Chosen;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Receives for each echo that may be under way, so that the next is posted before it is needed.
+const RECEIVES_PER_ECHO: u32 = 2;
+
+/// How a message travels one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Leg {
+    /// WRITE or SEND, each with or without immediate data.
+    pub operation: Operation,
+    /// Over which transport.
+    pub transport: Transport,
+}
+
+/// One measurement of echoes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct EchoTask {
+    /// From the client to the server.
+    pub request: Leg,
+    /// And back.
+    pub response: Leg,
+    /// Bytes of each message.
+    pub len_bytes: usize,
+    /// Of so many requests of a queue pair one is signalled.
+    pub signal_every: u32,
+    /// Which messages are inlined.
+    pub inlining: Inlining,
+    /// Echoes under way on each connection.
+    pub window: u32,
+    /// Connections.
+    pub connections: u32,
+    /// See [`Tuning::assumes_order`].
+    pub assumes_order: bool,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct EchoResult {
+    /// What it was.
+    pub task: EchoTask,
+    /// Echoes a second.
+    pub echoes_per_second: f64,
+    /// Echoes recorded.
+    pub samples: u64,
+    /// Echoes in all, warm-up included. Each came back with the bytes it went with.
+    pub echoes: u64,
+    /// What it cost.
+    pub cores: BothEnds,
+}
+
+impl EchoTask {
+    /// Checks what holds on every device.
+    ///
+    /// # Errors
+    /// When the specification or the way of measuring does not allow it.
+    pub fn check(&self) -> Result<(), Illegal> {
+        for leg in [self.request, self.response] {
+            if leg.operation.returns_data() {
+                return Err(Illegal {
+                    what: format!("{} carries nothing to an echo's other end", leg.operation),
+                    nearest: "WRITE or SEND".to_owned(),
+                });
+            }
+            self.one_way(leg).check()?;
+        }
+        Ok(())
+    }
+
+    /// Checks what a device has. [`Self::check`] comes first.
+    ///
+    /// # Errors
+    /// When the device lacks something.
+    pub fn check_device(&self, survey: &Survey) -> Result<(), Illegal> {
+        for leg in [self.request, self.response] {
+            self.one_way(leg).check_device(&survey.attr, &survey.port.attr)?;
+        }
+        Ok(())
+    }
+
+    /// One leg as if it were measured alone.
+    fn one_way(&self, leg: Leg) -> RnicTask {
+        let tuning = Tuning {
+            window: self.window,
+            chain: 1,
+            signal_every: self.signal_every,
+            inlining: self.inlining,
+            qps: self.connections,
+            active_qps: self.connections,
+            assumes_order: self.assumes_order,
+            ..Tuning::LATENCY
+        };
+        let Leg { operation, transport } = leg;
+        RnicTask { operation, transport, test: RnicTest::Throughput, len_bytes: self.len_bytes, tuning }
+    }
+
+    /// Whether request `number` of a queue pair, from 1, is signalled.
+    fn signals(&self, number: u64) -> bool {
+        number.is_multiple_of(self.signal_every.into())
+    }
+
+    /// The lane of responses: that of requests if they share a transport.
+    fn response_lane(&self) -> usize {
+        usize::from(self.request.transport != self.response.transport)
+    }
+
+    /// Whether messages may get lost without a trace.
+    #[must_use]
+    pub fn is_unreliable(&self) -> bool {
+        [self.request, self.response].iter().any(|leg| leg.transport != Transport::Rc)
+    }
+
+    /// Whether an end finds messages by their last byte.
+    fn needs_order(&self) -> bool {
+        self.request.operation == Operation::Write || self.response.operation == Operation::Write
+    }
+
+    /// Places of a connection: those of its window, and as many as it has receives.
+    fn places_each(&self) -> usize {
+        (RECEIVES_PER_ECHO * self.window) as usize
+    }
+
+    fn end_plan(&self, comes_in: Leg) -> EndPlan {
+        let mut lanes = vec![(self.request.transport, self.connections)];
+        if self.response_lane() == 1 {
+            lanes.push((self.response.transport, self.connections));
+        }
+        let receives = RECEIVES_PER_ECHO * self.window;
+        let has_datagrams = lanes.iter().any(|(transport, _)| *transport == Transport::Ud);
+        EndPlan {
+            places: Places {
+                len_bytes: self.len_bytes,
+                incoming: lanes.len() * self.connections as usize * self.places_each(),
+                outgoing: (self.connections * self.window) as usize,
+                with_grh: has_datagrams,
+            },
+            lanes,
+            send_depth: self.window + 1,
+            // Also where only introductions come in: they must not lie where WRITEs are looked for.
+            receives: if comes_in.operation.consumes_receive() || has_datagrams { receives } else { 0 },
+            receives_min: receives,
+            receive_batch: (self.window / 2).clamp(1, 16),
+            places_differ: true,
+            shares_receives: false,
+            sleeps: false,
+            inlining: self.inlining,
+            with_atomics: false,
+        }
+    }
+
+    /// The last byte of echo `number` of a connection.
+    fn mark_of(&self, number: u64) -> u8 {
+        // The fill is greater, and neighbours in a place differ.
+        (number / u64::from(self.window) % 127) as u8
+    }
+
+    /// Where echo `number` of `connection` came to lie, if its receive was at `received_at`.
+    fn came_to(&self, leg: Leg, (connection, number): (usize, u64), received_at: usize) -> usize {
+        match leg.operation {
+            Operation::Send | Operation::SendImm => received_at,
+            _ => self.place_of(connection, number),
+        }
+    }
+
+    /// Where a WRITE of echo `number` of `connection` goes.
+    fn place_of(&self, connection: usize, number: u64) -> usize {
+        connection * self.places_each() + (number % u64::from(self.window)) as usize
+    }
+}
+
+impl fmt::Display for Leg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.transport, self.operation)
+    }
+}
+
+impl fmt::Display for EchoTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "echo by {} and {}", self.request, self.response)?;
+        if self.signal_every > 1 {
+            f.write_str(", unsignalled")?;
+        }
+        if self.inlining != Inlining::UpTo(0) {
+            f.write_str(", inlined")?;
+        }
+        Ok(())
+    }
+}
+
+/// Measures echoes between this process and a fresh peer. Pins the calling thread.
+///
+/// # Errors
+/// When the task is illegal, or the provider, the peer or a work request fails, or an echo is lost or wrong.
+pub fn measure(chosen: &Chosen, task: EchoTask, plan: &PairPlan) -> Result<EchoResult, RnicError> {
+    let provider = &*chosen.provider;
+    task.check()?;
+    task.check_device(&Survey::of(provider)?)?;
+    pin_thread(plan.client_core)?;
+    let order = EchoServer { task, selection: chosen.selection.clone() };
+    let peer = plan.launcher.start(&order, plan.server_core, &[])?;
+    let mut end = End::connect(provider, peer.control(), &task.end_plan(task.response))?;
+    if task.needs_order() {
+        end.require_order(task.assumes_order)?;
+    }
+    let mut watch = Watch::initiator(peer.control());
+    let meter = Meter::start(peer.pid())?;
+    let echoed = client::measure(&mut end, &task, plan, &mut watch)?;
+    let cores = meter.stop()?;
+    handshake::send(peer.control(), &Stop)?;
+    let seen: Seen = handshake::receive(peer.control())?;
+    if task.request.operation.consumes_receive() {
+        super::count("requests received", seen.received, echoed.total)?;
+    }
+    Ok(EchoResult {
+        task,
+        echoes_per_second: echoed.bursts.per_second * f64::from(echoed.echoes_each),
+        samples: echoed.bursts.count * u64::from(echoed.echoes_each),
+        echoes: echoed.total,
+        cores,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+//! One end of a measurement: memory, one completion queue, and rows of queue pairs that are connected to the other
+//! end's.
+
+use super::RnicError;
+use super::handshake::{self, Card, Ready};
+use super::lane::{Lane, Row};
+use super::memory::{FILL_WORD, Memory, Places};
+use super::operation::Operation;
+use super::receives::Receives;
+use super::task::Inlining;
+use super::waiting::{Halt, Watch};
+use crate::peer::PeerError;
+use farcall_drive::arm_then_look;
+use farcall_link::{
+    Chain, Nic, Operation as Verb, PairConfig, Piece, QueuePair, Remote, SharedReceives, Transport,
+    WorkRequest, send_tag,
+};
+use farcall_verbs::{
+    Access, CompChannel, CqInitAttr, DeviceAttr, Endpoint, Nanos, Next, Notify, Provider, RawCq, WaitSet, Wc,
+};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// Of messages that are inlined by default, the longest.
+const INLINE_AUTO_MAX_BYTES: u32 = 256;
+/// Completions taken at once.
+const WCS: usize = 64;
+/// Receives of a shared queue, where a device has as many.
+const SRQ_DEPTH_MAX: u32 = 4096;
+
+/// Receives of each queue pair for datagrams that only introduce the other end.
+const INTRODUCTION_RECEIVES: u32 = 4;
+
+/// What an end consists of.
+#[derive(Debug, Clone)]
+pub(super) struct EndPlan {
+    /// A row of queue pairs for each: transport and number.
+    pub(super) lanes: Vec<(Transport, u32)>,
+    pub(super) places: Places,
+    /// Requests outstanding on a queue pair at most.
+    pub(super) send_depth: u32,
+    /// Receives posted to each queue pair (or its share of a shared queue); 0 if nothing consumes any.
+    pub(super) receives: u32,
+    /// How few of them will do, where a completion queue has no room for more.
+    pub(super) receives_min: u32,
+    /// Receives posted again at once.
+    pub(super) receive_batch: u32,
+    /// Whether each receive has a place of its own; otherwise all have the first.
+    pub(super) places_differ: bool,
+    /// Whether all queue pairs take receives from one queue.
+    pub(super) shares_receives: bool,
+    /// Whether it sleeps on completion events.
+    pub(super) sleeps: bool,
+    pub(super) inlining: Inlining,
+    /// Whether peers execute atomics here.
+    pub(super) with_atomics: bool,
+}
+
+/// The fields are dropped in order: queue pairs before what they use.
+pub(super) struct End {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) receives: Receives,
+    cq: Box<dyn RawCq>,
+    channel: Option<Arc<dyn CompChannel>>,
+    pub(super) memory: Memory,
+    remote: Card,
+    /// Whether both ends' memory may be polled for the last byte of a WRITE.
+    pub(super) places_in_order: bool,
+    pub(super) is_inline: bool,
+    /// Messages of one queue pair that the other end has receives for.
+    pub(super) receives_there: u32,
+    /// What the last look before sleeping came to.
+    found: Result<usize, RnicError>,
+    pub(super) wcs: [Wc; WCS],
+}
+
+impl End {
+    /// Connects to the process behind `control`, which does the same.
+    pub(super) fn connect(
+        provider: &dyn Provider,
+        control: &UnixStream,
+        plan: &EndPlan,
+    ) -> Result<Self, RnicError> {
+        let nic = Nic::open(provider)?;
+        let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        access.set(Access::REMOTE_ATOMIC, plan.with_atomics);
+        let memory = Memory::new(&nic, plan.places, access)?;
+        let channel = plan.sleeps.then(|| nic.context.create_comp_channel()).transpose()?;
+        let qps: u32 = plan.lanes.iter().map(|(_, count)| count).sum();
+        let receives_each = plan.receives_each(qps, &nic.attr)?;
+        let send_depth = plan.send_depth.min(nic.attr.max_qp_wr);
+        let cqe = qps.saturating_mul(send_depth + receives_each).min(nic.attr.max_cqe);
+        let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: channel.as_deref() })?;
+        let srq_depth =
+            qps.saturating_mul(receives_each).clamp(1, SRQ_DEPTH_MAX.min(nic.attr.max_srq_wr).max(1));
+        let shared = plan.shares_receives.then(|| SharedReceives::new(&nic, srq_depth)).transpose()?;
+        let shared = shared.map(|shared| (shared, srq_depth));
+        let config = PairConfig {
+            send_depth,
+            recv_depth: receives_each,
+            sges_max: 1,
+            signal_every: 1,
+            inline_max_bytes: plan.inlining.max_bytes(nic.attr.max_inline_data),
+            access,
+        };
+        let srq = shared.as_ref().map(|(shared, _)| shared);
+        let rows = plan.lanes.iter().map(|lane| Row::new(&nic, *lane, &*cq, config, srq));
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        let mine = Card {
+            memory: memory.region().remote(),
+            stride_bytes: plan.places.stride_bytes(),
+            qps: rows.iter().map(|row| row.infos(&nic)).collect(),
+        };
+        let remote = handshake::exchange(control, &mine)?;
+        if remote.stride_bytes != mine.stride_bytes || remote.qps.len() != mine.qps.len() {
+            return Err(
+                PeerError::Exchange("the other end has other places or queue pairs".to_owned()).into()
+            );
+        }
+        let lanes = rows.into_iter().zip(&remote.qps).map(|(row, remote)| row.connect(&nic, remote));
+        let mut lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        for qp in lanes.iter_mut().flat_map(|lane| &mut lane.qps) {
+            qp.attach(Arc::clone(memory.region()));
+        }
+        let receives = Receives::new(shared, &lanes, receives_each, plan, &memory);
+        let mut end = Self {
+            lanes,
+            receives,
+            cq,
+            channel,
+            memory,
+            remote,
+            places_in_order: false,
+            receives_there: 0,
+            is_inline: plan.places.len_bytes <= config.inline_max_bytes as usize,
+            found: Ok(0),
+            wcs: [Wc::default(); WCS],
+        };
+        end.start(control)?;
+        Ok(end)
+    }
+
+    /// Posts receives; no end goes on before the other has, too.
+    fn start(&mut self, control: &UnixStream) -> Result<(), RnicError> {
+        self.receives.post_all(&mut self.lanes)?;
+        let region = self.memory.region();
+        let mut qps =
+            self.lanes.iter().filter(|lane| lane.transport != Transport::Ud).flat_map(|lane| &lane.qps);
+        let mine = Ready {
+            places_in_order: qps.all(|qp| qp.places_in_order(region)),
+            receives_each: self.receives.each(),
+        };
+        let theirs = handshake::exchange(control, &mine)?;
+        self.places_in_order = mine.places_in_order && theirs.places_in_order;
+        self.receives_there = theirs.receives_each;
+        self.introduce(control)
+    }
+
+    /// Whether a WRITE may be found by its last byte.
+    ///
+    /// # Errors
+    /// When that is neither promised nor assumed.
+    pub(super) fn require_order(&self, is_assumed: bool) -> Result<(), RnicError> {
+        if self.places_in_order || is_assumed { Ok(()) } else { Err(RnicError::NotInOrder) }
+    }
+
+    fn place_there(&self, place: usize) -> Remote<'_> {
+        let offset = self.memory.places().incoming_offset_bytes(place);
+        Remote { grant: &self.remote.memory, offset }
+    }
+
+    /// Requests that queue pair `qp` of `lane` (of datagrams; of a connection, any of the lane) posts together, one for
+    /// each of `signalled`.
+    pub(super) fn chain(
+        &self,
+        operation: Operation,
+        (lane, qp): (usize, usize),
+        local: Piece,
+        signalled: impl Iterator<Item = bool>,
+    ) -> Result<Chain, RnicError> {
+        let (send, imm) = (self.lanes[lane].send(qp), operation.has_imm().then_some(0));
+        let (operation, local) = (verb(operation, send, self.place_there(0)), &[local]);
+        let of = |is_signalled| WorkRequest { operation, local, imm, is_signalled };
+        Ok(self.lanes[lane].qps[qp].chain(&signalled.map(of).collect::<Vec<_>>())?)
+    }
+
+    /// Posts one request towards the other end's place `to`. If it is signalled, its completion carries the number of
+    /// the queue pair, counted through all lanes.
+    pub(super) fn post(
+        &mut self,
+        operation: Operation,
+        (lane, qp): (usize, usize),
+        local: Piece,
+        to: usize,
+        is_signalled: bool,
+    ) -> Result<(), RnicError> {
+        let imm = operation.has_imm().then_some(to as u32);
+        let Self { lanes, remote, memory, .. } = self;
+        let offset = memory.places().incoming_offset_bytes(to);
+        let operation = verb(operation, lanes[lane].send(qp), Remote { grant: &remote.memory, offset });
+        let tag = qp + lanes[..lane].iter().map(|lane| lane.qps.len()).sum::<usize>();
+        let request = WorkRequest { operation, local: &[local], imm, is_signalled };
+        lanes[lane].qps[qp].post(&request, tag as u32)?;
+        Ok(())
+    }
+
+    /// Takes completions into `wcs`; if there are none, spins a turn or sleeps, as planned.
+    #[inline]
+    pub(super) fn look(&mut self, watch: &mut Watch<'_>) -> Result<usize, Halt> {
+        let count = self.poll()?;
+        if count > 0 {
+            watch.seen();
+            return Ok(count);
+        }
+        if self.channel.is_some() {
+            return self.sleep(watch);
+        }
+        watch.nothing()?;
+        Ok(0)
+    }
+
+    /// Takes completions into `wcs`.
+    #[inline]
+    pub(super) fn poll(&mut self) -> Result<usize, RnicError> {
+        let count = self.cq.poll(&mut self.wcs)?;
+        for wc in &self.wcs[..count] {
+            if !wc.status.is_success() {
+                return Err(RnicError::Completion(wc.status));
+            }
+        }
+        Ok(count)
+    }
+
+    fn sleep(&mut self, watch: &mut Watch<'_>) -> Result<usize, Halt> {
+        let Some(channel) = self.channel.clone() else { return Ok(0) };
+        if arm_then_look(self, Nanos(0)) == Next::Again {
+            watch.seen();
+            return Ok(std::mem::replace(&mut self.found, Ok(0))?);
+        }
+        watch.sleep(channel.fd())?;
+        while channel.poll_cq_event()?.is_some() {}
+        Ok(0)
+    }
+
+    /// Takes note of a signalled request that is complete.
+    #[inline]
+    pub(super) fn completed(&mut self, wc: &Wc) {
+        qp(&mut self.lanes, send_tag(wc) as usize).complete(wc);
+    }
+
+    /// Takes note of a receive of queue pair `qp` and posts receives again when enough are consumed.
+    #[inline]
+    pub(super) fn received(&mut self, qp: usize) -> Result<(), RnicError> {
+        self.received_many(qp, 1)
+    }
+
+    /// Takes note of `count` receives of queue pair `qp`.
+    #[inline]
+    pub(super) fn received_many(&mut self, qp: usize, count: u32) -> Result<(), RnicError> {
+        self.receives.consumed(qp, count, &mut self.lanes)
+    }
+}
+
+/// An operation on place `at` of the other end, as the queue pair posts it.
+fn verb<'a>(operation: Operation, send: Verb<'a>, at: Remote<'a>) -> Verb<'a> {
+    match operation {
+        Operation::Write | Operation::WriteImm => Verb::Write(at),
+        Operation::Read => Verb::Read(at),
+        Operation::Send | Operation::SendImm => send,
+        // Swaps what is always there for the same, so that each succeeds.
+        Operation::CompareSwap => Verb::CompareSwap { at, compare: FILL_WORD, swap: FILL_WORD },
+        Operation::FetchAdd => Verb::FetchAdd { at, add: 1 },
+    }
+}
+
+/// Queue pair `index`, counted through all lanes.
+#[inline]
+pub(super) fn qp(lanes: &mut [Lane], index: usize) -> &mut QueuePair {
+    let (lane, qp) = lane_of(lanes, index);
+    &mut lanes[lane].qps[qp]
+}
+
+/// The lane of queue pair `index`, counted through all lanes, and its place there.
+#[inline]
+pub(super) fn lane_of(lanes: &[Lane], mut index: usize) -> (usize, usize) {
+    for (number, lane) in lanes.iter().enumerate() {
+        if index < lane.qps.len() {
+            return (number, index);
+        }
+        index -= lane.qps.len();
+    }
+    unreachable!("queue pairs are counted when they are made")
+}
+
+/// So that it can be slept over.
+impl Endpoint for End {
+    fn progress(&mut self, _now: Nanos) -> Next {
+        self.found = self.poll();
+        if matches!(self.found, Ok(0)) { Next::IDLE } else { Next::Again }
+    }
+
+    fn arm(&mut self) -> farcall_verbs::Result<()> {
+        self.cq.req_notify(Notify::Any)
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        set.insert(self.channel.as_ref().map_or(-1, |channel| channel.fd()));
+    }
+}
+
+impl EndPlan {
+    /// Receives of one queue pair such that all completions fit a completion queue.
+    fn receives_each(&self, qps: u32, device: &DeviceAttr) -> Result<u32, RnicError> {
+        let with_datagrams = self.lanes.iter().any(|(transport, _)| *transport == Transport::Ud);
+        let (receives, min) = match self.receives {
+            // Introductions need some.
+            0 if with_datagrams => (INTRODUCTION_RECEIVES, 1),
+            0 => return Ok(0),
+            receives => (receives, self.receives_min),
+        };
+        let room = (device.max_cqe / qps.max(1)).saturating_sub(self.send_depth);
+        if room < min {
+            return Err(RnicError::Room { qps, cqe_max: device.max_cqe });
+        }
+        Ok(receives.min(room).min(device.max_qp_wr))
+    }
+}
+
+impl Inlining {
+    /// Bytes of the longest message that is inlined.
+    pub(super) fn max_bytes(self, device_max_bytes: u32) -> u32 {
+        match self {
+            Self::Auto => device_max_bytes.min(INLINE_AUTO_MAX_BYTES),
+            Self::UpTo(bytes) => bytes.min(device_max_bytes),
+        }
+    }
+}

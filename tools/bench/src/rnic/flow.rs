@@ -1,0 +1,100 @@
+//! Flow control over transports that have none: the target of messages returns a credit for every so many, and the
+//! initiator has no more under way than the target has receives for. Without it a sender that is faster measures how
+//! fast it can lose.
+
+use super::RnicError;
+use super::end::End;
+use super::operation::Operation;
+use super::task::RnicTask;
+use farcall_link::{Chain, Piece};
+
+/// Credits of a queue pair that may be under way: receives that an initiator posts for them.
+pub(super) const CREDITS_MAX: u32 = 32;
+
+/// The terms, which both ends derive alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Flow {
+    /// Messages of a queue pair that may be under way.
+    pub(super) capacity: u32,
+    /// Messages that a credit stands for.
+    pub(super) credit_every: u32,
+}
+
+impl Flow {
+    /// Of a target with receives for `capacity` messages of each queue pair; `None` if the transport needs none.
+    pub(super) fn of(task: &RnicTask, capacity: u32) -> Result<Option<Self>, RnicError> {
+        if !task.is_unreliable() || !task.operation.consumes_receive() {
+            return Ok(None);
+        }
+        let chain = task.tuning.chain;
+        // Even when the target keeps credits for the last few messages, another chain has room.
+        let room = (capacity + 1).saturating_sub(chain);
+        let credit_every = (capacity / 4).max(1).min(room);
+        if credit_every == 0 || capacity / credit_every > CREDITS_MAX {
+            return Err(RnicError::Capacity { chain, capacity });
+        }
+        Ok(Some(Self { capacity, credit_every }))
+    }
+}
+
+/// A target's credits.
+pub(super) struct Credits {
+    flow: Flow,
+    /// Messages of each queue pair since the last.
+    received: Vec<u32>,
+    /// One message of a byte, of each queue pair.
+    chains: Vec<Chain>,
+}
+
+impl Credits {
+    pub(super) fn new(end: &End, task: &RnicTask, flow: Flow) -> Result<Self, RnicError> {
+        let qps = task.tuning.qps as usize;
+        let byte = Piece { len_bytes: 1, ..end.memory.outgoing(0) };
+        let credit = |qp| end.chain(Operation::Send, (0, qp), byte, std::iter::once(true));
+        Ok(Self { flow, received: vec![0; qps], chains: (0..qps).map(credit).collect::<Result<_, _>>()? })
+    }
+
+    /// `count` messages of queue pair `qp` came, and receives were posted again.
+    #[inline]
+    pub(super) fn count(&mut self, end: &mut End, qp: usize, count: u32) -> Result<(), RnicError> {
+        self.received[qp] += count;
+        while self.received[qp] >= self.flow.credit_every {
+            self.received[qp] -= self.flow.credit_every;
+            end.lanes[0].qps[qp].post_chain(&mut self.chains[qp], qp as u32)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::task::{RnicTest, Tuning};
+    use super::*;
+    use farcall_link::Transport;
+
+    #[test]
+    fn a_chain_always_has_room_in_the_end_and_credits_never_overrun() {
+        let task = |transport, chain| RnicTask {
+            operation: Operation::Send,
+            transport,
+            test: RnicTest::Throughput,
+            len_bytes: 64,
+            tuning: Tuning { chain, ..Tuning::RATE },
+        };
+        for capacity in 1..200 {
+            for chain in 1..200 {
+                match Flow::of(&task(Transport::Ud, chain), capacity) {
+                    Ok(flow) => {
+                        let flow = flow.unwrap();
+                        assert!(flow.credit_every - 1 + chain <= capacity);
+                        assert!(capacity / flow.credit_every <= CREDITS_MAX);
+                    }
+                    Err(_) => {
+                        assert!(chain > capacity || capacity + 1 - chain < capacity.div_ceil(CREDITS_MAX))
+                    }
+                }
+            }
+        }
+        assert!(Flow::of(&task(Transport::Rc, 32), 1).unwrap().is_none());
+    }
+}

@@ -1,0 +1,85 @@
+//! Datagrams that make two ends known to each other before anything is measured: on the way of the first ones a device
+//! may have to find out where its destination is, and drop what comes meanwhile.
+
+use super::RnicError;
+use super::end::{End, lane_of};
+use super::handshake;
+use super::memory::FILL;
+use super::operation::Operation;
+use super::waiting::LOSS_AFTER;
+use crate::peer::PeerError;
+use farcall_link::Transport;
+use serde::{Deserialize, Serialize};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+/// How often introductions are sent again.
+const ROUNDS: u32 = 40;
+
+/// The queue pairs, counted through all lanes, that have not heard from the other end. What it sends to them next is
+/// waited for, also if an earlier introduction comes meanwhile: none may come in between what is measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Missing(Vec<usize>);
+
+impl End {
+    /// Sends a datagram over each datagram queue pair and waits for the other end's; what is lost is sent again.
+    pub(super) fn introduce(&mut self, control: &UnixStream) -> Result<(), RnicError> {
+        let mut mine = Missing(self.datagram_qps());
+        if mine.0.is_empty() {
+            return Ok(());
+        }
+        let mut theirs = mine.clone();
+        for round in 0..ROUNDS {
+            for qp in &theirs.0 {
+                self.say_hello(*qp, round)?;
+            }
+            self.hear(&mut mine, round, theirs.0.len())?;
+            theirs = handshake::exchange(control, &mine)?;
+            if mine.0.is_empty() && theirs.0.is_empty() {
+                // Introductions are none of the messages that are counted.
+                self.receives.total = 0;
+                return Ok(());
+            }
+        }
+        Err(PeerError::Exchange("no datagram arrives".to_owned()).into())
+    }
+
+    fn datagram_qps(&self) -> Vec<usize> {
+        let transports = self.lanes.iter().flat_map(|lane| lane.qps.iter().map(|_| lane.transport));
+        transports
+            .enumerate()
+            .filter(|(_, transport)| *transport == Transport::Ud)
+            .map(|(qp, _)| qp)
+            .collect()
+    }
+
+    fn say_hello(&mut self, qp: usize, round: u32) -> Result<(), RnicError> {
+        self.memory.mark_outgoing(0, FILL);
+        let place = self.memory.outgoing(0);
+        self.post(Operation::SendImm, lane_of(&self.lanes, qp), place, round as usize, true)
+    }
+
+    /// Takes the completions of `sent` introductions, and those of the other end, of this round, as they come within
+    /// the time after which they are lost.
+    fn hear(&mut self, missing: &mut Missing, round: u32, sent: usize) -> Result<(), RnicError> {
+        let start = Instant::now();
+        let mut completed = 0;
+        while completed < sent || (!missing.0.is_empty() && start.elapsed() < LOSS_AFTER) {
+            let count = self.poll()?;
+            for index in 0..count {
+                let wc = self.wcs[index];
+                if wc.opcode.is_receive() {
+                    let qp = self.receives.qp_of(&wc);
+                    if wc.imm() == Some(round) {
+                        missing.0.retain(|missing| *missing != qp);
+                    }
+                    self.received(qp)?;
+                } else {
+                    self.completed(&wc);
+                    completed += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! One message at a time: there and back, or until the initiator's completion.
+
+use super::RnicError;
+use super::end::End;
+use super::memory::{FILL, FILL_WORD};
+use super::operation::Operation;
+use super::task::{RnicTask, RnicTest};
+use super::waiting::{Halt, Watch};
+use crate::measure::{RoundTrips, ping_pong};
+use crate::peer::PairPlan;
+use farcall_link::{Chain, Transport};
+use std::convert::Infallible;
+
+/// What was counted beside the latencies.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counted {
+    /// Requests executed, warm-up included.
+    pub(super) sent: u64,
+    /// Messages that went or came back lost and were sent again.
+    pub(super) lost: u64,
+}
+
+/// The mark of message `number`; neighbours differ, and so do the first and the fill.
+fn mark_of(number: u64) -> u8 {
+    (number % 128) as u8
+}
+
+/// Sends one message at a time, over each queue pair in turn.
+struct Sender {
+    /// Unsignalled and signalled, of each queue pair whose requests differ (one for all, except of datagrams).
+    requests: Vec<[Chain; 2]>,
+    /// Unsignalled requests of each queue pair since the last signalled one.
+    unsignalled: Vec<u32>,
+    signal_every: u32,
+    sent: u64,
+    /// Messages that came while a completion was waited for, and over which queue pair the last one came.
+    arrived: usize,
+    from: usize,
+}
+
+impl Sender {
+    fn new(end: &End, task: &RnicTask) -> Result<Self, RnicError> {
+        let qps = task.tuning.qps as usize;
+        let request = |qp, is_signalled| {
+            end.chain(task.operation, (0, qp), end.memory.outgoing(0), std::iter::once(is_signalled))
+        };
+        let sets = if task.transport == Transport::Ud { qps } else { 1 };
+        let requests = (0..sets).map(|qp| Ok::<_, RnicError>([request(qp, false)?, request(qp, true)?]));
+        // A message that is not copied by posting is waited for, because the next one overwrites it.
+        let is_each_signalled = !end.is_inline || task.test == RnicTest::Completion;
+        Ok(Self {
+            requests: requests.collect::<Result<_, _>>()?,
+            unsignalled: vec![0; qps],
+            signal_every: if is_each_signalled {
+                1
+            } else {
+                task.tuning.signal_every.min(task.queue_depth() / 2)
+            },
+            sent: 0,
+            arrived: 0,
+            from: 0,
+        })
+    }
+
+    /// Posts one request; a signalled one is waited for.
+    #[inline]
+    fn send(&mut self, end: &mut End, qp: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
+        self.unsignalled[qp] += 1;
+        self.sent += 1;
+        let is_signalled = self.unsignalled[qp] >= self.signal_every;
+        let set = if self.requests.len() == 1 { 0 } else { qp };
+        let request = &mut self.requests[set][usize::from(is_signalled)];
+        end.lanes[0].qps[qp].post_chain(request, qp as u32)?;
+        if is_signalled {
+            self.unsignalled[qp] = 0;
+            while !self.look(end, watch)? {}
+        }
+        Ok(())
+    }
+
+    /// Takes completions; returns whether there was one of a request.
+    #[inline]
+    fn look(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<bool, Halt> {
+        let count = end.look(watch)?;
+        let mut is_sent = false;
+        for index in 0..count {
+            let wc = end.wcs[index];
+            if wc.opcode.is_receive() {
+                self.arrived += 1;
+                self.from = end.receives.qp_of(&wc);
+            } else {
+                end.completed(&wc);
+                is_sent = true;
+            }
+        }
+        Ok(is_sent)
+    }
+}
+
+/// Measures.
+pub(super) fn measure(
+    end: &mut End,
+    task: &RnicTask,
+    plan: &PairPlan,
+    watch: &mut Watch<'_>,
+) -> Result<(RoundTrips, Counted), RnicError> {
+    let mut sender = Sender::new(end, task)?;
+    let active = task.tuning.active_qps as usize;
+    let mut lost = 0;
+    let mut qp = 0;
+    let round_trips = ping_pong(plan.warm_up, plan.duration, |number| {
+        match (task.test, task.operation) {
+            (RnicTest::PingPong, Operation::Write) => write_and_look(end, &mut sender, qp, number, watch)?,
+            (RnicTest::PingPong, _) => {
+                lost += send_and_receive(end, &mut sender, (task, qp), mark_of(number), watch)?;
+            }
+            _ => complete_one(end, &mut sender, (task.operation, qp), number, watch)?,
+        }
+        qp = if qp + 1 == active { 0 } else { qp + 1 };
+        Ok::<(), Halt>(())
+    })
+    .map_err(Halt::of_initiator)?;
+    Ok((round_trips, Counted { sent: sender.sent, lost }))
+}
+
+/// WRITE there; the answer is found by its last byte.
+#[inline]
+fn write_and_look(
+    end: &mut End,
+    sender: &mut Sender,
+    qp: usize,
+    number: u64,
+    watch: &mut Watch<'_>,
+) -> Result<(), Halt> {
+    let mark = mark_of(number);
+    end.memory.mark_outgoing(0, mark);
+    sender.send(end, qp, watch)?;
+    while end.memory.last_incoming(0) != mark {
+        watch.nothing()?;
+    }
+    watch.seen();
+    Ok(())
+}
+
+/// A message there; the answer consumes a receive. Returns how often it had to be sent again.
+#[inline]
+fn send_and_receive(
+    end: &mut End,
+    sender: &mut Sender,
+    (task, qp): (&RnicTask, usize),
+    mark: u8,
+    watch: &mut Watch<'_>,
+) -> Result<u64, Halt> {
+    let mut lost = 0;
+    end.memory.mark_outgoing(0, mark);
+    sender.send(end, qp, watch)?;
+    loop {
+        while sender.arrived == 0 {
+            sender.look(end, watch)?;
+            if task.is_unreliable() && watch.is_lost() {
+                lost += 1;
+                sender.send(end, qp, watch)?;
+            }
+        }
+        sender.arrived -= 1;
+        let came = end.memory.last_incoming(0);
+        end.received(sender.from)?;
+        if came == mark {
+            return Ok(lost);
+        }
+        // The answer to a message that was taken for lost.
+        if !task.is_unreliable() {
+            return Err(RnicError::Bytes("a message came back with another last byte").into());
+        }
+    }
+}
+
+/// One request until its completion.
+#[inline]
+fn complete_one(
+    end: &mut End,
+    sender: &mut Sender,
+    (operation, qp): (Operation, usize),
+    number: u64,
+    watch: &mut Watch<'_>,
+) -> Result<(), Halt> {
+    end.memory.mark_outgoing(0, !FILL);
+    sender.send(end, qp, watch)?;
+    let is_right = match operation {
+        Operation::Read => end.memory.last_outgoing(0) == FILL,
+        Operation::CompareSwap => end.memory.word_outgoing(0) == FILL_WORD,
+        Operation::FetchAdd => end.memory.word_outgoing(0) == FILL_WORD.wrapping_add(number - 1),
+        _ => true,
+    };
+    if is_right { Ok(()) } else { Err(RnicError::Bytes("a READ or atomic brought another value").into()) }
+}
+
+/// The target's part of a ping-pong of WRITEs.
+pub(super) fn answer_writes(
+    end: &mut End,
+    task: &RnicTask,
+    watch: &mut Watch<'_>,
+) -> Result<Infallible, Halt> {
+    let mut sender = Sender::new(end, task)?;
+    let active = task.tuning.active_qps as usize;
+    let mut qp = 0;
+    let mut number = 1u64;
+    loop {
+        let mark = mark_of(number);
+        while end.memory.last_incoming(0) != mark {
+            watch.nothing()?;
+        }
+        watch.seen();
+        end.memory.mark_outgoing(0, mark);
+        sender.send(end, qp, watch)?;
+        qp = if qp + 1 == active { 0 } else { qp + 1 };
+        number += 1;
+    }
+}
+
+/// The target's part of a ping-pong of messages that consume receives.
+pub(super) fn answer_messages(
+    end: &mut End,
+    task: &RnicTask,
+    watch: &mut Watch<'_>,
+) -> Result<Infallible, Halt> {
+    let mut sender = Sender::new(end, task)?;
+    loop {
+        while sender.arrived == 0 {
+            sender.look(end, watch)?;
+        }
+        sender.arrived -= 1;
+        let qp = sender.from;
+        end.memory.mark_outgoing(0, end.memory.last_incoming(0));
+        end.received(qp)?;
+        sender.send(end, qp, watch)?;
+    }
+}

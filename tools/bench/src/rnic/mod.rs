@@ -1,0 +1,311 @@
+//! What a provider's verbs can do between two processes: latency, rate and bandwidth of each operation over each
+//! transport.
+//!
+//! The measuring process is the initiator; its peer is the target. Latencies are round trips (a message there and one
+//! back) or times until a completion. Throughput counts what arrived. What is not measured twice is written down once:
+//! a [`RnicTask`] is plain data that travels to the peer.
+
+mod cost;
+pub mod echo;
+mod end;
+mod flow;
+mod handshake;
+mod introduce;
+mod lane;
+mod latency;
+mod legality;
+mod memory;
+mod nic;
+mod operation;
+mod receives;
+mod target;
+mod task;
+mod throughput;
+mod waiting;
+
+pub use cost::BothEnds;
+pub use legality::Illegal;
+pub use nic::Survey;
+pub use operation::{ATOMIC_LEN_BYTES, Operation};
+pub use target::Target;
+pub use task::{Inlining, RnicTask, RnicTest, Tuning};
+
+use crate::measure::{CoreError, LatencySummary, ProcessError, pin_thread};
+use crate::peer::{PairPlan, Peer, PeerError, PeerPlace, PeerTask};
+use cost::Meter;
+use end::End;
+use farcall_link::{PostRefused, Transport};
+use farcall_providers::{Chosen, Selection};
+use farcall_verbs::WcStatus;
+use handshake::{Seen, Stop};
+use memory::FILL_WORD;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use waiting::Watch;
+
+/// What was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RnicResult {
+    /// What it was.
+    pub task: RnicTask,
+    /// Of latencies: round trips of a ping-pong, or times until the completion.
+    pub latency: Option<LatencySummary>,
+    /// Messages a second, one way; those that arrived, where that is known.
+    pub messages_per_second: f64,
+    /// Recorded round trips, completions or messages.
+    pub samples: u64,
+    /// Requests posted in all, warm-up included.
+    pub sent: u64,
+    /// How many of them did not arrive (unreliable transports).
+    pub lost: u64,
+    /// Whether messages were inlined.
+    pub is_inline: bool,
+    /// What it cost.
+    pub cores: BothEnds,
+}
+
+impl RnicResult {
+    /// Payload bytes a second (one way).
+    #[must_use]
+    pub fn bytes_per_second(&self) -> f64 {
+        self.messages_per_second * self.task.len_bytes as f64
+    }
+}
+
+/// A measurement failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RnicError {
+    /// The other process.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// It makes no sense, or the device cannot do it.
+    #[error(transparent)]
+    Illegal(#[from] Illegal),
+    /// A verbs call failed.
+    #[error(transparent)]
+    Verbs(#[from] farcall_verbs::Error),
+    /// A request was refused.
+    #[error(transparent)]
+    Post(#[from] PostRefused),
+    /// What a process cost could not be read.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// A request failed.
+    #[error("a work request failed: {0}")]
+    Completion(WcStatus),
+    /// A measurement in a process of its own failed.
+    #[error("{0}")]
+    Apart(String),
+    /// A WRITE cannot be found by its last byte.
+    #[error(
+        "this device does not promise to place a WRITE's last byte last, so its target cannot find it by polling; \
+         measure WRITE_IMM, or WRITE until its completion, or take it on trust (--assume-order), as most RNICs keep it"
+    )]
+    NotInOrder,
+    /// The completion queue cannot hold what may be outstanding.
+    #[error(
+        "a completion queue of {cqe_max} entries has no room for the requests and receives of {qps} queue pairs; \
+         use fewer, or a smaller window"
+    )]
+    Room {
+        /// How many queue pairs.
+        qps: u32,
+        /// What the device allows.
+        cqe_max: u32,
+    },
+    /// The target has fewer receives than a chain of messages needs.
+    #[error(
+        "the target has receives for {capacity} messages of each queue pair, and a chain has {chain}; use shorter chains or \
+         fewer queue pairs, or do without a shared receive queue"
+    )]
+    Capacity {
+        /// Messages of a chain.
+        chain: u32,
+        /// Receives for each queue pair.
+        capacity: u32,
+    },
+    /// Nothing happened.
+    #[error("nothing happened for {0:?}; over an unreliable transport a message may have been lost for good")]
+    Silence(Duration),
+    /// What arrived is wrong.
+    #[error("wrong bytes arrived: {0}")]
+    Bytes(&'static str),
+    /// What arrived is not what was sent.
+    #[error("{what}: {found} instead of {expected}")]
+    Count {
+        /// What was counted.
+        what: &'static str,
+        /// How many there were.
+        found: u64,
+        /// How many there should be.
+        expected: u64,
+    },
+}
+
+impl From<CoreError> for RnicError {
+    fn from(error: CoreError) -> Self {
+        PeerError::from(error).into()
+    }
+}
+
+/// Measures one thing between this process and a fresh peer. Pins the calling thread.
+///
+/// # Errors
+/// When the task is illegal, or the provider, the peer or a work request fails.
+pub fn measure(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicResult, RnicError> {
+    let provider = &*chosen.provider;
+    task.check()?;
+    let survey = Survey::of(provider)?;
+    task.check_device(&survey.attr, &survey.port.attr)?;
+    pin_thread(plan.client_core)?;
+    let order = Target { task, selection: chosen.selection.clone() };
+    let peer = plan.launcher.start(&order, plan.server_core, &[])?;
+    let mut end = End::connect(provider, peer.control(), &task.end_plan(Role::Initiator))?;
+    if task.needs_order() {
+        end.require_order(task.tuning.assumes_order)?;
+    }
+    let result = run(&mut end, task, plan, &peer)?;
+    handshake::send(peer.control(), &Stop)?;
+    let seen: Seen = handshake::receive(peer.control())?;
+    account(result, &seen)
+}
+
+/// As [`measure`], in a process of its own: what many queue pairs cost hangs on where their memory lies, and a process
+/// that has made and dropped others has its memory in pieces.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_apart(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicResult, RnicError> {
+    let order = Initiator { task, selection: chosen.selection.clone(), plan: plan.clone() };
+    let initiator = plan.launcher.start(&order, plan.client_core, &[])?;
+    let result: Result<RnicResult, String> = handshake::receive(initiator.control())?;
+    result.map_err(RnicError::Apart)
+}
+
+/// A measurement as a whole, whose other end is a third process; see [`measure_apart`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Initiator {
+    task: RnicTask,
+    selection: Selection,
+    plan: PairPlan,
+}
+
+impl PeerTask for Initiator {
+    const KIND: &'static str = "initiator";
+
+    fn run(self, place: PeerPlace) -> Result<(), PeerError> {
+        place.ready()?;
+        let Self { task, selection, plan } = self;
+        let result =
+            selection.choose().map_err(RnicError::from).and_then(|chosen| measure(&chosen, task, &plan));
+        handshake::send(place.control(), &result.map_err(|error| error.to_string()))
+    }
+}
+
+fn run(end: &mut End, task: RnicTask, plan: &PairPlan, peer: &Peer) -> Result<RnicResult, RnicError> {
+    let mut watch = Watch::initiator(peer.control());
+    let meter = Meter::start(peer.pid())?;
+    let is_inline = end.is_inline && !task.operation.returns_data();
+    let result = |latency, messages_per_second, samples, sent, lost| {
+        let cores = meter.stop()?;
+        Ok(RnicResult { task, latency, messages_per_second, samples, sent, lost, is_inline, cores })
+    };
+    if task.test == RnicTest::Throughput {
+        let sent = throughput::measure(end, &task, plan, &mut watch)?;
+        let (bursts, messages_each) = (sent.bursts, u64::from(sent.messages_each));
+        let messages_per_second = bursts.per_second * messages_each as f64;
+        return result(None, messages_per_second, bursts.count * messages_each, sent.total, 0);
+    }
+    let (trips, counted) = latency::measure(end, &task, plan, &mut watch)?;
+    result(Some(trips.latency), trips.per_second * task.ways(), trips.count, counted.sent, counted.lost)
+}
+
+/// Compares what was sent with what the target saw.
+fn account(mut result: RnicResult, seen: &Seen) -> Result<RnicResult, RnicError> {
+    let RnicTask { operation, test, .. } = result.task;
+    if operation == Operation::FetchAdd {
+        let found = seen.first_word.wrapping_sub(FILL_WORD);
+        count("the target's counter after all additions", found, result.sent)?;
+    }
+    if operation == Operation::CompareSwap {
+        count("the target's word after all swaps", seen.first_word, FILL_WORD)?;
+    }
+    if !operation.consumes_receive() {
+        return Ok(result);
+    }
+    if !result.task.is_unreliable() {
+        count("messages received", seen.received, result.sent)?;
+    } else if test == RnicTest::Throughput {
+        result.lost = result.sent.saturating_sub(seen.received);
+        result.messages_per_second *= seen.received as f64 / result.sent.max(1) as f64;
+    }
+    Ok(result)
+}
+
+fn count(what: &'static str, found: u64, expected: u64) -> Result<(), RnicError> {
+    if found == expected { Ok(()) } else { Err(RnicError::Count { what, found, expected }) }
+}
+
+/// Who an end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Initiator,
+    Target,
+}
+
+impl RnicTask {
+    /// Messages in one sample of its latencies.
+    pub(crate) fn ways(&self) -> f64 {
+        if self.test == RnicTest::PingPong { 2.0 } else { 1.0 }
+    }
+
+    /// Whether it is found by its last byte.
+    fn needs_order(&self) -> bool {
+        self.test == RnicTest::PingPong && self.operation == Operation::Write
+    }
+
+    /// Requests that the queues of a pair hold: of a single connection the usual number, of many what they need.
+    fn queue_depth(&self) -> u32 {
+        let Tuning { window, qps, .. } = self.tuning;
+        if qps == 1 { QUEUE_DEPTH } else { (4 * window).clamp(16, QUEUE_DEPTH) }.max(window + 1)
+    }
+
+    /// What an end of it consists of.
+    fn end_plan(&self, role: Role) -> end::EndPlan {
+        let Tuning { window, .. } = self.tuning;
+        let takes_messages = self.test == RnicTest::PingPong || role == Role::Target;
+        let depth = self.queue_depth();
+        let receives = match self.test {
+            RnicTest::Throughput => (3 * window).clamp(16, depth),
+            _ => depth.min(64),
+        };
+        end::EndPlan {
+            lanes: vec![(self.transport, self.tuning.qps)],
+            places: memory::Places {
+                len_bytes: self.len_bytes,
+                incoming: 1,
+                outgoing: 1,
+                with_grh: self.transport == Transport::Ud,
+            },
+            send_depth: depth,
+            receives: match (self.operation.consumes_receive(), takes_messages) {
+                (true, true) => receives,
+                (true, false) if self.is_unreliable() => flow::CREDITS_MAX,
+                _ => 0,
+            },
+            receives_min: if takes_messages { window } else { flow::CREDITS_MAX },
+            receive_batch: if self.test == RnicTest::Throughput { (receives / 4).clamp(1, 32) } else { 1 },
+            places_differ: false,
+            shares_receives: self.tuning.shares_receives,
+            sleeps: self.tuning.sleeps,
+            inlining: self.tuning.inlining,
+            with_atomics: self.operation.is_atomic(),
+        }
+    }
+}
+
+/// Requests that a queue holds, where there is one of it.
+const QUEUE_DEPTH: u32 = 1024;
+
+#[cfg(test)]
+mod tests;

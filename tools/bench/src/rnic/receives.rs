@@ -1,0 +1,167 @@
+//! Receives: posted before anything comes, and posted again in batches as they are consumed.
+
+use super::RnicError;
+use super::end::{self, EndPlan};
+use super::lane::Lane;
+use super::memory::Memory;
+use farcall_link::{Receive, ReceiveChain, SharedReceives, receive_tag};
+use farcall_verbs::Wc;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Receives posted at once at most.
+const CHAIN_MAX: u32 = 32;
+
+pub(super) struct Receives {
+    shared: Option<(SharedReceives, u32)>,
+    /// Of one queue pair.
+    depth: u32,
+    batch: u32,
+    /// With places of their own: those of each queue. Otherwise the first is for all.
+    chains: Vec<ReceiveChain>,
+    places_differ: bool,
+    queues: Vec<Queue>,
+    qps: usize,
+    /// With a shared queue, which queue pair a number is.
+    index_of_qp_num: HashMap<u32, usize>,
+    /// How many messages came.
+    pub(super) total: u64,
+}
+
+/// Of a queue pair, or the shared one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Queue {
+    /// The next receive of its chain.
+    next: u32,
+    /// Receives to post again.
+    consumed: u32,
+}
+
+impl Receives {
+    pub(super) fn new(
+        mut shared: Option<(SharedReceives, u32)>,
+        lanes: &[Lane],
+        depth: u32,
+        plan: &EndPlan,
+        memory: &Memory,
+    ) -> Self {
+        if let Some((shared, _)) = &mut shared {
+            shared.attach(Arc::clone(memory.region()));
+        }
+        let qps = lanes.iter().flat_map(|lane| &lane.qps);
+        let qp_nums: Vec<u32> = qps.clone().map(|qp| qp.qp_num()).collect();
+        let depth = shared.as_ref().map_or(depth, |(_, depth)| *depth);
+        let queues = if shared.is_some() { 1 } else { qp_nums.len() };
+        let (distinct, len) = if plan.places_differ { (queues, depth) } else { (1, CHAIN_MAX) };
+        let chain_of = |queue: usize| {
+            let place_of = |at| if plan.places_differ { queue * depth as usize + at as usize } else { 0 };
+            let places: Vec<_> =
+                (0..len).map(place_of).map(|at| ([memory.receive(at)], tag_of(queue, at))).collect();
+            let receives: Vec<_> = places.iter().map(|(local, tag)| Receive { local, tag: *tag }).collect();
+            match &shared {
+                Some((shared, _)) => shared.receive_chain(&receives),
+                None => lanes[0].qps[0].receive_chain(&receives),
+            }
+        };
+        let chains = (0..distinct).map(chain_of).collect();
+        let index_of_qp_num = match shared {
+            Some(_) => (0..).zip(&qp_nums).map(|(index, qp_num)| (*qp_num, index)).collect(),
+            None => HashMap::new(),
+        };
+        Self {
+            shared,
+            depth,
+            batch: plan.receive_batch.clamp(1, depth.max(1)),
+            chains,
+            places_differ: plan.places_differ,
+            queues: vec![Queue::default(); queues],
+            qps: qp_nums.len(),
+            index_of_qp_num,
+            total: 0,
+        }
+    }
+
+    /// Messages of one queue pair for which there is always a receive, whatever comes over the others.
+    pub(super) fn each(&self) -> u32 {
+        let always_posted = (self.depth + 1).saturating_sub(self.batch);
+        always_posted / (self.qps / self.queues.len()).max(1) as u32
+    }
+
+    /// Posts all there are.
+    pub(super) fn post_all(&mut self, lanes: &mut [Lane]) -> Result<(), RnicError> {
+        (0..self.queues.len()).try_for_each(|queue| self.post(queue, self.depth, lanes))
+    }
+
+    /// The queue pair that a message came over.
+    #[inline]
+    pub(super) fn qp_of(&self, wc: &Wc) -> usize {
+        if self.shared.is_none() {
+            return (receive_tag(wc) >> 32) as usize;
+        }
+        self.index_of_qp_num.get(&wc.qp_num).copied().unwrap_or(0)
+    }
+
+    /// `count` receives of queue pair `qp` were consumed.
+    #[inline]
+    pub(super) fn consumed(&mut self, qp: usize, count: u32, lanes: &mut [Lane]) -> Result<(), RnicError> {
+        self.total += u64::from(count);
+        let queue = if self.shared.is_some() { 0 } else { qp };
+        self.queues[queue].consumed += count;
+        if self.queues[queue].consumed < self.batch {
+            return Ok(());
+        }
+        let count = std::mem::take(&mut self.queues[queue].consumed);
+        if self.shared.is_none() {
+            end::qp(lanes, queue).complete_receives(count);
+        }
+        self.post(queue, count, lanes)
+    }
+
+    fn post(&mut self, queue: usize, count: u32, lanes: &mut [Lane]) -> Result<(), RnicError> {
+        let mut left = count;
+        if !self.places_differ {
+            while left > 0 {
+                let now = left.min(CHAIN_MAX);
+                self.chains[0].set_tag(0..now as usize, tag_of(queue, 0));
+                self.hand_over(queue, 0, 0..now as usize, lanes)?;
+                left -= now;
+            }
+            return Ok(());
+        }
+        while left > 0 {
+            let from = self.queues[queue].next;
+            let now = left.min(CHAIN_MAX).min(self.depth - from);
+            self.hand_over(queue, queue, from as usize..(from + now) as usize, lanes)?;
+            self.queues[queue].next = if from + now == self.depth { 0 } else { from + now };
+            left -= now;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn hand_over(
+        &mut self,
+        queue: usize,
+        chain: usize,
+        which: Range<usize>,
+        lanes: &mut [Lane],
+    ) -> Result<(), RnicError> {
+        let chain = &self.chains[chain];
+        match &mut self.shared {
+            Some((shared, _)) => shared.post_receives(chain, which)?,
+            None => end::qp(lanes, queue).post_receives(chain, which)?,
+        }
+        Ok(())
+    }
+}
+
+fn tag_of(queue: usize, place: usize) -> u64 {
+    (queue as u64) << 32 | place as u64
+}
+
+/// Where a receive put its message.
+#[inline]
+pub(super) fn place_of_receive(wc: &Wc) -> usize {
+    (receive_tag(wc) & 0xffff_ffff) as usize
+}

@@ -1,0 +1,93 @@
+//! The passive end of a measurement.
+
+use super::end::{End, EndPlan};
+use super::handshake::{self, Seen, Stop};
+use super::operation::Operation;
+use super::task::{RnicTask, RnicTest};
+use super::waiting::{Halt, Watch};
+use super::{RnicError, Role, latency, throughput};
+use crate::peer::{PeerError, PeerPlace, PeerTask};
+use farcall_providers::Selection;
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::os::unix::net::UnixStream;
+
+/// The target's part, until it is called; then it tells what it saw.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Target {
+    pub(super) task: RnicTask,
+    pub(super) selection: Selection,
+}
+
+impl PeerTask for Target {
+    const KIND: &'static str = "target";
+
+    fn run(self, place: PeerPlace) -> Result<(), PeerError> {
+        let Self { task, selection } = &self;
+        let plan = task.end_plan(Role::Target);
+        serve(selection, &plan, &place, |end, watch| take_part(end, task, place.control(), watch))
+    }
+}
+
+/// Connects to the initiator, takes part until it is called, and tells what it saw.
+pub(super) fn serve(
+    selection: &Selection,
+    plan: &EndPlan,
+    place: &PeerPlace,
+    take_part: impl FnOnce(&mut End, &mut Watch<'_>) -> Result<Infallible, Halt>,
+) -> Result<(), PeerError> {
+    let part = || -> Result<(), RnicError> {
+        let chosen = selection.choose()?;
+        place.ready()?;
+        let control = place.control();
+        let mut end = End::connect(&*chosen.provider, control, plan)?;
+        let Err(halt) = take_part(&mut end, &mut Watch::target(control));
+        finish(&end, control, halt)
+    };
+    part().map_err(|error| PeerError::Part(error.to_string()))
+}
+
+fn take_part(
+    end: &mut End,
+    task: &RnicTask,
+    control: &UnixStream,
+    watch: &mut Watch<'_>,
+) -> Result<Infallible, Halt> {
+    match (task.test, task.operation) {
+        (RnicTest::PingPong, Operation::Write) => latency::answer_writes(end, task, watch),
+        (RnicTest::PingPong, _) => latency::answer_messages(end, task, watch),
+        (_, operation) if operation.consumes_receive() => throughput::absorb(end, task, watch),
+        // One-sided: the owner of the memory has nothing to do.
+        _ => wait_for_call(control),
+    }
+}
+
+/// Sleeps until the initiator calls or is gone.
+fn wait_for_call(control: &UnixStream) -> Result<Infallible, Halt> {
+    loop {
+        match poll(&mut [PollFd::new(control, PollFlags::IN)], None) {
+            Ok(_) => return Err(Halt::Called),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => {
+                return Err(PeerError::System { call: "poll", source: errno.into() }.into());
+            }
+        }
+    }
+}
+
+/// Tells what was seen, if the initiator still wants to know.
+fn finish(end: &End, control: &UnixStream, halt: Halt) -> Result<(), RnicError> {
+    if let Halt::Failed(error) = halt {
+        return Err(error);
+    }
+    if handshake::receive::<Stop>(control).is_err() {
+        // The initiator is gone: there is nobody to serve any more.
+        return Ok(());
+    }
+    let seen = Seen { received: end.receives.total, first_word: end.memory.first_word_incoming() };
+    handshake::send(control, &seen)?;
+    // The queue pairs stay until the initiator has its own down: it may still wait for an acknowledgement.
+    let _ = handshake::receive::<Stop>(control);
+    Ok(())
+}

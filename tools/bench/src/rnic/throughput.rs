@@ -1,0 +1,219 @@
+//! As many requests as possible, several outstanding: in chains, some of them signalled, over queue pairs in turn.
+
+use super::RnicError;
+use super::end::End;
+use super::flow::{Credits, Flow};
+use super::task::{RnicTask, Tuning};
+use super::waiting::{Halt, Watch};
+use crate::measure::{RoundTrips, ping_pong};
+use crate::peer::PairPlan;
+use farcall_link::{Chain, Transport};
+use farcall_verbs::Wc;
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+/// Messages between two readings of the clock, at least: reading and recording cost as much as posting a short one.
+const BURST: u32 = 32;
+/// After so much silence at the end everything has come.
+const SETTLED_AFTER: Duration = Duration::from_millis(20);
+
+/// What was sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    /// Bursts, recorded.
+    pub(super) bursts: RoundTrips,
+    /// Messages in a burst.
+    pub(super) messages_each: u32,
+    /// Messages in all, warm-up included.
+    pub(super) total: u64,
+}
+
+/// Ready-made chains of each queue pair whose requests differ (one for all, except of datagrams): those of a signalling
+/// period.
+fn chains(end: &End, task: &RnicTask) -> Result<Vec<Vec<Chain>>, RnicError> {
+    let Tuning { chain, signal_every, qps, .. } = task.tuning;
+    let sets = if task.transport == Transport::Ud { qps as usize } else { 1 };
+    let is_signalled = |number: u32| (number + 1).is_multiple_of(signal_every);
+    let of = |(qp, index): (usize, u32)| {
+        let signalled = (index * chain..(index + 1) * chain).map(is_signalled);
+        end.chain(task.operation, (0, qp), end.memory.outgoing(0), signalled)
+    };
+    let period = (signal_every / chain).max(1);
+    (0..sets).map(|qp| (0..period).map(|index| of((qp, index))).collect()).collect()
+}
+
+/// What a queue pair has under way.
+#[derive(Debug, Clone, Copy, Default)]
+struct UnderWay {
+    /// Messages that no credit has come for.
+    uncredited: u32,
+    phase: usize,
+}
+
+struct Poster {
+    chains: Vec<Vec<Chain>>,
+    under_way: Vec<UnderWay>,
+    tuning: Tuning,
+    flow: Option<Flow>,
+    total: u64,
+}
+
+impl Poster {
+    /// Posts one chain when the window has room for it.
+    #[inline]
+    fn post(&mut self, end: &mut End, qp: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
+        let Tuning { chain, window, .. } = self.tuning;
+        while end.lanes[0].qps[qp].outstanding() + chain > window {
+            self.complete(end, watch)?;
+        }
+        if let Some(flow) = self.flow {
+            self.await_credit(end, (flow, qp), watch)?;
+        }
+        let set = if self.chains.len() == 1 { 0 } else { qp };
+        let (chains, phase) = (&mut self.chains[set], &mut self.under_way[qp].phase);
+        // The place named is neither read nor written while requests are under way: its content is of no interest.
+        end.lanes[0].qps[qp].post_chain(&mut chains[*phase], qp as u32)?;
+        *phase = if *phase + 1 == chains.len() { 0 } else { *phase + 1 };
+        self.total += u64::from(chain);
+        Ok(())
+    }
+
+    /// Waits until the target has receives for another chain.
+    #[inline]
+    fn await_credit(
+        &mut self,
+        end: &mut End,
+        (flow, qp): (Flow, usize),
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Halt> {
+        let chain = self.tuning.chain;
+        while self.under_way[qp].uncredited + chain > flow.capacity {
+            self.complete(end, watch)?;
+            if watch.is_lost() {
+                // Messages or credits are: what is under way has arrived by now, or never will.
+                self.under_way.iter_mut().for_each(|state| state.uncredited = 0);
+            }
+        }
+        self.under_way[qp].uncredited += chain;
+        Ok(())
+    }
+
+    #[inline]
+    fn complete(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<(), Halt> {
+        let count = end.look(watch)?;
+        for index in 0..count {
+            let wc = end.wcs[index];
+            if wc.opcode.is_receive() {
+                self.take_credit(end, &wc)?;
+            } else {
+                end.completed(&wc);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_credit(&mut self, end: &mut End, wc: &Wc) -> Result<(), RnicError> {
+        let qp = end.receives.qp_of(wc);
+        if let (Some(flow), Some(state)) = (self.flow, self.under_way.get_mut(qp)) {
+            state.uncredited = state.uncredited.saturating_sub(flow.credit_every);
+        }
+        end.received(qp)
+    }
+
+    /// Waits for everything that was posted.
+    fn drain(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<(), Halt> {
+        for qp in 0..self.under_way.len() {
+            while self.under_way[qp].phase != 0 {
+                self.post(end, qp, watch)?;
+            }
+            while end.lanes[0].qps[qp].outstanding() > 0 {
+                self.complete(end, watch)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Measures.
+pub(super) fn measure(
+    end: &mut End,
+    task: &RnicTask,
+    plan: &PairPlan,
+    watch: &mut Watch<'_>,
+) -> Result<Sent, RnicError> {
+    let tuning = task.tuning;
+    let active = tuning.active_qps as usize;
+    let mut poster = Poster {
+        chains: chains(end, task)?,
+        under_way: vec![UnderWay::default(); active],
+        tuning,
+        flow: Flow::of(task, end.receives_there)?,
+        total: 0,
+    };
+    let posts = (BURST / tuning.chain).max(1);
+    let mut qp = 0;
+    let bursts = ping_pong(plan.warm_up, plan.duration, |_| {
+        for _ in 0..posts {
+            poster.post(end, qp, watch)?;
+            qp = if qp + 1 == active { 0 } else { qp + 1 };
+        }
+        Ok::<(), Halt>(())
+    });
+    let bursts = bursts.and_then(|bursts| poster.drain(end, watch).map(|()| bursts));
+    let bursts = bursts.map_err(Halt::of_initiator)?;
+    Ok(Sent { bursts, messages_each: posts * tuning.chain, total: poster.total })
+}
+
+/// The target's part of messages that consume receives: takes them, posts receives again and returns credits, until it
+/// is called and nothing comes any more.
+pub(super) fn absorb(end: &mut End, task: &RnicTask, watch: &mut Watch<'_>) -> Result<Infallible, Halt> {
+    let flow = Flow::of(task, end.receives.each())?;
+    let mut credits = flow.map(|flow| Credits::new(end, task, flow)).transpose()?;
+    loop {
+        let count = match end.look(watch) {
+            Ok(count) => count,
+            Err(Halt::Called) => return settle(end, credits),
+            Err(halt) => return Err(halt),
+        };
+        take(end, count, credits.as_mut())?;
+    }
+}
+
+/// Takes note of the messages among `count` completions, a run of one queue pair at a time.
+#[inline]
+fn take(end: &mut End, count: usize, mut credits: Option<&mut Credits>) -> Result<(), RnicError> {
+    let mut index = 0;
+    while index < count {
+        let wc = end.wcs[index];
+        index += 1;
+        if !wc.opcode.is_receive() {
+            // A credit's.
+            end.completed(&wc);
+            continue;
+        }
+        let qp = end.receives.qp_of(&wc);
+        let mut run = 1;
+        while index < count && end.wcs[index].opcode.is_receive() && end.receives.qp_of(&end.wcs[index]) == qp
+        {
+            index += 1;
+            run += 1;
+        }
+        end.received_many(qp, run)?;
+        if let Some(credits) = credits.as_deref_mut() {
+            credits.count(end, qp, run)?;
+        }
+    }
+    Ok(())
+}
+
+fn settle(end: &mut End, mut credits: Option<Credits>) -> Result<Infallible, Halt> {
+    let mut last = Instant::now();
+    while last.elapsed() < SETTLED_AFTER {
+        let count = end.poll()?;
+        if count > 0 {
+            take(end, count, credits.as_mut())?;
+            last = Instant::now();
+        }
+    }
+    Err(Halt::Called)
+}

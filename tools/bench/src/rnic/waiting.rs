@@ -1,0 +1,151 @@
+//! Waiting for the other end: when to look whether it is still there, and when to give up.
+
+use super::RnicError;
+use crate::peer::PeerError;
+use farcall_drive::sleep_on;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Fruitless looks in a row between two looks at the control socket, which cost a system call.
+const LOOKS_PER_CHECK: u32 = 1 << 16;
+/// How long a sleeper sleeps at most before it looks at the clock.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// How long an initiator waits for anything to happen.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// After this silence a message over an unreliable transport counts as lost.
+pub(super) const LOSS_AFTER: Duration = Duration::from_millis(500);
+
+/// Why an end stops waiting.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// The other end speaks on the control socket, or is gone.
+    Called,
+    /// It failed.
+    Failed(RnicError),
+}
+
+impl<E: Into<RnicError>> From<E> for Halt {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Halt {
+    /// For an initiator, whom nobody calls: its peer is gone.
+    pub(super) fn of_initiator(self) -> RnicError {
+        match self {
+            Self::Called => PeerError::Ended.into(),
+            Self::Failed(error) => error,
+        }
+    }
+}
+
+/// Watches the control socket while an end waits.
+pub(super) struct Watch<'a> {
+    control: &'a UnixStream,
+    looks: u32,
+    silent_since: Option<Instant>,
+    /// When something was last taken for lost in this silence.
+    lost_at: Option<Instant>,
+    silence_max: Option<Duration>,
+}
+
+impl<'a> Watch<'a> {
+    /// Of an initiator: gives up when nothing happens for long.
+    pub(super) fn initiator(control: &'a UnixStream) -> Self {
+        Self { silence_max: Some(SILENCE_MAX), ..Self::target(control) }
+    }
+
+    /// Of a target: waits until it is called.
+    pub(super) fn target(control: &'a UnixStream) -> Self {
+        Self { control, looks: 0, silent_since: None, lost_at: None, silence_max: None }
+    }
+
+    /// Something happened.
+    #[inline]
+    pub(super) fn seen(&mut self) {
+        self.looks = 0;
+        if self.silent_since.is_some() {
+            (self.silent_since, self.lost_at) = (None, None);
+        }
+    }
+
+    /// Nothing happened; now and then looks at the control socket.
+    #[inline]
+    pub(super) fn nothing(&mut self) -> Result<(), Halt> {
+        self.looks += 1;
+        if self.looks < LOOKS_PER_CHECK {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        self.looks = 0;
+        self.check()
+    }
+
+    /// Sleeps until `fd` is readable, or the control socket, or a while has passed.
+    pub(super) fn sleep(&mut self, fd: RawFd) -> Result<(), Halt> {
+        sleep_on(&[self.control.as_raw_fd(), fd], Some(SLEEP_MAX))
+            .map_err(|source| PeerError::System { call: "poll", source })?;
+        self.check()
+    }
+
+    /// Whether nothing has happened for so long that a message sent before must be lost. True once in each such time.
+    pub(super) fn is_lost(&mut self) -> bool {
+        let since = self.lost_at.or(self.silent_since);
+        let is_lost = since.is_some_and(|since| since.elapsed() >= LOSS_AFTER);
+        if is_lost {
+            self.lost_at = Some(Instant::now());
+        }
+        is_lost
+    }
+
+    #[cold]
+    fn check(&mut self) -> Result<(), Halt> {
+        let mut control = [PollFd::new(self.control, PollFlags::IN)];
+        match poll(&mut control, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Err(Halt::Called),
+            Err(errno) => return Err(PeerError::System { call: "poll", source: errno.into() }.into()),
+        }
+        let since = *self.silent_since.get_or_insert_with(Instant::now);
+        match self.silence_max {
+            Some(max) if since.elapsed() > max => Err(RnicError::Silence(max).into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look_until_checked(watch: &mut Watch<'_>) -> Result<(), Halt> {
+        (0..LOOKS_PER_CHECK).try_for_each(|_| watch.nothing())
+    }
+
+    #[test]
+    fn a_message_is_lost_once_in_a_while_and_silence_ends_in_the_end() {
+        let (mine, _theirs) = UnixStream::pair().unwrap();
+        let mut watch = Watch::initiator(&mine);
+        look_until_checked(&mut watch).unwrap();
+        assert!(!watch.is_lost());
+        watch.silent_since = Instant::now().checked_sub(LOSS_AFTER);
+        assert!(watch.is_lost() && !watch.is_lost());
+        watch.silent_since = Instant::now().checked_sub(SILENCE_MAX * 2);
+        assert!(matches!(look_until_checked(&mut watch), Err(Halt::Failed(RnicError::Silence(_)))));
+        watch.seen();
+        assert!(look_until_checked(&mut watch).is_ok() && !watch.is_lost());
+    }
+
+    #[test]
+    fn the_other_ends_word_or_death_ends_waiting() {
+        let (mine, theirs) = UnixStream::pair().unwrap();
+        let mut watch = Watch::target(&mine);
+        look_until_checked(&mut watch).unwrap();
+        drop(theirs);
+        assert!(matches!(look_until_checked(&mut watch), Err(Halt::Called)));
+        assert!(matches!(Halt::Called.of_initiator(), RnicError::Peer(PeerError::Ended)));
+    }
+}

@@ -1,0 +1,41 @@
+//! Which tasks a peer process may be given.
+
+use crate::baseline::Answer;
+use crate::experiments::own_syscalls::TraceParent;
+use crate::peer::{Order, PeerError, PeerTask};
+#[cfg(feature = "verbs")]
+use crate::rnic::{Initiator, Target, echo::EchoServer};
+
+/// Does what the environment says, until killed or until the other end is gone. The whole of the hidden subcommand.
+///
+/// # Errors
+/// When it was not started by [`crate::peer::PeerLauncher`], or its system calls fail.
+pub fn run_peer() -> Result<(), PeerError> {
+    let order = Order::of_this_process()?;
+    match order.kind.as_str() {
+        Answer::KIND => order.run::<Answer>(),
+        TraceParent::KIND => order.run::<TraceParent>(),
+        #[cfg(feature = "verbs")]
+        Target::KIND => order.run::<Target>(),
+        #[cfg(feature = "verbs")]
+        Initiator::KIND => order.run::<Initiator>(),
+        #[cfg(feature = "verbs")]
+        EchoServer::KIND => order.run::<EchoServer>(),
+        _ => Err(PeerError::Task("of another version")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Not a test of its own: what a peer started by a test runs. Without a task it has nothing to do, as an ordinary
+    /// test run shows by the error.
+    #[test]
+    fn entry_of_the_peer_process() {
+        match run_peer() {
+            Err(PeerError::Task(what)) => assert_eq!(what, "not set"),
+            result => result.unwrap(),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! UCX's own benchmark, `ucx_perftest`, over shared memory: the yardstick measured in the same run as ours.
+//!
+//! Each test runs as two processes, pinned to the same two cores as ours. UCX's latency tests report half a round
+//! trip; [`UcxResult`] keeps that and says so.
+
+use crate::peer::ChildProcess;
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fmt, fs, thread};
+
+/// How long the server may take to listen.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+/// How long one test may run.
+const RUN_PATIENCE: Duration = Duration::from_secs(60);
+/// The transport used: POSIX shared memory, which UCX prefers on one host.
+const TRANSPORT: &str = "posix";
+
+/// A test of `ucx_perftest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UcxTest {
+    /// `put_lat`: one-sided write, polled by the receiver; 8 bytes.
+    PutLatency,
+    /// `am_lat`: active message; 64 bytes.
+    AmLatency,
+    /// `put_bw`: one-sided writes of 1 MiB.
+    PutBandwidth,
+    /// `am_bw`: active messages of 64 bytes, for their rate.
+    AmRate,
+}
+
+impl UcxTest {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::PutLatency, Self::AmLatency, Self::PutBandwidth, Self::AmRate];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::PutLatency => "put_lat",
+            Self::AmLatency => "am_lat",
+            Self::PutBandwidth => "put_bw",
+            Self::AmRate => "am_bw",
+        }
+    }
+
+    /// Bytes of one message.
+    #[must_use]
+    pub fn message_len_bytes(self) -> usize {
+        match self {
+            Self::PutLatency => 8,
+            Self::AmLatency | Self::AmRate => 64,
+            Self::PutBandwidth => 1 << 20,
+        }
+    }
+
+    /// Iterations that take a fraction of a second on a machine of our time.
+    fn iterations(self) -> u64 {
+        match self {
+            Self::PutLatency | Self::AmLatency => 1_000_000,
+            Self::PutBandwidth => 8_000,
+            Self::AmRate => 4_000_000,
+        }
+    }
+}
+
+impl fmt::Display for UcxTest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UCX {}, {} B", self.name(), self.message_len_bytes())
+    }
+}
+
+/// What `ucx_perftest` reported at the end of a test.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct UcxResult {
+    /// Messages sent.
+    pub iterations: u64,
+    /// Median latency one way (half a round trip), in microseconds, for the latency tests; overhead per message for
+    /// the others.
+    pub median_us: f64,
+    /// Mean over the whole test.
+    pub mean_us: f64,
+    /// Megabytes (2^20 bytes) a second over the whole test.
+    pub mib_per_second: f64,
+    /// Messages a second over the whole test.
+    pub messages_per_second: f64,
+}
+
+/// UCX could not be measured, in a sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("no comparison with UCX: {0}")]
+pub struct UcxError(String);
+
+impl UcxError {
+    fn of(test: UcxTest, what: impl fmt::Display) -> Self {
+        Self(format!("ucx_perftest {}: {what}", test.name()))
+    }
+}
+
+/// An installed UCX.
+#[derive(Debug, Clone)]
+pub struct Ucx {
+    perftest: PathBuf,
+    /// As `ucx_info -v` says, for the conditions of a report.
+    pub version: String,
+}
+
+impl Ucx {
+    /// Looks for `ucx_perftest` and checks that it offers shared memory.
+    ///
+    /// # Errors
+    /// When it is absent or has no shared memory; callers go on without.
+    pub fn find() -> Result<Self, UcxError> {
+        let perftest = in_path("ucx_perftest").ok_or_else(|| {
+            UcxError("ucx_perftest is not in PATH; install it: apt-get install ucx-utils".to_owned())
+        })?;
+        let info = |flag| in_path("ucx_info").and_then(|info| Command::new(info).arg(flag).output().ok());
+        if let Some(devices) = info("-d")
+            && !offers_shared_memory(&String::from_utf8_lossy(&devices.stdout))
+        {
+            let what = format!("it has no transport `{TRANSPORT}` (see ucx_info -d); is /dev/shm mounted?");
+            return Err(UcxError(what));
+        }
+        let version = info("-v").and_then(|output| version_in(&String::from_utf8_lossy(&output.stdout)));
+        Ok(Self { perftest, version: version.unwrap_or_else(|| "unknown version".to_owned()) })
+    }
+
+    /// Runs one test, server and client each pinned to its core.
+    ///
+    /// # Errors
+    /// When it cannot run here; callers report it and go on.
+    pub fn run(&self, test: UcxTest, server_core: usize, client_core: usize) -> Result<UcxResult, UcxError> {
+        let port = free_port().map_err(|error| UcxError::of(test, error))?;
+        let start = |command: &mut Command, core| {
+            ChildProcess::start(command, core, &[]).map_err(|error| UcxError::of(test, error))
+        };
+        let mut server = self.command(test, port);
+        let mut server = start(server.stdout(Stdio::null()).stderr(Stdio::null()), server_core)?;
+        wait_until_listening(port, &mut server, test)?;
+        let mut client = self.command(test, port);
+        client.arg(Ipv4Addr::LOCALHOST.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (is_success, out, err) = finish(start(&mut client, client_core)?, test)?;
+        if !is_success {
+            let message =
+                last_line(&err).or_else(|| last_line(&out)).unwrap_or("it failed without a message");
+            return Err(UcxError::of(test, message));
+        }
+        parse(&out).ok_or_else(|| {
+            let end = last_line(&out).unwrap_or("nothing at all");
+            UcxError::of(test, format!("it printed no result line that is understood, but: {end}"))
+        })
+    }
+
+    fn command(&self, test: UcxTest, port: u16) -> Command {
+        let mut command = Command::new(&self.perftest);
+        command
+            .args(["-t", test.name(), "-d", "memory", "-x", TRANSPORT, "-f", "-v"])
+            .args(["-s", &test.message_len_bytes().to_string(), "-n", &test.iterations().to_string()])
+            .args(["-p", &port.to_string()])
+            .stdin(Stdio::null());
+        command
+    }
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+fn offers_shared_memory(devices: &str) -> bool {
+    devices
+        .lines()
+        .any(|line| line.split_once("Transport:").is_some_and(|(_, transport)| transport.trim() == TRANSPORT))
+}
+
+fn version_in(info: &str) -> Option<String> {
+    let line = info.lines().find(|line| line.to_ascii_lowercase().contains("version"))?;
+    line.split_ascii_whitespace()
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+        .map(str::to_owned)
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// Watches the kernel's table of listeners: connecting to find out would be taken for the client.
+fn wait_until_listening(port: u16, server: &mut ChildProcess, test: UcxTest) -> Result<(), UcxError> {
+    let deadline = Instant::now() + START_PATIENCE;
+    while !is_listening(port) {
+        if !server.is_alive() {
+            return Err(UcxError::of(test, "the server ended at once"));
+        }
+        if Instant::now() > deadline {
+            return Err(UcxError::of(test, "the server does not listen"));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn is_listening(port: u16) -> bool {
+    const STATE_LISTEN: &str = "0A";
+    let suffix = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
+            let mut fields = line.split_ascii_whitespace().skip(1);
+            let (local, state) = (fields.next(), fields.nth(1));
+            local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(STATE_LISTEN)
+        })
+    })
+}
+
+/// Waits for the end; the little that the test prints fits the pipes' buffers. Returns whether it succeeded, and what
+/// it said on standard output and standard error.
+fn finish(mut client: ChildProcess, test: UcxTest) -> Result<(bool, String, String), UcxError> {
+    let deadline = Instant::now() + RUN_PATIENCE;
+    while client.is_alive() {
+        if Instant::now() > deadline {
+            return Err(UcxError::of(test, format!("it did not finish within {RUN_PATIENCE:?}")));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let is_success = client.0.wait().is_ok_and(|status| status.success());
+    let (mut out, mut err) = (String::new(), String::new());
+    // What cannot be read is missing from the output and noticed there.
+    if let Some(mut pipe) = client.0.stdout.take() {
+        let _ = pipe.read_to_string(&mut out);
+    }
+    if let Some(mut pipe) = client.0.stderr.take() {
+        let _ = pipe.read_to_string(&mut err);
+    }
+    Ok((is_success, out, err))
+}
+
+fn last_line(text: &str) -> Option<&str> {
+    text.lines().map(str::trim).rfind(|line| !line.is_empty())
+}
+
+/// Finds the CSV result by the names in its heading, so that columns may move between versions. The heading looks like
+/// `iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr`.
+fn parse(output: &str) -> Option<UcxResult> {
+    let lines: Vec<Vec<&str>> = output.lines().map(|line| line.split(',').map(str::trim).collect()).collect();
+    let at = lines.iter().position(|line| line.first() == Some(&"iterations"))?;
+    let heading = &lines[at];
+    let values = lines[at + 1..].iter().rfind(|line| line.len() == heading.len())?;
+    let number = |is_column: &dyn Fn(&str) -> bool| -> Option<f64> {
+        let index = heading.iter().position(|name| is_column(name))?;
+        values[index].parse::<f64>().ok().filter(|number| number.is_finite())
+    };
+    Some(UcxResult {
+        iterations: number(&|name| name == "iterations")? as u64,
+        // Some versions call it typical instead of naming the percentile.
+        median_us: number(&|name| name.contains("percentile") || name.starts_with("typical"))?,
+        mean_us: number(&|name| name == "overall_lat" || name == "overall_overhead")?,
+        mib_per_second: number(&|name| name == "overall_bw")?,
+        messages_per_second: number(&|name| name == "overall_mr")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
+        200000,0.049,0.048,0.047,159.47,160.50,20902021,20902022\n";
+
+    #[test]
+    fn a_known_output_is_understood() {
+        let result = parse(OUTPUT).unwrap();
+        let expected = UcxResult {
+            iterations: 200_000,
+            median_us: 0.049,
+            mean_us: 0.047,
+            mib_per_second: 160.5,
+            messages_per_second: 20_902_022.0,
+        };
+        assert_eq!(result, expected);
+    }
+
+    #[test]
+    fn columns_may_move_and_noise_may_surround() {
+        let moved = format!("warning: something\noverall\n{}\n[log] bye\n", OUTPUT.replace('\r', ""));
+        assert_eq!(parse(&moved), parse(OUTPUT));
+        let typical =
+            "iterations,typical_lat,overall_mr,avg_lat,overall_lat,avg_bw,overall_bw\n5,1.5,9,1,2,3,4\n";
+        assert_eq!(parse(typical).unwrap().messages_per_second, 9.0);
+    }
+
+    #[test]
+    fn garbage_gives_no_result() {
+        for text in [
+            "",
+            "iterations",
+            "iterations,overall_lat\nx,y\n",
+            "a,b\n1,2\n",
+            "iterations,50.0_percentile_lat\n1,nan",
+        ] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn devices_and_versions_are_read() {
+        assert!(offers_shared_memory("#      Transport: posix\n#         Device: memory\n"));
+        assert!(!offers_shared_memory("#      Transport: tcp\n"));
+        assert_eq!(version_in("# Version 1.13.1\n").as_deref(), Some("1.13.1"));
+        assert_eq!(version_in("# Library version: 1.18.0\n").as_deref(), Some("1.18.0"));
+        assert_eq!(version_in("nothing"), None);
+    }
+
+    #[test]
+    fn the_installed_one_runs_or_the_remedy_is_named() {
+        match Ucx::find() {
+            Err(UcxError(why)) => {
+                assert!(why.contains("apt-get install") || why.contains("/dev/shm"), "{why}")
+            }
+            Ok(ucx) => {
+                let cores = crate::measure::Cores::allowed().unwrap();
+                let (server_core, client_core) = cores.server_and_client();
+                let result = ucx.run(UcxTest::PutBandwidth, server_core, client_core).unwrap();
+                assert!(result.mib_per_second > 0.0 && result.iterations > 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the next request does: the mixes of the YCSB core workloads.
+
+use super::chooser::Distribution;
+use rand::{Rng, RngExt};
+use std::fmt;
+
+/// A kind of operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// Get one record.
+    Read,
+    /// Overwrite one record.
+    Update,
+    /// Add a new record.
+    Insert,
+    /// Get one record, then overwrite it.
+    ReadModifyWrite,
+}
+
+/// A YCSB core workload. E (short ranges) needs an ordered store, so it is not here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Workload {
+    /// Update heavy: half reads, half updates.
+    A,
+    /// Read mostly: 95 % reads.
+    B,
+    /// Read only.
+    C,
+    /// Read latest: 95 % reads of young records, 5 % inserts.
+    D,
+    /// Half reads, half read-modify-writes.
+    F,
+}
+
+impl Workload {
+    /// Every workload, in order.
+    pub const ALL: [Self; 5] = [Self::A, Self::B, Self::C, Self::D, Self::F];
+
+    /// What it does, each with its share in percent; the shares add up to 100.
+    #[must_use]
+    pub fn shares(self) -> &'static [(OpKind, u32)] {
+        match self {
+            Self::A => &[(OpKind::Read, 50), (OpKind::Update, 50)],
+            Self::B => &[(OpKind::Read, 95), (OpKind::Update, 5)],
+            Self::C => &[(OpKind::Read, 100)],
+            Self::D => &[(OpKind::Read, 95), (OpKind::Insert, 5)],
+            Self::F => &[(OpKind::Read, 50), (OpKind::ReadModifyWrite, 50)],
+        }
+    }
+
+    /// Draws what to do next.
+    pub fn sample(self, rng: &mut impl Rng) -> OpKind {
+        let mut left = rng.random_range(0..100u32);
+        for (kind, percent) in self.shares() {
+            match left.checked_sub(*percent) {
+                Some(rest) => left = rest,
+                None => return *kind,
+            }
+        }
+        // Unreachable for shares that add up to 100; a read changes nothing.
+        OpKind::Read
+    }
+
+    /// The request distribution YCSB uses with it.
+    #[must_use]
+    pub fn distribution(self) -> Distribution {
+        if self == Self::D { Distribution::Latest } else { Distribution::Zipfian }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand_pcg::Pcg64;
+    use std::collections::HashMap;
+
+    #[test]
+    fn draws_follow_the_shares() {
+        let mut rng = Pcg64::seed_from_u64(21);
+        for workload in Workload::ALL {
+            let mut counts: HashMap<OpKind, u32> = HashMap::new();
+            for _ in 0..50_000 {
+                *counts.entry(workload.sample(&mut rng)).or_default() += 1;
+            }
+            assert_eq!(workload.shares().iter().map(|(_, percent)| percent).sum::<u32>(), 100, "{workload}");
+            for (kind, percent) in workload.shares() {
+                let seen = f64::from(counts[kind]) / 500.0;
+                assert!(
+                    (seen - f64::from(*percent)).abs() < 1.2,
+                    "{workload} {kind:?}: {seen} % of {percent} %"
+                );
+            }
+        }
+    }
+}

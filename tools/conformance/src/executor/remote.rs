@@ -1,0 +1,70 @@
+//! An end in another process: every call goes over a line to its agent.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Executor;
+use super::agent::{read_frame, write_frame};
+use super::call::{Answer, Call, Refusal, VERSION};
+
+/// How long an agent may take for one call before it is given up.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+struct Line {
+    stream: UnixStream,
+    child: Child,
+}
+
+/// An end that an agent process serves. Clones talk to the same agent.
+#[derive(Clone)]
+pub struct Remote {
+    line: Rc<RefCell<Line>>,
+}
+
+impl Remote {
+    /// Starts an agent: a command that calls [`super::serve`] on the socket that is its standard input.
+    ///
+    /// # Errors
+    /// If it cannot be started, does not answer, or speaks another version.
+    pub fn start(mut command: Command) -> io::Result<Self> {
+        let (mut stream, theirs) = UnixStream::pair()?;
+        stream.set_read_timeout(Some(CALL_TIMEOUT))?;
+        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
+        // The command keeps the agent's end of the line, which would hide its death.
+        drop(command);
+        let version: u32 = read_frame(&mut stream)
+            .map_err(|error| io::Error::new(error.kind(), format!("the agent says nothing: {error}")))?;
+        if version != VERSION {
+            let text =
+                format!("the agent speaks version {version}, we {VERSION}: use one build for both ends");
+            return Err(io::Error::other(text));
+        }
+        Ok(Self { line: Rc::new(RefCell::new(Line { stream, child })) })
+    }
+}
+
+impl Executor for Remote {
+    fn call(&mut self, call: &Call) -> Result<Answer, Refusal> {
+        let stream = &mut self.line.borrow_mut().stream;
+        let talk = write_frame(stream, call).and_then(|()| read_frame(stream));
+        talk.unwrap_or_else(|error| {
+            Err(Refusal::harness(call.name(), format!("the agent did not answer: {error}")))
+        })
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // The agent ends when its line closes.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}

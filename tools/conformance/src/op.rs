@@ -1,0 +1,73 @@
+//! The operations of a queue pair, as tables of cases go through them.
+
+use farcall_verbs::{OpCaps, QpType, WrOpcode};
+
+/// The operations, in the order of the cases.
+pub(crate) const ALL_OPS: [WrOpcode; 7] = [
+    WrOpcode::SEND,
+    WrOpcode::SEND_WITH_IMM,
+    WrOpcode::WRITE,
+    WrOpcode::WRITE_WITH_IMM,
+    WrOpcode::READ,
+    WrOpcode::ATOMIC_CMP_AND_SWP,
+    WrOpcode::ATOMIC_FETCH_AND_ADD,
+];
+
+/// What cases need of a device.
+pub(crate) const SEND: OpCaps = OpCaps::SEND;
+pub(crate) const WRITE: OpCaps = OpCaps::WRITE;
+pub(crate) const READ: OpCaps = OpCaps::READ;
+pub(crate) const ATOMIC: OpCaps = OpCaps::ATOMIC;
+
+/// The transports.
+pub(crate) const TRANSPORTS: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+
+/// The operations of each transport.
+pub(crate) fn operations() -> impl Iterator<Item = (QpType, WrOpcode)> {
+    TRANSPORTS.into_iter().flat_map(|qp_type| {
+        ALL_OPS.into_iter().filter(move |op| op.belongs_to(qp_type)).map(move |op| (qp_type, op))
+    })
+}
+
+/// A transport's name in names of cases.
+pub(crate) fn transport_name(qp_type: QpType) -> &'static str {
+    match qp_type {
+        QpType::Uc => "uc",
+        QpType::Ud => "ud",
+        _ => "rc",
+    }
+}
+
+/// What cases ask of the operations of [`ALL_OPS`].
+pub(crate) trait Operation {
+    /// The name in names of cases.
+    fn name(self) -> &'static str;
+
+    /// What a device must offer for it.
+    fn needed_caps(self) -> OpCaps;
+
+    /// Whether the transport has it (IBA table 38).
+    fn belongs_to(self, qp_type: QpType) -> bool;
+}
+
+impl Operation for WrOpcode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::SEND => "send",
+            Self::SEND_WITH_IMM => "send-imm",
+            Self::WRITE => "write",
+            Self::WRITE_WITH_IMM => "write-imm",
+            Self::READ => "read",
+            Self::ATOMIC_CMP_AND_SWP => "cmp-swap",
+            _ => "fetch-add",
+        }
+    }
+
+    fn needed_caps(self) -> OpCaps {
+        self.caps().expect("an operation of the table")
+    }
+
+    fn belongs_to(self, qp_type: QpType) -> bool {
+        qp_type.operations().contains(self.needed_caps())
+    }
+}
