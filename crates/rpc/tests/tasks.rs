@@ -100,9 +100,15 @@ async fn a_task_that_waits_long_does_not_fetch_all_the_time() {
     let options = ClientOptions::preset("fetch").unwrap();
     let address = server.address().to_string();
     let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
-    assert_eq!(client.call(1, b"x").await.unwrap(), b"x");
-    let (reads, notified) =
-        client.inspect(|counters| (counters.reads.get(), counters.notified.get())).await.unwrap();
-    assert_eq!(notified, 1, "pushed to the sleeper");
-    assert!(reads < 2_000, "{reads} READs in 200 ms");
+    // The sleeper also looks for itself, seldom: its look and the push may meet, and either brings the result.
+    for calls in 1..=20 {
+        assert_eq!(client.call(1, b"x").await.unwrap(), b"x");
+        let (reads, notified) =
+            client.inspect(|counters| (counters.reads.get(), counters.notified.get())).await.unwrap();
+        assert!(reads < calls * 2_000, "{reads} READs in {calls} times 200 ms");
+        if notified > 0 {
+            return;
+        }
+    }
+    panic!("nothing was pushed to the sleeper");
 }
