@@ -436,15 +436,22 @@ fn bad_descriptor(bad: Bad) -> Option<OwnedFd> {
     }
 }
 
+/// What a process says that a queue pair of it has become ready to receive.
+const READY: u8 = 7;
+
 /// Answers one client at `listener`: its greeting with `table`, its request for a queue pair with `segment`.
 /// Returns the connection: an answer on one that has ended counts for nothing.
 fn answer_badly(listener: &OwnedFd, table: Bad, segment: Bad) -> Option<OwnedFd> {
     let client = net::accept(listener).unwrap();
     for (question, bad) in [(0_u8, table), (1, segment)] {
         let mut request = [0_u8; 80];
-        match net::recv(&client, &mut request, net::RecvFlags::empty()) {
-            Ok((len, _)) if len > 10 && request[9] == question => {}
-            _ => return None,
+        loop {
+            match net::recv(&client, &mut request, net::RecvFlags::empty()) {
+                // Who is answered before it is ready to receive says when it is, and asks for nothing by that.
+                Ok((len, _)) if len > 10 && request[9] == READY => {}
+                Ok((len, _)) if len > 10 && request[9] == question => break,
+                _ => return None,
+            }
         }
         let mut reply = request[..9].to_vec();
         reply[6] = 2;
