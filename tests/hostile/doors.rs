@@ -9,7 +9,7 @@ use farcall::SoftNic;
 use farcall::kv::KvClient;
 use farcall::rpc::ClientOptions;
 
-use crate::server::{PATIENCE, Server, farcall, read_to_end};
+use crate::server::{PATIENCE, Server, assert_answers, farcall, read_to_end};
 
 /// Descriptors that a server keeps for clients after the shortage was made: enough for one over RPC.
 const SPARE_DESCRIPTORS: u64 = 24;
@@ -64,15 +64,6 @@ fn doors_open_again_after_a_shortage_of_descriptors() {
     for door in ["tcp", "unix", "rpc"] {
         assert_opens(&server, door);
     }
-}
-
-fn assert_answers(client: &mut TcpStream) {
-    use std::io::{Read, Write};
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
-    client.write_all(b"mn\r\n").unwrap();
-    let mut answer = [0; 4];
-    client.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"MN\r\n");
 }
 
 #[test]

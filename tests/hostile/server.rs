@@ -4,14 +4,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 /// Longer than any answer takes, shorter than anybody waits: a test that gets here has failed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn farcall(args: &[&str]) -> Output {
     Command::new(binary()).args(args).stdin(Stdio::null()).output().unwrap()
@@ -116,6 +116,15 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = fs::remove_file(self.place("unix"));
     }
+}
+
+/// Whether a connected client is served, however long it takes.
+pub fn assert_answers(client: &mut TcpStream) {
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"mn\r\n").unwrap();
+    let mut answer = [0; 4];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"MN\r\n");
 }
 
 /// Everything the other side says until it closes.
