@@ -2,19 +2,24 @@
 //!
 //!     cargo run -p farcall --example errors_and_deadlines
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use farcall::SoftNic;
 use farcall::rpc::{
-    Call, CallError, Client, ClientOptions, Executed, HandlerError, Reply, Server, UnknownBecause,
+    Call, CallError, CallOptions, Client, ClientOptions, Executed, HandlerError, Reply, Server,
+    UnknownBecause,
 };
 
 const DIVIDE: u16 = 1;
-const SLEEP: u16 = 2;
+const WAIT: u16 = 2;
 
 /// The service's own error codes.
 const BAD_REQUEST: u16 = 1;
 const DIVISION_BY_ZERO: u16 = 2;
+
+/// Whether the caller of `WAIT` has given up.
+static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
     match (call.method(), call.payload()) {
@@ -26,8 +31,10 @@ fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
         (DIVIDE, other) => {
             Err(HandlerError::new(BAD_REQUEST, format!("{} bytes instead of two", other.len())))
         }
-        (SLEEP, _) => {
-            std::thread::sleep(Duration::from_millis(200));
+        (WAIT, _) => {
+            while !GIVEN_UP.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             Ok(())
         }
         (other, _) => Err(HandlerError::unknown_method(other)),
@@ -36,8 +43,8 @@ fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder().start(&SoftNic::new(), |_thread| handle)?;
-    let options = ClientOptions::default().call_timeout(Duration::from_millis(50));
-    let mut client = Client::connect(&SoftNic::new(), server.address().to_string(), options)?;
+    let mut client =
+        Client::connect(&SoftNic::new(), server.address().to_string(), ClientOptions::default())?;
     let mut reply = Vec::new();
 
     client.call(DIVIDE, &[84, 2], &mut reply)?;
@@ -52,15 +59,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         other => panic!("expected the handler's refusal, not {other:?}"),
     }
 
-    // The call was sent, and its 50 ms passed: nobody here knows whether the handler ran. It runs once at most, so
-    // calling again is right only if running twice does no harm.
-    match client.call(SLEEP, b"", &mut reply) {
+    // The call was sent, and its half second passed: nobody here knows whether the handler ran. It runs once at most,
+    // so calling again is right only if running twice does no harm.
+    let deadline = Some(client.now() + Duration::from_millis(500));
+    match client.call_with(WAIT, b"", &mut reply, CallOptions { deadline, ..CallOptions::default() }) {
         Err(error @ CallError::OutcomeUnknown(UnknownBecause::Deadline)) => {
             println!("{error}");
             assert_eq!(error.executed(), Executed::Unknown);
         }
         other => panic!("expected an unknown outcome, not {other:?}"),
     }
+    GIVEN_UP.store(true, Ordering::Relaxed);
 
     server.drain();
     server.join();
