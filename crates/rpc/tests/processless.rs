@@ -123,8 +123,11 @@ fn calls_given_up_keep_their_places_until_the_server_answers() {
     let options = ClientOptions::default().probe(false).window(2);
     let mut client = connect(&server, options.call_timeout(Duration::from_millis(50)));
     let executed = |error: Result<Vec<u8>, CallError>| error.unwrap_err().executed();
-    assert_eq!(executed(call(&mut client, b"")), Executed::Unknown);
-    assert_eq!(executed(call(&mut client, b"")), Executed::Unknown);
+    // On a busy machine the time of a call may be over before it is sent: it is not executed and takes no place.
+    let mut outcomes =
+        (0..1000).map(|_| executed(call(&mut client, b""))).filter(|known| *known != Executed::No);
+    assert_eq!([outcomes.next(), outcomes.next()], [Some(Executed::Unknown); 2]);
+    drop(outcomes);
     // Both places are taken: a call waits for one, and is not sent; one that would not wait is told so.
     assert_eq!(executed(call(&mut client, b"")), Executed::No);
     assert_eq!(client.submit(1, b"").unwrap_err(), CallError::WindowFull { window: 2 });

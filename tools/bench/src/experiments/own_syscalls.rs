@@ -93,12 +93,17 @@ mod tests {
             }
             let tids: Vec<(bool, i32)> = receiver.iter().take(2).collect();
             for (is_caller, tid) in tids {
-                let mut marks = 0;
-                let window = Duration::from_millis(30);
-                let counted = count_own_thread(&tests_launcher(), core, tid, window, || marks += 1);
+                let count = || {
+                    let (mut marks, window) = (0, Duration::from_millis(30));
+                    count_own_thread(&tests_launcher(), core, tid, window, || marks += 1)
+                        .map(|count| (count, marks))
+                };
+                // A window may pass in which a busy machine does not let the caller call.
+                let is_looked_for = |counted: &Result<_, _>| !is_caller || !matches!(counted, Ok((0, _)));
+                let counted = (0..100).map(|_| count()).find(is_looked_for).expect("no call was counted");
                 // Sandboxes may forbid tracing.
                 match counted {
-                    Ok(count) => assert_eq!((count > 0, marks), (is_caller, 2), "{count}"),
+                    Ok((count, marks)) => assert_eq!((count > 0, marks), (is_caller, 2), "{count}"),
                     Err(why) => assert!(why.to_string().contains("SYS_PTRACE"), "{why}"),
                 }
             }

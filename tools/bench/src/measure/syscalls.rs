@@ -326,9 +326,8 @@ mod tests {
     #[test]
     fn a_writer_is_seen_and_survives() {
         let child = shell("while :; do echo x; done");
-        if let Some(seen) = permitted(count(&child.0, 100)) {
-            assert!(seen > 0);
-        }
+        // A window may pass in which a busy machine does not let it write.
+        assert!((0..100).any(|_| permitted(count(&child.0, 100)) != Some(0)));
         end(child);
     }
 
