@@ -231,6 +231,78 @@ fn what_is_counted_starts_again_in_all_partitions() {
     server.stop();
 }
 
+/// Asks, and reads up to `END`.
+fn report(client: &mut BufReader<TcpStream>, question: &str) -> String {
+    client.get_mut().write_all(question.as_bytes()).unwrap();
+    let mut reply = String::new();
+    while !reply.ends_with("END\r\n") {
+        assert_ne!(client.read_line(&mut reply).unwrap(), 0, "{reply}");
+    }
+    reply
+}
+
+#[test]
+fn prefixes_are_counted_over_all_partitions() {
+    for threads in [1, 3] {
+        let server = Server::start(threads, FrontEndConfig::default());
+        let mut stream = server.raw();
+        exchange(&mut stream, b"stats detail on\r\n", "OK\r\n");
+        for number in 0..100 {
+            exchange(&mut stream, format!("set a:{number} 0 0 1\r\nx\r\n").as_bytes(), "STORED\r\n");
+            exchange(&mut stream, format!("get b:{number}\r\n").as_bytes(), "END\r\n");
+        }
+        // Asked on every thread.
+        for _ in 0..threads {
+            let mut other = BufReader::new(server.raw());
+            assert_eq!(
+                report(&mut other, "stats detail dump\r\n"),
+                "PREFIX a get 0 hit 0 set 100 del 0\r\nPREFIX b get 100 hit 0 set 0 del 0\r\nEND\r\n"
+            );
+            assert!(report(&mut other, "stats settings\r\n").contains("STAT detail_enabled yes\r\n"));
+        }
+        exchange(&mut stream, b"stats reset\r\nstats detail dump\r\n", "RESET\r\nEND\r\n");
+        server.stop();
+    }
+}
+
+#[test]
+fn connections_of_all_threads_are_listed() {
+    for threads in [1, 3] {
+        let server = Server::start(threads, FrontEndConfig::default());
+        let mut streams: Vec<TcpStream> = (0..200).map(|_| server.raw()).collect();
+        for stream in &mut streams {
+            exchange(stream, b"get a\r\n", "END\r\n");
+        }
+        streams[0].write_all(b"set half 0 0 6\r\n").unwrap();
+        let mut asking = BufReader::new(server.raw());
+        let own = asking.get_ref().local_addr().unwrap();
+        let half = streams[0].local_addr().unwrap();
+        // The thread of the other connection may not have read it yet.
+        let reply = loop {
+            let reply = report(&mut asking, "stats conns\r\n");
+            if reply.contains("conn_nread") {
+                break reply;
+            }
+        };
+        assert_eq!(reply.matches(":addr tcp:").count(), 202, "{reply}");
+        assert_eq!(reply.matches(&format!(":listen_addr tcp:{}\r\n", server.address)).count(), 201);
+        assert_eq!(reply.matches(":state conn_read\r\n").count(), 199);
+        assert_eq!(reply.matches(":secs_since_last_cmd 0\r\n").count(), 201, "all but the listener's");
+        for (address, state) in [(server.address, "listening"), (own, "parse_cmd"), (half, "nread")] {
+            let at = reply.find(&format!(":addr tcp:{address}\r\n")).unwrap();
+            let after = &reply[at..];
+            let listed = &after[..after.find(":secs_since").unwrap()];
+            assert!(listed.contains(&format!(":state conn_{state}\r\n")), "{state}: {listed}");
+        }
+        // Those that are gone are gone, whichever thread they belonged to.
+        drop(streams);
+        while report(&mut asking, "stats conns\r\n").matches(":addr tcp:").count() > 2 {
+            std::thread::yield_now();
+        }
+        server.stop();
+    }
+}
+
 #[test]
 fn a_client_that_does_not_read_is_not_read_from_and_loses_nothing() {
     for threads in [1, 2] {

@@ -310,6 +310,53 @@ fn stats_under_memcached_names() {
     }
 }
 
+/// As memcached 1.6.18 answered the same lines, but for the order of its prefixes.
+#[test]
+fn what_commands_do_to_each_prefix_of_keys_is_counted_on_demand() {
+    const USAGE: &str = "CLIENT_ERROR usage: stats detail on|off|dump\r\n";
+    check(&[
+        ("stats detail\r\nstats detail foo\r\n", &USAGE.repeat(2)),
+        ("get a:1\r\nstats detail dump\r\nstats detail on\r\n", "END\r\nEND\r\nOK\r\n"),
+        (
+            "set a:1 0 0 1\r\nx\r\nget a:1 a:2 b:1 none :x a:b:c\r\n",
+            "STORED\r\nVALUE a:1 0 1\r\nx\r\nEND\r\n",
+        ),
+        (
+            "stats detail dump\r\n",
+            "PREFIX  get 1 hit 0 set 0 del 0\r\nPREFIX a get 3 hit 1 set 1 del 0\r\n\
+             PREFIX b get 1 hit 0 set 0 del 0\r\nEND\r\n",
+        ),
+        // Sets and deletes count whatever becomes of them; counters, touches and meta commands do not.
+        ("stats reset\r\ndelete q:1\r\nadd a:1 0 0 1\r\nx\r\n", "RESET\r\nNOT_FOUND\r\nNOT_STORED\r\n"),
+        ("cas c:1 0 0 1 1\r\nx\r\ngat 0 a:1 g:1\r\n", "NOT_FOUND\r\nVALUE a:1 0 1\r\nx\r\nEND\r\n"),
+        ("incr i:1 1\r\ntouch t:1 0\r\nmg a:9 v\r\nmd m:1\r\n", "NOT_FOUND\r\nNOT_FOUND\r\nEN\r\nNF\r\n"),
+        (
+            &format!("set big:1 0 0 9999\r\n{}\r\n", "x".repeat(9999)),
+            "SERVER_ERROR object too large for cache\r\n",
+        ),
+        ("stats detail off\r\nget a:1 z:1\r\n", "OK\r\nVALUE a:1 0 1\r\nx\r\nEND\r\n"),
+        (
+            "stats detail dump\r\n",
+            "PREFIX a get 1 hit 1 set 1 del 0\r\nPREFIX big get 0 hit 0 set 1 del 0\r\n\
+             PREFIX c get 0 hit 0 set 1 del 0\r\nPREFIX g get 1 hit 0 set 0 del 0\r\n\
+             PREFIX q get 0 hit 0 set 0 del 1\r\nEND\r\n",
+        ),
+    ]);
+}
+
+#[test]
+fn prefixes_beyond_a_bound_are_counted_together() {
+    let mut partition = store();
+    converse(&mut partition, "stats detail on\r\n", NOW_MS);
+    for number in 0..3_000 {
+        converse(&mut partition, &format!("get {number}:1\r\n"), NOW_MS);
+    }
+    converse(&mut partition, "get 7:1\r\n", NOW_MS);
+    let reply = converse(&mut partition, "stats detail dump\r\n", NOW_MS);
+    assert_eq!(reply.lines().count(), 1024 + 2);
+    assert!(reply.contains("PREFIX 7 get 2 hit") && reply.contains("PREFIX * get 1976 hit"), "{reply}");
+}
+
 #[test]
 fn metadump_lists_every_live_item_once() {
     let mut partition = store();

@@ -1,16 +1,20 @@
 //! One connection: its socket, its protocol state, its replies.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use mio::net::TcpStream;
 
+use super::connections::{Activity, Connections, SocketState};
 use super::forward::{Action, Exchange, ReplyTo};
-use super::replies::Replies;
+use super::replies::{Gathered, Replies};
 use crate::key::{Key, KeyError};
 use crate::memcached::{
     Change, Op, Report, ServerInfo, Session, Target, execute, execute_dump, execute_get, execute_short_dump,
+    list_prefixes,
 };
-use crate::store::{Partition, Stats};
+use crate::store::{Partition, Prefixes};
 
 /// Reads of one connection in one turn, so that a busy one leaves time for the others.
 const READS_PER_TURN: u32 = 4;
@@ -22,6 +26,7 @@ const BUFFER_KEEP_BYTES: usize = 16 << 10;
 pub(super) struct ThreadState<'a> {
     pub(super) partition: &'a mut Partition,
     pub(super) exchange: Option<&'a mut Exchange>,
+    pub(super) connections: &'a Connections,
     pub(super) info: &'a ServerInfo,
     pub(super) now_ms: u64,
     /// Unsent replies above which no further command is executed.
@@ -45,7 +50,8 @@ pub(super) enum Next {
 
 pub(super) struct Connection {
     pub(super) id: u64,
-    stream: TcpStream,
+    pub(super) stream: TcpStream,
+    activity: Arc<Activity>,
     session: Session,
     /// Bytes read but not yet a whole command.
     pending: Vec<u8>,
@@ -61,10 +67,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(id: u64, stream: TcpStream) -> Self {
+    pub(super) fn new(id: u64, stream: TcpStream, activity: Arc<Activity>) -> Self {
         Connection {
             id,
             stream,
+            activity,
             session: Session::new(),
             pending: Vec::new(),
             replies: Replies::default(),
@@ -90,12 +97,21 @@ impl Connection {
     pub(super) fn turn(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<Next> {
         let mut next = self.take_input(place, thread)?;
         self.send()?;
+        self.activity.note_state(self.state());
         let unsent_max_bytes = thread.unsent_max_bytes;
         if next == Next::Wait && self.can_go_on(unsent_max_bytes) {
             // The write made room for commands that are already here.
             next = Next::Again;
         }
         if self.is_over(unsent_max_bytes) { Ok(Next::Close) } else { Ok(next) }
+    }
+
+    fn state(&self) -> SocketState {
+        match (self.replies.unsent_bytes(), self.pending.len()) {
+            (0, 0) => SocketState::Read,
+            (0, _) => SocketState::ReadRest,
+            _ => SocketState::Write,
+        }
     }
 
     fn can_go_on(&self, unsent_max_bytes: usize) -> bool {
@@ -177,6 +193,8 @@ impl Connection {
         let mut target = Routed {
             partition: thread.partition,
             exchange: thread.exchange.as_deref_mut(),
+            connections: thread.connections,
+            socket: self.stream.as_raw_fd(),
             info: thread.info,
             now_ms: thread.now_ms,
             replies: &mut self.replies,
@@ -185,7 +203,11 @@ impl Connection {
             blocked: false,
         };
         let consumed = self.session.feed_into(input, &mut target);
-        (consumed, target.blocked)
+        let blocked = target.blocked;
+        if consumed > 0 {
+            self.activity.note_commands(thread.now_ms);
+        }
+        (consumed, blocked)
     }
 
     /// Writes what is ready, as far as the peer takes it.
@@ -224,6 +246,9 @@ impl Connection {
 struct Routed<'a> {
     partition: &'a mut Partition,
     exchange: Option<&'a mut Exchange>,
+    connections: &'a Connections,
+    /// The connection's own.
+    socket: RawFd,
     info: &'a ServerInfo,
     now_ms: u64,
     replies: &'a mut Replies,
@@ -248,25 +273,20 @@ impl Routed<'_> {
     }
 
     /// Executes on the own partition and asks all others to.
-    fn everywhere(
-        &mut self,
-        action: Action,
-        reply: &'static [u8],
-        report: Option<Box<(Report, Stats)>>,
-    ) -> bool {
+    fn everywhere(&mut self, action: Action, gathered: Gathered) -> bool {
         let Some(exchange) = self.exchange.as_mut() else { return false };
         if !exchange.has_room_everywhere() {
             self.blocked = true;
             return false;
         }
-        let part = self.replies.await_all(exchange.others(), reply, report);
+        let part = self.replies.await_all(exchange.others(), gathered);
         exchange.push_everywhere(ReplyTo { part, ..self.reply_to }, action);
         true
     }
 
     fn change(&mut self, change: Change, reply: &'static [u8]) -> bool {
         let reply = change.answer(reply, self.partition);
-        if self.exchange.is_some() && !self.everywhere(Action::Change(change), reply, None) {
+        if self.exchange.is_some() && !self.everywhere(Action::Change(change), Gathered::Done(reply)) {
             return false;
         }
         change.make(self.partition, self.now_ms);
@@ -279,11 +299,23 @@ impl Routed<'_> {
     fn report(&mut self, report: Report) -> bool {
         let own = self.partition.stats();
         if self.exchange.is_some() {
-            return self.everywhere(Action::Stats, b"", Some(Box::new((report, own))));
+            return self.everywhere(Action::Stats, Gathered::Report(Box::new((report, own))));
         }
         let (info, now_ms) = (self.info, self.now_ms);
         self.replies.local(|out| report.render(&own, info, now_ms, out));
         true
+    }
+
+    fn list_prefixes(&mut self) -> bool {
+        if self.exchange.is_none() {
+            let prefixes = &self.partition.prefixes;
+            self.replies.local(|out| list_prefixes(prefixes, out));
+            return true;
+        }
+        let (mut own, mut sum) = (Vec::new(), Box::<Prefixes>::default());
+        self.partition.prefixes.encode(&mut own);
+        sum.add_encoded(&own);
+        self.everywhere(Action::Prefixes, Gathered::Prefixes(sum))
     }
 
     /// A part of the list of all items: first those of the first partition, all have the same number.
@@ -337,6 +369,10 @@ impl Target for Routed<'_> {
             }
             Op::Everywhere { change, reply } => return self.change(change, reply),
             Op::Report(report) => return self.report(report),
+            Op::ListPrefixes => return self.list_prefixes(),
+            Op::ListConnections { after } => {
+                self.replies.local(|out| self.connections.list(after, self.socket, now_ms, out));
+            }
             Op::Dump { part } => return self.dump(part),
             Op::ShortDump { part, left } => {
                 self.replies.local(|out| execute_short_dump(part, left, self.partition, now_ms, out));

@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::FrontEndConfig;
 use super::buffers::Buffers;
 use super::connection::{Connection, Next, ThreadState};
+use super::connections::Connections;
 use super::forward::{Exchange, exchanges};
 use super::listener::Listener;
 use crate::memcached::ServerInfo;
@@ -37,6 +38,7 @@ struct ConnectionCounts {
     /// Closed because buffers took too much.
     shed: AtomicU64,
     buffer_bytes: Arc<AtomicU64>,
+    list: Connections,
 }
 
 /// The memcached front end of one server thread.
@@ -145,6 +147,7 @@ impl FrontEnd {
             listener
                 .register(self.poll.registry(), Token(FIRST_LISTENER + place))
                 .map_err(|source| FrontEndError { what: "registering a listener", source })?;
+            self.counts.list.add_listener(&*listener, self.config.started_ms);
         }
         Ok(())
     }
@@ -156,7 +159,9 @@ impl FrontEnd {
 
     /// Accepts no further connections; Unix socket files disappear. Open connections go on.
     pub fn stop_listening(&mut self) {
-        self.listeners.clear();
+        for listener in self.listeners.drain(..) {
+            self.counts.list.remove(&listener);
+        }
     }
 
     /// When [`FrontEnd::poll`] has something to do that its descriptor does not tell: the system refused connections.
@@ -196,8 +201,8 @@ impl FrontEnd {
         }
         let now_ms = now_ms();
         let mut due = std::mem::take(&mut self.due);
-        self.note_events(&mut due);
-        self.take_given(&mut due);
+        self.note_events(now_ms, &mut due);
+        self.take_given(now_ms, &mut due);
         self.exchange(partition, now_ms, &mut due);
         let turns = due.len();
         for place in due.drain(..) {
@@ -221,7 +226,7 @@ impl FrontEnd {
     }
 
     /// Tells connections what their sockets report, and accepts new ones.
-    fn note_events(&mut self, due: &mut Vec<usize>) {
+    fn note_events(&mut self, now_ms: u64, due: &mut Vec<usize>) {
         let mut accept = self.rest.is_over();
         for event in &self.events {
             match event.token() {
@@ -239,15 +244,15 @@ impl FrontEnd {
             }
         }
         if accept {
-            self.accept(due);
+            self.accept(now_ms, due);
         }
     }
 
-    fn accept(&mut self, due: &mut Vec<usize>) {
+    fn accept(&mut self, now_ms: u64, due: &mut Vec<usize>) {
         for listener in 0..self.listeners.len() {
             loop {
                 match self.listeners[listener].accept() {
-                    Ok(stream) => self.admit(stream, due),
+                    Ok(stream) => self.admit(stream, now_ms, due),
                     Err(error) if self.rest.goes_on_after(&error) => {}
                     Err(_) => break,
                 }
@@ -256,7 +261,7 @@ impl FrontEnd {
     }
 
     /// Counts a new connection, refuses it over the limit, and gives it to a thread.
-    fn admit(&mut self, mut stream: TcpStream, due: &mut Vec<usize>) {
+    fn admit(&mut self, mut stream: TcpStream, now_ms: u64, due: &mut Vec<usize>) {
         if self.counts.open.load(Ordering::Relaxed) >= self.config.connections_max {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
             // Best effort: a fresh socket's buffer has room for one line.
@@ -272,18 +277,18 @@ impl FrontEnd {
             _ => Some(stream),
         };
         if let Some(stream) = own {
-            self.adopt(stream, due);
+            self.adopt(stream, now_ms, due);
         }
     }
 
-    fn take_given(&mut self, due: &mut Vec<usize>) {
+    fn take_given(&mut self, now_ms: u64, due: &mut Vec<usize>) {
         while let Some(stream) = self.exchange.as_ref().and_then(Exchange::next_connection) {
-            self.adopt(stream, due);
+            self.adopt(stream, now_ms, due);
         }
     }
 
     /// Makes a connection this thread's own.
-    fn adopt(&mut self, mut stream: TcpStream, due: &mut Vec<usize>) {
+    fn adopt(&mut self, mut stream: TcpStream, now_ms: u64, due: &mut Vec<usize>) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() - 1
@@ -296,7 +301,8 @@ impl FrontEnd {
             return;
         }
         self.next_id += 1;
-        self.connections[place] = Some(Connection::new(self.next_id, stream));
+        let activity = self.counts.list.add(&stream, now_ms);
+        self.connections[place] = Some(Connection::new(self.next_id, stream, activity));
         due.push(place);
     }
 
@@ -326,6 +332,7 @@ impl FrontEnd {
         let mut thread = ThreadState {
             partition,
             exchange: self.exchange.as_mut(),
+            connections: &self.counts.list,
             info: &info,
             now_ms,
             unsent_max_bytes: self.buffers.unsent_max_bytes(),
@@ -347,6 +354,7 @@ impl FrontEnd {
 
     fn close(&mut self, place: usize) {
         let Some(connection) = self.connections[place].take() else { return };
+        self.counts.list.remove(&connection.stream);
         self.buffers.count(connection.counted_bytes, 0);
         self.free.push(place);
         self.counts.open.fetch_sub(1, Ordering::Relaxed);
@@ -376,6 +384,7 @@ impl FrontEnd {
             connections_max: self.config.connections_max,
             value_max_bytes: partition.config().value_max_bytes,
             evicts: partition.config().evict,
+            counts_prefixes: partition.prefixes.is_counting(),
             connections_shed: self.counts.shed.load(Ordering::Relaxed),
             buffer_bytes: self.counts.buffer_bytes.load(Ordering::Relaxed),
         }

@@ -105,6 +105,7 @@ pub(super) enum Action {
     Line,
     Change(Change),
     Stats,
+    Prefixes,
     Dump(u32),
 }
 
@@ -178,6 +179,7 @@ impl Batch {
                 Action::Line => execute_line(key, data, partition, now_ms, &mut self.replies),
                 Action::Change(change) => change.make(partition, now_ms),
                 Action::Dump(part) => execute_dump(part, partition, now_ms, &mut self.replies),
+                Action::Prefixes => partition.prefixes.encode(&mut self.replies),
                 Action::Stats => encode_stats(&partition.stats(), &mut self.replies),
             }
             op.reply = start..self.replies.len();

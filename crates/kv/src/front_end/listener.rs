@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -104,6 +104,12 @@ impl Listener {
 
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.socket.register(registry, token, Interest::READABLE)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -12,6 +12,7 @@
 mod buffers;
 mod config;
 mod connection;
+mod connections;
 mod event_loop;
 mod forward;
 mod listener;

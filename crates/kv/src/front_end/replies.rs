@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::memcached::{Report, ServerInfo};
-use crate::store::Stats;
+use crate::memcached::{Report, ServerInfo, list_prefixes};
+use crate::store::{Prefixes, Stats};
 use crate::wire::decode_stats;
 
 /// What a reply that another thread owes is taken for while its length is not known.
@@ -36,9 +36,36 @@ enum Part {
     Waiting,
     Gathering {
         left: u32,
-        reply: &'static [u8],
-        report: Option<Box<(Report, Stats)>>,
+        gathered: Gathered,
     },
+}
+
+/// What several threads contribute to.
+#[derive(Debug)]
+pub(super) enum Gathered {
+    /// Nothing but that it is done: then this is the reply.
+    Done(&'static [u8]),
+    Report(Box<(Report, Stats)>),
+    Prefixes(Box<Prefixes>),
+}
+
+impl Gathered {
+    /// Adds a thread's contribution; one that has shut down has none.
+    fn add(&mut self, contribution: &[u8]) {
+        match self {
+            Gathered::Done(_) => {}
+            Gathered::Report(report) => report.1 += &decode_stats(contribution).unwrap_or_default(),
+            Gathered::Prefixes(prefixes) => prefixes.add_encoded(contribution),
+        }
+    }
+
+    fn render(&self, info: &ServerInfo, now_ms: u64, out: &mut Vec<u8>) {
+        match self {
+            Gathered::Done(reply) => out.extend_from_slice(reply),
+            Gathered::Report(report) => report.0.render(&report.1, info, now_ms, out),
+            Gathered::Prefixes(prefixes) => list_prefixes(prefixes, out),
+        }
+    }
 }
 
 impl Replies {
@@ -97,13 +124,8 @@ impl Replies {
     }
 
     /// Reserves the place of a reply that `threads` other threads contribute to.
-    pub(super) fn await_all(
-        &mut self,
-        threads: u32,
-        reply: &'static [u8],
-        report: Option<Box<(Report, Stats)>>,
-    ) -> u64 {
-        self.push_waiting(Part::Gathering { left: threads, reply, report })
+    pub(super) fn await_all(&mut self, threads: u32, gathered: Gathered) -> u64 {
+        self.push_waiting(Part::Gathering { left: threads, gathered })
     }
 
     fn push_waiting(&mut self, part: Part) -> u64 {
@@ -120,19 +142,13 @@ impl Replies {
         match slot {
             Part::Written { .. } => return,
             Part::Waiting => self.blocked.extend_from_slice(reply),
-            Part::Gathering { left, reply: whole, report } => {
-                if let Some(report) = report {
-                    // A thread that has shut down has none.
-                    report.1 += &decode_stats(reply).unwrap_or_default();
-                }
+            Part::Gathering { left, gathered } => {
+                gathered.add(reply);
                 *left -= 1;
                 if *left > 0 {
                     return;
                 }
-                match report.as_deref() {
-                    Some((report, stats)) => report.render(stats, info, now_ms, &mut self.blocked),
-                    None => self.blocked.extend_from_slice(whole),
-                }
+                gathered.render(info, now_ms, &mut self.blocked);
             }
         }
         *slot = Part::Written { start, end: self.blocked.len() };
@@ -172,7 +188,7 @@ mod tests {
         replies.local(|out| out.extend_from_slice(b"3"));
         replies.local(|out| out.extend_from_slice(b"4"));
         let fifth = replies.await_one();
-        let sixth = replies.await_all(2, b"6", None);
+        let sixth = replies.await_all(2, Gathered::Done(b"6"));
         replies.local(|out| out.extend_from_slice(b"7"));
         assert_eq!(text(&replies), "1");
         replies.deliver(fifth, b"5", &info, 0);

@@ -15,9 +15,22 @@ pub(super) fn stats(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
         b"slabs" => Command::Report(Report::Slabs),
         b"sizes" => Command::Say(b"STAT sizes_status disabled\r\nEND\r\n"),
         b"reset" => Command::Everywhere { change: Change::ResetStats, reply: b"RESET\r\n" },
+        b"detail" => return detail(next_token(&mut rest)),
+        b"conns" => Command::ListConnections,
         b"cachedump" => return cachedump([next_token(&mut rest), next_token(&mut rest)]),
         _ => return Err(ERROR.into()),
     })
+}
+
+/// What commands did to each prefix of keys: counted from `on` to `off`, and told at any time.
+fn detail(what: &[u8]) -> Result<Command<'_>, Refusal> {
+    let count = |counting| Command::Everywhere { change: Change::CountPrefixes(counting), reply: OK };
+    match what {
+        b"on" => Ok(count(true)),
+        b"off" => Ok(count(false)),
+        b"dump" => Ok(Command::ListPrefixes),
+        _ => Err((&b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"[..]).into()),
+    }
 }
 
 fn cachedump([class, items_max]: [&[u8]; 2]) -> Result<Command<'static>, Refusal> {

@@ -4,7 +4,7 @@ use super::command::{Command, Retrieval, StoreLine};
 use super::refusal::{counter_refusal, refusal};
 use super::text::push_number;
 use crate::key::Key;
-use crate::store::{Outcome, Partition, Put};
+use crate::store::{Item, Outcome, Partition, Put};
 
 /// Executes a storage command with its data.
 pub(super) fn store(
@@ -76,7 +76,18 @@ pub(crate) fn get(
         Some(exptime) => partition.get_and_touch(key, exptime.to_ms(now_ms, partition.wall()), now_ms),
         None => partition.get(key, now_ms),
     };
-    let Some(item) = found else { return };
+    let hit = found.is_some();
+    if let Some(item) = found {
+        write_item(key, &item, retrieval, out);
+    }
+    partition.prefixes.note(key.bytes(), |counts| {
+        counts.gets += 1;
+        counts.hits += u64::from(hit);
+    });
+}
+
+#[inline]
+fn write_item(key: &Key<'_>, item: &Item<'_>, retrieval: Retrieval, out: &mut Vec<u8>) {
     out.reserve(key.bytes().len() + item.value.len() + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key.bytes());

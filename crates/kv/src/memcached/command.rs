@@ -43,6 +43,8 @@ pub(crate) enum Command<'a> {
         reply: &'static [u8],
     },
     Report(Report),
+    ListPrefixes,
+    ListConnections,
     /// Lists all items, or at most so many of the connection's partition.
     Dump {
         items_max: Option<u64>,

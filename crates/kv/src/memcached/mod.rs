@@ -12,11 +12,13 @@
 //! # What is refused or differs
 //! - The binary protocol is refused in its own words, and the connection closed. UDP is not listened on: its senders
 //!   can be forged, and a server that answers them serves attacks on others.
-//! - SASL, `lru`, `shutdown`, `watch`, `lru_crawler` but for `metadump`, `stats detail`, `stats conns`:
-//!   `ERROR`. Meta flag `E` (explicit version) and unknown flags: `CLIENT_ERROR invalid flag`.
+//! - SASL, `lru`, `shutdown`, `watch`, `lru_crawler` but for `metadump`: `ERROR`. Meta flag `E` (explicit version) and
+//!   unknown flags: `CLIENT_ERROR invalid flag`.
 //! - `verbosity` and `slabs automove` are accepted and ignored. `slabs reassign` is refused. `cache_memlimit` lowers
 //!   what the items may take, but never above what the server started with; no memory is given back to the system.
 //! - `stats cachedump` lists items of the connection's partition only.
+//! - `stats detail` counts at most 1,024 prefixes in each partition; further ones are counted together, as `*`. As in
+//!   memcached 1.6.18, meta commands are not counted.
 //! - There are no slab classes: `stats items`, `stats slabs` and `lru_crawler metadump` show all items in class 1.
 //! - After a malformed storage line with the right number of fields, the data block is skipped, never executed.
 //! - With `b`, a key that is returned stays in base64 and `b` is repeated (memcached 1.6.18 returns the raw key).
@@ -40,7 +42,7 @@ mod text;
 pub use command::Retrieval;
 pub use session::{LINE_MAX_BYTES, Session};
 pub use stats::{Report, ServerInfo};
-pub use target::{Change, Direct, KeyedCommand, Op, Target};
+pub use target::{ALL_LISTED, Change, Direct, KeyedCommand, Op, Target};
 pub use text::Exptime;
 
 #[cfg(feature = "server")]
@@ -48,5 +50,5 @@ pub(crate) use command::parse;
 #[cfg(feature = "server")]
 pub(crate) use {
     classic::get as execute_get, dump::execute as execute_dump, dump::execute_short as execute_short_dump,
-    target::execute,
+    stats::list_prefixes, target::execute, text::push_number,
 };

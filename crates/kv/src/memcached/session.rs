@@ -1,10 +1,12 @@
 //! One connection's protocol state: finds commands in a stream of bytes and runs them in order.
 
+use std::os::fd::RawFd;
+
 use super::binary;
 use super::command::{Command, Retrieval, parse, retrieval};
 use super::refusal::{BAD_CHUNK, BAD_EXPTIME, BAD_FORMAT, ERROR, Refusal};
 use super::stats::ServerInfo;
-use super::target::{Direct, KeyedCommand, Op, Target};
+use super::target::{ALL_LISTED, Direct, KeyedCommand, Op, Target};
 use super::text::Exptime;
 use crate::key::KEY_MAX_BYTES;
 use crate::store::Partition;
@@ -36,6 +38,8 @@ enum State {
     Keys { retrieval: Retrieval, any: bool },
     /// At the end of the line that asked for a list of items, before this part of it; of which so many may be left.
     Dump { part: u64, left: Option<u64> },
+    /// At the end of the line that asked for the connections, behind the one with this descriptor.
+    Connections { after: RawFd },
     /// In a data block that nobody wants; answered with `reply` at the end of its line.
     SkipBlock { left_bytes: u64, reply: &'static [u8] },
     /// In a line that nobody wants.
@@ -110,6 +114,7 @@ impl Session {
             State::Exptime { retrieval } => self.exptime(input, retrieval),
             State::Keys { retrieval, any } => self.key(input, retrieval, any, target),
             State::Dump { part, left } => self.dump(part, left, target),
+            State::Connections { after } => self.connections(after, target),
             State::SkipBlock { left_bytes, reply } => self.skip_block(input, left_bytes, reply),
             State::SkipLine { reply } => self.skip_line(input, reply, target),
             State::Closed => Step::Blocked,
@@ -190,6 +195,11 @@ impl Session {
                 b""
             }
             Command::Report(report) => return taken(target.run(Op::Report(*report)), line_bytes),
+            Command::ListPrefixes => return taken(target.run(Op::ListPrefixes), line_bytes),
+            Command::ListConnections => {
+                self.state = State::Connections { after: -1 };
+                return Step::Used(line_bytes - 1);
+            }
             &Command::Dump { items_max } => {
                 self.state = State::Dump { part: 0, left: items_max };
                 // The line's end is left: as long as there is input, there are turns.
@@ -306,6 +316,18 @@ impl Session {
         }
         self.state = State::Dump { part: part + 1, left };
         if part.is_multiple_of(DUMP_PARTS_PER_TURN) { Step::Pause } else { Step::Used(0) }
+    }
+
+    fn connections(&mut self, mut after: RawFd, target: &mut impl Target) -> Step {
+        if after == ALL_LISTED {
+            self.state = State::Line;
+            return taken(target.run(Op::Text(END)), 1);
+        }
+        if !target.run(Op::ListConnections { after: &mut after }) {
+            return Step::Blocked;
+        }
+        self.state = State::Connections { after };
+        Step::Used(0)
     }
 
     fn skip_block(&mut self, input: &[u8], left_bytes: u64, reply: &'static [u8]) -> Step {

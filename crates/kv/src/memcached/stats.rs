@@ -1,7 +1,8 @@
 //! The `stats` reply, under memcached's names where memcached has one.
 
+use super::text::push_number;
 use crate::key::KEY_MAX_BYTES;
-use crate::store::{ITEM_OVERHEAD_BYTES, Stats, WallClock};
+use crate::store::{ITEM_OVERHEAD_BYTES, Prefixes, Stats, WallClock};
 
 /// What the statistics say about the server around the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct ServerInfo {
     pub value_max_bytes: usize,
     /// Whether items are evicted when memory is full.
     pub evicts: bool,
+    /// Whether commands are counted by the prefix of their keys.
+    pub counts_prefixes: bool,
     /// Connections closed because the buffers of all took too much.
     pub connections_shed: u64,
     /// What the buffers of all connections take, in bytes.
@@ -129,7 +132,8 @@ fn settings(stats: &Stats, info: &ServerInfo, out: &mut Vec<u8>) {
         ("cas_enabled", "yes"),
         ("flush_enabled", "yes"),
         ("dump_enabled", "yes"),
-        ("detail_enabled", "no"),
+        ("detail_enabled", if info.counts_prefixes { "yes" } else { "no" }),
+        ("stat_key_prefix", ":"),
         ("binding_protocol", "ascii"),
         ("auth_enabled_sasl", "no"),
         ("auth_enabled_ascii", "no"),
@@ -141,6 +145,25 @@ fn settings(stats: &Stats, info: &ServerInfo, out: &mut Vec<u8>) {
     ] {
         push_text(name, value, out);
     }
+}
+
+/// Writes the counts as `stats detail dump` does.
+pub(crate) fn list_prefixes(prefixes: &Prefixes, out: &mut Vec<u8>) {
+    for (prefix, counts) in prefixes.iter() {
+        out.extend_from_slice(b"PREFIX ");
+        out.extend_from_slice(prefix);
+        for (name, number) in [
+            (" get ", counts.gets),
+            (" hit ", counts.hits),
+            (" set ", counts.sets),
+            (" del ", counts.deletes),
+        ] {
+            out.extend_from_slice(name.as_bytes());
+            push_number(out, number);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"END\r\n");
 }
 
 fn push_text(name: &str, value: &str, out: &mut Vec<u8>) {

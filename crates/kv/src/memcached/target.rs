@@ -1,8 +1,10 @@
 //! Where a session's operations go.
 
+use std::os::fd::RawFd;
+
 use super::command::{Command, Retrieval};
 use super::refusal::TOO_LARGE;
-use super::stats::{Report, ServerInfo};
+use super::stats::{Report, ServerInfo, list_prefixes};
 use super::text::Exptime;
 use super::{classic, dump, meta};
 use crate::key::{Key, KeyError};
@@ -40,6 +42,13 @@ pub enum Op<'a> {
     },
     /// The statistics of all partitions.
     Report(Report),
+    /// What was counted for each prefix of keys, in all partitions together.
+    ListPrefixes,
+    /// Some of the open connections.
+    ListConnections {
+        /// The descriptor of the last one that was listed; [`ALL_LISTED`] once there are no more.
+        after: &'a mut RawFd,
+    },
     /// One part of the list of all items, of [`Target::dump_parts`].
     Dump {
         /// Which one.
@@ -59,6 +68,8 @@ pub enum Op<'a> {
 pub enum Change {
     /// Everything becomes unreachable after this delay.
     FlushAll(Exptime),
+    /// Commands are counted by the prefix of their keys, or no more.
+    CountPrefixes(bool),
     /// What was counted starts at zero again.
     ResetStats,
     /// The memory of all partitions together is limited.
@@ -75,6 +86,7 @@ impl Change {
             Change::FlushAll(delay) => {
                 partition.flush_all(delay.to_flush_ms(now_ms, partition.wall()), now_ms);
             }
+            Change::CountPrefixes(counting) => partition.prefixes.count(counting),
             Change::ResetStats => partition.reset_stats(),
             Change::LimitMemory { limit_bytes } => {
                 partition.limit_memory(share_bytes(limit_bytes, partition));
@@ -103,6 +115,9 @@ fn share_bytes(limit_bytes: u64, partition: &Partition) -> usize {
 /// A parsed command with one key.
 #[derive(Debug)]
 pub struct KeyedCommand<'a>(pub(crate) Command<'a>);
+
+/// Behind the last connection of a list.
+pub const ALL_LISTED: RawFd = RawFd::MAX;
 
 /// What a session works on.
 pub trait Target {
@@ -170,6 +185,9 @@ impl Target for Direct<'_> {
                 change.make(self.partition, self.now_ms);
             }
             Op::Report(report) => report.render(&self.partition.stats(), self.info, self.now_ms, self.out),
+            Op::ListPrefixes => list_prefixes(&self.partition.prefixes, self.out),
+            // There are no sockets.
+            Op::ListConnections { after } => *after = ALL_LISTED,
             Op::Dump { part } => dump::execute(part as u32, self.partition, self.now_ms, self.out),
             Op::ShortDump { part, left } => {
                 dump::execute_short(part, left, self.partition, self.now_ms, self.out);
@@ -189,6 +207,11 @@ pub(crate) fn execute(
     out: &mut Vec<u8>,
 ) {
     let start = out.len();
+    match command {
+        Command::Store(_) => partition.prefixes.note(key.bytes(), |counts| counts.sets += 1),
+        Command::Delete { .. } => partition.prefixes.note(key.bytes(), |counts| counts.deletes += 1),
+        _ => {}
+    }
     match command {
         _ if command.block_bytes().is_some_and(|bytes| bytes != data.len() as u64) => {
             partition.note_too_large(key, command.overwrites(), now_ms);

@@ -69,7 +69,7 @@ pub(super) fn counter(increment: bool, delta: u64) -> Counter {
 }
 
 /// Appends a decimal number.
-pub(super) fn push_number(out: &mut Vec<u8>, number: u64) {
+pub(crate) fn push_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(crate::store::format_decimal(number, &mut [0; 20]));
 }
 

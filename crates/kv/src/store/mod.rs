@@ -19,6 +19,7 @@ mod item;
 mod listing;
 mod meta;
 mod partition;
+mod prefixes;
 mod read;
 mod region;
 mod stats;
@@ -30,6 +31,7 @@ pub use error::{CounterError, StoreError};
 pub use item::ITEM_OVERHEAD_BYTES;
 pub use meta::{Invalidation, MetaGet, MetaItem};
 pub use partition::Partition;
+pub(crate) use prefixes::Prefixes;
 pub use read::Item;
 pub use stats::Stats;
 #[cfg(feature = "server")]

@@ -4,6 +4,7 @@ use super::arena::{Arena, GRANULE_BYTES, Granule};
 use super::bucket::{Bucket, SLOTS};
 use super::config::{Config, ConfigError};
 use super::item::{self, Header};
+use super::prefixes::Prefixes;
 use super::region::{Region, prefetch, prefetch_value};
 use super::stats::Stats;
 use super::wall::WallClock;
@@ -11,12 +12,14 @@ use crate::key::{Key, KeyError, Router};
 
 /// One partition of the store, owned by one thread: every operation takes `&mut self` and no lock.
 ///
-/// All memory is mapped when the partition is made; no operation calls the system's allocator. Times are milliseconds
+/// All memory is mapped when the partition is made; no operation calls the system's allocator, unless
+/// prefixes of keys are counted. Times are milliseconds
 /// of the caller's clock, which is expected not to run backwards and not to be set: see [`super::WallClock`].
 pub struct Partition {
     pub(super) index: Region<Bucket>,
     pub(super) arena: Arena,
     pub(super) stats: Stats,
+    pub(crate) prefixes: Prefixes,
     /// The version the next stored item gets. Starts at the time of creation, so that a version handed out before
     /// a restart never matches afterwards.
     pub(super) next_cas: u64,
@@ -65,6 +68,7 @@ impl Partition {
             index,
             arena,
             stats,
+            prefixes: Prefixes::default(),
             next_cas: (now_ms << 20).max(1),
             flushed_before_cas: 0,
             flush_at_ms: u64::MAX,
@@ -110,6 +114,7 @@ impl Partition {
     /// Counts from zero again; sizes stay as they are.
     pub fn reset_stats(&mut self) {
         self.stats = self.stats.reset();
+        self.prefixes.clear();
     }
 
     /// Asks the CPU for `key`'s bucket: first of the two hints that hide memory latency in a batch of lookups.
