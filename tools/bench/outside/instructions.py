@@ -21,6 +21,7 @@ KINDS = {
     "send64": ["count_post_send", "count_post_recv", "count_poll_receiver", "count_poll_sender"],
     "write8": ["count_post_send", "count_poll_sender"],
     "read64": ["count_post_send", "count_poll_sender"],
+    "faa8": ["count_post_send", "count_poll_sender"],
     "chain": ["count_post_send", "count_post_recv", "count_poll_receiver", "count_poll_sender"],
     "chain-write8": ["count_post_send", "count_poll_sender"],
     "empty": ["count_poll_empty"],

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use farcall_softnic::SoftNic;
 use farcall_verbs::{
-    Access, AhAttr, CompChannel, Context, CqInitAttr, Mtu, ProtectionDomain, Provider, QpAttr, QpCap, QpInitAttr, QpType,
-    RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus,
+    Access, AhAttr, AtomicTarget, CompChannel, Context, CqInitAttr, Mtu, ProtectionDomain, Provider, QpAttr,
+    QpCap, QpInitAttr, QpType, RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc, WcStatus, WrOpcode,
 };
 
 const CHAIN: usize = 16;
@@ -22,7 +22,8 @@ struct End {
     path: AhAttr,
 }
 
-const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+const ALL: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 impl End {
     fn new() -> Self {
@@ -101,11 +102,15 @@ fn run(kind: &str, count: usize) {
     a.connect(b.qp.qp_num());
     b.connect(a.qp.qp_num());
     let (addr, rkey) = (b.mr.addr() as u64, b.mr.rkey());
-    let (sges, into) = ([a.sge(if kind.ends_with("write8") { 8 } else { 64 })], [b.sge(64)]);
+    let (sges, into) = ([a.sge(if kind.ends_with('8') { 8 } else { 64 })], [b.sge(64)]);
     let (wr, chain) = match kind {
         "send64" => (SendWr::send(0, &sges), 1),
         "write8" => (SendWr::write(0, &sges, addr, rkey), 1),
         "read64" => (SendWr::read(0, &sges, addr, rkey), 1),
+        "faa8" => {
+            let word = AtomicTarget { remote_addr: addr, rkey, compare_add: 1, swap: 0 };
+            (SendWr::atomic(WrOpcode::ATOMIC_FETCH_AND_ADD, 0, &sges, word), 1)
+        }
         "chain" | "empty" => (SendWr::send(0, &sges), CHAIN),
         "chain-write8" => (SendWr::write(0, &sges, addr, rkey), CHAIN),
         _ => panic!("unknown kind {kind}"),
@@ -132,6 +137,8 @@ fn run(kind: &str, count: usize) {
 }
 
 fn main() {
-    let [_, kind, count] = &std::env::args().collect::<Vec<_>>()[..] else { panic!("usage: farcall-outside KIND COUNT") };
+    let [_, kind, count] = &std::env::args().collect::<Vec<_>>()[..] else {
+        panic!("usage: farcall-outside KIND COUNT")
+    };
     run(kind, count.parse().unwrap());
 }
