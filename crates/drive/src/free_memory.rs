@@ -41,6 +41,17 @@ impl FreeMemory {
     }
 }
 
+/// Keeps glibc's allocator from keeping ever more: by itself it raises what it keeps at the end of each thread's heap to
+/// twice the largest buffer that was ever freed, and `malloc_trim` does not reach there. For programs, once at the
+/// start: it holds for the whole process.
+pub fn bound_kept_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number of the allocator's; the call takes its lock.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, RETURN_MIN_BYTES as libc::c_int);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@
 //!   each connection stays open, and its hang-up says that the peer went.
 //! * [`AcceptRest`], [`deepen_backlog`]: what all accept loops have in common.
 //! * [`WakeQueue`]: what is handed to a thread that polls and sometimes sleeps.
-//! * [`on_termination`], [`pin_to_core`], [`FreeMemory`]: signals, cores, memory.
+//! * [`on_termination`], [`pin_to_core`], [`FreeMemory`], [`bound_kept_memory`]: signals, cores, memory.
 //! * `TokioDriver` (feature `tokio`): endpoints as futures.
 
 mod accepting;
@@ -27,7 +27,7 @@ mod wake_queue;
 pub use accepting::{AcceptRest, BACKLOG, deepen_backlog};
 pub use cores::pin_to_core;
 pub use driver::Driver;
-pub use free_memory::FreeMemory;
+pub use free_memory::{FreeMemory, bound_kept_memory};
 pub use idle_turns::IdleTurns;
 pub use listener::{BootstrapEvent, BootstrapId, BootstrapSender, ListenConfig, Listener};
 pub use signals::on_termination;

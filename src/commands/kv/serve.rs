@@ -11,6 +11,7 @@ use farcall::kv::{KvServer, KvServerError, VALUE_MAX_BYTES_DEFAULT};
 use farcall::rpc::ServerError;
 use farcall::select::Chosen;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
+use farcall_drive::bound_kept_memory;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -65,6 +66,7 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
+        bound_kept_memory();
         let room = open_files::raise_limit();
         // Only RPC needs a provider.
         let chosen = self.rpc.map(|_| self.nic.choose()).transpose()?;

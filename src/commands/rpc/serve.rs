@@ -10,6 +10,7 @@ use crate::signals::StopFlag;
 use clap::Args;
 use farcall::rpc::Server;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
+use farcall_drive::bound_kept_memory;
 use std::net::SocketAddr;
 
 /// Serve an echo service: method 1 answers with the request, 2 with its first 8 bytes, 3 computes for as many
@@ -36,6 +37,7 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
+        bound_kept_memory();
         let room = open_files::raise_limit();
         let server = Server::builder().address(self.listen.to_string());
         let chosen = self.nic.choose()?;
