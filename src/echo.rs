@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn calls_are_answered_under_every_preset_until_the_server_stops() {
-        for preset in ["rf-rpc", "fetch", "server-reply"] {
+        for preset in farcall_link::PRESETS.iter().map(|preset| preset.name) {
             let server = Server::builder().start(&SoftNic::new(), |_| Echo).unwrap();
             let options = ClientOptions::preset(preset).unwrap().reconnect(false);
             let mut client = Client::connect(&SoftNic::new(), server.address().to_string(), options).unwrap();

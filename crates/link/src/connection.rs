@@ -71,6 +71,16 @@ impl Connection {
         self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 
+    /// SENDs a piece of ours into the peer's next receive. Short pieces go inline, as with [`Connection::write`].
+    ///
+    /// # Errors
+    /// If the queue is full or the pair refuses.
+    #[inline]
+    pub fn send(&mut self, from: Piece) -> Result<Ticket, PostRefused> {
+        let sges = [self.0.regions.sge(from)];
+        self.0.post_seldom_signalled(SendWr::send(0, &sges).with_flags(SendFlags::SOLICITED))
+    }
+
     /// Wakes the peer with `imm` and no bytes (KICK).
     ///
     /// # Errors

@@ -15,6 +15,8 @@ use thiserror::Error;
 pub enum RequestPath {
     /// WRITE into a mailbox that the server polls.
     WriteMailbox,
+    /// SEND into a receive that the server has posted.
+    Send,
 }
 
 /// How a response reaches the client.
@@ -27,6 +29,8 @@ pub enum ResponsePath {
     Fetch,
     /// The client READs it, and turns to server-reply for calls that take long (RF-RPC, section 3.2).
     FetchThenReply,
+    /// SEND into a receive that the client has posted.
+    Send,
 }
 
 /// The transport of the queue pairs.
@@ -203,7 +207,7 @@ pub struct Plan {
 pub struct Preset {
     /// Its name, as on the command line.
     pub name: &'static str,
-    /// How results come back, in a sentence.
+    /// How messages travel, in a sentence.
     pub summary: &'static str,
     /// Its choices.
     pub plan: Plan,
@@ -236,6 +240,21 @@ pub const PRESETS: &[Preset] = &[
         name: "server-reply",
         summary: "The server writes every result",
         plan: Plan { response: ResponsePath::Write, ..BASE },
+    },
+    Preset {
+        name: "write-send",
+        summary: "The server sends every result",
+        plan: Plan { response: ResponsePath::Send, ..BASE },
+    },
+    Preset {
+        name: "send-write",
+        summary: "The client sends requests; the server writes every result",
+        plan: Plan { request: RequestPath::Send, response: ResponsePath::Write, ..BASE },
+    },
+    Preset {
+        name: "send-send",
+        summary: "The client sends requests; the server sends every result",
+        plan: Plan { request: RequestPath::Send, response: ResponsePath::Send, ..BASE },
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Remote calls over RDMA verbs: RF-RPC and server-reply.
+//! Remote calls over RDMA verbs: RF-RPC, server-reply, and SENDs either way.
 //!
 //! The request goes in by RDMA WRITE; the server computes and leaves the result in its own memory; the client fetches
 //! it by RDMA READ (RF-RPC), or has it written to it for methods that take long, or always (server-reply). The server's
@@ -39,6 +39,7 @@ mod client;
 mod config;
 mod counters;
 mod error;
+mod inbox;
 mod paths;
 mod responder;
 mod server;
@@ -52,6 +53,9 @@ pub use client::{Client, ClientOf, ClientOptions, NothingOutstanding, StaticClie
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
-pub use paths::{Fetch, FetchThenReply, Path, ServerReply, WriteMailbox};
+pub use paths::{
+    BySend, Fetch, FetchThenReply, Path, RequestPath, ResponsePath, SendReply, SendRequest, ServerReply,
+    WriteMailbox,
+};
 pub use responder::{Call, ConnectionId, Handler, HandlerError, Reply, Responder, ResponderEvent};
 pub use server::{DrainHandle, ResponderParts, Server, ServerBuilder, ServerError, ThreadEndpoint};

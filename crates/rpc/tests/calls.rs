@@ -32,6 +32,13 @@ fn echo_of_all_sizes_by_server_reply() {
 }
 
 #[test]
+fn echo_of_all_sizes_by_sends() {
+    echo_all_sizes::<SendReply>();
+    echo_all_sizes::<BySend<ServerReply>>();
+    echo_all_sizes::<BySend<SendReply>>();
+}
+
+#[test]
 fn results_longer_than_the_fetch_take_a_second_read_and_no_third() {
     second_reads::<FetchThenReply>();
     second_reads::<Fetch>();
@@ -91,21 +98,37 @@ fn many_outstanding_calls_by_server_reply() {
 }
 
 #[test]
+fn many_outstanding_calls_by_sends() {
+    windows::<SendReply>();
+    windows::<BySend<ServerReply>>();
+    windows::<BySend<SendReply>>();
+}
+
+#[test]
 fn small_slots_carry_large_calls() {
-    let mut world = World::new();
-    let geometry = Geometry { window: 2, request_slot_bytes: 128, response_slot_bytes: 128 };
-    let plan = Plan { geometry, ..Plan::default() };
-    let mut client = world.client_with::<FetchThenReply>(CallerConfig::default().plan(plan));
-    let payload = pattern(10_000);
-    assert!(world.call(&mut client, ECHO, &payload).unwrap() == payload);
+    fn check<P: Path>() {
+        let mut world = World::new();
+        let geometry = Geometry { window: 2, request_slot_bytes: 128, response_slot_bytes: 128 };
+        let plan = Plan { geometry, ..Plan::default() };
+        let mut client = world.client_with::<P>(CallerConfig::default().plan(plan));
+        let payload = pattern(10_000);
+        assert!(world.call(&mut client, ECHO, &payload).unwrap() == payload);
+    }
+    check::<FetchThenReply>();
+    check::<BySend<SendReply>>();
 }
 
 /// One stalled client costs the others nothing.
 #[test]
 fn many_connections_and_one_that_never_takes_its_results() {
+    one_is_stalled::<ServerReply>();
+    one_is_stalled::<BySend<SendReply>>();
+}
+
+fn one_is_stalled<P: Path>() {
     let mut world = World::new();
     let mut clients: Vec<Caller<FetchThenReply>> = (0..40).map(|_| world.client()).collect();
-    let mut stalled = world.client::<ServerReply>();
+    let mut stalled = world.client::<P>();
     for _ in 0..16 {
         stalled.submit(ECHO, b"never taken", CallOptions::default(), world.now()).unwrap();
     }
@@ -126,9 +149,11 @@ fn checksums_travel_when_asked_for() {
         let config = CallerConfig::default().checksum(client_asks);
         let mut fetching = world.client_with::<FetchThenReply>(config.clone());
         let mut replied = world.client_with::<ServerReply>(config.clone());
+        let mut sent = world.client_with::<BySend<SendReply>>(config.clone());
         let mut always_fetching = world.client_with::<Fetch>(config);
         for size in [0, 100, 5_000] {
             assert_eq!(world.call(&mut fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
+            assert_eq!(world.call(&mut sent, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut replied, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut always_fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
         }

@@ -21,6 +21,7 @@ struct Corrupt {
     results_id: RegionId,
     replies: farcall_link::RemoteRegion,
     slots: Slots,
+    sends: bool,
 }
 
 impl Corrupt {
@@ -59,10 +60,11 @@ impl Corrupt {
             result_bytes_max: 1 << 20,
         };
         let slots = Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES);
-        (Self { qp, cq, results, results_id, replies: hello.grants.messages, slots }, welcome)
+        let sends = hello.plan.response == farcall_link::ResponsePath::Send;
+        (Self { qp, cq, results, results_id, replies: hello.grants.messages, slots, sends }, welcome)
     }
 
-    /// Leaves a result for message `seq` in its slot, and writes it to the client, too.
+    /// Leaves a result for message `seq` in its slot, and writes or sends it to the client, too.
     fn answer(&mut self, seq: Seq, crc_is_wrong: bool) {
         let at = self.slots.offset(seq);
         let payload = b"sixteen bytes ok";
@@ -83,15 +85,24 @@ impl Corrupt {
         }
         let len_bytes = message_bytes(RESPONSE_HEADER_BYTES, payload.len());
         let piece = Piece { region: self.results_id, offset: at, len_bytes };
-        self.qp.write(piece, Remote { grant: &self.replies, offset: at }).unwrap();
+        self.hand_over(piece);
     }
 
-    /// Leaves the head of a message of so many bytes in its slot, and writes it to the client, too.
+    /// Leaves the head of a message of so many bytes in its slot, and writes or sends it to the client, too.
     fn claim(&mut self, seq: Seq, len_bytes: u32) {
         let at = self.slots.offset(seq);
         self.results.store_relaxed(at, FirstWord { seq, len_bytes }.encode());
         let piece = Piece { region: self.results_id, offset: at, len_bytes: 64 };
-        self.qp.write(piece, Remote { grant: &self.replies, offset: at }).unwrap();
+        self.hand_over(piece);
+    }
+
+    fn hand_over(&mut self, piece: Piece) {
+        if self.sends {
+            self.qp.send(piece).unwrap();
+        } else {
+            let to = Remote { grant: &self.replies, offset: piece.offset };
+            self.qp.write(piece, to).unwrap();
+        }
     }
 
     fn poll(&mut self) {
@@ -143,6 +154,7 @@ fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
     results_that_stay_corrupt::<FetchThenReply>();
     results_that_stay_corrupt::<Fetch>();
     results_that_stay_corrupt::<ServerReply>();
+    results_that_stay_corrupt::<SendReply>();
 }
 
 /// As a server of the wrong kind would: the first word claims more than a slot holds.
@@ -172,4 +184,5 @@ fn a_result_that_is_impossible_ends_the_connection_and_not_the_program() {
     check::<FetchThenReply>();
     check::<Fetch>();
     check::<ServerReply>();
+    check::<SendReply>();
 }

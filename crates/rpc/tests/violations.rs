@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, RefusalKind, Welcome};
-use farcall_link::{Connection, PairConfig, Piece, Plan, Region, RegionId, Remote};
+use farcall_link::{Connection, PairConfig, Piece, Plan, Region, RegionId, Remote, RequestPath};
 use farcall_rpc::wire::*;
 use farcall_rpc::*;
 use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq, Wc};
 use support::*;
 
-/// A client that writes whatever it is told into its mailbox.
+/// A client that writes whatever it is told into its mailbox, or sends it.
 struct Rogue {
     qp: Connection,
     cq: Box<dyn RawCq>,
@@ -22,12 +22,13 @@ struct Rogue {
     welcome: Welcome,
     /// Of its next message.
     seq: Seq,
+    sends: bool,
 }
 
 impl Rogue {
     /// One that was honest once: so both ends reach each other's memory without asking for it.
-    fn connect(world: &mut World) -> Self {
-        let mut rogue = Self::connect_with(world, Features::KICK);
+    fn connect(world: &mut World, preset: &str) -> Self {
+        let mut rogue = Self::connect_with(world, preset, Features::KICK);
         rogue.send(rogue.header().encode(), true);
         let (start, now) = (Instant::now(), world.now());
         while rogue.replies.load_acquire(rogue.slot()) == 0 {
@@ -38,7 +39,7 @@ impl Rogue {
         rogue
     }
 
-    fn connect_with(world: &mut World, features: Features) -> Self {
+    fn connect_with(world: &mut World, preset: &str, features: Features) -> Self {
         let nic = world.nic.clone();
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -52,7 +53,7 @@ impl Rogue {
         };
         let mut qp = Connection::new(&nic, farcall_link::Transport::Rc, &*cq, config, None).unwrap();
         qp.post_empty_receives(config.recv_depth).unwrap();
-        let plan = Plan::named("server-reply").unwrap();
+        let plan = Plan::named(preset).unwrap();
         let memory = Arc::new(Region::alloc(&*nic.pd, 65_536, Access::LOCAL_WRITE).unwrap());
         let replies = Arc::new(Region::alloc(&*nic.pd, plan.geometry.responses_bytes(), access).unwrap());
         let memory_id = qp.attach(Arc::clone(&memory));
@@ -68,7 +69,8 @@ impl Rogue {
         let now = world.now();
         let (_, welcome) = world.server.accept(&hello, now).unwrap();
         qp.connect(&nic, &welcome.qp).unwrap();
-        Self { qp, cq, memory, replies, memory_id, welcome, seq: Seq::FIRST }
+        let sends = plan.request == RequestPath::Send;
+        Self { qp, cq, memory, replies, memory_id, welcome, seq: Seq::FIRST, sends }
     }
 
     /// Where its message, and the answer to it, begins.
@@ -87,7 +89,7 @@ impl Rogue {
         }
     }
 
-    /// Writes header words and, where the length claims it, a tail; returns when they are in the mailbox.
+    /// Hands over header words and, where the length claims it, a tail; returns when they are in the mailbox.
     fn send(&mut self, words: [u64; 6], tail: bool) {
         // What follows the header is zeros.
         for (i, word) in words.into_iter().chain([0; 4]).enumerate() {
@@ -101,7 +103,8 @@ impl Rogue {
         }
         let piece = Piece { region: self.memory_id, offset: 0, len_bytes: 4_224 };
         let to = Remote { grant: &self.welcome.grants.messages, offset: self.slot() };
-        let (start, ticket) = (Instant::now(), self.qp.write(piece, to).unwrap());
+        let posted = if self.sends { self.qp.send(piece) } else { self.qp.write(piece, to) };
+        let (start, ticket) = (Instant::now(), posted.unwrap());
         while !self.qp.is_done(ticket) {
             assert!(start.elapsed() < LOST, "the message does not arrive");
             let mut wc = [Wc::default()];
@@ -121,12 +124,12 @@ impl Rogue {
 }
 
 /// Sends one message; returns what the server says to the client and to its owner.
-fn violate(words: impl FnOnce(&Rogue) -> [u64; 6]) -> (Status, String) {
+fn violate_by(preset: &str, words: impl FnOnce(&Rogue) -> [u64; 6], tail: bool) -> (Status, String) {
     let mut world = World::new();
     let mut honest = world.client::<FetchThenReply>();
-    let mut rogue = Rogue::connect(&mut world);
+    let mut rogue = Rogue::connect(&mut world, preset);
     let words = words(&rogue);
-    rogue.send(words, true);
+    rogue.send(words, tail);
     let now = world.now();
     world.server.progress(now);
     let Some(ResponderEvent::Closed { why: Broken::Protocol(why), tell: Some(tell), .. }) =
@@ -141,6 +144,32 @@ fn violate(words: impl FnOnce(&Rogue) -> [u64; 6]) -> (Status, String) {
     assert_eq!(world.call(&mut honest, ECHO, b"honest").unwrap(), b"honest");
     assert_eq!(world.server.sessions_parked(), 0, "nothing of it is kept");
     (status, text)
+}
+
+/// Under both ways of requests.
+fn violate(words: impl Fn(&Rogue) -> [u64; 6]) -> (Status, String) {
+    let written = violate_by("server-reply", &words, true);
+    assert_eq!(written.0, violate_by("send-write", words, true).0);
+    written
+}
+
+#[test]
+fn a_send_that_is_not_the_next_message_or_not_whole_closes_its_connection() {
+    let (status, text) =
+        violate_by("send-write", |r| RequestHeader { seq: r.seq.next(), ..r.header() }.encode(), true);
+    assert!(status == Status::BAD_REQUEST && text.contains("another one"), "{text}");
+    let (status, text) = violate_by("send-write", |r| r.header().encode(), false);
+    assert!(status == Status::BAD_REQUEST && text.contains("not whole"), "{text}");
+    let flags = Mode::Reply.flags() | RequestFlags::CHECKSUM;
+    let mut world = World::new();
+    let mut rogue = Rogue::connect_with(&mut world, "send-write", Features::KICK | Features::CHECKSUM);
+    rogue.send(RequestHeader { flags, crc: 12_345, ..rogue.header() }.encode(), true);
+    let now = world.now();
+    while world.server.connections() == 1 {
+        world.server.progress(now);
+    }
+    let why = format!("{:?}", world.server.poll_event());
+    assert!(why.contains("not whole"), "{why}");
 }
 
 #[test]
@@ -173,7 +202,7 @@ fn impossible_messages_get_one_clear_error_and_close_only_their_connection() {
 #[test]
 fn a_message_without_its_tail_is_not_a_message() {
     let mut world = World::new();
-    let mut rogue = Rogue::connect(&mut world);
+    let mut rogue = Rogue::connect(&mut world, "server-reply");
     let words = rogue.header().encode();
     rogue.send(words, false);
     let now = world.now();
@@ -189,7 +218,7 @@ fn a_message_without_its_tail_is_not_a_message() {
 #[test]
 fn wrong_wake_ups_are_harmless() {
     let mut world = World::new();
-    let mut rogue = Rogue::connect(&mut world);
+    let mut rogue = Rogue::connect(&mut world, "server-reply");
     for imm in [0, u32::MAX, Imm::Push { oldest_low: 7_777, count: 4_095 }.encode()] {
         rogue.qp.kick(&rogue.welcome.grants.messages, imm).unwrap();
     }
@@ -207,7 +236,7 @@ fn wrong_wake_ups_are_harmless() {
 #[test]
 fn a_request_whose_checksum_never_matches_gets_a_clear_error() {
     let mut world = World::new();
-    let mut rogue = Rogue::connect_with(&mut world, Features::KICK | Features::CHECKSUM);
+    let mut rogue = Rogue::connect_with(&mut world, "server-reply", Features::KICK | Features::CHECKSUM);
     let flags = Mode::Reply.flags() | RequestFlags::CHECKSUM;
     let words = RequestHeader { flags, crc: 12_345, ..rogue.header() }.encode();
     rogue.send(words, true);
@@ -232,7 +261,7 @@ fn a_request_whose_checksum_never_matches_gets_a_clear_error() {
 fn two_that_break_the_protocol_in_one_turn_are_both_closed() {
     let mut world = World::new();
     let mut honest = world.client::<Fetch>();
-    let mut rogues = [Rogue::connect(&mut world), Rogue::connect(&mut world)];
+    let mut rogues = [Rogue::connect(&mut world, "server-reply"), Rogue::connect(&mut world, "send-write")];
     for rogue in &mut rogues {
         let words = RequestHeader { len_bytes: 1 << 30, ..rogue.header() }.encode();
         rogue.send(words, true);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, Resume, Welcome};
-use farcall_link::{Connection, Geometry, Nic, PairConfig, Region, Transport};
+use farcall_link::{Connection, Geometry, Nic, PairConfig, Region, ResponsePath, Transport};
 use farcall_verbs::{Access, Error, Nanos};
 
 use super::messages::FetchState;
-use super::{CallerState, ClientEnd};
+use super::{CallerState, ClientEnd, Fresh};
 use crate::error::{Broken, ConnectError};
+use crate::inbox::Inbox;
 use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
 /// Local memory (requests, then landing places of READs) and memory for replies.
@@ -18,6 +19,11 @@ pub(super) fn regions(nic: &Nic, geometry: Geometry) -> Result<(Arc<Region>, Arc
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let replies = Region::alloc(&*nic.pd, geometry.responses_bytes(), access)?;
     Ok((Arc::new(local), Arc::new(replies)))
+}
+
+/// Wake-ups that the server may have on the way, of responses and of pushes.
+const fn wakes(geometry: Geometry) -> u32 {
+    2 * geometry.window as u32 + 16
 }
 
 impl CallerState {
@@ -33,16 +39,15 @@ impl CallerState {
         let window = u32::from(geometry.window);
         let config = PairConfig {
             send_depth: 4 * window + 64,
-            recv_depth: 2 * window + 16,
+            recv_depth: wakes(geometry),
             sges_max: 1,
             signal_every: self.config.plan.memory.signal_every.clamp(1, geometry.window.max(2)),
             inline_max_bytes: self.config.plan.memory.inline_max_bytes,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         };
         let mut connection = Connection::new(&self.nic, Transport::Rc, &*self.cq, config, None)?;
-        connection.post_empty_receives(config.recv_depth)?;
         let local_id = connection.attach(Arc::clone(&self.local));
-        connection.attach(Arc::clone(&self.replies));
+        let replies_id = connection.attach(Arc::clone(&self.replies));
         let must_check = !connection.places_in_order(&self.replies) || self.config.checksum;
         let hello = Hello {
             provider: self.nic.provider.to_owned(),
@@ -58,7 +63,7 @@ impl CallerState {
                 oldest_seq: self.messages.head.0,
             }),
         };
-        self.fresh = Some((connection, local_id));
+        self.fresh = Some(Fresh { connection, local_id, replies_id });
         Ok(hello)
     }
 
@@ -99,13 +104,20 @@ impl CallerState {
     /// # Errors
     /// If the welcome is impossible or the queue pair does not connect; say hello again then.
     pub fn welcome(&mut self, welcome: Welcome, now: Nanos) -> Result<(), ConnectError> {
-        let Some((mut connection, local_id)) = self.fresh.take() else {
+        let Some(Fresh { mut connection, local_id, replies_id }) = self.fresh.take() else {
             return Err(ConnectError::BadWelcome("nobody said hello".into()));
         };
         let geometry = self.check(&welcome)?;
+        let inbox = if self.config.plan.response == ResponsePath::Send {
+            let count = usize::from(geometry.window);
+            Inbox::of_slots(&mut connection, replies_id, geometry.response_slot_bytes, count)?
+        } else {
+            Inbox::of_wakes(&mut connection, wakes(self.config.plan.geometry))?
+        };
         connection.connect(&self.nic, &welcome.qp)?;
         let end = ClientEnd {
             connection,
+            inbox,
             local: Arc::clone(&self.local),
             local_id,
             replies: Arc::clone(&self.replies),

@@ -120,13 +120,24 @@ impl CallerState {
     /// The connection ended. Calls stay: those that were sent wait for the session to go on, the others for any
     /// connection.
     pub fn break_off(&mut self, why: Broken) {
-        let Some(end) = self.end.as_mut() else { return };
+        if self.end.is_none() || self.broken.is_some() {
+            return;
+        }
         self.counters.connections_closed.increment();
-        end.connection.close();
+        // From here on, what goes wrong besides changes nothing.
         self.broken = Some(why);
-        // The server's last act may have been to write results. Modes and tuning learn nothing from them.
+        // The server's last act may have been to send or write results. Modes and tuning learn nothing from them.
+        for _ in 0..self.messages.window() {
+            if !self.poll_completions() {
+                break;
+            }
+        }
+        if let Some(end) = self.end.as_mut() {
+            end.connection.close();
+        }
         let mut path = ServerReply::new(&self.config);
-        while !self.messages.is_empty() && self.receive_written(&mut path) {}
+        while !self.messages.is_empty() && (self.receive_sent(&mut path) || self.receive_written(&mut path)) {
+        }
         self.closing.extend(self.end.take().map(|end| end.connection));
         self.reads_in_flight = 0;
         for seq in self.messages.numbers() {

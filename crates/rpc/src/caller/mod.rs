@@ -17,7 +17,6 @@ mod send;
 mod turn;
 
 use std::collections::VecDeque;
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -29,7 +28,8 @@ use farcall_verbs::{CompChannel, CqInitAttr, Nanos, RawCq, Wc};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError};
-use crate::paths::{Path, RequestPath, WriteMailbox};
+use crate::inbox::Inbox;
+use crate::paths::{Path, RequestPath, ResponsePath};
 use crate::tune::Tuner;
 use crate::wire::{Slots, TailKey};
 use calls::Calls;
@@ -51,6 +51,7 @@ pub struct Completion<'a> {
 /// The client's end of the connection that is open now.
 pub struct ClientEnd {
     pub(crate) connection: Connection,
+    pub(crate) inbox: Inbox,
     /// See [`CallerState::local`].
     pub(crate) local: Arc<Region>,
     pub(crate) local_id: RegionId,
@@ -65,13 +66,19 @@ pub struct ClientEnd {
     pub(crate) fetch_base: usize,
 }
 
+/// A queue pair that is made but not connected, and its names of our regions.
+struct Fresh {
+    connection: Connection,
+    local_id: RegionId,
+    replies_id: RegionId,
+}
+
 const COMPLETIONS_AT_ONCE: usize = 16;
 
 /// The client endpoint: one connection to one server thread, generic over the paths of its plan.
-pub struct Caller<P, Q = WriteMailbox> {
+pub struct Caller<P: Path> {
     state: CallerState,
-    path: P,
-    requests: PhantomData<Q>,
+    path: P::Response,
 }
 
 /// What a [`Caller`] is whatever its paths.
@@ -84,8 +91,7 @@ pub struct CallerState {
     local: Arc<Region>,
     /// The server may WRITE here.
     replies: Arc<Region>,
-    /// A queue pair that is made but not connected.
-    fresh: Option<(Connection, RegionId)>,
+    fresh: Option<Fresh>,
     pub(crate) end: Option<ClientEnd>,
     pub(crate) broken: Option<Broken>,
     /// Kept to go on with the session.
@@ -110,7 +116,7 @@ pub struct CallerState {
     pub(crate) counters: Block<Counters>,
 }
 
-impl<P, Q> Deref for Caller<P, Q> {
+impl<P: Path> Deref for Caller<P> {
     type Target = CallerState;
 
     #[inline]
@@ -119,22 +125,22 @@ impl<P, Q> Deref for Caller<P, Q> {
     }
 }
 
-impl<P, Q> DerefMut for Caller<P, Q> {
+impl<P: Path> DerefMut for Caller<P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut CallerState {
         &mut self.state
     }
 }
 
-impl<P: Path, Q: RequestPath> Caller<P, Q> {
+impl<P: Path> Caller<P> {
     /// A client endpoint on a device. It is connected by [`CallerState::hello`] and [`CallerState::welcome`].
     ///
     /// # Errors
     /// If memory, completion queue or channel cannot be had.
     pub fn new(nic: Nic, mut config: CallerConfig) -> Result<Self, farcall_verbs::Error> {
-        config.plan.response = P::AXIS;
-        let path = P::new(&config);
-        Ok(Self { state: CallerState::new(nic, config)?, path, requests: PhantomData })
+        (config.plan.request, config.plan.response) = (P::Request::AXIS, P::Response::AXIS);
+        let path = P::Response::new(&config);
+        Ok(Self { state: CallerState::new(nic, config)?, path })
     }
 
     /// Begins a call. The payload is copied at once; the outcome comes from [`CallerState::next_completion`]. Calls
@@ -160,7 +166,7 @@ impl<P: Path, Q: RequestPath> Caller<P, Q> {
         let at = state.calls.begin(method, options)?;
         state.counters.calls.increment();
         let id = state.calls.get(at).id;
-        if !state.send_at_once::<P, Q>(path, at, payload, now) {
+        if !state.send_at_once::<P::Response, P::Request>(path, at, payload, now) {
             state.calls.get(at).request.extend_from_slice(payload);
             state.to_send.push_back(at);
         }

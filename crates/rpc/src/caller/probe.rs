@@ -6,7 +6,7 @@ use farcall_link::{Piece, Remote};
 use farcall_verbs::{Clock, Nanos};
 
 use super::{Caller, CallerState};
-use crate::paths::{Path, RequestPath};
+use crate::paths::{Path, ResponsePath};
 use crate::tune::{LinkProfile, Probe};
 
 /// What takes longer tells nothing.
@@ -18,11 +18,11 @@ const REPLY_BYTES: usize = 64;
 
 const READ_SIZES: [u32; 8] = [64, 128, 256, 512, 1_024, 2_048, 3_072, 4_096];
 
-impl<P: Path, Q: RequestPath> Caller<P, Q> {
+impl<P: Path> Caller<P> {
     /// Measures READs and WRITEs of this connection, and gives the times to the tuner. Takes about a thousand READs and
     /// a hundred WRITEs; does nothing where results are never fetched, without a connection, or with calls outstanding.
     pub fn probe(&mut self, clock: &impl Clock) {
-        if P::FETCHES {
+        if P::Response::FETCHES {
             self.state.measure(clock);
         }
     }

@@ -7,7 +7,7 @@ use super::CallerState;
 use super::calls::State;
 use super::messages::{FetchState, Message, Purpose};
 use crate::error::{Broken, CallError};
-use crate::paths::Path;
+use crate::paths::ResponsePath;
 use crate::wire::{
     FirstWord, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status, TAIL_BYTES, TailKey,
 };
@@ -19,6 +19,11 @@ pub(crate) enum Source {
     Fetched,
     /// The slots that the server writes.
     Written,
+    /// The same memory, where a SEND has landed.
+    Sent {
+        /// Where that is.
+        at: usize,
+    },
 }
 
 /// What a look at a response came to.
@@ -41,13 +46,14 @@ pub(crate) enum Look {
 impl CallerState {
     /// Takes the responses that are there, oldest first. Returns whether there was any.
     #[inline]
-    pub(super) fn receive<P: Path>(&mut self, path: &mut P, now: Nanos) -> bool {
+    pub(super) fn receive<P: ResponsePath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
         while self.end.is_some() && !self.messages.is_empty() {
             let head = self.messages.head;
             let message = self.messages.at(head);
             let is_landed = matches!(message.fetch, FetchState::Landed(_));
-            let is_taken = (message.is_written() && self.receive_written(path))
+            let is_taken = (message.is_written()
+                && if P::SENDS { self.receive_sent(path) } else { self.receive_written(path) })
                 || (is_landed && self.receive_fetched(path, now));
             if !is_taken {
                 break;
@@ -75,6 +81,7 @@ impl CallerState {
         let (region, at) = match source {
             Source::Fetched => (&end.local, end.fetch_base + slots.offset(seq)),
             Source::Written => (&end.replies, slots.offset(seq)),
+            Source::Sent { at } => (&end.replies, at),
         };
         let first_word = region.load_acquire(at);
         let word1 = region.load_relaxed(at + 8);
@@ -107,7 +114,13 @@ impl CallerState {
 
     /// Takes a whole response over: its payload to its call, what it teaches to the path, its slot free.
     #[inline]
-    pub(crate) fn take<P: Path>(&mut self, path: &mut P, seq: Seq, header: &ResponseHeader, source: Source) {
+    pub(crate) fn take<P: ResponsePath>(
+        &mut self,
+        path: &mut P,
+        seq: Seq,
+        header: &ResponseHeader,
+        source: Source,
+    ) {
         self.messages.at(seq).fetch = FetchState::None;
         let message = *self.messages.at(seq);
         self.messages.pop();
@@ -156,6 +169,7 @@ impl CallerState {
         let (region, at) = match source {
             Source::Fetched => (&end.local, end.fetch_base + slot_at),
             Source::Written => (&end.replies, slot_at),
+            Source::Sent { at } => (&end.replies, at),
         };
         let reply = &mut self.calls.get(call).reply;
         if header.flags.contains(ResponseFlags::ERROR) {

@@ -6,7 +6,7 @@ use super::CallerState;
 use super::calls::{CallOptions, State};
 use super::messages::{FetchState, Message, Purpose};
 use crate::error::Broken;
-use crate::paths::{Path, RequestPath};
+use crate::paths::{RequestPath, ResponsePath};
 use crate::wire::{REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, Seq};
 
 /// Bytes of the two numbers in front of a part or continuation.
@@ -43,7 +43,7 @@ impl CallerState {
 
     /// Sends a short request without keeping a copy of it, if nothing waits before it.
     #[inline]
-    pub(super) fn send_at_once<P: Path, Q: RequestPath>(
+    pub(super) fn send_at_once<P: ResponsePath, Q: RequestPath>(
         &mut self,
         path: &mut P,
         at: u16,
@@ -77,7 +77,7 @@ impl CallerState {
 
     /// Sends what may be sent. Returns whether anything was.
     #[inline]
-    pub(super) fn pump<P: Path, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
+    pub(super) fn pump<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
         if self.to_send.is_empty() && self.to_release.is_empty() && self.messages.resend == self.messages.next
         {
             return false;
@@ -85,7 +85,7 @@ impl CallerState {
         self.pump_all::<P, Q>(path, now)
     }
 
-    fn pump_all<P: Path, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
+    fn pump_all<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
         while self.messages.resend != self.messages.next && self.end.is_some() {
             self.send_again::<Q>(self.messages.resend, now);
@@ -122,7 +122,7 @@ impl CallerState {
     }
 
     /// Sends the next message of a call. Returns whether it was the last one for now.
-    fn send_next_of<P: Path, Q: RequestPath>(&mut self, path: &mut P, at: u16, now: Nanos) -> bool {
+    fn send_next_of<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, at: u16, now: Nanos) -> bool {
         let Some(end) = &self.end else { return true };
         let (capacity, piece_bytes) = (end.requests.capacity(), end.responses.capacity());
         let record = self.calls.get(at);
@@ -158,7 +158,7 @@ impl CallerState {
         is_last
     }
 
-    fn send_release<P: Path, Q: RequestPath>(&mut self, path: &mut P, call_id: u64, now: Nanos) {
+    fn send_release<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, call_id: u64, now: Nanos) {
         let draft = Draft {
             call: u16::MAX,
             call_id,
@@ -173,7 +173,13 @@ impl CallerState {
 
     /// Composes a message in its slot and posts it. [`CallerState::may_send`] must have said yes.
     #[inline]
-    fn send<P: Path, Q: RequestPath>(&mut self, path: &mut P, draft: &Draft, payload: &[u8], now: Nanos) {
+    fn send<P: ResponsePath, Q: RequestPath>(
+        &mut self,
+        path: &mut P,
+        draft: &Draft,
+        payload: &[u8],
+        now: Nanos,
+    ) {
         let mode = path.mode(draft.method);
         let seq = self.messages.next;
         let consumed = self.messages.head;

@@ -8,7 +8,7 @@ use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc};
 use super::messages::FetchState;
 use super::{Caller, CallerState};
 use crate::error::Broken;
-use crate::paths::{Path, RequestPath};
+use crate::paths::{Path, RequestPath, ResponsePath};
 use crate::wire::{Imm, Mode, Seq};
 
 /// Turns between looks at the completion queue when nothing in it is waited for.
@@ -118,12 +118,13 @@ impl CallerState {
     }
 
     #[inline]
-    fn until(&self) -> Option<Nanos> {
+    fn until<Q: RequestPath>(&self) -> Option<Nanos> {
         let deadline = self.calls.earliest_deadline;
         if self.messages.is_empty() {
             return deadline;
         }
-        Nanos::earlier(deadline, Nanos::earlier(self.next_fetch, self.kicks.at))
+        let wake = if Q::WAKES { None } else { self.kicks.at };
+        Nanos::earlier(deadline, Nanos::earlier(self.next_fetch, wake))
     }
 
     /// Takes completions: READs that landed, free places in the send queue, wake-ups, failures.
@@ -156,8 +157,9 @@ impl CallerState {
                 }
             }
             Completed::Send { .. } | Completed::Flushed => {}
-            // A receive that cannot be posted again means a queue pair in error: its flushes report that.
-            Completed::Received { .. } => drop(end.connection.post_empty_receives(1)),
+            Completed::Received { tag, imm, .. } => {
+                end.inbox.received(&mut end.connection, tag, imm);
+            }
             Completed::Failed(status) => self.break_off(Broken::Completion(status)),
         }
     }
@@ -172,14 +174,15 @@ impl CallerState {
     }
 }
 
-impl<P: Path, Q: RequestPath> Endpoint for Caller<P, Q> {
+impl<P: Path> Endpoint for Caller<P> {
     #[inline]
     fn progress(&mut self, now: Nanos) -> Next {
         let Self { state, path, .. } = self;
         state.expire(now);
-        let mut any = state.pump::<P, Q>(path, now);
+        let mut any = state.pump::<P::Response, P::Request>(path, now);
         state.post_fetches(now);
-        if state.reads_in_flight > 0 || state.turns_to_poll == 0 || state.kicks.armed {
+        let is_told = state.reads_in_flight > 0 || (P::Response::SENDS && !state.messages.is_empty());
+        if is_told || state.turns_to_poll == 0 || state.kicks.armed {
             state.turns_to_poll = TURNS_PER_POLL;
             any |= state.poll_completions();
         } else {
@@ -187,24 +190,29 @@ impl<P: Path, Q: RequestPath> Endpoint for Caller<P, Q> {
         }
         let received = state.receive(path, now);
         if received {
-            any |= state.pump::<P, Q>(path, now);
+            any |= state.pump::<P::Response, P::Request>(path, now);
         }
         if received || state.calls.has_done() {
             state.kicks.armed = false;
             return Next::Again;
         }
-        state.kick_if_late(now);
+        if !P::Request::WAKES {
+            state.kick_if_late(now);
+        }
         if any && state.reads_in_flight == 0 && state.messages.is_empty() {
             return Next::Again;
         }
-        Next::Idle { until: state.until() }
+        Next::Idle { until: state.until::<P::Request>() }
     }
 
     fn arm(&mut self) -> Result<()> {
         let state = &mut self.state;
         state.counters.arms.increment();
         while let Ok(Some(_)) = state.channel.poll_cq_event() {}
-        state.ask_for_pushes();
+        // What is sent wakes; what is fetched all the same has been executed, and its READ wakes.
+        if !P::Response::SENDS {
+            state.ask_for_pushes();
+        }
         state.kicks.armed = true;
         state.cq.req_notify(Notify::Any)
     }

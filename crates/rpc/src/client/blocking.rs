@@ -15,7 +15,7 @@ use super::{ClientOptions, TURNS};
 use crate::caller::{CallId, CallOptions, Caller, Completion};
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
-use crate::paths::{Path, WriteMailbox};
+use crate::paths::{Path, RequestPath, ResponsePath};
 use crate::wire::Status;
 
 /// A pause between calls after which the bootstrap connection is looked at first.
@@ -42,8 +42,8 @@ const LOOK_AFTER_PAUSE: Duration = Duration::from_millis(5);
 /// ```
 pub type Client = ClientOf<dyn AnyCaller>;
 
-/// A [`Client`] whose response path is fixed when the program is compiled: no dynamic call on the way of a message.
-pub type StaticClient<P> = ClientOf<Caller<P, WriteMailbox>>;
+/// A [`Client`] whose paths are fixed when the program is compiled: no dynamic call on the way of a message.
+pub type StaticClient<P> = ClientOf<Caller<P>>;
 
 /// What [`Client`] and [`StaticClient`] have in common: all but the way to the endpoint.
 pub struct ClientOf<C: AnyCaller + ?Sized> {
@@ -84,7 +84,7 @@ impl<P: Path> StaticClient<P> {
         address: impl Into<String>,
         mut options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        options.config.plan.response = P::AXIS;
+        (options.config.plan.request, options.config.plan.response) = (P::Request::AXIS, P::Response::AXIS);
         options.config.plan.preset()?;
         let caller = Caller::new(Nic::open(provider)?, options.config.clone())?;
         Self::start(Box::new(caller), address.into(), options)

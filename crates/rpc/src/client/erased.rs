@@ -8,7 +8,7 @@ use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next};
 use super::ClientOptions;
 use crate::caller::{CallId, CallOptions, Caller, CallerState};
 use crate::error::{CallError, ConnectError};
-use crate::paths::{Path, RequestPath, for_plan};
+use crate::paths::{Path, for_plan};
 
 /// What of a caller depends on its paths. Sealed: [`Caller`] is the only one.
 pub trait AnyCaller: Endpoint + DerefMut<Target = CallerState> + Send {
@@ -28,7 +28,7 @@ pub trait AnyCaller: Endpoint + DerefMut<Target = CallerState> + Send {
     fn probe(&mut self, clock: &MonotonicClock);
 }
 
-impl<P: Path, Q: RequestPath> AnyCaller for Caller<P, Q> {
+impl<P: Path> AnyCaller for Caller<P> {
     #[inline]
     fn submit(
         &mut self,
@@ -62,7 +62,7 @@ impl<P: Path, Q: RequestPath> AnyCaller for Caller<P, Q> {
 pub(super) fn any_caller(nic: Nic, options: &ClientOptions) -> Result<Box<dyn AnyCaller>, ConnectError> {
     let config = options.config.clone();
     let preset = config.plan.preset()?;
-    let made = for_plan!(preset.plan, |Q, P| Caller::<P, Q>::new(nic, config)
+    let made = for_plan!(preset.plan, |P| Caller::<P>::new(nic, config)
         .map(|caller| Box::new(caller) as Box<dyn AnyCaller>));
     made.unwrap_or_else(|| {
         Err(farcall_verbs::Error::invalid("connect", "the preset's paths are not built in"))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farcall_link::{Piece, Remote};
 use farcall_verbs::Nanos;
 
-use super::{Path, ResponsePath};
+use super::ResponsePath;
 use crate::caller::{CallerState, FetchState, Look, Message, Purpose, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
@@ -108,7 +108,7 @@ impl CallerState {
 
     /// Takes the oldest message's response if it was fetched. Returns whether it did.
     #[inline]
-    pub(crate) fn receive_fetched<P: Path>(&mut self, path: &mut P, now: Nanos) -> bool {
+    pub(crate) fn receive_fetched<P: ResponsePath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let seq = self.messages.head;
         let FetchState::Landed(bytes) = self.messages.at(seq).fetch else { return false };
         match self.look(seq, Source::Fetched, bytes) {

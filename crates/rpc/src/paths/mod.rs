@@ -7,8 +7,12 @@
 
 mod fetch;
 mod fetch_then_reply;
+mod send_reply;
+mod send_request;
 mod server_reply;
 mod write_mailbox;
+
+use std::marker::PhantomData;
 
 use farcall_link::{PostRefused, Ticket};
 
@@ -20,11 +24,18 @@ use crate::tune::Tuner;
 use crate::wire::{Mode, RequestHeader, ResponseHeader, Seq};
 pub use fetch::Fetch;
 pub use fetch_then_reply::FetchThenReply;
+pub use send_reply::SendReply;
+pub use send_request::SendRequest;
 pub use server_reply::ServerReply;
 pub use write_mailbox::WriteMailbox;
 
 /// How requests reach the server.
 pub trait RequestPath: Send + 'static {
+    /// The axis' value.
+    const AXIS: farcall_link::RequestPath;
+    /// Whether a request wakes a server that sleeps.
+    const WAKES: bool;
+
     /// Client: ends the message of `payload_bytes` that was composed in slot `seq`, and hands it to the server.
     fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused>;
 
@@ -38,6 +49,8 @@ pub trait ResponsePath: Send + 'static {
     const AXIS: farcall_link::ResponsePath;
     /// Whether results are fetched by READ, so that R and F mean something.
     const FETCHES: bool;
+    /// Whether results come as SENDs: completions tell of them, and wake a client that sleeps.
+    const SENDS: bool = false;
 
     /// Client: the state of a new caller.
     fn new(config: &CallerConfig) -> Self;
@@ -53,30 +66,49 @@ pub trait ResponsePath: Send + 'static {
     fn respond(end: &mut ServerEnd, seq: Seq, mode: Mode, push: bool, counters: &Counters);
 }
 
-/// A response path: [`ServerReply`], [`Fetch`] or [`FetchThenReply`].
-pub trait Path: ResponsePath {}
+/// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone stand for
+/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND.
+pub trait Path: Send + 'static {
+    /// How requests reach the server.
+    type Request: RequestPath;
+    /// How results come back.
+    type Response: ResponsePath;
+}
 
-impl<P: ResponsePath> Path for P {}
+impl<P: ResponsePath> Path for P {
+    type Request = WriteMailbox;
+    type Response = P;
+}
 
-/// Evaluates `$body` with `$request` and `$response` as the types of a plan's paths.
+/// Requests by SEND, results as `P` says.
+#[derive(Debug)]
+pub struct BySend<P>(PhantomData<P>);
+
+impl<P: ResponsePath> Path for BySend<P> {
+    type Request = SendRequest;
+    type Response = P;
+}
+
+/// Evaluates `$body` with `$path` as the type of a plan's paths.
 macro_rules! for_plan {
-    ($plan:expr, |$request:ident, $response:ident| $body:expr) => {
+    ($plan:expr, |$path:ident| $body:expr) => {
+        $crate::paths::for_plan!(@table $plan, $path, $body,
+            (WriteMailbox, Write) => ServerReply,
+            (WriteMailbox, Fetch) => Fetch,
+            (WriteMailbox, FetchThenReply) => FetchThenReply,
+            (WriteMailbox, Send) => SendReply,
+            (Send, Write) => BySend<$crate::paths::ServerReply>,
+            (Send, Send) => BySend<$crate::paths::SendReply>,
+        )
+    };
+    (@table $plan:expr, $path:ident, $body:expr,
+        $(($request:ident, $response:ident) => $Path:ident $(<$Results:ty>)?,)*
+    ) => {
         match ($plan.request, $plan.response) {
-            (farcall_link::RequestPath::WriteMailbox, farcall_link::ResponsePath::Write) => {
-                type $request = $crate::paths::WriteMailbox;
-                type $response = $crate::paths::ServerReply;
+            $((farcall_link::RequestPath::$request, farcall_link::ResponsePath::$response) => {
+                type $path = $crate::paths::$Path $(<$Results>)?;
                 Some($body)
-            }
-            (farcall_link::RequestPath::WriteMailbox, farcall_link::ResponsePath::Fetch) => {
-                type $request = $crate::paths::WriteMailbox;
-                type $response = $crate::paths::Fetch;
-                Some($body)
-            }
-            (farcall_link::RequestPath::WriteMailbox, farcall_link::ResponsePath::FetchThenReply) => {
-                type $request = $crate::paths::WriteMailbox;
-                type $response = $crate::paths::FetchThenReply;
-                Some($body)
-            }
+            })*
             _ => None,
         }
     };

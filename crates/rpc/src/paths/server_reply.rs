@@ -1,13 +1,13 @@
 //! Responses by WRITE into a slot of the client, which polls it.
 
-use super::{Path, ResponsePath};
+use super::ResponsePath;
 use crate::caller::{CallerState, Look, Message, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::ServerEnd;
 use crate::tune::Tuner;
 use crate::wire::{FirstWord, Imm, Mode, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
-use farcall_link::{Piece, Remote};
+use farcall_link::{Piece, PostRefused, Remote, Ticket};
 
 /// `server-reply`: the server writes every result.
 #[derive(Debug)]
@@ -42,12 +42,8 @@ impl ServerEnd {
     /// WRITEs the response in its slot to the client, and wakes the client if asked.
     #[inline]
     pub(crate) fn write_response(&mut self, seq: Seq, wake: bool, counters: &Counters) {
+        let Some(len_bytes) = self.response_bytes(seq) else { return };
         let offset = self.session.responses.offset(seq);
-        let Some(first) = FirstWord::decode(self.session.results.load_relaxed(offset)) else { return };
-        if first.seq != seq {
-            return;
-        }
-        let len_bytes = message_bytes(RESPONSE_HEADER_BYTES, first.len_bytes as usize);
         let piece = Piece { region: self.results_id, offset, len_bytes };
         let to = Remote { grant: &self.replies, offset };
         let posted = if wake {
@@ -57,6 +53,20 @@ impl ServerEnd {
             counters.replied.increment();
             self.connection.write(piece, to)
         };
+        self.posted_response(seq, posted);
+    }
+
+    /// Bytes of the response in slot `seq`, if it is there.
+    #[inline]
+    pub(crate) fn response_bytes(&self, seq: Seq) -> Option<usize> {
+        let offset = self.session.responses.offset(seq);
+        let first = FirstWord::decode(self.session.results.load_relaxed(offset))?;
+        (first.seq == seq).then(|| message_bytes(RESPONSE_HEADER_BYTES, first.len_bytes as usize))
+    }
+
+    /// Keeps the slot of a response until it has been read.
+    #[inline]
+    pub(crate) fn posted_response(&mut self, seq: Seq, posted: Result<Ticket, PostRefused>) {
         match posted {
             Ok(ticket) => self.tickets[self.session.responses.index(seq)] = ticket,
             // There was room; anything else is a queue pair in error, which its completions report.
@@ -74,7 +84,7 @@ const CORRUPT_LOOKS_MAX: u32 = 64;
 impl CallerState {
     /// Takes the oldest message's response if the server has written it. Returns whether it did.
     #[inline]
-    pub(crate) fn receive_written<P: Path>(&mut self, path: &mut P) -> bool {
+    pub(crate) fn receive_written<P: ResponsePath>(&mut self, path: &mut P) -> bool {
         let seq = self.messages.head;
         match self.look(seq, Source::Written, usize::MAX) {
             Look::Whole(header) => {

@@ -12,17 +12,14 @@ use crate::wire::{FirstWord, REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, 
 pub struct WriteMailbox;
 
 impl RequestPath for WriteMailbox {
-    /// Checksum, then tail, then one WRITE of exactly the message.
+    const AXIS: farcall_link::RequestPath = farcall_link::RequestPath::WriteMailbox;
+    const WAKES: bool = false;
+
+    /// One WRITE of exactly the message.
     #[inline]
     fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused> {
-        let at = end.requests.offset(seq);
-        if end.checksum {
-            end.store_checksum(at, payload_bytes);
-        }
-        end.local.store_relaxed(at + end.requests.tail_at(payload_bytes), end.tail_key.tail(seq));
-        let len_bytes = message_bytes(REQUEST_HEADER_BYTES, payload_bytes);
-        let piece = Piece { region: end.local_id, offset: at, len_bytes };
-        let to = Remote { grant: &end.welcome.grants.messages, offset: at };
+        let piece = end.seal(seq, payload_bytes);
+        let to = Remote { grant: &end.welcome.grants.messages, offset: piece.offset };
         end.connection.write(piece, to)
     }
 
@@ -30,18 +27,35 @@ impl RequestPath for WriteMailbox {
     /// nothing.
     #[inline]
     fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
-        let session = &end.session;
-        let (slots, seq) = (&session.requests, session.expect);
+        let seq = end.session.expect;
         let Some(first) = FirstWord::decode(end.watch.load_acquire()) else { return Ok(None) };
         if first.seq != seq {
             return Ok(None);
         }
+        end.take_at(end.session.requests.offset(seq), first, message)
+    }
+}
+
+/// Looks at a message whose checksum does not match, before its client is told that it is corrupt.
+const CORRUPT_LOOKS_MAX: u32 = 10_000;
+
+/// The server's half.
+impl ServerEnd {
+    /// Copies the next message, whose first word is known, from `at` in the mailbox if it is whole.
+    #[inline]
+    pub(crate) fn take_at(
+        &mut self,
+        at: usize,
+        first: FirstWord,
+        message: &mut Vec<u8>,
+    ) -> Result<Option<RequestHeader>, String> {
+        let session = &self.session;
+        let (slots, seq) = (&session.requests, session.expect);
         let len_bytes = first.len_bytes as usize;
         if len_bytes > slots.capacity() {
             let capacity = slots.capacity();
             return Err(format!("message {} claims {len_bytes} bytes; a slot holds {capacity}", seq.0));
         }
-        let at = slots.offset(seq);
         if session.mailbox.load_acquire(at + slots.tail_at(len_bytes)) != session.tail_key.tail(seq) {
             return Ok(None);
         }
@@ -53,23 +67,17 @@ impl RequestPath for WriteMailbox {
         }
         // The first word was checked before; the copy of it may be another one.
         words[0] = first.encode();
-        if end.checksum {
-            return end.check_message(&words, &message[REQUEST_HEADER_BYTES..]);
+        if self.checksum {
+            return self.check_message(&words, &message[REQUEST_HEADER_BYTES..]);
         }
         RequestHeader::decode(&words).map(Some).map_err(|why| format!("message {}: {why}", seq.0))
     }
-}
 
-/// Looks at a message whose checksum does not match, before its client is told that it is corrupt.
-const CORRUPT_LOOKS_MAX: u32 = 10_000;
-
-/// The server's half.
-impl ServerEnd {
-    /// Whether the next slot holds the next message. One load.
+    /// Whether the next slot holds the next message, or one has arrived by SEND.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         // The number is in the low half; the status bit is looked at when the message is taken.
-        self.watch.load_acquire() as u32 == self.session.expect.0
+        self.watch.load_acquire() as u32 == self.session.expect.0 || !self.inbox.is_empty()
     }
 
     /// Goes to the next message.
@@ -102,6 +110,18 @@ impl ServerEnd {
 
 /// The client's half.
 impl ClientEnd {
+    /// Ends the message that was composed in slot `seq`: checksum, then tail. Where it lies in the local region.
+    #[inline]
+    pub(crate) fn seal(&self, seq: Seq, payload_bytes: usize) -> Piece {
+        let at = self.requests.offset(seq);
+        if self.checksum {
+            self.store_checksum(at, payload_bytes);
+        }
+        self.local.store_relaxed(at + self.requests.tail_at(payload_bytes), self.tail_key.tail(seq));
+        let len_bytes = message_bytes(REQUEST_HEADER_BYTES, payload_bytes);
+        Piece { region: self.local_id, offset: at, len_bytes }
+    }
+
     #[cold]
     fn store_checksum(&self, at: usize, payload_bytes: usize) {
         let mut words = [0u64; 6];

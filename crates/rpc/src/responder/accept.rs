@@ -5,7 +5,7 @@ use std::sync::Arc;
 use farcall_link::bootstrap::{
     Features, Grants, Hello, Refusal, RefusalKind, Resume, Resumed, Secret, SessionId, Welcome,
 };
-use farcall_link::{Connection, Geometry, PairConfig, Plan, Ticket, Transport, Watch};
+use farcall_link::{Connection, PairConfig, Plan, RequestPath, Ticket, Transport, Watch};
 use farcall_verbs::{Access, Clock, Nanos};
 
 use super::drain::Phase;
@@ -13,11 +13,18 @@ use super::serve::Engine;
 use super::session::Session;
 use super::{ConnectionId, Handler, Open, Responder, ServeBurst, ServerEnd};
 use crate::error::Broken;
+use crate::inbox::Inbox;
 use crate::paths::for_plan;
 use crate::wire::TailKey;
 
 /// Wake-ups that a client may have on the way beyond one for each message.
 const SPARE_WAKES: u32 = 16;
+
+/// Slots of a mailbox. What wakes takes a receive, and so a slot, where requests are received.
+const fn mailbox_slots(plan: &Plan) -> usize {
+    let spare = if matches!(plan.request, RequestPath::Send) { SPARE_WAKES } else { 0 };
+    plan.geometry.window as usize + spare as usize
+}
 
 /// Turns a failure of ours into a refusal.
 fn no_resources(what: &str) -> impl Fn(farcall_verbs::Error) -> Refusal + '_ {
@@ -32,8 +39,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// What to tell the client; nothing is changed then.
     pub fn accept(&mut self, hello: &Hello, now: Nanos) -> Result<(ConnectionId, Welcome), Refusal> {
         let plan = self.check(hello)?;
-        let Some(serve_burst) =
-            for_plan!(plan, |Q, S| Engine::<H, C>::serve_burst::<Q, S> as ServeBurst<H, C>)
+        let Some(serve_burst) = for_plan!(plan, |P| Engine::<H, C>::serve_burst::<P> as ServeBurst<H, C>)
         else {
             return Err(RefusalKind::Plan.because("the preset's paths are not built in"));
         };
@@ -43,9 +49,9 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                     let next_seq = session.expect.0;
                     (session, Some(Resumed { next_seq }))
                 }
-                None => (self.new_session(plan.geometry)?, None),
+                None => (self.new_session(plan)?, None),
             },
-            None => (self.new_session(plan.geometry)?, None),
+            None => (self.new_session(plan)?, None),
         };
         // A session keeps the slots it began with.
         let plan = Plan { geometry: session.geometry, ..plan };
@@ -55,6 +61,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 let welcome = Welcome { resumed, ..welcome };
                 let id = end.id;
                 self.by_qp.insert(end.connection.qp_num(), id);
+                self.receiving += usize::from(end.inbox.takes_messages());
                 self.connections.push(Open { end, serve_burst });
                 self.engine.counters.connections_opened.increment();
                 if resumed.is_some() {
@@ -146,10 +153,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     /// Makes room for a session's slots: sessions that wait for their client to come back give way.
-    fn make_room(&mut self, geometry: Geometry) -> Result<(), Refusal> {
+    fn make_room(&mut self, slots_bytes: usize) -> Result<(), Refusal> {
         let open = self.connections.iter().map(|open| &open.end).chain(&self.closing);
         let open_bytes: usize = open.map(|end| end.session.slots_bytes()).sum();
-        let wanted_bytes = open_bytes + geometry.mailbox_bytes() + geometry.responses_bytes();
+        let wanted_bytes = open_bytes + slots_bytes;
         let max_bytes = self.engine.config.slots_bytes_max;
         if wanted_bytes > max_bytes {
             let connections = self.connections.len();
@@ -164,13 +171,16 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         Ok(())
     }
 
-    fn new_session(&mut self, geometry: Geometry) -> Result<Session, Refusal> {
-        self.make_room(geometry)?;
+    fn new_session(&mut self, plan: Plan) -> Result<Session, Refusal> {
+        let geometry = plan.geometry;
+        let mailbox_bytes = mailbox_slots(&plan) * geometry.request_slot_bytes as usize;
+        self.make_room(mailbox_bytes + geometry.responses_bytes())?;
         let entropy = &self.nic.entropy;
         let random = || entropy.bytes::<16>().map_err(|e| RefusalKind::Resources.because(e.to_string()));
         let (id, secret, key) = (random()?, random()?, random()?);
         let tail_key = TailKey(u128::from_le_bytes(key) as u64);
-        let regions = Session::regions(&self.nic, geometry).map_err(no_resources("memory"))?;
+        let regions = Session::regions(&self.nic, mailbox_bytes, geometry.responses_bytes())
+            .map_err(no_resources("memory"))?;
         Ok(Session::new(SessionId(id), secret, tail_key, geometry, regions))
     }
 
@@ -192,16 +202,23 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         };
         let (nic, cq) = (&self.nic, &*self.cq);
         let made = Connection::new(nic, Transport::Rc, cq, config, None).and_then(|mut connection| {
-            connection.post_empty_receives(config.recv_depth)?;
+            let mailbox_id = connection.attach(Arc::clone(&session.mailbox));
+            let results_id = connection.attach(Arc::clone(&session.results));
+            let inbox = if plan.request == RequestPath::Send {
+                let slot_bytes = session.geometry.request_slot_bytes;
+                // A session that began under another preset may have fewer.
+                let count = mailbox_slots(&plan).min(session.mailbox.len_bytes() / slot_bytes as usize);
+                Inbox::of_slots(&mut connection, mailbox_id, slot_bytes, count)?
+            } else {
+                Inbox::of_wakes(&mut connection, config.recv_depth)?
+            };
             connection.connect(nic, &hello.qp)?;
-            Ok(connection)
+            Ok((connection, results_id, inbox))
         });
-        let mut connection = match made {
-            Ok(connection) => connection,
+        let (connection, results_id, inbox) = match made {
+            Ok(made) => made,
             Err(error) => return Err(Box::new((no_resources("queue pair")(error), session))),
         };
-        connection.attach(Arc::clone(&session.mailbox));
-        let results_id = connection.attach(Arc::clone(&session.results));
         let must_check = !connection.places_in_order(&session.mailbox);
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
@@ -211,6 +228,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             watch: Watch::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
             id: ConnectionId(self.next_id),
             connection,
+            inbox,
             checksum,
             corrupt_looks: 0,
             replies: hello.grants.messages,

@@ -6,6 +6,7 @@ use farcall_verbs::Nanos;
 use super::ConnectionId;
 use super::session::Session;
 use crate::counters::Counters;
+use crate::inbox::Inbox;
 use crate::wire::{Imm, ResponseHeader, Seq};
 
 pub struct ServerEnd {
@@ -14,6 +15,7 @@ pub struct ServerEnd {
     pub(crate) id: ConnectionId,
     pub(crate) session: Session,
     pub(crate) connection: Connection,
+    pub(crate) inbox: Inbox,
     pub(crate) checksum: bool,
     /// Looks at the next message while its checksum did not match.
     pub(crate) corrupt_looks: u32,
@@ -89,7 +91,8 @@ impl ServerEnd {
         let mut session = self.session;
         if !self.connection.is_quiesced() {
             let geometry = session.geometry;
-            let (mailbox, results) = Session::regions(nic, geometry).ok()?;
+            let mailbox_bytes = session.mailbox.len_bytes();
+            let (mailbox, results) = Session::regions(nic, mailbox_bytes, geometry.responses_bytes()).ok()?;
             let mut bytes = Vec::new();
             session.results.append_to(0, geometry.responses_bytes(), &mut bytes);
             results.copy_in(0, &bytes);

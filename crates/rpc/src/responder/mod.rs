@@ -95,6 +95,8 @@ pub struct Responder<H, C> {
     sleep: Sleep,
     wcs: [Wc; COMPLETIONS_AT_ONCE],
     turns_to_poll: u32,
+    /// Connections whose requests are told of by completions.
+    receiving: usize,
     /// Connections with responses to push that found no room.
     owing: usize,
     free_memory: FreeMemory,
@@ -125,6 +127,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             sleep: Sleep::Awake,
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
             turns_to_poll: 0,
+            receiving: 0,
             owing: 0,
             free_memory: FreeMemory::default(),
         })
@@ -196,7 +199,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 
     /// Takes completions: free places in send queues, wake-ups, failures.
     fn poll_completions(&mut self, now: Nanos) -> bool {
-        self.turns_to_poll = TURNS_PER_POLL;
+        self.turns_to_poll = if self.receiving == 0 { TURNS_PER_POLL } else { 0 };
         let mut any = false;
         loop {
             let got = match self.cq.poll(&mut self.wcs) {
@@ -230,11 +233,12 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         };
         match self.connections[at].end.connection.complete(wc) {
             Completed::Send { .. } | Completed::Flushed => {}
-            Completed::Received { imm, .. } => {
-                self.engine.counters.kicks.increment();
+            Completed::Received { tag, imm, .. } => {
                 let end = &mut self.connections[at].end;
-                // A receive that cannot be posted again means a queue pair in error: its flushes report that.
-                let _ = end.connection.post_empty_receives(1);
+                if !end.inbox.received(&mut end.connection, tag, imm) {
+                    return;
+                }
+                self.engine.counters.kicks.increment();
                 let owed_before = end.owes();
                 end.kicked(imm.unwrap_or(0));
                 self.owing += usize::from(!owed_before && end.owes());
@@ -271,6 +275,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn end(&mut self, at: usize, why: Broken, tell: Option<Refusal>, keep_from: Option<Nanos>) {
         let Open { mut end, .. } = self.connections.remove(at);
         self.owing -= usize::from(end.owes());
+        self.receiving -= usize::from(end.inbox.takes_messages());
         self.engine.counters.connections_closed.increment();
         end.connection.close();
         end.keep_from = keep_from;

@@ -9,7 +9,7 @@ use super::parts::Part;
 use super::{Handler, ServerEnd};
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
-use crate::paths::{RequestPath, ResponsePath, ServerReply};
+use crate::paths::{Path, RequestPath, ResponsePath, ServerReply};
 use crate::wire::{Mode, RequestFlags, RequestHeader, Status};
 
 /// What a connection's turn came to.
@@ -57,14 +57,10 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     }
 
     /// A connection's turn, compiled for the paths of its plan.
-    pub fn serve_burst<Q: RequestPath, S: ResponsePath>(
-        &mut self,
-        end: &mut ServerEnd,
-        now: Nanos,
-    ) -> Served {
+    pub fn serve_burst<P: Path>(&mut self, end: &mut ServerEnd, now: Nanos) -> Served {
         let mut served = Served::Nothing;
         for _ in 0..self.config.burst {
-            match self.serve_one::<Q, S>(end, now) {
+            match self.serve_one::<P::Request, P::Response>(end, now) {
                 Served::Some => served = Served::Some,
                 Served::Nothing => break,
                 ended => return ended,

@@ -73,16 +73,19 @@ impl Session {
 
     /// Memory for a mailbox and for results: one registration, because each costs the server a descriptor. So a client
     /// may write to its results and read its mailbox, which tells it nothing and harms nobody else.
-    pub fn regions(nic: &Nic, geometry: Geometry) -> Result<(Arc<Region>, Arc<Region>)> {
+    pub fn regions(
+        nic: &Nic,
+        mailbox_bytes: usize,
+        responses_bytes: usize,
+    ) -> Result<(Arc<Region>, Arc<Region>)> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let len_bytes = [geometry.mailbox_bytes(), geometry.responses_bytes()];
-        let [mailbox, results] = Region::alloc_two(&*nic.pd, len_bytes, access)?;
+        let [mailbox, results] = Region::alloc_two(&*nic.pd, [mailbox_bytes, responses_bytes], access)?;
         Ok((Arc::new(mailbox), Arc::new(results)))
     }
 
     /// Memory of the slots.
     pub fn slots_bytes(&self) -> usize {
-        self.geometry.mailbox_bytes() + self.geometry.responses_bytes()
+        self.mailbox.len_bytes() + self.results.len_bytes()
     }
 
     /// Keeps the rest of a result.
@@ -104,6 +107,6 @@ impl Session {
 
     /// Makes sure that nothing the old connection left in the mailbox is taken for a message of the new one.
     pub fn forget_mailbox(&self) {
-        self.mailbox.fill(0, self.geometry.mailbox_bytes(), 0);
+        self.mailbox.fill(0, self.mailbox.len_bytes(), 0);
     }
 }

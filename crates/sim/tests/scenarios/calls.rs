@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use farcall_rpc::{CallerConfig, Fetch, FetchThenReply, Path, ResponderConfig, ServerReply};
+use farcall_rpc::{
+    BySend, CallerConfig, Fetch, FetchThenReply, Path, ResponderConfig, SendReply, ServerReply,
+};
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
 use super::chaos;
@@ -157,5 +159,15 @@ pub fn run(seed: u64) -> u64 {
         0 | 1 => run_by::<FetchThenReply>(seed, random),
         2 => run_by::<Fetch>(seed, random),
         _ => run_by::<ServerReply>(seed, random),
+    }
+}
+
+/// The same under presets with SENDs: another scenario, so that seeds of the first keep their worlds.
+pub fn by_sends(seed: u64) -> u64 {
+    let mut random = Stream::new(seed, Purpose::Program(1_000));
+    match random.below(3) {
+        0 => run_by::<SendReply>(seed, random),
+        1 => run_by::<BySend<ServerReply>>(seed, random),
+        _ => run_by::<BySend<SendReply>>(seed, random),
     }
 }

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use crate::support::calls::*;
 use crate::support::rpc::*;
-use farcall_rpc::{CallerConfig, Fetch, FetchThenReply, Path, ResponderConfig, ServerReply};
-use farcall_sim::{Config, Waiting, World};
+use farcall_rpc::{
+    BySend, CallerConfig, Fetch, FetchThenReply, Path, ResponderConfig, SendReply, ServerReply,
+};
+use farcall_sim::{Config, Waiting, What, World};
 
 fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 {
-    let mut world = World::new(Config::new(11));
+    let mut world = World::new(Config { keep_records: 1 << 20, ..Config::new(11) });
     let (server_host, client_host) = (world.add_node(), world.add_node());
     let executions = Executions::default();
     let echo = Echo { host: server_host.clone(), executions: executions.clone() };
@@ -32,6 +34,8 @@ fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 
     assert!(program.workload.well >= 190, "{} of 200", program.workload.well);
     assert_eq!(program.handshakes, 1);
     check_calls(&program.workload, &executions);
+    let put_off = world.last_records().iter().filter(|record| record.what == What::NotReady).count();
+    assert_eq!(put_off, 0, "no message finds a receiver not ready");
     world.trace_hash()
 }
 
@@ -43,6 +47,9 @@ fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
         calls_end_well::<FetchThenReply>(waits.0, waits.1);
         calls_end_well::<Fetch>(waits.0, waits.1);
         calls_end_well::<ServerReply>(waits.0, waits.1);
+        calls_end_well::<SendReply>(waits.0, waits.1);
+        calls_end_well::<BySend<ServerReply>>(waits.0, waits.1);
+        calls_end_well::<BySend<SendReply>>(waits.0, waits.1);
     }
 }
 

@@ -187,7 +187,7 @@ enum Stage {
 }
 
 /// A client: one connection, made again whenever it breaks.
-pub struct ClientProgram<P, W> {
+pub struct ClientProgram<P: Path, W> {
     host: Host,
     server: NodeId,
     pub caller: Caller<P>,

@@ -13,7 +13,7 @@ use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
 use farcall_link::PRESETS;
 use farcall_providers::Selection;
-use farcall_rpc::{Fetch, FetchThenReply, Path, ServerReply, StaticClient};
+use farcall_rpc::{BySend, Fetch, FetchThenReply, Path, ResponsePath, SendReply, ServerReply, StaticClient};
 use std::fmt;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const WRONG_ECHO: &str = "the echo came back with other bytes";
 
 /// What two columns of the table mean.
-const VERBS_NOTE: &str = "Verbs: all WRITEs and READs of both ends, for each call. Empty READs: those among them that found no result yet. \
+const VERBS_NOTE: &str = "Verbs: all WRITEs, READs and SENDs of both ends, for each call. Empty READs: those among them that found no result yet. \
                           Each is in-bound work of the server's RNIC; here the client's processor executes them, and what they cost \
                           the server is not measured.";
 
@@ -138,7 +138,11 @@ impl What {
                 let sample = match preset {
                     "server-reply" => sample::<ServerReply>,
                     "fetch" => sample::<Fetch>,
-                    _ => sample::<FetchThenReply>,
+                    "rf-rpc" => sample::<FetchThenReply>,
+                    "write-send" => sample::<SendReply>,
+                    "send-write" => sample::<BySend<ServerReply>>,
+                    "send-send" => sample::<BySend<SendReply>>,
+                    other => return Err(format!("{other} is measured by nothing; this is a defect").into()),
                 };
                 return sample(stage, nic, server, window).map(Some);
             }
@@ -194,7 +198,7 @@ fn sample<P: Path>(
         verbs_per_call: traffic.verbs as f64 / calls as f64,
         empty_reads_per_call: traffic.empty_reads as f64 / calls as f64,
         server_cpu_us_per_call: server_cpu.as_secs_f64() * 1e6 / calls as f64,
-        tuning: P::FETCHES.then(|| client.tuning()),
+        tuning: P::Response::FETCHES.then(|| client.tuning()),
     })
 }
 

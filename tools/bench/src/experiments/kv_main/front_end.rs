@@ -5,7 +5,7 @@ use super::super::server::Ready;
 use crate::load::{MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic};
 use farcall_kv::memcached::client::Client;
 use farcall_providers::Selection;
-use farcall_rpc::{Fetch, FetchThenReply, Path, ServerReply};
+use farcall_rpc::{BySend, Fetch, FetchThenReply, Path, SendReply, ServerReply};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,6 +25,12 @@ pub enum FrontEnd {
     ServerReply,
     /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, always.
     Fetch,
+    /// RPC over RDMA verbs: requests by WRITE, replies by SEND.
+    WriteSend,
+    /// RPC over RDMA verbs: requests by SEND, replies by WRITE.
+    SendWrite,
+    /// RPC over RDMA verbs: requests by SEND, replies by SEND.
+    SendSend,
     /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, with the switch to server-reply.
     RfRpc,
 }
@@ -36,14 +42,28 @@ impl fmt::Display for FrontEnd {
             Self::Unix => "Unix socket",
             Self::ServerReply => "server-reply",
             Self::Fetch => "fetch",
+            Self::WriteSend => "write-send",
+            Self::SendWrite => "send-write",
+            Self::SendSend => "send-send",
             Self::RfRpc => "rf-rpc",
         })
     }
 }
 
 impl FrontEnd {
-    /// All of them, the slowest first.
-    pub const ALL: [Self; 5] = [Self::Tcp, Self::Unix, Self::ServerReply, Self::Fetch, Self::RfRpc];
+    /// All of them; the first and the last are killed in turn.
+    pub const ALL: [Self; 8] = [
+        Self::Tcp,
+        Self::Unix,
+        Self::ServerReply,
+        Self::Fetch,
+        Self::WriteSend,
+        Self::SendWrite,
+        Self::SendSend,
+        Self::RfRpc,
+    ];
+    /// What a short run measures.
+    pub const FEW: [Self; 4] = [Self::Tcp, Self::Unix, Self::ServerReply, Self::RfRpc];
 
     /// The arguments that start a server with this front end only, on the RNIC of `nic`; `again` is where an earlier
     /// one served.
@@ -55,7 +75,12 @@ impl FrontEnd {
             Self::Tcp => {
                 args.extend(["--tcp".to_owned(), address(again.and_then(|ready| ready.tcp.first()))])
             }
-            Self::ServerReply | Self::Fetch | Self::RfRpc => {
+            Self::ServerReply
+            | Self::Fetch
+            | Self::WriteSend
+            | Self::SendWrite
+            | Self::SendSend
+            | Self::RfRpc => {
                 args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
                 args.extend(nic.args());
             }
@@ -84,6 +109,13 @@ impl FrontEnd {
                 return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::ServerReply);
             }
             Self::Fetch => return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::Fetch),
+            Self::WriteSend => {
+                return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::WriteSend);
+            }
+            Self::SendWrite => {
+                return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::SendWrite);
+            }
+            Self::SendSend => return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::SendSend),
             Self::RfRpc => return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::RfRpc),
         };
         let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
@@ -122,6 +154,12 @@ pub enum FrontEndTarget {
     ServerReply(Box<RpcTarget<ServerReply>>),
     /// Over verbs, results fetched.
     Fetch(Box<RpcTarget<Fetch>>),
+    /// Over verbs, replies sent.
+    WriteSend(Box<RpcTarget<SendReply>>),
+    /// Over verbs, requests sent.
+    SendWrite(Box<RpcTarget<BySend<ServerReply>>>),
+    /// Over verbs, requests and replies sent.
+    SendSend(Box<RpcTarget<BySend<SendReply>>>),
     /// Over verbs, results fetched or written.
     RfRpc(Box<RpcTarget<FetchThenReply>>),
 }
@@ -136,6 +174,9 @@ macro_rules! each {
             FrontEndTarget::Memcached($target) => $of_sockets,
             FrontEndTarget::ServerReply($target) => $call,
             FrontEndTarget::Fetch($target) => $call,
+            FrontEndTarget::WriteSend($target) => $call,
+            FrontEndTarget::SendWrite($target) => $call,
+            FrontEndTarget::SendSend($target) => $call,
             FrontEndTarget::RfRpc($target) => $call,
         }
     };
@@ -152,9 +193,9 @@ impl FrontEndTarget {
     #[must_use]
     pub fn tuning(&self) -> Option<(u32, u32)> {
         match self {
-            Self::Memcached(_) | Self::ServerReply(_) => None,
             Self::Fetch(target) => Some(target.tuning()),
             Self::RfRpc(target) => Some(target.tuning()),
+            _ => None,
         }
     }
 

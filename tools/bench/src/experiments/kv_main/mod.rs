@@ -72,10 +72,7 @@ impl KvMainPlan {
             workloads,
             windows: vec![1, 16],
             connections: 1,
-            front_ends: FrontEnd::ALL
-                .into_iter()
-                .filter(|front_end| all || *front_end != FrontEnd::Fetch)
-                .collect(),
+            front_ends: if all { FrontEnd::ALL.to_vec() } else { FrontEnd::FEW.to_vec() },
             nic,
         }
     }

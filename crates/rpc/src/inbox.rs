@@ -1,0 +1,96 @@
+//! The receives of one connection: slots that SENDs land in, or none, where only wake-ups come.
+
+use std::collections::VecDeque;
+
+use farcall_link::{Connection, Piece, PostRefused, Receive, ReceiveChain, RegionId};
+use farcall_verbs::Error;
+
+/// Receives that are posted, and the slots of those that a SEND has completed, in the order of their completions. A
+/// receive is posted again when its message is taken, so who sends no more than he was given credits for always finds
+/// one.
+pub(crate) struct Inbox {
+    /// A receive for each slot, tagged with its number; none if receives have no bytes.
+    slots: Option<ReceiveChain>,
+    slot_bytes: usize,
+    arrived: VecDeque<u16>,
+}
+
+impl Inbox {
+    /// Posts `count` receives of no bytes.
+    ///
+    /// # Errors
+    /// If the queue pair refuses.
+    pub fn of_wakes(connection: &mut Connection, count: u32) -> Result<Self, Error> {
+        connection.post_empty_receives(count)?;
+        Ok(Self { slots: None, slot_bytes: 0, arrived: VecDeque::new() })
+    }
+
+    /// Posts a receive for each of `count` slots of a region.
+    ///
+    /// # Errors
+    /// If the queue pair refuses.
+    pub fn of_slots(
+        connection: &mut Connection,
+        region: RegionId,
+        slot_bytes: u32,
+        count: usize,
+    ) -> Result<Self, Error> {
+        let slot_bytes = slot_bytes as usize;
+        let piece = |slot| [Piece { region, offset: slot * slot_bytes, len_bytes: slot_bytes }];
+        let pieces: Vec<[Piece; 1]> = (0..count).map(piece).collect();
+        let receives: Vec<Receive<'_>> =
+            (0..).zip(&pieces).map(|(tag, local)| Receive { local, tag }).collect();
+        let slots = connection.receive_chain(&receives);
+        connection.post_receives(&slots, 0..count).map_err(|refused| match refused {
+            PostRefused::Post { source, .. } => *source.source,
+            other => Error::invalid("post receives", other.to_string()),
+        })?;
+        Ok(Self { slots: Some(slots), slot_bytes, arrived: VecDeque::with_capacity(count) })
+    }
+
+    /// Whether messages come here, not only wake-ups.
+    pub const fn takes_messages(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// Whether no message has arrived.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.arrived.is_empty()
+    }
+
+    /// Where, in the region, the oldest message that has arrived is.
+    #[inline]
+    pub fn front(&self) -> Option<usize> {
+        self.arrived.front().map(|slot| usize::from(*slot) * self.slot_bytes)
+    }
+
+    /// A receive was completed. Returns whether that only woke us: it is posted again then.
+    #[inline]
+    pub fn received(&mut self, connection: &mut Connection, tag: u64, imm: Option<u32>) -> bool {
+        let is_message = self.slots.is_some() && imm.is_none();
+        if is_message {
+            self.arrived.push_back(tag as u16);
+        } else {
+            self.post(connection, tag as usize);
+        }
+        !is_message
+    }
+
+    /// The oldest message was taken: its slot is for another one.
+    #[inline]
+    pub fn give_back(&mut self, connection: &mut Connection) {
+        if let Some(slot) = self.arrived.pop_front() {
+            self.post(connection, usize::from(slot));
+        }
+    }
+
+    /// A receive that cannot be posted again means a queue pair in error: its flushes report that.
+    #[inline]
+    fn post(&self, connection: &mut Connection, slot: usize) {
+        match &self.slots {
+            Some(slots) => drop(connection.post_receives(slots, slot..slot + 1)),
+            None => drop(connection.post_empty_receives(1)),
+        }
+    }
+}

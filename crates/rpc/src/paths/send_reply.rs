@@ -1,0 +1,70 @@
+//! Responses by SEND into receives that the client has posted.
+
+use farcall_link::Piece;
+
+use super::ResponsePath;
+use crate::caller::{CallerState, Look, Message, Source};
+use crate::config::CallerConfig;
+use crate::counters::Counters;
+use crate::responder::ServerEnd;
+use crate::tune::Tuner;
+use crate::wire::{Mode, ResponseHeader, Seq};
+
+/// The server sends every result. A completion tells the client that it is there, and wakes a client that sleeps.
+#[derive(Debug)]
+pub struct SendReply;
+
+impl ResponsePath for SendReply {
+    const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::Send;
+    const FETCHES: bool = false;
+    const SENDS: bool = true;
+
+    fn new(_: &CallerConfig) -> Self {
+        Self
+    }
+
+    #[inline]
+    fn mode(&mut self, _method: u16) -> Mode {
+        Mode::Reply
+    }
+
+    #[inline]
+    fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
+
+    #[inline]
+    fn respond(end: &mut ServerEnd, seq: Seq, _: Mode, _push: bool, counters: &Counters) {
+        let Some(len_bytes) = end.response_bytes(seq) else { return };
+        let offset = end.session.responses.offset(seq);
+        counters.replied.increment();
+        let posted = end.connection.send(Piece { region: end.results_id, offset, len_bytes });
+        end.posted_response(seq, posted);
+    }
+}
+
+/// The client's half.
+impl CallerState {
+    /// Takes the oldest message's response if it has arrived. Returns whether it did. One whose checksum does not match
+    /// is fetched: the server's own copy may be right.
+    #[inline]
+    pub(crate) fn receive_sent<P: ResponsePath>(&mut self, path: &mut P) -> bool {
+        let Some(at) = self.end.as_ref().and_then(|end| end.inbox.front()) else { return false };
+        let (seq, source) = (self.messages.head, Source::Sent { at });
+        let looked = self.look(seq, source, usize::MAX);
+        let is_taken = matches!(looked, Look::Whole(_));
+        match looked {
+            Look::Whole(header) => {
+                self.counters.replied.increment();
+                self.take(path, seq, &header, source);
+            }
+            Look::Corrupt => self.messages.at(seq).fetch_from_now_on(),
+            Look::Impossible(why) => self.break_off_at(seq, &why),
+            Look::NotYet { .. } | Look::Longer(_) => {
+                self.break_off_at(seq, "what was sent is another one, or not whole");
+            }
+        }
+        if let Some(end) = &mut self.end {
+            end.inbox.give_back(&mut end.connection);
+        }
+        is_taken
+    }
+}

@@ -1,0 +1,40 @@
+//! Requests by SEND into receives that the server has posted.
+
+use farcall_link::{PostRefused, Ticket};
+
+use super::RequestPath;
+use crate::caller::ClientEnd;
+use crate::responder::ServerEnd;
+use crate::wire::{FirstWord, RequestHeader, Seq};
+
+/// Each client's mailbox is posted as receives: a completion tells that a message is there, and wakes a server that
+/// sleeps.
+#[derive(Debug)]
+pub struct SendRequest;
+
+impl RequestPath for SendRequest {
+    const AXIS: farcall_link::RequestPath = farcall_link::RequestPath::Send;
+    const WAKES: bool = true;
+
+    #[inline]
+    fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused> {
+        let piece = end.seal(seq, payload_bytes);
+        end.connection.send(piece)
+    }
+
+    /// What has arrived is all there: if it is not the next message, and whole, it never will be.
+    #[inline]
+    fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
+        let Some(at) = end.inbox.front() else { return Ok(None) };
+        let seq = end.session.expect;
+        let first = FirstWord::decode(end.session.mailbox.load_acquire(at)).filter(|first| first.seq == seq);
+        let header = match first {
+            Some(first) => end.take_at(at, first, message)?,
+            None => None,
+        };
+        end.inbox.give_back(&mut end.connection);
+        header
+            .map(Some)
+            .ok_or_else(|| format!("message {}: what was sent is another one, or not whole", seq.0))
+    }
+}
