@@ -5,7 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `segment` | sealed memfds, and mappings of files |
+//! | `segment`, `segment_file` | sealed memfds, and mappings of files; small segments of one memfd |
 //! | `free_memory`, `descriptor_limit` | whether there is memory for an allocation; how many descriptors there are |
 //! | `environment` | variables that a program with more rights does not trust |
 //! | `memory` | the only loads and stores of shared memory |
@@ -42,6 +42,7 @@ mod mutex;
 mod pending_lock;
 mod prefetch;
 mod segment;
+mod segment_file;
 mod store_hook;
 mod sync;
 mod wait_time;
@@ -61,6 +62,7 @@ pub use mutex::Mutex;
 pub use pending_lock::{PendingGuard, PendingLock, PendingWork};
 pub use prefetch::prefetch;
 pub use segment::{Mapping, Segment, sealed_memfd};
+pub use segment_file::{SegmentFile, SegmentPage};
 pub use store_hook::{arm_store_hook, before_store};
 pub use wait_time::WaitTime;
 pub use wc_ring::WcRing;

@@ -28,6 +28,14 @@ impl SharedMem {
         Self { base: mapping.base(), len_bytes: mapping.len_bytes(), _keep: mapping }
     }
 
+    /// A part of it, as memory of its own.
+    ///
+    /// # Panics
+    /// If it is not inside.
+    pub fn part(&self, offset: usize, len_bytes: usize) -> Self {
+        Self { base: self.range(offset, len_bytes), len_bytes, _keep: self._keep.clone() }
+    }
+
     /// Bytes.
     #[inline]
     pub fn len_bytes(&self) -> usize {
@@ -40,7 +48,7 @@ impl SharedMem {
             offset.is_multiple_of(8) && offset + 8 <= self.len_bytes,
             "word {offset} outside shared memory"
         );
-        // SAFETY: in bounds by the check, aligned because mappings are page-aligned, alive by `_keep`; every access
+        // SAFETY: in bounds by the check, aligned because mappings and parts are page-aligned, alive by `_keep`; every access
         // to the bytes of control words is atomic.
         unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
     }

@@ -68,7 +68,7 @@ const SEALS: SealFlags = SealFlags::from_bits_retain(SealFlags::SHRINK.bits() | 
 ///
 /// # Errors
 /// If there is no memory (as [`require_memory`] says) or no space for it, or the file system cannot.
-fn allocate(file: impl AsFd, offset: u64, len_bytes: u64) -> rustix::io::Result<()> {
+pub(crate) fn allocate(file: impl AsFd, offset: u64, len_bytes: u64) -> rustix::io::Result<()> {
     require_memory(len_bytes)?;
     retry_on_intr(|| fs::fallocate(file.as_fd(), FallocateFlags::empty(), offset, len_bytes))
 }
@@ -108,8 +108,13 @@ impl Segment {
             let what = format!("{len_bytes} bytes for {name} are more than an address space");
             Error::invalid("create segment", what)
         })?;
-        let fd = sealed_memfd(name, len_bytes as u64, 0)?;
-        let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len_bytes, true)?);
+        Self::with_hole(name, len_bytes, 0)
+    }
+
+    /// A segment of whole pages, and a hole of whole pages behind it, which must be allocated before it is accessed.
+    pub(crate) fn with_hole(name: &str, len_bytes: usize, hole_bytes: usize) -> Result<Self> {
+        let fd = sealed_memfd(name, len_bytes as u64, hole_bytes as u64)?;
+        let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len_bytes + hole_bytes, true)?);
         fork::set_source(mapping.base(), Some(fd.as_raw_fd()));
         Ok(Self { fd, mapping })
     }

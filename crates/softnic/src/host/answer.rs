@@ -25,17 +25,9 @@ impl Host {
         let answered = match request.body {
             // Life has answered that.
             RequestBody::Hello { .. } => Ok(Ok(())),
-            RequestBody::Connect {
-                instance,
-                src_qpn,
-                life,
-                dst_qpn,
-                transport,
-                credit_bit,
-                credit_event,
-            } => {
+            RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport, credit } => {
                 let initiator = || {
-                    let creditor = RemoteCq::from_fds(credit_bit, credit_event, &mut fds.into_iter());
+                    let creditor = RemoteCq::from_fds(credit, &mut fds.into_iter());
                     (client.life().cloned(), creditor)
                 };
                 self.qp(dst_qpn).ok_or(Refusal::UnknownQp).and_then(|qp| {

@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use farcall_shm::fork::{self, DisableInChild, Generation};
-use farcall_shm::readiness::{LEN_BYTES, MAX_BITS, Readiness};
-use farcall_shm::{Mutex, Segment};
+use farcall_shm::readiness::{MAX_BITS, Readiness};
+use farcall_shm::{Mutex, SegmentPage};
 use farcall_verbs::{Error, Notify, Result, Wc};
 
 use super::qp::QpCore;
 use crate::life::Waker;
+use crate::life::rendezvous::CqPlace;
 
 pub(crate) struct CqCore {
     id: u32,
-    segment: Segment,
+    page: SegmentPage,
     readiness: Readiness,
     waker: Option<Arc<Waker>>,
     /// Armed by the owner, and the event not yet taken from the channel.
@@ -72,12 +73,11 @@ pub(crate) enum Attachment {
 
 impl CqCore {
     /// `waker`: of its completion channel, if it has one.
-    pub(crate) fn new(id: u32, waker: Option<Arc<Waker>>) -> Result<Arc<Self>> {
-        let segment = Segment::create("farcall-cq", LEN_BYTES)?;
+    pub(crate) fn new(id: u32, waker: Option<Arc<Waker>>, page: SegmentPage) -> Arc<Self> {
         let core = Arc::new(Self {
             id,
-            readiness: Readiness::create(segment.memory()),
-            segment,
+            readiness: Readiness::create(page.memory()),
+            page,
             waker,
             expects_event: AtomicBool::new(false),
             unclaimed_event: AtomicBool::new(false),
@@ -88,19 +88,18 @@ impl CqCore {
         });
         let weak: Weak<Self> = Arc::downgrade(&core);
         fork::add_queue(weak);
-        Ok(core)
+        core
     }
 
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
-    pub(crate) fn segment_fd(&self) -> BorrowedFd<'_> {
-        self.segment.fd()
-    }
-
-    pub(crate) fn waker_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.waker.as_ref().map(|waker| waker.fd())
+    /// What a peer needs to announce something at `bit`: where that is, and the descriptors that go with it.
+    pub(crate) fn place(&self, bit: u32) -> (CqPlace, Vec<BorrowedFd<'_>>) {
+        let waker = self.waker.as_ref().map(|waker| waker.fd());
+        let place = CqPlace { offset: self.page.offset() as u32, bit, event: waker.is_some() };
+        (place, std::iter::once(self.page.fd()).chain(waker).collect())
     }
 
     /// Reserves a bit, to be attached or detached.

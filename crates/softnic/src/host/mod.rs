@@ -6,6 +6,7 @@
 
 mod answer;
 pub(crate) mod cq;
+pub(crate) mod cq_pages;
 mod cq_slot;
 pub(crate) mod datagram;
 pub(crate) mod events;

@@ -8,6 +8,7 @@ use farcall_shm::{AddressSpace, Mutex};
 use farcall_verbs::Result;
 
 use super::cq::CqCore;
+use super::cq_pages::CqPages;
 use super::datagram::DatagramCore;
 use super::qp::QpCore;
 use super::stopped::StoppedAccesses;
@@ -17,6 +18,7 @@ use crate::life::{Client, INSTANCE, Numbers, Process, Way};
 pub(crate) struct Host {
     pub(crate) process: Process,
     numbers: Numbers<Numbered>,
+    pub(crate) cq_pages: CqPages,
     /// Completion queues on which somebody may sleep.
     sleepers: Mutex<Vec<Weak<CqCore>>>,
     pub(crate) stopped: StoppedAccesses,
@@ -43,6 +45,7 @@ impl Host {
         let host = Arc::new(Self {
             process: Process::new()?,
             numbers: Numbers::default(),
+            cq_pages: CqPages::default(),
             sleepers: Mutex::default(),
             stopped: StoppedAccesses::default(),
             access_turn: Mutex::default(),

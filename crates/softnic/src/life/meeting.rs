@@ -106,7 +106,7 @@ impl Hello {
 ///
 /// # Errors
 /// If there is none, if it takes no connections, or if it is none of ours.
-pub(super) fn turn_to(block: u32) -> Result<(String, OwnedFd, Kinship)> {
+fn turn_to(block: u32) -> Result<(String, OwnedFd, Kinship)> {
     let name = format!("owner of queue pair numbers {block:#05x}xxx");
     let refuse = |what: &str| Error::Peer { operation: OP, peer: name.clone(), what: what.into() };
     let address = socket_address(block)?;

@@ -11,8 +11,8 @@ use farcall_shm::{Mutex, fence};
 use farcall_verbs::{Error, Gid, Result};
 
 use super::fork;
-use super::gids::gid_table;
-use super::meeting::{Meeting, turn_to};
+use super::gids::{GID_TABLE_LEN, gid_table};
+use super::meeting::Meeting;
 use super::peer::Peer;
 use super::regions::RegionTable;
 use super::rendezvous::{block_of, gid};
@@ -25,13 +25,16 @@ pub(crate) struct Process {
     born: Generation,
     /// Tells this process from all others.
     pub(crate) instance: u64,
-    pub(crate) gid: Gid,
+    /// The port's table; the first is of the rendezvous space.
+    pub(crate) gids: [Gid; GID_TABLE_LEN],
     pub(crate) regions: RegionTable,
     pub(crate) service: Service,
     /// By block of queue pair numbers.
     peers: Mutex<HashMap<u32, Arc<Peer>>>,
     /// By block; whoever wants to meet a process keeps its meeting.
     meetings: Mutex<HashMap<u32, Weak<Meeting>>>,
+    /// With the process that was last judged: whoever connects to it goes on with the same socket.
+    judged: Mutex<Option<Arc<Meeting>>>,
     next_number: AtomicU32,
 }
 
@@ -43,11 +46,12 @@ impl Process {
         Ok(Self {
             born: Generation::current(),
             instance: RandomState::new().build_hasher().finish(),
-            gid: gid()?,
+            gids: gid_table(gid()?),
             regions: RegionTable::new()?,
             service: Service::new()?,
             peers: Mutex::default(),
             meetings: Mutex::default(),
+            judged: Mutex::default(),
             next_number: AtomicU32::new(1),
         })
     }
@@ -68,13 +72,13 @@ impl Process {
     /// # Errors
     /// If not, with the remedy.
     pub(crate) fn require_reachable(&self, operation: &'static str, dgid: Gid) -> Result<()> {
-        if gid_table(self.gid).contains(&dgid) {
+        if self.gids.contains(&dgid) {
             return Ok(());
         }
         let what = format!(
             "GID {dgid} is not of this user on this host ({}): the same-host device cannot reach it (containers share a \
              directory through FARCALL_SOCKET_DIR, users also a group through FARCALL_GROUP)",
-            self.gid
+            self.gids[0]
         );
         Err(Error::invalid(operation, what))
     }
@@ -106,8 +110,10 @@ impl Process {
     /// # Errors
     /// If not, or if there is none.
     pub(crate) fn judge_owner(&self, qpn: u32) -> Result<()> {
-        let block = block_of(qpn);
-        if self.known(block).is_some() { Ok(()) } else { turn_to(block).map(drop) }
+        let mut meeting = None;
+        self.peer_of(qpn, &mut meeting)?;
+        *self.judged.lock() = meeting;
+        Ok(())
     }
 
     /// The meeting with the owner of a block that is under way, or a new one.

@@ -24,7 +24,10 @@ impl Channel {
 
     pub(crate) fn attach(&self, queue: &Arc<CqCore>) {
         let mut queues = self.queues.lock();
-        queues.retain(|q| q.strong_count() > 0);
+        // Now and then, so that the list is not longer than twice what lives.
+        if queues.len() == queues.capacity() {
+            queues.retain(|queue| queue.strong_count() > 0);
+        }
         queues.push(Arc::downgrade(queue));
     }
 }

@@ -13,7 +13,7 @@ use farcall_verbs::{
 use super::channel::Channel;
 use super::cq::Cq;
 use super::datagram::{DatagramQp, SoftAddressHandle};
-use super::limits::objects_max;
+use super::limits::{cq_max, qp_max};
 use super::mr::{MAX_MR_BYTES, Mr};
 use super::qp::Qp;
 use super::require_port;
@@ -60,18 +60,17 @@ impl SoftNic {
 
     /// The GID table that the device has here, without opening it: processes with the same one reach each other.
     pub fn gid_table() -> Vec<GidEntry> {
-        gid().map(Self::gids).unwrap_or_default()
+        gid().map(|space| Self::entries(gid_table(space))).unwrap_or_default()
     }
 
-    fn gids(space: Gid) -> Vec<GidEntry> {
-        let table = (0..).zip(gid_table(space));
+    fn entries(table: [Gid; GID_TABLE_LEN]) -> Vec<GidEntry> {
         let entry = |(index, gid)| GidEntry {
             index,
             gid,
             gid_type: GidType::RoceV2,
             netdev: Some(NETDEV.to_owned()),
         };
-        table.map(entry).collect()
+        (0..).zip(table).map(entry).collect()
     }
 
     /// The name of the device: `softnic0`, or what FARCALL_DEVICE says, for programs that look for a certain name.
@@ -147,14 +146,14 @@ struct SoftContext {
 impl Context for SoftContext {
     fn query_device(&self) -> Result<DeviceAttr> {
         self.host.process.require_here("query_device")?;
-        let gid = self.host.process.gid;
+        let gid = self.host.process.gids[0];
         let guid = u64::from_be_bytes(gid.0[8..].try_into().expect("eight bytes"));
         let mut attr = DeviceAttr::new(guid);
         attr.fw_ver = env!("CARGO_PKG_VERSION").into();
-        attr.max_qp = objects_max(1 << 20);
+        attr.max_qp = qp_max();
         attr.max_qp_wr = MAX_WR;
         attr.max_sge = MAX_SGE as u32;
-        attr.max_cq = objects_max(1 << 16);
+        attr.max_cq = cq_max();
         attr.max_cqe = MAX_CQE;
         attr.max_mr = MAX_REGIONS as u32;
         attr.max_mr_size = MAX_MR_BYTES;
@@ -183,8 +182,7 @@ impl Context for SoftContext {
 
     fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
         require_port("query_gid", port_num)?;
-        let table = gid_table(self.host.process.gid);
-        let found = usize::try_from(index).ok().and_then(|index| table.get(index));
+        let found = usize::try_from(index).ok().and_then(|index| self.host.process.gids.get(index));
         found.copied().ok_or_else(|| {
             Error::invalid("query_gid", format!("entry {index}; the port has {GID_TABLE_LEN}, from 0"))
         })
@@ -192,7 +190,7 @@ impl Context for SoftContext {
 
     fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
         require_port("query_gid_table", port_num)?;
-        Ok(SoftNic::gids(self.host.process.gid))
+        Ok(SoftNic::entries(self.host.process.gids))
     }
 
     fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
@@ -227,7 +225,7 @@ impl Context for SoftContext {
             channel => channel.flatten(),
         };
         let waker = channel.map(|channel| channel.waker.clone());
-        let core = CqCore::new(self.host.process.next_number(), waker)?;
+        let core = CqCore::new(self.host.process.next_number(), waker, self.host.cq_pages.take()?);
         if let Some(channel) = channel {
             channel.attach(&core);
             self.host.add_sleeper(&core);

@@ -7,7 +7,7 @@ use farcall_shm::fork::{self, DisableInChild};
 use farcall_shm::ring::Layout;
 use farcall_shm::{BiasedLock, Mutex, WcRing};
 use farcall_stats::Block;
-use farcall_verbs::{Access, AsyncEvent, AsyncEventKind, Gid, QpCap, QpState, QpType, Result, Sge, Wc};
+use farcall_verbs::{Access, AsyncEvent, AsyncEventKind, QpCap, QpState, QpType, Result, Sge, Wc};
 
 use super::{Board, Counters, Inlets, Pending, Receiver, Receives, UnendedSends};
 use crate::host::cq::Source;
@@ -179,10 +179,6 @@ impl DatagramCore {
 
     pub(crate) fn this(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
-    }
-
-    pub(crate) fn gid(&self) -> Gid {
-        self.host.process.gid
     }
 
     #[inline]

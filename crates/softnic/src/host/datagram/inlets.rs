@@ -110,10 +110,9 @@ impl DatagramCore {
         cq.attach_source(bit, Arc::new(InletSource { core: this, at }));
         inlets.0[at] = Some(Entry { sender, mem, bit });
         self.stats.record(Event::Opened as u64, sender.1.into());
-        let waker = cq.waker_fd();
-        let mut fds = vec![segment.fd(), self.board.fd(), cq.segment_fd()];
-        fds.extend(waker);
-        Ok(send(ReplyBody::OpenDatagrams { recv_bit: bit, recv_event: waker.is_some() }, &fds))
+        let (recv, queue) = cq.place(bit);
+        let fds = [&[segment.fd(), self.board.fd()], &queue[..]].concat();
+        Ok(send(ReplyBody::OpenDatagrams { recv }, &fds))
     }
 
     /// A process has ended: its rings are taken back when they are empty.

@@ -13,6 +13,7 @@ use super::route::WITH_ROUTE;
 use super::{BoardView, MAX_DATAGRAM_BYTES, Route, SendOutcome};
 use crate::host::qp::{RemoteCq, gather_to_ring, map_ring};
 use crate::life::Peer;
+use crate::life::rendezvous::CqPlace;
 
 /// A datagram as it is sent, now or when the way is known.
 #[derive(Clone, Copy)]
@@ -48,7 +49,7 @@ pub(crate) struct Outlet {
 
 impl Outlet {
     /// Of what the destination granted; `None` if it is no ring of this version.
-    pub(crate) fn from_grant(peer: Arc<Peer>, bit: u32, event: bool, fds: Vec<OwnedFd>) -> Option<Self> {
+    pub(crate) fn from_grant(peer: Arc<Peer>, recv: CqPlace, fds: Vec<OwnedFd>) -> Option<Self> {
         let mut fds = fds.into_iter();
         let (mem, layout) = map_ring(&fds.next()?)?;
         let board = BoardView::open(&fds.next()?)?;
@@ -58,7 +59,7 @@ impl Outlet {
             ring_taken: mem.word_at(RQ_POSTED),
             producer: Producer::new(mem, &layout),
             board,
-            doorbell: RemoteCq::from_fds(bit, event, &mut fds)?,
+            doorbell: RemoteCq::from_fds(recv, &mut fds)?,
             sent: 0,
             credit: 0,
             unannounced: false,

@@ -48,8 +48,8 @@ impl DatagramCore {
         let (instance, src_qpn) = (self.host.process.instance, self.qpn);
         let request = RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn };
         match peer.ask(&pending.interest, request, &[]) {
-            Answer::Granted((ReplyBody::OpenDatagrams { recv_bit, recv_event }, fds)) => {
-                let outlet = Outlet::from_grant(peer, recv_bit, recv_event, fds);
+            Answer::Granted((ReplyBody::OpenDatagrams { recv }, fds)) => {
+                let outlet = Outlet::from_grant(peer, recv, fds);
                 if outlet.is_none() {
                     tracing::warn!(
                         "queue pair {:#x}: the way to {dst_qpn:#x} was granted and cannot be used (out of \

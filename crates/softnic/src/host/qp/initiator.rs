@@ -90,18 +90,18 @@ impl Initiator {
         let (instance, life) = (process.instance, core.life());
         // Where we shall wait for credit: the target may never connect to us by itself.
         let place = &core.send_slot;
-        let waker = place.cq.waker_fd();
+        let (credit, mut fds) = place.cq.place(place.bit);
+        if credit.event {
+            fds.push(process.service.waker_fd());
+        }
         let request = RequestBody::Connect {
             instance,
             src_qpn: core.qpn,
             life,
             dst_qpn,
             transport: core.transport as u32,
-            credit_bit: place.bit,
-            credit_event: waker.is_some(),
+            credit,
         };
-        let service = waker.map(|_| process.service.waker_fd());
-        let fds: Vec<_> = std::iter::once(place.cq.segment_fd()).chain(waker).chain(service).collect();
         let (body, fds) = match peer.ask(&sought.interest, request, &fds) {
             Answer::Granted(answer) => answer,
             Answer::NotYet => return Ok(Answer::NotYet),
@@ -127,7 +127,7 @@ impl Initiator {
         body: &ReplyBody,
         fds: Vec<OwnedFd>,
     ) -> Option<Self> {
-        let ReplyBody::Connect { pd, recv_bit, recv_event } = *body else {
+        let ReplyBody::Connect { pd, recv } = *body else {
             return None;
         };
         let mut fds = fds.into_iter();
@@ -138,7 +138,7 @@ impl Initiator {
             fence::heavy();
         }
         Some(Self {
-            doorbell: RemoteCq::from_fds(recv_bit, recv_event, &mut fds)?,
+            doorbell: RemoteCq::from_fds(recv, &mut fds)?,
             producer: Producer::new(mem, &layout),
             layout,
             sent: 0,

@@ -7,6 +7,7 @@ use farcall_shm::readiness::{LEN_BYTES, MAX_BITS, Readiness};
 use farcall_shm::{Segment, SharedMem};
 
 use crate::life::Waker;
+use crate::life::rendezvous::CqPlace;
 
 /// A completion queue of the peer: where our messages are announced, or where it waits for credit from us.
 pub(crate) struct RemoteCq {
@@ -20,9 +21,10 @@ pub(crate) struct RemoteCq {
 impl RemoteCq {
     /// Of the descriptors that came with a frame: readiness, then the event descriptor if there is one, and its
     /// service thread's.
-    pub(crate) fn from_fds(bit: u32, event: bool, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
+    pub(crate) fn from_fds(place: CqPlace, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        let CqPlace { offset, bit, event } = place;
         let fd = fds.next()?;
-        let mapping = Segment::map_foreign(fd.as_fd(), 0, LEN_BYTES, true).ok()?;
+        let mapping = Segment::map_foreign(fd.as_fd(), offset.into(), LEN_BYTES, true).ok()?;
         let readiness = Readiness::open(SharedMem::new(mapping))?;
         let waker = if event { Some(Waker::foreign(fds.next()?)) } else { None };
         let service = if event { fds.next().map(Waker::foreign) } else { None };

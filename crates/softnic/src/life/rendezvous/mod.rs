@@ -21,5 +21,6 @@ pub(super) use trust::judge;
 pub use trust::{check_peer, configured_group};
 pub use wire::fuzz_frame;
 pub(crate) use wire::{
-    Access, Operation, Reach, Refusal, RegionGrant, Reply, ReplyBody, Request, RequestBody, Violation,
+    Access, CqPlace, Operation, Reach, Refusal, RegionGrant, Reply, ReplyBody, Request, RequestBody,
+    Violation,
 };

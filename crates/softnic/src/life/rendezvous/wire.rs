@@ -9,7 +9,7 @@ pub(super) const MAX_FRAME_BYTES: usize = 80;
 const MAGIC: [u8; 4] = *b"fcrv";
 
 /// Version of the frames and of every segment layout behind them.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// What a process asks of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,15 +26,7 @@ pub(crate) enum RequestBody {
     /// Give me the way into `dst_qpn`, for my `src_qpn` in the process `instance`, in its `life`: the number of its
     /// resets. `transport`: see `Connected`. Descriptors: the completion queue where I wait for credit, then its event
     /// descriptor if there is one.
-    Connect {
-        instance: u64,
-        src_qpn: u32,
-        life: u32,
-        dst_qpn: u32,
-        transport: u32,
-        credit_bit: u32,
-        credit_event: bool,
-    },
+    Connect { instance: u64, src_qpn: u32, life: u32, dst_qpn: u32, transport: u32, credit: CqPlace },
     /// Give me the region `rkey` as seen through `dst_qpn`; `receive`: to place messages into posted receives, not for
     /// one-sided access.
     MapRegion { dst_qpn: u32, rkey: u32, receive: bool },
@@ -51,6 +43,15 @@ pub(crate) enum RequestBody {
     Violated { dst_qpn: u32, life: u32, violation: Violation },
     /// The peer of `dst_qpn` is ready to receive now. No answer.
     Ready { dst_qpn: u32 },
+}
+
+/// Where something is announced to a completion queue: where its words begin in the memfd that comes along, the bit, and
+/// whether an event descriptor follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CqPlace {
+    pub(crate) offset: u32,
+    pub(crate) bit: u32,
+    pub(crate) event: bool,
 }
 
 /// How an initiator broke the rules of a target.
@@ -109,8 +110,7 @@ pub(crate) enum ReplyBody {
     /// Descriptors: inbound segment, receive CQ, then its event descriptor if there is one.
     Connect {
         pd: u32,
-        recv_bit: u32,
-        recv_event: bool,
+        recv: CqPlace,
     },
     MapRegion(RegionGrant),
     /// The access was executed. `value`: what an atomic found.
@@ -119,8 +119,7 @@ pub(crate) enum ReplyBody {
     },
     /// Descriptors: the ring, the board, the receive CQ, then its event descriptor as the flag says.
     OpenDatagrams {
-        recv_bit: u32,
-        recv_event: bool,
+        recv: CqPlace,
     },
 }
 
@@ -258,7 +257,6 @@ mod tests {
         let (word, long) = (u32::MAX, u64::MAX);
         let operation = Operation::CompareSwap { compare: long, swap: long };
         let (dst_qpn, src_qpn, life, number, rkey) = (word, word, word, word, word);
-        let (transport, credit_bit, credit_event) = (1, word, true);
         vec![
             RequestBody::Hello { asymmetric: true },
             RequestBody::Connect {
@@ -266,9 +264,8 @@ mod tests {
                 src_qpn,
                 life,
                 dst_qpn,
-                transport,
-                credit_bit,
-                credit_event,
+                transport: 1,
+                credit: CqPlace { offset: word, bit: word, event: true },
             },
             RequestBody::MapRegion { dst_qpn: 7, rkey: 9, receive: true },
             RequestBody::Access(Access {
@@ -292,7 +289,7 @@ mod tests {
         vec![
             ReplyBody::Refused(Refusal::NoRoom),
             ReplyBody::Hello { instance: 1, asymmetric: false },
-            ReplyBody::Connect { pd: 1, recv_bit: 2, recv_event: true },
+            ReplyBody::Connect { pd: 1, recv: CqPlace { offset: 4096, bit: 2, event: true } },
             ReplyBody::MapRegion(RegionGrant {
                 addr: long,
                 len_bytes: long,
@@ -304,7 +301,7 @@ mod tests {
                 reach: Reach::Partly,
             }),
             ReplyBody::Access { value: long },
-            ReplyBody::OpenDatagrams { recv_bit: 6, recv_event: true },
+            ReplyBody::OpenDatagrams { recv: CqPlace { offset: 0, bit: 6, event: true } },
         ]
     }
 

@@ -23,7 +23,7 @@ impl SoftAddressHandle {
             return Err(Error::invalid(OP, what));
         }
         process.require_reachable(OP, attr.dgid)?;
-        Ok(Self { pd, sl: attr.sl & 0xF, route: Route::of(process.gid, attr) })
+        Ok(Self { pd, sl: attr.sl & 0xF, route: Route::of(&process.gids, attr) })
     }
 
     /// The handle behind a work request's pointer, if it is of the domain `pd`.

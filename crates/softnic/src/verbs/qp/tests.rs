@@ -46,7 +46,7 @@ impl Scene {
         let host = Host::get().unwrap();
         let b_pd = host.process.next_number();
         let (mut a, mut b) = (make(&host, host.process.next_number()), make(&host, b_pd));
-        let path = AhAttr { dgid: host.process.gid, port_num: 1, ..AhAttr::default() };
+        let path = AhAttr { dgid: host.process.gids[0], port_num: 1, ..AhAttr::default() };
         a.modify(&QpAttr::rtr(b.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
         b.modify(&QpAttr::rtr(a.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
         b.modify(&QpAttr::rts(0)).unwrap();

@@ -167,13 +167,13 @@ impl QpCore {
                 creditor.announce_only();
             }
         }
-        let recv = &self.recv_slot;
-        let mut fds = vec![inbound.segment.fd(), recv.cq.segment_fd()];
-        let waker = recv.cq.waker_fd();
-        fds.extend(waker);
-        fds.extend(waker.filter(|_| self.shared.is_some()).map(|_| self.host.process.service.waker_fd()));
-        let body = ReplyBody::Connect { pd: self.pd, recv_bit: recv.bit, recv_event: waker.is_some() };
-        Ok(send(body, &fds))
+        let (recv, queue) = self.recv_slot.cq.place(self.recv_slot.bit);
+        let mut fds = vec![inbound.segment.fd()];
+        fds.extend(queue);
+        if recv.event && self.shared.is_some() {
+            fds.push(self.host.process.service.waker_fd());
+        }
+        Ok(send(ReplyBody::Connect { pd: self.pd, recv }, &fds))
     }
 
     /// The peer says that it is ready to receive: what it was not ready for before is asked again.

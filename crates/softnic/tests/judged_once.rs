@@ -1,0 +1,27 @@
+//! Whose a queue pair is, is asked over the socket that its process is then met with.
+
+mod support;
+
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use support::*;
+
+#[test]
+fn a_process_is_turned_to_once_however_often_its_numbers_are_judged() {
+    let mut a = End::default();
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    // In a block that no process has taken; nobody answers there.
+    let path = |block: &u32| farcall_softnic::rendezvous_path(block << 12).unwrap();
+    let bind = |block: &u32| net::bind(&listener, &SocketAddrUnix::new(path(block)).unwrap()).is_ok();
+    let block = (1..4096).rev().find(bind).unwrap();
+    net::listen(&listener, 16).unwrap();
+    let (gid, qpn) = (a.path().dgid, block << 12);
+    for index in 0..4 {
+        a.context.check_owner(gid, qpn + index).unwrap();
+    }
+    a.init();
+    a.rtr(qpn);
+    let connections = std::iter::from_fn(|| net::accept(&listener).ok()).count();
+    std::fs::remove_file(path(&block)).unwrap();
+    assert_eq!(connections, 1);
+}

@@ -1,0 +1,108 @@
+//! Numbers of objects that the device tells can be had, and what comes after them fails with a reason. In processes of
+//! their own, which lower their limit of descriptors.
+
+mod support;
+
+use farcall_softnic::SoftNic;
+use farcall_verbs::{Access, CqInitAttr, QpCap, QpType, RawCq};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use support::holdings::Holdings;
+use support::process::*;
+use support::*;
+
+/// More than the process has descriptors.
+const QUEUES: usize = 4000;
+
+#[test]
+fn child_entry() {
+    let Some((role, args, mut line)) = role() else { return };
+    let limit = Some(args[0]);
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
+    match role.as_str() {
+        "queues" => queues(),
+        "told" => told(),
+        other => panic!("unknown role {other}"),
+    }
+    line.say([1, 0, 0, 0]);
+    std::process::exit(0);
+}
+
+fn in_process(role: &str, descriptors: u64) {
+    assert_eq!(start(role, &[descriptors]).line.hear(), Some([1, 0, 0, 0]), "{role} failed");
+}
+
+fn queues() {
+    let (mut a, mut b) = (End::default(), End::default());
+    let before = Holdings::now();
+    let attr = CqInitAttr { cqe: 16, channel: None };
+    let queues: Vec<_> = (0..QUEUES).map(|_| a.context.create_cq(&attr).unwrap()).collect();
+    let armed = CqInitAttr { cqe: 16, channel: Some(&*a.channel) };
+    let waking: Vec<_> = (0..QUEUES).map(|_| a.context.create_cq(&armed).unwrap()).collect();
+    let now = Holdings::now();
+    let more = now.descriptors.len() - before.descriptors.len();
+    assert!(more <= 2 * QUEUES / 64 + 1, "{more} more descriptors for {} completion queues", 2 * QUEUES);
+    // They work: those that lie behind others, too.
+    for mut cq in queues.into_iter().rev().take(2) {
+        let qp = create_qp(&*a.pd, (&*cq, &*cq), None, QpCap::default(), QpType::Rc);
+        std::mem::swap(&mut a.cq, &mut cq);
+        a.qp = qp;
+        b.qp = create_qp(&*b.pd, (&*b.cq, &*b.cq), None, QpCap::default(), QpType::Rc);
+        join(&mut a, &mut b, End::rts);
+        a.reach();
+        b.reach();
+    }
+    drop(waking);
+}
+
+/// Has as many as are told, then more until one is refused. Then one that is given back can be had again.
+fn reach<T>(told: u32, what: &str, make: impl Fn() -> farcall_verbs::Result<T>) {
+    let mut made: Vec<T> =
+        (0..told).map(|n| make().unwrap_or_else(|e| panic!("{what} {n} of {told}: {e}"))).collect();
+    let refused = loop {
+        match make() {
+            Ok(one) => made.push(one),
+            Err(error) => break error,
+        }
+    };
+    let text = refused.to_string();
+    assert!(["limit", "use fewer"].iter().any(|remedy| text.contains(remedy)), "{what}: {text}");
+    let errno = match &refused {
+        farcall_verbs::Error::Os { source, .. } => source.raw_os_error(),
+        _ => None,
+    };
+    assert!([None, Some(libc::EMFILE), Some(libc::ENOMEM)].contains(&errno), "{what}: {text}");
+    made.clear();
+    assert!(make().is_ok(), "{what}");
+}
+
+fn told() {
+    let context = SoftNic::open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let attr = context.query_device().unwrap();
+    let queue = || context.create_cq(&CqInitAttr { cqe: 16, channel: None });
+    reach(attr.max_cq, "completion queues", queue);
+    let cq: Box<dyn RawCq> = queue().unwrap();
+    let pair = farcall_verbs::QpInitAttr {
+        qp_type: QpType::Rc,
+        send_cq: &*cq,
+        recv_cq: &*cq,
+        srq: None,
+        cap: QpCap::default(),
+        sq_sig_all: false,
+    };
+    reach(attr.max_qp, "queue pairs", || pd.create_qp(&pair));
+    let mut memory = vec![0_u8; 64];
+    let at = memory.as_mut_ptr();
+    // SAFETY: the memory lives longer than its regions.
+    reach(attr.max_mr, "regions", || unsafe { pd.reg_mr(at, 64, Access::LOCAL_WRITE) });
+}
+
+#[test]
+fn thousands_of_completion_queues_need_few_descriptors() {
+    in_process("queues", 1024);
+}
+
+#[test]
+fn what_is_told_can_be_reached_and_what_is_beyond_says_why() {
+    in_process("told", 320);
+}
