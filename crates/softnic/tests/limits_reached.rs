@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::path::Path;
+
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Access, CqInitAttr, QpCap, QpType, RawCq};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -21,14 +23,16 @@ fn child_entry() {
     match role.as_str() {
         "queues" => queues(),
         "told" => told(),
+        "apart" => apart(),
         other => panic!("unknown role {other}"),
     }
     line.say([1, 0, 0, 0]);
     std::process::exit(0);
 }
 
-fn in_process(role: &str, descriptors: u64) {
-    assert_eq!(start(role, &[descriptors]).line.hear(), Some([1, 0, 0, 0]), "{role} failed");
+fn in_process(role: &str, descriptors: u64, environment: &[(&str, &Path)]) {
+    let mut other = start_with(role, &[descriptors], environment);
+    assert_eq!(other.line.hear(), Some([1, 0, 0, 0]), "{role} failed");
 }
 
 fn queues() {
@@ -52,6 +56,17 @@ fn queues() {
         b.reach();
     }
     drop(waking);
+}
+
+fn apart() {
+    const QUEUES: usize = 8;
+    let a = End::default();
+    let before = Holdings::now();
+    let attr = CqInitAttr { cqe: 16, channel: None };
+    let queues: Vec<_> = (0..QUEUES).map(|_| a.context.create_cq(&attr).unwrap()).collect();
+    let now = Holdings::now();
+    assert_eq!(now.descriptors.len() - before.descriptors.len(), queues.len());
+    assert_eq!(now.mappings.len() - before.mappings.len(), queues.len());
 }
 
 /// Has as many as are told, then more until one is refused. Then one that is given back can be had again.
@@ -99,10 +114,15 @@ fn told() {
 
 #[test]
 fn thousands_of_completion_queues_need_few_descriptors() {
-    in_process("queues", 1024);
+    in_process("queues", 1024, &[]);
 }
 
 #[test]
 fn what_is_told_can_be_reached_and_what_is_beyond_says_why() {
-    in_process("told", 320);
+    in_process("told", 320, &[]);
+}
+
+#[test]
+fn members_of_a_group_are_given_the_completion_queues_that_they_connect_to_and_no_others() {
+    in_process("apart", 1024, &[("FARCALL_GROUP", Path::new("0"))]);
 }
