@@ -119,7 +119,7 @@ fn thousands_of_completion_queues_need_few_descriptors() {
 
 #[test]
 fn what_is_told_can_be_reached_and_what_is_beyond_says_why() {
-    in_process("told", 320, &[]);
+    in_process("told", 272, &[]);
 }
 
 #[test]

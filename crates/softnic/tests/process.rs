@@ -300,8 +300,8 @@ fn rendezvous(qpn: u32) -> OwnedFd {
 #[test]
 fn the_service_survives_garbage_and_answers_others() {
     let end = End::default();
-    // Version 3, a request, number 0: hello, without membarrier.
-    let hello = *b"fcrv\x03\0\x01\0\0\0\0";
+    // Version 4, a request, number 0: hello, without membarrier.
+    let hello = *b"fcrv\x04\0\x01\0\0\0\0";
     let with = |at: usize, value: u8| {
         let mut frame = hello;
         frame[at] = value;
@@ -335,7 +335,7 @@ fn the_service_survives_garbage_and_answers_others() {
         let mut answer = [MaybeUninit::uninit(); 128];
         if let Ok(((answer, _), _)) = net::recv(&socket, &mut answer[..], net::RecvFlags::empty()) {
             // A reply whose first variant is the refusal.
-            assert!(answer.is_empty() || answer[..10] == *b"fcrv\x03\0\x02\0\0\0", "{answer:02x?}");
+            assert!(answer.is_empty() || answer[..10] == *b"fcrv\x04\0\x02\0\0\0", "{answer:02x?}");
         }
     }
     // Many that connect and say nothing, and one that floods, hold nobody up.

@@ -320,7 +320,7 @@ fn a_shared_queue_is_resized_within_what_it_holds_and_refuses_more() {
 
 #[test]
 fn a_pair_in_error_tells_when_it_holds_no_shared_receive_any_more() {
-    let (mut a, mut b) = sharing(4, End::rts);
+    let (mut a, mut b) = sharing(4, End::rts_impatient);
     b.post(1, &[b.end.sge(0, 8192)]);
     // A large message is given its receive. It may have come whole before the error state, or not.
     let sges = [a.sge(0, 8000)];

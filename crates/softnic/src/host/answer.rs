@@ -40,7 +40,7 @@ impl Host {
                 Ok(Ok(()))
             }
             RequestBody::Ready { dst_qpn } => {
-                self.qp(dst_qpn).iter().for_each(|qp| qp.peer_is_ready());
+                self.qp(dst_qpn).iter().for_each(|qp| qp.peer_became_ready());
                 Ok(Ok(()))
             }
             RequestBody::Violated { dst_qpn, life, violation } => {

@@ -4,7 +4,7 @@ use farcall_verbs::WrOpcode;
 
 farcall_stats::counters! {
     /// Counters of a queue pair. Those of sends are written by whoever is inside the send side, those of receives by
-    /// the poller of the receive completion queue.
+    /// the poller of the receive completion queue, `peer_became_ready` by the service thread.
     pub(crate) struct QpCounters {
         /// WRITEs executed.
         writes,
@@ -22,6 +22,8 @@ farcall_stats::counters! {
         wakes_wanted,
         /// Times that the target's process was asked to match a message with its shared receives, because nobody did.
         matches_asked,
+        /// Times that the peer said that it is ready to receive now.
+        peer_became_ready,
         /// Requests over an unreliable transport that the target could not take.
         dropped,
         /// Requests that failed or were flushed.

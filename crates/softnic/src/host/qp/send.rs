@@ -222,11 +222,13 @@ impl SendSide {
         core.stats.waits.increment();
         core.set_send_waits(true);
         let is_new = core.retry_later();
+        // Only who still seeks the way takes it.
+        let is_ready = matches!(self.way, Way::Sought(_)) && core.peer_was_ready();
         // Who waits for the same again and again is recorded once.
         if self.recorded.replace(wait) != Some(wait) || is_new {
             core.stats.record(Event::Wait as u64, wait as u64);
         }
-        is_new
+        is_new || is_ready
     }
 
     #[cold]

@@ -8,7 +8,7 @@ use farcall_verbs::Result;
 use super::QpCore;
 use super::initiator::Initiator;
 use super::wait_queue::Wait;
-use crate::life::rendezvous::{Refusal, RequestBody};
+use crate::life::rendezvous::Refusal;
 use crate::life::{Answer, Interest, Meeting, is_nobody};
 
 #[expect(clippy::large_enum_variant, reason = "what every message reads lies beside the queue")]
@@ -63,15 +63,6 @@ impl Way {
         }
     }
 
-    /// Tells the target that we are ready to receive, if its process is known: it may have asked too early.
-    pub(crate) fn tell_ready(&mut self, core: &QpCore) {
-        let Self::Sought(sought) = self else { return };
-        let dst_qpn = core.dest_qpn();
-        if let Ok(Some(peer)) = core.host.process.peer_of(dst_qpn, &mut sought.meeting) {
-            peer.tell(RequestBody::Ready { dst_qpn });
-        }
-    }
-
     /// Asks for the way, unless it is found; what must be waited for if it still is not.
     ///
     /// # Errors
@@ -79,6 +70,10 @@ impl Way {
     #[cold]
     pub(crate) fn find(&mut self, core: &QpCore) -> Result<Option<Wait>> {
         let Self::Sought(sought) = self else { return Ok(None) };
+        if core.takes_readiness() {
+            // What it still answers to an earlier question was true before.
+            sought.interest = Interest::default();
+        }
         let answer = match Initiator::connect(core, sought) {
             Err(error) if is_nobody(&error) => Answer::Refused(Refusal::UnknownQp),
             answer => answer?,

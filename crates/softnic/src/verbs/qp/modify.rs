@@ -73,8 +73,7 @@ impl Qp {
         self.make_step(QpState::Rtr)?;
         self.core.want_greeting(true);
         self.core.open(Accept::new(dest_qpn, self.access));
-        // SAFETY: as above.
-        unsafe { self.core.send.owner() }.way.tell_ready(&self.core);
+        self.core.tell_ready();
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{self, Ordering};
 use std::time::Instant;
 
 use farcall_shm::ring::{ACCEPT, Consumer, GREETING, Kind, RNR_TIMER, VIOLATION};
@@ -16,7 +16,7 @@ use crate::host::qp::inbound::{Asker, HAZARD_WAIT, Inbound, wait_until};
 use crate::host::qp::receive::{RecvQueue, RecvSide};
 use crate::host::qp::{Accept, Connected, RemoteCq};
 use crate::host::state::{State, Step};
-use crate::life::rendezvous::{Refusal, ReplyBody};
+use crate::life::rendezvous::{Refusal, ReplyBody, RequestBody};
 use crate::life::{Lifetime, Peer};
 
 impl QpCore {
@@ -177,8 +177,39 @@ impl QpCore {
     }
 
     /// The peer says that it is ready to receive: what it was not ready for before is asked again.
-    pub(crate) fn peer_is_ready(&self) {
+    pub(crate) fn peer_became_ready(&self) {
+        self.stats.peer_became_ready.increment();
+        self.peer_is_ready.store(true, Ordering::Relaxed);
+        // Who begins to wait looks here after that.
+        atomic::fence(Ordering::SeqCst);
         if self.send_waits.load(Ordering::Acquire) {
+            self.host.process.service.retry_now(self, &self.this);
+        }
+    }
+
+    /// Whether the peer said that it is ready, since this was last called.
+    pub(crate) fn takes_readiness(&self) -> bool {
+        self.peer_is_ready.swap(false, Ordering::AcqRel)
+    }
+
+    /// After a wait began: whether the peer became ready before that, so that nobody will say so.
+    pub(crate) fn peer_was_ready(&self) -> bool {
+        atomic::fence(Ordering::SeqCst);
+        self.peer_is_ready.load(Ordering::Relaxed)
+    }
+
+    /// Tells the peer that we are ready to receive: it may have asked too early. If its process has not answered yet
+    /// who it is, the service thread does it then.
+    pub(crate) fn tell_ready(&self) {
+        let dst_qpn = self.dest_qpn();
+        let mut untold = self.untold.lock();
+        let was_untold = untold.is_some();
+        if let Ok(Some(peer)) = self.host.process.peer_of(dst_qpn, &mut untold) {
+            peer.tell(RequestBody::Ready { dst_qpn });
+        }
+        let is_new = !was_untold && untold.is_some();
+        drop(untold);
+        if is_new {
             self.host.process.service.retry_now(self, &self.this);
         }
     }
@@ -227,6 +258,7 @@ impl QpCore {
         }
         let mem = fresh.mem.clone();
         *self.inbound.lock() = fresh;
+        *self.untold.lock() = None;
         Ok((queue, mem))
     }
 

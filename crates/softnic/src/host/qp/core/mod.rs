@@ -20,7 +20,7 @@ use crate::host::events::Events;
 use crate::host::flight::{Event, FLIGHT_RECORDS};
 use crate::host::state::{StateCell, Step};
 use crate::host::{CqSlot, Host, Parts};
-use crate::life::Retry;
+use crate::life::{Meeting, Retry};
 use farcall_shm::fork::{self, DisableInChild};
 use farcall_shm::ring::{Consumer, Layout};
 use farcall_shm::{BiasedLock, Mutex, PendingLock, SharedMem, WcRing};
@@ -49,6 +49,8 @@ pub(crate) struct QpCore {
     send_waits: AtomicBool,
     /// Changes whenever who polls continues them.
     owner_visits: AtomicU32,
+    /// The peer is ready since it was last asked for the way.
+    peer_is_ready: AtomicBool,
     /// Receives cannot be flushed yet, because the peer is inside one.
     flush_waits: AtomicBool,
     /// In the service thread's list; changed under its lock.
@@ -59,6 +61,8 @@ pub(crate) struct QpCore {
     events: Arc<Events>,
     /// The process at the other end; 0 before it was reached.
     peer_instance: AtomicU64,
+    /// With the process that must be told that we are ready to receive, until it has answered who it is.
+    untold: Mutex<Option<Arc<Meeting>>>,
     pub(crate) this: Weak<QpCore>,
 }
 
@@ -78,11 +82,13 @@ impl Retry for QpCore {
     }
 
     fn is_waiting(&self) -> bool {
-        self.send_waits.load(Ordering::Acquire) || self.flush_waits.load(Ordering::Acquire)
+        self.send_waits.load(Ordering::Acquire)
+            || self.flush_waits.load(Ordering::Acquire)
+            || self.untold.lock().is_some()
     }
 
     fn owner_visits(&self) -> Option<u32> {
-        let is_alone = self.flush_waits.load(Ordering::Acquire);
+        let is_alone = self.flush_waits.load(Ordering::Acquire) || self.untold.lock().is_some();
         (!is_alone).then(|| self.owner_visits.load(Ordering::Relaxed))
     }
 
@@ -91,6 +97,9 @@ impl Retry for QpCore {
     }
 
     fn resume(&self) {
+        if self.untold.lock().is_some() {
+            self.tell_ready();
+        }
         // What ends is announced where it ends; an owner is not woken for nothing.
         self.visit_sends(false);
         self.continue_receives();
@@ -129,6 +138,7 @@ impl QpCore {
             recv_slot: parts.recv_slot,
             completions: WcRing::new(qpn, parts.cap.max_send_wr as usize),
             send_waits: AtomicBool::new(false),
+            peer_is_ready: AtomicBool::new(false),
             owner_visits: AtomicU32::new(0),
             flush_waits: AtomicBool::new(false),
             is_listed: AtomicBool::new(false),
@@ -138,6 +148,7 @@ impl QpCore {
             inbound: Mutex::new(inbound),
             stats: Block::new(&format!("softnic qp {qpn:#08x}"), FLIGHT_RECORDS),
             peer_instance: AtomicU64::new(0),
+            untold: Mutex::default(),
             this: this.clone(),
         });
         let weak: Weak<Self> = Arc::downgrade(&core);
