@@ -221,6 +221,10 @@ fn malformed_lines() {
         // A line of keys is refused as a whole.
         (&format!("get a {long}\r\nmn\r\n"), "CLIENT_ERROR bad command line format\r\nMN\r\n"),
         ("stats nonsense\r\n", "ERROR\r\n"),
+        (
+            "shutdown\r\nshutdown graceful\r\n",
+            "ERROR: shutdown not enabled\r\nERROR: shutdown not enabled\r\n",
+        ),
         ("version\r\n", VERSION),
         ("quit\r\nget a\r\n", ""),
         (&format!("get {long}\r\nmn\r\n"), "CLIENT_ERROR bad command line format\r\nMN\r\n"),

@@ -162,6 +162,7 @@ fn parse_verb(line: &[u8]) -> Result<Command<'_>, Refusal> {
         b"cache_memlimit" => admin::cache_memlimit(rest),
         b"slabs" => admin::slabs(rest),
         b"lru_crawler" => admin::lru_crawler(rest),
+        b"shutdown" => Err((&b"ERROR: shutdown not enabled\r\n"[..]).into()),
         b"quit" => Ok(Command::Quit),
         // A browser, sent here by a page: the lines that follow are that page's, and could be commands.
         _ if last_token(line).starts_with(b"HTTP/") => Ok(Command::Quit),

@@ -12,8 +12,8 @@
 //! # What is refused or differs
 //! - The binary protocol is refused in its own words, and the connection closed. UDP is not listened on: its senders
 //!   can be forged, and a server that answers them serves attacks on others.
-//! - SASL, `lru`, `shutdown`, `watch`, `lru_crawler` but for `metadump`: `ERROR`. Meta flag `E` (explicit version) and
-//!   unknown flags: `CLIENT_ERROR invalid flag`.
+//! - `shutdown` is refused as by a memcached that does not allow it. SASL, `lru`, `watch`, `lru_crawler` but for
+//!   `metadump`: `ERROR`. Meta flag `E` (explicit version) and unknown flags: `CLIENT_ERROR invalid flag`.
 //! - `verbosity` and `slabs automove` are accepted and ignored. `slabs reassign` is refused. `cache_memlimit` lowers
 //!   what the items may take, but never above what the server started with; no memory is given back to the system.
 //! - `stats cachedump` lists items of the connection's partition only.
