@@ -199,6 +199,15 @@ step_words() {
     run test ! -e "$socket"
 }
 
+# The own suites of memcached's clients, and memcached's own tests, against our server. A test that does not pass, and
+# is not expected in .ci/clients.expected, is red.
+step_clients() {
+    need python3-venv perl
+    command -v go >/dev/null || need golang-go
+    run cargo build --release
+    run python3 .ci/clients.py "$CARGO_TARGET_DIR/release/farcall" "$scratch/clients"
+}
+
 # Attacks by another user of the machine: the tests become user 65534, who must reach the program.
 step_hostile_users() {
     if ! setpriv --reuid 65534 --regid 65534 --clear-groups true 2>/dev/null; then
