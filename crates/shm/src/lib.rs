@@ -8,6 +8,7 @@
 //! | `segment`, `segment_file` | sealed memfds, and mappings of files; small segments of one memfd |
 //! | `free_memory`, `descriptor_limit` | whether there is memory for an allocation; how many descriptors there are |
 //! | `environment` | variables that a program with more rights does not trust |
+//! | `own_directory` | a directory that nobody but its user can fill |
 //! | `memory` | the only loads and stores of shared memory |
 //! | `address_space` | memory of another process that no segment holds |
 //! | `store_hook` | tests: death at the n-th store |
@@ -39,6 +40,7 @@ mod memory;
 #[cfg(loom)]
 mod model;
 mod mutex;
+mod own_directory;
 mod pending_lock;
 mod prefetch;
 mod segment;
@@ -59,6 +61,7 @@ pub use memory::{AtomicChange, SharedWord, copy_in_order, copy_out, copy_plain, 
 #[cfg(loom)]
 pub use model::SharedMem;
 pub use mutex::Mutex;
+pub use own_directory::{own_directory, own_directory_in_memory};
 pub use pending_lock::{PendingGuard, PendingLock, PendingWork};
 pub use prefetch::prefetch;
 pub use segment::{Mapping, Segment, sealed_memfd};

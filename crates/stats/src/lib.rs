@@ -8,7 +8,6 @@
 
 mod block;
 mod counter;
-mod directory;
 mod error;
 mod format;
 mod page;
@@ -17,7 +16,6 @@ mod segment;
 
 pub use block::{Block, Counters};
 pub use counter::Counter;
-pub use directory::directory;
 pub use error::StatsError;
 pub use page::{LockedPage, lock_for_fork};
 pub use read::{BlockReport, FlightRecord, Report, parse, read_pid};

@@ -60,6 +60,21 @@ fn the_files_and_the_library_say_the_same() {
     }
 }
 
+/// A link, as a stranger may put it: what is there is not touched.
+#[test]
+fn the_files_stand_elsewhere_when_a_stranger_was_first_at_their_place() {
+    let folder = Folder::new("files-squatted");
+    let (session, strangers) = (folder.path("session"), folder.path("strangers"));
+    for directory in [&session, &strangers] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    std::os::unix::fs::symlink(&strangers, format!("{session}/farcall")).unwrap();
+    let script =
+        format!("export XDG_RUNTIME_DIR={session}; exec cat /sys/class/infiniband/softnic0/node_type");
+    assert_eq!(shell(&folder, &script), "1: CA\n");
+    assert_eq!(std::fs::read_dir(&strangers).unwrap().count(), 0);
+}
+
 /// Programs filter on names.
 #[test]
 fn the_device_has_the_name_that_its_user_gives_it() {
