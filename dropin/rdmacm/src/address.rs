@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
-use crate::errno::Errno;
+use crate::errno::{Errno, invalid, refused, system};
 
 /// The address that C points to.
 ///
@@ -15,8 +15,20 @@ use crate::errno::Errno;
 /// # Safety
 /// It must be null, or as long as its family says.
 pub unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { ip(address) }.ok_or_else(|| match address.is_null() {
+        true => invalid("the address is null"),
+        false => refused(libc::EAFNOSUPPORT, format_args!("the address is neither AF_INET nor AF_INET6")),
+    })
+}
+
+/// The address that C points to, if it is one of IP.
+///
+/// # Safety
+/// As [`read`].
+pub unsafe fn ip(address: *const sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
-        return Err(libc::EINVAL);
+        return None;
     }
     // SAFETY: the caller's promise; programs' structures may lie anywhere.
     unsafe {
@@ -24,14 +36,14 @@ pub unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno> {
             libc::AF_INET => {
                 let v4 = address.cast::<sockaddr_in>().read_unaligned();
                 let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
-                Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+                Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
             }
             libc::AF_INET6 => {
                 let v6 = address.cast::<sockaddr_in6>().read_unaligned();
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                Ok(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
+                Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
             }
-            _ => Err(libc::EAFNOSUPPORT),
+            _ => None,
         }
     }
 }
@@ -104,5 +116,5 @@ pub fn source_towards(to: &SocketAddr) -> Result<IpAddr, Errno> {
         socket.connect(somewhere)?;
         Ok(socket.local_addr()?.ip())
     };
-    way().map_err(|error: std::io::Error| error.raw_os_error().unwrap_or(libc::ENETUNREACH))
+    way().map_err(system::<std::io::Error>(&format!("no way to {to}")))
 }

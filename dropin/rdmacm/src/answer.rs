@@ -38,7 +38,7 @@ unsafe fn accept(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> 
     require_asked(of)?;
     let (reply, reads_in, reads_out) = {
         let own = of.own();
-        let peer = own.peer.ok_or(libc::EINVAL)?;
+        let peer = own.peer()?;
         let nic = device::device()?;
         // Without a word as many as the peer wants, and at most what the device can.
         let said = |said: Option<u8>, wanted: u8| {

@@ -6,7 +6,7 @@ use farcall_layout::rdmacm::{CmId, UDP_QKEY};
 use farcall_layout::{AhAttr, GlobalRoute, QpAttr, mask};
 
 use crate::device::{self, NicDevice};
-use crate::errno::{Errno, answer};
+use crate::errno::{Errno, answer, invalid};
 use crate::id::{self, IdObject, Own, PeerTerms};
 use crate::symbols::export;
 
@@ -56,9 +56,9 @@ pub fn towards(wanted: u32, of: &IdObject) -> Result<(QpAttr, c_int), Errno> {
             attr.sq_psn = own.psn;
             mask::SQ_PSN
         }
-        (RTR, false) => ready_to_receive(&mut attr, &own, &own.peer.ok_or(libc::EINVAL)?, nic),
-        (RTS, false) => ready_to_send(&mut attr, &own, &own.peer.ok_or(libc::EINVAL)?, nic),
-        _ => return Err(libc::EINVAL),
+        (RTR, false) => ready_to_receive(&mut attr, &own, &own.peer()?, nic),
+        (RTS, false) => ready_to_send(&mut attr, &own, &own.peer()?, nic),
+        _ => return Err(invalid(format_args!("state {wanted}: there are INIT (1), RTR (2) and RTS (3)"))),
     };
     Ok((attr, mask::STATE | also))
 }

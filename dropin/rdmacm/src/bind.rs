@@ -9,7 +9,7 @@ use libc::sockaddr;
 
 use crate::channel::complete;
 use crate::connection_manager::Notice;
-use crate::errno::{Errno, answer, refused};
+use crate::errno::{Errno, answer, invalid, refused, system};
 use crate::id::{self, IdObject, Own, Stage};
 use crate::listener::Listening;
 use crate::service::connection_manager;
@@ -46,13 +46,14 @@ fn bind(of: &IdObject, own: &mut Own, wanted: SocketAddr) -> Result<(), Errno> {
 fn find_way(of: &IdObject, own: &mut Own, to: SocketAddr) -> Result<(), Errno> {
     let to = address::destination(to);
     if !address::is_local(&to) && !shared::leads_to(&to) {
-        crate::complain(format_args!(
+        let why = format!(
             "{to} is no address of this host and network namespace; the software RNIC connects processes of one host \
              (containers with networks of their own: share a directory through FARCALL_SOCKET_DIR)"
-        ));
-        return Err(libc::ENODEV);
+        );
+        crate::complain(format_args!("{why}"));
+        return Err(refused(libc::ENODEV, format_args!("{why}")));
     }
-    let local = own.local.ok_or(libc::EINVAL)?;
+    let local = own.local.ok_or_else(|| invalid("the identifier has no address"))?;
     if local.ip().is_unspecified() {
         of.show_local(own, SocketAddr::new(address::source_towards(&to)?, local.port()));
     }
@@ -137,12 +138,12 @@ fn listen(of: &IdObject, backlog: c_int) -> Result<(), Errno> {
     let listening = Listening::new(backlog.unwrap_or(BACKLOG_MAX), own.is_v6_only, of.is_datagram());
     let mut manager = connection_manager()?;
     let end = manager.end(of.token)?;
-    let socket = end.socket.as_ref().ok_or(libc::EINVAL)?;
+    let socket = end.socket.as_ref().ok_or_else(|| invalid("the identifier has no socket"))?;
     if rustix::net::getsockname(socket).is_ok_and(|name| name.addr_len() <= 2) {
         // Another has the port.
         return Err(refused(libc::EADDRINUSE, format_args!("another end has the port")));
     }
-    rustix::net::listen(socket, BACKLOG_MAX as c_int).map_err(|error| error.raw_os_error())?;
+    rustix::net::listen(socket, BACKLOG_MAX as c_int).map_err(system("listen"))?;
     end.listening = Some(listening);
     manager.watch_end(of.token)?;
     if let Some(bound) = own.local

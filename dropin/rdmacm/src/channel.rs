@@ -28,8 +28,8 @@ pub unsafe fn object<'a>(channel: *mut EventChannel) -> &'a ChannelObject {
 /// Makes a channel.
 pub fn create() -> Result<*mut EventChannel, Errno> {
     // In blocking mode, as programs find it: they change that if they like. It is read only while it counts.
-    let count =
-        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).map_err(|error| error.raw_os_error())?;
+    let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE);
+    let count = count.map_err(errno::system("no descriptor for an event channel"))?;
     let channel = EventChannel { fd: count.as_raw_fd() };
     let queue = connection_manager()?.add_queue(count);
     Ok(Box::into_raw(Box::new(ChannelObject { channel, queue })).cast())

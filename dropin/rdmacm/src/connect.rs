@@ -63,7 +63,8 @@ pub unsafe fn own_qp(
     let (qp_num, srq) = unsafe {
         let qp = (*of.c()).qp;
         if qp.is_null() {
-            let param = param.ok_or(libc::EINVAL)?;
+            let param = param
+                .ok_or_else(|| invalid("the identifier has no queue pair, and no parameters name one"))?;
             (param.qp_num, param.srq != 0)
         } else {
             ((*qp).qp_num, !(*qp).srq.is_null())
@@ -90,10 +91,11 @@ unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Re
     if data.len() > private_data::REQ_BYTES_MAX {
         return Err(invalid("more private data than a request holds"));
     }
+    let (from, to) = own.addresses()?;
     let request = Request {
         port_space: of.space,
-        from: own.local.ok_or(libc::EINVAL)?,
-        to: own.remote.ok_or(libc::EINVAL)?,
+        from,
+        to,
         qp,
         // SAFETY: set when the identifier was made.
         qp_type: unsafe { (*of.c()).qp_type } as u8,
@@ -134,12 +136,8 @@ unsafe fn connect(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno>
             Some(_) => unsafe { data_of(param, max)? },
             None => std::mem::take(&mut own.connect_data),
         };
-        Connection::resolve_service(ServiceRequest {
-            port_space: of.space,
-            from: own.local.ok_or(libc::EINVAL)?,
-            to: own.remote.ok_or(libc::EINVAL)?,
-            private_data: data,
-        })
+        let (from, to) = own.addresses()?;
+        Connection::resolve_service(ServiceRequest { port_space: of.space, from, to, private_data: data })
     } else {
         // SAFETY: the caller's promise.
         Connection::request(unsafe { request(of, &mut own, param)? })

@@ -11,7 +11,7 @@ use std::time::Instant;
 use farcall_wire::cm::{Connection, Event, Message, Request, ServiceRequest, Step, WrongState};
 use rustix::event::epoll;
 
-use crate::errno::Errno;
+use crate::errno::{Errno, invalid, refused, system};
 use crate::id::IdObject;
 use crate::listener::{Accepted, Listening, Slot};
 use crate::shared::Published;
@@ -135,7 +135,9 @@ impl ConnectionManager {
     /// # Errors
     /// `ENODEV` if it is not of this process: a forked child's, from before.
     pub fn end(&mut self, token: Token) -> Result<&mut End, Errno> {
-        self.ends.get_mut(&token).ok_or(libc::ENODEV)
+        self.ends
+            .get_mut(&token)
+            .ok_or_else(|| refused(libc::ENODEV, format_args!("the identifier is one of the parent process")))
     }
 
     /// Does one step of an end's connection: says what `step` answers, if anything.
@@ -147,8 +149,9 @@ impl ConnectionManager {
         token: Token,
         step: impl FnOnce(&mut Connection) -> Result<Option<Message>, WrongState>,
     ) -> Result<(), Errno> {
-        let connection = self.end(token)?.connection.as_mut().ok_or(libc::EINVAL)?;
-        let message = step(connection).map_err(|_| libc::EINVAL)?;
+        let connection = self.end(token)?.connection.as_mut();
+        let connection = connection.ok_or_else(|| invalid("nobody asks, and nobody was asked"))?;
+        let message = step(connection).map_err(invalid)?;
         self.take_step(token, Step { message, event: None });
         Ok(())
     }
@@ -199,7 +202,7 @@ impl ConnectionManager {
     /// What the kernel says.
     pub fn watch(&self, socket: BorrowedFd<'_>, token: Token) -> Result<(), Errno> {
         let data = epoll::EventData::new_u64(token);
-        epoll::add(&self.poll, socket, data, epoll::EventFlags::IN).map_err(|error| error.raw_os_error())
+        epoll::add(&self.poll, socket, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))
     }
 
     fn push(&mut self, queue: Token, of: Token, notice: Notice) {

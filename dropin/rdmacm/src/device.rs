@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use farcall_layout::{Context, Functions, Pd};
 
-use crate::errno::{self, Errno, check, made};
+use crate::errno::{self, Errno, check, made, refused};
 use crate::symbols::export;
 use crate::verbs::verbs;
 
@@ -54,7 +54,11 @@ fn open(verbs: &Functions) -> Result<NicDevice, Errno> {
     unsafe {
         let list = made((verbs.get_device_list)(ptr::null_mut()))?;
         let first = *list;
-        let context = if first.is_null() { Err(libc::ENODEV) } else { made((verbs.open_device)(first)) };
+        let context = if first.is_null() {
+            Err(refused(libc::ENODEV, format_args!("libibverbs has no device")))
+        } else {
+            made((verbs.open_device)(first))
+        };
         (verbs.free_device_list)(list);
         describe(verbs, context?)
     }
@@ -96,7 +100,7 @@ export! {
             // SAFETY: zeroed memory for a pointer and the null at the end; `rdma_free_devices` frees it.
             let list = unsafe { libc::calloc(2, size_of::<*mut Context>()) }.cast::<*mut Context>();
             if list.is_null() {
-                return errno::null(libc::ENOMEM);
+                return errno::null(refused(libc::ENOMEM, format_args!("no memory for the list")));
             }
             if let Some(context) = found {
                 // SAFETY: inside of what was allocated.

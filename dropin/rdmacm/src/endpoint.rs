@@ -5,7 +5,6 @@ use std::ptr;
 
 use farcall_layout::rdmacm::{AddrInfo, CmEvent, CmId, addr_flags, event as kind};
 use farcall_layout::{Pd, QpInitAttr};
-use farcall_wire::cm::PortSpace;
 
 use crate::bind::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use crate::channel::next_event;
@@ -56,7 +55,8 @@ unsafe fn prepare_active(
             init.qp_type = to.ai_qp_type as u32;
             qp::create(id, pd, init)?;
         }
-        let len = u8::try_from(to.ai_connect_len).map_err(|_| libc::EINVAL)?;
+        let len = u8::try_from(to.ai_connect_len)
+            .map_err(|_| invalid(format_args!("ai_connect_len {}: at most 255", to.ai_connect_len)))?;
         id::object(id).own().connect_data = bytes_of(to.ai_connect, len, usize::from(u8::MAX))?;
     }
     Ok(())
@@ -65,7 +65,7 @@ unsafe fn prepare_active(
 /// # Safety
 /// As `man rdma_create_ep` says.
 unsafe fn create(at: &AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> Result<*mut CmId, Errno> {
-    let space = PortSpace::of(at.ai_port_space as u32).ok_or(libc::EPROTONOSUPPORT)?;
+    let space = id::space_of(at.ai_port_space as u32)?;
     // SAFETY: the caller's promise.
     unsafe {
         let id: *mut CmId = id::create(ptr::null_mut(), ptr::null_mut(), space, at.ai_qp_type as u32)?.cast();

@@ -8,12 +8,12 @@ use farcall_layout::rdmacm::{
     CmEvent, CmId, ConnParam, EventChannel, Param, UDP_QKEY, UdParam, event as kind,
 };
 use farcall_wire::cm::{
-    Event, PortSpace, Rejection, Reply, Request, ServiceReply, ServiceRequest, Terms, private_data, reason,
+    Event, Rejection, Reply, Request, ServiceReply, ServiceRequest, Terms, private_data, reason,
 };
 
 use crate::attributes::path_to;
 use crate::connection_manager::{Id, IncomingRequest, Notice, Taken, Token};
-use crate::errno::{Errno, answer};
+use crate::errno::{Errno, answer, invalid, refused};
 use crate::id::{self, IdObject, PeerTerms, Stage};
 use crate::service::connection_manager;
 use crate::symbols::export;
@@ -113,7 +113,7 @@ fn take(queue: Token) -> Result<Option<(Taken, Option<NewEnd>)>, Errno> {
         let c = listener.c();
         ((*c).channel, (*c).context, (*c).ps, (*c).qp_type)
     };
-    let space = PortSpace::of(ps).ok_or(libc::EINVAL)?;
+    let space = id::space_of(ps)?;
     let id = Box::into_raw(id::make(token, channel, context, space, qp_type));
     end.id = Some(Id(id));
     Ok(Some((taken, Some(NewEnd { id, incoming }))))
@@ -232,14 +232,18 @@ fn respond(about: &IdObject, reply: &Reply) -> Box<EventObject> {
     event
 }
 
+fn over() -> Errno {
+    refused(libc::ENOTCONN, format_args!("the connection is over"))
+}
+
 /// Moves the queue pair to RTS and tells the peer, or refuses.
 fn become_ready(about: &IdObject) -> Result<(), Errno> {
     // SAFETY: the program's queue pair, which it does not destroy while it waits for this event.
     let readied = unsafe { qp::to_ready(about, None, None) };
     let mut manager = connection_manager()?;
-    let Some(connection) = &mut manager.end(about.token)?.connection else { return Err(libc::ENOTCONN) };
+    let Some(connection) = &mut manager.end(about.token)?.connection else { return Err(over()) };
     let message = match readied {
-        Ok(()) => connection.ready().map_err(|_| libc::ENOTCONN)?,
+        Ok(()) => connection.ready().map_err(|_| over())?,
         Err(_) => connection.reject(Vec::new()).ok(),
     };
     manager.take_step(about.token, farcall_wire::cm::Step { message, event: None });
@@ -283,8 +287,15 @@ pub unsafe fn outcome(event: *mut CmEvent) -> Result<(), Errno> {
     let (event, status) = unsafe { ((*event).event, (*event).status) };
     match status {
         0 => Ok(()),
-        _ if event == kind::REJECTED => Err(libc::ECONNREFUSED),
-        number => Err(number.abs()),
+        reason if event == kind::REJECTED => Err(refused(
+            libc::ECONNREFUSED,
+            format_args!("rejected, for reason {reason} (InfiniBand, 12.6.7.2)"),
+        )),
+        number => {
+            let name =
+                kind::NAMES.get(event as usize).map_or("unknown", |name| name.to_str().unwrap_or_default());
+            Err(refused(number.abs(), format_args!("{name}, status {number}")))
+        }
     }
 }
 
@@ -303,7 +314,7 @@ export! {
         /// `man rdma_get_cm_event`.
         fn rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut CmEvent) -> c_int {
             if channel.is_null() || event.is_null() {
-                return answer(Err(libc::EINVAL));
+                return answer(Err(invalid("no channel, or no place for the event")));
             }
             // SAFETY: the caller's channel and variable.
             answer(unsafe { next(channel).map(|next| *event = next) })
@@ -312,7 +323,7 @@ export! {
         /// `man rdma_ack_cm_event`.
         fn rdma_ack_cm_event(event: *mut CmEvent) -> c_int {
             if event.is_null() {
-                return answer(Err(libc::EINVAL));
+                return answer(Err(invalid("no event")));
             }
             // SAFETY: the caller's event.
             unsafe { acknowledge(event) };
@@ -323,13 +334,14 @@ export! {
         fn rdma_notify(id: *mut CmId, event: u32) -> c_int {
             const COMM_EST: u32 = 4;
             if event != COMM_EST {
-                return answer(Err(libc::EINVAL));
+                return answer(Err(invalid(format_args!("event {event}: only COMM_EST (4) is for an identifier"))));
             }
             // SAFETY: the caller's identifier.
             let token = unsafe { id::object(id) }.token;
             answer(connection_manager().and_then(|mut manager| {
-                let connection = manager.end(token)?.connection.as_mut().ok_or(libc::EINVAL)?;
-                let step = connection.comm_established().map_err(|_| libc::EISCONN)?;
+                let connection = manager.end(token)?.connection.as_mut().ok_or_else(|| invalid("there is no connection"))?;
+                let step = connection.comm_established();
+                let step = step.map_err(|state| refused(libc::EISCONN, format_args!("{state}")))?;
                 manager.take_step(token, step);
                 Ok(())
             }))

@@ -105,6 +105,24 @@ impl Own {
         Err(errno::refused(libc::EINVAL, why))
     }
 
+    /// What the peer said.
+    ///
+    /// # Errors
+    /// `EINVAL`, as long as it said nothing.
+    pub fn peer(&self) -> Result<PeerTerms, Errno> {
+        self.peer
+            .ok_or_else(|| errno::invalid("the identifier has no peer yet: no request and no reply came"))
+    }
+
+    /// Where it is, and where it goes to.
+    ///
+    /// # Errors
+    /// `EINVAL`, as long as one of them is open.
+    pub fn addresses(&self) -> Result<(SocketAddr, SocketAddr), Errno> {
+        let both = self.local.zip(self.remote);
+        both.ok_or_else(|| errno::invalid("the identifier has no address, or its peer has none"))
+    }
+
     fn new() -> Self {
         let psn = RandomState::new().build_hasher().finish() as u32 & 0xff_ffff;
         Self { ack_timeout: ACK_TIMEOUT, psn, ..Self::default() }
@@ -163,6 +181,19 @@ impl IdObject {
         }
         Ok(())
     }
+}
+
+/// The port space that a program names.
+///
+/// # Errors
+/// `EPROTONOSUPPORT` for a number that is none.
+pub fn space_of(ps: u32) -> Result<PortSpace, Errno> {
+    PortSpace::of(ps).ok_or_else(|| {
+        let why = format_args!(
+            "port space {ps:#x}: there are TCP (0x106), UDP (0x111), IB (0x13f) and IPOIB (0x2)"
+        );
+        errno::refused(libc::EPROTONOSUPPORT, why)
+    })
 }
 
 /// The transport of a port space's queue pairs.
@@ -247,9 +278,8 @@ export! {
     "RDMACM_1.0" {
         /// `man rdma_create_id`.
         fn rdma_create_id(channel: *mut EventChannel, id: *mut *mut CmId, context: *mut c_void, ps: u32) -> c_int {
-            let space = PortSpace::of(ps).ok_or(libc::EPROTONOSUPPORT);
             // SAFETY: the caller's channel.
-            let made = space.and_then(|space| unsafe { create(channel, context, space, transport(space)) });
+            let made = space_of(ps).and_then(|space| unsafe { create(channel, context, space, transport(space)) });
             // SAFETY: the caller's variable.
             answer(made.map(|made| unsafe { *id = made.cast() }))
         }

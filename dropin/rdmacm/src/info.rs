@@ -1,6 +1,6 @@
 //! Names to addresses (man `rdma_getaddrinfo`).
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -8,7 +8,7 @@ use farcall_layout::rdmacm::{AddrInfo, addr_flags};
 use farcall_wire::cm::PortSpace;
 use libc::{addrinfo, sockaddr, socklen_t};
 
-use crate::errno::answer;
+use crate::errno::{answer, invalid, tell_why};
 use crate::id::{UD, transport};
 use crate::symbols::export;
 
@@ -114,6 +114,8 @@ unsafe fn find(
             let (wanted, mut found) = (wishes.for_libc(), ptr::null_mut());
             let number = libc::getaddrinfo(node, service, &raw const wanted, &raw mut found);
             if number != 0 {
+                let why = CStr::from_ptr(libc::gai_strerror(number)).to_string_lossy();
+                tell_why(format_args!("getaddrinfo: {why}"));
                 return Err(number);
             }
             let first = &*found;
@@ -140,7 +142,7 @@ export! {
             node: *const c_char, service: *const c_char, hints: *const AddrInfo, res: *mut *mut AddrInfo,
         ) -> c_int {
             if node.is_null() && service.is_null() && hints.is_null() {
-                return answer(Err(libc::EINVAL));
+                return answer(Err(invalid("neither a node, a service nor hints")));
             }
             // SAFETY: the caller's strings, structure and variable.
             unsafe {

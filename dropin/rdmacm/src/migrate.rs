@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use farcall_layout::rdmacm::{CmId, EventChannel};
 
-use crate::errno::{Errno, answer};
+use crate::errno::{Errno, answer, invalid};
 use crate::service::connection_manager;
 use crate::symbols::export;
 use crate::{channel, id};
@@ -49,7 +49,7 @@ export! {
                 // Not in the match, which would hold the lock.
                 let is_sync = id::object(id).own().is_sync;
                 match (is_sync, channel.is_null()) {
-                    (true, true) => Err(libc::EINVAL),
+                    (true, true) => Err(invalid("the identifier is synchronous already")),
                     (false, true) => to_own_channel(id),
                     (_, false) => migrate(id, channel, false),
                 }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use farcall_layout::rdmacm::{CmId, option};
 use farcall_wire::cm::Ece;
 
-use crate::errno::{Errno, answer};
+use crate::errno::{Errno, answer, invalid, refused};
 use crate::id::{self, Own, Stage};
 use crate::symbols::export;
 
@@ -13,7 +13,8 @@ use crate::symbols::export;
 /// `value` must have `len_bytes`.
 unsafe fn read<T: Copy>(value: *const c_void, len_bytes: usize) -> Result<T, Errno> {
     if value.is_null() || len_bytes != size_of::<T>() {
-        return Err(libc::EINVAL);
+        let size = size_of::<T>();
+        return Err(invalid(format_args!("{len_bytes} bytes at {value:p}: the option has {size}")));
     }
     // SAFETY: the caller's promise.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
@@ -30,14 +31,16 @@ unsafe fn set(own: &mut Own, name: c_int, value: *const c_void, len_bytes: usize
             option::ACK_TIMEOUT => {
                 let timeout: u8 = read(value, len_bytes)?;
                 if timeout > 31 {
-                    return Err(libc::EINVAL);
+                    return Err(invalid(format_args!("ACK timeout {timeout}: at most 31")));
                 }
                 own.ack_timeout = timeout;
             }
-            option::REUSEADDR | option::AFONLY if is_bound => return Err(libc::EINVAL),
+            option::REUSEADDR | option::AFONLY if is_bound => {
+                return Err(invalid("the option is set before the identifier has an address"));
+            }
             option::REUSEADDR => own.is_shared = read::<c_int>(value, len_bytes)? != 0,
             option::AFONLY => own.is_v6_only = read::<c_int>(value, len_bytes)? != 0,
-            _ => return Err(libc::ENOSYS),
+            _ => return Err(refused(libc::ENOSYS, format_args!("no option {name}"))),
         }
     }
     Ok(())
@@ -50,7 +53,7 @@ export! {
             id: *mut CmId, level: c_int, optname: c_int, value: *mut c_void, len_bytes: usize,
         ) -> c_int {
             if level != option::LEVEL_ID {
-                return answer(Err(libc::ENOSYS));
+                return answer(Err(refused(libc::ENOSYS, format_args!("options of level {level} are not offered"))));
             }
             // SAFETY: the caller's identifier and value.
             answer(unsafe { set(&mut id::object(id).own(), optname, value, len_bytes) })
@@ -60,7 +63,7 @@ export! {
         /// `man rdma_set_local_ece`.
         fn rdma_set_local_ece(id: *mut CmId, ece: *mut [u32; 3]) -> c_int {
             if id.is_null() || ece.is_null() {
-                return answer(Err(libc::EINVAL));
+                return answer(Err(invalid("no identifier, or no structure")));
             }
             // SAFETY: the caller's identifier and structure.
             unsafe {
@@ -73,7 +76,7 @@ export! {
         /// `man rdma_get_remote_ece`.
         fn rdma_get_remote_ece(id: *mut CmId, ece: *mut [u32; 3]) -> c_int {
             if id.is_null() || ece.is_null() {
-                return answer(Err(libc::EINVAL));
+                return answer(Err(invalid("no identifier, or no structure")));
             }
             // SAFETY: the caller's identifier and structure.
             unsafe {

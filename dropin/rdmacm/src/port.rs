@@ -8,7 +8,7 @@ use farcall_wire::cm::{PortSpace, place};
 use rustix::io::Errno as OsError;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::errno::Errno;
+use crate::errno::{Errno, refused, system};
 use crate::{address, shared};
 
 /// Ports that are given out, as IANA reserves them.
@@ -29,7 +29,7 @@ fn unix(name: &str) -> Result<SocketAddrUnix, OsError> {
 pub fn socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(|error| error.raw_os_error())
+        .map_err(system("no socket for an end"))
 }
 
 /// Makes a port ours as long as the socket lives. Port 0 stands for any that is free; what it became is returned.
@@ -43,9 +43,9 @@ pub fn reserve(space: PortSpace, address: &SocketAddr) -> Result<(OwnedFd, Socke
         // Without the list a conflict between one address and all of them goes unseen.
         let sockets = std::fs::read_to_string(LIST).unwrap_or_default();
         if place::is_covered(&sockets, space, address) {
-            return Err(libc::EADDRINUSE);
+            return Err(refused(libc::EADDRINUSE, format_args!("{address} is another end's")));
         }
-        bind(address).map_err(|error| error.raw_os_error())?;
+        bind(address).map_err(system(&format!("{address} cannot be had")))?;
         return Ok((socket, *address));
     }
     let start = RandomState::new().build_hasher().finish() as u16;
@@ -55,10 +55,10 @@ pub fn reserve(space: PortSpace, address: &SocketAddr) -> Result<(OwnedFd, Socke
         match bind(&candidate) {
             Ok(()) => return Ok((socket, candidate)),
             Err(OsError::ADDRINUSE) => {}
-            Err(error) => return Err(error.raw_os_error()),
+            Err(error) => return Err(system(&format!("{candidate} cannot be had"))(error)),
         }
     }
-    Err(libc::EADDRNOTAVAIL)
+    Err(refused(libc::EADDRNOTAVAIL, format_args!("no port is free at {address}")))
 }
 
 /// What became of an attempt to reach a listener.

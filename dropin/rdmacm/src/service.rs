@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::connection_manager::{ConnectionManager, WAKE};
-use crate::errno::Errno;
+use crate::errno::{Errno, system};
 use crate::own_libibverbs;
 
 /// A stack for what is shallow.
@@ -42,7 +42,8 @@ fn start() -> Result<&'static Service, Errno> {
         epoll::add(&poll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         Ok((rustix::io::fcntl_dupfd_cloexec(&poll, 0)?, poll, wake))
     };
-    let (poll, for_manager, wake) = made().map_err(|error: rustix::io::Errno| error.raw_os_error())?;
+    let (poll, for_manager, wake) =
+        made().map_err(system::<rustix::io::Errno>("no descriptor for the connection manager"))?;
     let manager = Mutex::new(ConnectionManager::new(for_manager, wake.clone()));
     let service: &'static Service = Box::leak(Box::new(Service { manager, pid: process::id() }));
     own_libibverbs::find();
@@ -59,7 +60,7 @@ fn start() -> Result<&'static Service, Errno> {
         }
     });
     drop(signals);
-    started.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
+    started.map_err(system("no thread for the connection manager"))?;
     // Waits for the first turn: libibverbs then knows the thread as Farcall's own. A new thread also maps and unmaps
     // memory, and a program that believes it has one thread may be patching those functions (libfabric's memory monitor
     // does): a thread inside of them would crash.

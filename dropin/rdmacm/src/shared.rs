@@ -138,7 +138,7 @@ fn own_addresses() -> Vec<IpAddr> {
         // SAFETY: as above; an address is as long as its family says, or null.
         unsafe {
             // Others than IP are none to listen at.
-            ips.extend(address::read(of.ifa_addr).ok().map(|address| address.ip()));
+            ips.extend(address::ip(of.ifa_addr).map(|address| address.ip()));
             next = of.ifa_next.as_ref();
         }
     }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use farcall_layout::{Context, EXTENDED, Functions, Qp, QpInitAttrEx, VerbsContext};
 
-use crate::errno::Errno;
+use crate::errno::{Errno, refused};
 
 /// The library of this process, which stays loaded.
 pub fn library() -> &'static Result<libloading::Library, String> {
@@ -32,7 +32,7 @@ pub fn verbs() -> Result<&'static Functions, Errno> {
         .as_ref()
         .map_err(|error| {
             crate::complain(format_args!("no libibverbs.so.1: {error}"));
-            libc::ENODEV
+            refused(libc::ENODEV, format_args!("no libibverbs.so.1: {error}"))
         })
 }
 
@@ -44,7 +44,7 @@ pub unsafe fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> Re
     // SAFETY: the caller's context.
     let is_extended = unsafe { (*context).abi_compat } == EXTENDED;
     if !is_extended {
-        return Err(libc::EOPNOTSUPP);
+        return Err(refused(libc::EOPNOTSUPP, format_args!("the device has no extended calls")));
     }
     // SAFETY: such a context lies at the end of its `verbs_context` (verbs.h); the caller's structure.
     let made = unsafe {

@@ -50,12 +50,18 @@ pub fn answer(result: Result<(), c_int>) -> c_int {
 #[cold]
 pub fn refused(number: c_int, why: fmt::Arguments<'_>) -> c_int {
     set(number);
+    tell_why(why);
+    number
+}
+
+/// Shows in the trace, if there is one, why a call fails whose result is no error number.
+#[cold]
+pub fn tell_why(why: fmt::Arguments<'_>) {
     if crate::is_on() {
         crate::note("refused", |line| {
             line.key("why").text(&why.to_string());
         });
     }
-    number
 }
 
 /// Prints to standard error what an error number cannot say: a line in one piece, also beside other processes' lines.

@@ -58,7 +58,7 @@ pub enum Refusal {
 pub fn refuse(name: &'static str, refusal: Refusal, is_shown: bool) -> isize {
     let call = if is_shown { Call::begin(name) } else { None };
     if !matches!(refusal, Refusal::Nothing) {
-        errno::set(libc::EOPNOTSUPP);
+        errno::refused(libc::EOPNOTSUPP, format_args!("{name} is not offered"));
     }
     if let Some(mut call) = call {
         // SAFETY: numbers, or null.

@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::{ConnectionManager, Notice, Token};
 use crate::address;
-use crate::errno::Errno;
+use crate::errno::{Errno, refused};
 use crate::port::{Reached, reach};
 
 /// How long a peer may take to answer a request: what the kernel's connection manager gives it, too.
@@ -88,7 +88,11 @@ impl ConnectionManager {
 
     /// Watches an end's socket.
     pub fn watch_end(&self, token: Token) -> Result<(), Errno> {
-        let socket = self.ends.get(&token).and_then(|end| end.socket.as_ref()).ok_or(libc::ENOTCONN)?;
+        let socket = self
+            .ends
+            .get(&token)
+            .and_then(|end| end.socket.as_ref())
+            .ok_or_else(|| refused(libc::ENOTCONN, format_args!("the connection is over")))?;
         self.watch(socket.as_fd(), token)
     }
 

@@ -6,6 +6,7 @@ mod libfabric;
 mod meeting;
 mod moved;
 mod programs;
+mod refusals;
 #[allow(dead_code, reason = "the tests of libibverbs use all of it")]
 #[path = "../../../ibverbs/tests/drop_in/support.rs"]
 mod support;
