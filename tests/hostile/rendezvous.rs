@@ -134,6 +134,18 @@ fn attack(name: &str, shared: Option<PathBuf>) {
     server.assert_serves();
 }
 
+/// He may have guessed the number of a queue pair of our own user: who he is counts.
+#[test]
+#[ignore = "needs root, to become another user"]
+fn a_stranger_is_refused_whatever_number_he_names() {
+    let server = Server::start("rendezvous-guessed", &[]);
+    let gid = gid(&[]);
+    let ask = || say_hello(&server, BLOCKS.start << 12 | 5, gid);
+    assert_ne!(ask(), Err(RefusalKind::NotAdmitted), "our own user is judged by the number");
+    assert_eq!(as_stranger(ask), Err(RefusalKind::NotAdmitted));
+    server.assert_serves();
+}
+
 #[test]
 #[ignore = "needs root, to become another user"]
 fn a_stranger_at_the_rendezvous_gets_no_welcome_and_holds_nobody_up() {

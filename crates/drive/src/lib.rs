@@ -29,7 +29,7 @@ pub use cores::pin_to_core;
 pub use driver::Driver;
 pub use free_memory::{FreeMemory, bound_kept_memory};
 pub use idle_turns::IdleTurns;
-pub use listener::{BootstrapEvent, BootstrapId, BootstrapSender, ListenConfig, Listener};
+pub use listener::{BootstrapEvent, BootstrapId, BootstrapSender, JudgeUser, ListenConfig, Listener};
 pub use signals::on_termination;
 pub use sleep::{arm_then_look, sleep_on};
 pub use stop::Stop;

@@ -93,6 +93,10 @@ impl Context for FaultyContext {
         self.inner.choose_gid(port_num)
     }
 
+    fn check_user(&self, user: u32) -> Result<()> {
+        self.inner.check_user(user)
+    }
+
     fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
         self.inner.check_owner(gid, qp_num)
     }

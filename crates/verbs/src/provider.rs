@@ -98,6 +98,15 @@ pub trait Context: Send + Sync {
         Ok(())
     }
 
+    /// Checks that processes of a user of this machine may be connected to, as far as his number says. As with
+    /// [`Context::check_owner`], a device that reaches other machines lets all pass.
+    ///
+    /// # Errors
+    /// If he is not let in.
+    fn check_user(&self, _user: u32) -> Result<()> {
+        Ok(())
+    }
+
     /// A new protection domain.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 
 mod connection;
 mod handshakes;
+mod peer_user;
 mod thread;
 
 use std::io;
@@ -90,6 +91,9 @@ fn acceptor() -> Acceptor {
     Acceptor::new(VersionRange::CURRENT)
 }
 
+/// Judges the user of a client of this machine, before anything is kept for him; why he is not let in.
+pub type JudgeUser = Box<dyn Fn(u32) -> Result<(), String> + Send>;
+
 /// Limits of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenConfig {
@@ -123,7 +127,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens; hands the hellos for thread `i` to `queues[i]`.
+    /// Listens; hands the hellos for thread `i` to `queues[i]`. `judge` decides about clients of this machine whose
+    /// user the kernel tells; others are let in.
     ///
     /// # Errors
     /// If the address cannot be bound.
@@ -131,10 +136,11 @@ impl Listener {
         address: SocketAddr,
         queues: Vec<WakeQueue<BootstrapEvent>>,
         config: ListenConfig,
+        judge: JudgeUser,
     ) -> io::Result<Self> {
         let (commands, stop) = (WakeQueue::new()?, Stop::new()?);
         let (thread, address, waker) =
-            ListenThread::bind(address, commands.clone(), stop.clone(), queues, config)?;
+            ListenThread::bind(address, commands.clone(), stop.clone(), queues, config, judge)?;
         let sender = BootstrapSender { commands, waker: Arc::new(waker) };
         let thread = std::thread::Builder::new().name("bootstrap".into()).spawn(move || thread.run())?;
         Ok(Self { address, sender, stop, thread: Some(thread) })
@@ -176,7 +182,16 @@ mod tests {
 
     fn start(config: ListenConfig) -> Listener {
         let queues = vec![WakeQueue::new().unwrap()];
-        Listener::start("127.0.0.1:0".parse().unwrap(), queues, config).unwrap()
+        Listener::start("127.0.0.1:0".parse().unwrap(), queues, config, Box::new(|_| Ok(()))).unwrap()
+    }
+
+    #[test]
+    fn a_user_who_is_not_let_in_is_refused_before_his_hello() {
+        let judge: JudgeUser = Box::new(|user| Err(format!("user {user} is a stranger")));
+        let queues = vec![WakeQueue::new().unwrap()];
+        let address = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::start(address, queues, ListenConfig::default(), judge).unwrap();
+        assert_eq!(answer(StdStream::connect(listener.address()).unwrap()), RefusalKind::NotAdmitted);
     }
 
     fn answer(mut socket: StdStream) -> RefusalKind {

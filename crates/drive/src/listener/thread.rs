@@ -11,7 +11,8 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::connection::{Connection, Heard};
 use super::handshakes::Handshakes;
-use super::{BootstrapEvent, BootstrapId, Command, ListenConfig, acceptor};
+use super::peer_user::PeerUsers;
+use super::{BootstrapEvent, BootstrapId, Command, JudgeUser, ListenConfig, acceptor};
 use crate::{AcceptRest, Stop, WakeQueue, deepen_backlog};
 
 const WAKE: Token = Token(0);
@@ -27,8 +28,17 @@ pub(super) struct ListenThread {
     config: ListenConfig,
     connections: HashMap<u64, Connection>,
     handshakes: Handshakes,
+    /// `None` where the kernel does not tell.
+    users: Option<PeerUsers>,
+    judge: JudgeUser,
     rest: AcceptRest,
     next_id: u64,
+}
+
+/// Refuses a connection that was not admitted.
+fn turn_away(mut socket: TcpStream, refusal: &Refusal) {
+    let _ = socket.write(&acceptor().refuse(refusal));
+    let _ = socket.shutdown(Shutdown::Write);
 }
 
 /// Between two looks for handshakes that take too long.
@@ -42,6 +52,7 @@ impl ListenThread {
         stop: Stop,
         queues: Vec<WakeQueue<BootstrapEvent>>,
         config: ListenConfig,
+        judge: JudgeUser,
     ) -> io::Result<(Self, SocketAddr, Waker)> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
@@ -57,6 +68,8 @@ impl ListenThread {
             stop,
             queues,
             handshakes: Handshakes::new(config.pending_max, config.pending_per_address_max),
+            users: PeerUsers::open().ok(),
+            judge,
             rest: AcceptRest::new(format!("bootstrap port {address}")),
             config,
             connections,
@@ -99,11 +112,21 @@ impl ListenThread {
     fn accept_all(&mut self) {
         while let Some(listener) = &self.socket {
             match listener.accept() {
-                Ok((socket, peer)) => self.admit(socket, peer.ip()),
+                Ok((socket, peer)) => match self.judge_user(&socket, peer) {
+                    Ok(()) => self.admit(socket, peer.ip()),
+                    Err(why) => turn_away(socket, &RefusalKind::NotAdmitted.because(why)),
+                },
                 Err(error) if self.rest.goes_on_after(&error) => {}
                 Err(_) => return,
             }
         }
+    }
+
+    /// Whether the user at the other end may have something of ours, if he is one of this machine.
+    fn judge_user(&mut self, socket: &TcpStream, peer: SocketAddr) -> Result<(), String> {
+        let Some(users) = &mut self.users else { return Ok(()) };
+        let user = socket.local_addr().ok().and_then(|ours| users.user_of(peer, ours));
+        user.map_or(Ok(()), &self.judge)
     }
 
     fn admit(&mut self, mut socket: TcpStream, address: IpAddr) {
@@ -111,8 +134,7 @@ impl ListenThread {
         if self.connections.len() >= self.config.connections_max || !self.make_room_for(address) {
             let (connections, handshakes) = (self.connections.len(), self.handshakes.count());
             let why = format!("{connections} connections, {handshakes} of them in their handshake");
-            let _ = socket.write(&acceptor().refuse(&RefusalKind::TooManyConnections.because(why)));
-            return;
+            return turn_away(socket, &RefusalKind::TooManyConnections.because(why));
         }
         let id = self.next_id;
         self.next_id += 1;

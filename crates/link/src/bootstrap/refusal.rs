@@ -35,6 +35,8 @@ pub enum RefusalKind {
     Resources,
     /// The peer spoke out of turn.
     OutOfTurn,
+    /// Processes of the client's user may not connect.
+    NotAdmitted,
 }
 
 impl RefusalKind {
@@ -61,6 +63,7 @@ impl RefusalKind {
             Self::WrongSecret => "open a new session",
             Self::GoingAway => "connect to another server or later",
             Self::Timeout => "try again",
+            Self::NotAdmitted => "run both as one user, or let a group of both in (FARCALL_GROUP)",
             Self::Resources => "look at the server's log",
         }
     }

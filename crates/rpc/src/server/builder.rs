@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 
-use farcall_drive::{ListenConfig, Listener, Stop, WakeQueue, on_termination};
+use farcall_drive::{JudgeUser, ListenConfig, Listener, Stop, WakeQueue, on_termination};
 use farcall_link::{Nic, Waiting, os_random};
 use farcall_verbs::{MonotonicClock, Provider};
 use thiserror::Error;
@@ -140,7 +140,11 @@ impl ServerBuilder {
         let inboxes = (0..self.threads).map(|_| WakeQueue::new()).collect::<io::Result<Vec<_>>>()?;
         let failed = |source| ServerError::Listen { address: self.address.clone(), source };
         let address = resolve(&self.address).map_err(failed)?;
-        let listener = Listener::start(address, inboxes.clone(), self.listen.clone()).map_err(failed)?;
+        let context = Arc::clone(&nic.context);
+        let judge: JudgeUser =
+            Box::new(move |user| context.check_user(user).map_err(|error| error.to_string()));
+        let listener =
+            Listener::start(address, inboxes.clone(), self.listen.clone(), judge).map_err(failed)?;
         let shared = Arc::new(Shared { drain: AtomicBool::new(false), inboxes, stop: Stop::new()? });
         let address = listener.address();
         let sender = listener.sender();

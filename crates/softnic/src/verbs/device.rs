@@ -26,7 +26,7 @@ use crate::host::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
 use crate::host::srq::SrqCore;
 use crate::life::gids::{GID_TABLE_LEN, NETDEV, gid_table};
 use crate::life::regions::MAX_REGIONS;
-use crate::life::rendezvous::gid;
+use crate::life::rendezvous::{gid, judge_user};
 
 /// Completions that a queue may be asked to hold. It holds as many as its queue pairs can produce, whatever was asked
 /// for; but programs compute with this number.
@@ -191,6 +191,10 @@ impl Context for SoftContext {
     fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
         require_port("query_gid_table", port_num)?;
         Ok(SoftNic::entries(self.host.process.gids))
+    }
+
+    fn check_user(&self, user: u32) -> Result<()> {
+        judge_user(user)
     }
 
     fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {

@@ -18,6 +18,7 @@ pub use place::{admit_group, rendezvous_directory, socket_directory};
 pub(super) use socket::{has_died, peer_pidfd, recv_frame, send_frame};
 pub(crate) use trust::Kinship;
 pub(super) use trust::judge;
+pub(crate) use trust::judge_user;
 pub use trust::{check_peer, configured_group};
 pub use wire::fuzz_frame;
 pub(crate) use wire::{

@@ -14,6 +14,9 @@ use super::socket::credentials;
 /// Names a group, by name or number, whose members may connect to each other's processes.
 const GROUP_VARIABLE: &str = "FARCALL_GROUP";
 
+/// Why other users are refused.
+const ONE_USER: &str = "only processes of one user connect, unless FARCALL_GROUP names a group of both";
+
 /// What a user or group shows as that has no number in our user namespace.
 const OVERFLOW_ID: u32 = 65_534;
 
@@ -100,15 +103,27 @@ pub(crate) fn judge(socket: BorrowedFd<'_>, peer: &str) -> Result<Kinship> {
         Err(Error::Peer { operation: OP, peer: peer.into(), what })
     };
     let Some(group) = configured_group()? else {
-        return refuse(
-            "only processes of one user connect, unless FARCALL_GROUP names a group of both".into(),
-        );
+        return refuse(ONE_USER.into());
     };
     let is_member = |gid: u32| is_same(gid, group, "/proc/self/gid_map");
     if is_member(theirs.gid) || groups_of(socket).into_iter().any(is_member) {
         return Ok(Kinship::SameGroup);
     }
     refuse(format!("it is no member of the group {group} that FARCALL_GROUP names"))
+}
+
+/// Whether processes of a user may connect to us, as far as his number says: members of a group are judged by their
+/// sockets.
+///
+/// # Errors
+/// Who he is, and what would let him in.
+pub(crate) fn judge_user(user: u32) -> Result<()> {
+    let ours = process::geteuid().as_raw();
+    if is_same(user, ours, "/proc/self/uid_map") || configured_group()?.is_some() {
+        return Ok(());
+    }
+    let what = format!("it runs as user {user}, we as {ours}: {ONE_USER}");
+    Err(Error::Peer { operation: "check a client's user", peer: "a client".into(), what })
 }
 
 /// Whether the process at the other end may talk to us; for those who bring processes of the software RNIC together
@@ -150,5 +165,7 @@ mod tests {
         let (here, _there) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         assert_eq!(judge(here.as_fd(), "ourselves").unwrap(), Kinship::SameUser);
+        let ours = process::geteuid().as_raw();
+        assert!(judge_user(ours).is_ok() && judge_user(ours + 1).is_err());
     }
 }
