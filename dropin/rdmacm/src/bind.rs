@@ -9,7 +9,7 @@ use libc::sockaddr;
 
 use crate::channel::complete;
 use crate::connection_manager::Notice;
-use crate::errno::{Errno, answer, invalid, refused, system};
+use crate::errno::{Errno, answer, invalid, refused};
 use crate::id::{self, IdObject, Own, Stage};
 use crate::listener::Listening;
 use crate::service::connection_manager;
@@ -26,16 +26,18 @@ fn bind(of: &IdObject, own: &mut Own, wanted: SocketAddr) -> Result<(), Errno> {
         let why = format_args!("{wanted} is no address of this host");
         return Err(refused(libc::EADDRNOTAVAIL, why));
     }
-    let (socket, bound) = match port::reserve(of.space, &wanted) {
+    let (port, bound) = match port::reserve(of.space, &wanted) {
         // The port belongs to another end that shares it; only that end can listen there.
-        Err(libc::EADDRINUSE) if own.is_shared => (port::socket()?, wanted),
-        reserved => reserved?,
+        Err(libc::EADDRINUSE) if own.is_shared => (None, wanted),
+        reserved => reserved.map(|(port, bound)| (Some(port), bound))?,
     };
+    let socket = port::socket()?;
     if !bound.ip().is_unspecified() {
         of.attach()?;
     }
     let mut manager = connection_manager()?;
-    manager.end(of.token)?.socket = Some(socket);
+    let end = manager.end(of.token)?;
+    (end.socket, end.port) = (Some(socket), port);
     drop(manager);
     of.show_local(own, bound);
     own.stage = Stage::Bound;
@@ -139,11 +141,8 @@ fn listen(of: &IdObject, backlog: c_int) -> Result<(), Errno> {
     let mut manager = connection_manager()?;
     let end = manager.end(of.token)?;
     let socket = end.socket.as_ref().ok_or_else(|| invalid("the identifier has no socket"))?;
-    if rustix::net::getsockname(socket).is_ok_and(|name| name.addr_len() <= 2) {
-        // Another has the port.
-        return Err(refused(libc::EADDRINUSE, format_args!("another end has the port")));
-    }
-    rustix::net::listen(socket, BACKLOG_MAX as c_int).map_err(system("listen"))?;
+    let anothers = || refused(libc::EADDRINUSE, format_args!("another end has the port"));
+    end.port.as_mut().ok_or_else(anothers)?.listen(socket)?;
     end.listening = Some(listening);
     manager.watch_end(of.token)?;
     if let Some(bound) = own.local

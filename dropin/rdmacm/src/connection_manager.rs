@@ -14,6 +14,7 @@ use rustix::event::epoll;
 use crate::errno::{Errno, invalid, refused, system};
 use crate::id::IdObject;
 use crate::listener::{Accepted, Listening, Slot};
+use crate::port::Port;
 use crate::shared::Published;
 pub use messages::{Received, receive, send_message};
 
@@ -54,6 +55,8 @@ pub struct End {
     /// Where its events go.
     pub queue: Token,
     pub socket: Option<OwnedFd>,
+    /// The port of its address; none if it shares another end's.
+    pub port: Option<Port>,
     /// A listener's socket for other networks.
     pub published: Option<Published>,
     pub listening: Option<Listening>,

@@ -339,7 +339,8 @@ export! {
             // SAFETY: the caller's identifier.
             let token = unsafe { id::object(id) }.token;
             answer(connection_manager().and_then(|mut manager| {
-                let connection = manager.end(token)?.connection.as_mut().ok_or_else(|| invalid("there is no connection"))?;
+                let connection = manager.end(token)?.connection.as_mut();
+                let connection = connection.ok_or_else(|| invalid("there is no connection"))?;
                 let step = connection.comm_established();
                 let step = step.map_err(|state| refused(libc::EISCONN, format_args!("{state}")))?;
                 manager.take_step(token, step);

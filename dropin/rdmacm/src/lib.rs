@@ -2,9 +2,9 @@
 //! with no kernel module.
 //!
 //! Its verbs objects are those of the `libibverbs.so.1` that the program uses. Ends connect over Unix sockets whose
-//! abstract names stand for addresses and ports: a name exists as long as its socket, in one network namespace, and
-//! takes no port of TCP or UDP. A folder that containers share has further names. `farcall_wire::cm` has the messages
-//! and the states of a connection.
+//! names stand for addresses and ports of one network namespace, in the directory in which processes of the user meet;
+//! they take no port of TCP or UDP. A folder that containers share has further names. `farcall_wire::cm` has the
+//! messages and the states of a connection.
 //!
 //! | file | man pages, or what it does |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | `traced` | what `FARCALL_TRACE` shows |
 //! | `connection_manager` | the ends of this process, their events, messages and timers |
 //! | `listener`, `service` | accepted connections and their requests; the thread that waits for sockets |
-//! | `port`, `address` | names of sockets; addresses of C |
+//! | `port`, `port_locks`, `address` | ports and their sockets; whose they are; addresses of C |
 //! | `shared` | listeners in a folder that containers with networks of their own share |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
@@ -41,6 +41,7 @@ mod multicast;
 mod options;
 mod own_libibverbs;
 mod port;
+mod port_locks;
 mod qp;
 mod rsocket;
 mod service;

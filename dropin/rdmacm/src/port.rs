@@ -1,26 +1,30 @@
-//! Sockets with the names that stand for an address and a port.
+//! Ports: whose they are, and the sockets of those who listen. Both stand in the directory in which processes of this
+//! user meet, where no stranger can take them first.
 
+use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use farcall_softnic::{admit_group, rendezvous_directory};
 use farcall_wire::cm::{PortSpace, place};
 use rustix::io::Errno as OsError;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::errno::{Errno, refused, system};
+use crate::errno::{Errno, invalid, refused, system};
+use crate::port_locks::PortLocks;
 use crate::{address, shared};
 
 /// Ports that are given out, as IANA reserves them.
 const EPHEMERAL_FIRST: u16 = 49_152;
 /// How many.
 const EPHEMERAL_COUNT: u16 = 16_384;
-/// Where the kernel lists Unix sockets.
-const LIST: &str = "/proc/net/unix";
-
-fn unix(name: &str) -> Result<SocketAddrUnix, OsError> {
-    SocketAddrUnix::new_abstract_name(name.as_bytes())
-}
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
 
 /// A socket without a name.
 ///
@@ -32,33 +36,157 @@ pub fn socket() -> Result<OwnedFd, Errno> {
         .map_err(system("no socket for an end"))
 }
 
-/// Makes a port ours as long as the socket lives. Port 0 stands for any that is free; what it became is returned.
+/// The locks of a process: a forked child has none of its parent's.
+struct Locks {
+    pid: u32,
+    directory: PathBuf,
+    of: PortLocks,
+}
+
+static LOCKS: Mutex<Option<Locks>> = Mutex::new(None);
+
+fn locks() -> MutexGuard<'static, Option<Locks>> {
+    LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The locks of this process, made when they are first asked for.
+fn with_locks<T>(run: impl FnOnce(&mut Locks) -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut known = locks();
+    let pid = std::process::id();
+    if known.as_ref().is_none_or(|locks| locks.pid != pid) {
+        let directory = directory()?;
+        let path = directory.join(format!("cm-v1-{}.lock", rustix::process::geteuid().as_raw()));
+        let of =
+            PortLocks::open(&path).map_err(system(&format!("no locks for ports in {}", path.display())))?;
+        *known = Some(Locks { pid, directory, of });
+    }
+    run(known.as_mut().ok_or_else(|| invalid("no locks for ports"))?)
+}
+
+fn directory() -> Result<PathBuf, Errno> {
+    rendezvous_directory().map_err(|error| {
+        crate::complain(format_args!("{error}"));
+        refused(libc::EACCES, format_args!("{error}"))
+    })
+}
+
+/// The network namespace that we are in.
+fn network() -> u64 {
+    fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
+}
+
+/// A port that is ours until this is dropped.
+pub struct Port {
+    /// Of its address, and of every address of the family if that is another.
+    name: String,
+    shared: Option<String>,
+    path: PathBuf,
+    is_listened_at: bool,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if self.is_listened_at {
+            let _ = fs::remove_file(&self.path);
+        }
+        if let Some(locks) = locks().as_mut() {
+            for name in [Some(&self.name), self.shared.as_ref()].into_iter().flatten() {
+                locks.of.give_back(name);
+            }
+        }
+    }
+}
+
+/// Makes a port ours. Port 0 stands for any that is free; what it became is returned.
 ///
 /// # Errors
 /// `EADDRINUSE` when it is another's.
-pub fn reserve(space: PortSpace, address: &SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
-    let socket = socket()?;
-    let bind = |address: &SocketAddr| net::bind(&socket, &unix(&place::name(space, address))?);
-    if address.port() != 0 {
-        // Without the list a conflict between one address and all of them goes unseen.
-        let sockets = std::fs::read_to_string(LIST).unwrap_or_default();
-        if place::is_covered(&sockets, space, address) {
-            return Err(refused(libc::EADDRINUSE, format_args!("{address} is another end's")));
+pub fn reserve(space: PortSpace, address: &SocketAddr) -> Result<(Port, SocketAddr), Errno> {
+    with_locks(|locks| {
+        let network = network();
+        let mut take = |address: &SocketAddr| {
+            locks.take(network, space, address).map_err(system(&format!("{address} cannot be locked")))
+        };
+        if address.port() != 0 {
+            let port = take(address)?.ok_or_else(|| {
+                refused(
+                    libc::EADDRINUSE,
+                    format_args!("{address} is another end's, of this process or another"),
+                )
+            })?;
+            return Ok((port, *address));
         }
-        bind(address).map_err(system(&format!("{address} cannot be had")))?;
-        return Ok((socket, *address));
-    }
-    let start = RandomState::new().build_hasher().finish() as u16;
-    for at in 0..EPHEMERAL_COUNT {
-        let mut candidate = *address;
-        candidate.set_port(EPHEMERAL_FIRST + start.wrapping_add(at) % EPHEMERAL_COUNT);
-        match bind(&candidate) {
-            Ok(()) => return Ok((socket, candidate)),
-            Err(OsError::ADDRINUSE) => {}
-            Err(error) => return Err(system(&format!("{candidate} cannot be had"))(error)),
+        let start = RandomState::new().build_hasher().finish() as u16;
+        for at in 0..EPHEMERAL_COUNT {
+            let mut candidate = *address;
+            candidate.set_port(EPHEMERAL_FIRST + start.wrapping_add(at) % EPHEMERAL_COUNT);
+            if let Some(port) = take(&candidate)? {
+                return Ok((port, candidate));
+            }
+        }
+        Err(refused(libc::EADDRNOTAVAIL, format_args!("no port is free at {address}")))
+    })
+}
+
+impl Locks {
+    fn take(&mut self, network: u64, space: PortSpace, address: &SocketAddr) -> io::Result<Option<Port>> {
+        let name = place::name(network, space, address);
+        let path = self.directory.join(&name);
+        // In a directory that users share.
+        if is_anothers(&path) || !self.of.take(&name)? {
+            return Ok(None);
+        }
+        let everywhere = place::name(network, space, &place::everywhere(address));
+        let shared = (everywhere != name).then_some(everywhere);
+        match shared.as_ref().map_or(Ok(true), |shared| self.of.share(shared)) {
+            Ok(true) => Ok(Some(Port { name, shared, path, is_listened_at: false })),
+            other => {
+                self.of.give_back(&name);
+                other.map(|_| None)
+            }
         }
     }
-    Err(refused(libc::EADDRNOTAVAIL, format_args!("no port is free at {address}")))
+
+    /// Removes the sockets of the dead: those whose names nobody holds.
+    fn sweep(&mut self) {
+        let prefix = place::network_prefix(network());
+        let Ok(entries) = fs::read_dir(&self.directory) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| name.starts_with(&prefix)) else { continue };
+            if !is_anothers(&entry.path()) && self.of.take(name).unwrap_or(false) {
+                let _ = fs::remove_file(entry.path());
+                self.of.give_back(name);
+            }
+        }
+    }
+}
+
+/// Whether another user's file stands at a path.
+fn is_anothers(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|file| file.uid() != rustix::process::geteuid().as_raw())
+}
+
+impl Port {
+    /// Listens at the port.
+    ///
+    /// # Errors
+    /// What the kernel says; `EINVAL` if the path is too long for a socket.
+    pub fn listen(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
+        let path = &self.path;
+        let name = SocketAddrUnix::new(path)
+            .map_err(|_| invalid(format_args!("{} is too long for a socket (107 bytes)", path.display())))?;
+        with_locks(|locks| {
+            locks.sweep();
+            // The port is ours, so what stands there is nobody's.
+            let _ = fs::remove_file(path);
+            Ok(())
+        })?;
+        net::bind(socket, &name).map_err(system(&format!("no socket at {}", path.display())))?;
+        self.is_listened_at = true;
+        admit_group(path).map_err(|error| refused(libc::EACCES, format_args!("{error}")))?;
+        net::listen(socket, BACKLOG).map_err(system("listen"))
+    }
 }
 
 /// What became of an attempt to reach a listener.
@@ -76,12 +204,15 @@ pub enum Reached {
 /// # Errors
 /// What the kernel says.
 pub fn reach(socket: &OwnedFd, space: PortSpace, to: &SocketAddr) -> Result<Reached, Errno> {
-    let here = || {
-        let names = place::listeners_at(space, to).into_iter();
-        names.map(|name| unix(&name).map_err(|error| error.raw_os_error())).collect()
+    let here = || -> Result<Vec<_>, Errno> {
+        let directory = directory()?;
+        let names = place::listeners_at(network(), space, to).into_iter();
+        Ok(names
+            .map(|name| SocketAddrUnix::new(directory.join(name)).map_err(OsError::raw_os_error))
+            .collect())
     };
     let names: Vec<Result<SocketAddrUnix, Errno>> =
-        if address::is_local(to) { here() } else { shared::name(space, to).into_iter().collect() };
+        if address::is_local(to) { here()? } else { shared::name(space, to).into_iter().collect() };
     for name in names {
         match net::connect(socket, &name?) {
             Ok(()) => return Ok(Reached::Yes),

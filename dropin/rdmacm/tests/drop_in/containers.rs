@@ -35,7 +35,7 @@ fn programs_in_a_container_with_a_network_of_its_own_meet() {
     // The port is nobody else's there.
     let script = "ip link set lo up
         rping -s -V -C 5 -a 127.0.0.1 -p 7174 &
-        until grep -q farcall/cm/v1/tcp/127.0.0.1:7174 /proc/net/unix; do sleep 0.02; done
+        until grep -q -e -tcp-127.0.0.1:7174.sock /proc/net/unix; do sleep 0.02; done
         rping -c -v -V -C 5 -a 127.0.0.1 -p 7174 && wait $!";
     let output = Running::start(contained(&folder, &["--net"], &["sh", "-c", script])).finish();
     let said = words(&output);
@@ -88,7 +88,10 @@ fn in_two_networks(name: &str, server: &str, client: &str) -> Option<String> {
     let said = words(&output);
     assert!(output.status.success(), "{said}");
     let left: Vec<_> = std::fs::read_dir(&shared).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    let is_listener = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with("cm-");
+    let is_listener = |name: &&std::ffi::OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with("cm-") && name.ends_with(".sock")
+    };
     assert_eq!(left.iter().filter(is_listener).count(), 0, "{left:?}");
     Some(said)
 }

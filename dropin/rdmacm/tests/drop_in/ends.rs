@@ -1,13 +1,13 @@
 //! What programs hear in all sorts of trouble: a C program against the system's headers, in both roles.
 
 use std::io::Write;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, send, socket};
 
-use crate::meeting::{compile, folder, listening_at, wait_for};
+use crate::meeting::{compile, folder, listening_at, path_of, wait_for};
 use crate::support::{Folder, Running, free_port, words};
 
 /// Runs a case of the program.
@@ -52,7 +52,8 @@ fn garbage_at_a_port_does_no_harm() {
     server.args(["serve", &port]).stdin(Stdio::piped());
     let listening = listening_at("tcp", &format!("127.0.0.1:{port}"));
     let server = wait_for(Running::start(server), &listening);
-    let name = SocketAddrUnix::new_abstract_name(&listening.as_bytes()[1..]).unwrap();
+    let path = path_of(&listening);
+    let name = SocketAddrUnix::new(&path).unwrap();
     let mut silent = Vec::new();
     let header = b"FCCM\x02\x02\0\0";
     let nonsense: [Vec<u8>; 8] = [
@@ -76,11 +77,43 @@ fn garbage_at_a_port_does_no_harm() {
         }
     }
     // Of another kind of socket: refused by the kernel.
-    let address = SocketAddr::from_abstract_name(&listening.as_bytes()[1..]).unwrap();
-    if let Ok(mut stream) = std::os::unix::net::UnixStream::connect_addr(&address) {
+    if let Ok(mut stream) = std::os::unix::net::UnixStream::connect(&path) {
         let _ = stream.write_all(b"hello");
     }
     run(&folder, &program, &["visit", &port]);
     let said = server.finish();
     assert!(said.status.success() && words(&said).contains("ok"), "{}", words(&said));
+}
+
+/// No stranger can take a port first, and what a killed process left is in nobody's way.
+#[test]
+fn ports_stand_in_the_users_own_directory_and_outlive_nobody() {
+    let folder = folder("places");
+    let Some(program) = compile("ends.c", &folder) else { return };
+    let [first, second] = [free_port(), free_port()];
+    let start = |port: &str| {
+        let mut server = folder.program(&program);
+        server.args(["serve", port]).stdin(Stdio::piped());
+        Running::start(server)
+    };
+    let serve = |port: &str| wait_for(start(port), &listening_at("tcp", &format!("127.0.0.1:{port}")));
+    let killed = serve(&first);
+    let left = PathBuf::from(path_of(&listening_at("tcp", &format!("127.0.0.1:{first}"))));
+    let directory = std::fs::metadata(left.parent().unwrap()).unwrap();
+    let is_own = directory.uid() == rustix::process::geteuid().as_raw() && directory.mode() & 0o077 == 0;
+    assert!(is_own, "others may enter {}", left.display());
+    killed.stop();
+    assert!(left.exists(), "a killed process leaves its socket");
+    let other = serve(&second);
+    assert!(!left.exists(), "who listens removes what the dead left");
+    let refused = start(&second).finish();
+    let why = format!("errno {}", rustix::io::Errno::ADDRINUSE.raw_os_error());
+    assert!(!refused.status.success() && words(&refused).contains(&why), "{}", words(&refused));
+    let again = serve(&first);
+    for (server, port) in [(other, &second), (again, &first)] {
+        run(&folder, &program, &["visit", port]);
+        let said = server.finish();
+        assert!(said.status.success() && words(&said).contains("ok"), "{}", words(&said));
+    }
+    assert!(!left.exists(), "an end that is destroyed leaves nothing");
 }

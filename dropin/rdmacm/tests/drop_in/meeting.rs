@@ -22,7 +22,7 @@ pub fn folder(name: &str) -> Folder {
 
 /// The name of a listening end, as the kernel lists it. Beside it `port PORT` is one of TCP.
 pub fn listening_at(space: &str, address: &str) -> String {
-    format!("@farcall/cm/v1/{space}/{address}")
+    format!("-{space}-{address}.sock")
 }
 
 /// Waits until a program listens.
@@ -35,6 +35,13 @@ pub fn wait_for(mut server: Running, listening: &str) -> Running {
         std::thread::sleep(Duration::from_millis(10));
     }
     server
+}
+
+/// Where the socket of who listens stands.
+pub fn path_of(listening: &str) -> String {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let line = sockets.lines().find(|line| line.ends_with(listening)).expect("a socket that listens");
+    line.split_whitespace().last().unwrap().to_owned()
 }
 
 /// Whether the kernel lists a socket that accepts connections.
