@@ -19,6 +19,11 @@ impl WaitTime {
         self.sample_at(Instant::now())
     }
 
+    /// As at the last look.
+    pub const fn sum(&self) -> Duration {
+        self.sum
+    }
+
     fn sample_at(&mut self, now: Instant) -> Duration {
         if let Some(last) = self.last.replace(now) {
             self.sum += now.saturating_duration_since(last).min(LOOK);

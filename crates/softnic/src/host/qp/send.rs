@@ -156,7 +156,8 @@ impl SendSide {
         self.publish_more(core);
         self.ring();
         if let Way::Host(initiator) = &mut self.way {
-            initiator.look_ended(core);
+            let waited = self.wait_limit.as_ref().map_or(Duration::ZERO, WaitLimit::waited);
+            initiator.look_ended(core, waited);
         }
         if self.waiting.len() == 0 {
             core.set_send_waits(false);

@@ -6,6 +6,7 @@
 //! overtake them.
 
 use std::sync::atomic::Ordering::Acquire;
+use std::time::Duration;
 
 use farcall_shm::hazard;
 use farcall_shm::ring::{Kind, NAK, OFFERED, RNR, SOLICITED, TAKEN, TAKEN_COUNT, WITHDRAWN};
@@ -35,6 +36,9 @@ pub(crate) struct InFlight {
 /// After so many looks in vain the target's owner is taken for one who does something else than poll. They take some
 /// tens of microseconds: as long as the wake-up of a thread, which is what asking costs.
 const LOOKS_BEFORE_ASKING: u32 = 256;
+
+/// Or after so long, if looks take longer here, or whoever looks does something else in between.
+const WAIT_BEFORE_ASKING: Duration = Duration::from_micros(50);
 
 impl Initiator {
     /// Publishes the oldest message, as far as it can be.
@@ -147,16 +151,21 @@ impl Initiator {
         (self.in_flight.count > 0 || self.in_flight.offer_asked) && self.verdict().is_none()
     }
 
-    /// After a look at what waits: a target whose owner does something else has its service thread match.
-    pub(crate) fn look_ended(&mut self, core: &QpCore) {
+    /// After a look at what has waited for so long: a target whose owner does something else has its service thread
+    /// match.
+    pub(crate) fn look_ended(&mut self, core: &QpCore, waited: Duration) {
         if !self.is_unmatched() {
             self.in_flight.looks = 0;
             return;
         }
-        self.in_flight.looks = self.in_flight.looks.saturating_add(1);
-        if self.in_flight.looks == LOOKS_BEFORE_ASKING {
+        let (looks, is_timer) = (self.in_flight.looks, is_service_thread());
+        self.in_flight.looks = looks.saturating_add(1);
+        if waited >= WAIT_BEFORE_ASKING && !is_timer {
+            self.in_flight.looks = self.in_flight.looks.max(LOOKS_BEFORE_ASKING);
+        }
+        if looks < LOOKS_BEFORE_ASKING && self.in_flight.looks >= LOOKS_BEFORE_ASKING {
             core.stats.matches_asked.increment();
-        } else if !is_service_thread() {
+        } else if !is_timer {
             return;
         }
         self.peer.tell(RequestBody::Match { dst_qpn: self.qpn });
@@ -165,8 +174,7 @@ impl Initiator {
     /// As [`Initiator::look_ended`], for an owner who will not look again before he is woken.
     pub(crate) fn sleep_begins(&mut self, core: &QpCore) {
         if self.is_unmatched() && self.in_flight.looks < LOOKS_BEFORE_ASKING {
-            self.in_flight.looks = LOOKS_BEFORE_ASKING - 1;
-            self.look_ended(core);
+            self.look_ended(core, WAIT_BEFORE_ASKING);
         }
     }
 

@@ -70,11 +70,17 @@ impl WaitLimit {
         self.of == wait || (of_peer(self.of) && of_peer(wait))
     }
 
-    /// Whether it has waited long enough for what it waits for now.
+    /// Looks whether it has waited long enough for what it waits for now.
     pub(crate) fn is_over(&mut self, wait: Wait) -> bool {
+        let waited = self.waited.sample();
         let Some(limit) = self.limit else { return false };
         let limit = if wait.is_for_a_turn() { limit.max(TARGET_WAIT_MIN) } else { limit };
-        self.waited.sample() >= limit
+        waited >= limit
+    }
+
+    /// How long it had waited at the last look.
+    pub(crate) const fn waited(&self) -> Duration {
+        self.waited.sum()
     }
 }
 
