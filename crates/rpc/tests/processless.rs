@@ -138,11 +138,12 @@ fn calls_given_up_keep_their_places_until_the_server_answers() {
 /// Nothing is left to wait for then, so nothing would wake it.
 #[test]
 fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
-    let (gate, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let inside = (Arc::clone(&gate), Arc::clone(&answered));
+    let [gate, entered, answered] = [0; 3].map(|zero| Arc::new(AtomicU64::new(zero)));
+    let inside = [&gate, &entered, &answered].map(Arc::clone);
     let service = move |_| {
-        let (gate, answered) = inside.clone();
+        let [gate, entered, answered] = inside.clone();
         move |_: &Call<'_>, _: &mut Reply<'_>| {
+            entered.fetch_add(1, Ordering::Release);
             while gate.load(Ordering::Acquire) == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -156,7 +157,10 @@ fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
     let waiting = Waiting::Adaptive { max_retry: 0 };
     let mut client = connect(&server, options.wait_by(waiting));
     let calls = [client.submit(1, b"").unwrap(), client.submit(1, b"").unwrap()];
-    client.progress();
+    // A server that slept already is woken by a client that makes progress alone.
+    while entered.load(Ordering::Acquire) == 0 {
+        client.progress();
+    }
     assert_eq!(calls.map(|call| client.cancel(call)), [false; 2]);
     gate.store(1, Ordering::Release);
     while answered.load(Ordering::Acquire) < 2 {
