@@ -430,6 +430,8 @@ impl QueuePair {
         if !wc.status.is_success() {
             return self.fail(wc.status);
         }
+        // It may be the last one, of what ended well before the error.
+        self.try_end();
         if is_receive {
             return Completed::Received { tag: receive_tag(wc), len_bytes: wc.byte_len, imm: wc.imm() };
         }
@@ -440,6 +442,7 @@ impl QueuePair {
     #[inline]
     pub fn complete_receives(&mut self, count: u32) {
         self.receives.completed += u64::from(count);
+        self.try_end();
     }
 
     #[inline]
@@ -490,11 +493,14 @@ impl QueuePair {
         self.try_end();
     }
 
+    #[inline]
     fn try_end(&mut self) {
-        // Receives without memory need not be waited for.
-        let has_receives = self.receives.with_memory && self.receives.posted > self.receives.completed;
-        if self.state == PairState::Draining && self.reaped == self.posted && !has_receives {
-            self.state = PairState::Drained;
+        if self.state == PairState::Draining {
+            // Receives without memory need not be waited for.
+            let has_receives = self.receives.with_memory && self.receives.posted > self.receives.completed;
+            if self.reaped == self.posted && !has_receives {
+                self.state = PairState::Drained;
+            }
         }
     }
 

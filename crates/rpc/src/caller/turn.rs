@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farcall_link::{Completed, PostRefused};
-use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc};
+use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc, WcStatus};
 
 use super::messages::FetchState;
 use super::{Caller, CallerState};
@@ -133,18 +133,24 @@ impl CallerState {
         else {
             return true;
         };
+        let mut broken = None;
         for at in 0..got {
             let wc = self.wcs[at];
-            self.completed(&wc);
+            broken = broken.or(self.completed(&wc));
+        }
+        // Only now: it takes the completions that are left, to where these were.
+        if let Some(status) = broken {
+            self.break_off(Broken::Completion(status));
         }
         got > 0
     }
 
+    /// Returns what the connection has broken of.
     #[inline]
-    fn completed(&mut self, wc: &Wc) {
+    fn completed(&mut self, wc: &Wc) -> Option<WcStatus> {
         let Some(end) = self.end.as_mut().filter(|end| end.connection.qp_num() == wc.qp_num) else {
             self.completed_of_old(wc);
-            return;
+            return None;
         };
         match end.connection.complete(wc) {
             Completed::Send { tag, .. } if tag > 0 => {
@@ -160,8 +166,9 @@ impl CallerState {
             Completed::Received { tag, imm, .. } => {
                 end.inbox.received(&mut end.connection, tag, imm);
             }
-            Completed::Failed(status) => self.break_off(Broken::Completion(status)),
+            Completed::Failed(status) => return Some(status),
         }
+        None
     }
 
     #[cold]

@@ -78,6 +78,9 @@ impl SharedSide {
     /// Matches what has come and keeps the completions, for an owner that does not poll. For the service thread.
     pub(crate) fn match_ahead(&self, core: &QpCore) {
         if let Some(solicited) = self.visit(|matching| matching.match_ahead(core)) {
+            // The peer accepted what it answers before it answered: the event of our send comes first, as on devices,
+            // whose acknowledgements precede it.
+            core.look_after_sends();
             core.announce_receives(solicited, || self.stored_count.load(Acquire) > 0);
         }
     }
