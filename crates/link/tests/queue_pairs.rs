@@ -125,6 +125,21 @@ fn a_pair_is_drained_when_its_receives_with_data_are_flushed() {
 }
 
 #[test]
+fn a_pair_is_drained_by_a_message_that_came_before_its_end() {
+    let (_nic, [mut a, mut b]) = connections(Transport::Rc);
+    let place = [b.piece(0, 8)];
+    let receives = b.qp.receive_chain(&[Receive { local: &place, tag: 5 }]);
+    b.qp.post_receives(&receives, 0..1).unwrap();
+    let pieces = [a.piece(0, 8)];
+    a.qp.post(&send(&pieces, true), 0).unwrap();
+    a.completed(1);
+    b.qp.close();
+    assert!(!b.qp.is_drained(), "nobody took the message");
+    assert_eq!(b.completed(1), [Completed::Received { tag: 5, len_bytes: 8, imm: None }]);
+    assert!(b.qp.is_drained());
+}
+
+#[test]
 fn unsignalled_requests_are_known_to_have_ended_when_the_pair_is_drained() {
     let (_nic, [mut a, b]) = connections(Transport::Rc);
     let pieces = [a.piece(0, 8)];
