@@ -190,6 +190,8 @@ impl SendSide {
         let Way::Host(initiator) = &mut self.way else { return };
         if initiator.layout.shared {
             initiator.sleep_begins(core);
+            // It may have been accepted, and answered, before anybody else could see that it waits here.
+            self.resume(core);
         } else if initiator.is_reliable && notify::request(initiator.inbound()) {
             core.stats.wakes_wanted.increment();
             // What it gave before is not announced.
