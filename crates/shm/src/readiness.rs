@@ -232,7 +232,7 @@ impl Readiness {
         matches!(self.mem.load(ARMED, Acquire) & WHAT, ARMED_ANY | ARMED_SOLICITED)
     }
 
-    /// Owner: 64 bits beginning at `64 * index`.
+    /// The owner's process: 64 bits beginning at `64 * index`.
     #[inline]
     pub fn bits(&self, index: usize) -> u64 {
         self.mem.load(BITS + index * 8, Acquire)

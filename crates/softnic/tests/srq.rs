@@ -30,6 +30,13 @@ impl Sharing {
         unsafe { self.srq.post_recv(&[RecvWr::new(wr_id, sges)]) }.unwrap();
     }
 
+    /// As many receives without memory, in one call.
+    fn post_many(&mut self, count: u64) {
+        let receives: Vec<_> = (0..count).map(|wr_id| RecvWr::new(wr_id, &[])).collect();
+        // SAFETY: they name no memory.
+        unsafe { self.srq.post_recv(&receives) }.unwrap();
+    }
+
     /// One more queue pair at the same completion queue, connected to a new end.
     fn add(&mut self) -> (End, Box<dyn RawQp>) {
         let fresh = new_qp(&self.end, &*self.srq, &*self.end.cq);
@@ -37,6 +44,15 @@ impl Sharing {
         let mut sender = End::new(4 << 20, ALL, QpCap::default());
         join(&mut sender, &mut self.end, End::rts);
         (sender, std::mem::replace(&mut self.end.qp, first))
+    }
+
+    /// The same, and each has met its peer: what the new end sends from now on is there at once.
+    fn add_met(&mut self) -> (End, Box<dyn RawQp>) {
+        let (mut sender, qp) = self.add();
+        self.post(0, &[]);
+        sender.send(&[SendWr::send(0, &[]).with_flags(SIGNALED)]);
+        both(&mut sender, 1, &mut self.end, 1);
+        (sender, qp)
     }
 }
 
@@ -139,21 +155,12 @@ fn many_pairs_share_receives_and_each_keeps_its_order() {
 #[test]
 fn a_pair_that_floods_does_not_take_all_shared_receives() {
     let mut b = Sharing::new(64);
-    let (mut flood, flooded) = b.add();
-    let (mut other, asked) = b.add();
-    // Each has met its peer: what they send from now on is there at once.
-    for sender in [&mut flood, &mut other] {
-        b.post(0, &[]);
-        sender.send(&[SendWr::send(0, &[]).with_flags(SIGNALED)]);
-        both(sender, 1, &mut b.end, 1);
-    }
+    let ((mut flood, flooded), (mut other, asked)) = (b.add_met(), b.add_met());
     for n in 0..64 {
         flood.send(&[SendWr::send(n, &[])]);
     }
     other.send(&[SendWr::send(0, &[])]);
-    for wr_id in 0..64 {
-        b.post(wr_id, &[]);
-    }
+    b.post_many(64);
     // Both are connected and have sent before anything is received.
     let mut wc = [Wc::default(); 64];
     let start = std::time::Instant::now();
@@ -166,6 +173,21 @@ fn a_pair_that_floods_does_not_take_all_shared_receives() {
     }
     let before = seen.iter().take_while(|qpn| **qpn == flooded.qp_num()).count();
     assert!(before <= 16, "{before} messages of the flood came first");
+}
+
+#[test]
+fn a_pair_that_floods_takes_turns_also_when_the_owner_never_polls() {
+    let mut b = Sharing::new(64);
+    let ((mut flood, _flooded), (mut other, _asked)) = (b.add_met(), b.add_met());
+    for n in 0..64 {
+        let flags = if n == 31 { SIGNALED } else { SendFlags::empty() };
+        flood.send(&[SendWr::send(n, &[]).with_flags(flags)]);
+    }
+    other.send(&[SendWr::send(0, &[]).with_flags(SIGNALED)]);
+    b.post_many(64);
+    // The service thread is asked for the flood only, then sees that there is another.
+    assert_eq!(flood.wait().status, WcStatus::SUCCESS);
+    assert_eq!(other.wait().status, WcStatus::SUCCESS);
 }
 
 #[test]

@@ -45,6 +45,9 @@ impl AttachedPair {
     }
 }
 
+/// Completions of a [`Source`] before others have their turn.
+pub(crate) const COMPLETIONS_A_TURN: usize = 8;
+
 /// Anything else whose completions come to a completion queue: what datagram queue pairs are made of.
 pub(crate) trait Source: Send + Sync {
     /// Delivers completions; called by the owner of the completion queue.
@@ -58,8 +61,11 @@ pub(crate) trait Source: Send + Sync {
     /// Whether a poll may find something; called by the owner of the completion queue.
     fn has_something(&self) -> bool;
 
-    /// Goes on with what peers have given, for an owner who sleeps; called by the service thread.
-    fn look_after(&self) {}
+    /// Goes on with what peers have given, for an owner who sleeps, and returns whether one turn was not enough; called
+    /// by the service thread.
+    fn look_after(&self) -> bool {
+        false
+    }
 }
 
 /// What is at a bit of the readiness bitmap.
@@ -253,16 +259,37 @@ impl CqCore {
     /// Goes on with what peers have given to an owner who sleeps; what completes makes his event. For the service
     /// thread.
     pub(crate) fn look_after(&self) {
+        let mut has_more = false;
         self.readiness.take_nudges(|bit| {
             let attached = self.attached.lock();
             let place = attached.get(bit as usize).cloned();
             drop(attached);
             match place {
                 Some(Attachment::Pair(pair)) => pair.qp.look_after_sends(),
-                Some(Attachment::Source(source)) => source.look_after(),
+                Some(Attachment::Source(source)) => has_more |= source.look_after(),
                 _ => {}
             }
         });
+        if has_more {
+            self.take_turns();
+        }
+    }
+
+    /// Looks after everybody who may have something, turn by turn: what they share must not all go to one who floods.
+    /// For the service thread.
+    #[cold]
+    pub(crate) fn take_turns(&self) {
+        let mut waiting = Vec::new();
+        for (bit, place) in self.attached.lock().iter().enumerate() {
+            if let Attachment::Source(source) = place
+                && self.readiness.bits(bit / 64) & 1 << (bit % 64) != 0
+            {
+                waiting.push(source.clone());
+            }
+        }
+        while !waiting.is_empty() {
+            waiting.retain(|source| source.look_after());
+        }
     }
 
     /// Whether an event is waiting to be taken from the channel.

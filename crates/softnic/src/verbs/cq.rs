@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
-use crate::host::cq::{AttachedPair, Attachment, CqCore, Source};
+use crate::host::cq::{AttachedPair, Attachment, COMPLETIONS_A_TURN, CqCore, Source};
 
 /// Up to so many fruitless looks of a poll are no waste: promises are withdrawn only from larger crowds.
 const ALWAYS_SCANNED: u32 = 16;
@@ -36,6 +36,8 @@ pub(crate) struct Cq {
     withdrawn: Vec<u64>,
     /// Completions that were taken while failures were held back.
     overtaking: usize,
+    /// A source used its turn up: a poll goes on, because programs take one that is not filled for the last.
+    has_more: bool,
 }
 
 impl Cq {
@@ -51,6 +53,7 @@ impl Cq {
             fruitless: 0,
             withdrawn: Vec::new(),
             overtaking: 0,
+            has_more: false,
         }
     }
 
@@ -120,11 +123,32 @@ impl Cq {
     }
 
     #[inline(never)]
-    fn poll_source(&self, at: usize, wc: &mut [Wc]) -> usize {
-        match self.sources.get(at) {
-            Some(Some(source)) => source.poll(wc),
-            _ => 0,
+    fn poll_source(&mut self, at: usize, wc: &mut [Wc]) -> usize {
+        let Some(Some(source)) = self.sources.get(at) else { return 0 };
+        let turn = wc.len().min(COMPLETIONS_A_TURN);
+        let taken = source.poll(&mut wc[..turn]);
+        self.has_more |= taken == COMPLETIONS_A_TURN;
+        taken
+    }
+
+    /// Gives everybody one turn: from `start` to the end of its word, the other words in turn, then the beginning of
+    /// the first again.
+    #[inline]
+    fn poll_round(&mut self, wc: &mut [Wc]) -> usize {
+        if self.start >= self.pairs.len() {
+            self.start = 0;
         }
+        let (first, later) = (self.start / 64, !0 << (self.start % 64));
+        let mut taken = self.poll_word(first, later, wc);
+        for word in (first + 1..self.active.len()).chain(0..first) {
+            if self.core.readiness().bits(word) != 0 {
+                taken += self.poll_word(word, !0, &mut wc[taken..]);
+            }
+        }
+        if later != !0 {
+            taken += self.poll_word(first, !later, &mut wc[taken..]);
+        }
+        taken
     }
 
     /// Takes back promises to look at pairs that were quiet, so that a poll of a large crowd costs a few words.
@@ -154,28 +178,17 @@ impl RawCq for Cq {
         if self.core.epoch() != self.epoch {
             self.refresh()?;
         }
-        let words = self.active.len();
-        if words == 0 || wc.is_empty() {
+        if self.active.is_empty() || wc.is_empty() {
             return Ok(0);
         }
-        // From `start` to the end of its word, the other words in turn, then the beginning of the first again.
-        if self.start >= self.pairs.len() {
-            self.start = 0;
-        }
-        let (first, later) = (self.start / 64, !0 << (self.start % 64));
         let mut taken = 0;
         if self.overtaking >= OVERTAKING_MAX {
             self.overtaking = 0;
             taken = self.poll_failures(wc);
         }
-        taken += self.poll_word(first, later, &mut wc[taken..]);
-        for word in (first + 1..words).chain(0..first) {
-            if self.core.readiness().bits(word) != 0 {
-                taken += self.poll_word(word, !0, &mut wc[taken..]);
-            }
-        }
-        if later != !0 {
-            taken += self.poll_word(first, !later, &mut wc[taken..]);
+        taken += self.poll_round(&mut wc[taken..]);
+        while std::mem::take(&mut self.has_more) && taken < wc.len() {
+            taken += self.poll_round(&mut wc[taken..]);
         }
         if taken > 0 {
             if self.core.holds_back() {

@@ -12,11 +12,18 @@ use farcall_verbs::{AsyncEventKind, QpState, Wc, WcOpcode, WcStatus};
 use super::QpCore;
 use super::receive::describe;
 use super::transfer::scatter_from_ring;
+use crate::host::cq::COMPLETIONS_A_TURN;
 use crate::host::flight::Event;
 use crate::host::srq::{Receive, SrqCore};
 
-/// Messages of one queue pair that are matched before others have their turn at the shared receives.
-const MATCHES_A_TURN: usize = 8;
+/// What came of a turn.
+pub(super) struct Turn {
+    pub(super) has_completed: bool,
+    /// Whether a completion asks for a solicited event.
+    pub(super) solicited: bool,
+    /// The turn was used up.
+    pub(super) has_more: bool,
+}
 
 pub(super) struct Matching {
     consumer: Consumer,
@@ -84,8 +91,7 @@ impl Matching {
             }
             self.stored_count.store(self.stored.len(), Release);
         }
-        let turn = wc.len().min(taken + MATCHES_A_TURN);
-        while taken < turn
+        while taken < wc.len()
             && let Some(completion) = self.next(core)
         {
             wc[taken] = completion;
@@ -102,13 +108,16 @@ impl Matching {
         taken
     }
 
-    /// Matches what has come and keeps the completions; if there are new ones, returns whether they are solicited.
-    pub(super) fn match_ahead(&mut self, core: &QpCore) -> Option<bool> {
+    /// Matches one turn of what has come and keeps the completions.
+    pub(super) fn match_ahead(&mut self, core: &QpCore) -> Turn {
         let before = self.stored.len();
         self.solicited = false;
-        while let Some(completion) = self.next(core) {
+        while self.stored.len() < before + COMPLETIONS_A_TURN
+            && let Some(completion) = self.next(core)
+        {
             self.stored.push_back(completion);
         }
+        let has_more = self.stored.len() == before + COMPLETIONS_A_TURN;
         if self.offered.is_some() && !self.consumer.has_record() && core.initiator_has_died() {
             self.give_back_offer(core);
         }
@@ -119,9 +128,13 @@ impl Matching {
             self.stored.push_back(flushed);
         }
         self.stored_count.store(self.stored.len(), Release);
-        // Failures count as solicited (IBA 11.4.2.2).
-        let mut new = self.stored.range(before..).peekable();
-        new.peek().is_some().then(|| self.solicited || new.any(|wc| !wc.status.is_success()))
+        let mut new = self.stored.range(before..);
+        Turn {
+            has_completed: new.len() > 0,
+            // Failures count as solicited (IBA 11.4.2.2).
+            solicited: self.solicited || new.any(|wc| !wc.status.is_success()),
+            has_more,
+        }
     }
 
     /// Publishes how far we are, and wakes the peer if it waits for that.

@@ -75,14 +75,17 @@ impl SharedSide {
         unsafe { self.matching.revoke(work) }
     }
 
-    /// Matches what has come and keeps the completions, for an owner that does not poll. For the service thread.
-    pub(crate) fn match_ahead(&self, core: &QpCore) {
-        if let Some(solicited) = self.visit(|matching| matching.match_ahead(core)) {
+    /// Matches what has come and keeps the completions, for an owner that does not poll; returns whether one turn was
+    /// not enough. For the service thread.
+    pub(crate) fn match_ahead(&self, core: &QpCore) -> bool {
+        let turn = self.visit(|matching| matching.match_ahead(core));
+        if turn.has_completed {
             // The peer accepted what it answers before it answered: the event of our send comes first, as on devices,
             // whose acknowledgements precede it.
             core.look_after_sends();
-            core.announce_receives(solicited, || self.stored_count.load(Acquire) > 0);
+            core.announce_receives(turn.solicited, || self.stored_count.load(Acquire) > 0);
         }
+        turn.has_more
     }
 
     /// Begins a new life.
@@ -133,12 +136,10 @@ impl Source for Polled {
             || self.receive_side().is_some_and(|shared| shared.has_something(&self.qp))
     }
 
-    fn look_after(&self) {
+    fn look_after(&self) -> bool {
         if self.sends {
             self.qp.look_after_sends();
         }
-        if let Some(shared) = self.receive_side() {
-            shared.match_ahead(&self.qp);
-        }
+        self.receive_side().is_some_and(|shared| shared.match_ahead(&self.qp))
     }
 }

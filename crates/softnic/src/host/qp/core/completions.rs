@@ -102,8 +102,10 @@ impl QpCore {
 
     /// Matches messages with shared receives, for an owner who does something else. For the service thread.
     pub(crate) fn continue_receives(&self) {
-        if let Some(shared) = &self.shared {
-            shared.match_ahead(self);
+        if let Some(shared) = &self.shared
+            && shared.match_ahead(self)
+        {
+            self.recv_slot.cq.take_turns();
         }
     }
 
