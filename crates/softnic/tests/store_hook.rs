@@ -110,7 +110,7 @@ struct Survivor {
 
 impl Survivor {
     fn begin(line: &mut Line, sleeps: bool) -> Option<Self> {
-        let (end, _) = connect(line, cap())?;
+        let (end, _) = connect_by(line, cap(), End::rts_hasty)?;
         let mut this = Self { end, sends_ended: 0, posted: 0, received: 0, failed: false, sleeps };
         for _ in 0..4 {
             this.post_receive();

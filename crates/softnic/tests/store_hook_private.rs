@@ -97,7 +97,7 @@ impl Side {
         if self.end.qp.modify(&rtr).is_err() {
             return false;
         }
-        self.end.rts();
+        self.end.rts_hasty();
         true
     }
 

@@ -94,7 +94,7 @@ impl Survivor {
         if self.end.qp.modify(&rtr).is_err() {
             return false;
         }
-        self.end.rts();
+        self.end.rts_hasty();
         true
     }
 

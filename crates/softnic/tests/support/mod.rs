@@ -118,6 +118,11 @@ impl End {
         self.qp.modify(&attr).unwrap();
     }
 
+    /// RTS with about a second of transport retries: so long it takes to notice who died before the two met.
+    pub fn rts_hasty(&mut self) {
+        self.qp.modify(&QpAttr { timeout: Some(15), ..QpAttr::rts(0) }).unwrap();
+    }
+
     /// RTS with about 4 ms of transport retries and one receiver-not-ready retry, of 0.64 ms if the peer is as usual.
     pub fn rts_impatient(&mut self) {
         let attr = QpAttr { timeout: Some(8), retry_cnt: Some(1), rnr_retry: Some(1), ..QpAttr::rts(0) };

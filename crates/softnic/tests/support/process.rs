@@ -227,6 +227,11 @@ pub fn learn(line: &mut Line) -> Option<Address> {
 /// Both sides: makes an end of 1 MiB, exchanges addresses and connects; `None` if the other died or stopped meanwhile,
 /// which `modify_qp` or the line told.
 pub fn connect(line: &mut Line, cap: QpCap) -> Option<(End, Address)> {
+    connect_by(line, cap, End::rts)
+}
+
+/// As [`connect`], to RTS by `rts`.
+pub fn connect_by(line: &mut Line, cap: QpCap, rts: impl Fn(&mut End)) -> Option<(End, Address)> {
     let mut end = End::new(1 << 20, ALL, cap);
     end.init();
     tell(line, &end);
@@ -237,7 +242,7 @@ pub fn connect(line: &mut Line, cap: QpCap) -> Option<(End, Address)> {
         assert_eq!(end.qp.state(), QpState::Init, "a refused transition changed the state");
         return None;
     }
-    end.rts();
+    rts(&mut end);
     Some((end, to))
 }
 
