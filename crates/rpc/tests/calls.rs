@@ -132,6 +132,7 @@ fn one_is_stalled<P: Path>() {
     for _ in 0..16 {
         stalled.submit(ECHO, b"never taken", CallOptions::default(), world.now()).unwrap();
     }
+    world.serve(16);
     for round in 0..5u8 {
         for client in &mut clients {
             assert_eq!(world.call(client, ECHO, &[round]).unwrap(), [round]);
