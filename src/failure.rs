@@ -27,6 +27,10 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// What to do about a service that was waited for in vain.
+pub const IS_SILENT: &str =
+    "see whether it is stopped, too busy or another program; or wait longer: --timeout-ms";
+
 /// A failure as a person wants to read it.
 #[derive(Debug)]
 pub struct Failure {

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -241,6 +243,33 @@ fn errors_say_what_where_why_and_what_to_do() {
     assert_eq!(code(&farcall(&["stats", "4294967295"])), 3);
     let json: Value = serde_json::from_slice(&farcall(&["stats", "4294967295", "--json"]).stdout).unwrap();
     assert_eq!(json["error"]["exit"], 3);
+}
+
+#[test]
+fn a_server_that_never_answers_is_told_from_one_that_is_not_there() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = tcp.local_addr().unwrap().to_string();
+    let socket = std::env::temp_dir().join(format!("farcall-cli-{}-silent.sock", std::process::id()));
+    let _unix = UnixListener::bind(&socket).unwrap();
+    let kv = [format!("tcp:{place}"), format!("rpc:{place}"), format!("unix:{}", socket.display())];
+    let commands: [&[&str]; 5] =
+        [&["get", "x"], &["set", "x", "y"], &["del", "x"], &["stats"], &["load", "-", "--format", "lines"]];
+    for (command, server) in
+        commands.iter().flat_map(|command| kv.iter().map(move |server| (command, server)))
+    {
+        is_told_to_be_silent(&[&["kv"], *command, &["--server", server]].concat(), b"word\n");
+    }
+    is_told_to_be_silent(&["rpc", "call", "x", "--server", &place], b"");
+    std::fs::remove_file(socket).unwrap();
+}
+
+fn is_told_to_be_silent(command: &[&str], input: &[u8]) {
+    let output = farcall_with_input(&[command, &["--timeout-ms", "200"]].concat(), input);
+    assert_eq!(code(&output), 4, "{command:?}");
+    let (error, server) = (text(&output.stderr), command.last().unwrap());
+    for part in ["error: cannot", server, "no answer within 200ms", "stopped, too busy", "--timeout-ms"] {
+        assert!(error.contains(part), "{command:?}: {part:?} missing in {error}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The port of memcached, where most clients look.
 pub const MEMCACHED_PORT: u16 = 11_211;
@@ -57,8 +58,19 @@ pub struct Server {
     /// farcall kv serve --rpc listens).
     #[arg(long = "server", short = 's', value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211")]
     pub address: Address,
+    /// Give up when no answer came for so many milliseconds.
+    #[arg(long, default_value_t = 10_000, value_name = "MS")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    timeout_ms: u64,
     #[command(flatten)]
     pub nic: NicArgs,
+}
+
+impl Server {
+    /// A service that does not answer for so long is taken for dead.
+    pub const fn patience(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
 //! A blocking client of whatever an [`Address`] names.
 
 use super::address::{Address, Server};
-use crate::failure::{Exit, Failure};
+use crate::commands::rpc::is_silence;
+use crate::failure::{Exit, Failure, IS_SILENT};
 use farcall::kv::{
     Change, KvClient as RpcClient, KvConnectError, KvError, MemcachedClient, MemcachedError, Stats, Write,
 };
 use farcall::rpc::{CallError, ClientOptions, ConnectError};
+use std::io::ErrorKind;
 use std::time::Duration;
-
-/// A service that does not answer for so long is taken for dead.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to a key-value service.
 pub struct KvClient {
@@ -30,15 +29,15 @@ impl KvClient {
     /// # Errors
     /// When the service cannot be reached.
     pub fn connect(server: &Server) -> Result<Self, Failure> {
-        let address = &server.address;
+        let (address, patience) = (&server.address, server.patience());
         let memcached = match address {
             Address::Tcp(address) => MemcachedClient::connect_tcp(*address),
             Address::Unix(path) => MemcachedClient::connect_unix(path),
             Address::Rpc(place) => {
                 // A few calls: nothing to come back for, nothing to tune.
                 let options =
-                    ClientOptions::default().connect_timeout(PATIENCE).reconnect(false).probe(false);
-                let options = options.call_timeout(PATIENCE);
+                    ClientOptions::default().connect_timeout(patience).reconnect(false).probe(false);
+                let options = options.call_timeout(patience);
                 let client = server.nic.selection().connect(
                     |provider| RpcClient::connect(provider, &place.to_string(), &options),
                     KvConnectError::is_other_provider,
@@ -48,7 +47,7 @@ impl KvClient {
                 return Ok(Self { connection, address: address.clone() });
             }
         };
-        let client = memcached.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
+        let client = memcached.and_then(|client| client.set_timeout(Some(patience)).map(|()| client));
         match client {
             Ok(client) => Ok(Self { connection: Connection::Memcached(client), address: address.clone() }),
             Err(error) => Err(unreachable(address, &error)),
@@ -211,19 +210,17 @@ impl Error {
     }
 
     fn failure(&self, what: &str, address: &Address) -> Failure {
-        let is_lost = match self {
-            Self::Memcached(error) => matches!(error, MemcachedError::Io(_) | MemcachedError::Closed),
-            Self::Rpc(KvError::Call(error)) => matches!(
-                error,
-                CallError::NotSent(_) | CallError::DeadlineExceeded | CallError::OutcomeUnknown(_)
-            ),
-            Self::Rpc(_) => false,
-        };
         let failure = Failure::because(what, self).at(address);
-        if !is_lost {
-            return failure;
-        }
-        failure.exit(Exit::Unreachable).remedy("see whether the service runs: farcall kv stats")
+        let remedy = match self {
+            Self::Memcached(MemcachedError::NoAnswer { .. }) => IS_SILENT,
+            Self::Rpc(KvError::Call(error)) if is_silence(error) => IS_SILENT,
+            Self::Memcached(MemcachedError::Io(_) | MemcachedError::Closed)
+            | Self::Rpc(KvError::Call(CallError::NotSent(_) | CallError::OutcomeUnknown(_))) => {
+                "see whether the service runs: farcall kv stats"
+            }
+            _ => return failure,
+        };
+        failure.exit(Exit::Unreachable).remedy(remedy)
     }
 }
 
@@ -236,9 +233,12 @@ fn unreachable(address: &Address, error: &dyn std::error::Error) -> Failure {
 
 fn refused(address: &Address, error: &KvConnectError) -> Failure {
     match error {
-        KvConnectError::Unreachable { source: ConnectError::Unreachable { .. }, .. } => {
-            unreachable(address, error)
-                .remedy("start it (farcall kv serve --rpc HOST:PORT), or name another with --server")
+        KvConnectError::Unreachable { source: ConnectError::Unreachable { source, .. }, .. } => {
+            let failure = unreachable(address, error);
+            if source.kind() == ErrorKind::TimedOut {
+                return failure.remedy(IS_SILENT);
+            }
+            failure.remedy("start it (farcall kv serve --rpc HOST:PORT), or name another with --server")
         }
         _ => Failure::because("cannot speak to the key-value service", error)
             .at(address)

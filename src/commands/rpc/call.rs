@@ -3,10 +3,11 @@
 use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, IS_SILENT};
 use clap::Args;
-use farcall::rpc::{CallError, Client, ClientOptions, ConnectError};
+use farcall::rpc::{CallError, Client, ClientOptions, ConnectError, UnknownBecause};
 use serde_json::json;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -77,6 +78,9 @@ impl Call {
     fn cannot_connect(&self, error: &ConnectError) -> Failure {
         let failure = Failure::because("cannot connect to the RPC service", error).at(self.server);
         match error {
+            ConnectError::Unreachable { source, .. } if source.kind() == ErrorKind::TimedOut => {
+                failure.exit(Exit::Unreachable).remedy(IS_SILENT)
+            }
             ConnectError::Unreachable { .. } => failure
                 .exit(Exit::Unreachable)
                 .remedy("start it (farcall rpc serve), or name another with --server"),
@@ -88,10 +92,16 @@ impl Call {
         let failure =
             Failure::because(format!("the call of method {} failed", self.method), error).at(self.server);
         match error {
-            CallError::NotSent(_) | CallError::DeadlineExceeded | CallError::OutcomeUnknown(_) => {
-                failure.exit(Exit::Unreachable).remedy("see whether the service runs: farcall rpc call")
+            _ if is_silence(error) => failure.exit(Exit::Unreachable).remedy(IS_SILENT),
+            CallError::NotSent(_) | CallError::OutcomeUnknown(_) => {
+                failure.exit(Exit::Unreachable).remedy("see whether the service runs, then call again")
             }
             _ => failure,
         }
     }
+}
+
+/// Whether a call failed because no answer came in time.
+pub fn is_silence(error: &CallError) -> bool {
+    matches!(error, CallError::DeadlineExceeded | CallError::OutcomeUnknown(UnknownBecause::Deadline))
 }

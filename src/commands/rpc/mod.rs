@@ -9,6 +9,7 @@ mod serve;
 use super::not_built_in::{NOT_BUILT_IN, NotBuiltIn};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
+pub use call::is_silence;
 use clap::Subcommand;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use farcall_link::PRESETS;

@@ -140,7 +140,9 @@ fn connect(door: &Door) -> Option<Connection> {
 fn of_memcached<T>(result: Result<T, MemcachedError>) -> Outcome<T> {
     match result {
         Ok(value) => Outcome::Known(value),
-        Err(MemcachedError::Io(_) | MemcachedError::Closed) => Outcome::Unknown,
+        Err(MemcachedError::Io(_) | MemcachedError::NoAnswer { .. } | MemcachedError::Closed) => {
+            Outcome::Unknown
+        }
         // A store that is too full for the moment.
         Err(MemcachedError::Refused(_)) => Outcome::Nothing,
         Err(error) => panic!("{error}"),

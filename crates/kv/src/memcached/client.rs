@@ -22,6 +22,12 @@ pub enum ClientError {
     /// The connection failed.
     #[error("the connection to the memcached server failed: {0}")]
     Io(#[from] io::Error),
+    /// The server did not answer, or did not read, within what [`Client::set_timeout`] allows.
+    #[error("no answer within {within:?}; what became of unanswered requests is unknown")]
+    NoAnswer {
+        /// The timeout.
+        within: Duration,
+    },
     /// The server closed the connection with replies outstanding; whether they were executed is unknown.
     #[error("the server closed the connection; what became of unanswered requests is unknown")]
     Closed,
@@ -94,8 +100,8 @@ impl Client {
         Client { stream, out: Vec::new(), input, at: 0, filled: 0, made_in }
     }
 
-    /// Bounds every wait for the server (none: wait for ever); past it, calls fail with
-    /// [`io::ErrorKind::WouldBlock`] and the connection should be dropped.
+    /// Bounds every wait for the server (none: wait for ever); past it, calls fail with [`ClientError::NoAnswer`] and
+    /// the connection should be dropped.
     ///
     /// # Errors
     /// Whatever the system reports; a zero duration is refused.
@@ -148,14 +154,14 @@ impl Client {
     /// Sends everything queued.
     ///
     /// # Errors
-    /// [`ClientError::Io`], [`ClientError::Forked`].
+    /// [`ClientError::Io`], [`ClientError::NoAnswer`], [`ClientError::Forked`].
     pub fn flush(&mut self) -> Result<(), ClientError> {
         if self.made_in.is_inherited() {
             return Err(ClientError::Forked);
         }
         let sent = self.stream.write_all(&self.out);
         self.out.clear();
-        Ok(sent?)
+        sent.map_err(|error| self.failed(error))
     }
 
     /// Reads the reply to a [`Client::queue_get`]: the value, lent until the next call, or none.
@@ -327,7 +333,15 @@ impl Client {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// The kernel tells of a timeout as of a socket that should not wait.
+    fn failed(&self, error: io::Error) -> ClientError {
+        match self.stream.read_timeout() {
+            Ok(Some(within)) if error.kind() == io::ErrorKind::WouldBlock => ClientError::NoAnswer { within },
+            _ => error.into(),
         }
     }
 }

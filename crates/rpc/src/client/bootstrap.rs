@@ -26,7 +26,15 @@ impl Bootstrap {
     /// Connects and shakes hands within `timeout`.
     pub fn open(address: &str, hello: &Hello, timeout: Duration) -> Result<(Self, Welcome), ConnectError> {
         let until = Instant::now() + timeout;
-        let unreachable = |source| ConnectError::Unreachable { address: address.to_owned(), source };
+        let unreachable = |error: io::Error| {
+            let source = match error.kind() {
+                kind @ io::ErrorKind::TimedOut => {
+                    io::Error::new(kind, format!("no answer within {timeout:?}"))
+                }
+                _ => error,
+            };
+            ConnectError::Unreachable { address: address.to_owned(), source }
+        };
         let target = address
             .to_socket_addrs()
             .and_then(|mut all| all.next().ok_or_else(|| io::Error::other("the name has no address")))
