@@ -8,14 +8,14 @@
 //!   each connection stays open, and its hang-up says that the peer went.
 //! * [`AcceptRest`], [`deepen_backlog`]: what all accept loops have in common.
 //! * [`WakeQueue`]: what is handed to a thread that polls and sometimes sleeps.
-//! * [`on_termination`], [`pin_to_core`], [`FreeMemory`], [`bound_kept_memory`]: signals, cores, memory.
+//! * [`on_termination`], [`pin_to_core`], [`KeptMemory`], [`bound_kept_memory`]: signals, cores, memory.
 //! * `TokioDriver` (feature `tokio`): endpoints as futures.
 
 mod accepting;
 mod cores;
 mod driver;
-mod free_memory;
 mod idle_turns;
+mod kept_memory;
 mod listener;
 mod signals;
 mod sleep;
@@ -27,8 +27,8 @@ mod wake_queue;
 pub use accepting::{AcceptRest, BACKLOG, deepen_backlog};
 pub use cores::pin_to_core;
 pub use driver::Driver;
-pub use free_memory::{FreeMemory, bound_kept_memory};
 pub use idle_turns::IdleTurns;
+pub use kept_memory::{KeptMemory, bound_kept_memory};
 pub use listener::{BootstrapEvent, BootstrapId, BootstrapSender, JudgeUser, ListenConfig, Listener};
 pub use signals::on_termination;
 pub use sleep::{arm_then_look, sleep_on};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farcall_drive::FreeMemory;
+use farcall_drive::KeptMemory;
 
 /// Unsent replies of one connection, in bytes, above which no further command is executed for it.
 const UNSENT_MAX_BYTES: usize = 1 << 20;
@@ -15,14 +15,14 @@ const UNSENT_MAX_WHEN_SCARCE_BYTES: usize = 64 << 10;
 pub(super) struct Buffers {
     max_bytes: usize,
     held_bytes: usize,
-    free_memory: FreeMemory,
+    kept_memory: KeptMemory,
     /// Over all threads, for `stats`.
     total_bytes: Arc<AtomicU64>,
 }
 
 impl Buffers {
     pub(super) fn new(max_bytes: usize, total_bytes: Arc<AtomicU64>) -> Self {
-        Self { max_bytes, held_bytes: 0, free_memory: FreeMemory::default(), total_bytes }
+        Self { max_bytes, held_bytes: 0, kept_memory: KeptMemory::default(), total_bytes }
     }
 
     /// A connection holds `now_bytes`; so far `before_bytes` were counted for it.
@@ -30,7 +30,7 @@ impl Buffers {
     pub(super) fn count(&mut self, before_bytes: usize, now_bytes: usize) {
         if before_bytes != now_bytes {
             self.held_bytes = self.held_bytes + now_bytes - before_bytes;
-            self.free_memory.saw(self.held_bytes);
+            self.kept_memory.saw(self.held_bytes);
             // Wraps around for a difference below zero.
             let difference = (now_bytes as u64).wrapping_sub(before_bytes as u64);
             self.total_bytes.fetch_add(difference, Ordering::Relaxed);
@@ -52,10 +52,10 @@ impl Buffers {
     /// Returns freed memory to the system if there was a peak and it is over; `spare`, a buffer for all, goes first.
     #[inline]
     pub(super) fn return_after_peak(&mut self, spare: &mut Vec<u8>) {
-        self.free_memory.saw(self.held_bytes + spare.capacity());
-        if self.free_memory.is_due(self.held_bytes) {
+        self.kept_memory.saw(self.held_bytes + spare.capacity());
+        if self.kept_memory.is_due(self.held_bytes) {
             *spare = Vec::new();
-            self.free_memory.give_back(self.held_bytes);
+            self.kept_memory.give_back(self.held_bytes);
         }
     }
 }

@@ -22,7 +22,7 @@ mod sleep_model;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use farcall_drive::FreeMemory;
+use farcall_drive::KeptMemory;
 use farcall_link::bootstrap::{Refusal, RefusalKind};
 use farcall_link::{Completed, Nic};
 use farcall_verbs::{
@@ -99,7 +99,7 @@ pub struct Responder<H, C> {
     receiving: usize,
     /// Connections with responses to push that found no room.
     owing: usize,
-    free_memory: FreeMemory,
+    kept_memory: KeptMemory,
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
@@ -129,7 +129,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             turns_to_poll: 0,
             receiving: 0,
             owing: 0,
-            free_memory: FreeMemory::default(),
+            kept_memory: KeptMemory::default(),
         })
     }
 
@@ -346,9 +346,9 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
 
     fn arm(&mut self) -> Result<()> {
         let kept_bytes = self.engine.buffered.bytes();
-        self.free_memory.saw(self.engine.buffered.take_peak_bytes());
-        if self.free_memory.is_due(kept_bytes) {
-            self.free_memory.give_back(kept_bytes);
+        self.kept_memory.saw(self.engine.buffered.take_peak_bytes());
+        if self.kept_memory.is_due(kept_bytes) {
+            self.kept_memory.give_back(kept_bytes);
         }
         self.publish_sleep();
         self.cq.req_notify(farcall_verbs::Notify::Any)

@@ -10,12 +10,12 @@ const RETURN_PERIOD: Duration = Duration::from_secs(1);
 
 /// When freed memory goes back to the system: after a peak, once a second at most.
 #[derive(Debug, Default)]
-pub struct FreeMemory {
+pub struct KeptMemory {
     peak_bytes: usize,
     returned: Option<Instant>,
 }
 
-impl FreeMemory {
+impl KeptMemory {
     /// So many bytes are held.
     #[inline]
     pub fn saw(&mut self, held_bytes: usize) {
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn memory_goes_back_after_a_peak_and_not_after_each() {
-        let mut memory = FreeMemory::default();
+        let mut memory = KeptMemory::default();
         memory.saw(100 << 20);
         assert!(!memory.is_due(100 << 20) && memory.is_due(10 << 20));
         memory.give_back(10 << 20);
