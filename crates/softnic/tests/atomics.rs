@@ -115,7 +115,7 @@ fn atomics_are_atomic_for_threads_processes_and_the_targets_own_processor() {
                 unsafe { AtomicU64::from_ptr(local as *mut u64) }.fetch_add(1, Ordering::Relaxed);
             }
         });
-        assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+        assert_eq!(other.hear_in_the_end(), Some([1, 0, 0, 0]));
     });
     assert_eq!(word(&server, 0), 4 * TIMES, "an addition was lost");
     assert_eq!((word(&server, 8), word(&server, 16)), (0, 3 * TIMES), "the lock did not exclude");

@@ -40,7 +40,7 @@ fn child_entry() {
 /// Runs a role that needs nobody else.
 fn run(role: &str) {
     let mut other = start(role, &[]);
-    assert_eq!(other.line.hear(), Some([0xF1, 0, 0, 0]), "{role}");
+    assert_eq!(other.hear_in_the_end(), Some([0xF1, 0, 0, 0]), "{role}");
 }
 
 /// Whether the page at `at` is where peers can map it.

@@ -47,7 +47,7 @@ fn hides(line: &mut Line) {
 #[test]
 fn who_cannot_hand_over_its_address_space_serves_its_peers_itself() {
     let mut other = start("hides", &[]);
-    assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
+    assert_eq!(other.hear_in_the_end(), Some([1, 0, 0, 0]));
 }
 
 /// Unmapped, cut short or made read-only against the promise of `reg_mr`: the initiator gets an error.
@@ -89,7 +89,8 @@ fn gone_memory() {
 /// In a process of its own: other tests would map something else there.
 #[test]
 fn memory_that_is_gone_is_an_error_of_the_request_and_no_crash() {
-    assert_eq!(start("loses", &[]).wait(), ProcessState::Exited(0));
+    let mut other = start("loses", &[]);
+    assert_eq!((other.hear_in_the_end(), other.wait()), (None, ProcessState::Exited(0)));
 }
 
 #[test]
