@@ -19,7 +19,7 @@ const BATCH: u64 = 256;
 /// So many bad lines are described; the others are only counted.
 const COMPLAINTS_MAX: usize = 10;
 
-/// Load records from a file of tab-separated values or JSON lines.
+/// Load records from a file of tab-separated values, JSON lines or plain lines.
 ///
 /// Bad lines are reported with their number and skipped; the exit code is then 1. Records with a key that is there
 /// already replace it.
