@@ -17,5 +17,10 @@ pub use farcall_rpc::{
     ServerError, UnknownBecause,
 };
 
+/// What a connection can do, measured before: for [`ClientOptions::profile`].
+pub mod tune {
+    pub use farcall_rpc::tune::{InvalidProfile, LinkProfile, ReadCost};
+}
+
 /// How a thread waits: for [`ServerBuilder::waiting`] and [`ClientOptions::wait_by`].
 pub use farcall_link::Waiting;

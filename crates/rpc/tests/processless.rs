@@ -170,3 +170,19 @@ fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
     std::thread::sleep(Duration::from_millis(20));
     call(&mut client, b"").unwrap();
 }
+
+#[test]
+fn a_client_measures_its_connection_and_another_begins_with_what_it_found() {
+    let (server, _) = echo_server(Server::builder());
+    let mut client = connect(&server, ClientOptions::default().probe(false));
+    let before = client.tuning();
+    let profile = client.measure(Duration::from_millis(1)).unwrap();
+    assert_eq!(client.tuning(), before, "measuring changes nothing");
+    assert!(profile.reads().len() >= 6 && profile.reply_ns() > 0, "{profile:?}");
+    let bounds = (profile.retries_bound(), profile.low_bytes());
+    let known = connect(&server, ClientOptions::default().profile(Some(profile)));
+    assert_eq!(known.tuning(), bounds);
+    client.submit(1, b"outstanding").unwrap();
+    assert_eq!(client.measure(Duration::ZERO), None, "calls would disturb it");
+    assert_eq!(client.wait().unwrap().result.unwrap(), b"outstanding");
+}

@@ -253,7 +253,8 @@ impl CallerState {
 
     /// R and F as they are now.
     pub fn tuning(&self) -> (u32, u32) {
-        (self.tuner.retries_max(), self.tuner.fetch_bytes() as u32)
+        let choice = self.tuner.choice();
+        (choice.retries_max, choice.fetch_bytes)
     }
 
     /// Gives the tuner what a probe measured.

@@ -87,13 +87,9 @@ impl AsyncClient {
             ended: false,
         };
         let options = &task.session.options;
-        let (call_timeout, connect_timeout, probe) =
-            (options.call_timeout, options.connect_timeout, options.probe);
+        let (call_timeout, connect_timeout) = (options.call_timeout, options.connect_timeout);
         task.connect(connect_timeout).await?;
-        if probe {
-            let clock = task.session.clock;
-            task.session.caller.probe(&clock);
-        }
+        task.session.learn_what_it_can_do();
         tokio::spawn(task.run());
         let made_in = Generation::current();
         Ok(Self { handle: Arc::new(Handle { inbox, call_timeout, made_in }) })

@@ -16,6 +16,7 @@ use crate::caller::{CallId, CallOptions, Caller, Completion};
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
 use crate::paths::{Path, RequestPath, ResponsePath};
+use crate::tune::LinkProfile;
 use crate::wire::Status;
 
 /// A pause between calls after which the bootstrap connection is looked at first.
@@ -96,10 +97,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         let idle_turns = IdleTurns::new(options.waiting());
         let mut session = Session::new(caller, address, options);
         session.connect(session.options.connect_timeout)?;
-        if session.options.probe {
-            let clock = session.clock;
-            session.caller.probe(&clock);
-        }
+        session.learn_what_it_can_do();
         let now = session.clock.now();
         Ok(Self {
             now,
@@ -353,6 +351,13 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// R and F as they are now.
     pub fn tuning(&self) -> (u32, u32) {
         self.session.caller.tuning()
+    }
+
+    /// Measures READs and WRITEs of the connection, at least so long. `None` without a connection, or with calls
+    /// outstanding.
+    pub fn measure(&mut self, at_least: Duration) -> Option<LinkProfile> {
+        let clock = self.session.clock;
+        self.session.caller.measure(at_least, &clock)
     }
 
     /// The time by this client's clock, for deadlines.

@@ -6,6 +6,7 @@ use farcall_link::{Plan, Waiting};
 
 use super::TURNS;
 use crate::config::{CallerConfig, options};
+use crate::tune::LinkProfile;
 
 options! {
     /// How a client behaves. The defaults suit most: preset `rf-rpc`, R and F from a probe of the connection and the
@@ -19,8 +20,10 @@ options! {
         reconnect: bool = true,
         /// How long to try to connect again before all calls fail.
         reconnect_timeout: Duration = Duration::from_secs(10),
-        /// Whether to probe the connection when it is first made (about a thousand READs).
+        /// Whether to probe the connection when it is first made (about three thousand READs).
         probe: bool = true,
+        /// What such a connection can do, measured before: it is not probed.
+        profile: Option<LinkProfile> = None,
         /// Seed of the jitter between attempts to connect.
         seed: u64 = std::process::id().into(),
         ;

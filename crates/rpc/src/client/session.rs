@@ -52,6 +52,15 @@ impl<C: AnyCaller + ?Sized> Session<C> {
         Self { bootstrap: None, address, options, clock, backoff, outage: None, caller }
     }
 
+    /// By the profile given, or else by a probe.
+    pub fn learn_what_it_can_do(&mut self) {
+        match &self.options.profile {
+            Some(profile) => self.caller.set_profile(profile.clone()),
+            None if self.options.probe => self.caller.probe(&self.clock),
+            None => {}
+        }
+    }
+
     /// Takes in what the server says besides calls. A system call.
     #[cold]
     pub fn look(&mut self) {

@@ -32,8 +32,8 @@ impl ResponsePath for Fetch {
     }
 
     #[inline]
-    fn learn(&mut self, message: &Message, header: &ResponseHeader, tuner: &mut Tuner, _: &Counters) {
-        tuner.sample(header, Some(message.failed_fetches));
+    fn learn(&mut self, _: &Message, header: &ResponseHeader, tuner: &mut Tuner, _: &Counters) {
+        tuner.sample(header);
     }
 
     #[inline]
@@ -48,7 +48,7 @@ impl ResponsePath for Fetch {
 
 /// Most messages fetched at once.
 const FETCH_AHEAD_MAX: u32 = 8;
-/// Pause after the first fetch beyond R; doubles.
+/// Pause after the first fetch beyond those without ([`Tuner::fetches_without_pause`]); doubles.
 const PAUSE: Duration = Duration::from_micros(1);
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
 /// The same where the server was asked to push the response: 131 ms.
@@ -139,10 +139,10 @@ impl CallerState {
             }
         }
         self.fetch_ahead = 1;
-        let retries_max = self.tuner.retries_max();
+        let without_pause = self.tuner.fetches_without_pause();
         let message = self.messages.at(seq);
         message.failed_fetches += 1;
-        let beyond = message.failed_fetches.saturating_sub(retries_max);
+        let beyond = message.failed_fetches.saturating_sub(without_pause);
         let doublings_max = if message.is_pushed { PUSHED_PAUSE_DOUBLINGS_MAX } else { PAUSE_DOUBLINGS_MAX };
         if beyond > 0 {
             self.pause_fetching(beyond.min(doublings_max), now);

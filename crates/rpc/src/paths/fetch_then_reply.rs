@@ -32,8 +32,8 @@ impl ResponsePath for FetchThenReply {
     #[inline]
     fn learn(&mut self, message: &Message, header: &ResponseHeader, tuner: &mut Tuner, counters: &Counters) {
         let speaks_for_change = match message.mode {
-            Mode::Fetch => tuner.is_slow(message.failed_fetches),
-            Mode::Reply => header.time_ns().is_some_and(|time_ns| time_ns <= tuner.short_time_ns()),
+            Mode::Fetch => tuner.is_slow(message.failed_fetches, header.time_ns()),
+            Mode::Reply => header.time_ns().is_some_and(|time_ns| tuner.is_short(time_ns)),
             Mode::ReplyNotify => return,
         };
         match self.0.count(message.method, message.mode, speaks_for_change) {
@@ -41,7 +41,7 @@ impl ResponsePath for FetchThenReply {
             Some(_) => counters.switches_to_reply.increment(),
             None => {}
         }
-        tuner.sample(header, (message.mode == Mode::Fetch).then_some(message.failed_fetches));
+        tuner.sample(header);
     }
 
     #[inline]

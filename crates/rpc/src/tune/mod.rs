@@ -1,23 +1,25 @@
 //! R and F: how many fetches may fail, and how many bytes each fetches (RF-RPC, section 3.2, equations 1 and 2).
 //!
-//! A one-time probe of the connection ([`LinkProfile::measure`]) gives the time of READs by size and the cost of a
+//! A one-time probe of the connection ([`LinkProfile::measure`]) gives time and rate of READs by size and the cost of a
 //! reply, and from them the range [L, H] of F and the bound N of R. Results are sampled while the client runs; from
 //! time to time R and F are chosen by enumeration over the samples.
 
 mod choose;
 mod profile;
 
-use crate::wire::ResponseHeader;
+use std::time::Duration;
+
+use crate::wire::{ResponseHeader, TIME_UNIT_NS};
 pub use choose::{Choice, Chooser, Sample};
-pub use profile::{LinkProfile, Probe};
+pub use profile::{IN_A_ROW, InvalidProfile, LinkProfile, Probe, ReadCost, TIME_NS_MAX};
 
 /// Samples kept; old ones make room.
 const SAMPLES: usize = 128;
 /// Calls before the first choice; it is repeated each time their number has doubled, up to every million calls.
 const FIRST_CHOICE: u64 = 512;
 const CHOICE_EVERY_MAX: u64 = 1 << 20;
-/// A new sample counts for one part in so many of [`Tuner::travel_fetches`].
-const TRAVEL_WEIGHT: u32 = 16;
+/// A client fetches so long without a pause: as long as the paper's client, until it turns to server-reply.
+const FETCHING_NS: u64 = Duration::from_micros(7).as_nanos() as u64;
 
 /// Samples calls and keeps R and F.
 #[derive(Debug)]
@@ -31,9 +33,6 @@ pub struct Tuner {
     slot_bytes: u32,
     /// Whether R and F follow the calls.
     pub while_running: bool,
-    /// [`TRAVEL_WEIGHT`] times the fetches that fail in a call although its handler takes no time: requests travel, and
-    /// servers have others to look at.
-    travel_fetches: u32,
 }
 
 /// What a READ is taken to cost before the connection was probed, in nanoseconds.
@@ -51,7 +50,6 @@ impl Tuner {
             chooser: Chooser::new(SAMPLES),
             slot_bytes,
             while_running: true,
-            travel_fetches: 0,
         }
     }
 
@@ -64,53 +62,53 @@ impl Tuner {
         self.profile = Some(profile);
     }
 
-    /// R.
-    #[inline]
-    pub const fn retries_max(&self) -> u32 {
-        self.choice.retries_max
-    }
-
     /// F.
     #[inline]
     pub const fn fetch_bytes(&self) -> usize {
         self.choice.fetch_bytes as usize
     }
 
-    /// Whether so many failed fetches make a call a slow one: more than R, besides those that any call has.
-    #[inline]
-    pub const fn is_slow(&self, failed_fetches: u32) -> bool {
-        failed_fetches > self.choice.retries_max.saturating_add(self.travel_fetches / TRAVEL_WEIGHT)
+    /// R and F.
+    pub const fn choice(&self) -> Choice {
+        self.choice
     }
 
-    /// What counts as a short processing time: R fetches would not fail during it.
+    /// Whether a call was slow: more than R fetches failed, and not because its request travelled or waited.
     #[inline]
-    pub fn short_time_ns(&self) -> u64 {
-        u64::from(self.choice.retries_max) * self.read_ns()
+    pub fn is_slow(&self, failed_fetches: u32, time_ns: Option<u64>) -> bool {
+        failed_fetches > self.choice.retries_max && !time_ns.is_some_and(|time_ns| self.is_short(time_ns))
+    }
+
+    /// Whether a processing time is short: not more than R fetches fail during it. Headers tell no shorter time than
+    /// their unit.
+    #[inline]
+    pub fn is_short(&self, time_ns: u64) -> bool {
+        time_ns <= (u64::from(self.choice.retries_max) * self.read_ns()).max(TIME_UNIT_NS)
+    }
+
+    /// How many fetches of a result may fail before the client pauses between them: R, or more while that is no
+    /// burden.
+    #[inline]
+    pub fn fetches_without_pause(&self) -> u32 {
+        let in_time = self.profile.as_ref().map_or(0, |_| FETCHING_NS / self.read_ns());
+        self.choice.retries_max.max(in_time as u32)
     }
 
     fn read_ns(&self) -> u64 {
-        self.profile.as_ref().map_or(READ_NS_UNPROBED, |p| p.read_ns(self.choice.fetch_bytes))
+        self.profile.as_ref().map_or(READ_NS_UNPROBED, |p| p.read(self.choice.fetch_bytes).alone_ns)
     }
 
-    /// Takes a result's size and processing time into account, and how many fetches failed if it was fetched.
+    /// Takes a result's size and processing time into account.
     #[inline]
-    pub fn sample(&mut self, header: &ResponseHeader, failed_fetches: Option<u32>) {
+    pub fn sample(&mut self, header: &ResponseHeader) {
         if let Some(time_ns) = header.time_ns()
             && self.while_running
         {
-            self.sample_timed(header.total_len_bytes, time_ns, failed_fetches);
+            self.sample_timed(header.total_len_bytes, time_ns);
         }
     }
 
-    fn sample_timed(&mut self, result_bytes: u32, time_ns: u64, failed_fetches: Option<u32>) {
-        if let Some(failed) = failed_fetches {
-            let while_handled = (time_ns / self.read_ns()).min(u64::from(u32::MAX)) as u32;
-            // An unexpectedly long call is no reason to expect that of all.
-            let bound = self.profile.as_ref().map_or(self.choice.retries_max, |p| p.retries_bound);
-            let travel = failed.saturating_sub(while_handled).min(bound);
-            self.travel_fetches =
-                (self.travel_fetches - self.travel_fetches / TRAVEL_WEIGHT).saturating_add(travel);
-        }
+    fn sample_timed(&mut self, result_bytes: u32, time_ns: u64) {
         let sample = Sample { result_bytes, time_ns };
         if self.samples.len() < SAMPLES {
             self.samples.push(sample);
@@ -145,14 +143,15 @@ mod tests {
     #[test]
     fn f_follows_the_results_while_running() {
         let mut tuner = Tuner::new(5, 64, 4_224);
-        tuner.set_profile(LinkProfile::of_connectx3());
-        assert_eq!((tuner.retries_max(), tuner.fetch_bytes()), (5, 256));
+        let times = [(64, 100), (256, 100), (512, 130), (1_024, 190), (2_048, 380)];
+        tuner.set_profile(LinkProfile::of_times(&times, 550));
+        assert_eq!(tuner.choice(), Choice { retries_max: 5, fetch_bytes: 256 });
         for _ in 0..FIRST_CHOICE {
-            tuner.sample_timed(600, 300, None);
+            tuner.sample_timed(600, 50);
         }
         assert!(tuner.fetch_bytes() >= 632, "header and tail included: {}", tuner.fetch_bytes());
         for _ in 0..2 * FIRST_CHOICE {
-            tuner.sample_timed(32, 300, None);
+            tuner.sample_timed(32, 50);
         }
         assert_eq!(tuner.fetch_bytes(), 256);
     }
@@ -160,13 +159,24 @@ mod tests {
     #[test]
     fn fetches_that_fail_in_any_call_make_none_slow() {
         let mut tuner = Tuner::new(1, 256, 4_224);
-        tuner.set_profile(LinkProfile::from_times(vec![(64, 100)], 250));
-        // A handler of 320 ns among short ones: R comes to lie below its fetches.
-        for n in 0..FIRST_CHOICE {
-            tuner.sample_timed(8, if n % 2 == 0 { 64 } else { 320 }, Some(5));
-        }
-        assert_eq!(tuner.retries_max(), 2);
-        assert!(!tuner.is_slow(5) && tuner.is_slow(9), "{tuner:?}");
-        assert!(tuner.short_time_ns() >= 64, "a short handler stays one that is fetched from");
+        tuner.set_profile(LinkProfile::of_times(&[(64, 100)], 250));
+        assert_eq!(tuner.choice().retries_max, 2);
+        assert!(!tuner.is_slow(50, Some(192)), "requests travel, servers have others to look at");
+        assert!(!tuner.is_slow(2, Some(5_000)), "no more than R failed");
+        assert!(tuner.is_slow(3, Some(256)) && tuner.is_slow(3, None));
+        assert!(tuner.is_short(200) && !tuner.is_short(201));
+        // READs shorter than the unit of processing times: a call that takes no time stays a short one.
+        tuner.set_profile(LinkProfile::of_times(&[(64, 10)], 10));
+        assert!(tuner.is_short(64) && !tuner.is_short(128));
+    }
+
+    #[test]
+    fn a_client_fetches_for_a_while_before_it_pauses() {
+        let mut tuner = Tuner::new(32, 256, 4_224);
+        assert_eq!(tuner.fetches_without_pause(), 32);
+        tuner.set_profile(LinkProfile::of_times(&[(64, 100)], 250));
+        assert_eq!((tuner.choice().retries_max, tuner.fetches_without_pause()), (2, 70));
+        tuner.set_profile(LinkProfile::of_times(&[(64, 5_000)], 50_000));
+        assert_eq!((tuner.choice().retries_max, tuner.fetches_without_pause()), (9, 9));
     }
 }

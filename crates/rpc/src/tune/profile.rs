@@ -2,98 +2,219 @@
 
 use std::time::Duration;
 
+/// What READs of one size cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadCost {
+    /// The size in bytes.
+    pub len_bytes: u32,
+    /// Nanoseconds that one takes, with no other under way: so long a client waits for a fetch.
+    pub alone_ns: u64,
+    /// Nanoseconds from one to the next at full rate: the in-bound rate of the server.
+    pub each_ns: u64,
+}
+
 /// What a connection can do, and the ranges of R and F that follow from it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkProfile {
-    /// Size in bytes, nanoseconds a READ of that size takes; sizes ascend.
-    pub read_ns_by_size: Vec<(u32, u64)>,
-    /// L: below this size READs do not get faster.
-    pub low_bytes: u32,
-    /// H: above this size bandwidth rules.
-    pub high_bytes: u32,
-    /// N: more fetches than this are not worth a client's time.
-    pub retries_bound: u32,
-    /// Nanoseconds that a result written by the server costs it: a WRITE of this provider.
-    pub reply_ns: u64,
+    reads: Vec<ReadCost>,
+    reply_ns: u64,
+    pub(super) low_bytes: u32,
+    pub(super) high_bytes: u32,
+    pub(super) retries_bound: u32,
 }
 
 /// What a probe measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// How long a READ takes.
+    /// How long one READ takes.
     Read {
         /// Its length.
-        bytes: u32,
+        len_bytes: u32,
     },
-    /// What a reply costs who posts it.
-    Reply,
+    /// How long [`IN_A_ROW`] READs take that are posted together.
+    Reads {
+        /// The length of each.
+        len_bytes: u32,
+    },
+    /// How long [`IN_A_ROW`] replies take who posts them, and the shortest READ behind them.
+    Replies,
 }
+
+/// Requests of a probe that are posted together.
+pub const IN_A_ROW: u32 = 16;
+
+/// Why costs are those of no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidProfile {
+    /// There is no READ.
+    #[error("no READ was measured")]
+    NoRead,
+    /// A size is 0, or not above the one before it.
+    #[error("the sizes of READs do not ascend from 1 byte: {0} bytes is out of order")]
+    Order(u32),
+    /// A time is 0 or longer than [`TIME_NS_MAX`].
+    #[error("{0} ns is no time of a READ or a reply: it is from 1 ns to 1 s")]
+    Time(u64),
+}
+
+/// No request takes longer, in nanoseconds.
+pub const TIME_NS_MAX: u64 = 1_000_000_000;
 
 /// L is the largest size whose rate is at least this share of the smallest size's, in percent.
 const LOW_RATE_PERCENT: u64 = 90;
-/// H is the largest size whose rate is at least this share of L's, in percent.
-const HIGH_RATE_PERCENT: u64 = 40;
+/// H is the smallest size whose bandwidth is at least this share of the best, in percent.
+const HIGH_BANDWIDTH_PERCENT: u128 = 90;
 /// N is never larger.
 const RETRIES_BOUND_MAX: u64 = 1_000;
 
-/// A client fetches for no longer than this before a reply serves it better, whatever that costs: the paper's choice.
-const FETCHING_MAX: Duration = Duration::from_micros(7);
-
 impl LinkProfile {
-    /// Derives a profile from the shortest time of a READ by size and the cost of a reply. N, the bound of R, is as
-    /// many READs as fit into 7 µs.
+    /// Derives a profile from what READs cost, by ascending size, and what a reply costs who posts it, in nanoseconds.
     ///
-    /// # Panics
-    /// If no READ was measured.
-    pub fn from_times(read_ns_by_size: Vec<(u32, u64)>, reply_ns: u64) -> Self {
-        assert!(!read_ns_by_size.is_empty(), "no READ was measured");
-        let largest_within = |floor_ns: u64, percent: u64| {
-            let quick = read_ns_by_size.iter().take_while(|(_, ns)| ns * percent <= floor_ns * 100);
-            quick.last().unwrap_or(&read_ns_by_size[0])
-        };
-        let (low_bytes, low_ns) = *largest_within(read_ns_by_size[0].1.max(1), LOW_RATE_PERCENT);
-        let (high_bytes, _) = *largest_within(low_ns.max(1), HIGH_RATE_PERCENT);
-        let retries_bound = FETCHING_MAX.as_nanos() as u64 / low_ns.max(1);
-        Self {
-            low_bytes,
-            high_bytes: high_bytes.max(low_bytes),
-            retries_bound: retries_bound.clamp(1, RETRIES_BOUND_MAX) as u32,
-            reply_ns: reply_ns.max(1),
-            read_ns_by_size,
+    /// # Errors
+    /// If these are the costs of no connection.
+    pub fn new(reads: Vec<ReadCost>, reply_ns: u64) -> Result<Self, InvalidProfile> {
+        let smallest = *reads.first().ok_or(InvalidProfile::NoRead)?;
+        let mut below = 0;
+        for read in &reads {
+            if read.len_bytes <= below {
+                return Err(InvalidProfile::Order(read.len_bytes));
+            }
+            below = read.len_bytes;
         }
+        let times = reads.iter().flat_map(|read| [read.alone_ns, read.each_ns]).chain([reply_ns]);
+        if let Some(time) = times.into_iter().find(|time| !(1..=TIME_NS_MAX).contains(time)) {
+            return Err(InvalidProfile::Time(time));
+        }
+        let as_quick = |read: &&ReadCost| read.each_ns * LOW_RATE_PERCENT <= smallest.each_ns * 100;
+        let low = reads.iter().take_while(as_quick).last().copied().unwrap_or(smallest);
+        Ok(Self {
+            low_bytes: low.len_bytes,
+            high_bytes: bandwidth_rules_from(&reads).max(low.len_bytes),
+            retries_bound: fetches_that_pay(low.each_ns, reply_ns),
+            reply_ns,
+            reads,
+        })
     }
 
     /// Measures a connection: `probe` says how long something takes; the shortest of several answers counts. Sizes take
-    /// turns, so that a disturbance meets all of them alike.
+    /// turns, so that a disturbance meets all of them alike; `again` is told how many rounds there were, and ends them.
     ///
-    /// # Panics
-    /// If there are no sizes.
-    pub fn measure(sizes: &[u32], mut probe: impl FnMut(Probe) -> Duration) -> Self {
-        const ROUNDS: u32 = 16;
-        let mut reads: Vec<(u32, u64)> = sizes.iter().map(|bytes| (*bytes, u64::MAX)).collect();
-        let mut reply_ns = u64::MAX;
+    /// # Errors
+    /// If the sizes do not ascend, or there are none.
+    pub fn measure(
+        sizes: &[u32],
+        mut again: impl FnMut(u32) -> bool,
+        mut probe: impl FnMut(Probe) -> Duration,
+    ) -> Result<Self, InvalidProfile> {
         let mut shortest = |what, ns: &mut u64| *ns = (probe(what).as_nanos() as u64).clamp(1, *ns);
-        for _ in 0..ROUNDS {
-            for (bytes, ns) in &mut reads {
-                shortest(Probe::Read { bytes: *bytes }, ns);
+        let mut reads: Vec<(u32, u64, u64)> =
+            sizes.iter().map(|len_bytes| (*len_bytes, TIME_NS_MAX, TIME_NS_MAX)).collect();
+        let mut replies_ns = TIME_NS_MAX;
+        let mut rounds = 0;
+        while again(rounds) {
+            rounds += 1;
+            for (len_bytes, alone_ns, together_ns) in &mut reads {
+                shortest(Probe::Read { len_bytes: *len_bytes }, alone_ns);
+                shortest(Probe::Reads { len_bytes: *len_bytes }, together_ns);
             }
-            shortest(Probe::Reply, &mut reply_ns);
+            shortest(Probe::Replies, &mut replies_ns);
         }
-        Self::from_times(reads, reply_ns)
+        // Of requests posted together the last one takes as long as alone, the others from one to the next.
+        let each =
+            |whole_ns: u64, last_ns: u64, others: u64| (whole_ns.saturating_sub(last_ns) / others).max(1);
+        let cost = |(len_bytes, alone_ns, together_ns): (u32, u64, u64)| {
+            let each_ns = each(together_ns, alone_ns, u64::from(IN_A_ROW - 1)).min(alone_ns);
+            ReadCost { len_bytes, alone_ns, each_ns }
+        };
+        let reads: Vec<ReadCost> = reads.into_iter().map(cost).collect();
+        let smallest = reads.first().ok_or(InvalidProfile::NoRead)?;
+        let reply_ns = each(replies_ns, smallest.alone_ns, IN_A_ROW.into());
+        Self::new(reads, reply_ns)
     }
 
-    /// Nanoseconds of a READ of so many bytes: those of the next size measured.
-    pub fn read_ns(&self, bytes: u32) -> u64 {
-        let at = self.read_ns_by_size.partition_point(|(size, _)| *size < bytes);
-        let (_, ns) = self.read_ns_by_size.get(at).or(self.read_ns_by_size.last()).copied().unwrap_or((0, 1));
-        ns.max(1)
+    /// What READs cost, by ascending size.
+    pub fn reads(&self) -> &[ReadCost] {
+        &self.reads
     }
 
-    /// The network of the paper's evaluation, roughly: READs at the in-bound rates of figure 1 over five fetches in 7
-    /// µs, and replies at its 2.11 million out-bound operations a second.
-    pub fn of_connectx3() -> Self {
-        let reads = vec![(64, 1_200), (256, 1_250), (512, 1_600), (1_024, 2_400), (4_096, 8_000)];
-        Self::from_times(reads, 1_000_000_000 / 2_110_000)
+    /// Nanoseconds that a result written by the server costs it: a WRITE at full rate.
+    pub const fn reply_ns(&self) -> u64 {
+        self.reply_ns
+    }
+
+    /// L, in bytes: below this size READs do not get faster.
+    pub const fn low_bytes(&self) -> u32 {
+        self.low_bytes
+    }
+
+    /// H, in bytes: from this size on bandwidth rules.
+    pub const fn high_bytes(&self) -> u32 {
+        self.high_bytes
+    }
+
+    /// N: so many fetches fail until the rate of fetching has fallen to that of replying.
+    pub const fn retries_bound(&self) -> u32 {
+        self.retries_bound
+    }
+
+    /// What a READ of so many bytes costs: as the next size measured.
+    pub fn read(&self, len_bytes: u32) -> ReadCost {
+        let at = self.reads.partition_point(|read| read.len_bytes < len_bytes);
+        self.reads[at.min(self.reads.len() - 1)]
+    }
+}
+
+/// H: longer READs take longer in proportion.
+fn bandwidth_rules_from(reads: &[ReadCost]) -> u32 {
+    let best = reads.iter().max_by(|a, b| {
+        let (of_a, of_b) = (u128::from(a.len_bytes), u128::from(b.len_bytes));
+        (of_a * u128::from(b.each_ns)).cmp(&(of_b * u128::from(a.each_ns)))
+    });
+    let is_near = |read: &&ReadCost, best: &ReadCost| {
+        let (bytes, best_bytes) = (u128::from(read.len_bytes), u128::from(best.len_bytes));
+        bytes * u128::from(best.each_ns) * 100
+            >= best_bytes * u128::from(read.each_ns) * HIGH_BANDWIDTH_PERCENT
+    };
+    let first = best.and_then(|best| reads.iter().find(|read| is_near(read, best)));
+    first.map_or(0, |read| read.len_bytes)
+}
+
+/// N: a result that k fetches missed costs k + 1 READs; the first k with which that is no less than a reply.
+fn fetches_that_pay(read_ns: u64, reply_ns: u64) -> u32 {
+    (reply_ns.div_ceil(read_ns) - 1).clamp(1, RETRIES_BOUND_MAX) as u32
+}
+
+/// The network of the paper's evaluation, by the rates that its text states. Figure 1 itself is a picture: between 256 B
+/// and 1 KB no rate is known, and L and H enter as section 3.2 states them.
+#[cfg(test)]
+impl LinkProfile {
+    pub(super) fn of_connectx3() -> Self {
+        // Section 2.2, figure 1: 11.26 million READs in-bound, from 7 machines of 4 threads with one READ each;
+        // 2.11 million WRITEs out-bound; from 2 KB on both are alike.
+        let (in_bound_ns, out_bound_ns, alone_ns) = (1e9 / 11.26e6, 1e9 / 2.11e6, 28.0 * 1e9 / 11.26e6);
+        let each_ns = |len_bytes: u32| match len_bytes {
+            // Section 3.2: below L = 256 READs get no faster.
+            ..=256 => in_bound_ns,
+            // Section 3.2: above H = 1,024 the rate falls in proportion to the size.
+            _ => out_bound_ns * f64::from(len_bytes) / 2_048.0,
+        };
+        let cost = |len_bytes| ReadCost {
+            len_bytes,
+            alone_ns: alone_ns as u64,
+            each_ns: each_ns(len_bytes).round() as u64,
+        };
+        let reads = [64, 128, 256, 1_024, 2_048, 4_096].map(cost).to_vec();
+        Self::new(reads, out_bound_ns.round() as u64).unwrap()
+    }
+
+    /// The same where a READ takes as long alone as among others.
+    pub(super) fn of_times(times: &[(u32, u64)], reply_ns: u64) -> Self {
+        let cost = |&(len_bytes, ns)| ReadCost { len_bytes, alone_ns: ns, each_ns: ns };
+        Self::new(times.iter().map(cost).collect(), reply_ns).unwrap()
+    }
+
+    pub(super) fn with_reply_ns(self, reply_ns: u64) -> Self {
+        Self { reply_ns, ..self }
     }
 }
 
@@ -103,23 +224,63 @@ mod tests {
 
     #[test]
     fn ranges_follow_from_the_times() {
-        let times = vec![(64, 100), (128, 100), (256, 110), (512, 150), (1_024, 250), (2_048, 500)];
-        let profile = LinkProfile::from_times(times, 80);
-        assert_eq!((profile.low_bytes, profile.high_bytes, profile.retries_bound), (256, 1_024, 63));
-        assert_eq!((profile.read_ns(1), profile.read_ns(300), profile.read_ns(9_999)), (100, 150, 500));
-        let mut replies = [90, 70, 80].into_iter().cycle();
-        let measured = LinkProfile::measure(&[64, 4_096], |probe| match probe {
-            Probe::Read { bytes } => Duration::from_nanos(bytes.into()),
-            Probe::Reply => Duration::from_nanos(replies.next().unwrap()),
-        });
-        assert_eq!(measured.read_ns_by_size, [(64, 64), (4_096, 4_096)]);
-        assert_eq!(measured.reply_ns, 70);
+        let times = [(64, 100), (128, 100), (256, 110), (512, 150), (1_024, 250), (2_048, 500)];
+        let profile = LinkProfile::of_times(&times, 600);
+        assert_eq!((profile.low_bytes, profile.high_bytes, profile.retries_bound), (256, 1_024, 5));
+        let lengths = [1, 300, 9_999].map(|len_bytes| profile.read(len_bytes).each_ns);
+        assert_eq!(lengths, [100, 150, 500]);
+        for (reply_ns, bound) in [(1, 1), (110, 1), (220, 1), (221, 2), (331, 3), (TIME_NS_MAX, 1_000)] {
+            assert_eq!(LinkProfile::of_times(&times, reply_ns).retries_bound, bound, "{reply_ns} ns");
+        }
+    }
+
+    #[test]
+    fn a_probe_tells_one_request_from_many_and_the_shortest_counts() {
+        let mut disturbed = [true, false, true].into_iter().cycle();
+        let profile = LinkProfile::measure(
+            &[64, 4_096],
+            |rounds| rounds < 16,
+            |probe| {
+                let ns = match probe {
+                    Probe::Read { len_bytes } => 2_000 + u64::from(len_bytes),
+                    Probe::Reads { len_bytes } => 2_000 + u64::from(len_bytes) + 15 * 90,
+                    Probe::Replies => 16 * 470 + 2_064,
+                };
+                Duration::from_nanos(if disturbed.next().unwrap() { 3 * ns } else { ns })
+            },
+        );
+        let profile = profile.unwrap();
+        let costs = profile.reads().iter().map(|read| (read.len_bytes, read.alone_ns, read.each_ns));
+        assert_eq!(costs.collect::<Vec<_>>(), [(64, 2_064, 90), (4_096, 6_096, 90)]);
+        assert_eq!(profile.reply_ns(), 470);
+        assert_eq!(LinkProfile::measure(&[], |_| false, |_| Duration::ZERO), Err(InvalidProfile::NoRead));
+        // A clock that stands still, and a connection that gives no answer: a profile all the same.
+        for answer in [Duration::ZERO, Duration::MAX] {
+            assert_eq!(
+                LinkProfile::measure(&[64], |rounds| rounds < 1, |_| answer).unwrap().retries_bound(),
+                1
+            );
+        }
+    }
+
+    #[test]
+    fn costs_of_no_connection_are_refused() {
+        let read = |len_bytes, alone_ns, each_ns| ReadCost { len_bytes, alone_ns, each_ns };
+        let refused = |reads: &[ReadCost], reply_ns| LinkProfile::new(reads.to_vec(), reply_ns).unwrap_err();
+        assert_eq!(refused(&[], 1), InvalidProfile::NoRead);
+        assert_eq!(refused(&[read(0, 1, 1)], 1), InvalidProfile::Order(0));
+        assert_eq!(refused(&[read(64, 1, 1), read(64, 1, 1)], 1), InvalidProfile::Order(64));
+        assert_eq!(refused(&[read(64, 0, 1)], 1), InvalidProfile::Time(0));
+        assert_eq!(refused(&[read(64, 1, u64::MAX)], 1), InvalidProfile::Time(u64::MAX));
+        assert_eq!(refused(&[read(64, 1, 1)], 0), InvalidProfile::Time(0));
+        let extreme = [read(1, 1, 1), read(u32::MAX, TIME_NS_MAX, TIME_NS_MAX)];
+        LinkProfile::new(extreme.to_vec(), TIME_NS_MAX).unwrap();
     }
 
     #[test]
     fn the_papers_rates_give_the_papers_ranges() {
         let profile = LinkProfile::of_connectx3();
+        assert_eq!((profile.read(64).each_ns, profile.read(64).alone_ns, profile.reply_ns), (89, 2_486, 474));
         assert_eq!((profile.low_bytes, profile.high_bytes, profile.retries_bound), (256, 1_024, 5));
-        assert_eq!(profile.reply_ns, 473);
     }
 }
