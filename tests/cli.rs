@@ -93,7 +93,7 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 18] = [
+    let commands: [&[&str]; 19] = [
         &["devices"],
         &["doctor"],
         &["perf"],
@@ -102,6 +102,7 @@ fn every_command_has_help_with_examples() {
         &["perf", "herd"],
         &["perf", "limits"],
         &["stats"],
+        &["tune"],
         &["rpc", "serve"],
         &["rpc", "call"],
         &["rpc", "bench"],
@@ -318,6 +319,63 @@ fn the_last_events_of_queue_pairs_are_told_in_words_after_the_death_of_their_pro
     assert!(events.iter().all(|event| event["event"].is_string() && event["code"].is_u64()), "{report}");
     let text = String::from_utf8(farcall(&["stats", &pid]).stdout).unwrap();
     assert!(text.contains(" s: state RTS\n") && !text.contains(": event "), "{text}");
+}
+
+#[test]
+fn what_tune_measures_is_taken_by_clients_and_nothing_else_is() {
+    let folder = std::env::temp_dir().join(format!("farcall-cli-{}-tune", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str| folder.join(name).display().to_string();
+    let profile = file("profile.json");
+    let short = ["--repetitions", "1", "--duration-ms", "1", "--json"];
+    let tuned = farcall(&[&["tune", "--out", &profile], &short[..]].concat());
+    assert_eq!(code(&tuned), 0);
+    let report: Value = serde_json::from_slice(&tuned.stdout).unwrap();
+    let tables = report["tables"].as_array().unwrap();
+    let rows = |at: usize| tables[at]["rows"].as_array().unwrap().len();
+    assert!(rows(0) >= 8 && rows(1) >= 6, "{report}");
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(&profile).unwrap()).unwrap();
+    assert_eq!((&written["farcall_profile"], &written["device"]), (&1.into(), &"softnic/softnic0".into()));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left there");
+
+    let bench = |profile: &str| farcall(&[&["rpc", "bench", "--profile", profile], &short[..]].concat());
+    let taken = bench(&profile);
+    assert_eq!(code(&taken), 0);
+    assert!(text(&taken.stdout).contains("by the profile given"), "{}", text(&taken.stdout));
+
+    let changed = |name: &str, key: &str, value: Value| {
+        let mut other = written.clone();
+        other[key] = value;
+        std::fs::write(file(name), other.to_string()).unwrap();
+        file(name)
+    };
+    std::fs::write(file("garbage"), b"\xff\0 not json").unwrap();
+    let refused = [
+        (file("nothing"), "No such file"),
+        (file("garbage"), "no profile"),
+        (folder.display().to_string(), "cannot read the profile"),
+        (changed("device", "device", "ibv/mlx5_0".into()), "ibv/mlx5_0"),
+        (changed("format", "farcall_profile", 2.into()), "format"),
+        (changed("version", "version", "0.0.9".into()), "0.0.9"),
+        (changed("sizes", "reads", Value::Array(Vec::new())), "no READ was measured"),
+        (changed("time", "reply_ns", 0.into()), "0 ns"),
+        (changed("more", "more", 1.into()), "no profile"),
+    ];
+    for (path, why) in refused {
+        for command in [["rpc", "bench"], ["kv", "bench"]] {
+            let output = farcall(&[&command[..], &["--profile", &path]].concat());
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{path}: {said}");
+            assert!(
+                said.contains(why) && said.contains(&path) && said.contains("farcall tune"),
+                "{path}: {said}"
+            );
+        }
+    }
+    let unwritable = farcall(&[&["tune", "--out", "/proc/no/profile.json"], &short[..]].concat());
+    assert_eq!(code(&unwritable), 1);
+    assert!(text(&unwritable.stderr).contains("--out FILE"), "{}", text(&unwritable.stderr));
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod not_built_in;
 mod perf;
 mod rpc;
 mod stats;
+mod tune;
 #[cfg(feature = "full")]
 mod verbs;
 
@@ -69,6 +70,7 @@ enum Command {
     #[command(subcommand)]
     Rpc(rpc::Rpc),
     Stats(stats::Stats),
+    Tune(tune::Tune),
     #[cfg(feature = "full")]
     #[command(subcommand)]
     Verbs(verbs::Verbs),
@@ -100,6 +102,7 @@ impl Cli {
             Command::Perf(perf) => perf.run(console),
             Command::Rpc(rpc) => rpc.run(console),
             Command::Stats(stats) => stats.run(console),
+            Command::Tune(tune) => tune.run(console),
             Command::Verbs(verbs) => verbs.run(console),
             Command::Peer => farcall_bench::run_peer()
                 .map(|()| Exit::Success)

@@ -3,6 +3,7 @@
 use crate::commands::choice::{Choice, one_of};
 use crate::commands::measuring::{self, StageArgs};
 use crate::commands::nic_args::NicArgs;
+use crate::commands::tune::ProfileArg;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -50,6 +51,8 @@ pub struct Bench {
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
+    profile: ProfileArg,
+    #[command(flatten)]
     stage: StageArgs,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
@@ -89,7 +92,10 @@ impl Bench {
         let shape = RecordShape::new(self.key_len.into(), self.value_len.into()).map_err(|error| {
             Failure::because("cannot measure with such records", &error).exit(Exit::Usage)
         })?;
-        let mut plan = KvMainPlan::new(stage, self.nic.choose()?.selection, self.all);
+        let chosen = self.nic.choose()?;
+        let profile = self.profile.read(&chosen)?;
+        let mut plan = KvMainPlan::new(stage, chosen.selection, self.all);
+        plan.profile = profile;
         if !self.workload.is_empty() {
             plan.workloads =
                 self.workload.iter().map(|workload| (*workload, workload.distribution())).collect();

@@ -2,6 +2,7 @@
 
 use crate::commands::measuring::{self, Rival, StageArgs};
 use crate::commands::nic_args::NicArgs;
+use crate::commands::tune::ProfileArg;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -20,6 +21,8 @@ pub struct Bench {
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
+    profile: ProfileArg,
+    #[command(flatten)]
     stage: StageArgs,
     /// Measure another system in the same run.
     #[arg(long)]
@@ -32,10 +35,11 @@ impl Bench {
     /// # Errors
     /// When it cannot be measured.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let nic = self.nic.choose()?.selection;
+        let chosen = self.nic.choose()?;
+        let (profile, nic) = (self.profile.read(&chosen)?, chosen.selection);
         let (stage, with_ucx) = (self.stage.stage(0)?, self.against == Some(Rival::Ucx));
         measuring::run(console, |progress| {
-            rpc_echo::run(&stage, &nic, with_ucx, progress).map_err(|error| {
+            rpc_echo::run(&stage, &nic, profile.as_ref(), with_ucx, progress).map_err(|error| {
                 Failure::because("cannot measure echo calls", &*error)
                     .remedy("see what is missing: farcall doctor")
             })

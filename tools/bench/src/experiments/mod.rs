@@ -17,6 +17,7 @@ pub mod qps;
 pub mod rpc_echo;
 pub mod server;
 mod stage;
+pub mod tune;
 
 pub use stage::{Progress, Stage};
 

@@ -13,6 +13,7 @@ use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
 use farcall_link::PRESETS;
 use farcall_providers::Selection;
+use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{BySend, Fetch, FetchThenReply, Path, ResponsePath, SendReply, ServerReply, StaticClient};
 use std::fmt;
 use std::time::Duration;
@@ -70,6 +71,7 @@ impl fmt::Display for What {
 pub fn run(
     stage: &Stage,
     nic: &Selection,
+    profile: Option<&LinkProfile>,
     with_ucx: bool,
     progress: Progress<'_>,
 ) -> Result<Report, ExperimentError> {
@@ -92,7 +94,7 @@ pub fn run(
         progress,
         |(what, _)| what.to_string(),
         |(what, samples), _, report| {
-            samples.extend(what.measure(stage, nic, &server, ucx.as_ref(), report)?);
+            samples.extend(what.measure(stage, nic, profile, &server, ucx.as_ref(), report)?);
             Ok::<(), ExperimentError>(())
         },
     )?;
@@ -102,7 +104,7 @@ pub fn run(
     report.tables.push(table(&lines));
     report.notes.push(VERBS_NOTE.to_owned());
     let tunings = lines.iter().flat_map(|(_, samples)| samples).filter_map(|sample| sample.tuning);
-    if let Some(condition) = tuning_condition(tunings) {
+    if let Some(condition) = tuning_condition(tunings, profile) {
         report.conditions.push("fetching presets", condition);
     }
     if let Err(error) = server.stop(PATIENCE) {
@@ -129,6 +131,7 @@ impl What {
         self,
         stage: &Stage,
         nic: &Selection,
+        profile: Option<&LinkProfile>,
         server: &ServerProcess,
         ucx: Option<&Ucx>,
         report: &mut Report,
@@ -144,7 +147,7 @@ impl What {
                     "send-send" => sample::<BySend<SendReply>>,
                     other => return Err(format!("{other} is measured by nothing; this is a defect").into()),
                 };
-                return sample(stage, nic, server, window).map(Some);
+                return sample(stage, nic, profile, server, window).map(Some);
             }
             Self::Rival(rival) => rival,
         };
@@ -164,12 +167,13 @@ impl What {
 fn sample<P: Path>(
     stage: &Stage,
     nic: &Selection,
+    profile: Option<&LinkProfile>,
     server: &ServerProcess,
     window: u32,
 ) -> Result<Sample, ExperimentError> {
     let address =
         server.ready().rpc.clone().ok_or("the server process did not say where RPC clients connect")?;
-    let options = client_options(window, PATIENCE);
+    let options = client_options(window, PATIENCE, profile);
     let mut client = nic.connect(
         |provider| StaticClient::<P>::connect(provider, address.clone(), options.clone()),
         |_| false,

@@ -4,6 +4,7 @@ use super::target::{Outcome, Request, Target, TargetError};
 use farcall_kv::store::PutMode;
 use farcall_kv::wire::{Request as KvRequest, Status, decode_item, decode_version};
 use farcall_link::Geometry;
+use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
     CallError, CallId, ClientOptions, ConnectError, Counters, Executed, Path, StaticClient, UnknownBecause,
 };
@@ -16,10 +17,11 @@ const CALLS_MAX: usize = 1024;
 
 /// The library's client as benchmarks use it: everything as users get it by default, R and F included, with a deadline
 /// for calls. A slot is free again a little after its call ended, so there are twice as many as the window asked for.
+/// A connection with a `profile` begins with that, others probe.
 #[must_use]
-pub fn client_options(window: u32, patience: Duration) -> ClientOptions {
+pub fn client_options(window: u32, patience: Duration, profile: Option<&LinkProfile>) -> ClientOptions {
     let slots = (2 * window).next_power_of_two().clamp(16, u32::from(Geometry::WINDOW_MAX));
-    let options = ClientOptions::default().connect_timeout(patience);
+    let options = ClientOptions::default().connect_timeout(patience).profile(profile.cloned());
     options.window(slots as u16).call_timeout(patience)
 }
 
@@ -51,16 +53,20 @@ impl Traffic {
 
 /// The R and F that clients ended with, as a condition of a report. `None` if none fetches.
 #[must_use]
-pub fn tuning_condition(tunings: impl Iterator<Item = (u32, u32)>) -> Option<String> {
+pub fn tuning_condition(
+    tunings: impl Iterator<Item = (u32, u32)>,
+    profile: Option<&LinkProfile>,
+) -> Option<String> {
     let (retries, fetches): (Vec<u32>, Vec<u32>) = tunings.unzip();
     let range = |values: &[u32]| {
         let (low, high) = (*values.iter().min()?, *values.iter().max()?);
         Some(if low == high { low.to_string() } else { format!("{low} to {high}") })
     };
     Some(format!(
-        "R {}, F {} B: probed by each connection, then chosen by enumeration over sampled calls",
+        "R {}, F {} B: {}, then chosen by enumeration over sampled calls",
         range(&retries)?,
-        range(&fetches)?
+        range(&fetches)?,
+        if profile.is_some() { "by the profile given" } else { "probed by each connection" }
     ))
 }
 
@@ -75,18 +81,16 @@ pub struct RpcTarget<P: Path> {
 }
 
 impl<P: Path> RpcTarget<P> {
-    /// Connects, for up to `window` calls at a time. Waits at most `patience` for connections and answers.
+    /// Connects with [`client_options`].
     ///
     /// # Errors
     /// When there is no device, or the service cannot be reached or refuses.
     pub fn connect(
         provider: &dyn Provider,
         address: SocketAddr,
-        window: u32,
-        patience: Duration,
+        options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let client =
-            StaticClient::<P>::connect(provider, address.to_string(), client_options(window, patience))?;
+        let client = StaticClient::<P>::connect(provider, address.to_string(), options)?;
         let calls = vec![(0, false); CALLS_MAX].into_boxed_slice();
         let incarnation = client.server_incarnation();
         Ok(Self { client, incarnation, lost_at: None, calls, payload: Vec::with_capacity(4096) })

@@ -123,7 +123,7 @@ pub(super) fn connect(
 ) -> Result<Vec<Connection<FrontEndTarget>>, ExperimentError> {
     (0..plan.connections)
         .map(|stream| {
-            let target = post.front_end.connect(&plan.nic, post.server.ready(), window);
+            let target = post.front_end.connect(plan, post.server.ready(), window);
             let target = target.map_err(|error| post.front_end.failed(error))?;
             let mut ops = OpStream::new(StreamConfig {
                 workload,

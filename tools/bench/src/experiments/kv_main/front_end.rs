@@ -2,7 +2,10 @@
 
 use super::super::ExperimentError;
 use super::super::server::Ready;
-use crate::load::{MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic};
+use super::KvMainPlan;
+use crate::load::{
+    MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic, client_options,
+};
 use farcall_kv::memcached::client::Client;
 use farcall_providers::Selection;
 use farcall_rpc::{BySend, Fetch, FetchThenReply, Path, SendReply, ServerReply};
@@ -93,11 +96,16 @@ impl FrontEnd {
         args
     }
 
-    /// Connects to a server of this front end, by `nic` where verbs are used, for up to `window` requests at a time.
+    /// Connects to a server of this front end, by the plan's RNIC where verbs are used, for up to `window` requests at a time.
     ///
     /// # Errors
     /// When it cannot be reached.
-    pub fn connect(self, nic: &Selection, ready: &Ready, window: u32) -> Result<FrontEndTarget, TargetError> {
+    pub fn connect(
+        self,
+        plan: &KvMainPlan,
+        ready: &Ready,
+        window: u32,
+    ) -> Result<FrontEndTarget, TargetError> {
         let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
         let absent = || TargetError::Lost("the server does not serve this front end".to_owned());
         let parse = |address: &String| address.parse::<SocketAddr>().map_err(|error| lost(&error));
@@ -106,17 +114,17 @@ impl FrontEnd {
             Self::Tcp => Client::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
             Self::Unix => Client::connect_unix(ready.unix.first().ok_or_else(absent)?),
             Self::ServerReply => {
-                return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::ServerReply);
+                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::ServerReply);
             }
-            Self::Fetch => return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::Fetch),
+            Self::Fetch => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Fetch),
             Self::WriteSend => {
-                return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::WriteSend);
+                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::WriteSend);
             }
             Self::SendWrite => {
-                return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::SendWrite);
+                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::SendWrite);
             }
-            Self::SendSend => return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::SendSend),
-            Self::RfRpc => return connect_rpc(nic, rpc_address()?, window).map(FrontEndTarget::RfRpc),
+            Self::SendSend => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::SendSend),
+            Self::RfRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::RfRpc),
         };
         let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
         Ok(FrontEndTarget::Memcached(Box::new(MemcachedTarget::new(client.map_err(|error| lost(&error))?))))
@@ -129,11 +137,13 @@ impl FrontEnd {
 }
 
 fn connect_rpc<P: Path>(
-    nic: &Selection,
+    plan: &KvMainPlan,
     address: SocketAddr,
     window: u32,
 ) -> Result<Box<RpcTarget<P>>, TargetError> {
-    nic.connect(|provider| RpcTarget::connect(provider, address, window, PATIENCE), |_| false)
+    let options = client_options(window, PATIENCE, plan.profile.as_ref());
+    plan.nic
+        .connect(|provider| RpcTarget::connect(provider, address, options.clone()), |_| false)
         .map(Box::new)
         .map_err(|error| TargetError::Lost(error.to_string()))
 }

@@ -25,6 +25,7 @@ use crate::peer::PeerLauncher;
 use crate::report::Report;
 use crate::workload::{Distribution, RecordShape, Workload};
 use farcall_providers::Selection;
+use farcall_rpc::tune::LinkProfile;
 use figures::{Figure, Sample};
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub struct KvMainPlan {
     pub front_ends: Vec<FrontEnd>,
     /// The RNIC of both ends.
     pub nic: Selection,
+    /// What connections begin with instead of a probe.
+    pub profile: Option<LinkProfile>,
 }
 
 impl KvMainPlan {
@@ -74,6 +77,7 @@ impl KvMainPlan {
             connections: 1,
             front_ends: if all { FrontEnd::ALL.to_vec() } else { FrontEnd::FEW.to_vec() },
             nic,
+            profile: None,
         }
     }
 }
@@ -129,7 +133,7 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
     report.notes.push(rows::VERBS_NOTE.to_owned());
     let tunings =
         figures.iter().flat_map(|figure| &figure.samples).flat_map(|sample| sample.tunings.iter().copied());
-    if let Some(condition) = tuning_condition(tunings) {
+    if let Some(condition) = tuning_condition(tunings, plan.profile.as_ref()) {
         report.conditions.push("rf-rpc", condition);
     }
     finish(plan, posts, report, progress)

@@ -1,0 +1,161 @@
+//! What a connection can do on this machine, and the R, F and N of RF-RPC that follow.
+
+use super::ExperimentError;
+use super::server::ServerProcess;
+use super::stage::{Progress, Stage};
+use crate::load::client_options;
+use crate::measure::{Spread, pin_thread};
+use crate::peer::PeerLauncher;
+use crate::report::{Column, Figure, Report, Table};
+use farcall_providers::Selection;
+use farcall_rpc::tune::{Chooser, LinkProfile, ReadCost, Sample};
+use farcall_rpc::{FetchThenReply, StaticClient};
+use std::time::Duration;
+
+/// A server that does not answer for so long is dead.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Sizes of results for which R and F are shown.
+const RESULT_BYTES: [u32; 6] = [8, 32, 256, 512, 1_024, 3_000];
+/// How long the handlers of those take, in nanoseconds.
+const HANDLER_NS: [u64; 3] = [100, 1_000, 10_000];
+
+const NOTE: &str = "alone: one READ, waited for. A reply is a WRITE of 64 B, without waiting, as a server thread pays it. N: \
+                    so many fetches fail until READs at full rate have cost what a reply costs. L to H: the sizes from which \
+                    F is chosen. R and F are those of equation 2 of the RF-RPC paper for calls that are all alike.";
+
+/// Measures READs by size and replies. The profile holds medians over the stage's repetitions, each of them a new
+/// connection and the shortest of many times. There is none if `progress` ended it early.
+///
+/// # Errors
+/// When it cannot be measured.
+pub fn run(
+    stage: &Stage,
+    nic: &Selection,
+    progress: Progress<'_>,
+) -> Result<(Report, Option<LinkProfile>), ExperimentError> {
+    pin_thread(stage.client_core)?;
+    let mut conditions = stage.conditions();
+    conditions.push("provider", format!("{} (RC)", nic.wish));
+    conditions.push("threads", "1 server thread, 1 client thread, 1 connection");
+    let mut report = Report::new("What a connection can do", conditions).over(nic.wish);
+    report.notes.extend(stage.single_core_note());
+    report.note(NOTE);
+    let mut args = ["--json", "rpc", "serve", "--listen", "127.0.0.1:0"].map(str::to_owned).to_vec();
+    args.extend(nic.args());
+    let server = ServerProcess::start(&PeerLauncher::with_args(args), stage.server_core)?;
+    let mut taken = [Vec::new()];
+    let is_complete = stage.interleave(
+        &mut taken,
+        &mut report,
+        progress,
+        |_| "READs by size and replies".to_owned(),
+        |profiles, _, _| {
+            profiles.push(measure(stage, nic, &server)?);
+            Ok::<(), ExperimentError>(())
+        },
+    )?;
+    if let Err(error) = server.stop(PATIENCE) {
+        report.problems.push(error.to_string());
+    }
+    let [profiles] = taken;
+    if !is_complete {
+        return Ok((report, None));
+    }
+    let profile = medians(&profiles)?;
+    let ranges = format!(
+        "reply {} ns, N {}, L {} B, H {} B",
+        profile.reply_ns(),
+        profile.retries_bound(),
+        profile.low_bytes(),
+        profile.high_bytes()
+    );
+    report.conditions.push("found", ranges);
+    report.tables.push(costs(&profiles));
+    report.tables.push(choices(&profile));
+    Ok((report, Some(profile)))
+}
+
+/// One connection, probed for the stage's duration, or once.
+fn measure(stage: &Stage, nic: &Selection, server: &ServerProcess) -> Result<LinkProfile, ExperimentError> {
+    let address =
+        server.ready().rpc.clone().ok_or("the server process did not say where RPC clients connect")?;
+    let options = client_options(1, PATIENCE, None).probe(false);
+    let mut client = nic.connect(
+        |provider| StaticClient::<FetchThenReply>::connect(provider, address.clone(), options.clone()),
+        |_| false,
+    )?;
+    client.measure(stage.duration).ok_or_else(|| "the connection broke while it was measured".into())
+}
+
+/// The profile of the medians.
+fn medians(profiles: &[LinkProfile]) -> Result<LinkProfile, ExperimentError> {
+    let median = |figure: &dyn Fn(&LinkProfile) -> u64| {
+        let mut values: Vec<u64> = profiles.iter().map(figure).collect();
+        values.sort_unstable();
+        values[values.len() / 2]
+    };
+    let sizes = profiles.first().ok_or("nothing was measured")?.reads();
+    let reads = sizes.iter().enumerate().map(|(at, size)| ReadCost {
+        len_bytes: size.len_bytes,
+        alone_ns: median(&|profile| profile.reads()[at].alone_ns),
+        each_ns: median(&|profile| profile.reads()[at].each_ns),
+    });
+    Ok(LinkProfile::new(reads.collect(), median(&LinkProfile::reply_ns))?)
+}
+
+fn costs(profiles: &[LinkProfile]) -> Table {
+    let figures: [Figure<ReadCost>; 3] = [
+        (Column::with_decimals("alone_us", "alone µs", 3), |read| read.alone_ns as f64 / 1e3),
+        (Column::with_decimals("million_per_second", "million/s", 2), |read| 1e3 / read.each_ns as f64),
+        (Column::with_decimals("gib_per_second", "GiB/s", 2).median_only(), |read| {
+            f64::from(read.len_bytes) / read.each_ns as f64 * 1e9 / f64::from(1 << 30)
+        }),
+    ];
+    let lead = vec![Column::new("what", "what"), Column::new("len_bytes", "bytes")];
+    let mut table = Table::of_figures("Costs", lead, &figures);
+    let sizes = profiles.first().map_or(&[][..], LinkProfile::reads);
+    for (at, size) in sizes.iter().enumerate() {
+        let samples: Vec<ReadCost> = profiles.iter().map(|profile| profile.reads()[at]).collect();
+        let lead = vec!["READ (in-bound)".into(), u64::from(size.len_bytes).into()];
+        table.push_figures(lead, &figures, &samples);
+    }
+    let replies = Spread::of(profiles.iter().map(|profile| 1e3 / profile.reply_ns() as f64));
+    let none = || f64::NAN.into();
+    table.push(vec!["reply (out-bound)".into(), 64_u64.into(), none(), replies.into(), none()]);
+    table
+}
+
+fn choices(profile: &LinkProfile) -> Table {
+    let columns = vec![
+        Column::new("result_bytes", "result bytes"),
+        Column::new("handler_ns", "handler ns"),
+        Column::new("r", "R"),
+        Column::new("f_bytes", "F"),
+    ];
+    let mut table = Table::new("What follows", columns);
+    let mut chooser = Chooser::new(1);
+    for result_bytes in RESULT_BYTES {
+        for time_ns in HANDLER_NS {
+            let choice = chooser.choose(profile, &[Sample { result_bytes, time_ns }]);
+            let cells =
+                [u64::from(result_bytes), time_ns, choice.retries_max.into(), choice.fetch_bytes.into()];
+            table.push(cells.map(Into::into).to_vec());
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_is_that_of_the_medians() {
+        let profile = |alone_ns, each_ns, reply_ns| {
+            LinkProfile::new(vec![ReadCost { len_bytes: 64, alone_ns, each_ns }], reply_ns).unwrap()
+        };
+        let taken = [profile(10, 9, 70), profile(30, 7, 50), profile(20, 8, 60)];
+        assert_eq!(medians(&taken).unwrap(), profile(20, 8, 60));
+        assert!(medians(&[]).is_err());
+    }
+}
