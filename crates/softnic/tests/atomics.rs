@@ -5,7 +5,8 @@ mod support;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farcall_verbs::{
-    AsyncEventKind, AtomicTarget, QpCap, QpState, SendWr, Sge, Wc, WcOpcode, WcStatus, WrOpcode,
+    Access, AsyncEventKind, AtomicTarget, QpAttr, QpCap, QpState, SendFlags, SendWr, Sge, Wc, WcOpcode,
+    WcStatus, WrOpcode,
 };
 use support::process::{ProcessState, connect, learn, role, start};
 use support::*;
@@ -168,6 +169,61 @@ fn a_misaligned_atomic_is_an_invalid_request_at_both_ends() {
                 .any(|e| e.element == b.qp.qp_num() && e.kind == AsyncEventKind::QpReqErr);
             assert!(told, "no asynchronous event");
         }
+    }
+}
+
+/// What is known of the one before saves no check.
+#[test]
+fn an_atomic_like_the_one_before_is_judged_as_the_first() {
+    type Spoil = fn(&mut End, &mut End) -> (u64, u32, u32);
+    let cases: [(WcStatus, Spoil); 8] = [
+        (WcStatus::SUCCESS, |_, b| (0, 8, b.mr.rkey())),
+        (WcStatus::REM_INV_REQ_ERR, |_, b| (4, 8, b.mr.rkey())),
+        (WcStatus::REM_ACCESS_ERR, |_, b| (1 << 40, 8, b.mr.rkey())),
+        (WcStatus::REM_ACCESS_ERR, |_, b| (0, 8, b.mr.rkey() + 1)),
+        (WcStatus::LOC_LEN_ERR, |_, b| (0, 16, b.mr.rkey())),
+        (WcStatus::LOC_PROT_ERR, |a, b| {
+            a.mr = a.pd.alloc_mr(64, ALL).unwrap();
+            (0, 8, b.mr.rkey())
+        }),
+        (WcStatus::REM_ACCESS_ERR, |_, b| {
+            let other = b.pd.alloc_mr(64, ALL).unwrap();
+            (0, 8, std::mem::replace(&mut b.mr, other).rkey())
+        }),
+        (WcStatus::REM_INV_REQ_ERR, |_, b| {
+            b.qp.modify(&QpAttr { access: Some(Access::REMOTE_WRITE), ..QpAttr::default() }).unwrap();
+            (0, 8, b.mr.rkey())
+        }),
+    ];
+    for (case, (status, spoil)) in cases.into_iter().enumerate() {
+        let (mut a, mut b) = pair();
+        let addr = b.mr.addr() as u64;
+        for opcode in BOTH {
+            for _ in 0..2 {
+                assert_eq!(post(&mut a, &b, 0, opcode, 0, 0).status, WcStatus::SUCCESS);
+            }
+        }
+        let mut sges = [a.sge(0, 8)];
+        let (at, length, rkey) = spoil(&mut a, &mut b);
+        sges[0].length = length;
+        a.send(&[request(FAA, &sges, addr + at, rkey, 7, 0)]);
+        assert_eq!(a.wait().status, status, "case {case}");
+        let change = if status == WcStatus::SUCCESS { 7 } else { 0 };
+        assert_eq!(word(&b, 0), change, "case {case}");
+    }
+}
+
+#[test]
+fn what_brings_data_back_is_not_inline_after_one_that_was_not() {
+    let (mut a, b) = pair();
+    let (sges, addr, rkey) = ([a.sge(0, 8)], b.mr.addr() as u64, b.mr.rkey());
+    let read = SendWr::read(1, &sges, addr, rkey);
+    for wr in [read, request(FAA, &sges, addr, rkey, 1, 0), request(CAS, &sges, addr, rkey, 1, 2)] {
+        a.send(&[wr.with_flags(SIGNALED)]);
+        assert_eq!(a.wait().status, WcStatus::SUCCESS);
+        // SAFETY: the regions live to the end of the test.
+        let refused = unsafe { a.qp.post_send(&[wr.with_flags(SIGNALED | SendFlags::INLINE)]) };
+        assert!(refused.is_err(), "{:?}", wr.opcode);
     }
 }
 

@@ -49,9 +49,7 @@ impl Initiator {
             {
                 self.nak(Kind::InvalidNak)
             }
-            Step::Done if matches!(request.opcode, WrOpcode::WRITE | WrOpcode::READ) => {
-                self.remember(core, request)
-            }
+            Step::Done if is_one_sided(request.opcode) => self.remember(core, request),
             _ => {}
         }
         step
@@ -65,7 +63,7 @@ impl Initiator {
     #[inline]
     pub(crate) unsafe fn post_repeated(&mut self, core: &QpCore, wr: &SendWr<'_>) -> bool {
         let cap = &core.cap;
-        let done = matches!(wr.opcode, WrOpcode::WRITE | WrOpcode::READ)
+        let done = is_one_sided(wr.opcode)
             && core.state() == QpState::Rts
             && core.unpolled() < cap.max_send_wr as usize
             // SAFETY: the caller's promise.
@@ -87,40 +85,60 @@ impl Initiator {
         if wr.send_flags.bits() > SendFlags::all().bits() {
             return false;
         }
-        if wr.send_flags.contains(SendFlags::INLINE) && sge.length > inline_bytes_max {
+        let is_inline = wr.send_flags.contains(SendFlags::INLINE);
+        if is_inline && (sge.length > inline_bytes_max || wr.opcode.returns_data()) {
             return false;
         }
-        match (wr.opcode, &self.write_grants, &self.read_grants) {
-            (WrOpcode::WRITE, Some(grants), _) => {
+        let grants = match wr.opcode {
+            WrOpcode::WRITE => &self.write_grants,
+            WrOpcode::READ => &self.read_grants,
+            _ => &self.change_grants,
+        };
+        let Some(grants) = grants else { return false };
+        match wr.opcode {
+            WrOpcode::WRITE => {
                 self.wrote = true;
                 // SAFETY: the caller's promise.
                 unsafe { grants.write(wr, sge) }
             }
-            (WrOpcode::READ, _, Some(grants)) => {
+            WrOpcode::READ => {
                 if std::mem::take(&mut self.wrote) {
                     fence(Ordering::SeqCst);
                 }
                 // SAFETY: the caller's promise.
                 unsafe { grants.read(wr, sge) }
             }
-            _ => false,
+            _ => {
+                // As on the general path.
+                if std::mem::replace(&mut self.wrote, true) {
+                    fence(Ordering::SeqCst);
+                }
+                // SAFETY: the caller's promise.
+                unsafe { grants.change(wr, sge) }
+            }
+        }
+    }
+
+    fn grants_of(&mut self, opcode: WrOpcode) -> &mut Option<Grants> {
+        match opcode {
+            WrOpcode::WRITE => &mut self.write_grants,
+            WrOpcode::READ => &mut self.read_grants,
+            _ => &mut self.change_grants,
         }
     }
 
     /// Keeps what a one-sided request was granted, for the next like it.
     fn remember(&mut self, core: &QpCore, request: &Request<'_>) {
         let inline = request.flags.contains(SendFlags::INLINE);
+        let rkey = if request.opcode.is_atomic() { request.target.atomic().rkey } else { request.rkey };
         if let [sge] = request.sges
             && request.len_bytes > 0
-            && let Answer::Granted(CachedRegion::Mapped(at)) = self.find_region(request.rkey, false)
+            && let Answer::Granted(CachedRegion::Mapped(at)) = self.find_region(rkey, false)
         {
             let lkey = (!inline).then_some(sge.lkey);
             let local = lkey.and_then(|lkey| core.host.process.regions.local(lkey, core.pd));
-            let is_read = request.opcode == WrOpcode::READ;
-            let known = if is_read { &self.read_grants } else { &self.write_grants };
-            if !known.as_ref().is_some_and(|grants| grants.covers(request.rkey, lkey)) {
-                let grants = Grants::of(self, at, lkey.zip(local));
-                *(if is_read { &mut self.read_grants } else { &mut self.write_grants }) = grants;
+            if !self.grants_of(request.opcode).as_ref().is_some_and(|known| known.covers(rkey, lkey)) {
+                *self.grants_of(request.opcode) = Grants::of(self, at, lkey.zip(local));
             }
         }
     }
@@ -248,4 +266,10 @@ impl Initiator {
             }
         }
     }
+}
+
+/// Requests that need nothing of the target but its memory.
+#[inline]
+fn is_one_sided(opcode: WrOpcode) -> bool {
+    matches!(opcode, WrOpcode::WRITE | WrOpcode::READ) || opcode.is_atomic()
 }

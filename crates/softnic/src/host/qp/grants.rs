@@ -9,11 +9,12 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use farcall_shm::ring::{ACCEPT, HAZARD};
 use farcall_shm::{SharedWord, hazard};
-use farcall_verbs::{Access, MAX_MESSAGE_BYTES, SendFlags, SendWr, Sge};
+use farcall_verbs::{ATOMIC_BYTES, Access, MAX_MESSAGE_BYTES, RdmaTarget, SendFlags, SendWr, Sge};
 
 use super::Accept;
+use super::atomic::change_word;
 use super::initiator::Initiator;
-use super::transfer::{gather, scatter};
+use super::transfer::{gather, scatter, scatter_bytes};
 use crate::host::granted::MappedRegion;
 use crate::life::Peer;
 use crate::life::regions::Local;
@@ -27,6 +28,7 @@ pub(crate) struct Grants {
     here: *mut u8,
     may_write: bool,
     may_read: bool,
+    may_change: bool,
     hazard: SharedWord,
     accept: SharedWord,
     accept_word: u64,
@@ -56,6 +58,7 @@ impl Grants {
             here,
             may_write: allowed.contains(Access::REMOTE_WRITE),
             may_read: allowed.contains(Access::REMOTE_READ),
+            may_change: allowed.contains(Access::REMOTE_ATOMIC),
             hazard: initiator.inbound().word_at(HAZARD),
             accept,
             accept_word,
@@ -94,13 +97,12 @@ impl Grants {
             && local.word.load(Acquire) == local.generation
     }
 
-    /// Gives `access` the place of `sge.length` bytes at `remote_addr`, if the grants cover it.
+    /// Gives `access` the place of `len_bytes` bytes at `remote_addr`, if the grants cover it.
     #[inline]
-    fn one_sided(&self, wr: &SendWr<'_>, sge: &Sge, access: impl FnOnce(*mut u8)) -> bool {
-        let target = wr.rdma();
-        let offset = target.remote_addr.wrapping_sub(self.remote_addr);
-        let len_bytes = u64::from(sge.length);
-        let covered = target.rkey == self.rkey
+    fn one_sided(&self, rkey: u32, remote_addr: u64, len_bytes: u32, access: impl FnOnce(*mut u8)) -> bool {
+        let offset = remote_addr.wrapping_sub(self.remote_addr);
+        let len_bytes = u64::from(len_bytes);
+        let covered = rkey == self.rkey
             && offset <= self.remote_len_bytes
             && len_bytes <= self.remote_len_bytes - offset
             && (1..=MAX_MESSAGE_BYTES).contains(&len_bytes)
@@ -125,10 +127,12 @@ impl Grants {
     /// See [`farcall_verbs::RawQp::post_send`].
     #[inline]
     pub(crate) unsafe fn write(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
+        let RdmaTarget { remote_addr, rkey } = wr.rdma();
+        // SAFETY: `one_sided` gives a place with room for the element, which is the poster's promise.
+        let access = |place: *mut u8| unsafe { gather(place, std::slice::from_ref(sge)) };
         self.may_write
             && self.allows(sge, wr.send_flags, Access::empty())
-            // SAFETY: `one_sided` gives a place with room for the element, which is the poster's promise.
-            && self.one_sided(wr, sge, |place| unsafe { gather(place, std::slice::from_ref(sge)) })
+            && self.one_sided(rkey, remote_addr, sge.length, access)
     }
 
     /// Executes a READ of one element, if the grants cover it.
@@ -137,9 +141,31 @@ impl Grants {
     /// See [`farcall_verbs::RawQp::post_send`].
     #[inline]
     pub(crate) unsafe fn read(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
+        let RdmaTarget { remote_addr, rkey } = wr.rdma();
+        // SAFETY: as in `write`.
+        let access = |place: *mut u8| unsafe { scatter(place, std::slice::from_ref(sge)) };
         self.may_read
             && self.allows(sge, wr.send_flags, Access::LOCAL_WRITE)
-            // SAFETY: as in `write`.
-            && self.one_sided(wr, sge, |place| unsafe { scatter(place, std::slice::from_ref(sge)) })
+            && self.one_sided(rkey, remote_addr, sge.length, access)
+    }
+
+    /// Executes CAS or FAA with a result of one element, if the grants cover it.
+    ///
+    /// # Safety
+    /// See [`farcall_verbs::RawQp::post_send`].
+    #[inline]
+    pub(crate) unsafe fn change(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
+        let operands = wr.atomic_target();
+        let mut old = None;
+        // SAFETY: `one_sided` gives a place with room for the word.
+        let access = |place| old = unsafe { change_word(place, wr.opcode, &operands) };
+        let is_done = self.may_change
+            && u64::from(sge.length) == ATOMIC_BYTES
+            && self.allows(sge, wr.send_flags, Access::LOCAL_WRITE)
+            && self.one_sided(operands.rkey, operands.remote_addr, sge.length, access);
+        let Some(old) = old.filter(|_| is_done) else { return false };
+        // SAFETY: the element is the poster's promise.
+        unsafe { scatter_bytes(&old.to_ne_bytes(), std::slice::from_ref(sge)) };
+        true
     }
 }

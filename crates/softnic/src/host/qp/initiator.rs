@@ -55,9 +55,10 @@ pub(crate) struct Initiator {
     /// Messages published since the target was last told, and whether one asked for a solicited event.
     pub(crate) unannounced: bool,
     pub(crate) solicited: bool,
-    /// What the last WRITE and the last READ were granted: a protocol's two directions are two regions.
+    /// What the last WRITE, READ and atomic were granted: a protocol's two directions are two regions.
     pub(crate) write_grants: Option<Grants>,
     pub(crate) read_grants: Option<Grants>,
+    pub(crate) change_grants: Option<Grants>,
     pub(crate) in_flight: InFlight,
     /// The oldest request, if the target's service thread executes it.
     pub(crate) owner_request: OwnerRequest,
@@ -149,6 +150,7 @@ impl Initiator {
             solicited: false,
             write_grants: None,
             read_grants: None,
+            change_grants: None,
             in_flight: InFlight::default(),
             owner_request: OwnerRequest::default(),
             interest,
