@@ -58,6 +58,12 @@ impl Transport {
             Self::Ud => QpType::Ud,
         }
     }
+
+    /// Whether what was sent arrives, or the connection breaks.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc)
+    }
 }
 
 impl fmt::Display for Transport {
@@ -240,6 +246,11 @@ pub const PRESETS: &[Preset] = &[
         name: "server-reply",
         summary: "The server writes every result",
         plan: Plan { response: ResponsePath::Write, ..BASE },
+    },
+    Preset {
+        name: "uc-rpc",
+        summary: "As server-reply over UC: what is lost is asked for and sent again",
+        plan: Plan { response: ResponsePath::Write, transport: Transport::Uc, ..BASE },
     },
     Preset {
         name: "write-send",

@@ -41,7 +41,7 @@ farcall_stats::counters! {
         cancelled,
         /// Calls whose outcome is unknown.
         outcomes_unknown,
-        /// Messages sent again after a reconnect.
+        /// Messages sent again: after a reconnect, or over UC when no response came.
         resent,
         /// Sessions that went on after a reconnect.
         sessions_resumed,

@@ -1,5 +1,7 @@
 //! How a call can fail, and whether it was executed then.
 
+use std::time::Duration;
+
 use farcall_link::PlanRefused;
 use farcall_link::bootstrap::{BootstrapError, Refusal, RefusalKind};
 use farcall_verbs::WcStatus;
@@ -28,6 +30,9 @@ pub enum Broken {
     /// The bootstrap connection hung up: the peer's process is gone or closed it.
     #[error("the peer hung up")]
     HungUp,
+    /// Over UC: no response came for so long.
+    #[error("no response came for {0:?}")]
+    Silent(Duration),
     /// The server refused to go on.
     #[error("{0}")]
     Refused(Refusal),
@@ -111,7 +116,7 @@ pub enum CallError {
          idempotent, call again, and check the memory of both machines"
     )]
     CorruptResult {
-        /// How often it was fetched.
+        /// How often it was fetched, or written anew.
         fetches: u32,
     },
     /// As many calls as the window holds are outstanding, or were given up and not answered yet.

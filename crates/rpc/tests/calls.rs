@@ -29,6 +29,7 @@ fn echo_of_all_sizes_by_fetching() {
 #[test]
 fn echo_of_all_sizes_by_server_reply() {
     echo_all_sizes::<ServerReply>();
+    echo_all_sizes::<OverUc<ServerReply>>();
 }
 
 #[test]
@@ -95,6 +96,7 @@ fn many_outstanding_calls_by_fetching() {
 #[test]
 fn many_outstanding_calls_by_server_reply() {
     windows::<ServerReply>();
+    windows::<OverUc<ServerReply>>();
 }
 
 #[test]
@@ -116,12 +118,14 @@ fn small_slots_carry_large_calls() {
     }
     check::<FetchThenReply>();
     check::<BySend<SendReply>>();
+    check::<OverUc<ServerReply>>();
 }
 
 /// One stalled client costs the others nothing.
 #[test]
 fn many_connections_and_one_that_never_takes_its_results() {
     one_is_stalled::<ServerReply>();
+    one_is_stalled::<OverUc<ServerReply>>();
     one_is_stalled::<BySend<SendReply>>();
 }
 

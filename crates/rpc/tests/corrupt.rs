@@ -37,7 +37,7 @@ impl Corrupt {
             sges_max: 1,
             access,
         };
-        let mut qp = Connection::new(nic, farcall_link::Transport::Rc, &*cq, config, None).unwrap();
+        let mut qp = Connection::new(nic, hello.plan.transport, &*cq, config, None).unwrap();
         qp.post_empty_receives(config.recv_depth).unwrap();
         qp.connect(nic, &hello.qp).unwrap();
         let region = |len_bytes| Arc::new(Region::alloc(&*nic.pd, len_bytes, access).unwrap());
@@ -155,6 +155,7 @@ fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
     results_that_stay_corrupt::<FetchThenReply>();
     results_that_stay_corrupt::<Fetch>();
     results_that_stay_corrupt::<ServerReply>();
+    results_that_stay_corrupt::<OverUc<ServerReply>>();
     results_that_stay_corrupt::<SendReply>();
 }
 

@@ -100,8 +100,13 @@ fn kicks_a_sleeper<P: Path>() {
 
 #[test]
 fn a_client_that_does_not_fetch_wakes_a_silent_server_after_a_while() {
+    wakes_after_a_while::<ServerReply>();
+    wakes_after_a_while::<OverUc<ServerReply>>();
+}
+
+fn wakes_after_a_while<P: Path>() {
     let mut world = World::new();
-    let mut client = world.client::<ServerReply>();
+    let mut client = world.client::<P>();
     world.call(&mut client, ECHO, b"known").unwrap();
     put_to_sleep(&mut world);
     client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap();
@@ -175,7 +180,9 @@ fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
     a_sleeping_client_is_woken::<Fetch>(false);
     a_sleeping_client_is_woken::<Fetch>(true);
     a_sleeping_client_is_woken::<ServerReply>(false);
+    a_sleeping_client_is_woken::<OverUc<ServerReply>>(false);
     a_sleeping_client_is_woken::<ServerReply>(true);
+    a_sleeping_client_is_woken::<OverUc<ServerReply>>(true);
     a_sleeping_client_is_woken::<SendReply>(false);
     a_sleeping_client_is_woken::<SendReply>(true);
     a_sleeping_client_is_woken::<BySend<ServerReply>>(false);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, Resume, Welcome};
-use farcall_link::{Connection, Geometry, Nic, PairConfig, Region, ResponsePath, Transport};
+use farcall_link::{Connection, Geometry, Nic, PairConfig, Region, ResponsePath};
 use farcall_verbs::{Access, Error, Nanos};
 
 use super::messages::FetchState;
@@ -45,7 +45,7 @@ impl CallerState {
             inline_max_bytes: self.config.plan.memory.inline_max_bytes,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         };
-        let mut connection = Connection::new(&self.nic, Transport::Rc, &*self.cq, config, None)?;
+        let mut connection = Connection::new(&self.nic, self.config.plan.transport, &*self.cq, config, None)?;
         let local_id = connection.attach(Arc::clone(&self.local));
         let replies_id = connection.attach(Arc::clone(&self.replies));
         let must_check = !connection.places_in_order(&self.replies) || self.config.checksum;
@@ -186,17 +186,18 @@ impl CallerState {
     }
 
     /// Messages below `server_next` were executed: their responses wait in the server's slots, to be fetched under any
-    /// preset. The others are sent again.
+    /// preset over RC; without READs they are asked for when their time comes. The others are sent again.
     fn resume_from(&mut self, server_next: Seq) {
         self.counters.sessions_resumed.increment();
         self.messages.forget_tickets();
+        let can_read = self.is_reliable();
         for seq in self.messages.numbers() {
             let message = self.messages.at(seq);
             message.fetch = FetchState::None;
             message.failed_fetches = 0;
             message.corrupt_looks = 0;
             message.is_pushed = false;
-            if seq.is_before(server_next) {
+            if seq.is_before(server_next) && can_read {
                 message.fetch_from_now_on();
             }
         }

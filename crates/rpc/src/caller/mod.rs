@@ -4,12 +4,14 @@
 //! post READs, take completions, take responses, wake the server if it seems to sleep. Messages are numbered; message n
 //! uses slot n mod window in both directions; the server answers a connection's messages in order.
 //!
-//! A file for each phase of a call: [`calls`] (begun), [`send`], [`messages`] (in flight), [`receive`], [`give_up`].
+//! A file for each phase of a call: [`calls`] (begun), [`send`], [`messages`] (in flight), [`receive`], [`give_up`];
+//! [`kicks`] is when the server is woken, or asked again.
 //! What differs between the paths of a plan is in [`crate::paths`].
 
 mod calls;
 mod connect;
 mod give_up;
+mod kicks;
 mod messages;
 mod probe;
 mod receive;
@@ -29,15 +31,15 @@ use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError};
 use crate::inbox::Inbox;
-use crate::paths::{Path, RequestPath, ResponsePath};
+use crate::paths::{Path, ResponsePath};
 use crate::tune::Tuner;
 use crate::wire::{Slots, TailKey};
 use calls::Calls;
 pub use calls::{CallId, CallOptions};
+use kicks::Kicks;
 use messages::Messages;
 pub(crate) use messages::{FetchState, Message, Purpose};
 pub(crate) use receive::{Look, Source};
-use turn::Kicks;
 
 /// A call that ended.
 #[derive(Debug)]
@@ -138,7 +140,7 @@ impl<P: Path> Caller<P> {
     /// # Errors
     /// If memory, completion queue or channel cannot be had.
     pub fn new(nic: Nic, mut config: CallerConfig) -> Result<Self, farcall_verbs::Error> {
-        (config.plan.request, config.plan.response) = (P::Request::AXIS, P::Response::AXIS);
+        config.plan = P::plan(config.plan);
         let path = P::Response::new(&config);
         Ok(Self { state: CallerState::new(nic, config)?, path })
     }
@@ -265,6 +267,11 @@ impl CallerState {
     /// Why there is no connection, if there is none.
     pub fn broken(&self) -> Option<&Broken> {
         self.broken.as_ref()
+    }
+
+    /// Whether the transport brings what was sent. Then it has READs, too.
+    pub(crate) const fn is_reliable(&self) -> bool {
+        self.config.plan.transport.is_reliable()
     }
 
     /// Whether there is a connection.

@@ -2,9 +2,9 @@
 
 use farcall_verbs::Nanos;
 
-use super::CallerState;
 use super::calls::{CallOptions, State};
 use super::messages::{FetchState, Message, Purpose};
+use super::{CallerState, ClientEnd};
 use crate::error::Broken;
 use crate::paths::{RequestPath, ResponsePath};
 use crate::wire::{REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, Seq};
@@ -39,6 +39,13 @@ impl CallerState {
         let next = self.messages.next;
         let sent = self.messages.at(next).sent;
         end.connection.is_done(sent)
+    }
+
+    /// Whether the oldest message that is to be sent again can be: it is composed anew where the last WRITE of it read.
+    fn may_send_again(&mut self) -> bool {
+        let sent = self.messages.at(self.messages.resend).sent;
+        let ready = |end: &ClientEnd| end.connection.room() > ROOM_FOR_OTHERS && end.connection.is_done(sent);
+        self.end.as_ref().is_some_and(ready)
     }
 
     /// Sends a short request without keeping a copy of it, if nothing waits before it.
@@ -87,7 +94,10 @@ impl CallerState {
 
     fn pump_all<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
-        while self.messages.resend != self.messages.next && self.end.is_some() {
+        while self.messages.resend != self.messages.next {
+            if !self.may_send_again() {
+                return any;
+            }
             self.send_again::<Q>(self.messages.resend, now);
             self.messages.resend = self.messages.resend.next();
             any = true;
@@ -233,8 +243,11 @@ impl CallerState {
         }
     }
 
-    /// Sends a message again over a new connection: the server never executed it. A call that nobody waits for any more
-    /// is sent as given up.
+    /// Sends a message again: over a new connection, if the server never executed it; over UC, if no response came. A
+    /// call that nobody waits for any more is sent as given up.
+    ///
+    /// The server may read the slot while the second WRITE lands on the first. Number, length and payload are the same;
+    /// deadline and flags are a word each, of one or the other, and a checksum that covers both does not match then.
     fn send_again<Q: RequestPath>(&mut self, seq: Seq, now: Nanos) {
         self.counters.resent.increment();
         let message = *self.messages.at(seq);

@@ -1,7 +1,5 @@
 //! The client as an endpoint: its turn, and how it and the server wake each other.
 
-use std::time::Duration;
-
 use farcall_link::{Completed, PostRefused};
 use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc, WcStatus};
 
@@ -9,78 +7,29 @@ use super::messages::FetchState;
 use super::{Caller, CallerState};
 use crate::error::Broken;
 use crate::paths::{Path, RequestPath, ResponsePath};
-use crate::wire::{Imm, Mode, Seq};
+use crate::wire::{Imm, Mode};
 
 /// Turns between looks at the completion queue when nothing in it is waited for.
 const TURNS_PER_POLL: u32 = 16;
-/// The longest pause between wake-ups of a server that does not answer.
-const KICK_PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Wake-ups without a response beyond one for each message: the server keeps receives for as many.
-const KICKS_MAX: u32 = 12;
-
-/// Counters and limits of waking the server.
-pub(super) struct Kicks {
-    /// When to wake it next if nothing comes.
-    at: Option<Nanos>,
-    /// The pause after that.
-    pause: Duration,
-    /// The first pause.
-    first_pause: Duration,
-    /// Wake-ups since the last response.
-    unanswered: u32,
-    /// Messages before this one are known to the server: it was woken after they were sent.
-    covered: Seq,
-    /// Whether the owner is about to sleep, or sleeps.
-    armed: bool,
-}
-
-impl Kicks {
-    pub const fn new(first_pause: Duration) -> Self {
-        let (pause, covered) = (first_pause, Seq::FIRST);
-        Self { at: None, pause, first_pause, unanswered: 0, covered, armed: false }
-    }
-
-    /// Nothing of an earlier connection counts; messages before `covered` have not been sent over this one.
-    pub fn restart(&mut self, covered: Seq) {
-        self.covered = covered;
-        self.at = None;
-    }
-
-    /// A message was sent.
-    #[inline]
-    pub fn sent(&mut self, now: Nanos) {
-        if self.at.is_none() {
-            self.at = Some(now + self.pause);
-        }
-    }
-
-    /// The server lives; `more` messages wait for their responses.
-    #[inline]
-    pub fn answered(&mut self, more: bool, now: Nanos) {
-        self.unanswered = 0;
-        self.pause = self.first_pause;
-        self.at = more.then(|| now + self.pause);
-    }
-}
 
 impl CallerState {
     /// The server says that it sleeps: wakes it, unless that was done since the last message was sent.
     pub(crate) fn kick_sleeper(&mut self) {
-        if self.kicks.covered != self.messages.next {
+        if !self.kicks.covers(self.messages.next) {
             self.kick(Imm::Kick);
         }
     }
 
     /// Returns whether a wake-up was sent.
     fn kick(&mut self, imm: Imm) -> bool {
-        let Some(end) = self.end.as_mut() else { return false };
-        if self.kicks.unanswered >= KICKS_MAX {
+        // Over UC a wake-up that finds no receive is dropped.
+        if self.is_reliable() && self.kicks.is_enough() {
             return false;
         }
+        let Some(end) = self.end.as_mut() else { return false };
         match end.connection.kick(&end.welcome.grants.messages, imm.encode()) {
             Ok(_) => {
-                self.kicks.unanswered += 1;
-                self.kicks.covered = self.messages.next;
+                self.kicks.kicked(self.messages.next);
                 self.counters.kicks.increment();
                 return true;
             }
@@ -93,12 +42,34 @@ impl CallerState {
     /// Wakes a server that has not answered for long: it may sleep, and not every client looks at its flag.
     #[inline]
     fn kick_if_late(&mut self, now: Nanos) {
-        if self.kicks.at.is_none_or(|at| now < at) {
+        if !self.kicks.is_due(now) {
             return;
         }
-        self.kick(Imm::Kick);
-        self.kicks.pause = (self.kicks.pause * 2).min(KICK_PAUSE_MAX);
-        self.kicks.at = Some(now + self.kicks.pause);
+        if self.is_reliable() {
+            self.kick(Imm::Kick);
+        } else {
+            self.ask_again(now);
+        }
+        self.kicks.next_pause(now);
+    }
+
+    /// Over a transport that loses messages, silence may mean a lost response: the server is asked for what it has
+    /// executed, and answers from its slots. If it stays silent, a request or the question may be lost: the requests
+    /// are sent again, too. It executes only the next number, so that none runs twice.
+    #[cold]
+    fn ask_again(&mut self, now: Nanos) {
+        if self.end_if_corrupt_again() {
+            return self.kicks.answered(!self.messages.is_empty(), now);
+        }
+        if self.kicks.silence(now) >= self.config.silence_max {
+            return self.break_off(Broken::Silent(self.config.silence_max));
+        }
+        let asked_before = self.kicks.has_asked();
+        let (head, count) = (self.messages.head, self.messages.outstanding() as u16);
+        self.kick(Imm::Push { oldest_low: head.0 as u16, count });
+        if asked_before {
+            self.messages.resend = head;
+        }
     }
 
     /// Before the owner sleeps: asks the server to push what is outstanding, with a wake-up, unless all of it will come
@@ -123,7 +94,7 @@ impl CallerState {
         if self.messages.is_empty() {
             return deadline;
         }
-        let wake = if Q::WAKES { None } else { self.kicks.at };
+        let wake = if Q::WAKES { None } else { self.kicks.at() };
         Nanos::earlier(deadline, Nanos::earlier(self.next_fetch, wake))
     }
 
@@ -189,7 +160,7 @@ impl<P: Path> Endpoint for Caller<P> {
         let mut any = state.pump::<P::Response, P::Request>(path, now);
         state.post_fetches(now);
         let is_told = state.reads_in_flight > 0 || (P::Response::SENDS && !state.messages.is_empty());
-        if is_told || state.turns_to_poll == 0 || state.kicks.armed {
+        if is_told || state.turns_to_poll == 0 || state.kicks.is_armed {
             state.turns_to_poll = TURNS_PER_POLL;
             any |= state.poll_completions();
         } else {
@@ -200,7 +171,7 @@ impl<P: Path> Endpoint for Caller<P> {
             any |= state.pump::<P::Response, P::Request>(path, now);
         }
         if received || state.calls.has_done() {
-            state.kicks.armed = false;
+            state.kicks.is_armed = false;
             return Next::Again;
         }
         if !P::Request::WAKES {
@@ -220,7 +191,7 @@ impl<P: Path> Endpoint for Caller<P> {
         if !P::Response::SENDS {
             state.ask_for_pushes();
         }
-        state.kicks.armed = true;
+        state.kicks.is_armed = true;
         state.cq.req_notify(Notify::Any)
     }
 

@@ -15,7 +15,7 @@ use super::{ClientOptions, TURNS};
 use crate::caller::{CallId, CallOptions, Caller, Completion};
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
-use crate::paths::{Path, RequestPath, ResponsePath};
+use crate::paths::Path;
 use crate::tune::LinkProfile;
 use crate::wire::Status;
 
@@ -76,7 +76,7 @@ impl Client {
 }
 
 impl<P: Path> StaticClient<P> {
-    /// Connects to a server's bootstrap address. The plan's response path is the type's.
+    /// Connects to a server's bootstrap address. The plan's paths and transport are the type's.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -85,7 +85,7 @@ impl<P: Path> StaticClient<P> {
         address: impl Into<String>,
         mut options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        (options.config.plan.request, options.config.plan.response) = (P::Request::AXIS, P::Response::AXIS);
+        options.config.plan = P::plan(options.config.plan);
         options.config.plan.preset()?;
         let caller = Caller::new(Nic::open(provider)?, options.config.clone())?;
         Self::start(Box::new(caller), address.into(), options)

@@ -167,15 +167,20 @@ impl CallerState {
             self.pause_fetching(looks.min(PAUSE_DOUBLINGS_MAX), now);
             return false;
         }
-        let message = *message;
+        self.end_corrupt(seq, CORRUPT_FETCHES_MAX);
+        true
+    }
+
+    /// Ends the call of the oldest message: its response stays corrupt.
+    pub(crate) fn end_corrupt(&mut self, seq: Seq, fetches: u32) {
+        let message = *self.messages.at(seq);
         self.messages.pop();
         self.counters.errors.increment();
         if message.purpose != Purpose::Release {
             self.stop_sending(message.call);
-            let error = CallError::CorruptResult { fetches: CORRUPT_FETCHES_MAX };
+            let error = CallError::CorruptResult { fetches };
             self.calls.finish(message.call, Some(error));
             self.calls.message_over(message.call);
         }
-        true
     }
 }

@@ -14,7 +14,7 @@ mod write_mailbox;
 
 use std::marker::PhantomData;
 
-use farcall_link::{PostRefused, Ticket};
+use farcall_link::{Plan, PostRefused, Ticket, Transport};
 
 use crate::caller::{ClientEnd, Message};
 use crate::config::CallerConfig;
@@ -67,15 +67,25 @@ pub trait ResponsePath: Send + 'static {
 }
 
 /// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone stand for
-/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND.
+/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND; [`OverUc`] for UC.
 pub trait Path: Send + 'static {
+    /// The transport of the queue pairs.
+    const TRANSPORT: Transport;
     /// How requests reach the server.
     type Request: RequestPath;
     /// How results come back.
     type Response: ResponsePath;
+
+    /// A plan with these paths and this transport.
+    #[must_use]
+    fn plan(plan: Plan) -> Plan {
+        let (request, response) = (Self::Request::AXIS, Self::Response::AXIS);
+        Plan { request, response, transport: Self::TRANSPORT, ..plan }
+    }
 }
 
 impl<P: ResponsePath> Path for P {
+    const TRANSPORT: Transport = Transport::Rc;
     type Request = WriteMailbox;
     type Response = P;
 }
@@ -85,27 +95,43 @@ impl<P: ResponsePath> Path for P {
 pub struct BySend<P>(PhantomData<P>);
 
 impl<P: ResponsePath> Path for BySend<P> {
+    const TRANSPORT: Transport = Transport::Rc;
     type Request = SendRequest;
     type Response = P;
+}
+
+/// The same paths over UC.
+#[derive(Debug)]
+pub struct OverUc<P>(PhantomData<P>);
+
+impl<P: Path> Path for OverUc<P> {
+    const TRANSPORT: Transport = Transport::Uc;
+    type Request = P::Request;
+    type Response = P::Response;
 }
 
 /// Evaluates `$body` with `$path` as the type of a plan's paths.
 macro_rules! for_plan {
     ($plan:expr, |$path:ident| $body:expr) => {
         $crate::paths::for_plan!(@table $plan, $path, $body,
-            (WriteMailbox, Write) => ServerReply,
-            (WriteMailbox, Fetch) => Fetch,
-            (WriteMailbox, FetchThenReply) => FetchThenReply,
-            (WriteMailbox, Send) => SendReply,
-            (Send, Write) => BySend<$crate::paths::ServerReply>,
-            (Send, Send) => BySend<$crate::paths::SendReply>,
+            (Rc, WriteMailbox, Write) => ServerReply,
+            (Rc, WriteMailbox, Fetch) => Fetch,
+            (Rc, WriteMailbox, FetchThenReply) => FetchThenReply,
+            (Rc, WriteMailbox, Send) => SendReply,
+            (Rc, Send, Write) => BySend<$crate::paths::ServerReply>,
+            (Rc, Send, Send) => BySend<$crate::paths::SendReply>,
+            (Uc, WriteMailbox, Write) => OverUc<$crate::paths::ServerReply>,
         )
     };
     (@table $plan:expr, $path:ident, $body:expr,
-        $(($request:ident, $response:ident) => $Path:ident $(<$Results:ty>)?,)*
+        $(($transport:ident, $request:ident, $response:ident) => $Path:ident $(<$Results:ty>)?,)*
     ) => {
-        match ($plan.request, $plan.response) {
-            $((farcall_link::RequestPath::$request, farcall_link::ResponsePath::$response) => {
+        match ($plan.transport, $plan.request, $plan.response) {
+            $((
+                farcall_link::Transport::$transport,
+                farcall_link::RequestPath::$request,
+                farcall_link::ResponsePath::$response,
+            ) => {
                 type $path = $crate::paths::$Path $(<$Results>)?;
                 Some($body)
             })*

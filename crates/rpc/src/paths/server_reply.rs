@@ -79,6 +79,8 @@ impl ServerEnd {
 
 /// Looks at a written response whose checksum does not match, before it is fetched instead.
 const CORRUPT_LOOKS_MAX: u32 = 64;
+/// Responses over UC whose checksum does not match, to one request, before its call ends.
+const CORRUPT_WRITES_MAX: u32 = 8;
 
 /// The client's half.
 impl CallerState {
@@ -104,11 +106,28 @@ impl CallerState {
     /// The server's own copy may be right where ours is not.
     #[cold]
     fn written_corrupt(&mut self, seq: Seq) {
+        let is_reliable = self.is_reliable();
         let message = self.messages.at(seq);
         message.corrupt_looks += 1;
-        if message.corrupt_looks == CORRUPT_LOOKS_MAX {
+        if message.corrupt_looks == CORRUPT_LOOKS_MAX && is_reliable {
             message.corrupt_looks = 0;
             message.fetch_from_now_on();
         }
+    }
+
+    /// Over UC a response is not READ, but written again whenever the server is asked. Before that: whether the oldest
+    /// one is corrupt, a bounded number of times; then its call has ended.
+    pub(crate) fn end_if_corrupt_again(&mut self) -> bool {
+        let seq = self.messages.head;
+        let message = self.messages.at(seq);
+        if std::mem::take(&mut message.corrupt_looks) == 0 {
+            return false;
+        }
+        message.failed_fetches += 1;
+        let is_enough = message.failed_fetches == CORRUPT_WRITES_MAX;
+        if is_enough {
+            self.end_corrupt(seq, CORRUPT_WRITES_MAX);
+        }
+        is_enough
     }
 }

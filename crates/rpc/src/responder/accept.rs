@@ -5,7 +5,7 @@ use std::sync::Arc;
 use farcall_link::bootstrap::{
     Features, Grants, Hello, Refusal, RefusalKind, Resume, Resumed, Secret, SessionId, Welcome,
 };
-use farcall_link::{Connection, PairConfig, Plan, RequestPath, Ticket, Transport, Watch};
+use farcall_link::{Connection, PairConfig, Plan, RequestPath, Ticket, Watch};
 use farcall_verbs::{Access, Clock, Nanos};
 
 use super::drain::Phase;
@@ -201,7 +201,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
         };
         let (nic, cq) = (&self.nic, &*self.cq);
-        let made = Connection::new(nic, Transport::Rc, cq, config, None).and_then(|mut connection| {
+        let made = Connection::new(nic, plan.transport, cq, config, None).and_then(|mut connection| {
             let mailbox_id = connection.attach(Arc::clone(&session.mailbox));
             let results_id = connection.attach(Arc::clone(&session.results));
             let inbox = if plan.request == RequestPath::Send {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::calls::*;
 use crate::support::rpc::*;
 use farcall_rpc::{
-    BySend, CallerConfig, Fetch, FetchThenReply, Path, ResponderConfig, SendReply, ServerReply,
+    BySend, CallerConfig, Fetch, FetchThenReply, OverUc, Path, ResponderConfig, SendReply, ServerReply,
 };
 use farcall_sim::{Config, Waiting, What, World};
 
@@ -50,6 +50,7 @@ fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
         calls_end_well::<SendReply>(waits.0, waits.1);
         calls_end_well::<BySend<ServerReply>>(waits.0, waits.1);
         calls_end_well::<BySend<SendReply>>(waits.0, waits.1);
+        calls_end_well::<OverUc<ServerReply>>(waits.0, waits.1);
     }
 }
 

@@ -31,8 +31,10 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "reliable", run: traffic::reliable },
     Scenario { name: "calls", run: calls::run },
     Scenario { name: "calls-by-sends", run: calls::by_sends },
+    Scenario { name: "calls-over-uc", run: calls::over_uc },
     Scenario { name: "store", run: store::run },
     Scenario { name: "store-by-sends", run: store::by_sends },
+    Scenario { name: "store-over-uc", run: store::over_uc },
     Scenario { name: "unreliable", run: traffic::unreliable },
     Scenario { name: "shared", run: traffic::shared },
 ];

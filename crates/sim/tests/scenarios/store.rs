@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farcall_rpc::{
-    BySend, CallerConfig, Fetch, FetchThenReply, Path, ResponderConfig, SendReply, ServerReply,
+    BySend, CallerConfig, Fetch, FetchThenReply, OverUc, Path, ResponderConfig, SendReply, ServerReply,
 };
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
@@ -143,4 +143,9 @@ pub fn by_sends(seed: u64) -> u64 {
         1 => run_by::<BySend<ServerReply>>(seed, random),
         _ => run_by::<BySend<SendReply>>(seed, random),
     }
+}
+
+/// The same where messages are lost, and nobody is told.
+pub fn over_uc(seed: u64) -> u64 {
+    run_by::<OverUc<ServerReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
 }

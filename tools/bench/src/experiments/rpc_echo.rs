@@ -14,7 +14,9 @@ use crate::ucx::{Ucx, UcxTest};
 use farcall_link::PRESETS;
 use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
-use farcall_rpc::{BySend, Fetch, FetchThenReply, Path, ResponsePath, SendReply, ServerReply, StaticClient};
+use farcall_rpc::{
+    BySend, Fetch, FetchThenReply, OverUc, Path, ResponsePath, SendReply, ServerReply, StaticClient,
+};
 use std::fmt;
 use std::time::Duration;
 
@@ -140,6 +142,7 @@ impl What {
             Self::Rpc { preset, window } => {
                 let sample = match preset {
                     "server-reply" => sample::<ServerReply>,
+                    "uc-rpc" => sample::<OverUc<ServerReply>>,
                     "fetch" => sample::<Fetch>,
                     "rf-rpc" => sample::<FetchThenReply>,
                     "write-send" => sample::<SendReply>,

@@ -1,0 +1,134 @@
+//! Over UC messages are lost, and nobody is told.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use farcall_faults::Faults;
+use farcall_link::Nic;
+use farcall_rpc::*;
+use farcall_softnic::SoftNic;
+use farcall_verbs::Endpoint;
+use support::*;
+
+type Uc = OverUc<ServerReply>;
+
+const CALLS: u64 = 300;
+
+/// A device that loses so many of the messages that are sent by it.
+fn losing(share: &str) -> Nic {
+    let faults = Faults::new(format!("seed=5,drop={share}").parse().unwrap(), None);
+    Nic::open(&faults.around_all(SoftNic::new())).unwrap()
+}
+
+fn client_on(world: &mut World, nic: Nic) -> Caller<Uc> {
+    let mut client = Caller::new(nic, CallerConfig::default()).unwrap();
+    world.connect(&mut client).unwrap();
+    client
+}
+
+/// Calls of all sizes, several at a time; each ends with its own result, and ran once.
+fn calls_end_well(world: &mut World, client: &mut Caller<Uc>) {
+    for round in 0..CALLS / 6 {
+        let sizes = [1, 50, 3_000, 7 * round as usize, 4_000, 10_000];
+        for size in sizes {
+            client.submit(ECHO, &pattern(size), CallOptions::default(), world.now()).unwrap();
+        }
+        let mut ended = Vec::new();
+        let start = Instant::now();
+        while ended.len() < sizes.len() {
+            assert!(start.elapsed() < LOST, "no call ends; client {:?}", client.counters());
+            // Pauses between tries are long beside a turn.
+            world.time.0.advance(Duration::from_micros(5));
+            world.step(client);
+            while let Some(done) = client.next_completion() {
+                ended.push((done.call, done.result.map(<[u8]>::to_vec)));
+            }
+        }
+        ended.sort_by_key(|(call, _)| *call);
+        for (size, (_, result)) in sizes.into_iter().zip(ended) {
+            assert!(result.unwrap() == pattern(size), "{size} bytes in round {round}");
+        }
+    }
+    assert_eq!(world.server.handler().executed, CALLS, "each call once");
+    assert_eq!(client.counters().connections_opened.get(), 1);
+}
+
+#[test]
+fn a_lost_request_is_sent_again() {
+    let mut world = World::new();
+    let mut client = client_on(&mut world, losing("0.2"));
+    calls_end_well(&mut world, &mut client);
+    assert!(client.counters().resent.get() > 0, "nothing was sent again");
+}
+
+#[test]
+fn a_lost_response_is_asked_for_and_its_call_not_executed_again() {
+    let mut world = World::on(losing("0.2"), ResponderConfig::default());
+    let mut client = client_on(&mut world, Nic::open(&SoftNic::new()).unwrap());
+    calls_end_well(&mut world, &mut client);
+    assert!(world.server.counters().kicks.get() > 0, "nothing was asked for");
+}
+
+#[test]
+fn whatever_is_lost_calls_end_well_and_are_executed_once() {
+    let mut world = World::on(losing("0.3"), ResponderConfig::default());
+    let mut client = client_on(&mut world, losing("0.3"));
+    calls_end_well(&mut world, &mut client);
+}
+
+/// Turns of the client alone, over so much time.
+fn wait(world: &World, client: &mut Caller<Uc>, time: Duration) {
+    let end = world.now() + time;
+    while world.now() < end {
+        client.progress(world.now());
+        world.time.0.advance(Duration::from_micros(50));
+    }
+}
+
+#[test]
+fn a_request_that_was_sent_several_times_is_executed_once() {
+    let mut world = World::new();
+    let mut client = world.client::<Uc>();
+    let call = client.submit(ECHO, b"once", CallOptions::default(), world.now()).unwrap();
+    wait(&world, &mut client, Duration::from_millis(10));
+    let resent = client.counters().resent.get();
+    assert!((2..20).contains(&resent), "{resent} times in 10 ms");
+    assert_eq!(world.finish(&mut client), (call, Ok(b"once".to_vec())));
+    for _ in 0..100 {
+        world.step(&mut client);
+    }
+    assert_eq!(world.call(&mut client, ECHO, b"next").unwrap(), b"next");
+    assert_eq!(world.server.handler().executed, 2);
+}
+
+#[test]
+fn a_call_that_was_given_up_is_sent_again_as_given_up() {
+    let mut world = World::new();
+    let mut client = world.client::<Uc>();
+    // From now on a request arrives with the turn that posts it.
+    world.call(&mut client, ECHO, b"known").unwrap();
+    let deadline = Some(world.now() + Duration::from_millis(1));
+    client.submit(ECHO, b"late", CallOptions { deadline, trace_id: 0 }, world.now()).unwrap();
+    wait(&world, &mut client, Duration::from_millis(10));
+    let late = client.next_completion().unwrap().result.map(<[u8]>::to_vec);
+    assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
+    for _ in 0..100 {
+        world.step(&mut client);
+    }
+    assert_eq!(world.call(&mut client, ECHO, b"next").unwrap(), b"next");
+    assert_eq!(world.server.handler().executed, 2, "the first one and the next one");
+}
+
+#[test]
+fn a_server_that_is_silent_for_long_is_connected_to_anew_and_the_call_goes_on() {
+    let mut world = World::new();
+    let mut client = world.client::<Uc>();
+    let call = client.submit(ECHO, b"patient", CallOptions::default(), world.now()).unwrap();
+    let silence = CallerConfig::default().silence_max;
+    wait(&world, &mut client, silence + Duration::from_secs(1));
+    assert_eq!(client.broken(), Some(&Broken::Silent(silence)));
+    world.connect(&mut client).unwrap();
+    assert_eq!(world.finish(&mut client), (call, Ok(b"patient".to_vec())));
+    assert_eq!(world.server.handler().executed, 1);
+}
