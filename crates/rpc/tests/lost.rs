@@ -110,9 +110,10 @@ fn a_call_that_was_given_up_is_sent_again_as_given_up() {
     world.call(&mut client, ECHO, b"known").unwrap();
     let deadline = Some(world.now() + Duration::from_millis(1));
     client.submit(ECHO, b"late", CallOptions { deadline, trace_id: 0 }, world.now()).unwrap();
-    wait(&world, &mut client, Duration::from_millis(10));
+    wait(&world, &mut client, Duration::from_millis(2));
     let late = client.next_completion().unwrap().result.map(<[u8]>::to_vec);
     assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
+    wait(&world, &mut client, Duration::from_millis(20));
     for _ in 0..100 {
         world.step(&mut client);
     }
