@@ -41,6 +41,12 @@ impl IdleTurns {
         self.count > sleeps_after
     }
 
+    /// Nothing is expected soon: it is time to sleep, unless its way of waiting never does.
+    #[inline]
+    pub fn end(&mut self) {
+        self.count = u32::MAX;
+    }
+
     /// It slept.
     pub fn woke(&mut self) {
         self.count = 0;
@@ -66,6 +72,18 @@ mod tests {
         ] {
             assert_eq!(idle_turns_before_sleep(&mut IdleTurns::new(waiting)), turns, "{waiting:?}");
         }
+    }
+
+    #[test]
+    fn idle_turns_that_are_ended_are_over_unless_they_never_end() {
+        for waiting in [Waiting::EventBatch, Waiting::NaiveHybrid, Waiting::Adaptive { max_retry: 120 }] {
+            let mut turns = IdleTurns::new(waiting);
+            turns.end();
+            assert_eq!(idle_turns_before_sleep(&mut turns), 0, "{waiting:?}");
+        }
+        let mut busy = IdleTurns::new(Waiting::Busy);
+        busy.end();
+        assert!(!busy.was_idle());
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct TokioDriver<C> {
 
 /// Turns with work before other tasks get their turn.
 const TURNS_PER_YIELD: u32 = 64;
-/// Tokio's timers have milliseconds; a shorter wait is a yield.
+/// Tokio's timers have milliseconds; a shorter wait is a yield, unless what is waited for takes long.
 const TIMER_MIN: Duration = Duration::from_millis(1);
 
 impl<C: Clock> TokioDriver<C> {
@@ -68,7 +68,12 @@ impl<C: Clock> TokioDriver<C> {
             }
             if next == Next::Again {
                 self.idle_turns.worked();
-            } else if !self.idle_turns.was_idle() {
+                continue;
+            }
+            if endpoint.waits_long() {
+                self.idle_turns.end();
+            }
+            if !self.idle_turns.was_idle() {
                 break;
             } else if self.sleep(context, endpoint)? {
                 return Poll::Pending;
@@ -98,7 +103,7 @@ impl<C: Clock> TokioDriver<C> {
         }
         match until.map(|until| until.since(now)) {
             None => {}
-            Some(left) if left < TIMER_MIN => context.waker().wake_by_ref(),
+            Some(left) if left < TIMER_MIN && !endpoint.waits_long() => context.waker().wake_by_ref(),
             Some(left) => {
                 let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(left)));
                 timer.as_mut().reset(Instant::now() + left);

@@ -1,6 +1,9 @@
 //! The client under tokio.
 #![cfg(feature = "tokio")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use farcall_link::PRESETS;
@@ -112,4 +115,54 @@ async fn a_task_that_waits_long_does_not_fetch_all_the_time() {
         }
     }
     panic!("nothing was pushed to the sleeper");
+}
+
+/// Turns of a task that always wants to run, while another waits for a call.
+const TURNS_BESIDE: u32 = 600;
+
+/// How often fetches of a call failed, and how often its task asked to be woken, in so many turns.
+async fn fetch_in_vain(retries_max: u32) -> (u64, u64) {
+    let release = Arc::new(AtomicBool::new(false));
+    let released = release.clone();
+    let stuck = move |call: &Call<'_>, reply: &mut Reply<'_>| {
+        while !released.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        reply.extend_from_slice(call.payload());
+        Ok(())
+    };
+    let server = Server::builder().start(&SoftNic::new(), move |_| stuck.clone()).unwrap();
+    let mut options = ClientOptions::preset("fetch").unwrap().probe(false);
+    (options.config.fetch_retries_max, options.config.tune_while_running) = (retries_max, false);
+    options.config.plan.waiting = farcall_link::Waiting::Adaptive { max_retry: 1_000_000 };
+    let address = server.address().to_string();
+    let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
+    let mut turns = 0;
+    let beside = tokio::spawn(std::future::poll_fn(move |context| {
+        // Longer than a pause between fetches: who fetches whenever it is its turn does so each time.
+        std::thread::sleep(Duration::from_micros(100));
+        turns += 1;
+        if turns == TURNS_BESIDE {
+            release.store(true, Ordering::Release);
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }));
+    assert_eq!(client.call(1, b"x").await.unwrap(), b"x");
+    beside.await.unwrap();
+    client.inspect(|counters| (counters.failed_fetches.get(), counters.arms.get())).await.unwrap()
+}
+
+/// R says how often a task fetches in vain before it sleeps, not how often it is its turn.
+#[tokio::test]
+async fn a_task_fetches_r_times_and_then_sleeps_to_be_pushed() {
+    // A sleeper looks for itself ever more seldom.
+    const LOOKS_MAX: u64 = TURNS_BESIDE as u64 / 2;
+    for retries_max in [1, 30, 100] {
+        let (failed, arms) = fetch_in_vain(retries_max).await;
+        let least = u64::from(retries_max) + 1;
+        assert!((least..least + LOOKS_MAX).contains(&failed), "R {retries_max}: {failed} fetches in vain");
+        assert!(arms > 0, "R {retries_max}: {failed} fetches in vain");
+    }
 }

@@ -73,6 +73,12 @@ pub trait Endpoint {
 
     /// What to sleep on.
     fn wait_set(&self, set: &mut WaitSet);
+
+    /// Whether what it waits for takes long: an owner that shares its thread with others then sleeps at once, whatever
+    /// else it would poll on for.
+    fn waits_long(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -103,6 +103,12 @@ impl Messages {
         &mut self.ring[seq.0 as usize & mask]
     }
 
+    /// The first without a response.
+    pub fn oldest(&self) -> Option<&Message> {
+        let mask = self.ring.len() - 1;
+        (!self.is_empty()).then(|| &self.ring[self.head.0 as usize & mask])
+    }
+
     #[inline]
     pub fn by_slot(&mut self, slot: u16) -> Option<&mut Message> {
         self.ring.get_mut(usize::from(slot))

@@ -198,4 +198,8 @@ impl<P: Path> Endpoint for Caller<P> {
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.state.channel.fd());
     }
+
+    fn waits_long(&self) -> bool {
+        self.state.fetches_in_vain()
+    }
 }

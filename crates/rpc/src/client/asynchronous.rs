@@ -22,7 +22,9 @@ use crate::wire::Status;
 /// A connection to one server thread, for tasks. Clones share it; calls of all of them are outstanding together.
 ///
 /// It is [`super::Client`] in all but waiting: results are fetched or written as the preset says. While there are none
-/// the task yields to others, and sleeps after as many idle turns as the options' way of waiting says.
+/// the task yields to others, and sleeps after as many idle turns as the options' way of waiting says; where results are
+/// fetched, already after R fetches in vain, with the server asked to push the result. So it fetches as fast as a thread
+/// while the runtime has nothing else to run, and as often when the runtime has.
 ///
 /// A future that is dropped gives its call up: the result is thrown away when it comes, and only then is the call's
 /// slot used again. Whether it was executed stays unknown.
@@ -223,6 +225,10 @@ impl Endpoint for Task {
             set.insert(bootstrap.fd());
         }
         self.session.caller.wait_set(set);
+    }
+
+    fn waits_long(&self) -> bool {
+        self.session.caller.waits_long()
     }
 }
 

@@ -51,7 +51,8 @@ const FETCH_AHEAD_MAX: u32 = 8;
 /// Pause after the first fetch beyond those without ([`Tuner::fetches_without_pause`]); doubles.
 const PAUSE: Duration = Duration::from_micros(1);
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
-/// The same where the server was asked to push the response: 131 ms.
+/// The same where the server was asked to push the response: from 1 ms, so that whoever asked sleeps, to 131 ms.
+const PUSHED_PAUSE_DOUBLINGS_MORE: u32 = 9;
 const PUSHED_PAUSE_DOUBLINGS_MAX: u32 = 17;
 /// Fetches of one response whose checksum does not match, before its call ends.
 const CORRUPT_FETCHES_MAX: u32 = 64;
@@ -143,13 +144,24 @@ impl CallerState {
         let message = self.messages.at(seq);
         message.failed_fetches += 1;
         let beyond = message.failed_fetches.saturating_sub(without_pause);
-        let doublings_max = if message.is_pushed { PUSHED_PAUSE_DOUBLINGS_MAX } else { PAUSE_DOUBLINGS_MAX };
+        let doublings = if message.is_pushed {
+            beyond.saturating_add(PUSHED_PAUSE_DOUBLINGS_MORE).min(PUSHED_PAUSE_DOUBLINGS_MAX)
+        } else {
+            beyond.min(PAUSE_DOUBLINGS_MAX)
+        };
         if beyond > 0 {
-            self.pause_fetching(beyond.min(doublings_max), now);
+            self.pause_fetching(doublings, now);
         }
         if server_sleeps {
             self.kick_sleeper();
         }
+    }
+
+    /// Whether more fetches of the oldest message failed than are made without a pause: its call takes long.
+    pub(crate) fn fetches_in_vain(&self) -> bool {
+        let without_pause = self.tuner.fetches_without_pause();
+        let oldest = self.messages.oldest();
+        oldest.is_some_and(|message| message.is_fetched() && message.failed_fetches > without_pause)
     }
 
     fn pause_fetching(&mut self, doublings: u32, now: Nanos) {
