@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod call_args;
 mod choice;
 #[cfg(feature = "full")]
 mod conform;

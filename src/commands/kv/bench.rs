@@ -1,5 +1,6 @@
 //! `farcall kv bench`: the main job.
 
+use crate::commands::call_args::CallArgs;
 use crate::commands::choice::{Choice, one_of};
 use crate::commands::measuring::{self, StageArgs};
 use crate::commands::nic_args::NicArgs;
@@ -8,37 +9,32 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::Stage;
-use farcall_bench::experiments::kv_main::{self, KvMainPlan};
+use farcall_bench::experiments::kv_main::{self, FrontEnd, KvMainPlan};
 use farcall_bench::workload::{Distribution, RecordShape, Workload};
 
 /// Measure the key-value service behind every front end, on this machine, in about a minute.
 ///
 /// Starts server processes of its own, pinned to one core, with the client pinned to another; loads records; runs YCSB
 /// over each front end, interleaved; checks every value read; counts system calls and heap operations; kills a server
-/// and starts it again. Prints tables of medians. Exits with 1 if anything was wrong.
+/// and starts it again. RPC is measured under the presets server-reply and rf-rpc unless others are named. Prints tables of medians. Exits with 1 if anything was wrong.
 ///
 /// Between the two processes lies one machine: the software RNIC measures inter-process communication, and an RNIC
 /// (--provider ibv) its own loopback, not a network.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --all --json > kv.json\n  \
-                        farcall kv bench --workload A --workload F --value-len 1024 --connections 4")]
+#[command(
+    after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --preset all --workload all --json > kv.json\n  \
+                        farcall kv bench --workload A --workload F --value-len 1024 --connections 4"
+)]
 pub struct Bench {
-    /// Run workloads A, B, C, D and F, and C with uniform requests, too.
-    #[arg(long, conflicts_with = "workload")]
-    all: bool,
+    #[command(flatten)]
+    calls: CallArgs,
     /// Run these YCSB workloads instead of C. May be given several times. E needs range scans, which the store does not
     /// have.
     #[arg(long, ignore_case = true, value_parser = one_of(&WORKLOADS))]
-    workload: Vec<Workload>,
+    workload: Vec<&'static [Workload]>,
     /// Request distribution instead of each workload's own.
     #[arg(long, value_parser = one_of(&DISTRIBUTIONS))]
     distribution: Option<Distribution>,
-    /// Outstanding operations on each connection. May be given several times; by default 1 and 16.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
-    window: Vec<u32>,
-    /// Connections, all run by one client thread.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
-    connections: u32,
     /// Records loaded.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=200_000))]
     records: u32,
@@ -59,12 +55,13 @@ pub struct Bench {
     seed: u64,
 }
 
-const WORKLOADS: [Choice<Workload>; 5] = [
-    (Workload::A, "A", "Half reads, half updates"),
-    (Workload::B, "B", "95 % reads, 5 % updates"),
-    (Workload::C, "C", "Reads only"),
-    (Workload::D, "D", "95 % reads of young records, 5 % inserts"),
-    (Workload::F, "F", "Half reads, half read-modify-writes"),
+const WORKLOADS: [Choice<&[Workload]>; 6] = [
+    (&[Workload::A], "A", "Half reads, half updates"),
+    (&[Workload::B], "B", "95 % reads, 5 % updates"),
+    (&[Workload::C], "C", "Reads only"),
+    (&[Workload::D], "D", "95 % reads of young records, 5 % inserts"),
+    (&[Workload::F], "F", "Half reads, half read-modify-writes"),
+    (&[Workload::A, Workload::B, Workload::C, Workload::D, Workload::F], "all", "All of them"),
 ];
 
 const DISTRIBUTIONS: [Choice<Distribution>; 3] = [
@@ -94,21 +91,23 @@ impl Bench {
         })?;
         let chosen = self.nic.choose()?;
         let profile = self.profile.read(&chosen)?;
-        let mut plan = KvMainPlan::new(stage, chosen.selection, self.all);
-        plan.profile = profile;
-        if !self.workload.is_empty() {
-            plan.workloads =
-                self.workload.iter().map(|workload| (*workload, workload.distribution())).collect();
-        }
-        if let Some(distribution) = self.distribution {
-            plan.workloads.iter_mut().for_each(|(_, chosen)| *chosen = distribution);
-        }
-        if !self.window.is_empty() {
-            plan.windows.clone_from(&self.window);
-        }
-        plan.records = self.records.into();
-        plan.shape = shape;
-        plan.connections = self.connections;
-        Ok(plan)
+        let mut front_ends = vec![FrontEnd::Tcp, FrontEnd::Unix];
+        // The first and the last are killed: the usual preset, which the table begins with, comes last.
+        let presets = self.calls.presets(&["server-reply", "rf-rpc"]);
+        front_ends.extend(presets.into_iter().rev().filter_map(FrontEnd::of_preset));
+        let workloads = if self.workload.is_empty() { vec![Workload::C] } else { self.workload.concat() };
+        let with_distribution =
+            |workload: Workload| (workload, self.distribution.unwrap_or_else(|| workload.distribution()));
+        Ok(KvMainPlan {
+            stage,
+            records: self.records.into(),
+            shape,
+            workloads: workloads.into_iter().map(with_distribution).collect(),
+            windows: self.calls.windows(),
+            connections: self.calls.connections,
+            front_ends,
+            nic: chosen.selection,
+            profile,
+        })
     }
 }

@@ -1,23 +1,28 @@
 //! `farcall rpc bench`: the round trip of a small call.
 
+use crate::commands::call_args::CallArgs;
 use crate::commands::measuring::{self, Rival, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_bench::experiments::rpc_echo;
+use farcall_bench::experiments::rpc_echo::{self, RpcEchoPlan};
+use farcall_link::PRESETS;
 
 /// Measure echo calls (64 B there, 8 B back) beside bare ping-pongs, sockets and UCX.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. All rivals are measured
-/// interleaved. Both are on one machine: the software RNIC measures inter-process communication, an RNIC (--provider
+/// interleaved, calls under every preset unless some are named. Both are on one machine: the software RNIC measures inter-process communication, an RNIC (--provider
 /// ibv) its own loopback, not a network.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall rpc bench\n  farcall rpc bench --against ucx --json | jq '.tables[0].rows'"
+    after_help = "Examples:\n  farcall rpc bench\n  farcall rpc bench --preset fetch --preset server-reply --window 4\n  \
+                  farcall rpc bench --against ucx --json | jq '.tables[0].rows'"
 )]
 pub struct Bench {
+    #[command(flatten)]
+    calls: CallArgs,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
@@ -37,9 +42,17 @@ impl Bench {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nic.choose()?;
         let (profile, nic) = (self.profile.read(&chosen)?, chosen.selection);
-        let (stage, with_ucx) = (self.stage.stage(0)?, self.against == Some(Rival::Ucx));
+        let plan = RpcEchoPlan {
+            stage: self.stage.stage(0)?,
+            nic,
+            profile,
+            presets: self.calls.presets(&PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>()),
+            windows: self.calls.windows(),
+            connections: self.calls.connections,
+            with_ucx: self.against == Some(Rival::Ucx),
+        };
         measuring::run(console, |progress| {
-            rpc_echo::run(&stage, &nic, profile.as_ref(), with_ucx, progress).map_err(|error| {
+            rpc_echo::run(&plan, progress).map_err(|error| {
                 Failure::because("cannot measure echo calls", &*error)
                     .remedy("see what is missing: farcall doctor")
             })

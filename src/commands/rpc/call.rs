@@ -1,5 +1,6 @@
 //! `farcall rpc call`: one remote call.
 
+use crate::commands::call_args::one_preset;
 use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
@@ -29,7 +30,7 @@ pub struct Call {
     #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
     server: SocketAddr,
     /// How the result comes back.
-    #[arg(long, default_value = "rf-rpc", value_parser = super::presets())]
+    #[arg(long, default_value = "rf-rpc", value_parser = one_preset())]
     preset: String,
     /// Give up after so many milliseconds.
     #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]

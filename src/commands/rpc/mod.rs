@@ -11,8 +11,6 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 pub use call::is_silence;
 use clap::Subcommand;
-use clap::builder::{PossibleValue, PossibleValuesParser};
-use farcall_link::PRESETS;
 
 /// Serve, make and measure remote calls over RDMA verbs.
 #[derive(Debug, Subcommand)]
@@ -24,15 +22,6 @@ pub enum Rpc {
     #[cfg(not(feature = "full"))]
     #[command(about = NOT_BUILT_IN)]
     Bench(NotBuiltIn),
-}
-
-/// The names of the preset table, for `--preset`.
-fn presets() -> PossibleValuesParser {
-    PRESETS
-        .iter()
-        .map(|preset| PossibleValue::new(preset.name).help(preset.summary))
-        .collect::<Vec<_>>()
-        .into()
 }
 
 impl Rpc {

@@ -20,7 +20,7 @@ pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Repo
     if ucx.is_some() {
         lines.extend(UcxTest::ALL.map(|test| (Rival::Ucx(test), Vec::new())));
     }
-    let is_complete = stage.interleave(
+    stage.interleave(
         &mut lines,
         &mut report,
         progress,
@@ -30,18 +30,11 @@ pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Repo
             Ok::<(), PeerError>(())
         },
     )?;
-    if is_complete {
-        let (limits, rivals) = lines.split_at(Baseline::ALL.len());
-        report.tables.push(table(
-            "Limits, round trips (bandwidth: copies)",
-            "limit",
-            &limit_figures(),
-            limits,
-        ));
-        if ucx.is_some() {
-            let title = "UCX; latencies one way, as UCX reports them";
-            report.tables.push(table(title, "test", &ucx_figures(), rivals));
-        }
+    let (limits, rivals) = lines.split_at(Baseline::ALL.len());
+    report.tables.push(table("Limits, round trips (bandwidth: copies)", "limit", &limit_figures(), limits));
+    if ucx.is_some() {
+        let title = "UCX; latencies one way, as UCX reports them";
+        report.tables.push(table(title, "test", &ucx_figures(), rivals));
     }
     Ok(report)
 }

@@ -69,7 +69,7 @@ pub fn run(
     );
     // Its peers inherit the limit. Where that is too low, whatever runs out of descriptors says so.
     raise_descriptor_limit();
-    let is_complete = stage.interleave(
+    stage.interleave(
         &mut lines,
         &mut report,
         progress,
@@ -81,9 +81,7 @@ pub fn run(
             Ok::<(), RnicError>(())
         },
     )?;
-    if is_complete {
-        report.tables.push(table(&lines));
-    }
+    report.tables.push(table(&lines));
     Ok(report)
 }
 

@@ -11,7 +11,6 @@ use crate::measure::{cpu_time, pin_thread, ping_pong};
 use crate::peer::PeerLauncher;
 use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
-use farcall_link::PRESETS;
 use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
@@ -26,8 +25,6 @@ const REQUEST_LEN_BYTES: usize = 64;
 const METHOD_HEAD: u16 = 2;
 /// Bytes of a reply.
 const REPLY_LEN_BYTES: usize = 8;
-/// Calls under way when rates are taken.
-const WINDOW: u32 = 16;
 /// A server that does not answer for so long is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -38,15 +35,35 @@ const VERBS_NOTE: &str = "Verbs: all WRITEs, READs and SENDs of both ends, for e
                           Each is in-bound work of the server's RNIC; here the client's processor executes them, and what they cost \
                           the server is not measured.";
 
+/// What to measure.
+#[derive(Debug)]
+pub struct RpcEchoPlan {
+    /// Cores, durations, repetitions.
+    pub stage: Stage,
+    /// The RNIC of both ends.
+    pub nic: Selection,
+    /// What connections begin with instead of a probe.
+    pub profile: Option<LinkProfile>,
+    /// Names of the preset table.
+    pub presets: Vec<&'static str>,
+    /// Calls under way on each connection.
+    pub windows: Vec<u32>,
+    /// Connections, all run by one client thread.
+    pub connections: u32,
+    /// Whether UCX's active messages are measured, too.
+    pub with_ucx: bool,
+}
+
 /// One run of calls, or of what stands beside them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Sample {
     /// Round trips.
     figures: line::Sample,
     verbs_per_call: f64,
     empty_reads_per_call: f64,
     server_cpu_us_per_call: f64,
-    tuning: Option<(u32, u32)>,
+    /// R and F at the end, of each connection that fetches.
+    tunings: Vec<(u32, u32)>,
 }
 
 /// What is measured.
@@ -66,47 +83,41 @@ impl fmt::Display for What {
     }
 }
 
-/// Measures echoes under every preset beside bare ping-pongs and UCX's active messages, interleaved.
+/// Measures echoes under each preset asked for beside bare ping-pongs and UCX's active messages, interleaved.
 ///
 /// # Errors
-/// When one of ours cannot be measured. A missing UCX is a note.
-pub fn run(
-    stage: &Stage,
-    nic: &Selection,
-    profile: Option<&LinkProfile>,
-    with_ucx: bool,
-    progress: Progress<'_>,
-) -> Result<Report, ExperimentError> {
+/// When none of ours can be measured. A missing UCX is a note.
+pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
+    let RpcEchoPlan { stage, nic, .. } = plan;
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
     conditions.push("provider", format!("{} (RC)", nic.wish));
     conditions.push("sizes", format!("{REQUEST_LEN_BYTES} B requests, {REPLY_LEN_BYTES} B replies"));
-    conditions.push("threads", "1 server thread, 1 client thread, 1 connection");
+    let threads = format!("1 server thread, 1 client thread, {} connection(s)", plan.connections);
+    conditions.push("threads", threads);
     let mut report = Report::new("Echo calls between two processes", conditions).over(nic.wish);
     report.notes.extend(stage.single_core_note());
-    let ucx = find_ucx(with_ucx, &mut report);
+    let ucx = find_ucx(plan.with_ucx, &mut report);
     let mut args = ["--json", "rpc", "serve", "--listen", "127.0.0.1:0"].map(str::to_owned).to_vec();
     args.extend(nic.args());
     let server = ServerProcess::start(&PeerLauncher::with_args(args), stage.server_core)?;
     let mut lines: Vec<(What, Vec<Sample>)> =
-        whats(ucx.is_some()).into_iter().map(|what| (what, Vec::new())).collect();
-    let is_complete = stage.interleave(
+        plan.whats(ucx.is_some()).into_iter().map(|what| (what, Vec::new())).collect();
+    stage.interleave(
         &mut lines,
         &mut report,
         progress,
         |(what, _)| what.to_string(),
         |(what, samples), _, report| {
-            samples.extend(what.measure(stage, nic, profile, &server, ucx.as_ref(), report)?);
+            samples.extend(what.measure(plan, &server, ucx.as_ref(), report)?);
             Ok::<(), ExperimentError>(())
         },
     )?;
-    if !is_complete {
-        return Ok(report);
-    }
     report.tables.push(table(&lines));
     report.notes.push(VERBS_NOTE.to_owned());
-    let tunings = lines.iter().flat_map(|(_, samples)| samples).filter_map(|sample| sample.tuning);
-    if let Some(condition) = tuning_condition(tunings, profile) {
+    let tunings =
+        lines.iter().flat_map(|(_, samples)| samples).flat_map(|sample| sample.tunings.iter().copied());
+    if let Some(condition) = tuning_condition(tunings, plan.profile.as_ref()) {
         report.conditions.push("fetching presets", condition);
     }
     if let Err(error) = server.stop(PATIENCE) {
@@ -115,97 +126,109 @@ pub fn run(
     Ok(report)
 }
 
-fn whats(with_ucx: bool) -> Vec<What> {
-    let bare = |baseline| What::Rival(Rival::Bare(baseline));
-    let mut whats = vec![bare(Baseline::SharedMemory)];
-    for window in [1, WINDOW] {
-        whats.extend(PRESETS.iter().map(|preset| What::Rpc { preset: preset.name, window }));
+impl RpcEchoPlan {
+    fn whats(&self, with_ucx: bool) -> Vec<What> {
+        let bare = |baseline| What::Rival(Rival::Bare(baseline));
+        let mut whats = vec![bare(Baseline::SharedMemory)];
+        for &window in &self.windows {
+            whats.extend(self.presets.iter().map(|&preset| What::Rpc { preset, window }));
+        }
+        if with_ucx {
+            whats.push(What::Rival(Rival::Ucx(UcxTest::AmLatency)));
+        }
+        whats.extend([Baseline::TcpSpin, Baseline::TcpEpoll, Baseline::UnixEpoll].map(bare));
+        whats
     }
-    if with_ucx {
-        whats.push(What::Rival(Rival::Ucx(UcxTest::AmLatency)));
-    }
-    whats.extend([Baseline::TcpSpin, Baseline::TcpEpoll, Baseline::UnixEpoll].map(bare));
-    whats
 }
 
 impl What {
     fn measure(
         self,
-        stage: &Stage,
-        nic: &Selection,
-        profile: Option<&LinkProfile>,
+        plan: &RpcEchoPlan,
         server: &ServerProcess,
         ucx: Option<&Ucx>,
         report: &mut Report,
     ) -> Result<Option<Sample>, ExperimentError> {
         let rival = match self {
             Self::Rpc { preset, window } => {
-                let sample = match preset {
-                    "server-reply" => sample::<ServerReply>,
-                    "uc-rpc" => sample::<OverUc<ServerReply>>,
-                    "fetch" => sample::<Fetch>,
-                    "rf-rpc" => sample::<FetchThenReply>,
-                    "write-send" => sample::<SendReply>,
-                    "send-write" => sample::<BySend<ServerReply>>,
-                    "send-send" => sample::<BySend<SendReply>>,
-                    other => return Err(format!("{other} is measured by nothing; this is a defect").into()),
-                };
-                return sample(stage, nic, profile, server, window).map(Some);
+                let sample = sample_of(preset)
+                    .ok_or_else(|| format!("{preset} is measured by nothing; this is a defect"))?;
+                return sample(plan, server, window).map(Some);
             }
             Self::Rival(rival) => rival,
         };
         // UCX reports half of a round trip.
         let factor = if matches!(rival, Rival::Ucx(_)) { 2.0 } else { 1.0 };
-        Ok(rival.measure(stage, ucx, report)?.map(|figures| Sample {
+        Ok(rival.measure(&plan.stage, ucx, report)?.map(|figures| Sample {
             figures: figures.stretched(factor),
             verbs_per_call: f64::NAN,
             empty_reads_per_call: f64::NAN,
             server_cpu_us_per_call: f64::NAN,
-            tuning: None,
+            tunings: Vec::new(),
         }))
     }
 }
 
-/// Connects, calls for the stage's duration with `window` calls under way, disconnects.
+type TakeSample = fn(&RpcEchoPlan, &ServerProcess, u32) -> Result<Sample, ExperimentError>;
+
+/// What measures a preset: its paths are fixed when the program is compiled.
+fn sample_of(preset: &str) -> Option<TakeSample> {
+    Some(match preset {
+        "server-reply" => sample::<ServerReply>,
+        "uc-rpc" => sample::<OverUc<ServerReply>>,
+        "fetch" => sample::<Fetch>,
+        "rf-rpc" => sample::<FetchThenReply>,
+        "write-send" => sample::<SendReply>,
+        "send-write" => sample::<BySend<ServerReply>>,
+        "send-send" => sample::<BySend<SendReply>>,
+        _ => return None,
+    })
+}
+
+/// Connects, calls for the stage's duration with `window` calls under way on each connection, disconnects.
 fn sample<P: Path>(
-    stage: &Stage,
-    nic: &Selection,
-    profile: Option<&LinkProfile>,
+    plan: &RpcEchoPlan,
     server: &ServerProcess,
     window: u32,
 ) -> Result<Sample, ExperimentError> {
     let address =
         server.ready().rpc.clone().ok_or("the server process did not say where RPC clients connect")?;
-    let options = client_options(window, PATIENCE, profile);
-    let mut client = nic.connect(
-        |provider| StaticClient::<P>::connect(provider, address.clone(), options.clone()),
-        |_| false,
-    )?;
-    let traffic_before = Traffic::of(client.counters());
+    let options = client_options(window, PATIENCE, plan.profile.as_ref());
+    let connect = || {
+        plan.nic.connect(
+            |provider| StaticClient::<P>::connect(provider, address.clone(), options.clone()),
+            |_| false,
+        )
+    };
+    let mut clients = (0..plan.connections).map(|_| connect()).collect::<Result<Vec<_>, _>>()?;
+    let traffic_of =
+        |clients: &[StaticClient<P>]| Traffic::of_all(clients.iter().map(StaticClient::counters));
+    let traffic_before = traffic_of(&clients);
     let cpu_before = cpu_time(server.pid())?;
+    let at_once = window * plan.connections;
     let mut calls = 0u64;
     let mut reply = Vec::with_capacity(REPLY_LEN_BYTES);
-    let round_trips = ping_pong(stage.warm_up, stage.duration, |number| {
-        calls += u64::from(window);
-        if window == 1 {
-            call_once(&mut client, number, &mut reply)
-        } else {
-            call_window(&mut client, number, window)
+    let round_trips = ping_pong(plan.stage.warm_up, plan.stage.duration, |number| {
+        calls += u64::from(at_once);
+        match &mut clients[..] {
+            [client] if window == 1 => call_once(client, number, &mut reply),
+            clients => call_windows(clients, number, window),
         }
     })?;
     let server_cpu = cpu_time(server.pid())?.saturating_sub(cpu_before);
-    let traffic = Traffic::of(client.counters()).since(traffic_before);
+    let traffic = traffic_of(&clients).since(traffic_before);
     let figures = line::Sample {
-        per_second: round_trips.per_second * f64::from(window),
-        // With several calls under way only the time of a whole window is known.
-        ..line::Sample::of_latency(&round_trips.latency, if window == 1 { 1.0 } else { f64::NAN })
+        per_second: round_trips.per_second * f64::from(at_once),
+        // With several calls under way only the time of all of them is known.
+        ..line::Sample::of_latency(&round_trips.latency, if at_once == 1 { 1.0 } else { f64::NAN })
     };
+    let fetching = clients.iter().filter(|_| P::Response::FETCHES);
     Ok(Sample {
         figures,
         verbs_per_call: traffic.verbs as f64 / calls as f64,
         empty_reads_per_call: traffic.empty_reads as f64 / calls as f64,
         server_cpu_us_per_call: server_cpu.as_secs_f64() * 1e6 / calls as f64,
-        tuning: P::Response::FETCHES.then(|| client.tuning()),
+        tunings: fetching.map(StaticClient::tuning).collect(),
     })
 }
 
@@ -221,25 +244,29 @@ fn call_once<P: Path>(
     if reply[..] == request[..REPLY_LEN_BYTES] { Ok(()) } else { Err(WRONG_ECHO.into()) }
 }
 
-/// Begins a window of calls and waits for all of them.
+/// Begins a window of calls on each connection, and waits for all of them.
 #[inline]
-fn call_window<P: Path>(
-    client: &mut StaticClient<P>,
+fn call_windows<P: Path>(
+    clients: &mut [StaticClient<P>],
     number: u64,
     window: u32,
 ) -> Result<(), ExperimentError> {
     let request = request_of(number);
-    for _ in 0..window {
-        client.submit(METHOD_HEAD, &request)?;
+    for client in &mut *clients {
+        for _ in 0..window {
+            client.submit(METHOD_HEAD, &request)?;
+        }
     }
-    let mut left = window;
+    let mut left = window as usize * clients.len();
     while left > 0 {
-        client.progress();
-        while let Some(completion) = client.next_completion() {
-            if completion.result? != &request[..REPLY_LEN_BYTES] {
-                return Err(WRONG_ECHO.into());
+        for client in &mut *clients {
+            client.progress();
+            while let Some(completion) = client.next_completion() {
+                if completion.result? != &request[..REPLY_LEN_BYTES] {
+                    return Err(WRONG_ECHO.into());
+                }
+                left -= 1;
             }
-            left -= 1;
         }
     }
     Ok(())
@@ -273,4 +300,16 @@ fn table(lines: &[(What, Vec<Sample>)]) -> Table {
         table.push_figures(vec![what.to_string().into()], &figures, samples);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_is_measured() {
+        for preset in farcall_link::PRESETS {
+            assert!(sample_of(preset.name).is_some(), "{} is measured by nothing", preset.name);
+        }
+    }
 }

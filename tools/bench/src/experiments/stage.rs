@@ -3,6 +3,7 @@
 use crate::measure::{CoreError, Cores};
 use crate::peer::{PairPlan, PeerLauncher};
 use crate::report::{Conditions, Report};
+use std::fmt;
 use std::time::Duration;
 
 /// Called with what an experiment is about to do. Returns whether to go on.
@@ -91,11 +92,12 @@ impl Stage {
     }
 
     /// Takes one measurement of each line in turn, as often as this stage says. `measure` is told which repetition it
-    /// is, from 1. Returns whether all were taken; that `progress` ended it early is a problem of the report.
+    /// is, from 1. Returns whether all were taken; that `progress` or an error ended it early is a problem of the
+    /// report.
     ///
     /// # Errors
-    /// The first error of `measure`.
-    pub fn interleave<L, E>(
+    /// The error of the very first measurement: then there is nothing to report.
+    pub fn interleave<L, E: fmt::Display>(
         &self,
         lines: &mut [L],
         report: &mut Report,
@@ -103,6 +105,7 @@ impl Stage {
         title: impl Fn(&L) -> String,
         mut measure: impl FnMut(&mut L, u32, &mut Report) -> Result<(), E>,
     ) -> Result<bool, E> {
+        let mut has_any = false;
         for repetition in 1..=self.repetitions {
             for line in &mut *lines {
                 if !report.goes_on(progress(&format!(
@@ -112,9 +115,56 @@ impl Stage {
                 ))) {
                     return Ok(false);
                 }
-                measure(line, repetition, report)?;
+                match measure(line, repetition, report) {
+                    Ok(()) => has_any = true,
+                    Err(error) if has_any => {
+                        report
+                            .problems
+                            .push(format!("{}: {error}; what was measured before is told", title(line)));
+                        return Ok(false);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Measures until the measurement of this number fails; how many were taken, whether all were, and the report.
+    fn interleave_until(fails: u32) -> Result<(u32, bool, Report), &'static str> {
+        let stage = Stage::new(3, Duration::from_millis(1), 0).unwrap();
+        let mut report = Report::default();
+        let mut taken = 0;
+        let mut measure = |_: &mut &str, _, _: &mut Report| {
+            if taken + 1 == fails {
+                return Err("no luck");
+            }
+            taken += 1;
+            Ok(())
+        };
+        let mut lines = ["a", "b"];
+        let is_complete = stage.interleave(
+            &mut lines,
+            &mut report,
+            &mut |_| true,
+            |line| (*line).to_owned(),
+            &mut measure,
+        )?;
+        Ok((taken, is_complete, report))
+    }
+
+    #[test]
+    fn a_failure_keeps_what_was_measured_before() {
+        assert_eq!(interleave_until(1).unwrap_err(), "no luck", "there is nothing to keep");
+        let (taken, is_complete, report) = interleave_until(4).unwrap();
+        assert_eq!((taken, is_complete), (3, false));
+        assert_eq!(report.problems, ["b: no luck; what was measured before is told"]);
+        let (taken, is_complete, report) = interleave_until(7).unwrap();
+        assert!(taken == 6 && is_complete && report.is_sound());
     }
 }

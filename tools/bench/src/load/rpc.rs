@@ -41,6 +41,15 @@ impl Traffic {
         Self { verbs: counters.verbs(), empty_reads: counters.empty_reads() }
     }
 
+    /// What several clients counted.
+    #[must_use]
+    pub fn of_all<'a>(clients: impl Iterator<Item = &'a Counters>) -> Self {
+        clients.map(Self::of).fold(Self::default(), |sum, more| Self {
+            verbs: sum.verbs + more.verbs,
+            empty_reads: sum.empty_reads + more.empty_reads,
+        })
+    }
+
     /// What came since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {

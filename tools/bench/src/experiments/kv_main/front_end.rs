@@ -54,19 +54,15 @@ impl fmt::Display for FrontEnd {
 }
 
 impl FrontEnd {
-    /// All of them; the first and the last are killed in turn.
-    pub const ALL: [Self; 8] = [
-        Self::Tcp,
-        Self::Unix,
-        Self::ServerReply,
-        Self::Fetch,
-        Self::WriteSend,
-        Self::SendWrite,
-        Self::SendSend,
-        Self::RfRpc,
-    ];
-    /// What a short run measures.
-    pub const FEW: [Self; 4] = [Self::Tcp, Self::Unix, Self::ServerReply, Self::RfRpc];
+    /// Those of RPC.
+    const OVER_VERBS: [Self; 6] =
+        [Self::ServerReply, Self::Fetch, Self::WriteSend, Self::SendWrite, Self::SendSend, Self::RfRpc];
+
+    /// RPC under a preset, by its name.
+    #[must_use]
+    pub fn of_preset(name: &str) -> Option<Self> {
+        Self::OVER_VERBS.into_iter().find(|front_end| front_end.to_string() == name)
+    }
 
     /// The arguments that start a server with this front end only, on the RNIC of `nic`; `again` is where an earlier
     /// one served.
@@ -241,5 +237,17 @@ impl Target for FrontEndTarget {
     #[inline]
     fn poll(&mut self, done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
         each!(self, target => target.poll(done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_is_a_front_end() {
+        for preset in farcall_link::PRESETS {
+            assert!(FrontEnd::of_preset(preset.name).is_some(), "{} is measured by nothing", preset.name);
+        }
     }
 }

@@ -55,33 +55,6 @@ pub struct KvMainPlan {
     pub profile: Option<LinkProfile>,
 }
 
-impl KvMainPlan {
-    /// The main job on `stage`: YCSB-C with Zipf .99 at windows 1 and 16 over every front end. With `all`, workloads A,
-    /// B, D and F, and C with uniform requests, too.
-    #[must_use]
-    pub fn new(stage: Stage, nic: Selection, all: bool) -> Self {
-        let mut workloads = vec![(Workload::C, Distribution::Zipfian)];
-        if all {
-            workloads.push((Workload::C, Distribution::Uniform));
-            workloads.extend(
-                [Workload::A, Workload::B, Workload::D, Workload::F]
-                    .map(|workload| (workload, workload.distribution())),
-            );
-        }
-        Self {
-            stage,
-            records: 100_000,
-            shape: RecordShape::default(),
-            workloads,
-            windows: vec![1, 16],
-            connections: 1,
-            front_ends: if all { FrontEnd::ALL.to_vec() } else { FrontEnd::FEW.to_vec() },
-            nic,
-            profile: None,
-        }
-    }
-}
-
 /// A front end, its server, and what must be true of its records.
 pub(super) struct Post {
     pub(super) front_end: FrontEnd,
@@ -126,58 +99,61 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
             Ok::<(), ExperimentError>(())
         },
     )?;
-    if !is_complete {
-        return Ok(report);
-    }
     report.tables.push(rows::main_table(&figures, &limits));
     report.notes.push(rows::VERBS_NOTE.to_owned());
     let tunings =
         figures.iter().flat_map(|figure| &figure.samples).flat_map(|sample| sample.tunings.iter().copied());
     if let Some(condition) = tuning_condition(tunings, plan.profile.as_ref()) {
-        report.conditions.push("rf-rpc", condition);
+        report.conditions.push("fetching presets", condition);
     }
-    finish(plan, posts, report, progress)
+    if !is_complete {
+        return Ok(report);
+    }
+    // What was measured before is worth its report all the same.
+    if let Err(error) = finish(plan, posts, &mut report, progress) {
+        report.problems.push(error.to_string());
+    }
+    Ok(report)
 }
 
 /// Everything but speed.
 fn finish(
     plan: &KvMainPlan,
     mut posts: Vec<Post>,
-    mut report: Report,
+    report: &mut Report,
     progress: Progress<'_>,
-) -> Result<Report, ExperimentError> {
+) -> Result<(), ExperimentError> {
     let mut costs = Vec::new();
     for post in &mut posts {
         if !report
             .goes_on(progress(&format!("{}: counting system calls and heap operations", post.front_end)))
         {
-            return Ok(report);
+            return Ok(());
         }
-        costs.push(steady::measure(plan, post, &mut report)?);
+        costs.push(steady::measure(plan, post, report)?);
     }
     if !report.goes_on(progress("all servers idle, with clients connected")) {
-        return Ok(report);
+        return Ok(());
     }
-    let idle = idle::measure(plan, &posts, &mut report)?;
+    let idle = idle::measure(plan, &posts, report)?;
     report.tables.push(rows::costs_table(&costs, &idle));
     for post in posts {
-        close(post, &mut report)?;
+        close(post, report)?;
     }
     let mut crashes = Vec::new();
     for front_end in crash::front_ends(plan) {
         if !report
             .goes_on(progress(&format!("{front_end}: killing the server under load and starting it again")))
         {
-            return Ok(report);
+            return Ok(());
         }
-        // What was measured before is worth its report all the same.
-        match crash::measure(plan, front_end, &mut report) {
+        match crash::measure(plan, front_end, report) {
             Ok(crash) => crashes.push(crash),
             Err(error) => report.problems.push(format!("a server killed and started again: {error}")),
         }
     }
     report.tables.push(rows::crash_table(&crashes));
-    Ok(report)
+    Ok(())
 }
 
 impl FrontEnd {

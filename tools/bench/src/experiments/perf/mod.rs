@@ -39,16 +39,14 @@ pub fn run(
     if ucx.is_some() {
         lines.extend(UcxTest::ALL.map(|test| Line::new(Subject::Rival(Rival::Ucx(test)))));
     }
-    let is_complete = stage.interleave(
+    stage.interleave(
         &mut lines,
         &mut report,
         progress,
         |line| line.subject.to_string(),
         |line, _, report| line.measure(chosen, stage, ucx.as_ref(), report),
     )?;
-    if is_complete {
-        report.tables.push(table(&lines));
-    }
+    report.tables.push(table(&lines));
     Ok(report)
 }
 

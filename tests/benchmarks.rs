@@ -1,0 +1,60 @@
+//! The benchmarks measure what their options name.
+#![cfg(feature = "full")]
+
+use serde_json::Value;
+use std::process::{Command, Stdio};
+
+/// A short run. Whether its figures are good says nothing here; whether there are any does.
+fn bench(options: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
+        .args(options)
+        .args(["--json", "--repetitions", "1", "--duration-ms", "5"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{options:?} printed no report: {output:?}"))
+}
+
+/// The cells of a column of the first table.
+fn column<'a>(report: &'a Value, name: &str) -> Vec<&'a Value> {
+    report["tables"][0]["rows"].as_array().unwrap().iter().map(|row| &row[name]).collect()
+}
+
+#[test]
+fn calls_are_measured_under_the_presets_named_at_one_connection_a_few_and_many() {
+    for connections in ["1", "3", "32"] {
+        let options = ["rpc", "bench", "--preset", "fetch", "--preset", "send-send", "--window", "4"];
+        let report = bench(&[&options[..], &["--connections", connections]].concat());
+        assert_eq!(report["problems"], Value::Array(Vec::new()), "{connections} connections");
+        let calls: Vec<&str> = column(&report, "what")
+            .into_iter()
+            .filter_map(|what| what.as_str().filter(|what| what.contains("echo, window")))
+            .collect();
+        assert_eq!(calls, ["fetch echo, window 4", "send-send echo, window 4"]);
+        let threads = report["conditions"]["threads"].as_str().unwrap();
+        assert!(threads.contains(&format!("{connections} connection")), "{threads}");
+    }
+}
+
+#[test]
+fn the_store_is_measured_under_the_presets_and_workloads_named() {
+    let options = ["kv", "bench", "--preset", "send-write", "--workload", "all", "--window", "2"];
+    let report = bench(&[&options[..], &["--records", "200"]].concat());
+    let of_preset = column(&report, "front_end").into_iter().filter(|front_end| *front_end == "send-write");
+    assert_eq!(of_preset.count(), 5, "one for each workload: {report}");
+    assert!(column(&report, "front_end").iter().all(|front_end| *front_end != "rf-rpc"), "{report}");
+}
+
+#[test]
+fn an_unknown_preset_is_refused_with_the_names_of_all() {
+    for command in ["kv", "rpc"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
+            .args([command, "bench", "--preset", "nonsense"])
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("rf-rpc") && error.contains("all"), "{error}");
+    }
+}
