@@ -100,6 +100,11 @@ impl<'a> Key<'a> {
         self.bytes
     }
 
+    #[cfg(feature = "server")]
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
     /// Which of `partitions` partitions owns this key.
     #[inline]
     pub fn partition_of(&self, partitions: u32) -> u32 {

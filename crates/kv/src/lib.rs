@@ -10,6 +10,7 @@
 //! - [`wire`]: the binary requests and replies carried by Farcall RPC, and the [`wire::Service`] that answers them.
 //! - [`memcached`]: memcached's text and meta protocols as a session, and a small blocking client.
 //! - [`client`]: a blocking client of all partitions over RPC.
+//! - [`pilaf`] (feature `server`): another store, to compare with: its GETs are READs.
 //! - [`server`] (feature `server`): the threads of a whole store, and the sockets of its memcached clients
 //!   ([`front_end`]).
 
@@ -18,6 +19,8 @@ pub mod client;
 pub mod front_end;
 mod key;
 pub mod memcached;
+#[cfg(feature = "server")]
+pub mod pilaf;
 #[cfg(feature = "server")]
 pub mod server;
 pub mod store;

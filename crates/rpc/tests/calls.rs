@@ -166,3 +166,22 @@ fn checksums_travel_when_asked_for() {
     let mut plain = world.client::<ServerReply>();
     assert_eq!(world.call(&mut plain, ECHO, b"x").unwrap(), b"x");
 }
+
+#[test]
+fn a_handler_learns_which_connection_ended() {
+    let mut world = World::new();
+    let mut first: Caller<Fetch> = Caller::new(world.nic.clone(), CallerConfig::default()).unwrap();
+    let id = world.connect(&mut first).unwrap();
+    let mut second: Caller<Fetch> = world.client();
+    world.call(&mut first, ECHO, b"first").unwrap();
+    let first_connection = world.server.handler().last_connection;
+    world.call(&mut second, ECHO, b"second").unwrap();
+    assert_ne!(world.server.handler().last_connection, first_connection);
+    let now = world.now();
+    world.server.hang_up(id, true, now);
+    assert_eq!(world.server.handler().closed, [first_connection]);
+    // Whoever comes back does so over another one.
+    world.connect(&mut first).unwrap();
+    world.call(&mut first, ECHO, b"again").unwrap();
+    assert_ne!(world.server.handler().last_connection, first_connection);
+}

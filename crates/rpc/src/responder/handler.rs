@@ -16,6 +16,10 @@ pub trait Handler {
     /// # Errors
     /// What the caller gets instead of a result.
     fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError>;
+
+    /// A connection ended, whose number calls had ([`Call::connection`]): nothing more comes over it. A client that
+    /// comes back does so over another one. It must not panic.
+    fn closed(&mut self, _connection: u32) {}
 }
 
 impl<F> Handler for F

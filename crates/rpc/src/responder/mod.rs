@@ -278,6 +278,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         self.receiving -= usize::from(end.inbox.takes_messages());
         self.engine.counters.connections_closed.increment();
         end.connection.close();
+        self.engine.handler.closed(end.id.0);
         end.keep_from = keep_from;
         self.events.push_back(ResponderEvent::Closed { connection: end.id, why, tell });
         self.closing.push(end);

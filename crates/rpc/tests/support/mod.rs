@@ -34,6 +34,9 @@ pub const MAKE: u16 = 5;
 pub struct Service {
     pub time: Time,
     pub executed: u64,
+    /// The connection of the last call.
+    pub last_connection: u32,
+    pub closed: Vec<u32>,
     pub slow: Duration,
 }
 
@@ -44,6 +47,7 @@ pub fn pattern(len: usize) -> Vec<u8> {
 impl Handler for Service {
     fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
         self.executed += 1;
+        self.last_connection = call.connection();
         match call.method() {
             ECHO => reply.extend_from_slice(call.payload()),
             SLOW => {
@@ -60,6 +64,10 @@ impl Handler for Service {
             other => return Err(HandlerError::unknown_method(other)),
         }
         Ok(())
+    }
+
+    fn closed(&mut self, connection: u32) {
+        self.closed.push(connection);
     }
 }
 
@@ -88,7 +96,13 @@ impl World {
     }
 
     fn start(nic: &Nic, time: &Time, config: ResponderConfig, incarnation: u64) -> Server {
-        let service = Service { time: time.clone(), executed: 0, slow: Duration::from_micros(50) };
+        let service = Service {
+            time: time.clone(),
+            executed: 0,
+            last_connection: 0,
+            closed: Vec::new(),
+            slow: Duration::from_micros(50),
+        };
         Responder::new(nic.clone(), config, incarnation, service, time.clone()).unwrap()
     }
 

@@ -1,0 +1,50 @@
+//! How many READs a GET takes of a pilaf store that is three quarters full, and how long.
+//!
+//!     cargo run --release -p farcall-kv --example pilaf
+//!
+//! Server and client are two threads on the software RNIC: it measures inter-process communication.
+
+use std::time::Instant;
+
+use farcall_kv::pilaf::{PilafClient, PilafConfig, serve};
+use farcall_rpc::Server;
+use farcall_softnic::SoftNic;
+
+const ENTRIES: u32 = 1 << 16;
+const KEYS: u32 = ENTRIES / 4 * 3;
+/// Scatters the numbers of the keys.
+const STRIDE: u32 = 0x9e37_79b1;
+
+fn key(number: u32) -> [u8; 16] {
+    let mut key = *b"key.............";
+    key[4..8].copy_from_slice(&number.to_le_bytes());
+    key
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let server = serve(Server::builder(), &SoftNic::new(), PilafConfig::default().entries(ENTRIES))?;
+    let address = server.address().to_string();
+    let mut store = PilafClient::connect(&SoftNic::new(), &address, PilafClient::options())?;
+
+    let start = Instant::now();
+    for number in 0..KEYS {
+        store.put(&key(number), &[number as u8; 32])?;
+    }
+    println!("PUT: {:.2} us each, {KEYS} keys of {ENTRIES} entries", micros(start));
+
+    let mut value = Vec::new();
+    let start = Instant::now();
+    for number in 0..KEYS {
+        let number = number.wrapping_mul(STRIDE) % KEYS;
+        value.clear();
+        assert!(store.get(&key(number), &mut value)? && value == [number as u8; 32]);
+    }
+    let counters = store.counters();
+    let reads = counters.reads as f64 / counters.gets as f64;
+    println!("GET: {:.2} us each, {reads:.2} READs", micros(start));
+    Ok(())
+}
+
+fn micros(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e6 / f64::from(KEYS)
+}

@@ -1,0 +1,166 @@
+//! The server's half: PUT, DELETE and, for the disturbed, GET as calls; queue pairs over which clients READ.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+
+use farcall_link::bootstrap::QpInfo;
+use farcall_link::{Connection, Nic, PairConfig, RemoteRegion, Transport, os_random};
+use farcall_rpc::{Call, Handler, HandlerError, Reply, Server, ServerBuilder, ServerError};
+use farcall_verbs::{Access, CqInitAttr, Error, Provider, RawCq};
+use serde::{Deserialize, Serialize};
+
+use super::extents::decode_pair;
+use super::store::Store;
+use super::{NotStored, PilafConfig};
+
+/// What clients call. Each but the first has a key, with its length in front; a PUT has the value behind it.
+pub(super) mod method {
+    /// Connects a queue pair for READs. The request is a [`super::QpInfo`], the result an [`super::Opened`].
+    pub const OPEN: u16 = 1;
+    pub const PUT: u16 = 2;
+    /// The result is one byte if the key was there.
+    pub const DELETE: u16 = 3;
+    /// The result is one byte and the value if the key is there.
+    pub const GET: u16 = 4;
+}
+
+/// Codes of refusals.
+mod refusal {
+    pub const MALFORMED: u16 = 1;
+    pub const NO_PAIR: u16 = 2;
+    pub const INDEX_FULL: u16 = 3;
+    pub const EXTENTS_FULL: u16 = 4;
+    pub const TOO_LARGE: u16 = 5;
+}
+
+/// What a client needs to READ the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Opened {
+    pub qp: QpInfo,
+    pub index: RemoteRegion,
+    pub extents: RemoteRegion,
+    pub entries: u32,
+    pub value_max_bytes: u64,
+    /// Of hashes and checksums.
+    pub seed: u64,
+}
+
+pub(super) struct Service {
+    pub(super) nic: Nic,
+    cq: Box<dyn RawCq>,
+    store: Store,
+    /// Queue pairs for READs, by the connection over which they were asked for: each has one and ends with it.
+    readers: HashMap<u32, Connection>,
+}
+
+/// Serves a store by one thread of a new server.
+///
+/// # Errors
+/// If the sizes are impossible, memory cannot be had, or the server does not start.
+pub fn serve(
+    builder: ServerBuilder,
+    provider: &dyn Provider,
+    config: PilafConfig,
+) -> Result<Server, ServerError> {
+    let nic = Nic::open(provider)?;
+    let seed = u64::from_le_bytes(os_random::<8>()?);
+    builder
+        .threads(1)
+        .start_endpoints(provider, move |parts| parts.with(Service::new(nic.clone(), config, seed)?))
+}
+
+impl Service {
+    pub(super) fn new(nic: Nic, config: PilafConfig, seed: u64) -> Result<Self, Error> {
+        let store = Store::new(&nic, config, seed)?;
+        // The pairs only answer READs: nothing comes here.
+        let cq = nic.context.create_cq(&CqInitAttr { cqe: 1, channel: None })?;
+        Ok(Self { nic, cq, store, readers: HashMap::new() })
+    }
+
+    /// Connects a reader's queue pair, in place of one that was opened over the same connection.
+    pub(super) fn open(&mut self, connection: u32, peer: &QpInfo) -> Result<Opened, Error> {
+        self.readers.remove(&connection);
+        let reader = self.connect(peer)?;
+        let [index, extents] = self.store.regions().map(|region| region.remote());
+        let opened = Opened {
+            qp: reader.info(&self.nic),
+            index,
+            extents,
+            entries: self.store.entries(),
+            value_max_bytes: self.store.value_max_bytes() as u64,
+            seed: self.store.router().seed().0,
+        };
+        self.readers.insert(connection, reader);
+        Ok(opened)
+    }
+
+    #[cfg(test)]
+    pub(super) fn store(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    fn connect(&self, peer: &QpInfo) -> Result<Connection, Error> {
+        self.nic.context.check_owner(peer.gid(), peer.qp_num)?;
+        let config = PairConfig {
+            send_depth: 1,
+            recv_depth: 1,
+            sges_max: 1,
+            signal_every: 1,
+            inline_max_bytes: 0,
+            access: Access::LOCAL_WRITE | Access::REMOTE_READ,
+        };
+        let mut reader = Connection::new(&self.nic, Transport::Rc, &*self.cq, config, None)?;
+        reader.connect(&self.nic, peer)?;
+        Ok(reader)
+    }
+}
+
+fn malformed(what: &str) -> HandlerError {
+    HandlerError::new(refusal::MALFORMED, what)
+}
+
+impl From<NotStored> for HandlerError {
+    fn from(why: NotStored) -> Self {
+        let code = match why {
+            NotStored::IndexFull { .. } => refusal::INDEX_FULL,
+            NotStored::ExtentsFull { .. } => refusal::EXTENTS_FULL,
+            NotStored::TooLarge { .. } => refusal::TOO_LARGE,
+        };
+        Self::new(code, why.to_string())
+    }
+}
+
+impl Handler for Service {
+    fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
+        if call.method() == method::OPEN {
+            let peer = postcard::from_bytes(call.payload()).map_err(|_| malformed("not a queue pair"))?;
+            let no_pair = |why: &dyn Display| HandlerError::new(refusal::NO_PAIR, why.to_string());
+            let opened = self.open(call.connection(), &peer).map_err(|why| no_pair(&why))?;
+            let bytes = postcard::to_allocvec(&opened).map_err(|why| no_pair(&why))?;
+            reply.extend_from_slice(&bytes);
+            return Ok(());
+        }
+        let (key, value) =
+            decode_pair(call.payload()).ok_or_else(|| malformed("a key shorter than its length"))?;
+        let router = self.store.router().clone();
+        let key = router.key(key).map_err(|error| malformed(&error.to_string()))?;
+        match call.method() {
+            method::PUT => self.store.put(&key, value)?,
+            _ if !value.is_empty() => return Err(malformed("bytes behind the key")),
+            method::DELETE if self.store.delete(&key) => reply.extend_from_slice(&[1]),
+            method::DELETE => {}
+            method::GET => {
+                if let Some(value) = self.store.get(&key) {
+                    reply.extend_from_slice(&[1]);
+                    reply.extend_from_slice(value);
+                }
+            }
+            method => return Err(HandlerError::unknown_method(method)),
+        }
+        Ok(())
+    }
+
+    fn closed(&mut self, connection: u32) {
+        self.readers.remove(&connection);
+    }
+}
