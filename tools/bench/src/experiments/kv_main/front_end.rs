@@ -8,7 +8,7 @@ use crate::load::{
 };
 use farcall_kv::memcached::client::Client;
 use farcall_providers::Selection;
-use farcall_rpc::{BySend, Fetch, FetchThenReply, Path, SendReply, ServerReply};
+use farcall_rpc::{BySend, Fetch, FetchThenReply, OverUc, Path, SendReply, ServerReply};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,6 +26,8 @@ pub enum FrontEnd {
     Unix,
     /// RPC over RDMA verbs: requests by WRITE, replies by WRITE.
     ServerReply,
+    /// The same over UC.
+    UcRpc,
     /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, always.
     Fetch,
     /// RPC over RDMA verbs: requests by WRITE, replies by SEND.
@@ -44,6 +46,7 @@ impl fmt::Display for FrontEnd {
             Self::Tcp => "TCP",
             Self::Unix => "Unix socket",
             Self::ServerReply => "server-reply",
+            Self::UcRpc => "uc-rpc",
             Self::Fetch => "fetch",
             Self::WriteSend => "write-send",
             Self::SendWrite => "send-write",
@@ -55,8 +58,15 @@ impl fmt::Display for FrontEnd {
 
 impl FrontEnd {
     /// Those of RPC.
-    const OVER_VERBS: [Self; 6] =
-        [Self::ServerReply, Self::Fetch, Self::WriteSend, Self::SendWrite, Self::SendSend, Self::RfRpc];
+    const OVER_VERBS: [Self; 7] = [
+        Self::ServerReply,
+        Self::UcRpc,
+        Self::Fetch,
+        Self::WriteSend,
+        Self::SendWrite,
+        Self::SendSend,
+        Self::RfRpc,
+    ];
 
     /// RPC under a preset, by its name.
     #[must_use]
@@ -75,6 +85,7 @@ impl FrontEnd {
                 args.extend(["--tcp".to_owned(), address(again.and_then(|ready| ready.tcp.first()))])
             }
             Self::ServerReply
+            | Self::UcRpc
             | Self::Fetch
             | Self::WriteSend
             | Self::SendWrite
@@ -92,7 +103,8 @@ impl FrontEnd {
         args
     }
 
-    /// Connects to a server of this front end, by the plan's RNIC where verbs are used, for up to `window` requests at a time.
+    /// Connects to a server of this front end, by the plan's RNIC where verbs are used, for up to `window` requests at
+    /// a time.
     ///
     /// # Errors
     /// When it cannot be reached.
@@ -112,6 +124,7 @@ impl FrontEnd {
             Self::ServerReply => {
                 return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::ServerReply);
             }
+            Self::UcRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::UcRpc),
             Self::Fetch => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Fetch),
             Self::WriteSend => {
                 return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::WriteSend);
@@ -158,6 +171,8 @@ pub enum FrontEndTarget {
     Memcached(Box<MemcachedTarget>),
     /// Over verbs, replies written.
     ServerReply(Box<RpcTarget<ServerReply>>),
+    /// The same over UC.
+    UcRpc(Box<RpcTarget<OverUc<ServerReply>>>),
     /// Over verbs, results fetched.
     Fetch(Box<RpcTarget<Fetch>>),
     /// Over verbs, replies sent.
@@ -179,6 +194,7 @@ macro_rules! each {
         match $front_end {
             FrontEndTarget::Memcached($target) => $of_sockets,
             FrontEndTarget::ServerReply($target) => $call,
+            FrontEndTarget::UcRpc($target) => $call,
             FrontEndTarget::Fetch($target) => $call,
             FrontEndTarget::WriteSend($target) => $call,
             FrontEndTarget::SendWrite($target) => $call,
