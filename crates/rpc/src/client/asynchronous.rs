@@ -23,8 +23,8 @@ use crate::wire::Status;
 ///
 /// It is [`super::Client`] in all but waiting: results are fetched or written as the preset says. While there are none
 /// the task yields to others, and sleeps after as many idle turns as the options' way of waiting says; where results are
-/// fetched, already after R fetches in vain, with the server asked to push the result. So it fetches as fast as a thread
-/// while the runtime has nothing else to run, and as often when the runtime has.
+/// fetched, already after R fetches in vain, or 7 µs of them, with the server asked to push the result. So it fetches as
+/// fast as a thread while the runtime has nothing else to run, and as often when the runtime has.
 ///
 /// A future that is dropped gives its call up: the result is thrown away when it comes, and only then is the call's
 /// slot used again. Whether it was executed stays unknown.
