@@ -5,7 +5,7 @@ mod support;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use farcall_verbs::{AhAttr, Notify, SendWr, UdTarget, WcOpcode, WcStatus};
+use farcall_verbs::{AhAttr, Notify, QpCap, SendWr, UdTarget, WcOpcode, WcStatus};
 use support::datagrams::{GRH, Ud, arrives, slot};
 use support::process::{Line, role, start};
 use support::*;
@@ -15,6 +15,7 @@ fn child_entry() {
     let Some((role, _, mut line)) = role() else { return };
     match role.as_str() {
         "receiver" => receiver(&mut line),
+        "taker" => taker(&mut line),
         other => panic!("unknown role {other}"),
     }
     std::process::exit(0);
@@ -42,6 +43,34 @@ fn receiver(line: &mut Line) {
         }
         b.recv(wc.wr_id, 1024);
     }
+}
+
+/// More bytes than a ring holds.
+const EARLY: u64 = 16;
+const EARLY_BYTES: usize = 4096;
+
+/// Takes so many datagrams in order.
+fn taker(line: &mut Line) {
+    let mut b = Ud::with(QpCap { max_recv_wr: EARLY as u32, ..QpCap::default() });
+    (0..EARLY).for_each(|wr_id| b.recv(wr_id, EARLY_BYTES));
+    line.say([b.qpn().into(), 0, 0, 0]);
+    for number in 0..EARLY {
+        assert_eq!(b.take().1, vec![number as u8; EARLY_BYTES]);
+    }
+    line.say([EARLY, 0, 0, 0]);
+    line.hear();
+}
+
+/// Their sender does nothing more: nobody but the service thread can send what the ring had no room for at first.
+#[test]
+fn what_was_sent_before_the_way_was_known_all_arrives_though_the_ring_is_small() {
+    let mut other = start("taker", &[]);
+    let qpn = other.line.hear().unwrap()[0] as u32;
+    other.stop();
+    let mut a = Ud::new();
+    (0..EARLY).for_each(|number| a.send(qpn, QKEY, &[number as u8; EARLY_BYTES]));
+    other.signal(libc::SIGCONT);
+    assert_eq!(other.line.hear(), Some([EARLY, 0, 0, 0]));
 }
 
 /// Which way leads to a destination can be asked of its process alone, which may have to wait for a processor.

@@ -142,6 +142,13 @@ pub(crate) struct Tally<'a> {
     pub(crate) dropped: &'a Counter,
 }
 
+impl<'a> Tally<'a> {
+    /// Service thread: of what was kept until the way was known.
+    pub(crate) fn late(stats: &'a Counters) -> Self {
+        Self { sent: &stats.sent_late, dropped: &stats.dropped_late }
+    }
+}
+
 pub(crate) struct Pending {
     pub(crate) dst_qpn: u32,
     pub(crate) interest: Interest,
@@ -223,7 +230,17 @@ impl Pending {
     /// Service thread: the way is found. What was kept goes first.
     pub(crate) fn found(&self, outlet: Box<Outlet>, stats: &Counters) {
         stats.ways_found_late.increment();
-        self.state.lock().advance(outlet, Tally { sent: &stats.sent_late, dropped: &stats.dropped_late });
+        self.state.lock().advance(outlet, Tally::late(stats));
+    }
+
+    /// Whether its way is still asked for.
+    pub(crate) fn is_sought(&self) -> bool {
+        matches!(self.state.lock().way, Way::Sought)
+    }
+
+    /// Whether it keeps datagrams that their sender does not wait for.
+    pub(crate) fn keeps_early(&self) -> bool {
+        self.state.lock().queue.front().is_some_and(|oldest| oldest.is_sent)
     }
 
     /// Service thread: it asks now, if it does not already. What is kept later deserves a later answer.

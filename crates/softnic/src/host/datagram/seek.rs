@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::pending::Tally;
 use super::{DatagramCore, Outlet, Pending};
 use crate::host::flight::Event;
 use crate::life::Answer;
@@ -13,17 +14,26 @@ impl DatagramCore {
         for pending in sought {
             // The list, this loop, and the route that wants it.
             let is_wanted = Arc::strong_count(&pending) > 2;
-            if is_wanted {
-                pending.begin_ask();
-                match self.seek(&pending) {
-                    None => continue,
-                    Some(Some(outlet)) => pending.found(Box::new(outlet), &self.stats),
-                    Some(None) if pending.refused(&self.stats) => {}
-                    Some(None) => continue,
-                }
+            if !is_wanted || self.find(&pending) {
+                self.sought.lock().retain(|other| !Arc::ptr_eq(other, &pending));
             }
-            self.sought.lock().retain(|other| !Arc::ptr_eq(other, &pending));
         }
+    }
+
+    /// Asks for a way, then sends what was kept for it; returns whether that is all. Of what their sender does not wait
+    /// for nobody else sends the rest.
+    fn find(&self, pending: &Pending) -> bool {
+        if pending.is_sought() {
+            pending.begin_ask();
+            match self.seek(pending) {
+                None => return false,
+                Some(None) => return pending.refused(&self.stats),
+                Some(Some(outlet)) => pending.found(Box::new(outlet), &self.stats),
+            }
+        } else {
+            pending.advance(Tally::late(&self.stats));
+        }
+        !pending.keeps_early()
     }
 
     /// Has the service thread ask for a way; a little later if it was just refused.
