@@ -16,7 +16,8 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
 ///
 /// Starts server processes of its own, pinned to one core, with the client pinned to another; loads records; runs YCSB
 /// over each front end, interleaved; checks every value read; counts system calls and heap operations; kills a server
-/// and starts it again. RPC is measured under the presets server-reply and rf-rpc unless others are named. Prints tables of medians. Exits with 1 if anything was wrong.
+/// and starts it again. RPC is measured under the presets server-reply and rf-rpc unless others are named. Prints tables
+/// of medians. Exits with 1 if anything was wrong.
 ///
 /// Between the two processes lies one machine: the software RNIC measures inter-process communication, and an RNIC
 /// (--provider ibv) its own loopback, not a network.

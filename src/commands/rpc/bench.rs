@@ -13,8 +13,8 @@ use farcall_link::PRESETS;
 /// Measure echo calls (64 B there, 8 B back) beside bare ping-pongs, sockets and UCX.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. All rivals are measured
-/// interleaved, calls under every preset unless some are named. Both are on one machine: the software RNIC measures inter-process communication, an RNIC (--provider
-/// ibv) its own loopback, not a network.
+/// interleaved, calls under every preset unless some are named. Both are on one machine: the software RNIC measures
+/// inter-process communication, an RNIC (--provider ibv) its own loopback, not a network.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall rpc bench\n  farcall rpc bench --preset fetch --preset server-reply --window 4\n  \

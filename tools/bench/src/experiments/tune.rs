@@ -19,9 +19,10 @@ const RESULT_BYTES: [u32; 6] = [8, 32, 256, 512, 1_024, 3_000];
 /// How long the handlers of those take, in nanoseconds.
 const HANDLER_NS: [u64; 3] = [100, 1_000, 10_000];
 
-const NOTE: &str = "alone: one READ, waited for. A reply is a WRITE of 64 B, without waiting, as a server thread pays it. N: \
-                    so many fetches fail until READs at full rate have cost what a reply costs. L to H: the sizes from which \
-                    F is chosen. R and F are those of equation 2 of the RF-RPC paper for calls that are all alike.";
+const NOTE: &str = "alone: one READ, waited for. A reply is a WRITE of 64 B, without waiting, as a server thread pays \
+                    it. N: so many fetches fail until READs at full rate have cost what a reply costs. L to H: the \
+                    sizes from which F is chosen. R and F are those of equation 2 of the RF-RPC paper for calls that \
+                    are all alike.";
 
 /// Measures READs by size and replies. The profile holds medians over the stage's repetitions, each of them a new
 /// connection and the shortest of many times. There is none if `progress` ended it early.

@@ -17,7 +17,8 @@ pub(super) const VERBS_NOTE: &str = "Verbs: all WRITEs and READs of both ends, f
 
 pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
     let mut conditions = plan.stage.conditions();
-    let provider = format!("{} (RC); sockets: kernel TCP on loopback and Unix streams", plan.nic.wish);
+    let provider =
+        format!("{} (RC; uc-rpc: UC); sockets: kernel TCP on loopback and Unix streams", plan.nic.wish);
     conditions.push("provider", provider);
     conditions
         .push("threads", format!("1 server thread, 1 client thread, {} connection(s)", plan.connections));
