@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use farcall_kv::front_end::{FrontEnd, FrontEndConfig, ListenError, Listener};
 use farcall_kv::memcached::client::{Client, ClientError};
-use farcall_kv::store::{Config, IndexSize, Partition, Stats, VALUE_MAX_BYTES_DEFAULT};
+use farcall_kv::store::{Config, IndexSize, Partition, Put, Stats, VALUE_MAX_BYTES_DEFAULT};
 
 const NOW_MS: u64 = 1_700_000_000_000;
 
@@ -339,6 +339,38 @@ fn a_client_that_does_not_read_is_not_read_from_and_loses_nothing() {
             assert!(reply == one);
         }
         server.stop();
+    }
+}
+
+/// Unix sockets hand over what was sent at once, so that a round finds it whoever is slow.
+#[test]
+fn a_command_waits_for_a_bounded_part_of_what_others_asked_for() {
+    const OTHERS: u64 = 20;
+    let scratch = Scratch::new("round");
+    let path = scratch.path().join("kv.sock");
+    let listeners = vec![Listener::unix(&path).unwrap()];
+    let mut front_end = FrontEnd::bind(listeners, 1, &FrontEndConfig::default()).unwrap().remove(0);
+    let mut partition = partition(0, 1);
+    let key = partition.key(b"big").unwrap();
+    partition.put(&key, &Put { value: &vec![b'v'; 1_000_000], ..Put::default() }, NOW_MS).unwrap();
+    for ask in [&b"get big\r\n"[..], b"mg big v\r\n"] {
+        partition.reset_stats();
+        let connect = || UnixStream::connect(&path).unwrap();
+        let others: Vec<UnixStream> = (0..OTHERS).map(|_| connect()).collect();
+        others.iter().for_each(|mut other| other.write_all(&ask.repeat(50)).unwrap());
+        let mut client = connect();
+        client.write_all(b"set small 0 0 1\r\ns\r\nget small\r\n").unwrap();
+        front_end.poll(&mut partition, || NOW_MS, Some(Duration::ZERO)).unwrap();
+        let expected = b"STORED\r\nVALUE small 0 1\r\ns\r\nEND\r\n";
+        let mut reply = vec![0; expected.len()];
+        client.set_nonblocking(true).unwrap();
+        client.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, expected);
+        // A few long values and the small one; all the others come in later rounds.
+        let hits = partition.stats().get_hits;
+        assert!((2..=4).contains(&hits), "{hits} values in one round");
+        while front_end.poll(&mut partition, || NOW_MS, Some(Duration::ZERO)).unwrap() > 0 {}
+        assert!(partition.stats().get_hits > OTHERS, "others got nothing");
     }
 }
 

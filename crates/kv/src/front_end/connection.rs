@@ -16,8 +16,18 @@ use crate::memcached::{
 };
 use crate::store::{Partition, Prefixes};
 
-/// Reads of one connection in one turn, so that a busy one leaves time for the others.
-const READS_PER_TURN: u32 = 4;
+/// What a connection may do in one turn, so that others do not wait long.
+pub(super) struct Allowance {
+    reads: u32,
+    /// To be read at once, to be answered, to be sent. A longer value is left for another turn.
+    bytes: usize,
+}
+
+/// The turn of everyone with something to do. All others wait for it, so it is short.
+pub(super) const SHORT_TURN: Allowance = Allowance { reads: 1, bytes: 64 << 10 };
+
+/// The turn of those to whom a short one was not enough; a round takes a few of them. Unsent replies are bounded as well.
+pub(super) const LONG_TURN: Allowance = Allowance { reads: 4, bytes: usize::MAX };
 
 /// Buffers above this size are given back when they are empty.
 const BUFFER_KEEP_BYTES: usize = 16 << 10;
@@ -31,6 +41,9 @@ pub(super) struct ThreadState<'a> {
     pub(super) now_ms: u64,
     /// Unsent replies above which no further command is executed.
     pub(super) unsent_max_bytes: usize,
+    pub(super) allowance: &'static Allowance,
+    /// Read, answered and sent in this turn.
+    pub(super) moved_bytes: usize,
     /// Where bytes are read into first.
     pub(super) read_buffer: &'a mut [u8],
 }
@@ -40,7 +53,7 @@ pub(super) struct ThreadState<'a> {
 pub(super) enum Next {
     /// Wait for its socket or for other threads.
     Wait,
-    /// Give it another turn without waiting.
+    /// Give it a long turn.
     Again,
     /// Give it another turn when batches have come back.
     WhenForwarded,
@@ -58,6 +71,8 @@ pub(super) struct Connection {
     pub(super) replies: Replies,
     /// What was last counted of its buffers.
     pub(super) counted_bytes: usize,
+    /// It is to have a long turn.
+    pub(super) awaits_long_turn: bool,
     readable: bool,
     /// The end of the stream was announced: it is read up to that, since no edge comes for it again.
     ending: bool,
@@ -76,6 +91,7 @@ impl Connection {
             pending: Vec::new(),
             replies: Replies::default(),
             counted_bytes: 0,
+            awaits_long_turn: false,
             readable: true,
             ending: false,
             writable: true,
@@ -96,11 +112,12 @@ impl Connection {
     /// Whatever the socket reports; the connection is lost then.
     pub(super) fn turn(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<Next> {
         let mut next = self.take_input(place, thread)?;
-        self.send()?;
+        self.send(thread)?;
         self.activity.note_state(self.state());
         let unsent_max_bytes = thread.unsent_max_bytes;
-        if next == Next::Wait && self.can_go_on(unsent_max_bytes) {
-            // The write made room for commands that are already here.
+        let can_send = self.writable && self.replies.unsent_bytes() > 0;
+        if next == Next::Wait && (can_send || self.can_go_on(unsent_max_bytes)) {
+            // More than a turn allows, or the write made room for commands that are already here.
             next = Next::Again;
         }
         if self.is_over(unsent_max_bytes) { Ok(Next::Close) } else { Ok(next) }
@@ -131,14 +148,14 @@ impl Connection {
     }
 
     fn take_input(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<Next> {
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..thread.allowance.reads {
             if self.pending.len() >= self.session.wants_bytes().max(1) {
                 let pending = std::mem::take(&mut self.pending);
-                let (consumed, blocked) = self.feed(&pending, place, thread);
+                let (consumed, stopped) = self.feed(&pending, place, thread);
                 self.pending = pending;
                 self.pending.drain(..consumed);
-                if blocked {
-                    return Ok(Next::WhenForwarded);
+                if let Some(next) = stopped {
+                    return Ok(next);
                 }
             }
             if !self.replies.has_room(thread.unsent_max_bytes) || self.session.is_closed() || !self.readable {
@@ -147,11 +164,11 @@ impl Connection {
             let read_bytes = self.read(thread)?;
             if self.pending.is_empty() {
                 let buffer = std::mem::take(&mut thread.read_buffer);
-                let (consumed, blocked) = self.feed(&buffer[..read_bytes], place, thread);
+                let (consumed, stopped) = self.feed(&buffer[..read_bytes], place, thread);
                 self.pending.extend_from_slice(&buffer[consumed..read_bytes]);
                 thread.read_buffer = buffer;
-                if blocked {
-                    return Ok(Next::WhenForwarded);
+                if let Some(next) = stopped {
+                    return Ok(next);
                 }
             } else {
                 self.pending.extend_from_slice(&thread.read_buffer[..read_bytes]);
@@ -165,8 +182,9 @@ impl Connection {
 
     /// Reads once into the shared buffer; the number of bytes, zero when there were none.
     fn read(&mut self, thread: &mut ThreadState<'_>) -> io::Result<usize> {
+        let room = thread.read_buffer.len().min(thread.allowance.bytes);
         loop {
-            match self.stream.read(thread.read_buffer) {
+            match self.stream.read(&mut thread.read_buffer[..room]) {
                 Ok(0) => {
                     (self.ended, self.readable) = (true, false);
                     return Ok(0);
@@ -174,7 +192,8 @@ impl Connection {
                 Ok(bytes) => {
                     // A short read has emptied the socket; new bytes raise a new edge. The end may have come with the
                     // edge of the bytes, so it is looked for if it was announced.
-                    self.readable = bytes == thread.read_buffer.len() || self.ending;
+                    self.readable = bytes == room || self.ending;
+                    thread.moved_bytes += bytes;
                     return Ok(bytes);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -187,9 +206,9 @@ impl Connection {
         }
     }
 
-    /// Executes what is complete at the start of `input`: how many bytes, and whether another thread's full channel
-    /// stopped it.
-    fn feed(&mut self, input: &[u8], place: usize, thread: &mut ThreadState<'_>) -> (usize, bool) {
+    /// Executes what is complete at the start of `input`: how many bytes, and what comes next if something stopped it.
+    fn feed(&mut self, input: &[u8], place: usize, thread: &mut ThreadState<'_>) -> (usize, Option<Next>) {
+        let made_before_bytes = self.replies.made_bytes();
         let mut target = Routed {
             partition: thread.partition,
             exchange: thread.exchange.as_deref_mut(),
@@ -199,23 +218,31 @@ impl Connection {
             now_ms: thread.now_ms,
             replies: &mut self.replies,
             unsent_max_bytes: thread.unsent_max_bytes,
+            made_max_bytes: made_before_bytes.saturating_add(thread.allowance.bytes),
+            value_max_bytes: thread.allowance.bytes,
             reply_to: ReplyTo { connection: place, connection_id: self.id, part: 0 },
-            blocked: false,
+            stopped: None,
         };
         let consumed = self.session.feed_into(input, &mut target);
-        let blocked = target.blocked;
+        let stopped = target.stopped;
+        thread.moved_bytes += self.replies.made_bytes() - made_before_bytes;
         if consumed > 0 {
             self.activity.note_commands(thread.now_ms);
         }
-        (consumed, blocked)
+        (consumed, stopped)
     }
 
-    /// Writes what is ready, as far as the peer takes it.
-    pub(super) fn send(&mut self) -> io::Result<()> {
-        while self.writable && self.replies.unsent_bytes() > 0 {
-            match self.stream.write(&self.replies.ready[self.replies.sent..]) {
+    /// Writes what is ready, as far as the turn allows and the peer takes it.
+    fn send(&mut self, thread: &mut ThreadState<'_>) -> io::Result<()> {
+        let mut left_bytes = thread.allowance.bytes.min(self.replies.unsent_bytes());
+        while self.writable && left_bytes > 0 {
+            match self.stream.write(&self.replies.ready[self.replies.sent..][..left_bytes]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(bytes) => self.replies.note_sent(bytes),
+                Ok(bytes) => {
+                    self.replies.note_sent(bytes);
+                    left_bytes -= bytes;
+                    thread.moved_bytes += bytes;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -253,19 +280,36 @@ struct Routed<'a> {
     now_ms: u64,
     replies: &'a mut Replies,
     unsent_max_bytes: usize,
+    /// Replies up to which this turn goes on.
+    made_max_bytes: usize,
+    /// Longer values are left for another turn.
+    value_max_bytes: usize,
     reply_to: ReplyTo,
-    blocked: bool,
+    /// What comes next if an operation could not be taken.
+    stopped: Option<Next>,
 }
 
 impl Routed<'_> {
     fn forward(&mut self, owner: u32, action: Action, text: &[u8], data: &[u8]) -> bool {
         let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.has_room(owner)) else {
-            self.blocked = true;
+            self.stopped = Some(Next::WhenForwarded);
             return false;
         };
         let part = self.replies.await_one();
         exchange.push(owner, ReplyTo { part, ..self.reply_to }, action, text, data);
         true
+    }
+
+    /// Whether the key's value is too long for this turn.
+    #[inline]
+    fn is_too_long(&mut self, key: &Key<'_>) -> bool {
+        let max_bytes = self.value_max_bytes;
+        let is_too_long = max_bytes < self.partition.config().value_max_bytes
+            && self.partition.peek(key, self.now_ms).is_some_and(|item| item.value.len() > max_bytes);
+        if is_too_long {
+            self.stopped = Some(Next::Again);
+        }
+        is_too_long
     }
 
     fn owner(&self, key: &Key<'_>) -> u32 {
@@ -276,7 +320,7 @@ impl Routed<'_> {
     fn everywhere(&mut self, action: Action, gathered: Gathered) -> bool {
         let Some(exchange) = self.exchange.as_mut() else { return false };
         if !exchange.has_room_everywhere() {
-            self.blocked = true;
+            self.stopped = Some(Next::WhenForwarded);
             return false;
         }
         let part = self.replies.await_all(exchange.others(), gathered);
@@ -334,7 +378,7 @@ impl Routed<'_> {
 impl Target for Routed<'_> {
     #[inline]
     fn has_room(&self) -> bool {
-        self.replies.has_room(self.unsent_max_bytes)
+        self.replies.has_room(self.unsent_max_bytes) && self.replies.made_bytes() < self.made_max_bytes
     }
 
     #[inline]
@@ -356,12 +400,18 @@ impl Target for Routed<'_> {
         match op {
             Op::Text(text) => self.replies.local(|out| out.extend_from_slice(text)),
             Op::Get { key, retrieval } if self.partition.owns(&key) => {
+                if self.is_too_long(&key) {
+                    return false;
+                }
                 self.replies.local(|out| execute_get(&key, retrieval, self.partition, now_ms, out));
             }
             Op::Get { key, retrieval } => {
                 return self.forward(self.owner(&key), Action::Get(retrieval), key.bytes(), &[]);
             }
             Op::Keyed { key, command, data, .. } if self.partition.owns(&key) => {
+                if command.reads_value() && self.is_too_long(&key) {
+                    return false;
+                }
                 self.replies.local(|out| execute(&key, &command.0, data, self.partition, now_ms, out));
             }
             Op::Keyed { key, line, data, .. } => {

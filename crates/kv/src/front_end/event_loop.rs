@@ -1,5 +1,6 @@
 //! The loop of one server thread: sockets in, replies out.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use thiserror::Error;
 
 use super::FrontEndConfig;
 use super::buffers::Buffers;
-use super::connection::{Connection, Next, ThreadState};
+use super::connection::{Allowance, Connection, LONG_TURN, Next, SHORT_TURN, ThreadState};
 use super::connections::Connections;
 use super::forward::{Exchange, exchanges};
 use super::listener::Listener;
@@ -50,8 +51,10 @@ pub struct FrontEnd {
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     next_id: u64,
-    /// Connections to be given a turn without waiting.
+    /// The list of connections that have a turn in this round; kept for its memory.
     due: Vec<usize>,
+    /// Connections to which a short turn was not enough.
+    long: VecDeque<usize>,
     /// Connections that wait for batches to come back.
     stalled: Vec<usize>,
     exchange: Option<Exchange>,
@@ -70,6 +73,12 @@ const FIRST_LISTENER: usize = 1;
 /// Tokens below belong to the waker and the listeners.
 const FIRST_CONNECTION: usize = 64;
 const EVENTS_PER_WAIT: usize = 256;
+
+/// What long turns of one round move together; the last one may exceed it.
+const LONG_TURNS_BYTES: usize = 1 << 20;
+
+/// What a long turn counts at least: lists of all items take time, and may be empty.
+const LONG_TURN_MIN_BYTES: usize = 64 << 10;
 
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -126,6 +135,7 @@ impl FrontEnd {
             free: Vec::new(),
             next_id: 0,
             due: Vec::new(),
+            long: VecDeque::new(),
             stalled: Vec::new(),
             exchange,
             next_thread: 0,
@@ -176,7 +186,7 @@ impl FrontEnd {
 
     /// Whether nothing is unanswered or unsent.
     pub fn is_drained(&self) -> bool {
-        self.due.is_empty()
+        self.long.is_empty()
             && self.stalled.is_empty()
             && self.connections.iter().flatten().all(|c| c.replies.is_done())
     }
@@ -204,13 +214,19 @@ impl FrontEnd {
         self.note_events(now_ms, &mut due);
         self.take_given(now_ms, &mut due);
         self.exchange(partition, now_ms, &mut due);
-        let turns = due.len();
+        let mut turns = due.len();
         for place in due.drain(..) {
-            self.turn(place, partition, now_ms);
+            self.turn(place, &SHORT_TURN, partition, now_ms);
         }
-        // Keeps the list's memory; what is due next was collected in `self.due`.
-        due.append(&mut self.due);
         self.due = due;
+        let mut left_bytes = LONG_TURNS_BYTES;
+        while left_bytes > 0
+            && let Some(place) = self.long.pop_front()
+        {
+            let moved_bytes = self.long_turn(place, partition, now_ms);
+            left_bytes = left_bytes.saturating_sub(moved_bytes.max(LONG_TURN_MIN_BYTES));
+            turns += 1;
+        }
         self.buffers.return_after_peak(&mut self.reply_buffer);
         if let Some(exchange) = &mut self.exchange {
             exchange.send_all();
@@ -219,7 +235,7 @@ impl FrontEnd {
     }
 
     fn wait_at_most(&self, timeout: Option<Duration>) -> Option<Duration> {
-        if !self.due.is_empty() {
+        if !self.long.is_empty() {
             return Some(Duration::ZERO);
         }
         timeout.into_iter().chain(self.rest.left()).min()
@@ -325,9 +341,25 @@ impl FrontEnd {
         }
     }
 
-    fn turn(&mut self, place: usize, partition: &mut Partition, now_ms: u64) {
+    fn long_turn(&mut self, place: usize, partition: &mut Partition, now_ms: u64) -> usize {
+        let Some(Some(connection)) = self.connections.get_mut(place) else { return 0 };
+        connection.awaits_long_turn = false;
+        self.turn(place, &LONG_TURN, partition, now_ms)
+    }
+
+    /// Gives a connection a turn, unless it awaits a longer one; how many bytes it moved.
+    fn turn(
+        &mut self,
+        place: usize,
+        allowance: &'static Allowance,
+        partition: &mut Partition,
+        now_ms: u64,
+    ) -> usize {
         let info = self.info(partition);
-        let Some(Some(connection)) = self.connections.get_mut(place) else { return };
+        let Some(Some(connection)) = self.connections.get_mut(place) else { return 0 };
+        if connection.awaits_long_turn {
+            return 0;
+        }
         connection.borrow_buffer(&mut self.reply_buffer);
         let mut thread = ThreadState {
             partition,
@@ -336,20 +368,27 @@ impl FrontEnd {
             info: &info,
             now_ms,
             unsent_max_bytes: self.buffers.unsent_max_bytes(),
+            allowance,
+            moved_bytes: 0,
             read_buffer: &mut self.read_buffer,
         };
         let next = connection.turn(place, &mut thread).unwrap_or(Next::Close);
+        let moved_bytes = thread.moved_bytes;
         connection.return_buffer(&mut self.reply_buffer);
         let held_bytes = connection.held_bytes();
         self.buffers.count(connection.counted_bytes, held_bytes);
         connection.counted_bytes = held_bytes;
         match next {
             Next::Wait => {}
-            Next::Again => self.due.push(place),
+            Next::Again => {
+                connection.awaits_long_turn = true;
+                self.long.push_back(place);
+            }
             Next::WhenForwarded => self.stalled.push(place),
             Next::Close => self.close(place),
         }
         while self.buffers.is_over() && self.shed() {}
+        moved_bytes
     }
 
     fn close(&mut self, place: usize) {

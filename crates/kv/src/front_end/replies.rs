@@ -79,6 +79,12 @@ impl Replies {
         self.ready.len() - self.sent
     }
 
+    /// Bytes that are kept, sent ones included.
+    #[inline]
+    pub(super) fn made_bytes(&self) -> usize {
+        self.ready.len() + self.blocked.len()
+    }
+
     /// Notes that `bytes` more were sent. A client that never takes all there is does not make the buffer grow.
     #[inline]
     pub(super) fn note_sent(&mut self, bytes: usize) {

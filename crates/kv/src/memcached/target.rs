@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 
 use super::command::{Command, Retrieval};
+use super::meta_flags::MetaKind;
 use super::refusal::TOO_LARGE;
 use super::stats::{Report, ServerInfo, list_prefixes};
 use super::text::Exptime;
@@ -115,6 +116,13 @@ fn share_bytes(limit_bytes: u64, partition: &Partition) -> usize {
 /// A parsed command with one key.
 #[derive(Debug)]
 pub struct KeyedCommand<'a>(pub(crate) Command<'a>);
+
+impl KeyedCommand<'_> {
+    /// Whether the reply holds the value.
+    pub(crate) fn reads_value(&self) -> bool {
+        matches!(&self.0, Command::Meta(line) if line.kind == MetaKind::Get && line.wants_value)
+    }
+}
 
 /// Behind the last connection of a list.
 pub const ALL_LISTED: RawFd = RawFd::MAX;
