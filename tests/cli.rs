@@ -1,11 +1,14 @@
 //! The binary as people and scripts use it: exit codes, JSON, errors that say what to do, a clean end.
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 fn farcall(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_farcall")).args(args).stdin(Stdio::null()).output().unwrap()
@@ -271,6 +274,42 @@ fn is_told_to_be_silent(command: &[&str], input: &[u8]) {
     for part in ["error: cannot", server, "no answer within 200ms", "stopped, too busy", "--timeout-ms"] {
         assert!(error.contains(part), "{command:?}: {part:?} missing in {error}");
     }
+}
+
+/// A listener with a backlog of one or two, who never accepts, and connections that fill it.
+fn full_backlog(bound: impl AsFd, connect: impl Fn() -> Option<OwnedFd>) -> Vec<OwnedFd> {
+    rustix::net::listen(bound, 0).unwrap();
+    let taken: Vec<OwnedFd> = std::iter::from_fn(connect).take(16).collect();
+    assert!(taken.len() < 16, "the backlog has no end");
+    taken
+}
+
+#[test]
+fn a_connection_that_nobody_takes_is_given_up_in_time() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = tcp.local_addr().unwrap();
+    let _tcp_connections = full_backlog(&tcp, || {
+        TcpStream::connect_timeout(&place, Duration::from_secs(1)).ok().map(OwnedFd::from)
+    });
+    let socket = std::env::temp_dir().join(format!("farcall-cli-{}-full.sock", std::process::id()));
+    let unix = UnixListener::bind(&socket).unwrap();
+    let name = SocketAddrUnix::new(&socket).unwrap();
+    let _unix_connections = full_backlog(&unix, || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::connect(&stream, &name).ok().map(|()| stream)
+    });
+    for server in [format!("tcp:{place}"), format!("unix:{}", socket.display())] {
+        let output = farcall(&["kv", "get", "x", "--server", &server, "--timeout-ms", "200"]);
+        assert_eq!(code(&output), 4, "{server}");
+        let error = text(&output.stderr);
+        for part in
+            ["error: cannot reach", &server, "nobody took the connection within 200ms", "--timeout-ms"]
+        {
+            assert!(error.contains(part), "{part:?} missing in {error}");
+        }
+    }
+    std::fs::remove_file(socket).unwrap();
 }
 
 #[test]

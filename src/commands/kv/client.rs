@@ -31,8 +31,8 @@ impl KvClient {
     pub fn connect(server: &Server) -> Result<Self, Failure> {
         let (address, patience) = (&server.address, server.patience());
         let memcached = match address {
-            Address::Tcp(address) => MemcachedClient::connect_tcp(*address),
-            Address::Unix(path) => MemcachedClient::connect_unix(path),
+            Address::Tcp(address) => MemcachedClient::connect_tcp_within(*address, patience),
+            Address::Unix(path) => MemcachedClient::connect_unix_within(path, patience),
             Address::Rpc(place) => {
                 // A few calls: nothing to come back for, nothing to tune.
                 let options =
@@ -47,9 +47,11 @@ impl KvClient {
                 return Ok(Self { connection, address: address.clone() });
             }
         };
-        let client = memcached.and_then(|client| client.set_timeout(Some(patience)).map(|()| client));
-        match client {
+        match memcached {
             Ok(client) => Ok(Self { connection: Connection::Memcached(client), address: address.clone() }),
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                Err(unreachable(address, &error).remedy(IS_SILENT))
+            }
             Err(error) => Err(unreachable(address, &error)),
         }
     }

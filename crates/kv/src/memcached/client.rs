@@ -3,7 +3,7 @@
 //! Requests are queued without being sent; [`Client::flush`] sends them in one write, and the replies are then read
 //! in the order of the requests. The plain calls ([`Client::get`], [`Client::set`] …) do all three steps.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use farcall_shm::fork::Generation;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use thiserror::Error;
 
 use super::text::{number, push_number};
@@ -93,6 +94,35 @@ impl Client {
     /// Whatever the system reports.
     pub fn connect_unix(path: &Path) -> io::Result<Self> {
         Ok(Self::over(OwnedFd::from(UnixStream::connect(path)?).into()))
+    }
+
+    /// [`Client::connect_tcp`] within a time, which then bounds every wait for the server, too (see
+    /// [`Client::set_timeout`]).
+    ///
+    /// # Errors
+    /// Whatever the system reports; [`io::ErrorKind::TimedOut`] if nobody took the connection; a zero duration is
+    /// refused.
+    pub fn connect_tcp_within(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        let stream =
+            TcpStream::connect_timeout(&address, timeout).map_err(|error| in_words(error, timeout))?;
+        stream.set_nodelay(true)?;
+        let client = Self::over(stream);
+        client.set_timeout(Some(timeout))?;
+        Ok(client)
+    }
+
+    /// [`Client::connect_unix`] within a time, which then bounds every wait for the server, too (see
+    /// [`Client::set_timeout`]).
+    ///
+    /// # Errors
+    /// As [`Client::connect_tcp_within`].
+    pub fn connect_unix_within(path: &Path, timeout: Duration) -> io::Result<Self> {
+        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let client = Self::over(stream.into());
+        // Now, because it bounds the wait for room in the backlog, too.
+        client.set_timeout(Some(timeout))?;
+        connect(&client, &SocketAddrUnix::new(path)?).map_err(|error| in_words(error.into(), timeout))?;
+        Ok(client)
     }
 
     fn over(stream: TcpStream) -> Self {
@@ -332,7 +362,7 @@ impl Client {
                 self.filled += bytes;
                 Ok(())
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(self.failed(error)),
         }
     }
@@ -340,7 +370,7 @@ impl Client {
     /// The kernel tells of a timeout as of a socket that should not wait.
     fn failed(&self, error: io::Error) -> ClientError {
         match self.stream.read_timeout() {
-            Ok(Some(within)) if error.kind() == io::ErrorKind::WouldBlock => ClientError::NoAnswer { within },
+            Ok(Some(within)) if error.kind() == ErrorKind::WouldBlock => ClientError::NoAnswer { within },
             _ => error.into(),
         }
     }
@@ -349,6 +379,16 @@ impl Client {
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+/// A connection that nobody took is told by one kind of error, and with the time.
+fn in_words(error: io::Error, timeout: Duration) -> io::Error {
+    match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            io::Error::new(ErrorKind::TimedOut, format!("nobody took the connection within {timeout:?}"))
+        }
+        _ => error,
     }
 }
 
