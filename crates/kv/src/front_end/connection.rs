@@ -26,7 +26,7 @@ pub(super) struct Allowance {
 /// The turn of everyone with something to do. All others wait for it, so it is short.
 pub(super) const SHORT_TURN: Allowance = Allowance { reads: 1, bytes: 64 << 10 };
 
-/// The turn of those to whom a short one was not enough; a round takes a few of them. Unsent replies are bounded as well.
+/// The turn of those to whom a short one was not enough; a round takes a few. Unsent replies are bounded as well.
 pub(super) const LONG_TURN: Allowance = Allowance { reads: 4, bytes: usize::MAX };
 
 /// Buffers above this size are given back when they are empty.
