@@ -7,6 +7,8 @@ farcall_stats::counters! {
         calls,
         /// Messages sent (client) or taken in (server); a long call takes several.
         messages,
+        /// Messages that carried a batch of calls.
+        batches,
         /// Payload bytes of requests.
         request_bytes,
         /// Payload bytes of results.

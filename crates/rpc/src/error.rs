@@ -130,6 +130,16 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// What a status other than OK and its text mean.
+    #[cold]
+    pub(crate) fn of_status(status: Status, text: &[u8]) -> Self {
+        let message = String::from_utf8_lossy(text).into_owned();
+        match status.application_code() {
+            Some(code) => Self::Application { code, message },
+            None => Self::Server { status, message },
+        }
+    }
+
     /// Whether the handler ran.
     pub const fn executed(&self) -> Executed {
         match self {

@@ -46,11 +46,11 @@ mod server;
 pub mod tune;
 pub mod wire;
 
-pub use caller::{CallId, CallOptions, Caller, CallerState, Completion};
+pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
 #[cfg(feature = "tokio")]
 pub use client::AsyncClient;
-pub use client::{Client, ClientOf, ClientOptions, NothingOutstanding, StaticClient};
-pub use config::{CallerConfig, ResponderConfig};
+pub use client::{BatchClient, Client, ClientOf, ClientOptions, NothingOutstanding, StaticClient};
+pub use config::{BatchConfig, BatchSizing, CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
 pub use paths::{

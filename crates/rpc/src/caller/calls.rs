@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use farcall_verbs::Nanos;
 
 use crate::error::CallError;
+use crate::wire::RequestFlags;
 
 /// A call of one client; unique in its session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +43,10 @@ pub(crate) struct Record {
     pub request: Vec<u8>,
     /// Bytes of it that were sent.
     pub sent_bytes: usize,
+    /// What its requests are flagged with: a batch.
+    pub flags: RequestFlags,
+    /// Whether more may be added to the payload: it is not to be sent yet.
+    pub is_open: bool,
     /// Whether the message was sent that makes the server execute it.
     pub may_be_executed: bool,
     /// Messages in flight.
@@ -53,6 +58,14 @@ pub(crate) struct Record {
     /// Bytes of the result that were asked for.
     pub asked_bytes: usize,
     pub error: Option<CallError>,
+}
+
+impl Record {
+    /// Whether it is a batch of calls.
+    #[inline]
+    pub fn is_batch(&self) -> bool {
+        self.flags.contains(RequestFlags::BATCH)
+    }
 }
 
 /// How much memory an idle record keeps for the next call.
@@ -89,25 +102,39 @@ impl Calls {
         let Some(at) = self.free.pop() else {
             return Err(CallError::WindowFull { window: self.records.len() });
         };
-        self.next_id += 1;
         let record = &mut self.records[usize::from(at)];
         debug_assert!(record.state == State::Free && record.in_flight == 0);
         record.state = State::Pending;
+        self.next_id += 1;
         record.id = CallId(self.next_id);
         record.method = method;
         record.options = options;
         record.sent_bytes = 0;
+        record.flags = RequestFlags::empty();
+        record.is_open = false;
         record.may_be_executed = false;
         record.request.clear();
         record.reply.clear();
         record.total_bytes = 0;
         record.asked_bytes = 0;
         record.error = None;
-        if let Some(deadline) = options.deadline {
-            let earliest = self.earliest_deadline.map_or(deadline, |earliest| earliest.min(deadline));
-            self.earliest_deadline = Some(earliest);
-        }
+        self.earliest_deadline = Nanos::earlier(self.earliest_deadline, options.deadline);
         Ok(at)
+    }
+
+    /// A call is to end at `deadline`, unless it is to end before.
+    #[inline]
+    pub fn shorten_deadline(&mut self, at: u16, deadline: Option<Nanos>) {
+        let own = &mut self.records[usize::from(at)].options.deadline;
+        *own = Nanos::earlier(*own, deadline);
+        self.earliest_deadline = Nanos::earlier(self.earliest_deadline, deadline);
+    }
+
+    /// Takes `count` numbers that no call has, from the one returned on.
+    pub fn reserve_ids(&mut self, count: u16) -> CallId {
+        let first = CallId(self.next_id + 1);
+        self.next_id += u64::from(count);
+        first
     }
 
     #[inline]
@@ -174,11 +201,17 @@ impl Calls {
 
     /// The next call that ended; it is lent until the next one is asked for.
     #[inline]
-    pub fn next_done(&mut self) -> Option<&mut Record> {
+    pub fn next_done(&mut self) -> Option<(u16, &mut Record)> {
         self.reclaim_lent();
         let at = self.done.pop_front()?;
         self.lent = Some(at);
-        Some(self.get(at))
+        Some((at, self.get(at)))
+    }
+
+    /// Whether the next call that ended is a batch of them; `None`: none has ended.
+    #[inline]
+    pub fn next_is_batch(&self) -> Option<bool> {
+        self.done.front().map(|at| self.records[usize::from(*at)].is_batch())
     }
 
     /// Whether outcomes wait to be taken.

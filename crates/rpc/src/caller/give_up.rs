@@ -85,7 +85,7 @@ impl CallerState {
                 self.counters.outcomes_unknown.increment();
                 let why = UnknownBecause::ServerRestarted;
                 self.calls.finish(at, Some(CallError::OutcomeUnknown(why)));
-            } else {
+            } else if !record.is_open {
                 record.sent_bytes = 0;
                 again.push(at);
             }

@@ -8,6 +8,7 @@
 //! [`kicks`] is when the server is woken, or asked again.
 //! What differs between the paths of a plan is in [`crate::paths`].
 
+mod batch;
 mod calls;
 mod connect;
 mod give_up;
@@ -34,6 +35,7 @@ use crate::inbox::Inbox;
 use crate::paths::{Path, ResponsePath};
 use crate::tune::Tuner;
 use crate::wire::{Slots, TailKey};
+pub use batch::BatchCaller;
 use calls::Calls;
 pub use calls::{CallId, CallOptions};
 use kicks::Kicks;
@@ -219,7 +221,7 @@ impl CallerState {
     /// The next call that ended.
     #[inline]
     pub fn next_completion(&mut self) -> Option<Completion<'_>> {
-        let record = self.calls.next_done()?;
+        let (_, record) = self.calls.next_done()?;
         let result = match record.error.take() {
             None => Ok(&record.reply[..]),
             Some(error) => Err(error),

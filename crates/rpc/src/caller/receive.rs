@@ -204,11 +204,7 @@ impl CallerState {
         self.counters.errors.increment();
         self.to_send.retain(|waiting| *waiting != call);
         let record = self.calls.get(call);
-        let message = String::from_utf8_lossy(&record.reply).into_owned();
-        let error = match header.status.application_code() {
-            Some(code) => CallError::Application { code, message },
-            None => CallError::Server { status: header.status, message },
-        };
+        let error = CallError::of_status(header.status, &record.reply);
         if header.status == Status::GOING_AWAY {
             self.going_away = true;
         }

@@ -77,7 +77,7 @@ impl CallerState {
             method: record.method,
             options: record.options,
             purpose: Purpose::Execute,
-            flags,
+            flags: flags | record.flags,
             numbers,
         }
     }
@@ -141,8 +141,9 @@ impl CallerState {
             record.asked_bytes += piece_bytes;
             let is_last = record.asked_bytes >= record.total_bytes;
             let numbers = Some((offset as u32, piece_bytes as u32));
-            let draft = self.execute_draft(at, RequestFlags::CONTINUE, numbers);
-            self.send::<P, Q>(path, &Draft { purpose: Purpose::Continue, ..draft }, &[], now);
+            let draft = self.execute_draft(at, RequestFlags::empty(), numbers);
+            let draft = Draft { purpose: Purpose::Continue, flags: RequestFlags::CONTINUE, ..draft };
+            self.send::<P, Q>(path, &draft, &[], now);
             return is_last;
         }
         // Moved out so that it can be sent while the records are borrowed; no copy.

@@ -167,12 +167,14 @@ impl Task {
                 Ok(id) => drop(self.waiting.insert(id, call)),
                 Err(CallError::WindowFull { .. }) => {
                     self.queue.push_front(call);
-                    return;
+                    break;
                 }
                 // Whoever awaited it may be gone.
                 Err(error) => drop(call.outcome.send(Err(error))),
             }
         }
+        // What came together travels together; waiting for more would only be waiting.
+        self.session.caller.flush(now);
     }
 
     fn deliver(&mut self) -> bool {

@@ -12,7 +12,8 @@ use super::erased::{AnyCaller, any_caller};
 use super::session::Session;
 use super::waiting::LOOK_PERIOD;
 use super::{ClientOptions, TURNS};
-use crate::caller::{CallId, CallOptions, Caller, Completion};
+use crate::caller::{BatchCaller, CallId, CallOptions, Caller, Completion};
+use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
 use crate::paths::Path;
@@ -45,6 +46,9 @@ pub type Client = ClientOf<dyn AnyCaller>;
 
 /// A [`Client`] whose paths are fixed when the program is compiled: no dynamic call on the way of a message.
 pub type StaticClient<P> = ClientOf<Caller<P>>;
+
+/// A [`StaticClient`] that sends calls in batches: see [`BatchCaller`].
+pub type BatchClient<P> = ClientOf<BatchCaller<P>>;
 
 /// What [`Client`] and [`StaticClient`] have in common: all but the way to the endpoint.
 pub struct ClientOf<C: AnyCaller + ?Sized> {
@@ -83,11 +87,42 @@ impl<P: Path> StaticClient<P> {
     pub fn connect(
         provider: &dyn Provider,
         address: impl Into<String>,
+        options: ClientOptions,
+    ) -> Result<Self, ConnectError> {
+        Self::connect_by::<P>(provider, address, options, Caller::new)
+    }
+}
+
+impl<P: Path> BatchClient<P> {
+    /// Connects to a server's bootstrap address. The plan's paths and transport are the type's; batches are as the
+    /// options' configuration says, or else the usual ones.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect(
+        provider: &dyn Provider,
+        address: impl Into<String>,
+        options: ClientOptions,
+    ) -> Result<Self, ConnectError> {
+        Self::connect_by::<P>(provider, address, options, BatchCaller::new)
+    }
+
+    /// How many calls a batch takes now.
+    pub fn batch_size(&self) -> u16 {
+        self.session.caller.batch_size()
+    }
+}
+
+impl<C: AnyCaller> ClientOf<C> {
+    fn connect_by<P: Path>(
+        provider: &dyn Provider,
+        address: impl Into<String>,
         mut options: ClientOptions,
+        caller: impl FnOnce(Nic, CallerConfig) -> farcall_verbs::Result<C>,
     ) -> Result<Self, ConnectError> {
         options.config.plan = P::plan(options.config.plan);
         options.config.plan.preset()?;
-        let caller = Caller::new(Nic::open(provider)?, options.config.clone())?;
+        let caller = caller(Nic::open(provider)?, options.config.clone())?;
         Self::start(Box::new(caller), address.into(), options)
     }
 }
@@ -175,11 +210,13 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
             if options.deadline.is_some_and(|deadline| self.now >= deadline) {
                 return Err(CallError::DeadlineExceeded);
             }
+            self.flush();
             self.turn_until(options.deadline);
         }
     }
 
     fn wait_for(&mut self, id: CallId, reply: &mut Vec<u8>) -> Result<(), CallError> {
+        self.flush();
         loop {
             while let Some(done) = self.session.caller.next_completion() {
                 if done.call == id {
@@ -280,11 +317,19 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
     }
 
-    /// Waits for the next submitted call to end.
+    /// Sends the calls that wait for others to travel with, if this client sends batches.
+    #[inline]
+    pub fn flush(&mut self) {
+        self.session.caller.flush(self.now);
+    }
+
+    /// Waits for the next submitted call to end. Nothing more can be submitted meanwhile, so calls that wait for others
+    /// to travel with are sent.
     ///
     /// # Errors
     /// If none is outstanding.
     pub fn wait(&mut self) -> Result<Completion<'_>, NothingOutstanding> {
+        self.flush();
         while self.ended_meanwhile.is_empty() && !self.session.caller.has_completion() {
             if self.session.caller.pending() == 0 {
                 return Err(NothingOutstanding);

@@ -14,7 +14,7 @@ mod waiting;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncClient;
-pub use blocking::{Client, ClientOf, NothingOutstanding, StaticClient};
+pub use blocking::{BatchClient, Client, ClientOf, NothingOutstanding, StaticClient};
 pub use options::ClientOptions;
 
 /// Turns of the endpoint between two decisions on waiting.

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use farcall_verbs::{Clock, Nanos};
 
+use super::batch;
 use super::serve::Engine;
 use super::session::Assembly;
 use super::{Call, Handler, HandlerError, Reply, ServerEnd};
 use crate::paths::ResponsePath;
+use crate::wire::batch::Calls;
 use crate::wire::{
     Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags,
     ResponseHeader, Seq, Status, TIME_UNIT_NS,
@@ -35,20 +37,26 @@ impl Answer {
 }
 
 impl<H: Handler, C: Clock> Engine<H, C> {
-    /// Executes a call whose payload is the message at hand, or `whole`.
+    /// Executes a call, or a batch of them, whose payload is the message at hand, or `whole`.
+    ///
+    /// # Errors
+    /// How it breaks the protocol.
+    #[inline]
     pub(super) fn execute(
         &mut self,
         end: &mut ServerEnd,
         header: &RequestHeader,
         whole: Option<Assembly>,
         now: Nanos,
-    ) -> Answer {
+    ) -> Result<Answer, String> {
         let began = whole.as_ref().map_or(now, |whole| whole.began);
+        let payload = whole.as_ref().map_or(&self.message[REQUEST_HEADER_BYTES..], |whole| &whole.bytes);
+        let calls = header.flags.contains(RequestFlags::BATCH).then(|| Calls::decode(payload)).transpose();
+        let calls = calls.map_err(|why| format!("message {}: {why}", header.seq.0))?;
         if let Err((status, text)) = self.admit(end, header, began, now) {
-            return self.refuse(end, status, &text);
+            return Ok(self.refuse(end, status, &text));
         }
         let session = &mut end.session;
-        let payload = whole.as_ref().map_or(&self.message[REQUEST_HEADER_BYTES..], |whole| &whole.bytes);
         let call = Call {
             method: header.method,
             payload,
@@ -64,10 +72,15 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         let mut reply = Reply::new(&session.results, payload_at, capacity, &mut self.spill, max_bytes);
         let start = is_timed(header).then(|| self.clock.now());
         let handler = &mut self.handler;
-        let outcome = catch_unwind(AssertUnwindSafe(|| handler.handle(&call, &mut reply)));
+        let outcome = match calls {
+            Some(calls) => Ok(batch::execute(handler, &self.counters, &call, calls, &mut reply)),
+            None => {
+                self.counters.calls.increment();
+                catch_unwind(AssertUnwindSafe(|| handler.handle(&call, &mut reply)))
+            }
+        };
         let worked = start.map(|start| self.clock.now().since(start));
         let (in_slot, overflown) = (reply.in_slot(), reply.is_overflown());
-        self.counters.calls.increment();
         let mut answer = match outcome {
             Ok(Ok(())) if overflown => {
                 let text = format!("more than {max_bytes} bytes");
@@ -81,7 +94,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             }
         };
         answer.time_units = worked.map_or(0, time_units);
-        answer
+        Ok(answer)
     }
 
     /// Whether a call may be executed.
@@ -200,7 +213,7 @@ fn time_units(worked: Duration) -> u16 {
     u16::try_from((worked.as_nanos() as u64).div_ceil(TIME_UNIT_NS)).unwrap_or(u16::MAX).max(1)
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

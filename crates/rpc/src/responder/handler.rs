@@ -5,7 +5,8 @@ use std::io;
 use farcall_link::Region;
 use farcall_verbs::Nanos;
 
-use crate::wire::Status;
+use crate::wire::batch::{ENTRY_HEAD_BYTES, entry_head};
+use crate::wire::{Status, padded};
 
 /// A service: answers calls. It runs on a server thread, one call at a time, and so needs no locks of its own.
 pub trait Handler {
@@ -109,6 +110,8 @@ pub struct Reply<'a> {
     spill: &'a mut Vec<u8>,
     max_bytes: usize,
     overflow: bool,
+    /// Where the result of the call at hand begins, behind those of the calls of its batch before it.
+    begins_at: usize,
 }
 
 impl<'a> Reply<'a> {
@@ -120,7 +123,7 @@ impl<'a> Reply<'a> {
         max_bytes: usize,
     ) -> Self {
         debug_assert!(spill.is_empty());
-        Self { slot, payload_at, capacity, in_slot: 0, spill, max_bytes, overflow: false }
+        Self { slot, payload_at, capacity, in_slot: 0, spill, max_bytes, overflow: false, begins_at: 0 }
     }
 
     /// Appends bytes to the result.
@@ -136,11 +139,16 @@ impl<'a> Reply<'a> {
 
     #[cold]
     fn extend_beyond(&mut self, bytes: &[u8]) {
-        if self.len() + bytes.len() > self.max_bytes {
+        if self.end() + bytes.len() > self.max_bytes {
             // Remembered, and answered with an error when the handler is done; nothing is kept that will not be sent.
             self.overflow = true;
             return;
         }
+        self.spill(bytes);
+    }
+
+    #[cold]
+    fn spill(&mut self, bytes: &[u8]) {
         if self.spill.is_empty() {
             self.slot.append_to(self.payload_at, self.in_slot, self.spill);
             self.in_slot = 0;
@@ -150,14 +158,23 @@ impl<'a> Reply<'a> {
 
     /// Forgets what was appended.
     pub fn clear(&mut self) {
-        self.spill.clear();
-        self.in_slot = 0;
+        if self.spill.is_empty() {
+            self.in_slot = self.begins_at;
+        } else {
+            self.spill.truncate(self.begins_at);
+        }
         self.overflow = false;
     }
 
     /// Bytes appended so far.
     #[inline]
     pub fn len(&self) -> usize {
+        self.end() - self.begins_at
+    }
+
+    /// Bytes of all results so far.
+    #[inline]
+    fn end(&self) -> usize {
         self.in_slot + self.spill.len()
     }
 
@@ -168,7 +185,47 @@ impl<'a> Reply<'a> {
 
     /// How long the result may become.
     pub const fn max_bytes(&self) -> usize {
-        self.max_bytes
+        self.max_bytes.saturating_sub(self.begins_at)
+    }
+
+    /// Keeps room beyond what results may take. `false`: there is not as much.
+    pub(super) fn reserve(&mut self, len_bytes: usize) -> bool {
+        let left = self.max_bytes.checked_sub(len_bytes);
+        self.max_bytes = left.unwrap_or(self.max_bytes);
+        left.is_some()
+    }
+
+    /// Begins the result of a call of a batch. Returns where its head is to be.
+    #[inline]
+    pub(super) fn begin_entry(&mut self) -> usize {
+        let at = self.end();
+        self.append_reserved(&[0; ENTRY_HEAD_BYTES]);
+        self.begins_at = self.end();
+        at
+    }
+
+    /// Ends it.
+    #[inline]
+    pub(super) fn end_entry(&mut self, head_at: usize, status: Status) {
+        let len_bytes = self.len();
+        self.append_reserved(&[0; 8][..padded(len_bytes) - len_bytes]);
+        let head = entry_head(len_bytes as u32, status.0);
+        if self.spill.is_empty() {
+            self.slot.copy_in(self.payload_at + head_at, &head);
+        } else {
+            self.spill[head_at..head_at + ENTRY_HEAD_BYTES].copy_from_slice(&head);
+        }
+    }
+
+    /// Appends what was reserved.
+    #[inline]
+    fn append_reserved(&mut self, bytes: &[u8]) {
+        if self.spill.is_empty() && bytes.len() <= self.capacity - self.in_slot {
+            self.slot.copy_in(self.payload_at + self.in_slot, bytes);
+            self.in_slot += bytes.len();
+        } else {
+            self.spill(bytes);
+        }
     }
 
     /// Whether more was appended than is allowed.

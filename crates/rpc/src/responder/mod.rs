@@ -7,6 +7,7 @@
 //! What differs between the paths of a plan is in [`crate::paths`].
 
 mod accept;
+mod batch;
 mod buffered;
 mod drain;
 mod end;

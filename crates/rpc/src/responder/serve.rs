@@ -89,13 +89,14 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         self.counters.messages.increment();
         self.counters.request_bytes.add(u64::from(header.len_bytes));
         let answer = if header.flags.intersects(RequestFlags::CONTINUE.union(RequestFlags::PART)) {
-            match self.serve_piece(end, &header, now) {
-                Ok(answer) => answer,
-                Err(why) => return self.violated(end, Status::BAD_REQUEST, why),
-            }
+            self.serve_piece(end, &header, now)
         } else {
             end.session.assembly = None;
             self.execute(end, &header, None, now)
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(why) => return self.violated(end, Status::BAD_REQUEST, why),
         };
         self.answer::<S>(end, header.seq, header.mode(), &answer);
         Served::Some
@@ -112,10 +113,10 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         if header.flags.contains(RequestFlags::CONTINUE) {
             return self.go_on(end, header);
         }
-        Ok(match self.take_part(end, header, now)? {
-            Part::Answer(answer) => answer,
+        match self.take_part(end, header, now)? {
+            Part::Answer(answer) => Ok(answer),
             Part::Last(whole) => self.execute(end, header, Some(whole), now),
-        })
+        }
     }
 
     #[cold]

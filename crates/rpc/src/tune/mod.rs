@@ -4,12 +4,14 @@
 //! reply, and from them the range [L, H] of F and the bound N of R. Results are sampled while the client runs; from
 //! time to time R and F are chosen by enumeration over the samples.
 
+mod batch_size;
 mod choose;
 mod profile;
 
 use std::time::Duration;
 
 use crate::wire::{ResponseHeader, TIME_UNIT_NS};
+pub(crate) use batch_size::BatchSize;
 pub use choose::{Choice, Chooser, Sample};
 pub use profile::{IN_A_ROW, InvalidProfile, LinkProfile, Probe, ReadCost, TIME_NS_MAX};
 

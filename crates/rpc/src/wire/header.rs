@@ -75,6 +75,8 @@ bitflags! {
         const CANCEL = 1 << 4;
         /// The CRC is valid.
         const CHECKSUM = 1 << 5;
+        /// The payload is a batch of calls: see [`super::batch`]. The header's method means nothing.
+        const BATCH = 1 << 6;
     }
 }
 
@@ -177,9 +179,10 @@ impl RequestHeader {
             return Err(HeaderError::Version(version));
         }
         let flags = RequestFlags::from_bits(bits).ok_or(HeaderError::UnknownFlags(bits))?;
-        let both = RequestFlags::PART | RequestFlags::CONTINUE;
+        let not_continued = RequestFlags::PART | RequestFlags::BATCH;
+        let is_both = flags.contains(RequestFlags::CONTINUE) && flags.intersects(not_continued);
         let lone_notify = flags.contains(RequestFlags::NOTIFY) && !flags.contains(RequestFlags::REPLY);
-        if flags.contains(both) || lone_notify {
+        if is_both || lone_notify {
             return Err(HeaderError::Contradiction(bits));
         }
         Ok(Self {
@@ -344,6 +347,7 @@ mod tests {
         };
         assert_eq!(with(0x80), Err(HeaderError::UnknownFlags(0x80)));
         assert_eq!(with(0x0c), Err(HeaderError::Contradiction(0x0c)));
+        assert_eq!(with(0x48), Err(HeaderError::Contradiction(0x48)));
         assert_eq!(with(0x02), Err(HeaderError::Contradiction(0x02)));
         let mut words = request().encode();
         words[1] ^= 0x3 << 16;

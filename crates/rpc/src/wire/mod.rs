@@ -4,6 +4,7 @@
 //! message it is and how long; the tail is a keyed function of the connection and the sequence number, so stale payload
 //! cannot pass for one. A message is complete when both match; WRITEs that are placed in order store the tail last.
 
+pub mod batch;
 mod header;
 mod imm;
 mod layout;

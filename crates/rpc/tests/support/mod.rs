@@ -126,7 +126,7 @@ impl World {
     }
 
     /// Connects, or goes on with the client's session.
-    pub fn connect<P: Path>(&mut self, client: &mut Caller<P>) -> Result<ConnectionId, Refusal> {
+    pub fn connect(&mut self, client: &mut CallerState) -> Result<ConnectionId, Refusal> {
         let hello = client.hello().unwrap();
         let now = self.now();
         let (id, welcome) = self.server.accept(&hello, now)?;

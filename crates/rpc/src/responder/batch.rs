@@ -1,0 +1,59 @@
+//! A batch of calls: the handler executes one after the other, their results are the batch's.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::execute::panic_text;
+use super::{Call, Handler, HandlerError, Reply};
+use crate::counters::Counters;
+use crate::wire::Status;
+use crate::wire::batch::{Calls, ENTRY_HEAD_BYTES};
+
+/// What a call of a batch may take besides its result: its head, and padding.
+const ENTRY_COST_BYTES: usize = ENTRY_HEAD_BYTES + 8;
+
+/// Executes `calls`, which came as `whole`. One that fails has its error as its result; the others go on.
+///
+/// # Errors
+/// If not even their errors would fit into the result. Nothing was executed then.
+pub(super) fn execute<H: Handler>(
+    handler: &mut H,
+    counters: &Counters,
+    whole: &Call<'_>,
+    calls: Calls<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(), HandlerError> {
+    if !reply.reserve(calls.len() * ENTRY_COST_BYTES) {
+        let message = format!("a batch of {} calls", calls.len());
+        return Err(HandlerError { status: Status::RESULT_TOO_LARGE, message });
+    }
+    counters.batches.increment();
+    for (call_id, (method, payload)) in (whole.call_id..).zip(calls) {
+        let entry = reply.begin_entry();
+        let call = Call { method, payload, call_id, ..*whole };
+        let outcome = catch_unwind(AssertUnwindSafe(|| handler.handle(&call, reply)));
+        counters.calls.increment();
+        let status = match outcome {
+            Ok(Ok(())) if reply.is_overflown() => refuse(counters, reply, Status::RESULT_TOO_LARGE, ""),
+            Ok(Ok(())) => Status::OK,
+            Ok(Err(HandlerError { status, message })) => refuse(counters, reply, status, &message),
+            Err(panic) => {
+                counters.panics.increment();
+                refuse(counters, reply, Status::PANICKED, panic_text(&*panic))
+            }
+        };
+        reply.end_entry(entry, status);
+    }
+    Ok(())
+}
+
+/// The error's text becomes the entry's result, if there is room for it.
+#[cold]
+fn refuse(counters: &Counters, reply: &mut Reply<'_>, status: Status, text: &str) -> Status {
+    counters.errors.increment();
+    reply.clear();
+    reply.extend_from_slice(text.as_bytes());
+    if reply.is_overflown() {
+        reply.clear();
+    }
+    status
+}

@@ -1,0 +1,191 @@
+//! Version 1 of a batch's payload: calls, or their results, one behind the other (RF-RPC, section 4.1).
+//!
+//! As in the paper each entry stands behind its size in 32 bits. What differs: the header and tail are the message's own,
+//! so that its number makes a batch at-most-once; an entry names its method or status; the number of entries stands in
+//! front of a batch of calls; a batch of results answers just one batch of calls, and comes in pieces as any long result
+//! does, so the server needs no batch size of its own.
+
+use thiserror::Error;
+
+use super::Status;
+use super::layout::padded;
+
+/// The version of the layout.
+pub const BATCH_VERSION: u8 = 1;
+/// Calls in a batch at most: the range of RF-RPC, section 4.2.
+pub const BATCH_ENTRIES_MAX: u16 = 128;
+/// Bytes in front of the entries of a batch of calls: version u8, 0 u8, entries u16, 0 u32.
+pub const BATCH_HEAD_BYTES: usize = 8;
+/// Bytes in front of each entry: its length u32, its method or status u16, 0 u16. Entries are padded to words.
+pub const ENTRY_HEAD_BYTES: usize = 8;
+
+/// Why a batch is impossible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BatchError {
+    /// Another version.
+    #[error("batch version {0}; this side speaks {BATCH_VERSION}")]
+    Version(u8),
+    /// Bits that mean nothing.
+    #[error("a batch or entry with unknown bits")]
+    UnknownBits,
+    /// Its entries are not as many as it says, or none, or too many.
+    #[error("a batch of {0} entries by its head; 1 to {BATCH_ENTRIES_MAX}, and as many as follow")]
+    Entries(u16),
+    /// An entry reaches beyond the end.
+    #[error("an entry reaches beyond the end of its batch")]
+    Cut,
+}
+
+/// The word in front of a batch of `entries` calls.
+#[inline]
+pub const fn batch_head(entries: u16) -> [u8; BATCH_HEAD_BYTES] {
+    (BATCH_VERSION as u64 | (entries as u64) << 16).to_le_bytes()
+}
+
+/// The word in front of an entry.
+#[inline]
+pub const fn entry_head(len_bytes: u32, word: u16) -> [u8; ENTRY_HEAD_BYTES] {
+    (len_bytes as u64 | (word as u64) << 32).to_le_bytes()
+}
+
+/// Bytes that an entry takes.
+#[inline]
+pub const fn entry_bytes(payload_bytes: usize) -> usize {
+    ENTRY_HEAD_BYTES + padded(payload_bytes)
+}
+
+/// Appends an entry.
+#[inline]
+pub fn push_entry(batch: &mut Vec<u8>, method: u16, payload: &[u8]) {
+    let end = batch.len() + entry_bytes(payload.len());
+    batch.extend_from_slice(&entry_head(payload.len() as u32, method));
+    batch.extend_from_slice(payload);
+    batch.resize(end, 0);
+}
+
+/// Takes the first entry off `rest`: its method or status, and its bytes.
+///
+/// # Errors
+/// If it is none.
+#[inline]
+pub fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), BatchError> {
+    let (head, after) = rest.split_first_chunk::<ENTRY_HEAD_BYTES>().ok_or(BatchError::Cut)?;
+    let head = u64::from_le_bytes(*head);
+    let len_bytes = head as u32 as usize;
+    if head >> 48 != 0 {
+        return Err(BatchError::UnknownBits);
+    }
+    let bytes = after.get(..len_bytes).ok_or(BatchError::Cut)?;
+    *rest = after.get(padded(len_bytes)..).ok_or(BatchError::Cut)?;
+    Ok(((head >> 32) as u16, bytes))
+}
+
+/// The calls of a batch: methods and payloads.
+#[derive(Clone, Debug)]
+pub struct Calls<'a> {
+    left: u16,
+    rest: &'a [u8],
+}
+
+impl<'a> Calls<'a> {
+    /// The calls of a batch, all of which was looked at: each is whole.
+    ///
+    /// # Errors
+    /// If any of it is impossible; nothing of it may be executed then.
+    pub fn decode(batch: &'a [u8]) -> Result<Self, BatchError> {
+        let (head, rest) = batch.split_first_chunk::<BATCH_HEAD_BYTES>().ok_or(BatchError::Cut)?;
+        let head = u64::from_le_bytes(*head);
+        let (version, count) = (head as u8, (head >> 16) as u16);
+        if version != BATCH_VERSION {
+            return Err(BatchError::Version(version));
+        }
+        if head & !0xffff_00ff != 0 {
+            return Err(BatchError::UnknownBits);
+        }
+        let calls = Self { left: count, rest };
+        let mut end = rest;
+        for _ in 0..count {
+            take_entry(&mut end)?;
+        }
+        if !(1..=BATCH_ENTRIES_MAX).contains(&count) || !end.is_empty() {
+            return Err(BatchError::Entries(count));
+        }
+        Ok(calls)
+    }
+}
+
+impl<'a> Iterator for Calls<'a> {
+    type Item = (u16, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        take_entry(&mut self.rest).ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left.into(), Some(self.left.into()))
+    }
+}
+
+impl ExactSizeIterator for Calls<'_> {}
+
+/// Takes the first result off `rest`.
+///
+/// # Errors
+/// If it is none.
+#[inline]
+pub fn take_result<'a>(rest: &mut &'a [u8]) -> Result<(Status, &'a [u8]), BatchError> {
+    take_entry(rest).map(|(status, bytes)| (Status(status), bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn batch(entries: &[(u16, Vec<u8>)]) -> Vec<u8> {
+        let mut batch = batch_head(entries.len() as u16).to_vec();
+        entries.iter().for_each(|(method, payload)| push_entry(&mut batch, *method, payload));
+        batch
+    }
+
+    fn refusal(batch: &[u8]) -> BatchError {
+        Calls::decode(batch).err().expect("refused")
+    }
+
+    #[test]
+    fn what_is_no_batch_is_refused_before_any_of_it_is_executed() {
+        let good = batch(&[(1, b"one".to_vec()), (2, vec![])]);
+        assert_eq!(Calls::decode(&good).unwrap().collect::<Vec<_>>(), [(1, &b"one"[..]), (2, b"")]);
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            refusal(&bytes)
+        };
+        assert_eq!(with(0, 2), BatchError::Version(2));
+        assert_eq!((with(1, 1), with(4, 1)), (BatchError::UnknownBits, BatchError::UnknownBits));
+        assert_eq!((with(2, 1), with(2, 0)), (BatchError::Entries(1), BatchError::Entries(0)));
+        assert_eq!((with(2, 3), with(8, 200)), (BatchError::Cut, BatchError::Cut));
+        assert_eq!((with(11, 0xff), with(14, 1)), (BatchError::Cut, BatchError::UnknownBits));
+        assert_eq!(refusal(&good[..good.len() - 1]), BatchError::Cut);
+        assert_eq!((refusal(&good[..7]), refusal(b"")), (BatchError::Cut, BatchError::Cut));
+        assert_eq!(refusal(&batch(&vec![(1, vec![]); 129])), BatchError::Entries(129));
+    }
+
+    proptest! {
+        #[test]
+        fn batches_travel(entries in proptest::collection::vec(
+            (any::<u16>(), proptest::collection::vec(any::<u8>(), 0..40)), 1..=128)
+        ) {
+            let bytes = batch(&entries);
+            let came: Vec<_> = Calls::decode(&bytes).unwrap().map(|(method, payload)| (method, payload.to_vec())).collect();
+            prop_assert_eq!(came, entries);
+        }
+
+        #[test]
+        fn any_bytes_are_a_batch_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Calls::decode(&bytes).map(|calls| assert_eq!(calls.len(), calls.count()));
+        }
+    }
+}
