@@ -7,14 +7,15 @@
 //!
 //! - [`Server`] runs a [`Handler`] on each of its threads; a closure is a handler.
 //! - [`Client`] calls and waits; it can have several calls outstanding.
+//! - [`ClientOptions::batch`] makes it send several calls in one message: more calls a second, later results.
 //! - [`CallError`] says what became of a call.
 
 #[cfg(feature = "tokio")]
 pub use farcall_rpc::AsyncClient;
 pub use farcall_rpc::{
-    Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions, Completion, ConnectError, Counters,
-    DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, Reply, Server, ServerBuilder,
-    ServerError, UnknownBecause,
+    BatchConfig, BatchSizing, Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions,
+    Completion, ConnectError, Counters, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding,
+    Reply, Server, ServerBuilder, ServerError, UnknownBecause,
 };
 
 /// What a connection can do, measured before: for [`ClientOptions::profile`].

@@ -1,5 +1,6 @@
 //! All limits and knobs in one place.
 
+use std::fmt;
 use std::time::Duration;
 
 use farcall_link::{Geometry, Plan};
@@ -127,6 +128,25 @@ pub enum BatchSizing {
         /// The part of the calls that may exceed it.
         tolerance: f64,
     },
+}
+
+impl BatchSizing {
+    /// The smallest batch that is full.
+    pub fn least(self) -> u32 {
+        match self {
+            Self::Fixed(size) => size.into(),
+            Self::Automatic { .. } => 1,
+        }
+    }
+}
+
+impl fmt::Display for BatchSizing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(size) => write!(f, "batches of {size}"),
+            Self::Automatic { latency_max, .. } => write!(f, "batches for {latency_max:?}"),
+        }
+    }
 }
 
 options! {

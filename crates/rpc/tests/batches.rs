@@ -322,8 +322,7 @@ fn a_blocking_client_sends_what_it_has_gathered_when_it_waits() {
     let server = Server::builder().start(&SoftNic::new(), |_| echo).unwrap();
     let address = server.address().to_string();
     let batch = BatchConfig::fixed(100).wait(Duration::from_secs(3_600));
-    let mut options = ClientOptions::default();
-    options.config.batch = Some(batch);
+    let options = ClientOptions::default().batch(batch);
     let mut client = Client::connect(&SoftNic::new(), address, options).unwrap();
     let calls = [b"a", b"b", b"c"].map(|payload| client.submit(1, payload).unwrap());
     for (call, payload) in calls.into_iter().zip([b"a", b"b", b"c"]) {
@@ -344,8 +343,7 @@ fn calls_of_tasks_travel_together() {
     let address = server.address().to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut options = ClientOptions::default();
-        options.config.batch = Some(BatchConfig::fixed(64));
+        let options = ClientOptions::default().batch(BatchConfig::fixed(64));
         let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
         let calls = (0..200u8).map(|i| {
             let client = client.clone();

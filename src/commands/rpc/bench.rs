@@ -1,6 +1,6 @@
 //! `farcall rpc bench`: the round trip of a small call.
 
-use crate::commands::call_args::CallArgs;
+use crate::commands::call_args::{BatchArgs, CallArgs};
 use crate::commands::measuring::{self, Rival, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
@@ -18,11 +18,14 @@ use farcall_link::PRESETS;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall rpc bench\n  farcall rpc bench --preset fetch --preset server-reply --window 4\n  \
+                  farcall rpc bench --preset server-reply --window 64 --batch 16 --batch auto:20\n  \
                   farcall rpc bench --against ucx --json | jq '.tables[0].rows'"
 )]
 pub struct Bench {
     #[command(flatten)]
     calls: CallArgs,
+    #[command(flatten)]
+    batches: BatchArgs,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
@@ -49,6 +52,7 @@ impl Bench {
             presets: self.calls.presets(&PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>()),
             windows: self.calls.windows(),
             connections: self.calls.connections,
+            batches: self.batches.batches(),
             with_ucx: self.against == Some(Rival::Ucx),
         };
         measuring::run(console, |progress| {

@@ -15,6 +15,7 @@ mod waiting;
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncClient;
 pub use blocking::{BatchClient, Client, ClientOf, NothingOutstanding, StaticClient};
+pub use erased::AnyCaller;
 pub use options::ClientOptions;
 
 /// Turns of the endpoint between two decisions on waiting.

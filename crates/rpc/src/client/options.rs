@@ -5,7 +5,7 @@ use std::time::Duration;
 use farcall_link::{Plan, Waiting};
 
 use super::TURNS;
-use crate::config::{CallerConfig, options};
+use crate::config::{BatchConfig, CallerConfig, options};
 use crate::tune::LinkProfile;
 
 options! {
@@ -51,6 +51,14 @@ impl ClientOptions {
     #[must_use]
     pub fn window(mut self, window: u16) -> Self {
         self.config.plan.geometry.window = window;
+        self
+    }
+
+    /// Gathers calls and sends them in batches: calls that are submitted and not waited for yet, or made by several
+    /// tasks. A batch is executed at most once, as a whole.
+    #[must_use]
+    pub fn batch(mut self, batch: BatchConfig) -> Self {
+        self.config.batch = Some(batch);
         self
     }
 

@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn refusal(batch: &[u8]) -> BatchError {
-        Calls::decode(batch).err().expect("refused")
+        Calls::decode(batch).expect_err("refused")
     }
 
     #[test]

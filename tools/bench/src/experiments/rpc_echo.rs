@@ -11,11 +11,14 @@ use crate::measure::{cpu_time, pin_thread, ping_pong};
 use crate::peer::PeerLauncher;
 use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
+use farcall_link::{Plan, ResponsePath as ResponseAxis};
 use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
-    BySend, Fetch, FetchThenReply, OverUc, Path, ResponsePath, SendReply, ServerReply, StaticClient,
+    AnyCaller, BatchConfig, BatchSizing, BySend, Client, ClientOf, ClientOptions, ConnectError, Fetch,
+    FetchThenReply, OverUc, Path, ResponsePath, SendReply, ServerReply, StaticClient,
 };
+use farcall_verbs::Provider;
 use std::fmt;
 use std::time::Duration;
 
@@ -50,6 +53,8 @@ pub struct RpcEchoPlan {
     pub windows: Vec<u32>,
     /// Connections, all run by one client thread.
     pub connections: u32,
+    /// Ways of batching; each window is measured without, and with each that it can fill.
+    pub batches: Vec<BatchSizing>,
     /// Whether UCX's active messages are measured, too.
     pub with_ucx: bool,
 }
@@ -70,7 +75,7 @@ struct Sample {
 #[derive(Debug, Clone, Copy)]
 enum What {
     Rival(Rival),
-    Rpc { preset: &'static str, window: u32 },
+    Rpc { preset: &'static str, window: u32, batch: Option<BatchSizing> },
 }
 
 impl fmt::Display for What {
@@ -78,7 +83,10 @@ impl fmt::Display for What {
         match self {
             Self::Rival(rival @ Rival::Bare(_)) => rival.fmt(f),
             Self::Rival(rival @ Rival::Ucx(_)) => write!(f, "{rival}, there and back"),
-            Self::Rpc { preset, window } => write!(f, "{preset} echo, window {window}"),
+            Self::Rpc { preset, window, batch: None } => write!(f, "{preset} echo, window {window}"),
+            Self::Rpc { preset, window, batch: Some(batch) } => {
+                write!(f, "{preset} echo, window {window}, {batch}")
+            }
         }
     }
 }
@@ -131,7 +139,15 @@ impl RpcEchoPlan {
         let bare = |baseline| What::Rival(Rival::Bare(baseline));
         let mut whats = vec![bare(Baseline::SharedMemory)];
         for &window in &self.windows {
-            whats.extend(self.presets.iter().map(|&preset| What::Rpc { preset, window }));
+            let fills = |batch: &&BatchSizing| batch.least() <= window;
+            for &preset in &self.presets {
+                let batches = self.batches.iter().filter(fills).copied().map(Some);
+                whats.extend([None].into_iter().chain(batches).map(|batch| What::Rpc {
+                    preset,
+                    window,
+                    batch,
+                }));
+            }
         }
         if with_ucx {
             whats.push(What::Rival(Rival::Ucx(UcxTest::AmLatency)));
@@ -150,7 +166,10 @@ impl What {
         report: &mut Report,
     ) -> Result<Option<Sample>, ExperimentError> {
         let rival = match self {
-            Self::Rpc { preset, window } => {
+            Self::Rpc { preset, window, batch: Some(batch) } => {
+                return batched_sample(plan, server, window, preset, batch).map(Some);
+            }
+            Self::Rpc { preset, window, batch: None } => {
                 let sample = sample_of(preset)
                     .ok_or_else(|| format!("{preset} is measured by nothing; this is a defect"))?;
                 return sample(plan, server, window).map(Some);
@@ -185,24 +204,49 @@ fn sample_of(preset: &str) -> Option<TakeSample> {
     })
 }
 
-/// Connects, calls for the stage's duration with `window` calls under way on each connection, disconnects.
 fn sample<P: Path>(
     plan: &RpcEchoPlan,
     server: &ServerProcess,
     window: u32,
 ) -> Result<Sample, ExperimentError> {
+    let connect = |provider: &dyn Provider, address: &str, options| {
+        StaticClient::<P>::connect(provider, address, options)
+    };
+    sample_by(plan, server, window, P::Response::FETCHES, connect)
+}
+
+/// Calls that travel in batches: a dynamic call each, among the copies into and out of a batch.
+fn batched_sample(
+    plan: &RpcEchoPlan,
+    server: &ServerProcess,
+    window: u32,
+    preset: &str,
+    batch: BatchSizing,
+) -> Result<Sample, ExperimentError> {
+    let paths = Plan::named(preset).ok_or_else(|| format!("no preset {preset}"))?;
+    let fetches = matches!(paths.response, ResponseAxis::Fetch | ResponseAxis::FetchThenReply);
+    let connect = |provider: &dyn Provider, address: &str, mut options: ClientOptions| {
+        let plan = Plan { geometry: options.config.plan.geometry, ..paths };
+        options.config = options.config.plan(plan).batch(Some(BatchConfig::default().size(batch)));
+        Client::connect(provider, address, options)
+    };
+    sample_by(plan, server, window, fetches, connect)
+}
+
+/// Connects, calls for the stage's duration with `window` calls under way on each connection, disconnects.
+fn sample_by<C: AnyCaller + ?Sized>(
+    plan: &RpcEchoPlan,
+    server: &ServerProcess,
+    window: u32,
+    fetches: bool,
+    connect: impl Fn(&dyn Provider, &str, ClientOptions) -> Result<ClientOf<C>, ConnectError>,
+) -> Result<Sample, ExperimentError> {
     let address =
         server.ready().rpc.clone().ok_or("the server process did not say where RPC clients connect")?;
     let options = client_options(window, PATIENCE, plan.profile.as_ref());
-    let connect = || {
-        plan.nic.connect(
-            |provider| StaticClient::<P>::connect(provider, address.clone(), options.clone()),
-            |_| false,
-        )
-    };
+    let connect = || plan.nic.connect(|provider| connect(provider, &address, options.clone()), |_| false);
     let mut clients = (0..plan.connections).map(|_| connect()).collect::<Result<Vec<_>, _>>()?;
-    let traffic_of =
-        |clients: &[StaticClient<P>]| Traffic::of_all(clients.iter().map(StaticClient::counters));
+    let traffic_of = |clients: &[ClientOf<C>]| Traffic::of_all(clients.iter().map(ClientOf::counters));
     let traffic_before = traffic_of(&clients);
     let cpu_before = cpu_time(server.pid())?;
     let at_once = window * plan.connections;
@@ -222,19 +266,19 @@ fn sample<P: Path>(
         // With several calls under way only the time of all of them is known.
         ..line::Sample::of_latency(&round_trips.latency, if at_once == 1 { 1.0 } else { f64::NAN })
     };
-    let fetching = clients.iter().filter(|_| P::Response::FETCHES);
+    let fetching = clients.iter().filter(|_| fetches);
     Ok(Sample {
         figures,
         verbs_per_call: traffic.verbs as f64 / calls as f64,
         empty_reads_per_call: traffic.empty_reads as f64 / calls as f64,
         server_cpu_us_per_call: server_cpu.as_secs_f64() * 1e6 / calls as f64,
-        tunings: fetching.map(StaticClient::tuning).collect(),
+        tunings: fetching.map(ClientOf::tuning).collect(),
     })
 }
 
 #[inline]
-fn call_once<P: Path>(
-    client: &mut StaticClient<P>,
+fn call_once<C: AnyCaller + ?Sized>(
+    client: &mut ClientOf<C>,
     number: u64,
     reply: &mut Vec<u8>,
 ) -> Result<(), ExperimentError> {
@@ -246,8 +290,8 @@ fn call_once<P: Path>(
 
 /// Begins a window of calls on each connection, and waits for all of them.
 #[inline]
-fn call_windows<P: Path>(
-    clients: &mut [StaticClient<P>],
+fn call_windows<C: AnyCaller + ?Sized>(
+    clients: &mut [ClientOf<C>],
     number: u64,
     window: u32,
 ) -> Result<(), ExperimentError> {
@@ -256,6 +300,7 @@ fn call_windows<P: Path>(
         for _ in 0..window {
             client.submit(METHOD_HEAD, &request)?;
         }
+        client.flush();
     }
     let mut left = window as usize * clients.len();
     while left > 0 {
