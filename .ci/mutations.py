@@ -235,6 +235,15 @@ def all_mutations():
         Mutation("client-used-in-a-forked-child", "ClientOf::begin",
                  Replace("self.made_in.is_inherited()", "false"), integration("forks")),
 
+        # Calls in batches.
+        Mutation("given-up-call-of-a-batch-told", "Told::skip_given_up",
+                 Replace("self.call().is_given_up", "false"), integration("batches", "a_call_that_was_given_up")),
+        Mutation("gathered-calls-sent-unfinished", "CallerState::end_what_was_sent",
+                 Replace("!record.is_open", "true"), integration("batches", "of_a_server_that_restarted")),
+        Mutation("batch-with-the-first-deadline", "Calls::shorten_deadline",
+                 Replace("Nanos::earlier(*own, deadline)", "own.or(deadline)"),
+                 integration("batches", "calls_of_a_batch_end_at")),
+
         # The transport in worlds of the simulator.
         Mutation("void-message-continued", "Qp::unreliable",
                  Replace("has_gap || segment.is_first()", "segment.is_first()"), WORLDS),

@@ -6,6 +6,7 @@
 pub mod bootstrap;
 pub mod cm_message;
 pub mod memcached;
+pub mod rpc_batch;
 pub mod rpc_header;
 pub mod softnic_frame;
 pub mod stats_file;

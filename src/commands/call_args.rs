@@ -2,9 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use farcall::rpc::{BatchConfig, BatchSizing};
-use farcall_link::PRESETS;
-use std::time::Duration;
+use farcall_link::{BatchConfig, BatchSizing, PRESETS};
 
 /// Stands for every preset.
 const ALL: &str = "all";
@@ -42,7 +40,7 @@ impl BatchArgs {
 fn batch_sizing(text: &str) -> Result<BatchSizing, String> {
     let number = |text: &str| text.parse::<u16>().map_err(|error| error.to_string());
     let config = match text.strip_prefix("auto:") {
-        Some(us) => BatchConfig::automatic(Duration::from_micros(number(us)?.into())),
+        Some(us) => BatchConfig::automatic(number(us)?.into()),
         None => BatchConfig::fixed(number(text)?),
     };
     config.check().map(|()| config.size)
@@ -93,8 +91,10 @@ mod tests {
     #[test]
     fn a_batch_is_a_size_or_a_latency() {
         assert_eq!(batch_sizing("16"), Ok(BatchSizing::Fixed(16)));
-        let latency_max = Duration::from_micros(20);
-        assert_eq!(batch_sizing("auto:20"), Ok(BatchSizing::Automatic { latency_max, tolerance: 0.05 }));
+        assert_eq!(
+            batch_sizing("auto:20"),
+            Ok(BatchSizing::Automatic { latency_max_us: 20, tolerance_percent: 5 })
+        );
         for wrong in ["0", "129", "auto:", "auto", "-1", "16us"] {
             assert!(batch_sizing(wrong).is_err(), "{wrong}");
         }

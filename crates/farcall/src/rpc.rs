@@ -13,9 +13,9 @@
 #[cfg(feature = "tokio")]
 pub use farcall_rpc::AsyncClient;
 pub use farcall_rpc::{
-    BatchConfig, BatchSizing, Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions,
-    Completion, ConnectError, Counters, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding,
-    Reply, Server, ServerBuilder, ServerError, UnknownBecause,
+    Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions, Completion, ConnectError, Counters,
+    DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, Reply, Server, ServerBuilder,
+    ServerError, UnknownBecause,
 };
 
 /// What a connection can do, measured before: for [`ClientOptions::profile`].
@@ -25,3 +25,6 @@ pub mod tune {
 
 /// How a thread waits: for [`ServerBuilder::waiting`] and [`ClientOptions::wait_by`].
 pub use farcall_link::Waiting;
+
+/// Which batches: for [`ClientOptions::batch`].
+pub use farcall_link::{BatchConfig, BatchSizing};

@@ -27,8 +27,8 @@ pub use connection::Connection;
 pub use datagrams::Datagrams;
 pub use nic::Nic;
 pub use plan::{
-    Batching, ConnectionModel, Geometry, MemoryPolicy, PRESETS, Plan, PlanRefused, Preset, RequestPath,
-    ResponsePath, Transport, Waiting,
+    BatchConfig, BatchSizing, Batching, ConnectionModel, Geometry, MemoryPolicy, PRESETS, Plan, PlanRefused,
+    Preset, RequestPath, ResponsePath, Transport, Waiting,
 };
 pub use queue_pair::{Completed, PairConfig, QueuePair};
 pub use random::{Entropy, SplitMix64, os_random};

@@ -5,8 +5,9 @@
 //! executes: a choice is added, at the end, with the code that runs it.
 
 use farcall_verbs::QpType;
-use serde::{Deserialize, Serialize};
 use std::fmt;
+
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// How a request reaches the server.
@@ -108,6 +109,114 @@ pub enum Waiting {
 pub enum Batching {
     /// Each message at once.
     None,
+    /// Several calls in one message (RF-RPC, section 4).
+    Calls(BatchConfig),
+}
+
+/// How many calls a batch takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum BatchSizing {
+    /// So many.
+    Fixed(u16),
+    /// As many as the latency allows (RF-RPC, section 4.2).
+    Automatic {
+        /// The latency asked for, in microseconds.
+        latency_max_us: u32,
+        /// How many of 100 calls may take longer.
+        tolerance_percent: u8,
+    },
+}
+
+impl BatchSizing {
+    /// The smallest batch that is full.
+    pub fn least(self) -> u32 {
+        match self {
+            Self::Fixed(size) => size.into(),
+            Self::Automatic { .. } => 1,
+        }
+    }
+}
+
+impl fmt::Display for BatchSizing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(size) => write!(f, "batches of {size}"),
+            Self::Automatic { latency_max_us, tolerance_percent } => {
+                write!(f, "batches for {} % in {latency_max_us} us", 100 - tolerance_percent)
+            }
+        }
+    }
+}
+
+/// When gathered calls are sent: whatever comes first, or when the client is told to, or waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct BatchConfig {
+    /// When there are so many (N).
+    pub size: BatchSizing,
+    /// When they take so many bytes (L), their heads included. A call that takes more alone is sent by itself.
+    pub bytes_max: u32,
+    /// When the first has waited for so long (T), in microseconds.
+    pub wait_us: u32,
+}
+
+impl Default for BatchConfig {
+    /// 16 calls, and L and T of the paper: 2,048 bytes, 5 ms.
+    fn default() -> Self {
+        Self { size: BatchSizing::Fixed(16), bytes_max: 2_048, wait_us: 5_000 }
+    }
+}
+
+impl BatchConfig {
+    /// Calls in a batch at most: the range of RF-RPC, section 4.2.
+    pub const CALLS_MAX: u16 = 128;
+
+    /// Batches of so many calls.
+    pub fn fixed(size: u16) -> Self {
+        Self::default().size(BatchSizing::Fixed(size))
+    }
+
+    /// Batches as large as lets 95 % of the calls take at most so many microseconds.
+    pub fn automatic(latency_max_us: u32) -> Self {
+        Self::default().size(BatchSizing::Automatic { latency_max_us, tolerance_percent: 5 })
+    }
+
+    /// Sets [`BatchConfig::size`].
+    #[must_use]
+    pub const fn size(mut self, size: BatchSizing) -> Self {
+        self.size = size;
+        self
+    }
+
+    /// Sets [`BatchConfig::bytes_max`].
+    #[must_use]
+    pub const fn bytes_max(mut self, bytes_max: u32) -> Self {
+        self.bytes_max = bytes_max;
+        self
+    }
+
+    /// Sets [`BatchConfig::wait_us`].
+    #[must_use]
+    pub const fn wait_us(mut self, wait_us: u32) -> Self {
+        self.wait_us = wait_us;
+        self
+    }
+
+    /// Whether every number is in its range.
+    ///
+    /// # Errors
+    /// Which is not, and its range.
+    pub fn check(&self) -> Result<(), String> {
+        match self.size {
+            BatchSizing::Fixed(size) if !(1..=Self::CALLS_MAX).contains(&size) => {
+                Err(format!("batches of {size} calls: 1 to {}", Self::CALLS_MAX))
+            }
+            BatchSizing::Automatic { tolerance_percent: percent @ 101.., .. } => {
+                Err(format!("a tolerance of {percent} %: 0 to 100"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Thresholds of posting. Memory is registered beforehand; payloads are copied.
@@ -273,12 +382,11 @@ pub const PRESETS: &[Preset] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "no such point in the preset table (requests by {request:?}, responses by {response:?}, {transport:?}, \
-     {connections:?}, {batching:?}); the nearest is \"{nearest}\"",
+     {connections:?}); the nearest is \"{nearest}\"",
     request = .asked.request,
     response = .asked.response,
     transport = .asked.transport,
     connections = .asked.connections,
-    batching = .asked.batching,
     nearest = .nearest.name
 )]
 pub struct PlanRefused {
@@ -294,14 +402,13 @@ impl Plan {
         PRESETS.iter().find(|preset| preset.name == name).map(|preset| preset.plan)
     }
 
-    /// On how many axes of the table two plans differ. Waiting is each side's own, thresholds and slots are constants:
-    /// they do not count.
+    /// On how many axes of the table two plans differ. Waiting is each side's own, batches the client's, thresholds and
+    /// slots are constants: they do not count.
     pub fn distance(&self, other: &Self) -> u32 {
         u32::from(self.request != other.request)
             + u32::from(self.response != other.response)
             + u32::from(self.transport != other.transport)
             + u32::from(self.connections != other.connections)
-            + u32::from(self.batching != other.batching)
     }
 
     /// The preset this plan is a variant of.
@@ -336,7 +443,8 @@ mod tests {
             assert_eq!(preset.plan.preset().unwrap().name, preset.name);
             preset.plan.geometry.check().unwrap();
         }
-        let local = Plan { waiting: Waiting::Busy, ..Plan::default() };
+        let batching = Batching::Calls(BatchConfig::fixed(8));
+        let local = Plan { waiting: Waiting::Busy, batching, ..Plan::default() };
         assert_eq!(local.preset().unwrap().name, "rf-rpc");
     }
 

@@ -1,11 +1,8 @@
 //! All limits and knobs in one place.
 
-use std::fmt;
 use std::time::Duration;
 
 use farcall_link::{Geometry, Plan};
-
-use crate::wire::batch::BATCH_ENTRIES_MAX;
 
 /// Declares a struct of options: each field with its default, and a setter of the same name to chain.
 macro_rules! options {
@@ -110,81 +107,5 @@ options! {
         result_bytes_max: u32 = 16 << 20,
         /// Whether messages carry a checksum even where placement is in order.
         checksum: bool = false,
-        /// Whether calls are gathered and sent in batches, and in which.
-        batch: Option<BatchConfig> = None,
-    }
-}
-
-/// How many calls a batch takes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum BatchSizing {
-    /// So many.
-    Fixed(u16),
-    /// As many as the latency allows: of all calls, at most a part of `tolerance` (0 to 1) take longer than
-    /// `latency_max` (RF-RPC, section 4.2).
-    Automatic {
-        /// The latency asked for.
-        latency_max: Duration,
-        /// The part of the calls that may exceed it.
-        tolerance: f64,
-    },
-}
-
-impl BatchSizing {
-    /// The smallest batch that is full.
-    pub fn least(self) -> u32 {
-        match self {
-            Self::Fixed(size) => size.into(),
-            Self::Automatic { .. } => 1,
-        }
-    }
-}
-
-impl fmt::Display for BatchSizing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(size) => write!(f, "batches of {size}"),
-            Self::Automatic { latency_max, .. } => write!(f, "batches for {latency_max:?}"),
-        }
-    }
-}
-
-options! {
-    /// When gathered calls are sent: whatever comes first, or when the client is told to, or waits.
-    pub struct BatchConfig {
-        /// When there are so many.
-        size: BatchSizing = BatchSizing::Fixed(16),
-        /// When they take so many bytes (L), their heads included. A call that takes more alone is sent by itself.
-        bytes_max: usize = 2_048,
-        /// When the first has waited for so long (T).
-        wait: Duration = Duration::from_millis(5),
-    }
-}
-
-impl BatchConfig {
-    /// Batches of so many calls.
-    pub fn fixed(size: u16) -> Self {
-        Self::default().size(BatchSizing::Fixed(size))
-    }
-
-    /// Batches as large as the latency allows, for 95 % of the calls.
-    pub fn automatic(latency_max: Duration) -> Self {
-        Self::default().size(BatchSizing::Automatic { latency_max, tolerance: 0.05 })
-    }
-
-    /// Whether every number is in its range.
-    ///
-    /// # Errors
-    /// Which is not, and its range.
-    pub fn check(&self) -> Result<(), String> {
-        match self.size {
-            BatchSizing::Fixed(size) if !(1..=BATCH_ENTRIES_MAX).contains(&size) => {
-                Err(format!("batches of {size} calls: 1 to {BATCH_ENTRIES_MAX}"))
-            }
-            BatchSizing::Automatic { tolerance, .. } if !(0.0..=1.0).contains(&tolerance) => {
-                Err(format!("a tolerance of {tolerance}: 0 to 1"))
-            }
-            _ => Ok(()),
-        }
     }
 }

@@ -50,7 +50,7 @@ pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completi
 #[cfg(feature = "tokio")]
 pub use client::AsyncClient;
 pub use client::{AnyCaller, BatchClient, Client, ClientOf, ClientOptions, NothingOutstanding, StaticClient};
-pub use config::{BatchConfig, BatchSizing, CallerConfig, ResponderConfig};
+pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
 pub use paths::{

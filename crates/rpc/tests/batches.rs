@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use farcall_faults::Faults;
-use farcall_link::Nic;
+use farcall_link::{BatchConfig, BatchSizing, Batching, Nic, Plan};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Endpoint, Next};
@@ -14,12 +14,16 @@ use support::{ECHO, LOST, MAKE, PANIC, REFUSE, World, pattern};
 /// What a call came to.
 type Outcome = (CallId, Result<Vec<u8>, CallError>);
 
+fn config(batch: BatchConfig) -> CallerConfig {
+    CallerConfig::default().plan(Plan { batching: Batching::Calls(batch), ..Plan::default() })
+}
+
 fn client<P: Path>(world: &mut World, batch: BatchConfig) -> BatchCaller<P> {
     client_on(world, batch, Nic::open(&SoftNic::new()).unwrap())
 }
 
 fn client_on<P: Path>(world: &mut World, batch: BatchConfig, nic: Nic) -> BatchCaller<P> {
-    let mut client = BatchCaller::new(nic, CallerConfig::default().batch(Some(batch))).unwrap();
+    let mut client = BatchCaller::new(nic, config(batch)).unwrap();
     world.connect(&mut client).unwrap();
     // From now on a request arrives with the turn that posts it.
     let call = submit(world, &mut client, ECHO, b"known");
@@ -101,8 +105,8 @@ fn calls_of_a_batch_travel_in_one_message_and_each_has_its_own_result() {
 #[test]
 fn a_batch_is_sent_when_it_is_full_or_long_or_has_waited_or_on_request() {
     let mut world = World::new();
-    let config = BatchConfig::fixed(10).bytes_max(100).wait(Duration::from_millis(1));
-    let mut client = client::<ServerReply>(&mut world, config);
+    let batch = BatchConfig::fixed(10).bytes_max(100).wait_us(1_000);
+    let mut client = client::<ServerReply>(&mut world, batch);
     // Batches sent by so many calls.
     let sends = |world: &World, client: &mut BatchCaller<ServerReply>, calls: usize, payload: &[u8]| {
         let before = client.counters().batches.get();
@@ -175,8 +179,7 @@ fn batches_are_executed_once_whatever_is_lost() {
         Nic::open(&faults.around_all(SoftNic::new())).unwrap()
     };
     let mut world = World::on(losing(), ResponderConfig::default());
-    let mut client =
-        BatchCaller::<Uc>::new(losing(), CallerConfig::default().batch(Some(BatchConfig::fixed(5)))).unwrap();
+    let mut client = BatchCaller::<Uc>::new(losing(), config(BatchConfig::fixed(5))).unwrap();
     world.connect(&mut client).unwrap();
     for round in 0..20u32 {
         let mut expected = Vec::new();
@@ -303,8 +306,8 @@ fn as_many_batches_are_under_way_as_the_window_has_slots() {
 #[test]
 fn the_automatic_size_grows_while_calls_are_quick() {
     let mut world = World::new();
-    let config = BatchConfig::automatic(Duration::from_secs(60)).wait(Duration::ZERO);
-    let mut client = client::<ServerReply>(&mut world, config);
+    let batch = BatchConfig::automatic(60_000_000).wait_us(0);
+    let mut client = client::<ServerReply>(&mut world, batch);
     assert_eq!(client.batch_size(), 1);
     let start = Instant::now();
     while client.batch_size() < 4 {
@@ -321,7 +324,7 @@ fn the_automatic_size_grows_while_calls_are_quick() {
 fn a_blocking_client_sends_what_it_has_gathered_when_it_waits() {
     let server = Server::builder().start(&SoftNic::new(), |_| echo).unwrap();
     let address = server.address().to_string();
-    let batch = BatchConfig::fixed(100).wait(Duration::from_secs(3_600));
+    let batch = BatchConfig::fixed(100).wait_us(u32::MAX);
     let options = ClientOptions::default().batch(batch);
     let mut client = Client::connect(&SoftNic::new(), address, options).unwrap();
     let calls = [b"a", b"b", b"c"].map(|payload| client.submit(1, payload).unwrap());
@@ -361,13 +364,12 @@ fn calls_of_tasks_travel_together() {
 fn sizes_out_of_range_are_refused() {
     let nic = || Nic::open(&SoftNic::new()).unwrap();
     for size in [0, 129] {
-        let config = CallerConfig::default().batch(Some(BatchConfig::fixed(size)));
-        let error = BatchCaller::<Fetch>::new(nic(), config).err().unwrap().to_string();
+        let error =
+            BatchCaller::<Fetch>::new(nic(), config(BatchConfig::fixed(size))).err().unwrap().to_string();
         assert!(error.contains("1 to 128"), "{error}");
     }
-    let sizing = BatchSizing::Automatic { latency_max: Duration::ZERO, tolerance: 1.5 };
-    let config = CallerConfig::default().batch(Some(BatchConfig::default().size(sizing)));
-    assert!(BatchCaller::<Fetch>::new(nic(), config).is_err());
+    let sizing = BatchSizing::Automatic { latency_max_us: 0, tolerance_percent: 150 };
+    assert!(BatchCaller::<Fetch>::new(nic(), config(BatchConfig::default().size(sizing))).is_err());
 }
 
 fn echo(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {

@@ -202,6 +202,11 @@ fn impossible_messages_get_one_clear_error_and_close_only_their_connection() {
     assert!(text.contains("without its numbers"), "{text}");
     let (_, text) = violate(|r| RequestHeader { len_bytes: 8, ..part(r) }.encode());
     assert!(text.contains("does not follow"), "{text}");
+    let batch = |r: &Rogue| RequestHeader { flags: Mode::Reply.flags() | RequestFlags::BATCH, ..r.header() };
+    let (status, text) = violate(|r| batch(r).encode());
+    assert!(status == Status::BAD_REQUEST && text.contains("the end of its batch"), "{text}");
+    let (_, text) = violate(|r| RequestHeader { len_bytes: 8, ..batch(r) }.encode());
+    assert!(text.contains("batch version 0"), "{text}");
 }
 
 #[test]

@@ -114,6 +114,7 @@ fn seeds_hold() {
         received.iter().all(|messages| *messages > 0),
         "messages over RC, over UC, datagrams: {received:?}"
     );
+    assert!(scenarios::batches() > 0 || done < QUICK, "no batch of calls was sent");
     assert!(scenarios::resumed() > 0 || done < QUICK, "no session ever went on over another connection");
 }
 

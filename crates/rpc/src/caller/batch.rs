@@ -1,12 +1,14 @@
 //! Several calls in one message: RF-RPC, section 4.1.
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
+use farcall_link::{BatchConfig, Batching, Nic};
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, Result as VerbsResult, WaitSet};
 
 use super::calls::{Record, State};
 use super::{CallId, CallOptions, Caller, CallerState, Completion};
-use crate::config::{BatchConfig, CallerConfig};
+use crate::config::CallerConfig;
 use crate::error::{Broken, CallError, UnknownBecause};
 use crate::paths::Path;
 use crate::tune::BatchSize;
@@ -25,6 +27,7 @@ use crate::wire::{RequestFlags, Status};
 pub struct BatchCaller<P: Path> {
     caller: Caller<P>,
     config: BatchConfig,
+    wait: Duration,
     size: BatchSize,
     /// For each record of the caller: the batch that it is.
     batches: Box<[Batch]>,
@@ -82,17 +85,21 @@ impl<P: Path> DerefMut for BatchCaller<P> {
 }
 
 impl<P: Path> BatchCaller<P> {
-    /// As [`Caller::new`], with the configuration's batches, or else the usual ones.
+    /// As [`Caller::new`], with the plan's batches, or else the usual ones.
     ///
     /// # Errors
     /// As [`Caller::new`].
-    pub fn new(nic: farcall_link::Nic, caller: CallerConfig) -> VerbsResult<Self> {
-        let config = caller.batch.clone().unwrap_or_default();
+    pub fn new(nic: Nic, caller: CallerConfig) -> VerbsResult<Self> {
+        let config = match caller.plan.batching {
+            Batching::Calls(config) => config,
+            _ => BatchConfig::default(),
+        };
         config.check().map_err(|why| farcall_verbs::Error::invalid("create caller", why))?;
         let caller = Caller::new(nic, caller)?;
         let batches = caller.calls.records.iter().map(|_| Batch::default()).collect();
         let size = BatchSize::new(config.size);
-        Ok(Self { caller, config, size, batches, open: None, told: Told::default(), now: Nanos(0) })
+        let wait = Duration::from_micros(config.wait_us.into());
+        Ok(Self { caller, config, wait, size, batches, open: None, told: Told::default(), now: Nanos(0) })
     }
 
     /// Begins a call, as [`Caller::submit`]. It travels with the batch.
@@ -107,7 +114,7 @@ impl<P: Path> BatchCaller<P> {
         options: CallOptions,
         now: Nanos,
     ) -> Result<CallId, CallError> {
-        if entry_bytes(payload.len()) > self.config.bytes_max || options.trace_id != 0 {
+        if entry_bytes(payload.len()) > self.config.bytes_max as usize || options.trace_id != 0 {
             // Calls are executed in the order in which they were made.
             self.flush(now);
             return self.caller.submit(method, payload, options, now);
@@ -120,7 +127,7 @@ impl<P: Path> BatchCaller<P> {
         calls.shorten_deadline(at, options.deadline);
         let request = &mut calls.get(at).request;
         push_entry(request, method, payload);
-        let is_full = request.len() - BATCH_HEAD_BYTES >= self.config.bytes_max;
+        let is_full = request.len() - BATCH_HEAD_BYTES >= self.config.bytes_max as usize;
         self.caller.state.counters.calls.increment();
         let batch = &mut self.batches[usize::from(at)];
         let id = CallId(batch.first.0 + batch.calls.len() as u64);
@@ -210,7 +217,7 @@ impl<P: Path> BatchCaller<P> {
         self.told.has_next() || self.caller.has_completion()
     }
 
-    /// How many calls can be begun now.
+    /// How many calls can be begun now, if none is too long for a batch.
     pub fn available(&self) -> usize {
         let room = |at| {
             let batch: &Batch = &self.batches[usize::from(at)];
@@ -266,8 +273,7 @@ impl<P: Path> Endpoint for BatchCaller<P> {
     #[inline]
     fn progress(&mut self, now: Nanos) -> Next {
         self.now = now;
-        let due =
-            self.open_batch().map(|at| self.batches[usize::from(at)].calls[0].submitted + self.config.wait);
+        let due = self.open_batch().map(|at| self.batches[usize::from(at)].calls[0].submitted + self.wait);
         if due.is_some_and(|due| now >= due) {
             self.flush(now);
             return self.caller.progress(now);

@@ -2,7 +2,7 @@
 
 use std::ops::DerefMut;
 
-use farcall_link::Nic;
+use farcall_link::{Batching, Nic};
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next};
 
 use super::ClientOptions;
@@ -147,9 +147,11 @@ impl<P: Path> AnyCaller for BatchCaller<P> {
 pub(super) fn any_caller(nic: Nic, options: &ClientOptions) -> Result<Box<dyn AnyCaller>, ConnectError> {
     let config = options.config.clone();
     let preset = config.plan.preset()?;
-    let made = for_plan!(preset.plan, |P| match config.batch {
-        None => Caller::<P>::new(nic, config).map(|caller| Box::new(caller) as Box<dyn AnyCaller>),
-        Some(_) => BatchCaller::<P>::new(nic, config).map(|caller| Box::new(caller) as Box<dyn AnyCaller>),
+    let made = for_plan!(preset.plan, |P| match config.plan.batching {
+        Batching::Calls(_) => {
+            BatchCaller::<P>::new(nic, config).map(|caller| Box::new(caller) as Box<dyn AnyCaller>)
+        }
+        _ => Caller::<P>::new(nic, config).map(|caller| Box::new(caller) as Box<dyn AnyCaller>),
     });
     made.unwrap_or_else(|| {
         Err(farcall_verbs::Error::invalid("connect", "the preset's paths are not built in"))

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use farcall_link::{Plan, Waiting};
+use farcall_link::{BatchConfig, Batching, Plan, Waiting};
 
 use super::TURNS;
-use crate::config::{BatchConfig, CallerConfig, options};
+use crate::config::{CallerConfig, options};
 use crate::tune::LinkProfile;
 
 options! {
@@ -58,7 +58,7 @@ impl ClientOptions {
     /// tasks. A batch is executed at most once, as a whole.
     #[must_use]
     pub fn batch(mut self, batch: BatchConfig) -> Self {
-        self.config.batch = Some(batch);
+        self.config.plan.batching = Batching::Calls(batch);
         self
     }
 

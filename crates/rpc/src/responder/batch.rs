@@ -6,7 +6,7 @@ use super::execute::panic_text;
 use super::{Call, Handler, HandlerError, Reply};
 use crate::counters::Counters;
 use crate::wire::Status;
-use crate::wire::batch::{Calls, ENTRY_HEAD_BYTES};
+use crate::wire::batch::{BatchedCalls, ENTRY_HEAD_BYTES};
 
 /// What a call of a batch may take besides its result: its head, and padding.
 const ENTRY_COST_BYTES: usize = ENTRY_HEAD_BYTES + 8;
@@ -19,7 +19,7 @@ pub(super) fn execute<H: Handler>(
     handler: &mut H,
     counters: &Counters,
     whole: &Call<'_>,
-    calls: Calls<'_>,
+    calls: BatchedCalls<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<(), HandlerError> {
     if !reply.reserve(calls.len() * ENTRY_COST_BYTES) {

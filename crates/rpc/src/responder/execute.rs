@@ -10,7 +10,7 @@ use super::serve::Engine;
 use super::session::Assembly;
 use super::{Call, Handler, HandlerError, Reply, ServerEnd};
 use crate::paths::ResponsePath;
-use crate::wire::batch::Calls;
+use crate::wire::batch::BatchedCalls;
 use crate::wire::{
     Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags,
     ResponseHeader, Seq, Status, TIME_UNIT_NS,
@@ -51,7 +51,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     ) -> Result<Answer, String> {
         let began = whole.as_ref().map_or(now, |whole| whole.began);
         let payload = whole.as_ref().map_or(&self.message[REQUEST_HEADER_BYTES..], |whole| &whole.bytes);
-        let calls = header.flags.contains(RequestFlags::BATCH).then(|| Calls::decode(payload)).transpose();
+        let calls =
+            header.flags.contains(RequestFlags::BATCH).then(|| BatchedCalls::decode(payload)).transpose();
         let calls = calls.map_err(|why| format!("message {}: {why}", header.seq.0))?;
         if let Err((status, text)) = self.admit(end, header, began, now) {
             return Ok(self.refuse(end, status, &text));

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::BatchSizing;
-use crate::wire::batch::BATCH_ENTRIES_MAX;
+use farcall_link::{BatchConfig, BatchSizing};
 
 /// Calls between two decisions: enough to see a tenth of a tolerance of 5 % (one late call in 200) twice.
 const CALLS_PER_DECISION: u32 = 512;
@@ -36,16 +35,16 @@ impl BatchSize {
     /// A call took `latency` in a batch of at most `size` calls, which was full or not.
     #[inline]
     pub fn sample(&mut self, latency: Duration, size: u16, is_full: bool) {
-        let BatchSizing::Automatic { latency_max, tolerance } = self.sizing else { return };
+        let BatchSizing::Automatic { latency_max_us, tolerance_percent } = self.sizing else { return };
         // What was sent with another size says nothing about this one.
         if size != self.size {
             return;
         }
         self.seen += 1;
-        self.late += u32::from(latency > latency_max);
+        self.late += u32::from(latency > Duration::from_micros(latency_max_us.into()));
         self.in_full += u32::from(is_full);
         if self.seen == CALLS_PER_DECISION {
-            self.decide(tolerance);
+            self.decide(f64::from(tolerance_percent) / 100.0);
         }
     }
 
@@ -56,7 +55,7 @@ impl BatchSize {
         if late > tolerance {
             self.size = (self.size - 1).max(1);
         } else if late < 0.1 * tolerance && is_filled {
-            self.size = (self.size + 1).min(BATCH_ENTRIES_MAX);
+            self.size = (self.size + 1).min(BatchConfig::CALLS_MAX);
         }
         (self.seen, self.late, self.in_full) = (0, 0, 0);
     }
@@ -69,7 +68,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_micros(10);
 
     fn automatic() -> BatchSize {
-        BatchSize::new(BatchSizing::Automatic { latency_max: LIMIT, tolerance: 0.05 })
+        BatchSize::new(BatchSizing::Automatic { latency_max_us: 10, tolerance_percent: 5 })
     }
 
     /// One decision, with so many of 1,000 calls late.
@@ -95,7 +94,7 @@ mod tests {
     fn it_stays_in_its_range() {
         let mut size = automatic();
         let last = (0..300).map(|_| decide(&mut size, 0, true)).last();
-        assert_eq!(last, Some(BATCH_ENTRIES_MAX));
+        assert_eq!(last, Some(BatchConfig::CALLS_MAX));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! front of a batch of calls; a batch of results answers just one batch of calls, and comes in pieces as any long result
 //! does, so the server needs no batch size of its own.
 
+use farcall_link::BatchConfig;
 use thiserror::Error;
 
 use super::Status;
@@ -12,8 +13,6 @@ use super::layout::padded;
 
 /// The version of the layout.
 pub const BATCH_VERSION: u8 = 1;
-/// Calls in a batch at most: the range of RF-RPC, section 4.2.
-pub const BATCH_ENTRIES_MAX: u16 = 128;
 /// Bytes in front of the entries of a batch of calls: version u8, 0 u8, entries u16, 0 u32.
 pub const BATCH_HEAD_BYTES: usize = 8;
 /// Bytes in front of each entry: its length u32, its method or status u16, 0 u16. Entries are padded to words.
@@ -29,7 +28,7 @@ pub enum BatchError {
     #[error("a batch or entry with unknown bits")]
     UnknownBits,
     /// Its entries are not as many as it says, or none, or too many.
-    #[error("a batch of {0} entries by its head; 1 to {BATCH_ENTRIES_MAX}, and as many as follow")]
+    #[error("a batch of {0} entries by its head; 1 to {max}, and as many as follow", max = BatchConfig::CALLS_MAX)]
     Entries(u16),
     /// An entry reaches beyond the end.
     #[error("an entry reaches beyond the end of its batch")]
@@ -82,12 +81,12 @@ pub fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), BatchError
 
 /// The calls of a batch: methods and payloads.
 #[derive(Clone, Debug)]
-pub struct Calls<'a> {
+pub struct BatchedCalls<'a> {
     left: u16,
     rest: &'a [u8],
 }
 
-impl<'a> Calls<'a> {
+impl<'a> BatchedCalls<'a> {
     /// The calls of a batch, all of which was looked at: each is whole.
     ///
     /// # Errors
@@ -107,14 +106,14 @@ impl<'a> Calls<'a> {
         for _ in 0..count {
             take_entry(&mut end)?;
         }
-        if !(1..=BATCH_ENTRIES_MAX).contains(&count) || !end.is_empty() {
+        if !(1..=BatchConfig::CALLS_MAX).contains(&count) || !end.is_empty() {
             return Err(BatchError::Entries(count));
         }
         Ok(calls)
     }
 }
 
-impl<'a> Iterator for Calls<'a> {
+impl<'a> Iterator for BatchedCalls<'a> {
     type Item = (u16, &'a [u8]);
 
     #[inline]
@@ -128,7 +127,7 @@ impl<'a> Iterator for Calls<'a> {
     }
 }
 
-impl ExactSizeIterator for Calls<'_> {}
+impl ExactSizeIterator for BatchedCalls<'_> {}
 
 /// Takes the first result off `rest`.
 ///
@@ -151,13 +150,13 @@ mod tests {
     }
 
     fn refusal(batch: &[u8]) -> BatchError {
-        Calls::decode(batch).expect_err("refused")
+        BatchedCalls::decode(batch).expect_err("refused")
     }
 
     #[test]
     fn what_is_no_batch_is_refused_before_any_of_it_is_executed() {
         let good = batch(&[(1, b"one".to_vec()), (2, vec![])]);
-        assert_eq!(Calls::decode(&good).unwrap().collect::<Vec<_>>(), [(1, &b"one"[..]), (2, b"")]);
+        assert_eq!(BatchedCalls::decode(&good).unwrap().collect::<Vec<_>>(), [(1, &b"one"[..]), (2, b"")]);
         let with = |at: usize, byte: u8| {
             let mut bytes = good.clone();
             bytes[at] = byte;
@@ -179,13 +178,13 @@ mod tests {
             (any::<u16>(), proptest::collection::vec(any::<u8>(), 0..40)), 1..=128)
         ) {
             let bytes = batch(&entries);
-            let came: Vec<_> = Calls::decode(&bytes).unwrap().map(|(method, payload)| (method, payload.to_vec())).collect();
+            let came: Vec<_> = BatchedCalls::decode(&bytes).unwrap().map(|(method, payload)| (method, payload.to_vec())).collect();
             prop_assert_eq!(came, entries);
         }
 
         #[test]
         fn any_bytes_are_a_batch_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Calls::decode(&bytes).map(|calls| assert_eq!(calls.len(), calls.count()));
+            let _ = BatchedCalls::decode(&bytes).map(|calls| assert_eq!(calls.len(), calls.count()));
         }
     }
 }

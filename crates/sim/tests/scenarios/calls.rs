@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use farcall_link::{BatchConfig, BatchSizing, Batching, Plan};
 use farcall_rpc::{
     BySend, CallerConfig, Fetch, FetchThenReply, OverUc, Path, ResponderConfig, SendReply, ServerReply,
 };
@@ -22,6 +23,8 @@ struct Run<P> {
     clients: Vec<(Host, u32, TaskId)>,
     next_client: u32,
     executions: Executions,
+    /// Whether the clients send batches.
+    batches: bool,
     path: std::marker::PhantomData<P>,
 }
 
@@ -36,6 +39,13 @@ impl<P: Path> Run<P> {
         self.server = self.world.spawn(&self.server_host, waiting, server);
     }
 
+    fn plan(&mut self) -> Plan {
+        match self.batches {
+            true => Plan { batching: Batching::Calls(batch(&mut self.random)), ..Plan::default() },
+            false => Plan::default(),
+        }
+    }
+
     fn spawn_client(&mut self, host: Host) {
         let number = self.next_client;
         self.next_client += 1;
@@ -43,9 +53,10 @@ impl<P: Path> Run<P> {
         let workload = Calls::new(number, self.world.random(number), CALLS);
         let config = CallerConfig::default()
             .notify(waiting == Waiting::Event && self.random.chance_ppm(500_000))
-            .checksum(self.random.chance_ppm(300_000));
+            .checksum(self.random.chance_ppm(300_000))
+            .plan(self.plan());
         let seed = self.random.next_u64();
-        let client = ClientProgram::<P, _>::new(&host, self.server_host.id(), config, seed, workload);
+        let client = ClientProgram::new::<P>(&host, self.server_host.id(), config, seed, workload);
         let task = self.world.spawn(&host, waiting, client);
         self.clients.push((host, number, task));
     }
@@ -72,7 +83,7 @@ impl<P: Path> Run<P> {
             2..=9 => {
                 let at = self.random.below(self.clients.len() as u64) as usize;
                 let task = self.clients[at].2;
-                self.world.endpoint::<ClientProgram<P, Calls>>(task).expect("a client that runs").hang_up();
+                self.world.endpoint::<ClientProgram<Calls>>(task).expect("a client that runs").hang_up();
             }
             10 => {
                 let at = self.random.below(self.clients.len() as u64) as usize;
@@ -84,12 +95,12 @@ impl<P: Path> Run<P> {
         }
     }
 
-    fn program(&self, task: TaskId) -> &ClientProgram<P, Calls> {
+    fn program(&self, task: TaskId) -> &ClientProgram<Calls> {
         self.world.look(task).expect("a client that runs")
     }
 
     fn is_done(&self) -> bool {
-        self.clients.iter().all(|(.., task)| Workload::<P>::is_done(&self.program(*task).workload))
+        self.clients.iter().all(|(.., task)| Workload::is_done(&self.program(*task).workload))
     }
 
     fn run(mut self) -> u64 {
@@ -111,7 +122,7 @@ impl<P: Path> Run<P> {
             let program = self.program(*task);
             let workload = &program.workload;
             assert!(
-                Workload::<P>::is_done(workload),
+                Workload::is_done(workload),
                 "client {number} has {} of {CALLS} calls ended; {:?}, {:?}",
                 workload.ended.len(),
                 program.caller.broken(),
@@ -119,6 +130,7 @@ impl<P: Path> Run<P> {
             );
             check_calls(workload, &self.executions);
             super::note_resumed(program.caller.counters().sessions_resumed.get());
+            super::note_batches(program.caller.counters().batches.get());
         }
         let executions = self.executions.borrow();
         let twice = executions.iter().find(|(_, times)| **times > 1);
@@ -130,7 +142,20 @@ impl<P: Path> Run<P> {
     }
 }
 
-fn run_by<P: Path>(seed: u64, mut random: Stream) -> u64 {
+fn batch(random: &mut Stream) -> BatchConfig {
+    let size = match random.below(3) {
+        0 => BatchSizing::Automatic { latency_max_us: random.between(5, 500) as u32, tolerance_percent: 5 },
+        _ => BatchSizing::Fixed(random.between(1, 20) as u16),
+    };
+    let wait_us = [0, 20, 5_000][random.below(3) as usize];
+    BatchConfig::default().size(size).bytes_max(random.between(100, 4_000) as u32).wait_us(wait_us)
+}
+
+fn run_by<P: Path>(seed: u64, random: Stream) -> u64 {
+    run_with::<P>(seed, random, false)
+}
+
+fn run_with<P: Path>(seed: u64, mut random: Stream, batches: bool) -> u64 {
     let mut world = World::new(chaos::config(seed, &mut random));
     let server_host = world.add_node();
     let hosts: Vec<Host> = (0..random.between(1, 3)).map(|_| world.add_node()).collect();
@@ -146,6 +171,7 @@ fn run_by<P: Path>(seed: u64, mut random: Stream) -> u64 {
         clients: Vec::new(),
         next_client: 0,
         executions: Executions::default(),
+        batches,
         path: std::marker::PhantomData,
     };
     run.spawn_server();
@@ -175,4 +201,15 @@ pub fn by_sends(seed: u64) -> u64 {
 /// The same where messages are lost, and nobody is told.
 pub fn over_uc(seed: u64) -> u64 {
     run_by::<OverUc<ServerReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+}
+
+/// The same with clients that send batches.
+pub fn batched(seed: u64) -> u64 {
+    let mut random = Stream::new(seed, Purpose::Program(1_000));
+    match random.below(4) {
+        0 => run_with::<FetchThenReply>(seed, random, true),
+        1 => run_with::<ServerReply>(seed, random, true),
+        2 => run_with::<BySend<SendReply>>(seed, random, true),
+        _ => run_with::<OverUc<ServerReply>>(seed, random, true),
+    }
 }

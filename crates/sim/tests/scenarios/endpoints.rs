@@ -17,7 +17,7 @@ fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 
     let server = ServerProgram::new(&server_host, nic(&server_host, 1), ResponderConfig::default(), 1, echo);
     let server = world.spawn(&server_host, server_waits, server);
     let workload = Calls::new(0, world.random(0), 200);
-    let client = ClientProgram::<P, _>::new(
+    let client = ClientProgram::new::<P>(
         &client_host,
         server_host.id(),
         CallerConfig::default().notify(client_waits == Waiting::Event),
@@ -26,9 +26,9 @@ fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 
     );
     let client = world.spawn(&client_host, client_waits, client);
     let done = world.run_while_not(Duration::from_secs(20), |world| {
-        Workload::<P>::is_done(&world.look::<ClientProgram<P, Calls>>(client).unwrap().workload)
+        Workload::is_done(&world.look::<ClientProgram<Calls>>(client).unwrap().workload)
     });
-    let program = world.look::<ClientProgram<P, Calls>>(client).unwrap();
+    let program = world.look::<ClientProgram<Calls>>(client).unwrap();
     let server = world.look::<ServerProgram<Echo>>(server).unwrap();
     assert!(done, "calls are outstanding: {}, {}", program.describe(), server.describe());
     assert!(program.workload.well >= 190, "{} of 200", program.workload.well);

@@ -20,6 +20,18 @@ pub fn resumed() -> u64 {
     RESUMED.load(Ordering::Relaxed)
 }
 
+/// Batches of calls that were sent, in all runs.
+static BATCHES: AtomicU64 = AtomicU64::new(0);
+
+fn note_batches(batches: u64) {
+    BATCHES.fetch_add(batches, Ordering::Relaxed);
+}
+
+/// How many batches were sent so far.
+pub fn batches() -> u64 {
+    BATCHES.load(Ordering::Relaxed)
+}
+
 /// A kind of run: its name, and what runs a seed of it. It panics if something does not hold, and returns the hash of
 /// the trace.
 pub struct Scenario {
@@ -32,6 +44,7 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "calls", run: calls::run },
     Scenario { name: "calls-by-sends", run: calls::by_sends },
     Scenario { name: "calls-over-uc", run: calls::over_uc },
+    Scenario { name: "calls-batched", run: calls::batched },
     Scenario { name: "store", run: store::run },
     Scenario { name: "store-by-sends", run: store::by_sends },
     Scenario { name: "store-over-uc", run: store::over_uc },

@@ -41,7 +41,7 @@ impl<P: Path> Run<P> {
         let notify = waiting == Waiting::Event && self.random.chance_ppm(500_000);
         let config = CallerConfig::default().notify(notify);
         let seed = self.random.next_u64();
-        let client = ClientProgram::<P, _>::new(host, self.server_host.id(), config, seed, workload);
+        let client = ClientProgram::new::<P>(host, self.server_host.id(), config, seed, workload);
         self.clients.push(self.world.spawn(host, waiting, client));
     }
 
@@ -60,7 +60,7 @@ impl<P: Path> Run<P> {
         if self.random.chance_ppm(400_000) {
             let at = self.random.below(self.clients.len() as u64) as usize;
             let task = self.clients[at];
-            self.world.endpoint::<ClientProgram<P, StoreClient>>(task).expect("a client").hang_up();
+            self.world.endpoint::<ClientProgram<StoreClient>>(task).expect("a client").hang_up();
             return;
         }
         let nodes: Vec<_> = hosts.iter().map(Host::id).chain([self.server_host.id()]).collect();
@@ -69,8 +69,8 @@ impl<P: Path> Run<P> {
 
     fn is_done(&self) -> bool {
         self.clients.iter().all(|task| {
-            let program: &ClientProgram<P, StoreClient> = self.world.look(*task).expect("a client");
-            Workload::<P>::is_done(&program.workload)
+            let program: &ClientProgram<StoreClient> = self.world.look(*task).expect("a client");
+            Workload::is_done(&program.workload)
         })
     }
 
@@ -90,7 +90,7 @@ impl<P: Path> Run<P> {
         }
         if !self.is_done() {
             for task in &self.clients {
-                let program: &ClientProgram<P, StoreClient> = self.world.look(*task).expect("a client");
+                let program: &ClientProgram<StoreClient> = self.world.look(*task).expect("a client");
                 println!("{}", program.describe());
             }
             let server: &ServerProgram<Store> = self.world.look(self.server).expect("the server");

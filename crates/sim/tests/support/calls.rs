@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farcall_rpc::{
-    Call, CallError, CallId, CallOptions, Caller, Completion, Executed, Handler, HandlerError, Path, Reply,
+    AnyCaller, Call, CallError, CallId, CallOptions, Completion, Executed, Handler, HandlerError, Reply,
 };
 use farcall_sim::{Host, Stream};
 use farcall_verbs::Nanos;
@@ -75,8 +75,8 @@ impl Calls {
     }
 }
 
-impl<P: Path> Workload<P> for Calls {
-    fn begin(&mut self, caller: &mut Caller<P>, now: Nanos) -> Option<Nanos> {
+impl Workload for Calls {
+    fn begin(&mut self, caller: &mut dyn AnyCaller, now: Nanos) -> Option<Nanos> {
         while self.begun < self.calls_max && caller.available() > 0 {
             if now < self.next_at {
                 return Some(self.next_at);
@@ -96,6 +96,8 @@ impl<P: Path> Workload<P> for Calls {
                     self.open.insert(id, (number, answer_bytes));
                     self.begun += 1;
                 }
+                // There is room in a batch, and this one is too long for that.
+                Err(CallError::WindowFull { .. }) => return None,
                 Err(error) => panic!("call {number} was refused: {error}"),
             }
             if self.random.chance_ppm(300_000) {

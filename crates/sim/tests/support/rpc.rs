@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use farcall_link::bootstrap::{Acceptor, Initiator, Notice, VersionRange};
-use farcall_link::{Backoff, Entropy, Nic};
+use farcall_link::{Backoff, Batching, Entropy, Nic};
 use farcall_rpc::{
-    Broken, Caller, CallerConfig, Completion, ConnectionId, Handler, Path, Responder, ResponderConfig,
-    ResponderEvent,
+    AnyCaller, BatchCaller, Broken, Caller, CallerConfig, Completion, ConnectionId, Handler, Path, Responder,
+    ResponderConfig, ResponderEvent,
 };
 use farcall_sim::{Host, HostClock, Listener, NodeId, Pipe};
 use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
@@ -159,9 +159,9 @@ impl<H: Handler + 'static> Endpoint for ServerProgram<H> {
 }
 
 /// What a client does with its connection.
-pub trait Workload<P: Path>: 'static {
+pub trait Workload: 'static {
     /// Begins calls that can be begun; says when it wants to be asked again, if not before.
-    fn begin(&mut self, caller: &mut Caller<P>, now: Nanos) -> Option<Nanos>;
+    fn begin(&mut self, caller: &mut dyn AnyCaller, now: Nanos) -> Option<Nanos>;
 
     /// A call ended.
     fn ended(&mut self, completion: Completion<'_>, now: Nanos);
@@ -187,10 +187,10 @@ enum Stage {
 }
 
 /// A client: one connection, made again whenever it breaks.
-pub struct ClientProgram<P: Path, W> {
+pub struct ClientProgram<W> {
     host: Host,
     server: NodeId,
-    pub caller: Caller<P>,
+    pub caller: Box<dyn AnyCaller>,
     pub workload: W,
     stage: Stage,
     backoff: Backoff,
@@ -199,13 +199,18 @@ pub struct ClientProgram<P: Path, W> {
 
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(20);
 
-impl<P: Path, W: Workload<P>> ClientProgram<P, W> {
-    pub fn new(host: &Host, server: NodeId, config: CallerConfig, seed: u64, workload: W) -> Self {
+impl<W: Workload> ClientProgram<W> {
+    pub fn new<P: Path>(host: &Host, server: NodeId, config: CallerConfig, seed: u64, workload: W) -> Self {
         let backoff = Backoff::new(Duration::from_micros(200), Duration::from_millis(10), seed);
+        let nic = nic(host, seed);
+        let caller: Box<dyn AnyCaller> = match config.plan.batching {
+            Batching::Calls(_) => Box::new(BatchCaller::<P>::new(nic, config).unwrap()),
+            _ => Box::new(Caller::<P>::new(nic, config).unwrap()),
+        };
         Self {
             host: host.clone(),
             server,
-            caller: Caller::new(nic(host, seed), config).unwrap(),
+            caller,
             workload,
             stage: Stage::Pause { until: Nanos(0) },
             backoff,
@@ -333,10 +338,10 @@ impl<P: Path, W: Workload<P>> ClientProgram<P, W> {
     }
 }
 
-impl<P: Path, W: Workload<P>> Endpoint for ClientProgram<P, W> {
+impl<W: Workload> Endpoint for ClientProgram<W> {
     fn progress(&mut self, now: Nanos) -> Next {
         let (moved, due) = self.connection(now);
-        let wish = self.workload.begin(&mut self.caller, now);
+        let wish = self.workload.begin(&mut *self.caller, now);
         let next = self.caller.progress(now);
         let mut any = moved;
         while let Some(completion) = self.caller.next_completion() {

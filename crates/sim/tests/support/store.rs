@@ -9,9 +9,7 @@ use std::time::Duration;
 use farcall_kv::Config as StoreConfig;
 use farcall_kv::store::{Partition, PutMode};
 use farcall_kv::wire::{ReplySink, Request, Service, Status, decode_item, decode_version};
-use farcall_rpc::{
-    Call, CallId, CallOptions, Caller, Completion, Executed, Handler, HandlerError, Path, Reply,
-};
+use farcall_rpc::{AnyCaller, Call, CallId, CallOptions, Completion, Executed, Handler, HandlerError, Reply};
 use farcall_sim::check::{Operation, Register, RegisterOp, linearizable};
 use farcall_sim::{HostClock, Stream};
 use farcall_verbs::{Clock, Nanos};
@@ -230,8 +228,8 @@ impl StoreClient {
     }
 }
 
-impl<P: Path> Workload<P> for StoreClient {
-    fn begin(&mut self, caller: &mut Caller<P>, now: Nanos) -> Option<Nanos> {
+impl Workload for StoreClient {
+    fn begin(&mut self, caller: &mut dyn AnyCaller, now: Nanos) -> Option<Nanos> {
         while self.begun < self.calls_max && self.open.len() < self.window && caller.available() > 0 {
             let (key, op, kind) = self.choose();
             let (method, payload) = self.encode(key, kind);

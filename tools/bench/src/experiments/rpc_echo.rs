@@ -11,12 +11,12 @@ use crate::measure::{cpu_time, pin_thread, ping_pong};
 use crate::peer::PeerLauncher;
 use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
-use farcall_link::{Plan, ResponsePath as ResponseAxis};
+use farcall_link::{BatchConfig, BatchSizing, Batching, Plan, ResponsePath as ResponseAxis};
 use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
-    AnyCaller, BatchConfig, BatchSizing, BySend, Client, ClientOf, ClientOptions, ConnectError, Fetch,
-    FetchThenReply, OverUc, Path, ResponsePath, SendReply, ServerReply, StaticClient,
+    AnyCaller, BySend, Client, ClientOf, ClientOptions, ConnectError, Fetch, FetchThenReply, OverUc, Path,
+    ResponsePath, SendReply, ServerReply, StaticClient,
 };
 use farcall_verbs::Provider;
 use std::fmt;
@@ -226,8 +226,8 @@ fn batched_sample(
     let paths = Plan::named(preset).ok_or_else(|| format!("no preset {preset}"))?;
     let fetches = matches!(paths.response, ResponseAxis::Fetch | ResponseAxis::FetchThenReply);
     let connect = |provider: &dyn Provider, address: &str, mut options: ClientOptions| {
-        let plan = Plan { geometry: options.config.plan.geometry, ..paths };
-        options.config = options.config.plan(plan).batch(Some(BatchConfig::default().size(batch)));
+        let batching = Batching::Calls(BatchConfig::default().size(batch));
+        options.config.plan = Plan { geometry: options.config.plan.geometry, batching, ..paths };
         Client::connect(provider, address, options)
     };
     sample_by(plan, server, window, fetches, connect)

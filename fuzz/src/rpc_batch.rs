@@ -1,0 +1,25 @@
+//! Arbitrary bytes as a batch of calls and as its results: no panic, and what is accepted encodes to itself.
+
+use farcall_rpc::wire::batch::{BATCH_HEAD_BYTES, BatchedCalls, batch_head, push_entry, take_entry};
+
+/// Runs one input.
+pub fn run(bytes: &[u8]) {
+    if let Ok(calls) = BatchedCalls::decode(bytes) {
+        let mut again = batch_head(calls.len() as u16).to_vec();
+        let count = calls.len();
+        assert_eq!(
+            calls.inspect(|(method, payload)| push_entry(&mut again, *method, payload)).count(),
+            count
+        );
+        assert_eq!(again.len(), bytes.len());
+        // Padding is all that may differ.
+        assert_eq!(
+            BatchedCalls::decode(&again).map(Iterator::collect::<Vec<_>>).ok(),
+            BatchedCalls::decode(bytes).map(Iterator::collect).ok()
+        );
+    }
+    let mut rest = bytes.get(BATCH_HEAD_BYTES..).unwrap_or_default();
+    while let Ok((_, entry)) = take_entry(&mut rest) {
+        assert!(entry.len() + rest.len() <= bytes.len(), "an entry lies within its batch");
+    }
+}
