@@ -14,7 +14,7 @@ pub struct StageArgs {
     /// How often each figure is taken.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
-    /// How long each measurement takes, in milliseconds.
+    /// How long each measurement takes, in milliseconds. Below the default other times of an experiment shrink, too.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     duration_ms: u64,
 }

@@ -29,6 +29,12 @@ pub struct Stage {
     has_two_cores: bool,
 }
 
+/// The usual recorded stretch: what `--duration-ms` is by default.
+const USUAL_DURATION: Duration = Duration::from_millis(400);
+
+/// Below this part of what is usual, figures say nothing.
+const SCALE_MIN: f64 = 0.125;
+
 impl Stage {
     /// On the first two cores this process may use.
     ///
@@ -48,6 +54,12 @@ impl Stage {
             seed,
             has_two_cores: cores.has_two(),
         })
+    }
+
+    /// A time that an experiment takes besides: `usual`, or less if the stage's measurements are shorter than usual.
+    #[must_use]
+    pub fn scaled(&self, usual: Duration) -> Duration {
+        usual.mul_f64(self.duration.div_duration_f64(USUAL_DURATION).clamp(SCALE_MIN, 1.0))
     }
 
     /// The plan of one measurement on these cores.
@@ -156,6 +168,15 @@ mod tests {
             &mut measure,
         )?;
         Ok((taken, is_complete, report))
+    }
+
+    #[test]
+    fn other_times_shrink_with_short_measurements_and_never_grow() {
+        let scaled = |duration_ms| {
+            let stage = Stage::new(1, Duration::from_millis(duration_ms), 0).unwrap();
+            stage.scaled(Duration::from_millis(800)).as_millis()
+        };
+        assert_eq!([1, 50, 200, 400, 5_000].map(scaled), [100, 100, 400, 800, 800]);
     }
 
     #[test]

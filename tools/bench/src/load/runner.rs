@@ -7,7 +7,7 @@ use crate::measure::LatencyRecorder;
 use crate::workload::{Op, OpKind, RecordShape};
 use farcall_verbs::{Clock, MonotonicClock, Nanos};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// So many wrong values are described; the others are only counted.
@@ -99,6 +99,7 @@ pub struct Load {
     /// Operations completed, warm-up included, and where observers read them.
     completed: u64,
     observed: Arc<AtomicU64>,
+    end: Arc<AtomicBool>,
 }
 
 impl Load {
@@ -119,6 +120,7 @@ impl Load {
             is_recording: false,
             completed: 0,
             observed: Arc::new(AtomicU64::new(0)),
+            end: Arc::new(AtomicBool::new(false)),
         }
     }
 
@@ -126,6 +128,12 @@ impl Load {
     #[must_use]
     pub fn completed(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.observed)
+    }
+
+    /// Ends the run before its time once it is true.
+    #[must_use]
+    pub fn end(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.end)
     }
 
     /// Runs `connections` in the calling thread. `on_recording` runs when the recorded stretch begins and again when
@@ -166,7 +174,7 @@ impl Load {
         self.drain(connections, ledger)
     }
 
-    /// Turns the loop until `deadline`; returns when it stopped.
+    /// Turns the loop until `deadline`, or until it is to end; returns when it stopped.
     fn turn_until<T: Target>(
         &mut self,
         deadline: Nanos,
@@ -174,7 +182,7 @@ impl Load {
         ledger: &mut Ledger,
     ) -> Result<Nanos, TargetError> {
         let mut now = self.clock.now();
-        while now < deadline {
+        while now < deadline && !self.end.load(Ordering::Relaxed) {
             // All connections send before the first is waited for.
             for connection in &mut *connections {
                 self.submit_all(connection, ledger, now)?;

@@ -6,16 +6,17 @@ use crate::experiments::server::ServerProcess;
 use crate::load::{Connection, Ledger, Load, LoadError, LoadPlan, LoadResult, Outcome, TargetError};
 use crate::report::Report;
 use crate::workload::{Distribution, Op, OpKind, Workload};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Load before the kill.
+/// Load before the kill, at the usual duration.
 const BEFORE: Duration = Duration::from_millis(300);
 /// Load that the kill interrupts: longer than anything that could happen before it.
 const INTERRUPTED: Duration = Duration::from_secs(10);
 /// How long reconnecting may take.
 const RECONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// Between attempts to connect.
+/// Between attempts to connect, and between looks for the first answer.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// What became of the calls when the server died.
@@ -56,12 +57,16 @@ pub(super) fn measure(
     let ready = post.server.ready().clone();
     let mut connections = connect(plan, Workload::C, Distribution::Zipfian, &post, window, 0)?;
     let load = Load::new(LoadPlan { duration: INTERRUPTED, ..load_plan(plan, window) });
+    let ops = load.completed();
     let Post { server, mut ledger, .. } = post;
 
     // The calling thread kills and starts servers, which die with it; the load runs in another.
     let (run, killed, restarted) = thread::scope(|scope| {
         let running = scope.spawn(|| run_until_lost(plan, load, &mut connections, &mut ledger));
-        thread::sleep(BEFORE);
+        thread::sleep(plan.stage.scaled(BEFORE));
+        while ops.load(Ordering::Relaxed) == 0 && !running.is_finished() {
+            thread::sleep(RETRY);
+        }
         let killed = Instant::now();
         drop(server);
         let restarted = front_end.serve(plan, Some(&ready)).map(|server| (server, Instant::now()));

@@ -8,7 +8,7 @@ use crate::report::Report;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After the last call, before idleness is measured.
+/// After the last call, before idleness is measured; at the usual duration, as all here.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long it is measured.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -16,6 +16,11 @@ const WINDOW: Duration = Duration::from_secs(1);
 const CORE_SHARE_MAX: f64 = 0.01;
 /// How long closed connections may take to be noticed.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long idleness is measured.
+pub(super) fn window(plan: &KvMainPlan) -> Duration {
+    plan.stage.scaled(WINDOW)
+}
 
 /// The share of a core that the server of each front end used while idle with a client connected.
 pub(super) fn measure(
@@ -30,12 +35,12 @@ pub(super) fn measure(
         get_record(plan, &mut target, 0).map_err(lost)?;
         targets.push(target);
     }
-    thread::sleep(SETTLE);
+    thread::sleep(plan.stage.scaled(SETTLE));
     let meters = posts
         .iter()
         .map(|post| CpuMeter::start(post.server.pid()))
         .collect::<Result<Vec<_>, ProcessError>>()?;
-    thread::sleep(WINDOW);
+    thread::sleep(window(plan));
     let mut shares = Vec::new();
     for (post, meter) in posts.iter().zip(&meters) {
         let share = meter.core_share()?;

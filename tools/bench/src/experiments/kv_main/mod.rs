@@ -137,6 +137,11 @@ fn finish(
     }
     let idle = idle::measure(plan, &posts, report)?;
     report.tables.push(rows::costs_table(&costs, &idle));
+    report.notes.push(format!(
+        "Costs of an operation are counted over {:?} each, an idle server's CPU over {:?}.",
+        steady::window(plan),
+        idle::window(plan)
+    ));
     for post in posts {
         close(post, report)?;
     }

@@ -9,15 +9,15 @@ use crate::measure::{Traced, count_allocations, count_syscalls, own_allocations}
 use crate::report::Report;
 use crate::workload::{Distribution, Workload};
 use std::fmt::Display;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Of each count.
+/// Of each count, at the usual duration.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Of the whole run, longer than all counts together.
-const RUN: Duration = Duration::from_millis(1600);
-/// Before the first count.
+/// Of the whole run, which ends with the last count.
+const RUN_MAX: Duration = Duration::from_secs(10);
+/// Before the first count, at the usual duration.
 const SETTLE: Duration = Duration::from_millis(150);
 
 /// Costs of calls through one front end, at window 1 with read-only requests. `None`: could not be counted here.
@@ -30,6 +30,11 @@ pub(super) struct Costs {
     pub(super) client_allocations_per_op: Option<f64>,
 }
 
+/// How long each count takes.
+pub(super) fn window(plan: &KvMainPlan) -> Duration {
+    plan.stage.scaled(WINDOW)
+}
+
 /// Counts while the calling thread runs a load.
 pub(super) fn measure(
     plan: &KvMainPlan,
@@ -38,16 +43,28 @@ pub(super) fn measure(
 ) -> Result<Costs, ExperimentError> {
     let mut connections = connect(plan, Workload::C, Distribution::Zipfian, post, 1, 0)?;
     let Post { front_end, server, ledger, .. } = post;
-    let load = Load::new(LoadPlan { duration: RUN, ..load_plan(plan, 1) });
-    let ops = load.completed();
+    let load = Load::new(LoadPlan { duration: RUN_MAX, ..load_plan(plan, 1) });
+    let (ops, end) = (load.completed(), load.end());
     let tid = rustix::thread::gettid().as_raw_nonzero().get();
     let (result, costs) = thread::scope(|scope| {
-        let counting = scope.spawn(|| count(plan, *front_end, server, &ops, tid, report));
+        let counting = scope.spawn(|| {
+            let _end = EndOnDrop(&end);
+            count(plan, *front_end, server, &ops, tid, report)
+        });
         (load.run(&mut connections, ledger, |_| {}), counting.join())
     });
     let result = result.map_err(|error| front_end.failed(error))?;
     report.problems.extend(result.problems().into_iter().map(|problem| format!("{front_end}: {problem}")));
     costs.map_err(|_| front_end.failed("the counting thread panicked; this is a defect"))
+}
+
+/// Ends the load with the count, also if that panics.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn count(
@@ -58,12 +75,13 @@ fn count(
     tid: i32,
     report: &mut Report,
 ) -> Costs {
-    thread::sleep(SETTLE);
+    let window = window(plan);
+    thread::sleep(plan.stage.scaled(SETTLE));
     // Heap operations first: tracing makes some of its own in this process.
     count_allocations();
     let now = || [ops.load(Ordering::Relaxed), server.allocations(), own_allocations()];
     let start = now();
-    thread::sleep(WINDOW);
+    thread::sleep(window);
     let end = now();
     let per_op = |count: u64, ops: u64| (ops > 0).then(|| count as f64 / ops as f64);
     let [done, at_server, at_client] = std::array::from_fn(|at| end[at] - start[at]);
@@ -71,12 +89,12 @@ fn count(
     // Operations completed when a window begins, and when it ends.
     let mut marks = Vec::new();
     let counted =
-        count_syscalls(Traced::Process(server.pid()), WINDOW, || marks.push(ops.load(Ordering::Relaxed)));
+        count_syscalls(Traced::Process(server.pid()), window, || marks.push(ops.load(Ordering::Relaxed)));
     let server_syscalls = or_note(counted, "server", report);
     let mut own_marks = Vec::new();
     let (launcher, core) = (&plan.stage.launcher, plan.stage.server_core);
     let counted =
-        count_own_thread(launcher, core, tid, WINDOW, || own_marks.push(ops.load(Ordering::Relaxed)));
+        count_own_thread(launcher, core, tid, window, || own_marks.push(ops.load(Ordering::Relaxed)));
     let client_syscalls = or_note(counted, "client", report);
     let between = |marks: &[u64]| if let [start, end] = marks { end - start } else { 0 };
     Costs {

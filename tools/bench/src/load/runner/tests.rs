@@ -89,15 +89,18 @@ impl Target for MapTarget {
 
 const RECORDS: u64 = 500;
 
-fn run(workload: Workload, window: u32, fault: Fault) -> (Result<LoadResult, LoadError>, usize) {
-    let shape = RecordShape::default();
-    let plan = LoadPlan {
+fn plan(window: u32) -> LoadPlan {
+    LoadPlan {
         window,
         warm_up: Duration::from_millis(1),
         duration: Duration::from_millis(30),
-        shape,
+        shape: RecordShape::default(),
         loaded: RECORDS,
-    };
+    }
+}
+
+fn run(workload: Workload, window: u32, fault: Fault) -> (Result<LoadResult, LoadError>, usize) {
+    let plan = plan(window);
     let stream = OpStream::new(StreamConfig {
         workload,
         distribution: workload.distribution(),
@@ -107,7 +110,7 @@ fn run(workload: Workload, window: u32, fault: Fault) -> (Result<LoadResult, Loa
         streams: 1,
     });
     let script = { stream }.script(4096);
-    let mut connections = [Connection::new(MapTarget::loaded(shape, RECORDS, fault), script)];
+    let mut connections = [Connection::new(MapTarget::loaded(plan.shape, RECORDS, fault), script)];
     let mut marks = Vec::new();
     let result = Load::new(plan).run(&mut connections, &mut Ledger::new(RECORDS), |end| marks.push(end));
     assert!(result.is_err() || marks == [false, true]);
@@ -136,6 +139,25 @@ fn wrong_values_lost_writes_and_lost_records_are_found() {
     assert!(found(Workload::D, Fault::LosesWrites).absent > 0);
     let lost = found(Workload::C, Fault::LosesRecords);
     assert!(lost.absent > 0 && lost.problems().iter().any(|problem| problem.contains("no record")));
+}
+
+/// One that did not end would take an hour.
+#[test]
+fn a_run_ends_when_it_is_told_to() {
+    let plan = LoadPlan { duration: Duration::from_secs(3_600), ..plan(1) };
+    let load = Load::new(plan);
+    let (completed, end) = (load.completed(), load.end());
+    let ending = std::thread::spawn(move || {
+        while completed.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        end.store(true, Ordering::Relaxed);
+    });
+    let target = MapTarget::loaded(plan.shape, RECORDS, Fault::None);
+    let mut connections = [Connection::new(target, vec![Op { kind: OpKind::Read, record: 0 }])];
+    let result = load.run(&mut connections, &mut Ledger::new(RECORDS), |_| {}).unwrap();
+    ending.join().unwrap();
+    assert!(result.verified > 0 && connections[0].outstanding() == 0);
 }
 
 #[test]
