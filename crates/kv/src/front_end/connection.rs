@@ -304,7 +304,8 @@ impl Routed<'_> {
     #[inline]
     fn is_too_long(&mut self, key: &Key<'_>) -> bool {
         let max_bytes = self.value_max_bytes;
-        let is_too_long = max_bytes < self.partition.config().value_max_bytes
+        // The usual store has no long values, and none is looked up twice.
+        let is_too_long = max_bytes < self.partition.longest_value_bytes()
             && self.partition.peek(key, self.now_ms).is_some_and(|item| item.value.len() > max_bytes);
         if is_too_long {
             self.stopped = Some(Next::Again);

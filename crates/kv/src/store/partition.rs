@@ -33,6 +33,8 @@ pub struct Partition {
     /// The bucket the sweep looks at next, and how many are still to be cleared of flushed items.
     pub(super) sweep_bucket: u32,
     pub(super) flushed_buckets_left: u32,
+    /// No value was ever longer.
+    pub(super) longest_value_bytes: usize,
     router: Router,
     config: Config,
 }
@@ -76,6 +78,7 @@ impl Partition {
             items_max_bytes: usize::MAX,
             sweep_bucket: 0,
             flushed_buckets_left: 0,
+            longest_value_bytes: 0,
             router: config.router(),
             config,
         })

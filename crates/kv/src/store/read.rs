@@ -37,6 +37,11 @@ impl Partition {
         Some(self.lend(&found))
     }
 
+    /// The length that no value ever exceeded.
+    pub fn longest_value_bytes(&self) -> usize {
+        self.longest_value_bytes
+    }
+
     /// Sets when the item under `key` expires (0: never). Returns whether there was one. Its version stays.
     pub fn touch(&mut self, key: &Key<'_>, expires_ms: u64, now_ms: u64) -> bool {
         let found = self.find_to_touch(key, expires_ms, now_ms);

@@ -202,9 +202,14 @@ impl Partition {
         outcome
     }
 
-    fn check_size(&self, len_bytes: usize) -> Result<(), StoreError> {
+    /// Before a value of this length is stored.
+    fn check_size(&mut self, len_bytes: usize) -> Result<(), StoreError> {
         let max_bytes = self.config().value_max_bytes;
-        if len_bytes > max_bytes { Err(StoreError::ValueTooLarge { len_bytes, max_bytes }) } else { Ok(()) }
+        if len_bytes > max_bytes {
+            return Err(StoreError::ValueTooLarge { len_bytes, max_bytes });
+        }
+        self.longest_value_bytes = self.longest_value_bytes.max(len_bytes);
+        Ok(())
     }
 
     /// A new item under a key that has none.
