@@ -1,10 +1,9 @@
 //! A server thread that answers RPC clients, and memcached clients beside them.
 
 use super::DRAIN_TIMEOUT;
-use super::clock::Clock;
 use super::upkeep::Upkeep;
 use crate::front_end::FrontEnd;
-use crate::store::Partition;
+use crate::store::{Clock, Partition};
 use crate::wire::{ReplySink, Service};
 use farcall_rpc::{Call, Handler, HandlerError, Reply, Responder, ResponderParts, ThreadEndpoint};
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, WaitSet};

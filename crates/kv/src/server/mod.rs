@@ -11,7 +11,6 @@
 //! ```
 
 mod builder;
-mod clock;
 mod handler;
 mod sockets;
 mod upkeep;
@@ -29,11 +28,10 @@ use farcall_rpc::{ResponderParts, Server};
 use farcall_verbs::Provider;
 
 pub use builder::{KvServerBuilder, KvServerError};
-use clock::Clock;
 use handler::KvEndpoint;
 
 use crate::front_end::{FrontEnd, FrontEndConfig, Listener};
-use crate::store::Partition;
+use crate::store::{Clock, ConfigError, Partition};
 
 /// A stopping thread answers what it received from sockets, but not for longer than this.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -88,8 +86,12 @@ impl KvServer {
         let front_ends = FrontEnd::bind(listeners, builder.partitions, &front_end_config)?;
         builder.check_memory()?;
         let partitions = (0..builder.partitions)
-            .map(|partition| Partition::new(builder.partition_config(partition), started_ms))
-            .collect::<Result<Vec<_>, _>>()?;
+            .map(|partition| {
+                let mut partition = Partition::new(builder.partition_config(partition), started_ms)?;
+                partition.set_clock(clock);
+                Ok(partition)
+            })
+            .collect::<Result<Vec<_>, ConfigError>>()?;
         let stop = Stop::new().map_err(KvServerError::Thread)?;
         let parts = front_ends.into_iter().zip(partitions).collect();
         let mut server = Self { stop, threads: Threads::Sockets(Vec::new()), tcp, unix: builder.unix };

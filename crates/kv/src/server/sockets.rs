@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use farcall_drive::Stop;
 
-use super::clock::Clock;
 use super::upkeep::Upkeep;
 use super::{DRAIN_TIMEOUT, KvServerError};
 use crate::front_end::FrontEnd;
-use crate::store::Partition;
+use crate::store::{Clock, Partition};
 
 /// An idle thread looks this often whether it is to stop: ten wake-ups a second cost nothing that can be measured.
 const STOP_CHECK: Duration = Duration::from_millis(100);

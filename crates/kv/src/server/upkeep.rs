@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use farcall_stats::Block;
 
-use super::clock::unix_ms;
-use crate::store::{Partition, StoreCounters};
+use crate::store::{Partition, StoreCounters, unix_ms};
 
 /// Between two sweeps under load.
 const SWEEP_PERIOD: Duration = Duration::from_millis(10);

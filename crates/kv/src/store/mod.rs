@@ -11,6 +11,7 @@
 
 mod arena;
 mod bucket;
+mod clock;
 mod config;
 mod error;
 mod evict;
@@ -26,6 +27,8 @@ mod stats;
 mod wall;
 mod write;
 
+pub use clock::Clock;
+pub(crate) use clock::unix_ms;
 pub use config::{Config, ConfigError, IndexSize, VALUE_MAX_BYTES_CEILING, VALUE_MAX_BYTES_DEFAULT};
 pub use error::{CounterError, StoreError};
 pub use item::ITEM_OVERHEAD_BYTES;

@@ -2,6 +2,7 @@
 
 use super::arena::{Arena, GRANULE_BYTES, Granule};
 use super::bucket::{Bucket, SLOTS};
+use super::clock::Clock;
 use super::config::{Config, ConfigError};
 use super::item::{self, Header};
 use super::prefixes::Prefixes;
@@ -28,6 +29,7 @@ pub struct Partition {
     /// When a flush is due; `u64::MAX`: none.
     pub(super) flush_at_ms: u64,
     pub(super) wall: WallClock,
+    pub(super) clock: Option<Clock>,
     /// What the items may take: the whole arena, or less.
     pub(super) items_max_bytes: usize,
     /// The bucket the sweep looks at next, and how many are still to be cleared of flushed items.
@@ -75,6 +77,7 @@ impl Partition {
             flushed_before_cas: 0,
             flush_at_ms: u64::MAX,
             wall: WallClock::default(),
+            clock: None,
             items_max_bytes: usize::MAX,
             sweep_bucket: 0,
             flushed_buckets_left: 0,
@@ -179,7 +182,8 @@ impl Partition {
 
     #[inline]
     pub(super) fn is_dead(&self, header: &Header, now_ms: u64) -> bool {
-        (header.expires_ms != 0 && header.expires_ms <= now_ms) || header.cas < self.flushed_before_cas
+        (header.expires_ms != 0 && self.has_come(header.expires_ms, now_ms))
+            || header.cas < self.flushed_before_cas
     }
 
     /// Removes an expired or flushed item.

@@ -1,0 +1,75 @@
+//! The time of a server.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::partition::Partition;
+
+/// Starts at Unix time and follows the monotonic clock from then on: whoever sets the wall clock expires nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    started: Instant,
+    started_ms: u64,
+}
+
+impl Clock {
+    /// Starts now.
+    pub fn start() -> Self {
+        Self::start_at(unix_ms())
+    }
+
+    fn start_at(started_ms: u64) -> Self {
+        Self { started: Instant::now(), started_ms }
+    }
+
+    /// The time in milliseconds.
+    pub fn now_ms(&self) -> u64 {
+        self.started_ms + self.started.elapsed().as_millis() as u64
+    }
+}
+
+impl Partition {
+    /// By this clock, items are looked at again that would be live at the time that an operation names: a thread may be
+    /// stopped after it has asked for the time, and before the command comes.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = Some(clock);
+    }
+
+    /// Whether a time has come.
+    #[inline]
+    pub(super) fn has_come(&self, at_ms: u64, now_ms: u64) -> bool {
+        at_ms <= now_ms || self.clock.is_some_and(|clock| at_ms <= clock.now_ms())
+    }
+}
+
+/// What the wall clock shows, in milliseconds.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Config, Put};
+
+    const NOW_MS: u64 = 1_000_000;
+
+    #[test]
+    fn an_item_expires_by_the_clock_also_if_the_operation_has_an_old_time() {
+        let mut partition = Partition::new(Config::default(), NOW_MS).unwrap();
+        let router = Config::default().router();
+        let mut put = |name: &[u8], expires_ms| {
+            let key = router.key(name).unwrap();
+            partition.put(&key, &Put { value: b"x", expires_ms, ..Put::default() }, NOW_MS).unwrap();
+        };
+        put(b"late", NOW_MS + 5_000);
+        put(b"later", NOW_MS + 3_600_000);
+        put(b"never", 0);
+        let is_found = |partition: &mut Partition, name: &[u8]| {
+            partition.get(&router.key(name).unwrap(), NOW_MS).is_some()
+        };
+        assert!(is_found(&mut partition, b"late"));
+        partition.set_clock(Clock::start_at(NOW_MS + 5_000));
+        assert!(!is_found(&mut partition, b"late"));
+        assert!(is_found(&mut partition, b"later") && is_found(&mut partition, b"never"));
+    }
+}
