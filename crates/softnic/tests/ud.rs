@@ -3,6 +3,8 @@
 mod support;
 
 use std::net::Ipv6Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use farcall_verbs::{
     AddressHandle, AhAttr, AsyncEventKind, CqInitAttr, GidEntry, Notify, OpCaps, QpAttr, QpCap, QpState,
@@ -433,4 +435,31 @@ fn a_sleeper_is_woken_by_datagrams() {
     a.end.send(&[SendWr::send_to(1, &sges, to).with_flags(SendFlags::SOLICITED)]);
     assert!(readable(b.end.channel.fd(), 20_000));
     assert_eq!((b.take().1, b.take().1), (vec![1; 8], vec![1; 8]));
+}
+
+/// A sender that counted a receive as free which its last datagram just took would send the next one too early.
+#[test]
+fn a_receive_is_promised_to_one_datagram() {
+    const ENOUGH: Duration = Duration::from_secs(1);
+    let (mut a, mut b) = (Ud::new(), Ud::with(QpCap { max_recv_wr: 1, ..QpCap::default() }));
+    arrives(&mut a, &mut b, &[7; 4]);
+    b.recv(0, 4);
+    let (qpn, is_over) = (b.qpn(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                a.send(qpn, QKEY, &[8; 4]);
+            }
+        });
+        let start = Instant::now();
+        while start.elapsed() < ENOUGH {
+            if b.end.poll().is_some() {
+                // What comes before there is another receive is dropped.
+                b.end.poll();
+                b.recv(0, 4);
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(b.counted("receive_dropped_no_receive"), 0);
 }

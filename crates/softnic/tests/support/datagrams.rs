@@ -56,16 +56,19 @@ impl Ud {
         (wc, self.payload(&wc))
     }
 
+    /// How often the pair has counted what is called so.
+    pub fn counted(&self, name: &str) -> u64 {
+        let report = farcall_stats::read_pid(std::process::id()).unwrap();
+        let label = format!("softnic ud qp {:#08x}", self.qpn());
+        let mut live = report.blocks.iter().filter(|block| block.live);
+        let mine = live.find(|block| block.label == label).expect("the pair's counters");
+        mine.counters.iter().find(|(counter, _)| counter == name).expect("a counter of that name").1
+    }
+
     /// Does something again and again until the pair has counted what is called so.
     pub fn until_counted(&mut self, name: &str, mut meanwhile: impl FnMut(&mut Self)) {
-        let (start, label) = (Instant::now(), format!("softnic ud qp {:#08x}", self.qpn()));
-        let is_counted = || {
-            let report = farcall_stats::read_pid(std::process::id()).unwrap();
-            let mut mine = report.blocks.iter().filter(|block| block.live && block.label == label);
-            let mut counters = mine.next().expect("the pair's counters").counters.iter();
-            counters.any(|(counter, count)| counter == name && *count > 0)
-        };
-        while !is_counted() {
+        let start = Instant::now();
+        while self.counted(name) == 0 {
             assert!(start.elapsed() < LOST, "nothing is counted as {name}");
             meanwhile(self);
             std::thread::yield_now();

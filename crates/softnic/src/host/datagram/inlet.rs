@@ -136,10 +136,10 @@ impl Receiver {
             inlet.taken += 1;
         }
         inlet.consumer.publish_head();
-        // The ring first, see `Outlet::renew_credit`.
-        inlet.consumer.memory().store(RQ_POSTED, inlet.taken, Release);
         self.taken += delivered as u64;
         core.board.set_taken(self.taken);
+        // The board first, see `Outlet::renew_credit`.
+        inlet.consumer.memory().store(RQ_POSTED, inlet.taken, Release);
         delivered
     }
 

@@ -132,12 +132,11 @@ impl Outlet {
         self.waited.sample() < limit
     }
 
-    /// Reads how many receives are left for us if nobody else sends. The board is read first: what a record took from
-    /// it was then either seen there or is still counted as ours.
+    /// Reads how many receives are left for us if nobody else sends. The ring is read first, and written last: what a
+    /// record took is then either seen at the board, or the record is still counted as ours.
     fn renew_credit(&mut self) -> bool {
-        let receives = self.board.receives();
         let in_flight = self.sent.saturating_sub(self.ring_taken.load(Acquire));
-        self.credit = receives.saturating_sub(in_flight);
+        self.credit = self.board.receives().saturating_sub(in_flight);
         self.credit > 0
     }
 
