@@ -223,6 +223,11 @@ def all_mutations():
         Mutation("event-before-its-completion", "Initiator::ring",
                  Replace("self.doorbell.nudge()", "self.doorbell.announce(solicited)"),
                  integration("srq_events", "a_message_without_a_shared_receive_is_no_event")),
+        Mutation("place-for-a-datagram-not-told", "Askers::tell",
+                 Replace("self.has_any.load(Relaxed)", "false"), integration("ud_sleep")),
+        Mutation("place-asked-for-by-another", "DatagramCore::add_asker",
+                 Replace("entry.client == client.id && entry.bit == bit", "entry.bit == bit"),
+                 integration("process")),
 
         # What strangers may take at doors.
         Mutation("sent-replies-kept", "Replies::note_sent", Delete("self.ready.drain(..self.sent)"),

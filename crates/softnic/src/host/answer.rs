@@ -1,6 +1,7 @@
 //! What peers ask of us, and what they get.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use farcall_verbs::{Access, AsyncEventKind};
 
@@ -17,11 +18,11 @@ impl Host {
     /// Answers one request of a client.
     pub(super) fn answer_peer(
         &self,
-        client: &Client,
+        client: &Arc<Client>,
         request: &Request,
         fds: Vec<OwnedFd>,
     ) -> rustix::io::Result<()> {
-        let reply = |body, fds: &[BorrowedFd<'_>]| client.reply(request, body, fds);
+        let reply = |body, fds: &[BorrowedFd<'_>]| client.reply(request.id, body, fds);
         let answered = match request.body {
             // Life has answered that.
             RequestBody::Hello { .. } => Ok(Ok(())),
@@ -60,12 +61,17 @@ impl Host {
                 .map(|value| reply(ReplyBody::Access { value }, &[])),
             RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn } => {
                 self.datagrams(dst_qpn).ok_or(Refusal::UnknownQp).and_then(|qp| {
-                    let sent = qp.open_inlet((instance, src_qpn), reply)?;
+                    let sent = qp.open_inlet((instance, src_qpn), client.id, reply)?;
                     if let Some(life) = client.life() {
                         self.process.service.watch_sender(instance, life);
                     }
                     Ok(sent)
                 })
+            }
+            RequestBody::AwaitPlace { dst_qpn, bit, taken, posted } => {
+                let qp = self.datagrams(dst_qpn);
+                let waits = qp.is_some_and(|qp| qp.add_asker(client, request.id, bit, taken, posted));
+                Ok(if waits { Ok(()) } else { reply(ReplyBody::Place, &[]) })
             }
         };
         answered.unwrap_or_else(|reason| reply(ReplyBody::Refused(reason), &[]))

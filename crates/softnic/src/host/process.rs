@@ -140,7 +140,7 @@ impl Way for Host {
         numbered.iter().filter_map(Numbered::datagrams).for_each(|qp| qp.process_ended(instance));
     }
 
-    fn answer(&self, client: &Client, request: &Request, fds: Vec<OwnedFd>) -> rustix::io::Result<()> {
+    fn answer(&self, client: &Arc<Client>, request: &Request, fds: Vec<OwnedFd>) -> rustix::io::Result<()> {
         self.answer_peer(client, request, fds)
     }
 

@@ -63,18 +63,13 @@ impl Client {
         self.life.as_ref()
     }
 
-    /// Answers a request of it.
-    pub(crate) fn reply(
-        &self,
-        request: &Request,
-        body: ReplyBody,
-        fds: &[BorrowedFd<'_>],
-    ) -> rustix::io::Result<()> {
-        send_frame(self.socket.as_fd(), &Reply { id: request.id, body }.encode(), fds)
+    /// Answers its request of a number.
+    pub(crate) fn reply(&self, id: u32, body: ReplyBody, fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+        send_frame(self.socket.as_fd(), &Reply { id, body }.encode(), fds)
     }
 
     /// Answers what its socket holds; returns whether to keep it.
-    pub(super) fn serve(&self, way: &dyn Way) -> bool {
+    pub(super) fn serve(self: &Arc<Self>, way: &dyn Way) -> bool {
         // Then others have their turn; epoll tells again of what is left.
         for _ in 0..FRAMES_A_TURN {
             match recv_frame(self.socket.as_fd()) {
@@ -104,10 +99,10 @@ impl Client {
     /// Tells it who we are.
     fn greet(&self, way: &dyn Way, request: &Request, asymmetric: bool) -> rustix::io::Result<()> {
         if asymmetric != fence::asymmetric() {
-            return self.reply(request, ReplyBody::Refused(Refusal::FencesDiffer), &[]);
+            return self.reply(request.id, ReplyBody::Refused(Refusal::FencesDiffer), &[]);
         }
         let body = ReplyBody::Hello { instance: way.process().instance, asymmetric };
-        self.reply(request, body, &[way.process().regions.segment.fd()])
+        self.reply(request.id, body, &[way.process().regions.segment.fd()])
     }
 }
 

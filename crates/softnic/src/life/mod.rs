@@ -23,6 +23,7 @@ mod service;
 mod waker;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use farcall_verbs::Access;
 
@@ -56,7 +57,7 @@ pub(crate) trait Way: Send + Sync {
     ///
     /// # Errors
     /// If the client is not to be served any more.
-    fn answer(&self, client: &Client, request: &Request, fds: Vec<OwnedFd>) -> rustix::io::Result<()>;
+    fn answer(&self, client: &Arc<Client>, request: &Request, fds: Vec<OwnedFd>) -> rustix::io::Result<()>;
 
     /// Goes on with what peers have given to owners who sleep.
     fn look_after_sleepers(&self);

@@ -55,6 +55,12 @@ impl Peer {
         self.requests.lock().ask(interest, body, fds).unwrap_or(Answer::NotYet)
     }
 
+    /// Asks for news that come later, by which the service thread continues what waits: `interest` tells then that they
+    /// are there. They do not come if the peer's socket takes nothing now.
+    pub(crate) fn await_news(&self, interest: &Interest, body: RequestBody) {
+        let _ = self.requests.lock().send(interest, body, &[]);
+    }
+
     /// Tells it something that needs no answer; lost if its socket takes nothing now.
     pub(crate) fn tell(&self, body: RequestBody) {
         let _ = send_frame(self.socket.as_fd(), &Request { id: 0, body }.encode(), &[]);

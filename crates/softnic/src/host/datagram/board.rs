@@ -50,6 +50,10 @@ impl Board {
         self.mem.store(ACCEPTS, ENDED, Release);
     }
 
+    pub(crate) fn posted(&self) -> u64 {
+        self.mem.load(POSTED, Acquire)
+    }
+
     pub(crate) fn set_posted(&self, receives: u64) {
         self.mem.store(POSTED, receives, Release);
     }

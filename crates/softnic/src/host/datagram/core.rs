@@ -9,7 +9,7 @@ use farcall_shm::{BiasedLock, Mutex, WcRing};
 use farcall_stats::Block;
 use farcall_verbs::{Access, AsyncEvent, AsyncEventKind, QpCap, QpState, QpType, Result, Sge, Wc};
 
-use super::{Board, Counters, Inlets, Pending, Receiver, Receives, UnendedSends};
+use super::{Askers, Board, Counters, Inlets, Pending, Receiver, Receives, UnendedSends};
 use crate::host::cq::Source;
 use crate::host::events::Events;
 use crate::host::flight::{Event, FLIGHT_RECORDS};
@@ -32,6 +32,8 @@ pub(crate) struct DatagramCore {
     pub(crate) recv_slot: CqSlot,
     pub(super) completions: WcRing,
     pub(super) unended: UnendedSends,
+    /// Whether the owner has looked at those since the service thread did.
+    pub(super) is_attended: AtomicBool,
     /// That the send queue is drained is to be told, once.
     pub(super) drained_event_wanted: AtomicBool,
     /// Ways that the service thread must ask for.
@@ -39,6 +41,7 @@ pub(crate) struct DatagramCore {
     is_listed: AtomicBool,
     pub(super) receiver: BiasedLock<Receiver>,
     pub(super) inlets: Mutex<Inlets>,
+    pub(super) askers: Askers,
     pub(crate) board: Board,
     pub(crate) stats: Block<Counters>,
     pub(super) this: Weak<DatagramCore>,
@@ -97,14 +100,7 @@ impl Retry for DatagramCore {
     /// Asks for the ways that are wanted, and continues what waits.
     fn resume(&self) {
         self.seek_all();
-        if self.unended.count() > 0 {
-            let mut sends = self.unended.lock();
-            sends.advance(self.after_wait());
-            if sends.is_over() {
-                self.send_slot.cq.announce(self.send_slot.bit, false);
-            }
-            self.leave_unended(sends);
-        }
+        self.continue_sends();
     }
 }
 
@@ -126,11 +122,13 @@ impl DatagramCore {
             recv_slot: parts.recv_slot,
             completions: WcRing::new(qpn, parts.cap.max_send_wr as usize),
             unended: UnendedSends::default(),
+            is_attended: AtomicBool::new(false),
             drained_event_wanted: AtomicBool::new(false),
             sought: Mutex::default(),
             is_listed: AtomicBool::new(false),
             receiver: BiasedLock::new(receiver),
             inlets: Mutex::default(),
+            askers: Askers::default(),
             board,
             stats: Block::new(&format!("softnic ud qp {qpn:#08x}"), FLIGHT_RECORDS),
             this: this.clone(),
@@ -155,6 +153,7 @@ impl DatagramCore {
     /// looked at: what finds none is dropped then.
     pub(crate) fn tell_receives(&self, posted: u64) {
         self.board.set_posted(if self.srq.is_some() { u64::MAX } else { posted });
+        self.askers.tell(|asker| asker.wants_receives);
     }
 
     pub(crate) fn raise(&self, kind: AsyncEventKind) {

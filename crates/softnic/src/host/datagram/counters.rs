@@ -25,6 +25,9 @@ farcall_stats::counters! {
         held,
         sent_after_wait,
         dropped_after_wait,
+        /// Questions to destinations that held it up, for an owner who sleeps, and how often an answer let some go on.
+        places_asked,
+        places_told,
         /// Sends that failed or were flushed.
         send_errors,
         /// Ways asked for.

@@ -140,6 +140,7 @@ impl Receiver {
         core.board.set_taken(self.taken);
         // The board first, see `Outlet::renew_credit`.
         inlet.consumer.memory().store(RQ_POSTED, inlet.taken, Release);
+        core.askers.tell(|asker| asker.at == at);
         delivered
     }
 

@@ -2,15 +2,16 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
-use farcall_shm::ring::{ACCEPT, Consumer, Layout};
+use farcall_shm::ring::{ACCEPT, Consumer, Layout, RQ_POSTED};
 use farcall_shm::{Segment, SharedMem};
 use farcall_verbs::Wc;
 
-use super::{DatagramCore, Inlet, MAX_RECORD_BYTES};
+use super::{Asker, DatagramCore, Inlet, MAX_RECORD_BYTES};
 use crate::host::cq::Source;
 use crate::host::flight::Event;
+use crate::life::Client;
 use crate::life::rendezvous::{Refusal, ReplyBody};
 
 /// Senders that can have a ring at once; of more, the least recently heard of asks anew.
@@ -24,6 +25,15 @@ struct Entry {
     mem: SharedMem,
     /// Its bit at the receive completion queue.
     bit: u32,
+    /// The client that was granted it.
+    client: u64,
+}
+
+impl Entry {
+    /// Records that we have taken out.
+    fn taken(&self) -> u64 {
+        self.mem.load(RQ_POSTED, Acquire)
+    }
 }
 
 /// The directory of a pair's inlets; an index here is one in its receiver. Its lock makes one visitor at a time.
@@ -41,6 +51,11 @@ impl Inlets {
 
     fn count(&self) -> usize {
         self.0.iter().flatten().count()
+    }
+
+    fn find(&self, is_it: impl Fn(&Entry) -> bool) -> Option<(usize, &Entry)> {
+        let entries = self.0.iter().enumerate();
+        entries.filter_map(|(at, entry)| Some((at, entry.as_ref()?))).find(|(_, entry)| is_it(entry))
     }
 
     /// Where the rings of some senders are.
@@ -76,6 +91,7 @@ impl DatagramCore {
     pub(crate) fn open_inlet<R>(
         &self,
         sender: Sender,
+        client: u64,
         send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
     ) -> Result<R, Refusal> {
         let mut inlets = self.inlets.lock();
@@ -108,11 +124,34 @@ impl DatagramCore {
         // SAFETY: whoever visits holds the lock of the inlets, and no poll does.
         unsafe { self.receiver.revoke(|receiver| receiver.insert(at, inlet)) };
         cq.attach_source(bit, Arc::new(InletSource { core: this, at }));
-        inlets.0[at] = Some(Entry { sender, mem, bit });
+        inlets.0[at] = Some(Entry { sender, mem, bit, client });
         self.stats.record(Event::Opened as u64, sender.1.into());
         let (recv, queue) = cq.place(bit);
         let fds = [&[segment.fd(), self.board.fd()], &queue[..]].concat();
         Ok(send(ReplyBody::OpenDatagrams { recv }, &fds))
+    }
+
+    /// Keeps a sender's question until more of its datagrams are taken, or more receives posted, if it wants those;
+    /// false if it has no ring here.
+    pub(crate) fn add_asker(
+        &self,
+        client: &Arc<Client>,
+        request: u32,
+        bit: u32,
+        taken: u64,
+        posted: Option<u64>,
+    ) -> bool {
+        let inlets = self.inlets.lock();
+        let Some((at, entry)) = inlets.find(|entry| entry.client == client.id && entry.bit == bit) else {
+            return false;
+        };
+        let (wants_receives, client) = (posted.is_some(), Arc::downgrade(client));
+        self.askers.add(Asker { at, wants_receives, client, request });
+        // After that: who posts or takes meanwhile looks for askers afterwards.
+        if entry.taken() != taken || posted.is_some_and(|posted| posted != self.board.posted()) {
+            self.askers.tell(|asker| asker.at == at);
+        }
+        true
     }
 
     /// A process has ended: its rings are taken back when they are empty.
@@ -163,6 +202,7 @@ impl DatagramCore {
     fn remove_inlet(&self, inlets: &mut Inlets, at: usize) {
         let Some(entry) = inlets.0[at].take() else { return };
         entry.mem.store(ACCEPT, 0, Release);
+        self.askers.tell(|asker| asker.at == at);
         // SAFETY: as in `open_inlet`.
         unsafe { self.receiver.revoke(|receiver| receiver.remove(at)) };
         self.recv_slot.cq.detach(entry.bit);

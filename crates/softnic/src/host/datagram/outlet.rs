@@ -12,8 +12,8 @@ use super::pending::{RECEIVE_WAIT_MAX, ROOM_WAIT_MAX};
 use super::route::WITH_ROUTE;
 use super::{BoardView, MAX_DATAGRAM_BYTES, Route, SendOutcome};
 use crate::host::qp::{RemoteCq, gather_to_ring, map_ring};
-use crate::life::Peer;
-use crate::life::rendezvous::CqPlace;
+use crate::life::rendezvous::{CqPlace, RequestBody};
+use crate::life::{Interest, Peer};
 
 /// A datagram as it is sent, now or when the way is known.
 #[derive(Clone, Copy)]
@@ -29,6 +29,9 @@ pub(crate) struct Message<'a> {
 
 pub(crate) struct Outlet {
     peer: Arc<Peer>,
+    dst_qpn: u32,
+    /// Where it is announced there.
+    bit: u32,
     producer: Producer,
     /// 0: the receiver has taken the ring back.
     ring_accepts: SharedWord,
@@ -45,16 +48,28 @@ pub(crate) struct Outlet {
     /// What the destination had done when it was last found to take nothing, and how long it has done no more.
     seen: [u64; 3],
     waited: WaitTime,
+    /// What was missing when a datagram was last not taken, what the destination was asked for, and our interest in
+    /// the answer. It is asked once for each: one that answers without need is looked at from time to time.
+    lack: Option<RequestBody>,
+    asked: Option<RequestBody>,
+    interest: Option<Interest>,
 }
 
 impl Outlet {
     /// Of what the destination granted; `None` if it is no ring of this version.
-    pub(crate) fn from_grant(peer: Arc<Peer>, recv: CqPlace, fds: Vec<OwnedFd>) -> Option<Self> {
+    pub(crate) fn from_grant(
+        peer: Arc<Peer>,
+        dst_qpn: u32,
+        recv: CqPlace,
+        fds: Vec<OwnedFd>,
+    ) -> Option<Self> {
         let mut fds = fds.into_iter();
         let (mem, layout) = map_ring(&fds.next()?)?;
         let board = BoardView::open(&fds.next()?)?;
         Some(Self {
             peer,
+            dst_qpn,
+            bit: recv.bit,
             ring_accepts: mem.word_at(ACCEPT),
             ring_taken: mem.word_at(RQ_POSTED),
             producer: Producer::new(mem, &layout),
@@ -66,6 +81,9 @@ impl Outlet {
             solicited: false,
             seen: [0; 3],
             waited: WaitTime::default(),
+            lack: None,
+            asked: None,
+            interest: None,
         })
     }
 
@@ -130,6 +148,38 @@ impl Outlet {
             (self.seen, self.waited) = (now, WaitTime::default());
         }
         self.waited.sample() < limit
+    }
+
+    /// Receives posted there, and records that it has taken out.
+    pub(crate) fn given(&self) -> [u64; 2] {
+        [self.board.progress()[0], self.ring_taken.load(Acquire)]
+    }
+
+    /// What was given was not enough.
+    pub(crate) fn await_more(&mut self, [posted, taken]: [u64; 2], outcome: SendOutcome) {
+        let (dst_qpn, bit) = (self.dst_qpn, self.bit);
+        // Between a taken datagram's two traces a receive that is free may not be seen: so what is taken matters, too.
+        let posted = (outcome == SendOutcome::NoReceive).then_some(posted);
+        self.lack = Some(RequestBody::AwaitPlace { dst_qpn, bit, taken, posted });
+    }
+
+    /// Has the destination tell when there is more; returns whether it was asked now.
+    pub(crate) fn ask(&mut self) -> bool {
+        let Some(lack) = self.lack.filter(|lack| self.asked != Some(*lack)) else { return false };
+        let interest = self.interest.insert(Interest::default());
+        self.peer.await_news(interest, lack);
+        self.asked = Some(lack);
+        true
+    }
+
+    /// Whether it has told since the last call.
+    pub(crate) fn take_answer(&mut self) -> bool {
+        self.interest.take_if(|interest| interest.is_answered()).is_some()
+    }
+
+    /// Nothing waits any more.
+    pub(crate) fn end_wait(&mut self) {
+        (self.lack, self.asked, self.interest) = (None, None, None);
     }
 
     /// Reads how many receives are left for us if nobody else sends. The ring is read first, and written last: what a

@@ -112,19 +112,32 @@ impl State {
         self.released = self.released.max(self.first);
     }
 
-    /// Sends what the destination takes, drops what it will not take.
-    fn advance(&mut self, mut outlet: Box<Outlet>, to: Tally<'_>) {
+    /// Sends what the destination takes, drops what it will not take. Returns whether some went on because the
+    /// destination told so.
+    fn advance(&mut self, mut outlet: Box<Outlet>, to: Tally<'_>) -> bool {
+        let (first, was_told) = (self.first, outlet.take_answer());
         while let Some(datagram) = self.queue.front() {
+            // Before it is tried: what comes after that, the destination tells.
+            let given = outlet.given();
             match datagram.offer(&mut outlet) {
                 SendOutcome::Sent => to.sent.increment(),
                 SendOutcome::NoReceive if datagram.is_sent => to.dropped.increment(),
-                outcome if outlet.is_worth_waiting(outcome) => break,
+                outcome if outlet.is_worth_waiting(outcome) => {
+                    outlet.await_more(given, outcome);
+                    break;
+                }
                 _ => to.dropped.increment(),
             }
             self.forget(1);
         }
         outlet.ring();
-        self.way = if self.queue.is_empty() { Way::Found(outlet) } else { Way::Blocked(outlet) };
+        if self.queue.is_empty() {
+            outlet.end_wait();
+            self.way = Way::Found(outlet);
+        } else {
+            self.way = Way::Blocked(outlet);
+        }
+        was_told && self.first != first
     }
 
     /// There is no way any more.
@@ -146,6 +159,11 @@ impl<'a> Tally<'a> {
     /// Service thread: of what was kept until the way was known.
     pub(crate) fn late(stats: &'a Counters) -> Self {
         Self { sent: &stats.sent_late, dropped: &stats.dropped_late }
+    }
+
+    /// For whoever holds the lock of what has not ended.
+    pub(crate) fn after_wait(stats: &'a Counters) -> Self {
+        Self { sent: &stats.sent_after_wait, dropped: &stats.dropped_after_wait }
     }
 }
 
@@ -209,12 +227,16 @@ impl Pending {
         if is_early { Enqueued::Early } else { Enqueued::Waits(number) }
     }
 
-    /// Goes on, if the destination takes something, or gives up, if it has done nothing for too long.
-    pub(crate) fn advance(&self, to: Tally<'_>) {
-        let mut state = self.state.lock();
+    /// Goes on, if the destination takes something, or gives up, if it has done nothing for too long. Returns whether
+    /// some went on because the destination told so.
+    pub(crate) fn advance(&self, to: Tally<'_>) -> bool {
+        let (mut state, mut was_told) = (self.state.lock(), false);
         match std::mem::replace(&mut state.way, Way::Lost) {
-            Way::Blocked(outlet) if outlet.is_current() => state.advance(outlet, to),
-            Way::Blocked(_) => state.lose(to),
+            Way::Blocked(outlet) if outlet.is_current() => was_told = state.advance(outlet, to),
+            Way::Blocked(mut outlet) => {
+                was_told = outlet.take_answer();
+                state.lose(to);
+            }
             way => state.way = way,
         }
         if matches!(state.way, Way::Sought)
@@ -224,6 +246,15 @@ impl Pending {
             to.dropped.add((state.queue.len() - MAX_EARLY) as u64);
             state.released = state.first + state.queue.len() as u64;
             state.queue.truncate(MAX_EARLY);
+        }
+        was_told
+    }
+
+    /// Has the destination tell when it takes something; returns whether it was asked now.
+    pub(crate) fn ask(&self) -> bool {
+        match &mut self.state.lock().way {
+            Way::Blocked(outlet) => outlet.ask(),
+            _ => false,
         }
     }
 

@@ -33,6 +33,7 @@ impl DatagramCore {
         } else {
             pending.advance(Tally::late(&self.stats));
         }
+        pending.ask();
         !pending.keeps_early()
     }
 
@@ -59,7 +60,7 @@ impl DatagramCore {
         let request = RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn };
         match peer.ask(&pending.interest, request, &[]) {
             Answer::Granted((ReplyBody::OpenDatagrams { recv }, fds)) => {
-                let outlet = Outlet::from_grant(peer, recv, fds);
+                let outlet = Outlet::from_grant(peer, dst_qpn, recv, fds);
                 if outlet.is_none() {
                     tracing::warn!(
                         "queue pair {:#x}: the way to {dst_qpn:#x} was granted and cannot be used (out of \

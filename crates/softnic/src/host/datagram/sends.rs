@@ -7,11 +7,11 @@ use std::time::Duration;
 use farcall_shm::WaitTime;
 use farcall_verbs::{AsyncEventKind, SendFlags, Wc, WcOpcode, WcStatus};
 
-use super::pending::Tally;
 use super::unended::{LockedSends, is_signalled};
 use super::{DatagramCore, Pending, UnendedSend};
+use crate::host::CqSlot;
 use crate::host::flight::Event;
-use crate::life::Retry;
+use crate::life::{Retry, is_service_thread};
 
 impl DatagramCore {
     /// Places of the send queue that are taken: by completions not yet polled, and by requests that have not ended.
@@ -58,6 +58,22 @@ impl DatagramCore {
         let is_told = is_signalled(self.signal_all, flags);
         self.unended.lock().push(UnendedSend { completion, is_told, wait: Some(wait) });
         self.host.process.service.retry(self, &self.this);
+        if self.send_slot.cq.readiness().keep(self.send_slot.bit) {
+            self.continue_sends();
+        }
+    }
+
+    /// Continues what waits, for an owner who sleeps or does something else.
+    pub(super) fn continue_sends(&self) {
+        if self.unended.count() == 0 {
+            return;
+        }
+        let mut sends = self.unended.lock();
+        sends.advance(&self.stats);
+        if sends.is_over() {
+            self.send_slot.cq.announce(self.send_slot.bit, false);
+        }
+        self.leave_unended(sends);
     }
 
     /// Has SQ_DRAINED told when nothing is under way any more, or no longer. Only the owner does.
@@ -75,10 +91,6 @@ impl DatagramCore {
         }
     }
 
-    pub(super) fn after_wait(&self) -> Tally<'_> {
-        Tally { sent: &self.stats.sent_after_wait, dropped: &self.stats.dropped_after_wait }
-    }
-
     /// Continues what waits, and ends what is over. Only the owner does.
     #[inline]
     pub(crate) fn release_sends(&self) {
@@ -90,7 +102,7 @@ impl DatagramCore {
     #[cold]
     pub(super) fn release_unended(&self) {
         let mut sends = self.unended.lock();
-        sends.advance(self.after_wait());
+        sends.advance(&self.stats);
         let mut told = false;
         while let Some(ended) = sends.pop() {
             if ended.is_told {
@@ -109,7 +121,7 @@ impl DatagramCore {
     #[cold]
     pub(super) fn poll_unended(&self, wc: &mut [Wc]) -> usize {
         let mut sends = self.unended.lock();
-        sends.advance(self.after_wait());
+        sends.advance(&self.stats);
         let mut taken = 0;
         while taken < wc.len() {
             // What the owner has ended meanwhile came before what is held now.
@@ -129,9 +141,16 @@ impl DatagramCore {
         taken
     }
 
-    /// After looking at what waits.
+    /// After looking at what waits: if its owner sleeps, or seems to do something else, its destinations shall tell
+    /// when to look again.
     pub(super) fn leave_unended(&self, sends: LockedSends<'_>) {
         let waits = sends.waits();
+        let is_owner = !is_service_thread();
+        let was_attended = self.is_attended.swap(is_owner, Ordering::Relaxed);
+        let CqSlot { cq, bit } = &self.send_slot;
+        if waits && (cq.readiness().keep(*bit) || !(is_owner || was_attended)) {
+            sends.ask(&self.stats);
+        }
         drop(sends);
         if !waits {
             self.tell_if_due();

@@ -10,8 +10,8 @@ use std::sync::{Arc, MutexGuard};
 use farcall_shm::Mutex;
 use farcall_verbs::{SendFlags, Wc};
 
-use super::Pending;
 use super::pending::Tally;
+use super::{Counters, Pending};
 
 /// A request that has not ended for its sender.
 pub(super) struct UnendedSend {
@@ -62,14 +62,26 @@ impl LockedSends<'_> {
     }
 
     /// Lets everything go on that can.
-    pub(super) fn advance(&mut self, to: Tally<'_>) {
-        let mut last = None;
+    pub(super) fn advance(&mut self, stats: &Counters) {
+        let told = self.visit(|pending| pending.advance(Tally::after_wait(stats)));
+        stats.places_told.add(told);
+    }
+
+    /// Has the destinations tell when they take something.
+    pub(super) fn ask(&self, stats: &Counters) {
+        stats.places_asked.add(self.visit(Pending::ask));
+    }
+
+    /// Does something to all that is waited for; returns how often that was of use.
+    fn visit(&self, work: impl Fn(&Pending) -> bool) -> u64 {
+        let (mut last, mut useful) = (None, 0);
         for (pending, _) in self.queue.iter().filter_map(|held| held.wait.as_ref()) {
             if last.is_none_or(|last| !Arc::ptr_eq(last, pending)) {
-                pending.advance(to);
+                useful += u64::from(work(pending));
             }
             last = Some(pending);
         }
+        useful
     }
 
     /// Whether the oldest is over.

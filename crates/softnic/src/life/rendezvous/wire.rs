@@ -9,7 +9,7 @@ pub(super) const MAX_FRAME_BYTES: usize = 80;
 const MAGIC: [u8; 4] = *b"fcrv";
 
 /// Version of the frames and of every segment layout behind them.
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 
 /// What a process asks of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub(crate) enum RequestBody {
     Violated { dst_qpn: u32, life: u32, violation: Violation },
     /// The peer of `dst_qpn` is ready to receive now. No answer.
     Ready { dst_qpn: u32 },
+    /// Answer when you have taken more than `taken` datagrams out of the ring that you announced me at `bit`, or posted
+    /// more than `posted` receives to `dst_qpn`; `None`: those do not matter.
+    AwaitPlace { dst_qpn: u32, bit: u32, taken: u64, posted: Option<u64> },
 }
 
 /// Where something is announced to a completion queue: where its words begin in the memfd that comes along, the bit, and
@@ -121,6 +124,8 @@ pub(crate) enum ReplyBody {
     OpenDatagrams {
         recv: CqPlace,
     },
+    /// What [`RequestBody::AwaitPlace`] waits for has come, or never comes.
+    Place,
 }
 
 /// A region, with the descriptors that `reach` names.
@@ -281,6 +286,7 @@ mod tests {
             RequestBody::Match { dst_qpn: 8 },
             RequestBody::Violated { dst_qpn: 8, life: 9, violation: Violation::Request },
             RequestBody::Ready { dst_qpn: 8 },
+            RequestBody::AwaitPlace { dst_qpn, bit: word, taken: long, posted: Some(long) },
         ]
     }
 
@@ -302,6 +308,7 @@ mod tests {
             }),
             ReplyBody::Access { value: long },
             ReplyBody::OpenDatagrams { recv: CqPlace { offset: 0, bit: 6, event: true } },
+            ReplyBody::Place,
         ]
     }
 

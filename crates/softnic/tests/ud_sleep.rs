@@ -1,0 +1,174 @@
+//! Senders of datagrams that sleep while their receiver is late: it tells them to go on, so that they do not wait for a
+//! timer. Told by counters, not by time.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use farcall_verbs::{Notify, QpAttr, QpCap, QpState, SendWr, WcStatus};
+use support::datagrams::Ud;
+use support::process::{role, start};
+use support::*;
+
+const COUNT: u64 = 200;
+
+/// What a sender is held up by: small datagrams wait for the one receive, large ones for room in the ring.
+const CASES: [(usize, u64); 2] = [(8, 1), (4096, 16)];
+
+#[test]
+fn child_entry() {
+    let Some((_, args, mut line)) = role() else { return };
+    let mut b = receiver(args[0] as usize, args[1]);
+    line.say([b.qpn().into(), 0, 0, 0]);
+    std::thread::spawn(move || {
+        line.hear();
+        std::process::exit(0);
+    });
+    take_until(&mut b, args[0] as usize, &AtomicBool::new(false));
+}
+
+/// With its receives posted.
+fn receiver(len: usize, receives: u64) -> Ud {
+    let mut b = Ud::with(QpCap { max_recv_wr: receives as u32, ..QpCap::default() });
+    (0..receives).for_each(|wr_id| b.recv(wr_id, len));
+    b
+}
+
+/// Takes datagrams one by one, and sleeps for each. They come in order; a busy machine's are given up now and then.
+fn take_until(b: &mut Ud, len: usize, is_over: &AtomicBool) {
+    let mut last = None;
+    while !is_over.load(Relaxed) {
+        b.end.cq.req_notify(Notify::Any).unwrap();
+        if let Some(wc) = b.end.poll() {
+            let payload = b.payload(&wc);
+            assert_eq!(payload, vec![payload[0]; len]);
+            assert!(last < Some(payload[0]), "{} after {last:?}", payload[0]);
+            last = Some(payload[0]);
+            b.recv(wc.wr_id, len);
+        } else if readable(b.end.channel.fd(), 10) {
+            b.end.channel.poll_cq_event().unwrap();
+        }
+    }
+}
+
+/// Ends the receiver also where a check fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Does something beside a receiver.
+fn beside(b: &mut Ud, len: usize, work: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| take_until(b, len, &is_over));
+        let _over = Over(&is_over);
+        work();
+    });
+}
+
+fn sender() -> Ud {
+    Ud::with(QpCap { max_send_wr: COUNT as u32, ..QpCap::default() })
+}
+
+fn send_all(a: &mut Ud, qpn: u32, len: usize) {
+    for wr_id in 0..COUNT {
+        let at = wr_id as usize * 4096;
+        a.end.put(at, &vec![wr_id as u8; len]);
+        let (sges, to) = ([a.end.sge(at, len)], a.to(qpn, QKEY));
+        a.end.send(&[SendWr::send_to(wr_id, &sges, to).with_flags(SIGNALED)]);
+        if wr_id == 0 {
+            // What is sent before the way is known does not wait for receives.
+            a.until_counted("sent_late", |_| ());
+        }
+    }
+}
+
+fn sleep_until_all_are_sent(a: &mut Ud) {
+    for wr_id in 0..COUNT {
+        let wc = a.end.sleep(Notify::Any);
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::SUCCESS));
+    }
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LOST, "it does not come");
+        std::thread::yield_now();
+    }
+}
+
+/// Sends again until the sender went on because its receiver told it: now and then a timer comes first.
+fn until_told(mut send: impl FnMut(&mut Ud)) {
+    let start = Instant::now();
+    loop {
+        let mut a = sender();
+        send(&mut a);
+        if a.counted("places_told") > 0 {
+            return;
+        }
+        assert!(start.elapsed() < LOST, "no receiver told its sender anything");
+    }
+}
+
+#[test]
+fn a_sleeping_sender_is_told_to_go_on_by_its_receiver() {
+    for (len, receives) in CASES {
+        until_told(|a| {
+            let mut b = receiver(len, receives);
+            let qpn = b.qpn();
+            beside(&mut b, len, || {
+                send_all(a, qpn, len);
+                sleep_until_all_are_sent(a);
+            });
+        });
+    }
+}
+
+#[test]
+fn a_sleeping_sender_is_told_to_go_on_by_its_receiver_in_another_process() {
+    for (len, receives) in CASES {
+        until_told(|a| {
+            let mut other = start("receiver", &[len as u64, receives]);
+            let qpn = other.line.hear().unwrap()[0] as u32;
+            send_all(a, qpn, len);
+            sleep_until_all_are_sent(a);
+        });
+    }
+}
+
+/// It sleeps on something else, and does not even ask for events of its sends.
+#[test]
+fn a_sender_that_does_something_else_is_told_too() {
+    for (len, receives) in CASES {
+        until_told(|a| {
+            let mut b = receiver(len, receives);
+            send_all(a, b.qpn(), len);
+            a.until_counted("places_asked", |_| ());
+            let ended = |a: &Ud| a.counted("sent_after_wait") + a.counted("dropped_after_wait");
+            beside(&mut b, len, || until(|| ended(a) == a.counted("held")));
+        });
+    }
+}
+
+#[test]
+fn a_sleeping_sender_is_told_that_its_receiver_takes_nothing_any_more() {
+    until_told(|a| {
+        let mut b = receiver(4096, 16);
+        send_all(a, b.qpn(), 4096);
+        a.end.cq.req_notify(Notify::Any).unwrap();
+        let mut ended = std::iter::from_fn(|| a.end.poll()).count() as u64;
+        b.end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+        // Without a look, which would find it, too.
+        assert!(readable(a.end.channel.fd(), 20_000));
+        while ended < COUNT {
+            assert_eq!(a.end.sleep(Notify::Any).wr_id, ended);
+            ended += 1;
+        }
+    });
+}
