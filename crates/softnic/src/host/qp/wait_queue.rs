@@ -56,11 +56,15 @@ pub(crate) struct WaitLimit {
     limit: Option<Duration>,
     /// From the first look on: a short wait reads no clock.
     waited: WaitTime,
+    /// What it waited for at the last look.
+    last: Wait,
+    /// How long of that the target's process had something to do.
+    for_turns: Duration,
 }
 
 impl WaitLimit {
     pub(crate) fn new(of: Wait, limit: Option<Duration>) -> Self {
-        Self { of, limit, waited: WaitTime::default() }
+        Self { of, limit, waited: WaitTime::default(), last: of, for_turns: Duration::ZERO }
     }
 
     /// Whether a wait is no other than this one. A peer that is not ready says so each time that it is asked: what
@@ -70,12 +74,20 @@ impl WaitLimit {
         self.of == wait || (of_peer(self.of) && of_peer(wait))
     }
 
-    /// Looks whether it has waited long enough for what it waits for now.
+    /// Looks whether it has waited long enough for what it waits for now. That a process needed long to say that it is
+    /// not ready is no reason to end at once when it has said so.
     pub(crate) fn is_over(&mut self, wait: Wait) -> bool {
+        let before = self.waited.sum();
         let waited = self.waited.sample();
+        if std::mem::replace(&mut self.last, wait).is_for_a_turn() {
+            self.for_turns += waited - before;
+        }
         let Some(limit) = self.limit else { return false };
-        let limit = if wait.is_for_a_turn() { limit.max(TARGET_WAIT_MIN) } else { limit };
-        waited >= limit
+        if wait.is_for_a_turn() {
+            waited >= limit.max(TARGET_WAIT_MIN)
+        } else {
+            waited - self.for_turns >= limit
+        }
     }
 
     /// How long it had waited at the last look.
@@ -187,9 +199,23 @@ impl WaitQueue {
 }
 
 #[cfg(test)]
-mod flight_tests {
-    use super::Wait;
+mod tests {
+    use std::time::Duration;
+
+    use super::{Wait, WaitLimit};
     use crate::host::flight::{Event, FlightEvent};
+
+    #[test]
+    fn time_for_an_answer_does_not_count_as_silence_of_a_peer() {
+        const LIMIT: Duration = Duration::from_millis(1);
+        let pause = || std::thread::sleep(4 * LIMIT);
+        let mut limit = WaitLimit::new(Wait::Answer, Some(LIMIT));
+        assert!(!limit.is_over(Wait::Answer));
+        pause();
+        assert!(!limit.is_over(Wait::Answer) && !limit.is_over(Wait::Peer));
+        pause();
+        assert!(limit.is_over(Wait::Peer));
+    }
 
     #[test]
     fn flight_recorders_tell_what_is_waited_for() {
