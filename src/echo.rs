@@ -1,6 +1,7 @@
 //! A service to try and to measure calls with.
 
 use farcall::rpc::{Call, Handler, HandlerError, Reply};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Answers with the request.
@@ -9,15 +10,31 @@ pub const ECHO: u16 = 1;
 pub const HEAD: u16 = 2;
 /// Computes for as many microseconds as the request says (u32, little-endian), then answers with nothing.
 pub const WORK: u16 = 3;
+/// Answers with as many bytes as the first four of the request say (u32, little-endian), out of memory that lies ready.
+pub const BLOCK: u16 = 4;
 
 /// Longest work asked for at once; more is refused, because it holds up every client of the thread.
 const WORK_MAX: Duration = Duration::from_millis(100);
 /// The refusal of a request to [`WORK`] that is none.
 const BAD_WORK: u16 = 1;
+/// What blocks are taken from, one after the other: more than caches near the processor hold.
+const REGION_LEN_BYTES: usize = 64 << 20;
+/// Its content.
+const BLOCK_BYTE: u8 = 0x5A;
+/// Longest block.
+const BLOCK_LEN_BYTES_MAX: usize = 8 << 20;
+/// The refusal of a request to [`BLOCK`] that is none.
+const BAD_BLOCK: u16 = 2;
 
-/// Serves [`ECHO`], [`HEAD`] and [`WORK`].
+/// Made when the first block is asked for.
+static REGION: LazyLock<Vec<u8>> = LazyLock::new(|| vec![BLOCK_BYTE; REGION_LEN_BYTES]);
+
+/// Serves [`ECHO`], [`HEAD`], [`WORK`] and [`BLOCK`].
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Echo;
+pub struct Echo {
+    /// Where the next block begins.
+    next_block: usize,
+}
 
 impl Handler for Echo {
     #[inline]
@@ -27,9 +44,25 @@ impl Handler for Echo {
             ECHO => reply.extend_from_slice(payload),
             HEAD => reply.extend_from_slice(&payload[..payload.len().min(8)]),
             WORK => work(payload)?,
+            BLOCK => reply.extend_from_slice(self.block(payload)?),
             other => return Err(HandlerError::unknown_method(other)),
         }
         Ok(())
+    }
+}
+
+impl Echo {
+    fn block(&mut self, payload: &[u8]) -> Result<&'static [u8], HandlerError> {
+        let len = payload.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize);
+        let Some(len) = len.filter(|len| *len <= BLOCK_LEN_BYTES_MAX) else {
+            return Err(HandlerError::new(
+                BAD_BLOCK,
+                "a request begins with four bytes: up to 8388608, little-endian",
+            ));
+        };
+        let start = if self.next_block + len <= REGION_LEN_BYTES { self.next_block } else { 0 };
+        self.next_block = (start + len).next_multiple_of(64);
+        Ok(&REGION[start..start + len])
     }
 }
 
@@ -59,7 +92,7 @@ mod tests {
     #[test]
     fn calls_are_answered_under_every_preset_until_the_server_stops() {
         for preset in farcall_link::PRESETS.iter().map(|preset| preset.name) {
-            let server = Server::builder().start(&SoftNic::new(), |_| Echo).unwrap();
+            let server = Server::builder().start(&SoftNic::new(), |_| Echo::default()).unwrap();
             let options = ClientOptions::preset(preset).unwrap().reconnect(false);
             let mut client = Client::connect(&SoftNic::new(), server.address().to_string(), options).unwrap();
             let mut call = |method, payload: &[u8]| {
@@ -73,6 +106,12 @@ mod tests {
             }
             assert_eq!(call(WORK, &1u32.to_le_bytes()).unwrap(), b"");
             assert!(matches!(call(WORK, b"long"), Err(CallError::Application { code: BAD_WORK, .. })));
+            for len in [0u32, 1, 4096, 100_000] {
+                assert_eq!(call(BLOCK, &len.to_le_bytes()).unwrap(), vec![BLOCK_BYTE; len as usize]);
+            }
+            for refused in [&b"abc"[..], &u32::MAX.to_le_bytes()] {
+                assert!(matches!(call(BLOCK, refused), Err(CallError::Application { code: BAD_BLOCK, .. })));
+            }
             assert!(matches!(call(99, b""), Err(CallError::Server { .. })));
             assert_eq!(call(ECHO, b"still there").unwrap(), b"still there");
             assert!(server.is_serving());

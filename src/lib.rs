@@ -6,6 +6,7 @@ mod echo;
 mod failure;
 mod open_files;
 mod signals;
+mod whole_file;
 
 use std::process::ExitCode;
 

@@ -96,7 +96,7 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 19] = [
+    let commands: [&[&str]; 22] = [
         &["devices"],
         &["doctor"],
         &["perf"],
@@ -109,6 +109,9 @@ fn every_command_has_help_with_examples() {
         &["rpc", "serve"],
         &["rpc", "call"],
         &["rpc", "bench"],
+        &["figures", "list"],
+        &["figures", "run"],
+        &["figures", "report"],
         &["kv", "serve"],
         &["kv", "load"],
         &["kv", "get"],

@@ -6,6 +6,8 @@ mod choice;
 mod conform;
 mod devices;
 mod doctor;
+#[cfg(feature = "full")]
+mod figures;
 mod kv;
 mod measuring;
 mod nic_args;
@@ -61,6 +63,12 @@ enum Command {
     Conform(not_built_in::NotBuiltIn),
     Devices(devices::Devices),
     Doctor(doctor::Doctor),
+    #[cfg(feature = "full")]
+    #[command(subcommand)]
+    Figures(figures::Figures),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Figures(not_built_in::NotBuiltIn),
     #[command(subcommand)]
     Kv(kv::Kv),
     #[cfg(feature = "full")]
@@ -99,6 +107,7 @@ impl Cli {
             Command::Conform(conform) => conform.run(console),
             Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),
+            Command::Figures(figures) => figures.run(console),
             Command::Kv(kv) => kv.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Rpc(rpc) => rpc.run(console),

@@ -14,7 +14,7 @@ use farcall_drive::bound_kept_memory;
 use std::net::SocketAddr;
 
 /// Serve an echo service: method 1 answers with the request, 2 with its first 8 bytes, 3 computes for as many
-/// microseconds as the request says.
+/// microseconds as the request says, 4 answers with as many bytes as it says.
 ///
 /// Runs until SIGINT or SIGTERM, then finishes the calls that came and ends. TCP carries only the handshake; calls go
 /// over RDMA verbs.
@@ -41,7 +41,7 @@ impl Serve {
         let room = open_files::raise_limit();
         let server = Server::builder().address(self.listen.to_string());
         let chosen = self.nic.choose()?;
-        let server = server.start(&*chosen.provider, |_| Echo).map_err(|error| {
+        let server = server.start(&*chosen.provider, |_| Echo::default()).map_err(|error| {
             Failure::because("cannot start the echo service", &error)
                 .remedy("choose another address with --listen; see what else is missing: farcall doctor")
         })?;

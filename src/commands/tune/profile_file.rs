@@ -1,12 +1,13 @@
 //! The file of a profile: what it holds, where it is, what is refused.
 
 use crate::failure::{Exit, Failure};
+use crate::whole_file;
 use farcall::rpc::tune::{LinkProfile, ReadCost};
 use farcall::select::Chosen;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -73,19 +74,9 @@ impl ProfileFile {
 
     /// Writes the whole file, or leaves what was there.
     pub(super) fn write(&self, path: &Path) -> Result<(), Failure> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        let fresh = path.with_file_name(name);
-        let written = (|| {
-            let mut text = serde_json::to_vec_pretty(self)?;
-            text.push(b'\n');
-            let mut file = File::options().write(true).create_new(true).mode(0o644).open(&fresh)?;
-            file.write_all(&text)?;
-            std::fs::rename(&fresh, path)
-        })();
+        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from);
+        let written = text.and_then(|text| whole_file::write(path, format!("{text}\n").as_bytes()));
         written.map_err(|error| {
-            // What is left of it is of no use; that it cannot be removed changes nothing.
-            let _ = std::fs::remove_file(&fresh);
             Failure::because("cannot write the profile", &error)
                 .at(path.display())
                 .remedy("name a file in a directory that you may write: --out FILE")

@@ -2,6 +2,7 @@
 //!
 //! - [`workload`]: the YCSB core workloads with values a reader can verify;
 //! - [`experiments`]: one file an experiment;
+//! - `figures` (feature `verbs`): the papers' figures, what they publish beside what is measured here;
 //! - [`load`]: the load generator, over any [`load::Target`];
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
 //! - [`peer`]: the other process of a measurement;
@@ -12,6 +13,8 @@
 
 pub mod baseline;
 pub mod experiments;
+#[cfg(feature = "verbs")]
+pub mod figures;
 pub mod load;
 pub mod measure;
 pub mod peer;

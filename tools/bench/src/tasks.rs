@@ -2,6 +2,8 @@
 
 use crate::baseline::Answer;
 use crate::experiments::own_syscalls::TraceParent;
+#[cfg(feature = "verbs")]
+use crate::experiments::server_bypass::PilafServer;
 use crate::peer::{Order, PeerError, PeerTask};
 #[cfg(feature = "verbs")]
 use crate::rnic::{Initiator, Target, echo::EchoServer};
@@ -21,6 +23,8 @@ pub fn run_peer() -> Result<(), PeerError> {
         Initiator::KIND => order.run::<Initiator>(),
         #[cfg(feature = "verbs")]
         EchoServer::KIND => order.run::<EchoServer>(),
+        #[cfg(feature = "verbs")]
+        PilafServer::KIND => order.run::<PilafServer>(),
         _ => Err(PeerError::Task("of another version")),
     }
 }

@@ -13,29 +13,29 @@ use std::fmt;
 
 /// The figures of one measurement; those that it does not tell are not numbers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sample {
-    pub(super) p50_us: f64,
-    pub(super) mean_us: f64,
-    pub(super) p99_us: f64,
-    pub(super) p999_us: f64,
-    pub(super) per_second: f64,
-    pub(super) bytes_per_second: f64,
-    pub(super) lost_percent: f64,
-    pub(super) client_cores: f64,
-    pub(super) server_cores: f64,
-    pub(super) count: f64,
+pub(crate) struct Sample {
+    pub(crate) p50_us: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) per_second: f64,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) lost_percent: f64,
+    pub(crate) client_cores: f64,
+    pub(crate) server_cores: f64,
+    pub(crate) count: f64,
 }
 
 /// Something that bounds what Farcall can do, or does what it does.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Rival {
+pub(crate) enum Rival {
     Bare(Baseline),
     Ucx(UcxTest),
 }
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Subject {
+pub(crate) enum Subject {
     Rival(Rival),
     Verbs(RnicTask),
     Echo(EchoTask),
@@ -43,9 +43,9 @@ pub(super) enum Subject {
 
 /// A subject and everything measured for it.
 #[derive(Debug)]
-pub(super) struct Line {
-    pub(super) subject: Subject,
-    pub(super) samples: Vec<Sample>,
+pub(crate) struct Line {
+    pub(crate) subject: Subject,
+    pub(crate) samples: Vec<Sample>,
 }
 
 impl Sample {
@@ -63,7 +63,7 @@ impl Sample {
     };
 
     /// Each of the latencies, `factor` times as long.
-    pub(super) fn of_latency(latency: &LatencySummary, factor: f64) -> Self {
+    pub(crate) fn of_latency(latency: &LatencySummary, factor: f64) -> Self {
         let us = |ns: u64| ns as f64 / 1e3 * factor;
         Self {
             p50_us: us(latency.p50_ns),
@@ -75,7 +75,7 @@ impl Sample {
     }
 
     /// The same with latencies `factor` times as long: from round trips to one way, or back.
-    pub(super) fn stretched(self, factor: f64) -> Self {
+    pub(crate) fn stretched(self, factor: f64) -> Self {
         Self {
             p50_us: self.p50_us * factor,
             mean_us: self.mean_us * factor,
@@ -155,7 +155,7 @@ impl fmt::Display for Rival {
 
 impl Rival {
     /// Takes one measurement. UCX failing is a note.
-    pub(super) fn measure(
+    pub(crate) fn measure(
         self,
         stage: &Stage,
         ucx: Option<&Ucx>,
@@ -202,13 +202,13 @@ impl From<EchoTask> for Line {
 }
 
 impl Line {
-    pub(super) fn new(subject: Subject) -> Self {
+    pub(crate) fn new(subject: Subject) -> Self {
         Self { subject, samples: Vec::new() }
     }
 
     /// Takes one measurement. What was lost for good over an unreliable transport, and what cannot be found by its last
     /// byte, are notes.
-    pub(super) fn measure(
+    pub(crate) fn measure(
         &mut self,
         chosen: &Chosen,
         stage: &Stage,

@@ -2,12 +2,14 @@
 //! alike.
 
 #[cfg(feature = "verbs")]
+pub(crate) mod calls;
+#[cfg(feature = "verbs")]
 pub mod herd;
 pub mod kv_main;
 #[cfg(feature = "verbs")]
 pub mod limits;
 #[cfg(feature = "verbs")]
-mod line;
+pub(crate) mod line;
 pub mod own_syscalls;
 #[cfg(feature = "verbs")]
 pub mod perf;
@@ -16,6 +18,8 @@ pub mod qps;
 #[cfg(feature = "verbs")]
 pub mod rpc_echo;
 pub mod server;
+#[cfg(feature = "verbs")]
+pub(crate) mod server_bypass;
 mod stage;
 pub mod tune;
 

@@ -8,6 +8,9 @@ const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Relative resolution of a recorded value: three significant digits, so 0.1 %.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
+/// The shares of which [`LatencySummary::quantiles_ns`] tells the latencies: those of a distribution's plot.
+pub const QUANTILES: [f64; 11] = [0.01, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999];
+
 /// Records latencies into a high-dynamic-range histogram of fixed size: recording allocates nothing.
 #[derive(Debug, Clone)]
 pub struct LatencyRecorder {
@@ -39,6 +42,7 @@ impl LatencyRecorder {
             p99_ns: self.histogram.value_at_quantile(0.99),
             p999_ns: self.histogram.value_at_quantile(0.999),
             max_ns: self.histogram.max(),
+            quantiles_ns: QUANTILES.map(|share| self.histogram.value_at_quantile(share)),
         }
     }
 }
@@ -58,6 +62,8 @@ pub struct LatencySummary {
     pub p999_ns: u64,
     /// Longest.
     pub max_ns: u64,
+    /// As many as [`QUANTILES`], in their order.
+    pub quantiles_ns: [u64; QUANTILES.len()],
 }
 
 #[cfg(test)]
@@ -78,6 +84,8 @@ mod tests {
             (summary.p50_ns, 5000),
             (summary.p99_ns, 9900),
             (summary.p999_ns, 9990),
+            (summary.quantiles_ns[3], 1500),
+            (summary.quantiles_ns[10], 9990),
             (summary.max_ns, 10_000),
         ] {
             assert!(found.abs_diff(expected) * 1000 <= expected * 2, "{found} for {expected}");

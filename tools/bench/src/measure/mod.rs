@@ -10,7 +10,7 @@ mod syscalls;
 
 pub use allocations::{CountingAllocator, SharedAllocations, count_allocations, own_allocations};
 pub use cores::{CoreError, Cores, pin_thread};
-pub use latency::{LatencyRecorder, LatencySummary};
+pub use latency::{LatencyRecorder, LatencySummary, QUANTILES};
 pub use ping_pong::{RoundTrips, ping_pong};
 pub use process::{CpuMeter, Footprint, ProcessError, ResourceLeak, cpu_time};
 pub use spread::Spread;

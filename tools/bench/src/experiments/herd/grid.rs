@@ -6,21 +6,21 @@ use crate::report::{Cell, Column, Report, Table};
 use crate::rnic::{Illegal, Survey};
 
 /// All points of a figure, row by row; every row has the same columns.
-pub(super) struct Grid {
-    pub(super) title: &'static str,
+pub(crate) struct Grid {
+    pub(crate) title: &'static str,
     /// Columns before the points: the bytes of a message, or what else tells the rows apart.
-    pub(super) lead: Vec<Column>,
-    pub(super) columns: Vec<Column>,
+    pub(crate) lead: Vec<Column>,
+    pub(crate) columns: Vec<Column>,
     /// What the points show.
-    pub(super) figure: fn(&Sample) -> f64,
-    pub(super) rows: Vec<Row>,
+    pub(crate) figure: fn(&Sample) -> f64,
+    pub(crate) rows: Vec<Row>,
 }
 
-pub(super) struct Row {
-    pub(super) lead: Vec<Cell>,
-    pub(super) len_bytes: usize,
+pub(crate) struct Row {
+    pub(crate) lead: Vec<Cell>,
+    pub(crate) len_bytes: usize,
     /// `None`: nothing to measure.
-    pub(super) points: Vec<Option<Line>>,
+    pub(crate) points: Vec<Option<Line>>,
 }
 
 impl Grid {

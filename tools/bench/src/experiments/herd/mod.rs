@@ -4,7 +4,7 @@
 //! One process stands for all clients, one for the server.
 
 mod echo;
-mod grid;
+pub(crate) mod grid;
 mod latency;
 mod published;
 mod throughput;
@@ -88,7 +88,7 @@ pub fn run(
 }
 
 impl HerdFigure {
-    fn grid(self, plan: &HerdPlan) -> Grid {
+    pub(crate) fn grid(self, plan: &HerdPlan) -> Grid {
         match self {
             Self::Latency => latency::grid(plan),
             Self::Throughput => throughput::grid(plan),

@@ -48,11 +48,11 @@ impl Figure {
 
 /// One run.
 #[derive(Debug, Clone)]
-pub(super) struct Sample {
-    pub(super) load: LoadResult,
-    pub(super) server_cpu: Duration,
+pub(crate) struct Sample {
+    pub(crate) load: LoadResult,
+    pub(crate) server_cpu: Duration,
     pub(super) client_cpu: Duration,
-    pub(super) verbs_per_op: f64,
+    pub(crate) verbs_per_op: f64,
     pub(super) empty_reads_per_op: f64,
     /// R and F at the end, of each connection that fetches.
     pub(super) tunings: Vec<(u32, u32)>,
@@ -96,7 +96,7 @@ impl Sample {
     }
 
     /// Microseconds of a process's CPU time for each operation.
-    pub(super) fn us_per_op(&self, cpu: Duration) -> f64 {
+    pub(crate) fn us_per_op(&self, cpu: Duration) -> f64 {
         cpu.as_secs_f64() * 1e6 / self.load.ops.max(1) as f64
     }
 }

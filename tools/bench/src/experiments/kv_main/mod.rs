@@ -11,6 +11,8 @@ mod fill;
 mod front_end;
 mod idle;
 mod rows;
+#[cfg(feature = "verbs")]
+mod stand;
 mod steady;
 
 pub use front_end::{FrontEnd, FrontEndTarget};
@@ -27,6 +29,8 @@ use crate::workload::{Distribution, RecordShape, Workload};
 use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use figures::{Figure, Sample};
+#[cfg(feature = "verbs")]
+pub(crate) use stand::{KvTask, Stand};
 use std::time::Duration;
 
 /// How long a server may take to end after SIGTERM.

@@ -1,0 +1,88 @@
+//! `farcall figures run`.
+
+use super::{RESULTS_FILE, cannot_write};
+use crate::commands::measuring::StageArgs;
+use crate::commands::nic_args::NicArgs;
+use crate::console::{Console, spinner};
+use crate::failure::{Exit, Failure};
+use crate::signals::StopFlag;
+use crate::whole_file;
+use clap::Args;
+use farcall_bench::figures::{Results, RunPlan, run, select};
+use farcall_bench::report::{Report as TextReport, Wide};
+use std::path::PathBuf;
+
+/// Measure experiments between two processes of this host, and write their results to a file.
+///
+/// The curves of an experiment are interleaved; figures are medians over the repetitions. The file is written anew after
+/// each experiment: what was measured before Ctrl-C, a failure or a kill is in it. What cannot be measured here yet is in
+/// it, too, with its reason and the paper's numbers.
+#[derive(Debug, Args)]
+#[command(
+    mut_arg("repetitions", |arg| arg.default_value("3")),
+    mut_arg("duration_ms", |arg| arg.default_value("200")),
+    after_help = "Examples:\n  farcall figures run                      everything, about ten minutes\n  \
+                  farcall figures run A.5 B.3 --repetitions 5\n  \
+                  farcall figures run E --provider ibv --output rnic.json\n  \
+                  farcall figures report --input rnic.json"
+)]
+pub struct Run {
+    /// Papers (A, B, E), experiments (A.5) or figures with several panels (B.3); by default all.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Where to write the results.
+    #[arg(long, value_name = "FILE", default_value = RESULTS_FILE)]
+    output: PathBuf,
+    #[command(flatten)]
+    nic: NicArgs,
+    #[command(flatten)]
+    stage: StageArgs,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Run {
+    /// Measures, writes, prints.
+    ///
+    /// # Errors
+    /// When a name stands for nothing, the provider cannot be used, or the file not be written.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let experiments = select(&self.names).map_err(|error| {
+            Failure::because("cannot run this", &error).remedy("see: farcall figures list").exit(Exit::Usage)
+        })?;
+        let (chosen, stage) = (self.nic.choose()?, self.stage.stage(self.seed)?);
+        let stop = StopFlag::install()?;
+        let line = spinner();
+        let mut written = Ok(());
+        let plan = RunPlan { experiments: &experiments, chosen: &chosen, stage: &stage };
+        let progress = &mut |what: &str| {
+            line.set_message(what.to_owned());
+            !stop.is_raised()
+        };
+        let results = run(&plan, progress, |results| {
+            let text = format!("{:#}\n", results.to_json());
+            written = whole_file::write(&self.output, text.as_bytes());
+        });
+        line.finish_and_clear();
+        let report = TextReport::from(&results);
+        if console.is_wide {
+            console.say(&Wide(&report), &results.to_json())?;
+        } else {
+            console.say(&report, &results.to_json())?;
+        }
+        written.map_err(|error| cannot_write(&self.output, &error))?;
+        if !console.is_json() {
+            println!("results: {}; as a page: farcall figures report --input {0}", self.output.display());
+        }
+        Ok(exit_of(&stop, &results))
+    }
+}
+
+fn exit_of(stop: &StopFlag, results: &Results) -> Exit {
+    match (stop.is_raised(), results.is_sound()) {
+        (true, _) => Exit::Interrupted,
+        (false, true) => Exit::Success,
+        (false, false) => Exit::Failure,
+    }
+}

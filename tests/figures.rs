@@ -1,0 +1,87 @@
+//! `farcall figures`: what is listed, measured, written and shown.
+#![cfg(feature = "full")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn figures(options: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_farcall"))
+        .arg("figures")
+        .args(options)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// A path below the tests' folder, of this process.
+fn place(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn the_list_names_what_is_measured_and_why_others_are_not() {
+    let listed = text(&figures(&["list"]).stdout);
+    for part in ["A.1 ", "B.3a", "E.2", "not yet measurable, because"] {
+        assert!(listed.contains(part), "{part} missing in\n{listed}");
+    }
+    let json: Value = serde_json::from_slice(&figures(&["list", "--json"]).stdout).unwrap();
+    assert!(json["experiments"].as_array().unwrap().len() > 30);
+}
+
+/// Calls, the store and verbs: an experiment of each kind, from the run to the page.
+#[test]
+fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
+    let (results, page) = (place("figures.json"), place("report.html"));
+    let names = ["A.section-5.2", "A.10", "B.9a"];
+    let run = figures(
+        &[
+            &["run"],
+            &names[..],
+            &["--json", "--repetitions", "1", "--duration-ms", "10", "--output", results.to_str().unwrap()],
+        ]
+        .concat(),
+    );
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap_or_else(|_| panic!("no results: {run:?}"));
+    let written: Value = serde_json::from_slice(&std::fs::read(&results).unwrap()).unwrap();
+    assert_eq!(json, written);
+    let experiments = json["experiments"].as_array().unwrap();
+    assert_eq!(experiments.len(), names.len());
+    for experiment in experiments {
+        assert_eq!(experiment["problems"], Value::Array(Vec::new()), "{experiment}");
+        let curves = experiment["measured"].as_array().unwrap();
+        let points = curves.iter().flat_map(|curve| curve["points"].as_array().unwrap());
+        let medians: Vec<f64> = points.map(|point| point["y"]["median"].as_f64().unwrap()).collect();
+        assert!(medians.len() >= 5 && medians.iter().all(|y| y.is_finite() && *y > 0.0), "{experiment}");
+    }
+    assert_eq!(json["findings"].as_array().unwrap().len(), 7, "those of B, which was among them");
+    let report =
+        figures(&["report", "--input", results.to_str().unwrap(), "--output", page.to_str().unwrap()]);
+    assert!(report.status.success(), "{report:?}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(!html.contains("http") && html.matches("<svg").count() == names.len(), "{html}");
+    for experiment in experiments {
+        assert!(html.contains(experiment["title"].as_str().unwrap()));
+    }
+    std::fs::remove_file(results).unwrap();
+    std::fs::remove_file(page).unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_words() {
+    let refused = figures(&["run", "A.99"]);
+    let error = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && error.contains("farcall figures list"), "{error}");
+    let newer = place("newer.json");
+    std::fs::write(&newer, "{\"farcall_figures\": 99}").unwrap();
+    let refused = figures(&["report", "--input", newer.to_str().unwrap()]);
+    let error = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && error.contains("a newer farcall wrote them"), "{error}");
+    std::fs::remove_file(newer).unwrap();
+    let missing = figures(&["report", "--input", "/nonexistent/figures.json"]);
+    assert!(text(&missing.stderr).contains("farcall figures run"));
+}

@@ -1,0 +1,78 @@
+//! One server with its records, and single runs against it under any front end over verbs.
+
+use super::figures::{Figure, Sample};
+use super::{ExperimentError, FrontEnd, KvMainPlan, Post, open};
+use crate::experiments::Stage;
+use crate::workload::{Distribution, RecordShape, Workload};
+use farcall_providers::Selection;
+use std::fmt;
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KvTask {
+    pub(crate) front_end: FrontEnd,
+    pub(crate) workload: Workload,
+    pub(crate) distribution: Distribution,
+    /// Operations under way on each connection.
+    pub(crate) window: u32,
+    /// Connections, all run by one client thread.
+    pub(crate) connections: u32,
+}
+
+impl fmt::Display for KvTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { front_end, workload, distribution, window, connections } = self;
+        write!(f, "{front_end}, YCSB-{workload} {distribution}, window {window}, {connections} connections")
+    }
+}
+
+/// A server of the store, filled.
+pub(crate) struct Stand {
+    plan: KvMainPlan,
+    post: Post,
+}
+
+impl Stand {
+    /// Starts a server of one partition on the stage's server core, and loads `records` into it.
+    ///
+    /// # Errors
+    /// When it cannot be started or filled.
+    pub(crate) fn open(
+        stage: &Stage,
+        nic: &Selection,
+        records: u64,
+        shape: RecordShape,
+    ) -> Result<Self, ExperimentError> {
+        let plan = KvMainPlan {
+            stage: stage.clone(),
+            records,
+            shape,
+            workloads: Vec::new(),
+            windows: Vec::new(),
+            connections: 1,
+            front_ends: Vec::new(),
+            nic: nic.clone(),
+            profile: None,
+        };
+        // The same server speaks under every preset.
+        let post = open(&plan, FrontEnd::ServerReply)?;
+        Ok(Self { plan, post })
+    }
+
+    /// Connects, runs, disconnects. What was wrong goes into `problems`.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or a connection is lost.
+    pub(crate) fn run(
+        &mut self,
+        task: &KvTask,
+        repetition: u32,
+        problems: &mut Vec<String>,
+    ) -> Result<Sample, ExperimentError> {
+        let KvTask { front_end, workload, distribution, window, connections } = *task;
+        self.post.front_end = front_end;
+        self.plan.connections = connections;
+        let figure = Figure { front_end, workload, distribution, window, samples: Vec::new() };
+        Sample::take(&self.plan, &figure, &mut self.post, repetition, problems)
+    }
+}

@@ -1,0 +1,50 @@
+//! The figures of the papers: what they publish, measured here, side by side.
+//!
+//! - [`papers`]: one file an experiment, in a folder for each paper;
+//! - [`Experiment`]: what such a file says; [`Trial`]: one thing that it measures, by the code of [`crate::experiments`];
+//! - [`run`]: measures experiments; [`Results`]: what came of it, as versioned JSON;
+//! - [`page`]: the results as one HTML file.
+
+mod experiment;
+mod page;
+pub mod papers;
+mod plot;
+mod results;
+mod run;
+mod servers;
+mod span;
+mod tables;
+mod text;
+mod trial;
+mod verdict;
+
+pub use experiment::{Axis, Experiment, How, Paper, Published, Scale};
+pub use page::page;
+pub use results::{FORMAT, Measured, Outcome, PublishedSeries, Results, ResultsError, Series};
+pub use run::{RunPlan, run};
+pub use trial::Trial;
+pub use verdict::{Finding, Verdict};
+
+/// No experiment is named so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there is no experiment {0:?}; there are those of `farcall figures list`, and the papers A, B and E as a whole"
+)]
+pub struct Unknown(pub String);
+
+/// The experiments that `names` stand for, each once, in the order of the list: a paper (`A`), an experiment (`A.5`), or
+/// all panels of one (`B.3`).
+///
+/// # Errors
+/// When a name stands for nothing.
+pub fn select(names: &[String]) -> Result<Vec<&'static Experiment>, Unknown> {
+    if let Some(name) = names.iter().find(|name| !papers::all().any(|experiment| experiment.is_named(name))) {
+        return Err(Unknown(name.clone()));
+    }
+    let is_wanted =
+        |experiment: &&Experiment| names.is_empty() || names.iter().any(|name| experiment.is_named(name));
+    Ok(papers::all().filter(is_wanted).collect())
+}
+
+#[cfg(test)]
+mod tests;

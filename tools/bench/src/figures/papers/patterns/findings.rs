@@ -1,0 +1,166 @@
+//! The findings of section 9, and by which rule each is confirmed or refuted here.
+//!
+//! A rule compares ranges of medians' repetitions, not medians: where ranges overlap, nothing can be told.
+
+use super::{
+    PATTERNS, REQUESTERS, RESPONSE_LENS_BYTES, SEND_SEND, SEND_WRITE, WRITE_SEND, WRITE_WRITE, figure_3a,
+    figure_4b, figure_5, figure_7, figure_9b,
+};
+use crate::figures::results::Results;
+use crate::figures::verdict::{Finding, Range, Verdict, all, majority};
+
+const FEWEST: f64 = REQUESTERS[0] as f64;
+const MOST: f64 = REQUESTERS[REQUESTERS.len() - 1] as f64;
+const MISSING: &str = "what it needs was not measured, or not three times";
+
+/// What a rule decided, and on which figures.
+type Decision = Option<(Verdict, String)>;
+
+struct Rule {
+    statement: &'static str,
+    source: &'static str,
+    rule: &'static str,
+    decide: fn(&Results) -> Decision,
+}
+
+const RULES: [Rule; 7] = [
+    Rule {
+        statement: "One-to-one, WriteWrite and SendWrite perform best",
+        source: "section 9 (1)",
+        rule: "B.3a: both are above SendSend and WriteSend at more than half of the sizes, and below at none",
+        decide: writes_answer_best,
+    },
+    Rule {
+        statement: "40 % lie between WriteWrite and SendWrite on one side, SendSend and WriteSend on the other",
+        source: "section 9 (1)",
+        rule: "B.3a at 64 B: the ratio lies between 1.2 and 1.6",
+        decide: forty_percent,
+    },
+    Rule {
+        statement: "The processor cycles for each byte decline with larger messages",
+        source: "section 9 (1)",
+        rule: "B.4b: for every pattern a byte costs less at 16 KiB than at 64 B",
+        decide: bytes_get_cheaper,
+    },
+    Rule {
+        statement: "N-to-one, WriteWrite maintains its performance",
+        source: "section 9 (2)",
+        rule: "B.5-4096: with 40 requesters at least 0.9 times the bandwidth with 8",
+        decide: write_write_is_kept,
+    },
+    Rule {
+        statement: "N-to-one, WriteSend outperforms SendWrite",
+        source: "section 9 (2)",
+        rule: "B.5-4096: above it for more than half of the numbers of requesters, and below for none",
+        decide: write_send_overtakes,
+    },
+    Rule {
+        statement: "The cycles of SendSend and SendWrite do not get amortised by more requesters, as those of WriteWrite and \
+                    WriteSend do",
+        source: "section 9 (2)",
+        rule: "B.7: what a message costs with 40 requesters over what it costs with 8 is higher for SendSend and SendWrite",
+        decide: sends_are_not_amortised,
+    },
+    Rule {
+        statement: "The performance of WriteWrite and WriteSend N-to-M is determined by the number of empty mailboxes",
+        source: "section 9 (3), with section 7",
+        rule: "B.9b: bandwidth at 70 % empty at least 0.8 times that at 0 %, and at 90 % at most 0.7 times that at 70 %",
+        decide: empty_mailboxes_decide,
+    },
+];
+
+/// Decides about all of them, as soon as one of the paper's experiments was run.
+pub(in crate::figures::papers) fn findings(results: &Results) -> Vec<Finding> {
+    if !super::EXPERIMENTS.iter().any(|experiment| results.of(experiment.id).is_some()) {
+        return Vec::new();
+    }
+    RULES
+        .iter()
+        .map(|rule| {
+            let (verdict, because) =
+                (rule.decide)(results).unwrap_or_else(|| (Verdict::CannotBeTold, MISSING.to_owned()));
+            Finding {
+                statement: rule.statement.to_owned(),
+                source: format!("{}, {}", super::PAPER.letter, rule.source),
+                rule: rule.rule.to_owned(),
+                verdict,
+                because,
+            }
+        })
+        .collect()
+}
+
+fn writes_answer_best(results: &Results) -> Decision {
+    let mut verdicts = Vec::new();
+    for len_bytes in RESPONSE_LENS_BYTES {
+        let of = |series| Range::of(results, figure_3a::ID, series, len_bytes.into());
+        for better in [of(WRITE_WRITE)?, of(SEND_WRITE)?] {
+            verdicts.push(all(&[better.above(of(SEND_SEND)?), better.above(of(WRITE_SEND)?)]));
+        }
+    }
+    Some((majority(&verdicts), counts(&verdicts)))
+}
+
+fn forty_percent(results: &Results) -> Decision {
+    let of = |series| Range::of(results, figure_3a::ID, series, RESPONSE_LENS_BYTES[0].into());
+    let ratio = of(WRITE_WRITE)?.and(of(SEND_WRITE)?).over(of(SEND_SEND)?.and(of(WRITE_SEND)?));
+    Some((ratio.within(1.2, 1.6), format!("the ratio is {ratio}")))
+}
+
+fn bytes_get_cheaper(results: &Results) -> Decision {
+    let [first, .., last] = RESPONSE_LENS_BYTES;
+    let mut verdicts = Vec::new();
+    for (series, _) in PATTERNS {
+        let of = |len_bytes: u32| Range::of(results, figure_4b::ID, series, len_bytes.into());
+        verdicts.push(of(first)?.above(of(last)?));
+    }
+    Some((all(&verdicts), counts(&verdicts)))
+}
+
+fn write_write_is_kept(results: &Results) -> Decision {
+    let of = |requesters| Range::of(results, figure_5::PAGE_ID, WRITE_WRITE, requesters);
+    let ratio = of(MOST)?.over(of(FEWEST)?);
+    Some((ratio.within(0.9, f64::INFINITY), format!("the ratio is {ratio}")))
+}
+
+fn write_send_overtakes(results: &Results) -> Decision {
+    let mut verdicts = Vec::new();
+    for requesters in REQUESTERS {
+        let of = |series| Range::of(results, figure_5::PAGE_ID, series, requesters.into());
+        verdicts.push(of(WRITE_SEND)?.above(of(SEND_WRITE)?));
+    }
+    Some((majority(&verdicts), counts(&verdicts)))
+}
+
+fn sends_are_not_amortised(results: &Results) -> Decision {
+    let left = |series| {
+        let of = |requesters| Range::of(results, figure_7::ID, series, requesters);
+        Some(of(MOST)?.over(of(FEWEST)?))
+    };
+    let (sends, writes) =
+        (left(SEND_SEND)?.and(left(SEND_WRITE)?), left(WRITE_WRITE)?.and(left(WRITE_SEND)?));
+    Some((sends.above(writes), format!("the ratios are {sends} by SEND, {writes} by WRITE")))
+}
+
+fn empty_mailboxes_decide(results: &Results) -> Decision {
+    let mut verdicts = Vec::new();
+    let mut said = Vec::new();
+    for series in [WRITE_WRITE, WRITE_SEND] {
+        let of = |percent| Range::of(results, figure_9b::ID, series, percent);
+        let (up_to_70, beyond) = (of(70.0)?.over(of(0.0)?), of(90.0)?.over(of(70.0)?));
+        verdicts.extend([up_to_70.within(0.8, f64::INFINITY), beyond.within(0.0, 0.7)]);
+        said.push(format!("{series}: {up_to_70} at 70 %, then {beyond}"));
+    }
+    Some((all(&verdicts), said.join("; ")))
+}
+
+fn counts(verdicts: &[Verdict]) -> String {
+    let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+    format!(
+        "of {} comparisons {} say so, {} the opposite, {} nothing",
+        verdicts.len(),
+        count(Verdict::Confirmed),
+        count(Verdict::Refuted),
+        count(Verdict::CannotBeTold)
+    )
+}

@@ -1,0 +1,71 @@
+//! In-bound against out-bound operations, by size.
+
+use super::PAPER;
+use crate::figures::experiment::{Axis, Experiment, How, Published};
+use crate::figures::trial::{Sample, Trial};
+use crate::rnic::{Inlining, Operation, RnicTask, RnicTest, Tuning};
+use farcall_link::Transport;
+
+const IN_BOUND: &str = "in-bound (READ)";
+const OUT_BOUND: &str = "out-bound (WRITE)";
+const LENS_BYTES: [usize; 9] = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+/// Stand for the client threads, of which each has one operation under way.
+const CONNECTIONS: u32 = 4;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    paper: &PAPER,
+    id: "A.1",
+    place: "figure 1, section 2.2",
+    title: "In-bound and out-bound operations by size",
+    x: Axis::logarithmic("data size", "B"),
+    y: Axis::linear("operations", "million/s"),
+    published: &[
+        Published {
+            series: IN_BOUND,
+            points: &[(None, 11.26)],
+            source: "section 2.2: peak of in-bound READs",
+        },
+        Published {
+            series: OUT_BOUND,
+            points: &[(None, 2.11)],
+            source: "section 2.2: peak of out-bound WRITEs",
+        },
+    ],
+    statements: &[
+        "In-bound peak about five times the out-bound one; alike above 2 KB, where bandwidth limits both.",
+        "Below L = 256 B size does not matter, above H = 1024 B bandwidth does (section 3.2).",
+    ],
+    conditions: "Four threads on each client machine; every thread waits for the completion of one operation before the \
+                 next.",
+    how: How::Here {
+        differs: &[
+            "One process with one thread issues, the other is passive: whether it is called client or server, an \
+             operation is in-bound at one end and out-bound at the other. The asymmetry of an RNIC needs RNICs on \
+             several hosts and is not measured here; what is measured is READ beside WRITE.",
+            "Four queue pairs, one operation under way on each, in turn.",
+        ],
+        trials,
+    },
+    file: file!(),
+};
+
+fn trials() -> Vec<Trial> {
+    let tuning = Tuning {
+        window: 1,
+        chain: 1,
+        signal_every: 1,
+        inlining: Inlining::UpTo(0),
+        qps: CONNECTIONS,
+        active_qps: CONNECTIONS,
+        ..Tuning::LATENCY
+    };
+    let mut trials = Vec::from(Trial::limits_of_one(Sample::mops));
+    for len_bytes in LENS_BYTES {
+        for (series, operation) in [(IN_BOUND, Operation::Read), (OUT_BOUND, Operation::Write)] {
+            let (transport, test) = (Transport::Rc, RnicTest::Throughput);
+            let task = RnicTask { operation, transport, test, len_bytes, tuning };
+            trials.push(Trial::at(series, len_bytes as f64, task, Sample::mops));
+        }
+    }
+    trials
+}

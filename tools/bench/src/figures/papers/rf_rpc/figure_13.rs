@@ -1,0 +1,32 @@
+//! What batches are worth, and what they cost.
+
+use super::PAPER;
+use crate::figures::experiment::{Axis, Experiment, How, Published};
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    paper: &PAPER,
+    id: "A.13",
+    place: "figure 13, section 5.6",
+    title: "Throughput of batched calls by latency",
+    x: Axis::linear("latency", "µs"),
+    y: Axis::linear("requests", "million/s"),
+    published: &[
+        Published {
+            series: "RF-RPC-batch",
+            points: &[(None, 62.7), (Some(12.63), 45.80)],
+            source: "section 5.6: peak, and with batches of 24",
+        },
+        Published {
+            series: "server-reply-batch",
+            points: &[(Some(12.63), 21.67)],
+            source: "section 5.6: at the same latency",
+        },
+    ],
+    statements: &[
+        "Batches of 4 give 3.9 times the throughput of RF-RPC for 8 % more latency.",
+        "RF-RPC-auto-batch comes near the best possible throughput under each latency limit (95 % of calls below it).",
+    ],
+    conditions: "16 server processes, 35 client processes, batches of 2 to 96, 16-byte keys, 32-byte values.",
+    how: How::NotYet(super::NO_BATCHES),
+    file: file!(),
+};

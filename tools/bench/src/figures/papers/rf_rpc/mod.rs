@@ -1,0 +1,69 @@
+//! A: RF-RPC and its key-value store Jakiro (TPDS 2018).
+
+mod figure_1;
+mod figure_10;
+mod figure_11;
+mod figure_12;
+mod figure_13;
+mod figure_14;
+mod figure_15;
+mod figure_16;
+mod figure_2;
+mod figure_5;
+mod figure_7;
+mod figure_8;
+mod figure_9;
+mod section_2_4;
+mod section_5_2;
+mod table_3;
+mod table_4;
+
+use crate::experiments::kv_main::{FrontEnd, KvTask};
+use crate::figures::experiment::{Experiment, Paper};
+use crate::workload::{Distribution, Workload};
+
+const PAPER: Paper = Paper {
+    letter: 'A',
+    title: "RF-RPC: Remote Fetching RPC Paradigm for RDMA-Enabled Network",
+    setup: "Eight machines, each with two 8-core Xeon E5-2640 v2 (2.0 GHz) and a ConnectX-3 (40 Gb/s InfiniBand); one is \
+            the server.",
+};
+
+/// In the paper's order.
+pub(super) const EXPERIMENTS: &[&Experiment] = &[
+    &figure_1::EXPERIMENT,
+    &figure_2::EXPERIMENT,
+    &section_2_4::EXPERIMENT,
+    &figure_5::EXPERIMENT,
+    &section_5_2::EXPERIMENT,
+    &figure_7::EXPERIMENT,
+    &figure_8::EXPERIMENT,
+    &figure_9::EXPERIMENT,
+    &figure_10::EXPERIMENT,
+    &figure_11::EXPERIMENT,
+    &figure_12::EXPERIMENT,
+    &figure_13::EXPERIMENT,
+    &figure_14::EXPERIMENT,
+    &figure_15::EXPERIMENT,
+    &table_3::EXPERIMENT,
+    &table_4::EXPERIMENT,
+    &figure_16::EXPERIMENT,
+];
+
+/// The systems by the names of the paper's curves.
+const JAKIRO: &str = "Jakiro";
+const SERVER_REPLY: &str = "ServerReply";
+const MEMCACHED: &str = "RDMA-Memcached";
+const WITHOUT_SWITCH: &str = "Jakiro w/o Switch";
+
+/// What of the paper's store every experiment with ours differs in.
+const STORE_DIFFERS: &str = "The store of this project (preset rf-rpc for Jakiro, server-reply for ServerReply) with one \
+                             server thread and 100,000 records; all connections are run by one client thread, both on \
+                             cores of one host. RDMA-Memcached is not measured: the store has no such preset yet.";
+/// Batches.
+const NO_BATCHES: &str = "calls are not put together into batches yet.";
+
+/// The paper's usual load on our store: 95 % GET, one operation under way on each connection.
+fn usual_load(front_end: FrontEnd, distribution: Distribution, connections: u32) -> KvTask {
+    KvTask { front_end, workload: Workload::B, distribution, window: 1, connections }
+}

@@ -1,0 +1,101 @@
+//! The services that calls go to, each started when it is first needed.
+
+use super::trial::Sample;
+use crate::experiments::calls::{self, CallTask, Ground};
+use crate::experiments::kv_main::{KvTask, Stand};
+use crate::experiments::line;
+use crate::experiments::server::ServerProcess;
+use crate::experiments::server_bypass::PilafStand;
+use crate::experiments::{ExperimentError, Stage};
+use crate::measure::pin_thread;
+use crate::report::Report;
+use crate::workload::RecordShape;
+use farcall_providers::Chosen;
+
+/// Records of the store (RF-RPC has 128 million).
+const RECORDS: u64 = 100_000;
+/// RF-RPC, section 5.1.
+const KEY_LEN_BYTES: usize = 16;
+const VALUE_LEN_BYTES: usize = 32;
+
+/// Who serves, and where.
+pub(super) struct Servers<'a> {
+    pub(super) chosen: &'a Chosen,
+    pub(super) stage: &'a Stage,
+    echo: Option<ServerProcess>,
+    store: Option<Stand>,
+    pilaf: Option<PilafStand>,
+}
+
+impl<'a> Servers<'a> {
+    pub(super) fn new(chosen: &'a Chosen, stage: &'a Stage) -> Self {
+        Self { chosen, stage, echo: None, store: None, pilaf: None }
+    }
+
+    /// Calls of the echo service.
+    pub(super) fn call(&mut self, task: &CallTask) -> Result<Sample, ExperimentError> {
+        pin_thread(self.stage.client_core)?;
+        let nic = &self.chosen.selection;
+        let server = match self.echo.take() {
+            Some(server) => server,
+            None => calls::start_echo(self.stage, nic)?,
+        };
+        // A server that failed a call is not asked again: the next call starts another.
+        let sample =
+            calls::measure(task, &Ground { stage: self.stage, nic, profile: None, server: &server })?;
+        self.echo = Some(server);
+        Ok(Sample {
+            line: sample.figures,
+            latency: sample.latency,
+            verbs_per_call: sample.verbs_per_call,
+            server_cpu_us_per_call: sample.server_cpu_us_per_call,
+        })
+    }
+
+    /// Operations of the store.
+    pub(super) fn operate(
+        &mut self,
+        task: &KvTask,
+        repetition: u32,
+        report: &mut Report,
+    ) -> Result<Sample, ExperimentError> {
+        pin_thread(self.stage.client_core)?;
+        let mut store = match self.store.take() {
+            Some(store) => store,
+            None => {
+                let shape = RecordShape::new(KEY_LEN_BYTES, VALUE_LEN_BYTES)?;
+                Stand::open(self.stage, &self.chosen.selection, RECORDS, shape)?
+            }
+        };
+        let sample = store.run(task, repetition, &mut report.problems)?;
+        self.store = Some(store);
+        Ok(Sample {
+            line: line::Sample {
+                per_second: sample.load.ops_per_second(),
+                ..line::Sample::of_latency(&sample.load.latency, 1.0)
+            },
+            latency: Some(sample.load.latency),
+            verbs_per_call: sample.verbs_per_op,
+            server_cpu_us_per_call: sample.us_per_op(sample.server_cpu),
+        })
+    }
+    /// GETs of a store that the client READs.
+    pub(super) fn get_by_reads(&mut self, repetition: u32) -> Result<Sample, ExperimentError> {
+        let mut pilaf = match self.pilaf.take() {
+            Some(pilaf) => pilaf,
+            None => PilafStand::open(self.stage, self.chosen)?,
+        };
+        let sample = pilaf.get(self.stage, repetition)?;
+        self.pilaf = Some(pilaf);
+        let latency = sample.gets.latency;
+        Ok(Sample {
+            line: line::Sample {
+                per_second: sample.gets.per_second,
+                ..line::Sample::of_latency(&latency, 1.0)
+            },
+            latency: Some(latency),
+            verbs_per_call: sample.reads_per_get,
+            server_cpu_us_per_call: f64::NAN,
+        })
+    }
+}

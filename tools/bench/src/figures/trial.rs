@@ -1,0 +1,216 @@
+//! One thing that an experiment measures, and which points of which curves that gives.
+
+use super::servers::Servers;
+use crate::baseline::Baseline;
+use crate::experiments::ExperimentError;
+use crate::experiments::calls::CallTask;
+use crate::experiments::herd::{HerdFigure, HerdPlan};
+use crate::experiments::kv_main::KvTask;
+use crate::experiments::line::{self, Line, Rival};
+use crate::measure::{LatencySummary, QUANTILES};
+use crate::report::Report;
+use crate::rnic::{Operation, RnicError, RnicTask, Tuning};
+use farcall_link::Transport;
+use std::fmt;
+
+/// The bare limit of latencies and rates.
+pub(super) const BARE_PING_PONG: &str = "limit: bare ping-pong of a cache line";
+/// The next above it: one verb.
+pub(super) const READ_ALONE: &str = "limit: one READ of 64 B at a time";
+/// The bare limit of bandwidths.
+pub(super) const BARE_COPY: &str = "limit: bare copy of 1 MiB";
+
+/// What is measured.
+pub(super) enum Subject {
+    /// Verbs, echoes of verbs, bare limits.
+    Line(Line),
+    /// Calls to the echo service.
+    Calls(CallTask),
+    /// Operations of the store.
+    Kv(KvTask),
+    /// GETs of a store that its client READs.
+    Pilaf,
+}
+
+/// What one run gave; what it does not tell is not a number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sample {
+    pub(super) line: line::Sample,
+    /// Latencies, where single operations were timed.
+    pub(super) latency: Option<LatencySummary>,
+    pub(super) verbs_per_call: f64,
+    pub(super) server_cpu_us_per_call: f64,
+}
+
+/// A point of a curve; without an x, a level.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Point {
+    pub(super) x: Option<f64>,
+    pub(super) y: f64,
+}
+
+/// Which points a run gives.
+type PointsOf = Box<dyn Fn(&Sample) -> Vec<Point>>;
+
+/// Something to measure.
+pub struct Trial {
+    /// The curve.
+    pub(super) series: &'static str,
+    subject: Subject,
+    points: PointsOf,
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.subject {
+            Subject::Line(line) => line.subject.fmt(f),
+            Subject::Calls(task) => task.fmt(f),
+            Subject::Kv(task) => task.fmt(f),
+            Subject::Pilaf => f.write_str("pilaf GETs"),
+        }
+    }
+}
+
+impl Trial {
+    /// One point at `x`.
+    pub(super) fn at(
+        series: &'static str,
+        x: f64,
+        subject: impl Into<Subject>,
+        y: impl Fn(&Sample) -> f64 + 'static,
+    ) -> Self {
+        let points = Box::new(move |sample: &Sample| vec![Point { x: Some(x), y: y(sample) }]);
+        Self { series, subject: subject.into(), points }
+    }
+
+    /// A level.
+    pub(super) fn level(
+        series: &'static str,
+        subject: impl Into<Subject>,
+        y: impl Fn(&Sample) -> f64 + 'static,
+    ) -> Self {
+        let points = Box::new(move |sample: &Sample| vec![Point { x: None, y: y(sample) }]);
+        Self { series, subject: subject.into(), points }
+    }
+
+    /// The distribution of latencies: for each share of calls, in percent, how many µs they took at most.
+    pub(super) fn distribution(series: &'static str, subject: impl Into<Subject>) -> Self {
+        let points = |sample: &Sample| {
+            let latency = sample.latency.iter();
+            let all = latency.flat_map(|latency| QUANTILES.iter().zip(latency.quantiles_ns));
+            all.map(|(share, ns)| Point { x: Some(share * 100.0), y: ns as f64 / 1e3 }).collect()
+        };
+        Self { series, subject: subject.into(), points: Box::new(points) }
+    }
+
+    /// The bare limits of latencies and of rates of one message at a time: a ping-pong, and a READ alone.
+    pub(super) fn limits_of_one(y: fn(&Sample) -> f64) -> [Self; 2] {
+        let read = RnicTask::latency(Operation::Read, Transport::Rc, 64, Tuning::LATENCY);
+        [Self::level(BARE_PING_PONG, Baseline::SharedMemory, y), Self::level(READ_ALONE, Line::from(read), y)]
+    }
+
+    /// The bare limit of bandwidths, in GB/s.
+    pub(super) fn limit_of_bandwidth() -> Self {
+        Self::level(BARE_COPY, Baseline::CopyShared, Sample::gb_per_second)
+    }
+
+    /// The points of one of HERD's micro-benchmarks whose column is one of `columns`: a curve a column, by message size.
+    pub(super) fn herd(figure: HerdFigure, columns: &'static [&'static str]) -> Vec<Self> {
+        let plan = HerdPlan {
+            figures: vec![figure],
+            lens_bytes: Vec::new(),
+            window: 32,
+            connections: 4,
+            assumes_order: false,
+        };
+        let grid = figure.grid(&plan);
+        let mut trials = Vec::new();
+        for row in grid.rows {
+            for (line, column) in row.points.into_iter().zip(&grid.columns) {
+                let (Some(line), true) = (line, columns.contains(&column.heading)) else { continue };
+                let y = grid.figure;
+                trials.push(Self::at(column.heading, row.len_bytes as f64, line, move |s| y(&s.line)));
+            }
+        }
+        trials
+    }
+
+    /// Takes one measurement. What the device does not have is a note, and gives no point.
+    pub(super) fn take(
+        &mut self,
+        servers: &mut Servers<'_>,
+        repetition: u32,
+        report: &mut Report,
+    ) -> Result<Vec<Point>, ExperimentError> {
+        let taken = match &mut self.subject {
+            Subject::Line(line) => {
+                let measured = line.measure(servers.chosen, servers.stage, None, report);
+                if let Err(RnicError::Illegal(refusal)) = measured {
+                    report.note(format!("{}: not measured: {refusal}.", self.series));
+                    return Ok(Vec::new());
+                }
+                measured?;
+                line.samples.pop().map(Sample::of_line)
+            }
+            Subject::Calls(task) => Some(servers.call(task)?),
+            Subject::Kv(task) => Some(servers.operate(task, repetition, report)?),
+            Subject::Pilaf => Some(servers.get_by_reads(repetition)?),
+        };
+        let mut points = taken.as_ref().map_or_else(Vec::new, &self.points);
+        points.retain(|point| point.y.is_finite() && point.x.is_none_or(f64::is_finite));
+        Ok(points)
+    }
+}
+
+impl Sample {
+    fn of_line(line: line::Sample) -> Self {
+        Self { line, latency: None, verbs_per_call: f64::NAN, server_cpu_us_per_call: f64::NAN }
+    }
+
+    /// Million operations a second.
+    pub(super) fn mops(&self) -> f64 {
+        self.line.per_second / 1e6
+    }
+
+    pub(super) fn mean_us(&self) -> f64 {
+        self.line.mean_us
+    }
+
+    pub(super) fn p50_us(&self) -> f64 {
+        self.line.p50_us
+    }
+
+    pub(super) fn gb_per_second(&self) -> f64 {
+        self.line.bytes_per_second / 1e9
+    }
+}
+
+impl From<Line> for Subject {
+    fn from(line: Line) -> Self {
+        Self::Line(line)
+    }
+}
+
+impl From<RnicTask> for Subject {
+    fn from(task: RnicTask) -> Self {
+        Self::Line(task.into())
+    }
+}
+
+impl From<Baseline> for Subject {
+    fn from(baseline: Baseline) -> Self {
+        Self::Line(Line::new(line::Subject::Rival(Rival::Bare(baseline))))
+    }
+}
+
+impl From<CallTask> for Subject {
+    fn from(task: CallTask) -> Self {
+        Self::Calls(task)
+    }
+}
+
+impl From<KvTask> for Subject {
+    fn from(task: KvTask) -> Self {
+        Self::Kv(task)
+    }
+}

@@ -1,0 +1,152 @@
+//! Whether what a paper found was found here, by a rule on measured ranges.
+
+use super::results::Results;
+use crate::measure::Spread;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Fewer repetitions do not tell what their range would be.
+const REPETITIONS_MIN: usize = 3;
+
+/// What became of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It holds here, too.
+    Confirmed,
+    /// The opposite holds here.
+    Refuted,
+    /// The figures needed are missing, or their ranges overlap.
+    CannotBeTold,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Confirmed => "confirmed",
+            Self::Refuted => "refuted",
+            Self::CannotBeTold => "cannot be told here",
+        })
+    }
+}
+
+/// A statement of a paper about its own measurements.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The statement.
+    pub statement: String,
+    /// Where it stands.
+    pub source: String,
+    /// The rule that decides.
+    pub rule: String,
+    /// What it decided.
+    pub verdict: Verdict,
+    /// On which figures.
+    pub because: String,
+}
+
+/// Numbers that lie somewhere in a range.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Range {
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+impl Range {
+    /// What was measured of `series` at `x` in experiment `id`, often enough.
+    pub(super) fn of(results: &Results, id: &str, series: &str, x: f64) -> Option<Self> {
+        let spread = results.of(id).and_then(|outcome| outcome.series(series)?.at(x))?;
+        (spread.repetitions >= REPETITIONS_MIN).then_some(spread.into())
+    }
+
+    /// What one divided by the other may be.
+    pub(super) fn over(self, other: Self) -> Self {
+        Self { min: self.min / other.max, max: self.max / other.min }
+    }
+
+    /// The smallest range that holds both.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { min: self.min.min(other.min), max: self.max.max(other.max) }
+    }
+
+    /// Whether it lies within `low..=high` (confirmed), outside (refuted), or across an end.
+    pub(super) fn within(self, low: f64, high: f64) -> Verdict {
+        if self.min >= low && self.max <= high {
+            Verdict::Confirmed
+        } else if self.max < low || self.min > high {
+            Verdict::Refuted
+        } else {
+            Verdict::CannotBeTold
+        }
+    }
+
+    /// Whether all of it is above all of the other, or below.
+    pub(super) fn above(self, other: Self) -> Verdict {
+        self.over(other).within(1.0, f64::INFINITY)
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} to {:.2}", self.min, self.max)
+    }
+}
+
+impl From<Spread> for Range {
+    fn from(Spread { min, max, .. }: Spread) -> Self {
+        Self { min, max }
+    }
+}
+
+/// The verdict of many comparisons: what more than half of them say, if none says the opposite.
+pub(super) fn majority(verdicts: &[Verdict]) -> Verdict {
+    let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+    let (for_it, against) = (count(Verdict::Confirmed), count(Verdict::Refuted));
+    match (2 * for_it > verdicts.len(), 2 * against > verdicts.len()) {
+        (true, _) if against == 0 => Verdict::Confirmed,
+        (_, true) if for_it == 0 => Verdict::Refuted,
+        _ => Verdict::CannotBeTold,
+    }
+}
+
+/// All must hold; one that is refuted refutes.
+pub(super) fn all(verdicts: &[Verdict]) -> Verdict {
+    if verdicts.is_empty()
+        || verdicts.contains(&Verdict::CannotBeTold) && !verdicts.contains(&Verdict::Refuted)
+    {
+        Verdict::CannotBeTold
+    } else if verdicts.contains(&Verdict::Refuted) {
+        Verdict::Refuted
+    } else {
+        Verdict::Confirmed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Verdict::{CannotBeTold, Confirmed, Refuted};
+
+    #[test]
+    fn ranges_decide_only_where_they_are_apart() {
+        let range = |min, max| Range { min, max };
+        assert_eq!(range(2.0, 3.0).above(range(1.0, 1.9)), Confirmed);
+        assert_eq!(range(1.0, 1.9).above(range(2.0, 3.0)), Refuted);
+        assert_eq!(range(1.0, 2.1).above(range(2.0, 3.0)), CannotBeTold);
+        assert_eq!(range(1.2, 1.6).within(1.2, 1.6), Confirmed);
+        assert_eq!(range(1.7, 1.8).within(1.2, 1.6), Refuted);
+        assert_eq!(range(1.5, 1.8).within(1.2, 1.6), CannotBeTold);
+    }
+
+    #[test]
+    fn many_verdicts_make_one() {
+        assert_eq!(majority(&[Confirmed, Confirmed, CannotBeTold]), Confirmed);
+        assert_eq!(majority(&[Confirmed, Confirmed, Refuted]), CannotBeTold);
+        assert_eq!(majority(&[Refuted, Refuted, CannotBeTold]), Refuted);
+        assert_eq!(majority(&[]), CannotBeTold);
+        assert_eq!(all(&[Confirmed, Confirmed]), Confirmed);
+        assert_eq!(all(&[Confirmed, CannotBeTold]), CannotBeTold);
+        assert_eq!(all(&[CannotBeTold, Refuted]), Refuted);
+        assert_eq!(all(&[]), CannotBeTold);
+    }
+}
