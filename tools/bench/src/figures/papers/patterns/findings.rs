@@ -164,3 +164,82 @@ fn counts(verdicts: &[Verdict]) -> String {
         count(Verdict::CannotBeTold)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::results::{Measured, Outcome, Series};
+    use crate::measure::Spread;
+
+    /// An experiment in which the curves measured `y` at `x`, three times, within 1 %.
+    fn measured(id: &str, points: &[(&str, f64, f64)]) -> Outcome {
+        let experiment = super::super::EXPERIMENTS.iter().find(|experiment| experiment.id == id).unwrap();
+        let mut outcome = Outcome::new(experiment);
+        for (name, x, y) in points {
+            let y = Spread { median: *y, min: 0.99 * y, max: 1.01 * y, repetitions: 3 };
+            let point = Measured { x: Some(*x), y };
+            match outcome.measured.iter_mut().find(|series| series.name == *name) {
+                Some(series) => series.points.push(point),
+                None => outcome.measured.push(Series { name: (*name).to_owned(), points: vec![point] }),
+            }
+        }
+        outcome
+    }
+
+    fn verdicts(experiments: Vec<Outcome>) -> Vec<Verdict> {
+        let results = Results {
+            farcall_figures: crate::figures::FORMAT,
+            version: String::new(),
+            provider: String::new(),
+            seed: 0,
+            conditions: Vec::new(),
+            notes: Vec::new(),
+            experiments,
+            findings: Vec::new(),
+            is_complete: true,
+        };
+        findings(&results).iter().map(|finding| finding.verdict).collect()
+    }
+
+    /// All experiments that rules look at; `sends` and `writes` are what patterns that reply so are worth.
+    fn all_measured(sends: f64, writes: f64) -> Vec<Outcome> {
+        let worth = |series: &str| if series.ends_with("Write") { writes } else { sends };
+        let (mut bandwidth, mut bytes, mut page, mut costs) = (vec![], vec![], vec![], vec![]);
+        for (series, _) in PATTERNS {
+            for len_bytes in RESPONSE_LENS_BYTES.map(f64::from) {
+                bandwidth.push((series, len_bytes, worth(series)));
+                bytes.push((series, len_bytes, worth(series) / len_bytes));
+            }
+            let asks_by_write = series.starts_with("Write");
+            for requesters in REQUESTERS.map(f64::from) {
+                page.push((series, requesters, if asks_by_write { writes } else { sends }));
+                costs.push((series, requesters, if asks_by_write { 1.0 / requesters } else { 1.0 }));
+            }
+        }
+        let mut empty = vec![];
+        for series in [WRITE_WRITE, WRITE_SEND] {
+            empty.extend([(series, 0.0, 10.0), (series, 70.0, 9.0), (series, 90.0, 4.0)]);
+        }
+        vec![
+            measured(figure_3a::ID, &bandwidth),
+            measured(figure_4b::ID, &bytes),
+            measured(figure_5::PAGE_ID, &page),
+            measured(figure_7::ID, &costs),
+            measured(figure_9b::ID, &empty),
+        ]
+    }
+
+    #[test]
+    fn findings_follow_their_rules() {
+        use Verdict::{CannotBeTold, Confirmed, Refuted};
+        assert_eq!(verdicts(all_measured(1.0, 1.4)), [Confirmed; 7]);
+        let opposite = verdicts(all_measured(1.4, 1.0));
+        assert_eq!(opposite[..2], [Refuted; 2]);
+        assert_eq!(opposite[4], Refuted, "SendWrite is above WriteSend");
+        let alike = verdicts(all_measured(1.0, 1.0));
+        assert_eq!((alike[0], alike[1], alike[4]), (CannotBeTold, Refuted, CannotBeTold));
+        let missing = verdicts(vec![measured(figure_7::ID, &[])]);
+        assert_eq!(missing, [CannotBeTold; 7]);
+        assert!(verdicts(Vec::new()).is_empty(), "nothing of this paper was run");
+    }
+}
