@@ -33,11 +33,11 @@ fn the_list_names_what_is_measured_and_why_others_are_not() {
     assert!(json["experiments"].as_array().unwrap().len() > 30);
 }
 
-/// Calls, the store and verbs: an experiment of each kind, from the run to the page.
+/// Verbs, the stores and calls: an experiment of each kind, from the run to the page.
 #[test]
 fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
     let (results, page) = (place("figures.json"), place("report.html"));
-    let names = ["A.section-5.2", "A.10", "B.9a"];
+    let names = ["A.2", "A.7", "B.9a"];
     let run = figures(
         &[
             &["run"],
@@ -56,7 +56,7 @@ fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
         let curves = experiment["measured"].as_array().unwrap();
         let points = curves.iter().flat_map(|curve| curve["points"].as_array().unwrap());
         let medians: Vec<f64> = points.map(|point| point["y"]["median"].as_f64().unwrap()).collect();
-        assert!(medians.len() >= 5 && medians.iter().all(|y| y.is_finite() && *y > 0.0), "{experiment}");
+        assert!(medians.len() >= 2 && medians.iter().all(|y| y.is_finite() && *y > 0.0), "{experiment}");
     }
     assert_eq!(json["findings"].as_array().unwrap().len(), 7, "those of B, which was among them");
     let report =

@@ -41,9 +41,9 @@ fn text() -> String {
             paper = Some(experiment.paper.letter);
             lines.push(format!("{}  {}", experiment.paper.letter, experiment.paper.title));
         }
-        lines.push(format!("  {:<10} {}", experiment.id, experiment.title));
+        lines.push(format!("  {:<13} {}", experiment.id, experiment.title));
         if let Some(because) = experiment.not_yet() {
-            lines.push(format!("  {:<10}   not yet measurable, because {because}", ""));
+            lines.push(format!("  {:<13}   not yet measurable, because {because}", ""));
         }
     }
     lines.join("\n")

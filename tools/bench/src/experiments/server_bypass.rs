@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Read;
 
 /// Entries of the index, and how many of them are used: three quarters, as in the papers.
-const ENTRIES: u32 = 1 << 14;
+const ENTRIES: u32 = 1 << 12;
 const KEYS: u32 = ENTRIES / 4 * 3;
 const KEY_LEN_BYTES: usize = 16;
 const VALUE_LEN_BYTES: usize = 32;

@@ -13,7 +13,7 @@ use crate::workload::RecordShape;
 use farcall_providers::Chosen;
 
 /// Records of the store (RF-RPC has 128 million).
-const RECORDS: u64 = 100_000;
+const RECORDS: u64 = 20_000;
 /// RF-RPC, section 5.1.
 const KEY_LEN_BYTES: usize = 16;
 const VALUE_LEN_BYTES: usize = 32;

@@ -58,7 +58,7 @@ const WITHOUT_SWITCH: &str = "Jakiro w/o Switch";
 
 /// What of the paper's store every experiment with ours differs in.
 const STORE_DIFFERS: &str = "The store of this project (preset rf-rpc for Jakiro, server-reply for ServerReply) with one \
-                             server thread and 100,000 records; all connections are run by one client thread, both on \
+                             server thread and 20,000 records; all connections are run by one client thread, both on \
                              cores of one host. RDMA-Memcached is not measured: the store has no such preset yet.";
 /// Batches.
 const NO_BATCHES: &str = "calls are not put together into batches yet.";
