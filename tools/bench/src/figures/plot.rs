@@ -116,7 +116,7 @@ fn draw(outcome: &Outcome, (across, upwards): &(Span, Span), text: &mut String) 
     let named = |name: &str, unit: &str| {
         if unit.is_empty() { name.to_owned() } else { format!("{name} ({unit})") }
     };
-    let font = ("sans-serif", 14).into_font().color(&INK);
+    let font = ("sans-serif", 16).into_font().color(&INK);
     chart
         .configure_mesh()
         .x_desc(named(&outcome.x.name, &outcome.x.unit))
