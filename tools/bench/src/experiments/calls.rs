@@ -215,7 +215,8 @@ fn sample_by<C: AnyCaller + ?Sized>(
     connect: impl Fn(&dyn Provider, &str, ClientOptions) -> Result<ClientOf<C>, ConnectError>,
 ) -> Result<CallSample, ExperimentError> {
     let (stage, server) = (ground.stage, ground.server);
-    let address = server.ready().rpc.clone().ok_or("the server process did not say where RPC clients connect")?;
+    let address =
+        server.ready().rpc.clone().ok_or("the server process did not say where RPC clients connect")?;
     let options = options_of(task, ground);
     let connect = |_| ground.nic.connect(|provider| connect(provider, &address, options.clone()), |_| false);
     let _silent = (0..task.silent_connections).map(connect).collect::<Result<Vec<_>, _>>()?;

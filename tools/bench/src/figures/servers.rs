@@ -47,6 +47,7 @@ impl<'a> Servers<'a> {
         Ok(Sample {
             line: sample.figures,
             latency: sample.latency,
+            round_mean_us: sample.round_mean_us,
             verbs_per_call: sample.verbs_per_call,
             server_cpu_us_per_call: sample.server_cpu_us_per_call,
         })
@@ -75,6 +76,7 @@ impl<'a> Servers<'a> {
                 ..line::Sample::of_latency(&sample.load.latency, 1.0)
             },
             latency: Some(sample.load.latency),
+            round_mean_us: f64::NAN,
             verbs_per_call: sample.verbs_per_op,
             server_cpu_us_per_call: sample.us_per_op(sample.server_cpu),
         })
@@ -94,6 +96,7 @@ impl<'a> Servers<'a> {
                 ..line::Sample::of_latency(&latency, 1.0)
             },
             latency: Some(latency),
+            round_mean_us: f64::NAN,
             verbs_per_call: sample.reads_per_get,
             server_cpu_us_per_call: f64::NAN,
         })

@@ -38,6 +38,8 @@ pub(super) struct Sample {
     pub(super) line: line::Sample,
     /// Latencies, where single operations were timed.
     pub(super) latency: Option<LatencySummary>,
+    /// Of calls: until the last of those under way at a time had its result.
+    pub(super) round_mean_us: f64,
     pub(super) verbs_per_call: f64,
     pub(super) server_cpu_us_per_call: f64,
 }
@@ -90,6 +92,19 @@ impl Trial {
         y: impl Fn(&Sample) -> f64 + 'static,
     ) -> Self {
         let points = Box::new(move |sample: &Sample| vec![Point { x: None, y: y(sample) }]);
+        Self { series, subject: subject.into(), points }
+    }
+
+    /// A point that lies where the run was, in both directions: each repetition is one.
+    pub(super) fn scattered(
+        series: &'static str,
+        subject: impl Into<Subject>,
+        place: impl Fn(&Sample) -> (f64, f64) + 'static,
+    ) -> Self {
+        let points = Box::new(move |sample: &Sample| {
+            let (x, y) = place(sample);
+            vec![Point { x: Some(x), y }]
+        });
         Self { series, subject: subject.into(), points }
     }
 
@@ -164,7 +179,8 @@ impl Trial {
 
 impl Sample {
     fn of_line(line: line::Sample) -> Self {
-        Self { line, latency: None, verbs_per_call: f64::NAN, server_cpu_us_per_call: f64::NAN }
+        let none = f64::NAN;
+        Self { line, latency: None, round_mean_us: none, verbs_per_call: none, server_cpu_us_per_call: none }
     }
 
     /// Million operations a second.

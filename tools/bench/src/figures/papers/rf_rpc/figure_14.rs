@@ -1,7 +1,8 @@
 //! What a batch's size does to latency.
 
-use super::PAPER;
+use super::{BATCH_DIFFERS, BATCHES, PAPER, RF_RPC_BATCH, SERVER_REPLY_BATCH, batched};
 use crate::figures::experiment::{Axis, Experiment, How, Published};
+use crate::figures::trial::{Sample, Trial};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     paper: &PAPER,
@@ -11,12 +12,22 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     x: Axis::linear("calls in a batch", ""),
     y: Axis::linear("latency", "µs"),
     published: &[Published {
-        series: "RF-RPC-batch",
+        series: RF_RPC_BATCH,
         points: &[(Some(4.0), 6.17)],
         source: "section 5.6; the text gives the latency of batches of 24 with figure 13",
     }],
     statements: &["Nearly linear; server-reply-batch is 18 % to 100 % slower."],
     conditions: "As in figure 13.",
-    how: How::NotYet(super::NO_BATCHES),
+    how: How::Here { differs: &[BATCH_DIFFERS], trials },
     file: file!(),
 };
+
+fn trials() -> Vec<Trial> {
+    let mut trials = Vec::from(Trial::limits_of_one(Sample::mean_us));
+    for size in BATCHES {
+        for (series, preset) in [(RF_RPC_BATCH, "rf-rpc"), (SERVER_REPLY_BATCH, "server-reply")] {
+            trials.push(Trial::at(series, size.into(), batched(preset, size), |s| s.round_mean_us));
+        }
+    }
+    trials
+}

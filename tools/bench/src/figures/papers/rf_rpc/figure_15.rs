@@ -13,6 +13,6 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     published: &[],
     statements: &["Skew (Zipf .99) changes little."],
     conditions: "As in figure 13.",
-    how: How::NotYet(super::NO_BATCHES),
+    how: How::NotYet("the benchmark of the store does not put its operations into batches yet."),
     file: file!(),
 };

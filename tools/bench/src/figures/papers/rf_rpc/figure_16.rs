@@ -17,6 +17,6 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     ],
     conditions: "RoCE on ConnectX-3 (10 Gb/s Ethernet), two client machines with 8 clients each, 8 server processes, \
                  batches of 2 to 96.",
-    how: How::NotYet("it needs batches of calls, and RNICs on two hosts."),
+    how: How::NotYet("it needs RNICs on two hosts."),
     file: file!(),
 };

@@ -27,6 +27,6 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     ],
     conditions: "Five machines with one 4-core Xeon E5-2407 v2 (2.4 GHz); four server processes, 16 clients on four \
                  machines; 32-byte values, 95 % GET, uniform.",
-    how: How::NotYet("it compares two RNICs, on several hosts; and it needs batches of calls."),
+    how: How::NotYet("it compares two RNICs, on several hosts."),
     file: file!(),
 };
