@@ -87,7 +87,15 @@ pub(crate) struct CallSample {
 impl CallTask {
     /// Small calls, one at a time on each connection.
     pub(crate) const fn small(preset: &'static str) -> Self {
-        Self { preset, callee: Callee::Head, window: 1, connections: 1, silent_connections: 0, memory: None }
+        Self {
+            preset,
+            callee: Callee::Head,
+            window: 1,
+            connections: 1,
+            silent_connections: 0,
+            batch: None,
+            memory: None,
+        }
     }
 
     /// The response slot it needs, if the usual one is too small.
