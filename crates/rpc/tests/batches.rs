@@ -276,9 +276,12 @@ fn of_a_server_that_restarted_sent_batches_are_unknown_and_gathered_calls_go_to_
             (call, Err(CallError::OutcomeUnknown(UnknownBecause::ServerRestarted)))
         );
     }
+    // What is still gathered does not go on by itself.
+    turn(&mut world, &mut client);
     let full = submit(&world, &mut client, ECHO, b"d");
     let ended = finish(&mut world, &mut client, 2);
     assert_eq!(ended, [(gathered, Ok(b"c".to_vec())), (full, Ok(b"d".to_vec()))]);
+    assert_eq!(world.server.handler().executed, 2);
     // Without a further connection gathered calls end as never sent.
     let gathered = submit(&world, &mut client, ECHO, b"e");
     client.break_off(Broken::Closed);
