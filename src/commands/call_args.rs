@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use farcall_link::{BatchConfig, BatchSizing, PRESETS};
+use farcall_link::PRESETS;
 
 /// Stands for every preset.
 const ALL: &str = "all";
@@ -18,32 +18,6 @@ pub fn one_preset() -> PossibleValuesParser {
 
 fn presets_or_all() -> PossibleValuesParser {
     preset_values().chain([PossibleValue::new(ALL).help("All of them")]).collect::<Vec<_>>().into()
-}
-
-/// Ways to send calls in batches.
-#[derive(Debug, Clone, Args)]
-pub struct BatchArgs {
-    /// Measure calls that are sent in batches, too: of SIZE calls, or of as many as let 95 % of the calls take at most
-    /// so many microseconds. May be given several times; of the windows those that fill a batch are measured.
-    #[arg(long, value_name = "SIZE|auto:US", value_parser = batch_sizing)]
-    batch: Vec<BatchSizing>,
-}
-
-impl BatchArgs {
-    /// Those asked for.
-    pub fn batches(&self) -> Vec<BatchSizing> {
-        self.batch.clone()
-    }
-}
-
-/// A size of batches, or the latency that it is to keep.
-fn batch_sizing(text: &str) -> Result<BatchSizing, String> {
-    let number = |text: &str| text.parse::<u16>().map_err(|error| error.to_string());
-    let config = match text.strip_prefix("auto:") {
-        Some(us) => BatchConfig::automatic(number(us)?.into()),
-        None => BatchConfig::fixed(number(text)?),
-    };
-    config.check().map(|()| config.size)
 }
 
 /// Presets, windows, connections.
@@ -86,18 +60,6 @@ mod tests {
     fn presets_of(named: &[&str]) -> Vec<&'static str> {
         let preset = named.iter().map(|&name| name.to_owned()).collect();
         CallArgs { preset, window: Vec::new(), connections: 1 }.presets(&["server-reply", "rf-rpc"])
-    }
-
-    #[test]
-    fn a_batch_is_a_size_or_a_latency() {
-        assert_eq!(batch_sizing("16"), Ok(BatchSizing::Fixed(16)));
-        assert_eq!(
-            batch_sizing("auto:20"),
-            Ok(BatchSizing::Automatic { latency_max_us: 20, tolerance_percent: 5 })
-        );
-        for wrong in ["0", "129", "auto:", "auto", "-1", "16us"] {
-            assert!(batch_sizing(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The commands, one file each.
 
+#[cfg(feature = "full")]
+mod batch_args;
 mod call_args;
 mod choice;
 #[cfg(feature = "full")]

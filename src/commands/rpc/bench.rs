@@ -1,6 +1,7 @@
 //! `farcall rpc bench`: the round trip of a small call.
 
-use crate::commands::call_args::{BatchArgs, CallArgs};
+use crate::commands::batch_args::BatchArgs;
+use crate::commands::call_args::CallArgs;
 use crate::commands::measuring::{self, Rival, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
