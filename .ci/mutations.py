@@ -278,6 +278,21 @@ def all_mutations():
                  Replace("(srq.queue.len() as u32) < srq.limit", "(srq.queue.len() as u32) + 1 < srq.limit"), WORLDS),
         Mutation("landing-out-of-turn", "Nic::place",
                  Replace("self.qp.progress.landed_ns.max(soonest_ns)", "soonest_ns"), WORLDS),
+        # Stores that clients READ.
+        Mutation("torn-entry-believed", "Checksums::open",
+                 Replace("(self.of_words([hash, place, checksum]) == own).then_some", "true.then_some"),
+                 unit("an_entry_of_which_any_word")),
+        Mutation("torn-inline-value-believed", "Look::entries",
+                 Replace("table.checksums.of(pair) != entry.checksum", "false"), unit("what_is_half_written")),
+        Mutation("torn-extent-believed", "Look::step",
+                 Replace("table.checksums.of(bytes) != self.checksum", "false"), unit("what_is_half_written")),
+        Mutation("half-empty-group-says-missing", "Look::entries", Replace("if !is_whole", "if false"),
+                 unit("what_is_half_written")),
+        Mutation("moved-key-missing", "Look::step", Replace("moves == self.moves", "true"),
+                 unit("a_key_is_missing_only")),
+        Mutation("moves-not-counted", "Index::insert",
+                 Replace("self.region.load_relaxed(0).wrapping_add(1)", "self.region.load_relaxed(0)"),
+                 unit("a_key_is_never_missed")),
     ]
 
 

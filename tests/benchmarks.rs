@@ -47,6 +47,25 @@ fn the_store_is_measured_under_the_presets_and_workloads_named() {
 }
 
 #[test]
+fn stores_that_are_read_are_measured_with_the_reads_of_a_get_beside_the_published() {
+    let presets = ["--preset", "pilaf", "--preset", "farm", "--preset", "farm-var"];
+    let options = ["kv", "bench", "--workload", "A", "--window", "4", "--records", "200"];
+    let report = bench(&[&options[..], &presets].concat());
+    let tables = report["tables"].as_array().unwrap();
+    let reads = tables.iter().find(|table| table["title"] == "GETs that are READs").unwrap();
+    let rows: Vec<&Value> = reads["rows"].as_array().unwrap().iter().collect();
+    for (store, at_least, herd) in [("pilaf", 2.0, 2.6), ("farm", 1.0, 1.0), ("farm-var", 2.0, 2.0)] {
+        let row = rows.iter().find(|row| row["front_end"] == store).unwrap_or_else(|| panic!("{reads}"));
+        // More if it met a change.
+        let measured = row["reads_per_get"]["median"].as_f64().unwrap();
+        assert!((at_least..at_least + 1.5).contains(&measured), "{row}");
+        assert_eq!(row["published_reads_herd"], herd);
+    }
+    let problems = report["problems"].to_string();
+    assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
+}
+
+#[test]
 fn an_unknown_preset_is_refused_with_the_names_of_all() {
     for command in ["kv", "rpc"] {
         let output = Command::new(env!("CARGO_BIN_EXE_farcall"))

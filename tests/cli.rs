@@ -421,6 +421,22 @@ fn what_tune_measures_is_taken_by_clients_and_nothing_else_is() {
 }
 
 #[test]
+fn a_store_that_is_read_takes_no_option_that_it_cannot_follow() {
+    let serve = ["kv", "serve", "--preset", "pilaf"];
+    for (options, why) in [
+        (&[][..], "--rpc"),
+        (&["--rpc", "127.0.0.1:0", "--tcp", "127.0.0.1:0"], "--tcp"),
+        (&["--rpc", "127.0.0.1:0", "--partitions", "2"], "--partitions"),
+        (&["--rpc", "127.0.0.1:0", "--no-evict"], "--no-evict"),
+        (&["--rpc", "127.0.0.1:0", "--memory-mib", "1"], "takes 4267264 bytes"),
+    ] {
+        let output = farcall(&[&serve[..], options].concat());
+        assert!(!output.status.success());
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn doctor_and_devices_speak_json() {
     let doctor: Value = serde_json::from_slice(&farcall(&["doctor", "--json"]).stdout).unwrap();
     assert!(doctor["checks"].as_array().unwrap().len() >= 15);

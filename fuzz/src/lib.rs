@@ -10,6 +10,7 @@ pub mod rpc_batch;
 pub mod rpc_header;
 pub mod softnic_frame;
 pub mod stats_file;
+pub mod store_read;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! The options that say which calls a benchmark makes.
+//! The options that say which operations a benchmark makes.
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -7,25 +7,44 @@ use farcall_link::PRESETS;
 /// Stands for every preset.
 const ALL: &str = "all";
 
-fn preset_values() -> impl Iterator<Item = PossibleValue> {
-    PRESETS.iter().map(|preset| PossibleValue::new(preset.name).help(preset.summary))
+/// A preset's name, and how it works in a sentence.
+pub type Named = (&'static str, &'static str);
+
+/// The presets of calls.
+pub fn call_presets() -> impl Iterator<Item = Named> {
+    PRESETS.iter().map(|preset| (preset.name, preset.summary))
+}
+
+fn values(presets: impl Iterator<Item = Named>) -> PossibleValuesParser {
+    presets.map(|(name, summary)| PossibleValue::new(name).help(summary)).collect::<Vec<_>>().into()
 }
 
 /// The names of the preset table, for `--preset`.
 pub fn one_preset() -> PossibleValuesParser {
-    preset_values().collect::<Vec<_>>().into()
+    values(call_presets())
 }
 
-fn presets_or_all() -> PossibleValuesParser {
-    preset_values().chain([PossibleValue::new(ALL).help("All of them")]).collect::<Vec<_>>().into()
+/// These presets, or all of them, for `--preset`.
+pub fn presets_or_all(presets: impl Iterator<Item = Named>) -> PossibleValuesParser {
+    values(presets.chain([(ALL, "All of them")]))
 }
 
-/// Presets, windows, connections.
+/// Those of `presets` that were named, in their order; `usual` if none was.
+pub fn chosen_presets(
+    named: &[String],
+    presets: impl Iterator<Item = Named>,
+    usual: impl Fn(&str) -> bool,
+) -> Vec<&'static str> {
+    let is_wanted = |name: &str| match named {
+        [] => usual(name),
+        named => named.iter().any(|wanted| wanted == name || wanted == ALL),
+    };
+    presets.map(|(name, _)| name).filter(|name| is_wanted(name)).collect()
+}
+
+/// Windows, connections.
 #[derive(Debug, Clone, Args)]
 pub struct CallArgs {
-    /// Measure calls under this preset. May be given several times.
-    #[arg(long, value_name = "NAME", value_parser = presets_or_all())]
-    preset: Vec<String>,
     /// Outstanding operations on each connection. May be given several times; by default 1 and 16.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     window: Vec<u32>,
@@ -35,18 +54,6 @@ pub struct CallArgs {
 }
 
 impl CallArgs {
-    /// The presets asked for, in the table's order; `usual` if none was named.
-    pub fn presets(&self, usual: &[&str]) -> Vec<&'static str> {
-        let is_wanted = |name: &str| {
-            if self.preset.is_empty() {
-                usual.contains(&name)
-            } else {
-                self.preset.iter().any(|wanted| wanted == name || wanted == ALL)
-            }
-        };
-        PRESETS.iter().map(|preset| preset.name).filter(|name| is_wanted(name)).collect()
-    }
-
     /// The windows asked for, or the usual ones.
     pub fn windows(&self) -> Vec<u32> {
         if self.window.is_empty() { vec![1, 16] } else { self.window.clone() }
@@ -58,8 +65,8 @@ mod tests {
     use super::*;
 
     fn presets_of(named: &[&str]) -> Vec<&'static str> {
-        let preset = named.iter().map(|&name| name.to_owned()).collect();
-        CallArgs { preset, window: Vec::new(), connections: 1 }.presets(&["server-reply", "rf-rpc"])
+        let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
+        chosen_presets(&named, call_presets(), |name| ["server-reply", "rf-rpc"].contains(&name))
     }
 
     #[test]

@@ -20,6 +20,16 @@ pub enum KeyError {
     },
 }
 
+/// Whether bytes can be a key.
+#[inline]
+pub(crate) fn check(bytes: &[u8]) -> Result<(), KeyError> {
+    match bytes.len() {
+        0 => Err(KeyError::Empty),
+        1..=KEY_MAX_BYTES => Ok(()),
+        len_bytes => Err(KeyError::TooLong { len_bytes }),
+    }
+}
+
 /// The seed of the key hash, shared by a server and its clients.
 ///
 /// Clients need it to find a key's partition. A server that faces untrusted clients draws it at random at
@@ -70,11 +80,8 @@ impl Router {
     /// [`KeyError`] for an empty key or one longer than [`KEY_MAX_BYTES`].
     #[inline]
     pub fn key<'a>(&self, bytes: &'a [u8]) -> Result<Key<'a>, KeyError> {
-        match bytes.len() {
-            0 => Err(KeyError::Empty),
-            1..=KEY_MAX_BYTES => Ok(Key { bytes, hash: rapidhash_v3_seeded(bytes, &self.secrets) }),
-            len_bytes => Err(KeyError::TooLong { len_bytes }),
-        }
+        check(bytes)?;
+        Ok(Key { bytes, hash: rapidhash_v3_seeded(bytes, &self.secrets) })
     }
 
     /// The partition that owns `key`.
@@ -103,6 +110,11 @@ impl<'a> Key<'a> {
     #[cfg(feature = "server")]
     pub(crate) fn hash(&self) -> u64 {
         self.hash
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_hash(bytes: &'a [u8], hash: u64) -> Self {
+        Self { bytes, hash }
     }
 
     /// Which of `partitions` partitions owns this key.

@@ -10,11 +10,15 @@
 //! - [`wire`]: the binary requests and replies carried by Farcall RPC, and the [`wire::Service`] that answers them.
 //! - [`memcached`]: memcached's text and meta protocols as a session, and a small blocking client.
 //! - [`client`]: a blocking client of all partitions over RPC.
-//! - [`pilaf`] (feature `server`): another store, to compare with: its GETs are READs.
+//! - [`bypass`] (feature `server`): other stores, to compare with: their GETs are READs; [`pilaf`] and [`farm`].
 //! - [`server`] (feature `server`): the threads of a whole store, and the sockets of its memcached clients
 //!   ([`front_end`]).
 
+#[cfg(feature = "server")]
+pub mod bypass;
 pub mod client;
+#[cfg(feature = "server")]
+pub mod farm;
 #[cfg(feature = "server")]
 pub mod front_end;
 mod key;

@@ -12,6 +12,7 @@
 
 mod scenarios;
 mod support {
+    pub mod bypass;
     pub mod calls;
     mod finish;
     mod kill;

@@ -1,6 +1,6 @@
 //! `farcall kv bench`: the main job.
 
-use crate::commands::call_args::CallArgs;
+use crate::commands::call_args::{CallArgs, Named, call_presets, chosen_presets, presets_or_all};
 use crate::commands::choice::{Choice, one_of};
 use crate::commands::measuring::{self, StageArgs};
 use crate::commands::nic_args::NicArgs;
@@ -10,23 +10,27 @@ use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::Stage;
 use farcall_bench::experiments::kv_main::{self, FrontEnd, KvMainPlan};
+use farcall_bench::rivals::Rival;
 use farcall_bench::workload::{Distribution, RecordShape, Workload};
 
 /// Measure the key-value service behind every front end, on this machine, in about a minute.
 ///
 /// Starts server processes of its own, pinned to one core, with the client pinned to another; loads records; runs YCSB
 /// over each front end, interleaved; checks every value read; counts system calls and heap operations; kills a server
-/// and starts it again. RPC is measured under the presets server-reply and rf-rpc unless others are named. Prints tables
-/// of medians. Exits with 1 if anything was wrong.
+/// and starts it again. RPC is measured under the presets server-reply and rf-rpc unless others are named; pilaf, farm
+/// and farm-var are other stores, which their clients READ. Prints tables of medians. Exits with 1 if anything was wrong.
 ///
 /// Between the two processes lies one machine: the software RNIC measures inter-process communication, and an RNIC
 /// (--provider ibv) its own loopback, not a network.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --preset all --workload all --json > kv.json\n  \
+    after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --preset all --workload all --json > kv.json\n  farcall kv bench --preset pilaf --preset farm --workload B\n  \
                         farcall kv bench --workload A --workload F --value-len 1024 --connections 4"
 )]
 pub struct Bench {
+    /// Measure the store behind calls of this preset, or another store. May be given several times.
+    #[arg(long, value_name = "NAME", value_parser = presets_or_all(all_presets()))]
+    preset: Vec<String>,
     #[command(flatten)]
     calls: CallArgs,
     /// Run these YCSB workloads instead of C. May be given several times. E needs range scans, which the store does not
@@ -54,6 +58,11 @@ pub struct Bench {
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// The presets of calls, and other stores.
+fn all_presets() -> impl Iterator<Item = Named> {
+    call_presets().chain(Rival::ALL.map(|rival| (rival.name(), rival.summary())))
 }
 
 const WORKLOADS: [Choice<&[Workload]>; 6] = [
@@ -94,7 +103,8 @@ impl Bench {
         let profile = self.profile.read(&chosen)?;
         let mut front_ends = vec![FrontEnd::Tcp, FrontEnd::Unix];
         // The first and the last are killed: the usual preset, which the table begins with, comes last.
-        let presets = self.calls.presets(&["server-reply", "rf-rpc"]);
+        let is_usual = |name: &str| ["server-reply", "rf-rpc"].contains(&name);
+        let presets = chosen_presets(&self.preset, all_presets(), is_usual);
         front_ends.extend(presets.into_iter().rev().filter_map(FrontEnd::of_preset));
         let workloads = if self.workload.is_empty() { vec![Workload::C] } else { self.workload.concat() };
         let with_distribution =

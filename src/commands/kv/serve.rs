@@ -7,10 +7,12 @@ use crate::failure::{Exit, Failure};
 use crate::open_files;
 use crate::signals::StopFlag;
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use farcall::kv::{KvServer, KvServerError, VALUE_MAX_BYTES_DEFAULT};
 use farcall::rpc::ServerError;
 use farcall::select::Chosen;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
+use farcall_bench::rivals::{Rival, Room};
 use farcall_drive::bound_kept_memory;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -22,7 +24,8 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv serve\n  farcall kv serve --tcp 127.0.0.1:0 --unix /run/kv.sock --memory-mib 1024\n  \
-                        farcall kv serve --partitions 4 --json      says where it serves in one line of JSON"
+                        farcall kv serve --partitions 4 --json      says where it serves in one line of JSON\n  \
+                        farcall kv serve --preset pilaf --rpc 127.0.0.1:0 --records 1000000"
 )]
 pub struct Serve {
     /// Listen for memcached clients on this TCP address; port 0 lets the system choose. May be given several times.
@@ -53,8 +56,24 @@ pub struct Serve {
     /// holds most is closed [default: 64; more for large stores and values].
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     buffers_mib: Option<u64>,
+    /// Serve another store, to compare with: its clients READ it. It speaks RPC alone, by one thread.
+    #[arg(long, value_name = "NAME", value_parser = rival_names(), requires = "rpc")]
+    #[arg(conflicts_with_all = ["tcp", "unix", "partitions", "no_evict", "connections_max", "buffers_mib"])]
+    preset: Option<String>,
+    /// Of another store: the records that its index has room for.
+    #[arg(long, default_value_t = 100_000, value_name = "COUNT", requires = "preset")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
+    records: u32,
+    /// Of farm: a key with its value that takes fewer bytes is in the index.
+    #[arg(long, default_value_t = 64, value_name = "BYTES", requires = "preset")]
+    inline_bytes: u32,
     #[command(flatten)]
     nic: NicArgs,
+}
+
+fn rival_names() -> PossibleValuesParser {
+    let names = Rival::ALL.map(|rival| PossibleValue::new(rival.name()).help(rival.summary()));
+    names.to_vec().into()
 }
 
 impl Serve {
@@ -70,11 +89,57 @@ impl Serve {
         let room = open_files::raise_limit();
         // Only RPC needs a provider.
         let chosen = self.rpc.map(|_| self.nic.choose()).transpose()?;
+        if let (Some(rival), Some(chosen)) = (self.preset.as_deref().and_then(Rival::named), &chosen) {
+            return self.serve_rival(rival, chosen, console, &stop);
+        }
         let server = self.start(chosen.as_ref()).map_err(|error| cannot_start(&error))?;
         let explanation = chosen.as_ref().map(|chosen| chosen.explanation.as_str());
-        say_ready(console, &server, explanation.into_iter().chain([room.as_str()]))?;
+        let ready = Ready {
+            serving: "kv".to_owned(),
+            pid: std::process::id(),
+            tcp: server.tcp_addresses().iter().map(SocketAddr::to_string).collect(),
+            unix: server.unix_paths().map(Into::into).collect(),
+            rpc: server.rpc_address().map(|address| address.to_string()),
+        };
+        say_ready(console, &ready, explanation.into_iter().chain([room.as_str()]))?;
         stop.wait_while(|| server.is_serving());
         server.stop().map_err(|error| Failure::because("the key-value service failed", &error))?;
+        Ok(Exit::Success)
+    }
+
+    fn serve_rival(
+        &self,
+        rival: Rival,
+        chosen: &Chosen,
+        console: Console,
+        stop: &StopFlag,
+    ) -> Result<Exit, Failure> {
+        let room = Room {
+            records: self.records,
+            memory_bytes: (self.memory_mib as usize) << 20,
+            value_max_bytes: self.value_max as usize,
+            inline_bytes: self.inline_bytes,
+        };
+        let address = self.rpc.map(|address| address.to_string()).unwrap_or_default();
+        let server = rival.serve(&*chosen.provider, &address, &room).map_err(|error| {
+            let failure = Failure::because(&format!("cannot serve a {} store", rival.name()), &error);
+            match error {
+                ServerError::Listen { .. } => {
+                    failure.remedy("choose another address, or stop what uses this one")
+                }
+                _ => failure.remedy("change --memory-mib, --records, --value-max or --inline-bytes"),
+            }
+        })?;
+        let ready = Ready {
+            serving: rival.name().to_owned(),
+            pid: std::process::id(),
+            rpc: Some(server.address().to_string()),
+            ..Ready::default()
+        };
+        say_ready(console, &ready, [chosen.explanation.as_str()].into_iter())?;
+        stop.wait_while(|| server.is_serving());
+        server.drain();
+        server.join();
         Ok(Exit::Success)
     }
 
@@ -115,16 +180,9 @@ fn cannot_start(error: &KvServerError) -> Failure {
 
 fn say_ready<'a>(
     console: Console,
-    server: &KvServer,
+    ready: &Ready,
     more: impl Iterator<Item = &'a str>,
 ) -> Result<(), Failure> {
-    let ready = Ready {
-        serving: "kv".to_owned(),
-        pid: std::process::id(),
-        tcp: server.tcp_addresses().iter().map(SocketAddr::to_string).collect(),
-        unix: server.unix_paths().map(Into::into).collect(),
-        rpc: server.rpc_address().map(|address| address.to_string()),
-    };
     let front_ends = ready
         .tcp
         .iter()
@@ -135,7 +193,7 @@ fn say_ready<'a>(
     for line in more {
         text = format!("{text}\n{line}");
     }
-    let json = serde_json::to_value(&ready)
+    let json = serde_json::to_value(ready)
         .map_err(|error| Failure::because("cannot say where the service is", &error))?;
     console.say_line(&text, &json)
 }

@@ -1,7 +1,7 @@
 //! `farcall rpc bench`: the round trip of a small call.
 
 use crate::commands::batch_args::BatchArgs;
-use crate::commands::call_args::CallArgs;
+use crate::commands::call_args::{CallArgs, call_presets, chosen_presets, presets_or_all};
 use crate::commands::measuring::{self, Rival, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
@@ -9,7 +9,6 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::rpc_echo::{self, RpcEchoPlan};
-use farcall_link::PRESETS;
 
 /// Measure echo calls (64 B there, 8 B back) beside bare ping-pongs, sockets and UCX.
 ///
@@ -23,6 +22,9 @@ use farcall_link::PRESETS;
                   farcall rpc bench --against ucx --json | jq '.tables[0].rows'"
 )]
 pub struct Bench {
+    /// Measure calls under this preset. May be given several times.
+    #[arg(long, value_name = "NAME", value_parser = presets_or_all(call_presets()))]
+    preset: Vec<String>,
     #[command(flatten)]
     calls: CallArgs,
     #[command(flatten)]
@@ -50,7 +52,7 @@ impl Bench {
             stage: self.stage.stage(0)?,
             nic,
             profile,
-            presets: self.calls.presets(&PRESETS.iter().map(|preset| preset.name).collect::<Vec<_>>()),
+            presets: chosen_presets(&self.preset, call_presets(), |_| true),
             windows: self.calls.windows(),
             connections: self.calls.connections,
             batches: self.batches.batches(),

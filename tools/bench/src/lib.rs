@@ -7,6 +7,7 @@
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
 //! - [`peer`]: the other process of a measurement;
 //! - [`baseline`]: the bare limits of the machine;
+//! - [`rivals`]: stores to compare with;
 //! - `rnic` (feature `verbs`): what verbs can do between two processes;
 //! - `ucx` (feature `verbs`): the yardstick, UCX over shared memory;
 //! - [`report`]: one table model, as text or JSON, always with its conditions.
@@ -19,6 +20,7 @@ pub mod load;
 pub mod measure;
 pub mod peer;
 pub mod report;
+pub mod rivals;
 #[cfg(feature = "verbs")]
 pub mod rnic;
 mod tasks;

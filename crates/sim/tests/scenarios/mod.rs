@@ -48,6 +48,7 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "store", run: store::run },
     Scenario { name: "store-by-sends", run: store::by_sends },
     Scenario { name: "store-over-uc", run: store::over_uc },
+    Scenario { name: "store-that-is-read", run: store::that_is_read },
     Scenario { name: "unreliable", run: traffic::unreliable },
     Scenario { name: "shared", run: traffic::shared },
 ];

@@ -1,19 +1,71 @@
 //! The key-value store under faults: histories are linearizable.
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
+use farcall_kv::bypass::{BypassConfig, Scheme, Service};
+use farcall_kv::{farm::Farm, pilaf::Pilaf};
+use farcall_link::Nic;
 use farcall_rpc::{
-    BySend, CallerConfig, Fetch, FetchThenReply, OverUc, Path, ResponderConfig, SendReply, ServerReply,
+    BySend, CallerConfig, Fetch, FetchThenReply, Handler, OverUc, Path, ResponderConfig, SendReply,
+    ServerReply,
 };
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
 use super::chaos;
+use crate::support::bypass::ReadingClient;
 use crate::support::rpc::{ClientProgram, ServerProgram, Workload, nic};
 use crate::support::store::{SharedHistory, Store, StoreClient};
 
 const CALLS: u32 = 40;
 
-struct Run<P> {
+/// A store: its server and its clients.
+trait Kind: Sized {
+    type Server: Handler + 'static;
+    type Client: Workload;
+
+    fn server(&self, host: &Host, nic: &Nic, seed: u64) -> Self::Server;
+
+    fn client(&self, host: &Host, number: u32, random: Stream, history: &SharedHistory) -> Self::Client;
+}
+
+/// Our own.
+struct Own;
+
+impl Kind for Own {
+    type Server = Store;
+    type Client = StoreClient;
+
+    fn server(&self, host: &Host, _: &Nic, _: u64) -> Store {
+        Store::new(host.clock())
+    }
+
+    fn client(&self, _: &Host, number: u32, random: Stream, history: &SharedHistory) -> StoreClient {
+        StoreClient::new(number, random, CALLS, history.clone())
+    }
+}
+
+/// One that is READ.
+struct Read<S> {
+    config: BypassConfig,
+    scheme: PhantomData<S>,
+}
+
+impl<S: Scheme> Kind for Read<S> {
+    type Server = Service<S>;
+    type Client = ReadingClient<S>;
+
+    fn server(&self, _: &Host, nic: &Nic, seed: u64) -> Service<S> {
+        Service::new(nic.clone(), self.config, seed).unwrap()
+    }
+
+    fn client(&self, host: &Host, number: u32, random: Stream, history: &SharedHistory) -> ReadingClient<S> {
+        ReadingClient::new(nic(host, u64::from(number)), number, random, CALLS, history.clone())
+    }
+}
+
+struct Run<P, K> {
+    kind: K,
     world: World,
     random: Stream,
     server_host: Host,
@@ -21,14 +73,14 @@ struct Run<P> {
     incarnation: u64,
     clients: Vec<TaskId>,
     history: SharedHistory,
-    path: std::marker::PhantomData<P>,
+    path: PhantomData<P>,
 }
 
-impl<P: Path> Run<P> {
+impl<P: Path, K: Kind> Run<P, K> {
     fn spawn_server(&mut self) {
         self.incarnation += 1;
-        let store = Store::new(self.server_host.clock());
         let nic = nic(&self.server_host, self.random.next_u64());
+        let store = self.kind.server(&self.server_host, &nic, self.incarnation);
         let config = ResponderConfig::default();
         let server = ServerProgram::new(&self.server_host, nic, config, self.incarnation, store);
         let waiting = chaos::waiting(&mut self.random);
@@ -37,7 +89,7 @@ impl<P: Path> Run<P> {
 
     fn spawn_client(&mut self, host: &Host, number: u32) {
         let waiting = chaos::waiting(&mut self.random);
-        let workload = StoreClient::new(number, self.world.random(number), CALLS, self.history.clone());
+        let workload = self.kind.client(host, number, self.world.random(number), &self.history);
         let notify = waiting == Waiting::Event && self.random.chance_ppm(500_000);
         let config = CallerConfig::default().notify(notify);
         let seed = self.random.next_u64();
@@ -60,7 +112,7 @@ impl<P: Path> Run<P> {
         if self.random.chance_ppm(400_000) {
             let at = self.random.below(self.clients.len() as u64) as usize;
             let task = self.clients[at];
-            self.world.endpoint::<ClientProgram<StoreClient>>(task).expect("a client").hang_up();
+            self.world.endpoint::<ClientProgram<K::Client>>(task).expect("a client").hang_up();
             return;
         }
         let nodes: Vec<_> = hosts.iter().map(Host::id).chain([self.server_host.id()]).collect();
@@ -69,7 +121,7 @@ impl<P: Path> Run<P> {
 
     fn is_done(&self) -> bool {
         self.clients.iter().all(|task| {
-            let program: &ClientProgram<StoreClient> = self.world.look(*task).expect("a client");
+            let program: &ClientProgram<K::Client> = self.world.look(*task).expect("a client");
             Workload::is_done(&program.workload)
         })
     }
@@ -90,10 +142,10 @@ impl<P: Path> Run<P> {
         }
         if !self.is_done() {
             for task in &self.clients {
-                let program: &ClientProgram<StoreClient> = self.world.look(*task).expect("a client");
+                let program: &ClientProgram<K::Client> = self.world.look(*task).expect("a client");
                 println!("{}", program.describe());
             }
-            let server: &ServerProgram<Store> = self.world.look(self.server).expect("the server");
+            let server: &ServerProgram<K::Server> = self.world.look(self.server).expect("the server");
             println!("{}", server.describe());
             self.world.last_records().iter().for_each(|record| println!("{record}"));
             panic!("calls are outstanding after a minute of calm");
@@ -105,11 +157,16 @@ impl<P: Path> Run<P> {
     }
 }
 
-fn run_by<P: Path>(seed: u64, mut random: Stream) -> u64 {
+fn run_by<P: Path>(seed: u64, random: Stream) -> u64 {
+    run_kind::<P, Own>(seed, random, Own)
+}
+
+fn run_kind<P: Path, K: Kind>(seed: u64, mut random: Stream, kind: K) -> u64 {
     let mut world = World::new(chaos::config(seed, &mut random));
     let server_host = world.add_node();
     let hosts: Vec<Host> = (0..random.between(2, 4)).map(|_| world.add_node()).collect();
-    let mut run = Run::<P> {
+    let mut run = Run::<P, K> {
+        kind,
         server: TaskId::NONE,
         world,
         random,
@@ -117,7 +174,7 @@ fn run_by<P: Path>(seed: u64, mut random: Stream) -> u64 {
         incarnation: 0,
         clients: Vec::new(),
         history: SharedHistory::default(),
-        path: std::marker::PhantomData,
+        path: PhantomData,
     };
     run.spawn_server();
     for (number, host) in (0..).zip(&hosts) {
@@ -148,4 +205,20 @@ pub fn by_sends(seed: u64) -> u64 {
 /// The same where messages are lost, and nobody is told.
 pub fn over_uc(seed: u64) -> u64 {
     run_by::<OverUc<ServerReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+}
+
+/// Stores whose GETs are READs: as full as a few keys make them, so that entries move.
+pub fn that_is_read(seed: u64) -> u64 {
+    let mut random = Stream::new(seed, Purpose::Program(1_000));
+    let config = BypassConfig::default()
+        .entries(random.between(8, 14) as u32)
+        .extents_bytes(1 << 17)
+        .value_max_bytes(8_000)
+        .inline_bytes([0, 64, 300][random.below(3) as usize]);
+    if random.below(2) == 0 {
+        let pilaf = Read::<Pilaf> { config: config.inline_bytes(0), scheme: PhantomData };
+        run_kind::<BySend<SendReply>, _>(seed, random, pilaf)
+    } else {
+        run_kind::<ServerReply, _>(seed, random, Read::<Farm> { config, scheme: PhantomData })
+    }
 }

@@ -16,9 +16,11 @@ use farcall_verbs::{Clock, Nanos};
 
 use super::rpc::Workload;
 
-pub const KEYS: u32 = 3;
+const KEYS: u32 = 3;
+/// Of all clients together.
+pub const KEYS_MAX: u32 = 10;
 
-fn key(number: u32) -> [u8; 16] {
+pub fn key(number: u32) -> [u8; 16] {
     let mut key = *b"key-0-----------";
     key[4] = b'0' + number as u8;
     key
@@ -29,17 +31,21 @@ fn key(number: u32) -> [u8; 16] {
 pub struct History(BTreeMap<u32, Vec<Operation<RegisterOp>>>);
 
 impl History {
-    fn called(&mut self, key: u32, op: RegisterOp, now: Nanos) -> usize {
+    pub fn called(&mut self, key: u32, op: RegisterOp, now: Nanos) -> usize {
         let list = self.0.entry(key).or_default();
         list.push(Operation { called_ns: now.0, returned_ns: None, op });
         list.len() - 1
     }
 
+    pub fn operation(&mut self, key: u32, at: usize) -> &mut Operation<RegisterOp> {
+        &mut self.0.get_mut(&key).expect("it was called")[at]
+    }
+
     /// What the store holds may be forgotten between two times: its process is another one.
     pub fn restarted(&mut self, from: Nanos, to: Nanos) {
-        for key in 0..KEYS {
+        for key in 0..KEYS_MAX {
             let at = self.called(key, RegisterOp::MayForget, from);
-            self.0.get_mut(&key).expect("just made")[at].returned_ns = Some(to.0);
+            self.operation(key, at).returned_ns = Some(to.0);
         }
     }
 
@@ -126,13 +132,13 @@ pub struct StoreClient {
     history: SharedHistory,
 }
 
-fn value_bytes(value: u64, len: usize) -> Vec<u8> {
+pub fn value_bytes(value: u64, len: usize) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.extend(super::pattern(value, len));
     bytes
 }
 
-fn value_of(bytes: &[u8]) -> u64 {
+pub fn value_of(bytes: &[u8]) -> u64 {
     let value = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     assert!(bytes[8..] == super::pattern(value, bytes.len() - 8), "a value was garbled");
     value
@@ -249,7 +255,7 @@ impl Workload for StoreClient {
         self.ended += 1;
         let history = self.history.clone();
         let mut history = history.borrow_mut();
-        let operation = &mut history.0.get_mut(&key).expect("it was called")[at];
+        let operation = history.operation(key, at);
         match completion.result {
             Ok(reply) => {
                 operation.op = self.learn(key, kind, reply, operation.op);

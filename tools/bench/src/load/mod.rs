@@ -1,6 +1,7 @@
 //! The load generator: a closed loop over any number of connections, each with a window of outstanding operations,
 //! that checks every value it reads.
 
+mod bypass;
 mod ledger;
 mod memcached;
 mod result;
@@ -8,6 +9,7 @@ mod rpc;
 mod runner;
 mod target;
 
+pub use bypass::BypassTarget;
 pub use ledger::Ledger;
 pub use memcached::MemcachedTarget;
 pub use result::{LoadError, LoadResult};

@@ -201,12 +201,19 @@ fn outcome<'a>(result: &Result<&'a [u8], CallError>, is_read: bool) -> Result<Ou
             (Status::Ok, _) => Ok(Outcome::Stored),
             _ => Ok(Outcome::Refused),
         },
+        Err(error) => failed_call(error),
+    }
+}
+
+/// What the failure of a call means.
+pub(super) fn failed_call(error: &CallError) -> Result<Outcome<'static>, TargetError> {
+    match error {
         // The client has given up connecting.
-        Err(CallError::NotSent(why) | CallError::OutcomeUnknown(UnknownBecause::Disconnected(why))) => {
+        CallError::NotSent(why) | CallError::OutcomeUnknown(UnknownBecause::Disconnected(why)) => {
             Err(TargetError::Lost(why.to_string()))
         }
-        Err(error) if error.executed() == Executed::Unknown => Ok(Outcome::Unknown),
-        Err(_) => Ok(Outcome::Refused),
+        error if error.executed() == Executed::Unknown => Ok(Outcome::Unknown),
+        _ => Ok(Outcome::Refused),
     }
 }
 

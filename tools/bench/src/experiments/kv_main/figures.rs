@@ -4,6 +4,7 @@ use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post};
 use crate::load::{Connection, Load, LoadPlan, LoadResult};
 use crate::measure::cpu_time;
 use crate::workload::{Distribution, OpStream, StreamConfig, Workload};
+use farcall_kv::bypass::ReadCounters;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -56,6 +57,8 @@ pub(crate) struct Sample {
     pub(super) empty_reads_per_op: f64,
     /// R and F at the end, of each connection that fetches.
     pub(super) tunings: Vec<(u32, u32)>,
+    /// What GETs took, of each connection whose GETs are READs.
+    pub(super) gets: Vec<ReadCounters>,
 }
 
 impl Sample {
@@ -84,6 +87,7 @@ impl Sample {
             .map(FrontEndTarget::traffic)
             .fold((0, 0), |sum, traffic| (sum.0 + traffic.verbs, sum.1 + traffic.empty_reads));
         let tunings = targets().filter_map(FrontEndTarget::tuning).collect();
+        let gets = targets().filter_map(FrontEndTarget::gets).collect();
         let [start, end]: [_; 2] = marks.try_into().map_err(|_| front_end.failed("the run took no time"))?;
         Ok(Self {
             load: result,
@@ -92,7 +96,14 @@ impl Sample {
             verbs_per_op: verbs as f64 / all_ops,
             empty_reads_per_op: empty_reads as f64 / all_ops,
             tunings,
+            gets,
         })
+    }
+
+    /// So much of this a GET; not a number if no GET is READs.
+    pub(super) fn per_get(&self, count: impl Fn(&ReadCounters) -> u64) -> f64 {
+        let sum = |count: &dyn Fn(&ReadCounters) -> u64| self.gets.iter().map(count).sum::<u64>() as f64;
+        sum(&count) / sum(&|counters| counters.gets)
     }
 
     /// Microseconds of a process's CPU time for each operation.

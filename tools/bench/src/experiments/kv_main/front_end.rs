@@ -4,10 +4,13 @@ use super::super::ExperimentError;
 use super::super::server::Ready;
 use super::KvMainPlan;
 use crate::load::{
-    MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic, client_options,
+    BypassTarget, MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic, client_options,
 };
+use crate::rivals::Rival;
+use crate::workload::Workload;
+use farcall_kv::bypass::{ReadCounters, Scheme};
 use farcall_kv::memcached::client::Client;
-use farcall_providers::Selection;
+use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_rpc::{BySend, Fetch, FetchThenReply, OverUc, Path, SendReply, ServerReply};
 use std::fmt;
 use std::net::SocketAddr;
@@ -38,6 +41,8 @@ pub enum FrontEnd {
     SendSend,
     /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, with the switch to server-reply.
     RfRpc,
+    /// Another store.
+    Rival(Rival),
 }
 
 impl fmt::Display for FrontEnd {
@@ -52,6 +57,7 @@ impl fmt::Display for FrontEnd {
             Self::SendWrite => "send-write",
             Self::SendSend => "send-send",
             Self::RfRpc => "rf-rpc",
+            Self::Rival(rival) => rival.name(),
         })
     }
 }
@@ -68,16 +74,17 @@ impl FrontEnd {
         Self::RfRpc,
     ];
 
-    /// RPC under a preset, by its name.
+    /// RPC under a preset or another store, by its name.
     #[must_use]
     pub fn of_preset(name: &str) -> Option<Self> {
-        Self::OVER_VERBS.into_iter().find(|front_end| front_end.to_string() == name)
+        let preset = Self::OVER_VERBS.into_iter().find(|front_end| front_end.to_string() == name);
+        preset.or_else(|| Rival::named(name).map(Self::Rival))
     }
 
-    /// The arguments that start a server with this front end only, on the RNIC of `nic`; `again` is where an earlier
-    /// one served.
+    /// The arguments that start a server with this front end only, on the plan's RNIC; `again` is where an earlier one
+    /// served.
     #[must_use]
-    pub fn serve_args(self, nic: &Selection, again: Option<&Ready>) -> Vec<String> {
+    pub fn serve_args(self, plan: &KvMainPlan, again: Option<&Ready>) -> Vec<String> {
         let mut args = vec!["--json".to_owned(), "kv".to_owned(), "serve".to_owned()];
         let address = |known: Option<&String>| known.cloned().unwrap_or_else(|| "127.0.0.1:0".to_owned());
         match self {
@@ -92,7 +99,12 @@ impl FrontEnd {
             | Self::SendSend
             | Self::RfRpc => {
                 args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
-                args.extend(nic.args());
+                args.extend(plan.nic.args());
+            }
+            Self::Rival(rival) => {
+                args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
+                args.extend(plan.nic.args());
+                args.extend(rival_args(rival, plan));
             }
             Self::Unix => {
                 let known = again.and_then(|ready| ready.unix.first()).cloned();
@@ -134,6 +146,12 @@ impl FrontEnd {
             }
             Self::SendSend => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::SendSend),
             Self::RfRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::RfRpc),
+            Self::Rival(Rival::Pilaf) => {
+                return connect_store(plan, rpc_address()?, window).map(FrontEndTarget::Pilaf);
+            }
+            Self::Rival(Rival::Farm | Rival::FarmVar) => {
+                return connect_store(plan, rpc_address()?, window).map(FrontEndTarget::Farm);
+            }
         };
         let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
         Ok(FrontEndTarget::Memcached(Box::new(MemcachedTarget::new(client.map_err(|error| lost(&error))?))))
@@ -155,6 +173,40 @@ fn connect_rpc<P: Path>(
         .connect(|provider| RpcTarget::connect(provider, address, options.clone()), |_| false)
         .map(Box::new)
         .map_err(|error| TargetError::Lost(error.to_string()))
+}
+
+fn connect_store<S: Scheme>(
+    plan: &KvMainPlan,
+    address: SocketAddr,
+    window: u32,
+) -> Result<Box<BypassTarget<S>>, TargetError> {
+    let options = client_options(window, PATIENCE, None);
+    plan.nic
+        .connect(|provider| BypassTarget::connect(provider, address, &options), |_| false)
+        .map(Box::new)
+        .map_err(|error| TargetError::Lost(error.to_string()))
+}
+
+/// Of each connection's script, no more records than this are inserted.
+const INSERTS_MAX: u64 = 1 << 12;
+
+/// The sizes of another store: its index is as full as it is meant to be.
+fn rival_args(rival: Rival, plan: &KvMainPlan) -> Vec<String> {
+    let inserts =
+        if plan.workloads.iter().any(|(workload, _)| *workload == Workload::D) { INSERTS_MAX } else { 0 };
+    let records = plan.records + inserts * u64::from(plan.connections);
+    let records = u32::try_from(records).unwrap_or(u32::MAX);
+    // A byte says how long the key is.
+    let pair_bytes = 1 + plan.shape.key_len_bytes() + plan.shape.value_len_bytes();
+    let memory_mib = rival.memory_bytes(records, pair_bytes).div_ceil(1 << 20);
+    let options = [
+        ("--preset", rival.name().to_owned()),
+        ("--records", records.to_string()),
+        ("--memory-mib", memory_mib.to_string()),
+        ("--value-max", plan.shape.value_len_bytes().to_string()),
+        ("--inline-bytes", pair_bytes.to_string()),
+    ];
+    options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
 }
 
 /// A fresh path for a socket. The server makes it usable by this user alone, and removes it when it ends.
@@ -183,6 +235,10 @@ pub enum FrontEndTarget {
     SendSend(Box<RpcTarget<BySend<SendReply>>>),
     /// Over verbs, results fetched or written.
     RfRpc(Box<RpcTarget<FetchThenReply>>),
+    /// A store that is READ.
+    Pilaf(Box<BypassTarget<Pilaf>>),
+    /// A store that is READ.
+    Farm(Box<BypassTarget<Farm>>),
 }
 
 /// The same call of whichever target it is; of sockets another, if one is given.
@@ -200,6 +256,8 @@ macro_rules! each {
             FrontEndTarget::SendWrite($target) => $call,
             FrontEndTarget::SendSend($target) => $call,
             FrontEndTarget::RfRpc($target) => $call,
+            FrontEndTarget::Pilaf($target) => $call,
+            FrontEndTarget::Farm($target) => $call,
         }
     };
 }
@@ -217,6 +275,16 @@ impl FrontEndTarget {
         match self {
             Self::Fetch(target) => Some(target.tuning()),
             Self::RfRpc(target) => Some(target.tuning()),
+            _ => None,
+        }
+    }
+
+    /// What GETs took so far, if they are READs.
+    #[must_use]
+    pub fn gets(&self) -> Option<ReadCounters> {
+        match self {
+            Self::Pilaf(target) => Some(target.gets()),
+            Self::Farm(target) => Some(target.gets()),
             _ => None,
         }
     }
@@ -264,6 +332,9 @@ mod tests {
     fn every_preset_is_a_front_end() {
         for preset in farcall_link::PRESETS {
             assert!(FrontEnd::of_preset(preset.name).is_some(), "{} is measured by nothing", preset.name);
+        }
+        for rival in Rival::ALL {
+            assert_eq!(FrontEnd::of_preset(rival.name()), Some(FrontEnd::Rival(rival)));
         }
     }
 }

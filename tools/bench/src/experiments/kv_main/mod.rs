@@ -105,6 +105,10 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
     )?;
     report.tables.push(rows::main_table(&figures, &limits));
     report.notes.push(rows::VERBS_NOTE.to_owned());
+    if let Some(table) = rows::reads_table(&figures) {
+        report.tables.push(table);
+        report.notes.push(rows::READS_NOTE.to_owned());
+    }
     let tunings =
         figures.iter().flat_map(|figure| &figure.samples).flat_map(|sample| sample.tunings.iter().copied());
     if let Some(condition) = tuning_condition(tunings, plan.profile.as_ref()) {
@@ -168,7 +172,7 @@ fn finish(
 impl FrontEnd {
     /// Starts a server of this front end, at the place of an earlier one if there is one.
     fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
-        let launcher = PeerLauncher::with_args(self.serve_args(&plan.nic, again));
+        let launcher = PeerLauncher::with_args(self.serve_args(plan, again));
         ServerProcess::start(&launcher, plan.stage.server_core)
     }
 }

@@ -15,6 +15,10 @@ pub(super) const VERBS_NOTE: &str = "Verbs: all WRITEs and READs of both ends, f
      replies. Empty READs: those among them that found no result yet. Each is in-bound work of the server's RNIC; here the \
      client's processor executes them, and what they cost the server is not measured.";
 
+/// What the table of READs says.
+pub(super) const READS_NOTE: &str = "READs a GET, whatever else a workload does. Published: RF-RPC and HERD, on ConnectX-3 \
+     between machines; HERD says of FaRM that a value out of the table takes one more READ.";
+
 pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
     let mut conditions = plan.stage.conditions();
     let provider =
@@ -84,6 +88,41 @@ pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table
     row.resize(table.columns.len(), Cell::None);
     table.push(row);
     table
+}
+
+/// What GETs took of stores that are READ, beside what was published. `None` if none was measured.
+pub(super) fn reads_table(figures: &[Figure]) -> Option<Table> {
+    let lead = vec![
+        Column::new("front_end", "store"),
+        Column::new("workload", "YCSB"),
+        Column::new("window", "window"),
+    ];
+    let shown: [report::Figure<Sample>; 4] = [
+        (Column::with_decimals("reads_per_get", "READs\na GET", 3), |sample| sample.per_get(|it| it.reads)),
+        (Column::with_decimals("torn_per_million_gets", "torn of\n10⁶ GETs", 1), |sample| {
+            1e6 * sample.per_get(|it| it.torn)
+        }),
+        (Column::with_decimals("moved_per_million_gets", "moved of\n10⁶ GETs", 1), |sample| {
+            1e6 * sample.per_get(|it| it.moved)
+        }),
+        (Column::with_decimals("gets_by_call_per_million", "by call of\n10⁶ GETs", 1), |sample| {
+            1e6 * sample.per_get(|it| it.gets_by_call)
+        }),
+    ];
+    let mut table = Table::of_figures("GETs that are READs", lead, &shown);
+    table.columns.push(Column::with_decimals("published_reads_rf_rpc", "RF-RPC\nsays", 1));
+    table.columns.push(Column::with_decimals("published_reads_herd", "HERD\nsays", 1));
+    for figure in figures {
+        let FrontEnd::Rival(rival) = figure.front_end else { continue };
+        let workload = format!("{} {}", figure.workload, figure.distribution);
+        let mut row: Vec<Cell> = vec![rival.name().into(), workload.into(), u64::from(figure.window).into()];
+        row.extend(
+            shown.iter().map(|(_, figure_of)| Cell::from(Spread::of(figure.samples.iter().map(figure_of)))),
+        );
+        row.extend(rival.published_reads_a_get().map(Cell::from));
+        table.push(row);
+    }
+    (!table.rows().is_empty()).then_some(table)
 }
 
 pub(super) fn costs_table(costs: &[Costs], idle: &[(FrontEnd, f64)]) -> Table {

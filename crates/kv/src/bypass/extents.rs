@@ -110,14 +110,13 @@ impl Extents {
         self.region.copy_in(granule as usize * GRANULE_BYTES, bytes);
     }
 
-    /// Reads an extent into `out`, replacing what was there.
-    pub fn read(&self, granule: u32, len_bytes: u32, out: &mut Vec<u8>) {
-        out.clear();
+    /// Appends what is in an extent.
+    pub fn append_to(&self, granule: u32, len_bytes: u32, out: &mut Vec<u8>) {
         self.region.append_to(granule as usize * GRANULE_BYTES, len_bytes as usize, out);
     }
 }
 
-/// Key and value as they lie in an extent.
+/// Key and value as they lie in an extent, or behind an entry.
 pub(super) fn encode_pair(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.push(key.len() as u8);
@@ -125,7 +124,7 @@ pub(super) fn encode_pair(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-/// The key and the value of an extent, or of a request to store them.
+/// The key and the value of an extent, of an entry, or of a request to store them.
 pub(super) fn decode_pair(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (key_len, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(*key_len))
@@ -134,7 +133,7 @@ pub(super) fn decode_pair(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pilaf::store::tests::region;
+    use crate::bypass::store::tests::region;
     use proptest::prelude::*;
 
     proptest! {

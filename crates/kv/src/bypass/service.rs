@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::extents::decode_pair;
 use super::store::Store;
-use super::{NotStored, PilafConfig};
+use super::{BypassConfig, NotStored, Scheme};
 
 /// What clients call. Each but the first has a key, with its length in front; a PUT has the value behind it.
 pub(super) mod method {
@@ -39,16 +39,20 @@ pub(super) struct Opened {
     pub qp: QpInfo,
     pub index: RemoteRegion,
     pub extents: RemoteRegion,
+    /// Groups that may hold a key, and entries of each.
+    pub groups: [u32; 2],
     pub entries: u32,
+    pub inline_bytes: u32,
     pub value_max_bytes: u64,
     /// Of hashes and checksums.
     pub seed: u64,
 }
 
-pub(super) struct Service {
+/// A store as a handler of calls.
+pub struct Service<S> {
     pub(super) nic: Nic,
     cq: Box<dyn RawCq>,
-    store: Store,
+    store: Store<S>,
     /// Queue pairs for READs, by the connection over which they were asked for: each has one and ends with it.
     readers: HashMap<u32, Connection>,
 }
@@ -57,20 +61,24 @@ pub(super) struct Service {
 ///
 /// # Errors
 /// If the sizes are impossible, memory cannot be had, or the server does not start.
-pub fn serve(
+pub fn serve<S: Scheme>(
     builder: ServerBuilder,
     provider: &dyn Provider,
-    config: PilafConfig,
+    config: BypassConfig,
 ) -> Result<Server, ServerError> {
     let nic = Nic::open(provider)?;
     let seed = u64::from_le_bytes(os_random::<8>()?);
     builder
         .threads(1)
-        .start_endpoints(provider, move |parts| parts.with(Service::new(nic.clone(), config, seed)?))
+        .start_endpoints(provider, move |parts| parts.with(Service::<S>::new(nic.clone(), config, seed)?))
 }
 
-impl Service {
-    pub(super) fn new(nic: Nic, config: PilafConfig, seed: u64) -> Result<Self, Error> {
+impl<S: Scheme> Service<S> {
+    /// An empty store. `seed` is that of hashes and checksums.
+    ///
+    /// # Errors
+    /// If the sizes are impossible, or memory cannot be had.
+    pub fn new(nic: Nic, config: BypassConfig, seed: u64) -> Result<Self, Error> {
         let store = Store::new(&nic, config, seed)?;
         // The pairs only answer READs: nothing comes here.
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 1, channel: None })?;
@@ -86,7 +94,9 @@ impl Service {
             qp: reader.info(&self.nic),
             index,
             extents,
-            entries: self.store.entries(),
+            groups: [S::GROUPS, S::SPAN],
+            entries: self.store.layout().entries,
+            inline_bytes: self.store.layout().inline_bytes,
             value_max_bytes: self.store.value_max_bytes() as u64,
             seed: self.store.router().seed().0,
         };
@@ -95,7 +105,7 @@ impl Service {
     }
 
     #[cfg(test)]
-    pub(super) fn store(&mut self) -> &mut Store {
+    pub(super) fn store(&mut self) -> &mut Store<S> {
         &mut self.store
     }
 
@@ -130,7 +140,7 @@ impl From<NotStored> for HandlerError {
     }
 }
 
-impl Handler for Service {
+impl<S: Scheme> Handler for Service<S> {
     fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
         if call.method() == method::OPEN {
             let peer = postcard::from_bytes(call.payload()).map_err(|_| malformed("not a queue pair"))?;

@@ -1,39 +1,72 @@
-//! One entry of the index: 32 bytes that say whose extent is where, and whether they were read whole.
+//! One entry of the index: 32 bytes that say whose key and value are where, and whether they were read whole; and
+//! where entries are.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+
+use super::Scheme;
 
 pub(super) const ENTRY_BYTES: usize = 32;
 /// Where the entries begin: the first line holds the number of moves.
 pub(super) const ENTRIES_AT: usize = 64;
-/// Entries that may hold a key.
-pub(super) const WAYS: usize = 3;
 
-/// Where in memory an entry is.
-pub(super) fn offset_of(slot: u32) -> usize {
-    ENTRIES_AT + slot as usize * ENTRY_BYTES
+/// The numbers that say where in memory an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub entries: u32,
+    /// Room for a key and its value behind each entry.
+    pub inline_bytes: u32,
 }
 
-/// The entries that may hold a key with this hash, in the order in which they are looked at.
-pub(super) fn slots_of(hash: u64, entries: u32) -> [u32; WAYS] {
-    [1, 2, 3].map(|way: u64| {
-        // Each way mixes all bits anew (splitmix64), or keys that share one slot would share all.
-        let mut mixed = hash.wrapping_add(way.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+impl Layout {
+    /// From one entry to the next.
+    pub fn stride(&self) -> usize {
+        ENTRY_BYTES + (self.inline_bytes as usize).next_multiple_of(ENTRY_BYTES)
+    }
+
+    pub fn offset_of(&self, slot: u32) -> usize {
+        ENTRIES_AT + slot as usize * self.stride()
+    }
+
+    /// Memory of the index.
+    pub fn index_bytes(&self) -> usize {
+        // The extents follow it, on a line of their own.
+        self.offset_of(self.entries).next_multiple_of(64)
+    }
+
+    /// Whether the key and the value of an entry are behind it.
+    pub fn is_inline(&self, entry: &Entry) -> bool {
+        entry.len_bytes <= self.inline_bytes
+    }
+
+    /// The first entry of one of the groups that may hold a key with this hash.
+    pub fn group<S: Scheme>(&self, hash: u64, group: u32) -> u32 {
+        // Each group mixes all bits anew (splitmix64), or keys that share one entry would share all.
+        let mut mixed = hash.wrapping_add(u64::from(group + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
-        (((mixed >> 32) * u64::from(entries)) >> 32) as u32
-    })
+        let places = self.entries.saturating_sub(S::SPAN - 1);
+        (((mixed >> 32) * u64::from(places)) >> 32) as u32
+    }
+
+    /// The entries that may hold a key with this hash, in the order in which they are looked at.
+    pub fn slots_of<S: Scheme>(self, hash: u64) -> impl Iterator<Item = u32> {
+        (0..S::GROUPS).flat_map(move |group| {
+            let first = self.group::<S>(hash, group);
+            first..first + S::SPAN
+        })
+    }
 }
 
 /// The words of an entry but for its own checksum. The default is an empty one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub hash: u64,
-    /// Place of the extent, in granules.
+    /// Place of the extent, in granules, if there is one.
     pub granule: u32,
-    /// Length of the extent; 0 of an empty entry.
+    /// Length of key and value, with the key's length in front; 0 of an empty entry.
     pub len_bytes: u32,
-    /// The checksum of the extent.
+    /// Their checksum.
     pub checksum: u64,
 }
 
@@ -103,12 +136,19 @@ mod tests {
         assert_eq!(checksums.open([0; 4]), None, "memory that nobody wrote is no entry");
     }
 
-    #[test]
-    fn hashes_spread_over_all_entries() {
+    fn spreads<S: Scheme>() {
+        let layout = Layout { entries: 15 + S::SPAN, inline_bytes: 0 };
         let mut counts = [0_u32; 16];
         for hash in 0..10_000 {
-            slots_of(hash, 16).iter().for_each(|slot| counts[*slot as usize] += 1);
+            (0..S::GROUPS).for_each(|group| counts[layout.group::<S>(hash, group) as usize] += 1);
         }
-        assert!(counts.iter().all(|count| (1_700..2_050).contains(count)), "{counts:?}");
+        let mean = 10_000 * S::GROUPS / 16;
+        assert!(counts.iter().all(|count| count.abs_diff(mean) < 175), "{counts:?}");
+    }
+
+    #[test]
+    fn hashes_spread_over_all_entries() {
+        spreads::<crate::pilaf::Pilaf>();
+        spreads::<crate::farm::Farm>();
     }
 }

@@ -1,0 +1,185 @@
+//! The client that waits: GETs by READs, changes by calls, one at a time or a window of them.
+
+use farcall_link::Nic;
+use farcall_rpc::{CallError, CallId, Client, ClientOptions};
+use farcall_verbs::Provider;
+
+use super::extents::encode_pair;
+use super::operations::{Answer, Calls, Ended, OperationId, Operations};
+use super::service::method;
+use super::{BypassError, ReadCounters, Scheme};
+use crate::key;
+
+/// Turns without a call under way, after which the connection for calls is looked at all the same.
+const TURNS_TO_CALLS: u32 = 64;
+/// Turns in vain, after which other threads have theirs.
+const TURNS_TO_YIELD: u32 = 1_000;
+
+/// A connection to a store.
+pub struct BypassClient<S> {
+    calls: Client,
+    operations: Operations<S>,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    turns: u32,
+}
+
+impl Calls for Client {
+    fn submit(&mut self, method: u16, request: &[u8]) -> Result<CallId, CallError> {
+        Self::submit(self, method, request)
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.server_incarnation()
+    }
+}
+
+impl<S: Scheme> BypassClient<S> {
+    /// The options that suit: those of the store's way of calling.
+    #[must_use]
+    pub fn options() -> ClientOptions {
+        ClientOptions::preset(S::CALLS).unwrap_or_default()
+    }
+
+    /// Connects to a server of [`super::serve`]. The window of requests is that of calls.
+    ///
+    /// # Errors
+    /// If it cannot be reached, or is none.
+    pub fn connect(
+        provider: &dyn Provider,
+        address: &str,
+        options: ClientOptions,
+    ) -> Result<Self, BypassError> {
+        let window = options.config.plan.geometry.window;
+        let mut calls = Client::connect(provider, address, options.thread(0))?;
+        let mut operations = Operations::new(Nic::open(provider)?, window.into());
+        let (pair, request) = operations.ask(&calls)?;
+        let mut reply = Vec::new();
+        calls.call(method::OPEN, &request, &mut reply)?;
+        operations.answered(pair, &reply)?;
+        Ok(Self { calls, operations, request, reply, turns: 0 })
+    }
+
+    /// What GETs took so far.
+    #[must_use]
+    pub fn counters(&self) -> ReadCounters {
+        self.operations.counters()
+    }
+
+    /// The connection over which calls go.
+    #[must_use]
+    pub fn calls(&self) -> &Client {
+        &self.calls
+    }
+
+    /// Appends the value of a key to `value`. Returns whether there is one.
+    ///
+    /// # Errors
+    /// [`BypassError`]. If READs fail, they are tried again over a new connection.
+    pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BypassError> {
+        let operation = self.begin_get(key)?;
+        loop {
+            if let Some(ended) = self.operations.ended(operation) {
+                let Answer::Value(found) = ended.result? else { return Ok(false) };
+                value.extend_from_slice(found);
+                return Ok(true);
+            }
+            self.turn();
+        }
+    }
+
+    /// Stores a value.
+    ///
+    /// # Errors
+    /// [`BypassError`]. If the store refuses, the key has the value that it had.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), BypassError> {
+        self.call(method::PUT, key, value)
+    }
+
+    /// Removes a key. Returns whether it was there.
+    ///
+    /// # Errors
+    /// [`BypassError`].
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool, BypassError> {
+        self.call(method::DELETE, key, &[])?;
+        Ok(!self.reply.is_empty())
+    }
+
+    fn call(&mut self, method: u16, key: &[u8], value: &[u8]) -> Result<(), BypassError> {
+        key::check(key)?;
+        encode_pair(key, value, &mut self.request);
+        self.reply.clear();
+        Ok(self.calls.call(method, &self.request, &mut self.reply)?)
+    }
+
+    /// Begins a GET without waiting for it: it ends by [`Self::next_ended`].
+    ///
+    /// # Errors
+    /// If the key cannot be one, or the window is full.
+    pub fn begin_get(&mut self, key: &[u8]) -> Result<OperationId, BypassError> {
+        self.operations.get(key, &mut self.calls)
+    }
+
+    /// Begins a PUT, as [`Self::begin_get`].
+    ///
+    /// # Errors
+    /// As [`Self::begin_get`].
+    pub fn begin_put(&mut self, key: &[u8], value: &[u8]) -> Result<OperationId, BypassError> {
+        self.operations.put(key, value, &mut self.calls)
+    }
+
+    /// Begins a DELETE, as [`Self::begin_get`].
+    ///
+    /// # Errors
+    /// As [`Self::begin_get`].
+    pub fn begin_delete(&mut self, key: &[u8]) -> Result<OperationId, BypassError> {
+        self.operations.delete(key, &mut self.calls)
+    }
+
+    /// Requests that can be begun now.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.operations.available()
+    }
+
+    /// The next request that is known to have ended.
+    pub fn next_ended(&mut self) -> Option<Ended<'_>> {
+        self.operations.next_ended()
+    }
+
+    /// Waits for the next request to end. `None` if none is under way.
+    pub fn wait(&mut self) -> Option<Ended<'_>> {
+        while self.operations.has_open() && !self.operations.has_ended() {
+            self.turn();
+        }
+        self.operations.next_ended()
+    }
+
+    /// Does what can be done without waiting.
+    #[inline]
+    pub fn progress(&mut self) {
+        self.turns = self.turns.wrapping_add(1);
+        if self.calls.pending() > 0 || self.turns.is_multiple_of(TURNS_TO_CALLS) {
+            self.calls.progress();
+            while let Some(done) = self.calls.next_completion() {
+                self.operations.called(done.call, done.result);
+            }
+        }
+        self.operations.progress(&mut self.calls);
+    }
+
+    /// Waits for what is under way. READs take no longer than a wake-up would: they are polled for.
+    fn turn(&mut self) {
+        self.progress();
+        if self.operations.is_looking() || self.operations.has_ended() {
+            if self.turns.is_multiple_of(TURNS_TO_YIELD) {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        } else if self.calls.pending() > 0
+            && let Ok(done) = self.calls.wait()
+        {
+            self.operations.called(done.call, done.result);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a client makes of a store that somebody changed, for the fuzz target `store_read`.
+
+use super::entry::{ENTRY_BYTES, Entry};
+use super::extents::encode_pair;
+use super::{Look, Scheme, Step, Table, Want};
+use crate::key::Key;
+use crate::{farm::Farm, pilaf::Pilaf};
+
+const KEY: &[u8] = b"key";
+const VALUE: &[u8] = b"a value of some length";
+const VALUE_MAX_BYTES: usize = 300;
+/// Where the value is if it is in an extent; the value of another key with the same hash is elsewhere.
+const GRANULE: u32 = 2;
+
+/// A look for a key, in a store whose bytes were changed by the input (as a mask), or are the input.
+///
+/// # Panics
+/// If something was found that nobody stored, or a READ was asked for that no store needs.
+#[doc(hidden)]
+pub fn fuzz_look(input: &[u8]) {
+    let Some((choice, rest)) = input.split_first() else { return };
+    let is_foreign = choice & 4 != 0;
+    match choice & 3 {
+        0 => look::<Pilaf>(0, rest, is_foreign),
+        1 => look::<Farm>(0, rest, is_foreign),
+        _ => look::<Farm>(64, rest, is_foreign),
+    }
+}
+
+fn look<S: Scheme>(inline_bytes: u32, mut input: &[u8], is_foreign: bool) {
+    let Some(table) = Table::<S>::new(64, inline_bytes, VALUE_MAX_BYTES as u64, 7) else { return };
+    let Ok(key) = table.router().key(KEY) else { return };
+    let (mut look, mut value) = (Look::new(&table, &key, 0), Vec::new());
+    for _ in 0..2 * S::GROUPS * (S::SPAN + 1) {
+        let (_, _, len_bytes) = table.place(look.want());
+        assert!(len_bytes <= table.read_max_bytes(), "{:?} is too long", look.want());
+        let mut bytes = if is_foreign { Vec::new() } else { stored(&table, &key, look.want()) };
+        bytes.resize(len_bytes, 0);
+        let (mask, rest) = input.split_at(input.len().min(len_bytes));
+        bytes.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
+        input = rest;
+        match look.step(&table, KEY, &bytes, &mut value) {
+            Step::Read(want) => assert_eq!(want, look.want()),
+            // A fuzzer may find bytes whose checksums are right.
+            Step::Found if is_foreign => return assert!(value.len() <= table.read_max_bytes()),
+            Step::Found => return assert_eq!(value, VALUE),
+            _ => return assert!(value.is_empty()),
+        }
+    }
+    panic!("a look without end");
+}
+
+/// What the store holds: the key, after another with the same hash.
+fn stored<S: Scheme>(table: &Table<S>, key: &Key<'_>, want: Want) -> Vec<u8> {
+    let pair = |granule| {
+        let mut pair = Vec::new();
+        encode_pair(if granule == GRANULE { KEY } else { b"other" }, VALUE, &mut pair);
+        pair
+    };
+    match want {
+        Want::Moves => vec![0; 8],
+        Want::Pair { granule, .. } => pair(granule),
+        Want::Entries { .. } => {
+            let mut bytes = Vec::new();
+            for place in 0..S::SPAN {
+                let granule = GRANULE + (S::SPAN - 1 - place);
+                let pair = pair(granule);
+                let (len_bytes, checksum) = (pair.len() as u32, table.checksums.of(&pair));
+                let entry = Entry { hash: key.hash(), granule, len_bytes, checksum };
+                let begin = bytes.len();
+                bytes.extend(table.checksums.seal(entry).into_iter().flat_map(u64::to_ne_bytes));
+                if table.layout.is_inline(&entry) {
+                    bytes.extend(pair);
+                }
+                bytes.resize(begin + table.layout.stride().max(ENTRY_BYTES), 0);
+            }
+            bytes
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The index as its only writer sees it: a table in memory that clients READ at any moment.
+//!
+//! A key may be in any entry that its scheme names. To make room, entries move along the shortest way to a free one,
+//! each copied before its old place is overwritten. With three entries anywhere that is cuckoo hashing; with six adjacent
+//! ones, hopscotch hashing.
+
+use std::sync::Arc;
+
+use farcall_link::Region;
+
+use super::entry::{Checksums, ENTRY_BYTES, Entry, Layout};
+use super::{Of, Scheme};
+
+/// Entries looked at for a free one, before the index counts as full. At three quarters some ten are enough.
+const SEARCH_MAX: usize = 2_000;
+
+pub(super) struct Index<S> {
+    region: Arc<Region>,
+    checksums: Checksums,
+    layout: Layout,
+    used: u32,
+    /// The search for a free entry: entries with the place in this list of the one that could move there.
+    search: Vec<(u32, usize)>,
+    /// For each entry the last search that came by.
+    seen: Vec<u32>,
+    searches: u32,
+    /// A key with its value while its entry moves.
+    moving: Vec<u8>,
+    scheme: Of<S>,
+}
+
+impl<S: Scheme> Index<S> {
+    /// Makes all entries empty: empty ones are sealed, too.
+    pub fn new(region: Arc<Region>, layout: Layout, checksums: Checksums) -> Self {
+        let index = Self {
+            region,
+            checksums,
+            layout,
+            used: 0,
+            search: Vec::new(),
+            seen: vec![0; layout.entries as usize],
+            searches: 0,
+            moving: Vec::new(),
+            scheme: Of::<S>::default(),
+        };
+        (0..layout.entries).for_each(|slot| index.write(slot, Entry::default(), &[]));
+        index
+    }
+
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The checksum that an entry keeps of its key and value.
+    pub fn checksum_of(&self, pair: &[u8]) -> u64 {
+        self.checksums.of(pair)
+    }
+
+    /// The entries with this hash.
+    pub fn with_hash(&self, hash: u64) -> impl Iterator<Item = (u32, Entry)> {
+        self.layout
+            .slots_of::<S>(hash)
+            .map(|slot| (slot, self.read(slot)))
+            .filter(move |(_, it)| !it.is_empty() && it.hash == hash)
+    }
+
+    /// Gives the key of an entry another value.
+    pub fn replace(&self, slot: u32, entry: Entry, pair: &[u8]) {
+        self.write(slot, entry, pair);
+    }
+
+    pub fn remove(&mut self, slot: u32) {
+        self.write(slot, Entry::default(), &[]);
+        self.used -= 1;
+    }
+
+    /// Adds an entry; others may move. Returns whether there was room: if not, nothing has changed.
+    pub fn insert(&mut self, entry: Entry, pair: &[u8]) -> bool {
+        let Some(mut at) = self.find_free(entry.hash) else { return false };
+        // From the free entry backwards: each is copied to its new place before anything overwrites it.
+        loop {
+            let (free, from) = self.search[at];
+            if from == usize::MAX {
+                self.write(free, entry, pair);
+                self.used += 1;
+                return true;
+            }
+            self.copy(self.search[from].0, free);
+            // A reader that misses a key between its two places sees that this number has changed.
+            self.region.store_release(0, self.region.load_relaxed(0).wrapping_add(1));
+            at = from;
+        }
+    }
+
+    /// Searches in breadth for a way to a free entry; returns its end in `search`.
+    fn find_free(&mut self, hash: u64) -> Option<usize> {
+        self.searches = self.searches.wrapping_add(1);
+        self.search.clear();
+        self.follow(hash, usize::MAX);
+        let mut at = 0;
+        while at < self.search.len() {
+            let entry = self.read(self.search[at].0);
+            if entry.is_empty() {
+                return Some(at);
+            }
+            if self.search.len() < SEARCH_MAX {
+                self.follow(entry.hash, at);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// Adds the places of a hash to the search, each once: so no way crosses itself.
+    fn follow(&mut self, hash: u64, from: usize) {
+        for slot in self.layout.slots_of::<S>(hash) {
+            let seen = &mut self.seen[slot as usize];
+            if *seen != self.searches {
+                *seen = self.searches;
+                self.search.push((slot, from));
+            }
+        }
+    }
+
+    fn copy(&mut self, from: u32, to: u32) {
+        let (entry, mut pair) = (self.read(from), std::mem::take(&mut self.moving));
+        pair.clear();
+        if self.layout.is_inline(&entry) {
+            self.append_inline(from, &entry, &mut pair);
+        }
+        self.write(to, entry, &pair);
+        self.moving = pair;
+    }
+
+    /// Appends the key and the value behind an entry.
+    pub fn append_inline(&self, slot: u32, entry: &Entry, out: &mut Vec<u8>) {
+        self.region.append_to(self.layout.offset_of(slot) + ENTRY_BYTES, entry.len_bytes as usize, out);
+    }
+
+    /// Only this thread writes, so what it reads is whole.
+    fn read(&self, slot: u32) -> Entry {
+        let at = self.layout.offset_of(slot);
+        let words = [0, 8, 16, 24].map(|word| self.region.load_relaxed(at + word));
+        self.checksums.open(words).unwrap_or_default()
+    }
+
+    /// Each store of the entry comes after all before it: the extent, a copy's number of moves. What is inline may be
+    /// overwritten before its entry is: its checksum tells.
+    fn write(&self, slot: u32, entry: Entry, pair: &[u8]) {
+        let at = self.layout.offset_of(slot);
+        if self.layout.is_inline(&entry) {
+            self.region.copy_in(at + ENTRY_BYTES, pair);
+        }
+        for (word, value) in self.checksums.seal(entry).into_iter().enumerate() {
+            self.region.store_release(at + 8 * word, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bypass::store::tests::region;
+    use crate::{farm::Farm, pilaf::Pilaf};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const LAYOUT: Layout = Layout { entries: 64, inline_bytes: 8 };
+    /// Always there.
+    const STABLE: u64 = 20;
+    const ROUNDS: u64 = 3_000;
+
+    /// An entry whose hash is behind it.
+    fn insert<S: Scheme>(index: &mut Index<S>, hash: u64) -> bool {
+        let pair = hash.to_ne_bytes();
+        let checksum = index.checksum_of(&pair);
+        index.insert(Entry { hash, granule: 0, len_bytes: 8, checksum }, &pair)
+    }
+
+    /// What a client does, with loads in place of READs. `None`: torn.
+    fn finds<S: Scheme>(memory: &Region, checksums: &Checksums, hash: u64) -> Option<bool> {
+        let mut is_whole = true;
+        for slot in LAYOUT.slots_of::<S>(hash) {
+            let at = LAYOUT.offset_of(slot);
+            let words = [0, 8, 16, 24].map(|word| memory.load_acquire(at + word));
+            let Some(entry) = checksums.open(words) else {
+                is_whole = false;
+                continue;
+            };
+            if entry.hash == hash {
+                let pair = memory.load_acquire(at + ENTRY_BYTES).to_ne_bytes();
+                let is_same = checksums.of(&pair) == entry.checksum;
+                assert!(!is_same || pair == hash.to_ne_bytes(), "key {hash} has the value of another");
+                return is_same.then_some(true);
+            }
+        }
+        is_whole.then_some(false)
+    }
+
+    fn a_key_is_not_missed_while_it_moves<S: Scheme>() {
+        let memory = region(LAYOUT.index_bytes());
+        let mut index = Index::<S>::new(Arc::clone(&memory), LAYOUT, Checksums::new(1));
+        (1..=STABLE).for_each(|hash| assert!(insert(&mut index, hash)));
+        let (is_done, checksums) = (AtomicBool::new(false), Checksums::new(1));
+        std::thread::scope(|threads| {
+            let reader = threads.spawn(|| {
+                let (mut looks, mut missed) = (0_u64, 0_u64);
+                while !is_done.load(Ordering::Relaxed) {
+                    let hash = 1 + looks % STABLE;
+                    looks += 1;
+                    // As if the GET before had missed, and so read the number of moves.
+                    let before = memory.load_acquire(0);
+                    if finds::<S>(&memory, &checksums, hash) == Some(false) {
+                        missed += 1;
+                        assert_ne!(memory.load_acquire(0), before, "key {hash} missing though nothing moved");
+                    }
+                }
+                (looks, missed)
+            });
+            // Others fill the index to the brim, and leave.
+            for round in 0..ROUNDS {
+                let others = (1..).map(|number| STABLE + round * 1_000 + number);
+                let stored: Vec<u64> = others.take_while(|hash| insert(&mut index, *hash)).collect();
+                for hash in stored {
+                    let (slot, _) = index.with_hash(hash).next().unwrap();
+                    index.remove(slot);
+                }
+            }
+            is_done.store(true, Ordering::Relaxed);
+            let (looks, missed) = reader.join().unwrap();
+            let moves = memory.load_relaxed(0);
+            assert!(moves > 0, "nothing ever moved");
+            println!("{}: {looks} looks beside {moves} moves, {missed} between two places", S::NAME);
+        });
+        assert_eq!(index.used(), STABLE as u32);
+        (1..=STABLE).for_each(|hash| assert_eq!(index.with_hash(hash).count(), 1, "{hash}"));
+    }
+
+    #[test]
+    fn a_key_is_never_missed_while_it_moves() {
+        a_key_is_not_missed_while_it_moves::<Pilaf>();
+        a_key_is_not_missed_while_it_moves::<Farm>();
+    }
+}

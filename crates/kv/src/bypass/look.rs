@@ -1,0 +1,223 @@
+//! One look for a key: what READs bring goes in, what to READ next comes out. Nothing is believed whose checksum does
+//! not match.
+
+use super::entry::{Checksums, ENTRY_BYTES, Entry, Layout};
+use super::extents::{GRANULE_BYTES, decode_pair};
+use super::store::{INLINE_MAX_BYTES, VALUE_MAX_BYTES, pair_max_bytes};
+use super::{Of, Scheme};
+use crate::key::{HashSeed, Key, Router};
+
+/// What a client knows of a store that it reads.
+pub struct Table<S> {
+    pub(super) layout: Layout,
+    pair_max_bytes: usize,
+    pub(super) checksums: Checksums,
+    router: Router,
+    scheme: Of<S>,
+}
+
+/// What to READ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// A group of entries.
+    Entries {
+        /// The first.
+        first: u32,
+    },
+    /// A key with its value.
+    Pair {
+        /// Its place in the extents, in granules.
+        granule: u32,
+        /// Its length.
+        len_bytes: u32,
+    },
+    /// The number of moves.
+    Moves,
+}
+
+/// What follows from a READ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing yet: READ this, too.
+    Read(Want),
+    /// The value was appended to the caller's vector.
+    Found,
+    /// The key is not there. So many moves there have been.
+    Missing(u64),
+    /// Something was changed meanwhile: look again.
+    Torn,
+    /// Entries moved meanwhile: look again. So many moves there have been.
+    Moved(u64),
+    /// No store has that.
+    Impossible(&'static str),
+}
+
+impl<S: Scheme> Table<S> {
+    /// A store with these sizes. `None` if no store has them.
+    #[must_use]
+    pub fn new(entries: u32, inline_bytes: u32, value_max_bytes: u64, seed: u64) -> Option<Self> {
+        let value_max_bytes = usize::try_from(value_max_bytes).ok()?;
+        let is_possible =
+            entries >= S::SPAN && inline_bytes <= INLINE_MAX_BYTES && value_max_bytes <= VALUE_MAX_BYTES;
+        is_possible.then(|| Self {
+            layout: Layout { entries, inline_bytes },
+            pair_max_bytes: pair_max_bytes(value_max_bytes),
+            checksums: Checksums::new(seed),
+            router: Router::new(HashSeed(seed), 1),
+            scheme: Of::<S>::default(),
+        })
+    }
+
+    /// Hashes keys.
+    #[must_use]
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// The longest READ.
+    #[must_use]
+    pub fn read_max_bytes(&self) -> usize {
+        self.group_bytes().max(self.pair_max_bytes)
+    }
+
+    /// Whether it is in the index (or else in the extents), where, and how long.
+    #[must_use]
+    pub fn place(&self, want: Want) -> (bool, usize, usize) {
+        match want {
+            Want::Entries { first } => (true, self.layout.offset_of(first), self.group_bytes()),
+            Want::Pair { granule, len_bytes } => {
+                (false, granule as usize * GRANULE_BYTES, len_bytes as usize)
+            }
+            Want::Moves => (true, 0, 8),
+        }
+    }
+
+    fn group_bytes(&self) -> usize {
+        self.layout.stride() * S::SPAN as usize
+    }
+}
+
+/// A look for a key.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    hash: u64,
+    /// How many entries had moved when it began, or earlier.
+    moves: u64,
+    group: u32,
+    /// Entries of the group that have the key's hash and are another key's.
+    others: u32,
+    want: Want,
+    /// The checksum of the pair that is wanted.
+    checksum: u64,
+}
+
+impl Look {
+    /// Begins. `moves` is a number of moves that was read before.
+    #[must_use]
+    pub fn new<S: Scheme>(table: &Table<S>, key: &Key<'_>, moves: u64) -> Self {
+        let first = table.layout.group::<S>(key.hash(), 0);
+        Self { hash: key.hash(), moves, group: 0, others: 0, want: Want::Entries { first }, checksum: 0 }
+    }
+
+    /// What it wants now.
+    #[must_use]
+    pub fn want(&self) -> Want {
+        self.want
+    }
+
+    /// Takes in a READ of what it wanted. `value` gets the value of `key` if it is found, and nothing else.
+    pub fn step<S: Scheme>(
+        &mut self,
+        table: &Table<S>,
+        key: &[u8],
+        bytes: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Step {
+        let step = match self.want {
+            Want::Entries { .. } => self.entries(table, key, bytes, value),
+            Want::Pair { .. } if table.checksums.of(bytes) != self.checksum => Step::Torn,
+            Want::Pair { .. } => match decode_pair(bytes) {
+                Some((found, rest)) if found == key => {
+                    value.extend_from_slice(rest);
+                    Step::Found
+                }
+                Some(_) => {
+                    self.others += 1;
+                    self.group(table)
+                }
+                None => Step::Impossible("an extent without key and value"),
+            },
+            Want::Moves => {
+                let moves = word(bytes, 0);
+                // The earlier number was read before this look: no key was on its way meanwhile.
+                if moves == self.moves { Step::Missing(moves) } else { Step::Moved(moves) }
+            }
+        };
+        if let Step::Read(want) = step {
+            self.want = want;
+        }
+        step
+    }
+
+    fn entries<S: Scheme>(
+        &mut self,
+        table: &Table<S>,
+        key: &[u8],
+        bytes: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Step {
+        let (mut is_whole, mut others) = (true, 0);
+        for behind in bytes.chunks_exact(table.layout.stride()) {
+            let (entry, pair) = behind.split_at(ENTRY_BYTES);
+            let Some(entry) = table.checksums.open([0, 8, 16, 24].map(|at| word(entry, at))) else {
+                is_whole = false;
+                continue;
+            };
+            if entry.is_empty() || entry.hash != self.hash {
+                continue;
+            }
+            if entry.len_bytes as usize > table.pair_max_bytes {
+                return Step::Impossible("a longer value than it said");
+            }
+            if !table.layout.is_inline(&entry) {
+                if others == self.others {
+                    return self.pair(&entry);
+                }
+                others += 1;
+                continue;
+            }
+            let pair = &pair[..entry.len_bytes as usize];
+            if table.checksums.of(pair) != entry.checksum {
+                is_whole = false;
+                continue;
+            }
+            match decode_pair(pair) {
+                Some((found, rest)) if found == key => {
+                    value.extend_from_slice(rest);
+                    return Step::Found;
+                }
+                Some(_) => {}
+                None => return Step::Impossible("an entry without key and value"),
+            }
+        }
+        if !is_whole {
+            return Step::Torn;
+        }
+        (self.group, self.others) = (self.group + 1, 0);
+        if self.group < S::GROUPS { self.group(table) } else { Step::Read(Want::Moves) }
+    }
+
+    fn group<S: Scheme>(&self, table: &Table<S>) -> Step {
+        Step::Read(Want::Entries { first: table.layout.group::<S>(self.hash, self.group) })
+    }
+
+    fn pair(&mut self, entry: &Entry) -> Step {
+        self.checksum = entry.checksum;
+        Step::Read(Want::Pair { granule: entry.granule, len_bytes: entry.len_bytes })
+    }
+}
+
+/// The word at `at`, 0 if the bytes end before.
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
+}

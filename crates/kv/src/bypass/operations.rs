@@ -1,0 +1,467 @@
+//! Requests of a client that are under way: GETs as looks side by side, PUTs and DELETEs as calls. Without thread, clock
+//! or socket: its owner hands in the calls' results, and asks again and again.
+
+use std::collections::{HashMap, VecDeque};
+
+use farcall_link::Nic;
+use farcall_rpc::{CallError, CallId, Executed};
+
+use super::extents::encode_pair;
+use super::look::Step;
+use super::reads::{AT_ONCE, Lost, Reader, Unconnected};
+use super::service::{Opened, method};
+use super::{BypassError, ReadCounters, Scheme};
+use crate::key;
+
+/// Looks of one GET before it is made as a call. Each takes the time of a PUT, so two in a row are rare.
+const LOOKS_MAX: u32 = 16;
+/// Queue pairs that fail one after the other, without a READ that succeeds, before GETs fail, too.
+const FAILURES_MAX: u32 = 2;
+
+/// What makes calls to the server.
+pub trait Calls {
+    /// Begins a call; its result is handed to [`Operations::called`].
+    ///
+    /// # Errors
+    /// Those of [`farcall_rpc::Client::submit`].
+    fn submit(&mut self, method: u16, request: &[u8]) -> Result<CallId, CallError>;
+
+    /// Which life of the server calls went to last: another number after each of its starts.
+    fn incarnation(&self) -> u64;
+}
+
+/// A request under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationId {
+    number: u64,
+    place: u32,
+}
+
+impl OperationId {
+    /// Its place in the window: no other request under way has it.
+    #[must_use]
+    pub fn place(self) -> usize {
+        self.place as usize
+    }
+}
+
+/// What a store answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// To a GET: the value.
+    Value(&'a [u8]),
+    /// To a GET or a DELETE: the key is not there.
+    Missing,
+    /// To a PUT: it is stored.
+    Stored,
+    /// To a DELETE: it was there.
+    Deleted,
+}
+
+/// A request that ended.
+#[derive(Debug)]
+pub struct Ended<'a> {
+    /// Which.
+    pub operation: OperationId,
+    /// Its answer, lent until the next one is asked for, or why there is none.
+    pub result: Result<Answer<'a>, BypassError>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Get,
+    Put,
+    Delete,
+}
+
+/// A place of the window.
+struct Operation {
+    id: OperationId,
+    kind: Kind,
+    key: Vec<u8>,
+    /// The value, and whether there is one.
+    value: Vec<u8>,
+    is_there: bool,
+    /// A READ for it is posted.
+    is_looking: bool,
+    looks: u32,
+    error: Option<BypassError>,
+}
+
+/// The way to READ the store.
+enum Way<S> {
+    None,
+    /// The server was asked for a queue pair.
+    Opening(CallId, Unconnected),
+    Open(Box<Reader<S>>),
+}
+
+/// A client's requests.
+pub struct Operations<S> {
+    nic: Nic,
+    way: Way<S>,
+    /// The life of the server that was asked for it: what another life stored is not read over it.
+    life: u64,
+    /// Ways lost since a READ succeeded.
+    failures: u32,
+    operations: Vec<Operation>,
+    begun: u64,
+    free: Vec<usize>,
+    /// Begun, and neither READ nor call yet.
+    to_look: VecDeque<usize>,
+    to_call: VecDeque<usize>,
+    /// Operations for which READs are posted.
+    looking: usize,
+    calling: HashMap<CallId, usize>,
+    ended: VecDeque<usize>,
+    lent: Option<usize>,
+    request: Vec<u8>,
+    counters: ReadCounters,
+}
+
+impl<S: Scheme> Operations<S> {
+    /// Room for `window` requests.
+    #[must_use]
+    pub fn new(nic: Nic, window: usize) -> Self {
+        let operation = |place| Operation {
+            id: OperationId { number: 0, place },
+            kind: Kind::Get,
+            key: Vec::new(),
+            value: Vec::new(),
+            is_there: false,
+            is_looking: false,
+            looks: 0,
+            error: None,
+        };
+        Self {
+            nic,
+            way: Way::None,
+            life: 0,
+            failures: 0,
+            operations: (0..window as u32).map(operation).collect(),
+            begun: 0,
+            free: (0..window).rev().collect(),
+            to_look: VecDeque::with_capacity(window),
+            to_call: VecDeque::with_capacity(window),
+            looking: 0,
+            calling: HashMap::with_capacity(2 * window),
+            ended: VecDeque::with_capacity(window),
+            lent: None,
+            request: Vec::new(),
+            counters: ReadCounters::default(),
+        }
+    }
+
+    /// What GETs took so far.
+    #[must_use]
+    pub fn counters(&self) -> ReadCounters {
+        self.counters
+    }
+
+    /// Requests that can be begun now.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.free.len() + usize::from(self.lent.is_some())
+    }
+
+    /// Whether a request is under way, or ended and not taken.
+    #[must_use]
+    pub fn has_open(&self) -> bool {
+        self.available() < self.operations.len()
+    }
+
+    /// Whether [`Self::next_ended`] would give something.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// Whether READs are posted.
+    #[must_use]
+    pub fn is_looking(&self) -> bool {
+        self.looking > 0
+    }
+
+    /// Begins a GET.
+    ///
+    /// # Errors
+    /// If the key cannot be one, or the window is full.
+    pub fn get(&mut self, key: &[u8], calls: &mut impl Calls) -> Result<OperationId, BypassError> {
+        let at = self.begin(Kind::Get, key)?;
+        self.counters.gets += 1;
+        self.to_look.push_back(at);
+        self.look_all(calls);
+        Ok(self.operations[at].id)
+    }
+
+    /// Begins a PUT.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        calls: &mut impl Calls,
+    ) -> Result<OperationId, BypassError> {
+        let at = self.begin(Kind::Put, key)?;
+        self.operations[at].value.extend_from_slice(value);
+        self.to_call.push_back(at);
+        self.call_all(calls);
+        Ok(self.operations[at].id)
+    }
+
+    /// Begins a DELETE.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn delete(&mut self, key: &[u8], calls: &mut impl Calls) -> Result<OperationId, BypassError> {
+        let at = self.begin(Kind::Delete, key)?;
+        self.to_call.push_back(at);
+        self.call_all(calls);
+        Ok(self.operations[at].id)
+    }
+
+    fn begin(&mut self, kind: Kind, key: &[u8]) -> Result<usize, BypassError> {
+        key::check(key)?;
+        self.take_back();
+        let at = self.free.pop().ok_or(BypassError::WindowFull { window: self.operations.len() })?;
+        self.begun += 1;
+        let operation = &mut self.operations[at];
+        (operation.id.number, operation.kind) = (self.begun, kind);
+        operation.key.clear();
+        operation.key.extend_from_slice(key);
+        operation.value.clear();
+        (operation.is_there, operation.looks, operation.error) = (false, 0, None);
+        Ok(at)
+    }
+
+    /// Does what can be done now: takes in READs that ended, posts others, makes calls.
+    #[inline]
+    pub fn progress(&mut self, calls: &mut impl Calls) {
+        if self.looking > 0 {
+            self.poll();
+        }
+        if !self.to_look.is_empty() {
+            self.look_all(calls);
+        }
+        if !self.to_call.is_empty() {
+            self.call_all(calls);
+        }
+    }
+
+    /// The next request that ended.
+    pub fn next_ended(&mut self) -> Option<Ended<'_>> {
+        self.take_back();
+        let at = self.ended.pop_front()?;
+        Some(self.lend(at))
+    }
+
+    /// One request, if it ended.
+    pub fn ended(&mut self, id: OperationId) -> Option<Ended<'_>> {
+        self.take_back();
+        let place = self.ended.iter().position(|at| *at == id.place() && self.operations[*at].id == id)?;
+        let at = self.ended.remove(place)?;
+        Some(self.lend(at))
+    }
+
+    fn lend(&mut self, at: usize) -> Ended<'_> {
+        self.lent = Some(at);
+        let operation = &mut self.operations[at];
+        let result = match (operation.error.take(), operation.kind, operation.is_there) {
+            (Some(error), ..) => Err(error),
+            (None, Kind::Put, _) => Ok(Answer::Stored),
+            (None, Kind::Get, true) => Ok(Answer::Value(&operation.value)),
+            (None, Kind::Delete, true) => Ok(Answer::Deleted),
+            (None, _, false) => Ok(Answer::Missing),
+        };
+        Ended { operation: operation.id, result }
+    }
+
+    /// The value that was lent is not needed any more.
+    fn take_back(&mut self) {
+        self.free.extend(self.lent.take());
+    }
+
+    fn end(&mut self, at: usize, result: Result<bool, BypassError>) {
+        let operation = &mut self.operations[at];
+        match result {
+            Ok(is_there) => operation.is_there = is_there,
+            Err(error) => operation.error = Some(error),
+        }
+        self.ended.push_back(at);
+    }
+
+    /// A call ended. Returns whether it was one of ours.
+    pub fn called(&mut self, call: CallId, result: Result<&[u8], CallError>) -> bool {
+        if matches!(&self.way, Way::Opening(opening, _) if *opening == call) {
+            self.opened(result);
+            return true;
+        }
+        let Some(at) = self.calling.remove(&call) else { return false };
+        let result = result.map(|reply| {
+            let operation = &mut self.operations[at];
+            operation.value.clear();
+            operation.value.extend_from_slice(reply.get(1..).unwrap_or_default());
+            !reply.is_empty()
+        });
+        self.end(at, result.map_err(BypassError::Call));
+        true
+    }
+
+    fn call_all(&mut self, calls: &mut impl Calls) {
+        while let Some(at) = self.to_call.pop_front() {
+            let Operation { kind, key, value, .. } = &self.operations[at];
+            let (method, value) = match kind {
+                Kind::Get => (method::GET, &[][..]),
+                Kind::Put => (method::PUT, &value[..]),
+                Kind::Delete => (method::DELETE, &[][..]),
+            };
+            encode_pair(key, value, &mut self.request);
+            match calls.submit(method, &self.request) {
+                Ok(call) => drop(self.calling.insert(call, at)),
+                Err(CallError::WindowFull { .. }) => {
+                    self.to_call.push_front(at);
+                    return;
+                }
+                Err(error) => self.end(at, Err(error.into())),
+            }
+        }
+    }
+
+    /// Begins looks, over a way that is open or is opened now.
+    fn look_all(&mut self, calls: &mut impl Calls) {
+        if matches!(self.way, Way::Open(_)) && self.life != calls.incarnation() {
+            self.leave();
+        }
+        if matches!(self.way, Way::None) && !self.to_look.is_empty() {
+            self.open(calls);
+        }
+        while let Way::Open(reader) = &mut self.way
+            && let Some(at) = self.to_look.pop_front()
+        {
+            let operation = &mut self.operations[at];
+            operation.is_looking = true;
+            self.looking += 1;
+            if let Err(lost) = reader.begin(at, &operation.key, &mut self.counters) {
+                self.lose(lost, true);
+            }
+        }
+    }
+
+    fn poll(&mut self) {
+        let Way::Open(reader) = &mut self.way else { return };
+        let mut ended = [0; AT_ONCE];
+        let count = match reader.poll(&mut ended) {
+            Ok(count) => count,
+            Err(lost) => return self.lose(lost, true),
+        };
+        for at in ended.into_iter().take(count) {
+            if let Err(lost) = self.go_on(at) {
+                return self.lose(lost, true);
+            }
+        }
+    }
+
+    /// A READ of the look of an operation ended.
+    fn go_on(&mut self, at: usize) -> Result<(), Lost> {
+        let Way::Open(reader) = &mut self.way else { return Ok(()) };
+        let Some(Operation { key, value, is_looking, looks, .. }) = self.operations.get_mut(at) else {
+            return Err(Lost("a READ ended that nobody posted".into()));
+        };
+        let step = reader.step(at, key, value, &mut self.counters)?;
+        self.failures = 0;
+        *looks += u32::from(matches!(step, Step::Torn | Step::Moved(_)));
+        match step {
+            Step::Read(_) => return Ok(()),
+            Step::Torn | Step::Moved(_) if *looks < LOOKS_MAX => {
+                return reader.begin(at, key, &mut self.counters);
+            }
+            _ => (*is_looking, self.looking) = (false, self.looking - 1),
+        }
+        if matches!(step, Step::Torn | Step::Moved(_)) {
+            self.counters.gets_by_call += 1;
+            self.to_call.push_back(at);
+        } else {
+            self.end(at, Ok(step == Step::Found));
+        }
+        Ok(())
+    }
+
+    /// A queue pair, and what to ask the server for it ([`method::OPEN`]).
+    pub(super) fn ask(&mut self, calls: &impl Calls) -> Result<(Unconnected, Vec<u8>), BypassError> {
+        self.life = calls.incarnation();
+        let pair = Unconnected::new(&self.nic, self.operations.len())?;
+        let request = postcard::to_allocvec(&pair.info());
+        Ok((pair, request.map_err(|_| no_store::<S>("a queue pair cannot be told"))?))
+    }
+
+    /// The server answered: READs go over this queue pair from now on.
+    pub(super) fn answered(&mut self, pair: Unconnected, reply: &[u8]) -> Result<(), BypassError> {
+        let opened: Opened =
+            postcard::from_bytes(reply).map_err(|_| no_store::<S>("what it grants is no grant"))?;
+        let reader = pair.connect(opened)?.map_err(no_store::<S>)?;
+        self.way = Way::Open(Box::new(reader));
+        Ok(())
+    }
+
+    fn open(&mut self, calls: &mut impl Calls) {
+        let (pair, request) = match self.ask(calls) {
+            Ok(asked) => asked,
+            Err(error) => return self.fail(&error.to_string()),
+        };
+        match calls.submit(method::OPEN, &request) {
+            Ok(call) => self.way = Way::Opening(call, pair),
+            // Calls that end make room for it.
+            Err(CallError::WindowFull { .. }) => {}
+            Err(error) => self.fail(&error.to_string()),
+        }
+    }
+
+    fn opened(&mut self, result: Result<&[u8], CallError>) {
+        let Way::Opening(_, pair) = std::mem::replace(&mut self.way, Way::None) else { return };
+        match result {
+            Ok(reply) => {
+                if let Err(error) = self.answered(pair, reply) {
+                    self.lose(Lost(error.to_string()), !matches!(error, BypassError::NoStore { .. }));
+                }
+            }
+            // Whether an older queue pair was replaced is of no interest: another may be asked for.
+            Err(error) => self.lose(Lost(error.to_string()), error.executed() == Executed::Unknown),
+        }
+    }
+
+    /// READs fail, or there is no way for them: another may do.
+    #[cold]
+    fn lose(&mut self, Lost(why): Lost, may_try_again: bool) {
+        self.failures += 1;
+        self.leave();
+        if !may_try_again || self.failures > FAILURES_MAX {
+            self.failures = 0;
+            self.fail(&why);
+        }
+    }
+
+    /// All looks begin anew over another way.
+    fn leave(&mut self) {
+        self.way = Way::None;
+        for (at, operation) in self.operations.iter_mut().enumerate() {
+            if std::mem::take(&mut operation.is_looking) {
+                operation.value.clear();
+                self.to_look.push_back(at);
+            }
+        }
+        self.looking = 0;
+    }
+
+    /// All GETs that wait for a way fail.
+    fn fail(&mut self, why: &str) {
+        while let Some(at) = self.to_look.pop_front() {
+            self.end(at, Err(BypassError::Unreadable(why.to_owned())));
+        }
+    }
+}
+
+fn no_store<S: Scheme>(why: &'static str) -> BypassError {
+    BypassError::NoStore { store: S::NAME, why }
+}

@@ -1,0 +1,318 @@
+//! A queue pair for READs, with room for a window of looks side by side.
+
+use std::sync::Arc;
+
+use farcall_link::bootstrap::QpInfo;
+use farcall_link::{Completed, Connection, Nic, PairConfig, Piece, Region, RegionId, Remote, Transport};
+use farcall_verbs::{Access, CqInitAttr, Error, RawCq, Wc};
+
+use super::look::{Look, Step, Table};
+use super::service::Opened;
+use super::{ReadCounters, Scheme};
+
+/// READs fail: the connection is of no use any more. In words.
+#[derive(Debug)]
+pub(super) struct Lost(pub String);
+
+/// A queue pair for READs, not connected yet.
+pub(super) struct Unconnected {
+    nic: Nic,
+    cq: Box<dyn RawCq>,
+    connection: Connection,
+    window: usize,
+}
+
+impl Unconnected {
+    /// For up to `window` looks at a time.
+    pub fn new(nic: &Nic, window: usize) -> Result<Self, Error> {
+        let depth = window as u32 + 2;
+        let cq = nic.context.create_cq(&CqInitAttr { cqe: 2 * depth, channel: None })?;
+        let config = PairConfig {
+            send_depth: depth,
+            recv_depth: 1,
+            sges_max: 1,
+            signal_every: 1,
+            inline_max_bytes: 0,
+            access: Access::LOCAL_WRITE,
+        };
+        let connection = Connection::new(nic, Transport::Rc, &*cq, config, None)?;
+        Ok(Self { nic: nic.clone(), cq, connection, window })
+    }
+
+    pub fn info(&self) -> QpInfo {
+        self.connection.info(&self.nic)
+    }
+
+    /// `Ok(Err(_))`: what answered is no such store.
+    pub fn connect<S: Scheme>(mut self, opened: Opened) -> Result<Result<Reader<S>, &'static str>, Error> {
+        if opened.groups != [S::GROUPS, S::SPAN] {
+            return Ok(Err("its index is of another kind"));
+        }
+        let table = Table::new(opened.entries, opened.inline_bytes, opened.value_max_bytes, opened.seed);
+        let Some(table) = table else { return Ok(Err("its sizes are impossible")) };
+        let stride = table.read_max_bytes().next_multiple_of(64);
+        let local = Arc::new(Region::alloc(&*self.nic.pd, stride * self.window, Access::LOCAL_WRITE)?);
+        let local_id = self.connection.attach(Arc::clone(&local));
+        self.connection.connect(&self.nic, &opened.qp)?;
+        Ok(Ok(Reader {
+            connection: self.connection,
+            cq: self.cq,
+            local,
+            local_id,
+            stride,
+            looks: vec![None; self.window],
+            wcs: [Wc::default(); AT_ONCE],
+            table,
+            opened,
+            // No store has moved so many: the first miss is looked at twice.
+            moves: u64::MAX,
+            bytes: Vec::new(),
+        }))
+    }
+}
+
+/// Completions taken at once.
+pub(super) const AT_ONCE: usize = 16;
+
+/// Reads one server's store.
+pub(super) struct Reader<S> {
+    connection: Connection,
+    cq: Box<dyn RawCq>,
+    local: Arc<Region>,
+    local_id: RegionId,
+    /// From where one look's READs land to where the next one's do.
+    stride: usize,
+    looks: Vec<Option<Look>>,
+    wcs: [Wc; AT_ONCE],
+    table: Table<S>,
+    opened: Opened,
+    /// How many entries had moved when that was last read.
+    moves: u64,
+    /// What a READ brought.
+    bytes: Vec<u8>,
+}
+
+impl<S: Scheme> Reader<S> {
+    /// Begins a look for a key, as number `at` of the window.
+    pub fn begin(&mut self, at: usize, key: &[u8], counters: &mut ReadCounters) -> Result<(), Lost> {
+        let key = self.table.router().key(key).map_err(|error| Lost(error.to_string()))?;
+        let look = Look::new(&self.table, &key, self.moves);
+        self.looks[at] = Some(look);
+        self.read(at, look, counters)
+    }
+
+    /// The looks whose READs ended, at most [`AT_ONCE`]: how many there are in `ended`.
+    pub fn poll(&mut self, ended: &mut [usize; AT_ONCE]) -> Result<usize, Lost> {
+        let count = self.cq.poll(&mut self.wcs).map_err(|error| Lost(error.to_string()))?;
+        for (wc, ended) in self.wcs[..count].iter().zip(ended) {
+            match self.connection.complete(wc) {
+                Completed::Send { tag, .. } => *ended = tag as usize,
+                // Flushed READs count as done, too, and bring nothing.
+                other => return Err(Lost(format!("a READ ended with {other:?}"))),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Goes on with a look whose READ ended; posts the next if it wants one.
+    pub fn step(
+        &mut self,
+        at: usize,
+        key: &[u8],
+        value: &mut Vec<u8>,
+        counters: &mut ReadCounters,
+    ) -> Result<Step, Lost> {
+        let Some(mut look) = self.looks.get(at).copied().flatten() else {
+            return Err(Lost("a READ ended that nobody posted".into()));
+        };
+        let (_, _, len_bytes) = self.table.place(look.want());
+        self.bytes.clear();
+        self.local.append_to(at * self.stride, len_bytes, &mut self.bytes);
+        let step = look.step(&self.table, key, &self.bytes, value);
+        self.looks[at] = Some(look);
+        match step {
+            Step::Read(_) => self.read(at, look, counters)?,
+            Step::Missing(moves) | Step::Moved(moves) => self.moves = moves,
+            Step::Torn => counters.torn += 1,
+            Step::Found => {}
+            Step::Impossible(what) => {
+                return Err(Lost(format!("the server stores what no store has: {what}")));
+            }
+        }
+        counters.moved += u64::from(matches!(step, Step::Moved(_)));
+        Ok(step)
+    }
+
+    fn read(&mut self, at: usize, look: Look, counters: &mut ReadCounters) -> Result<(), Lost> {
+        let (is_in_index, offset, len_bytes) = self.table.place(look.want());
+        let grant = if is_in_index { &self.opened.index } else { &self.opened.extents };
+        let into = Piece { region: self.local_id, offset: at * self.stride, len_bytes };
+        counters.reads += 1;
+        let posted = self.connection.read(into, Remote { grant, offset }, at as u32);
+        posted.map(drop).map_err(|why| Lost(why.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bypass::entry::ENTRY_BYTES;
+    use crate::bypass::{BypassConfig, Service};
+    use crate::key::Key;
+    use crate::{farm::Farm, pilaf::Pilaf};
+    use farcall_rpc::Handler;
+    use farcall_softnic::SoftNic;
+    use farcall_verbs::WcStatus;
+
+    const CONFIG: BypassConfig =
+        BypassConfig { entries: 64, extents_bytes: 1 << 14, value_max_bytes: 100, inline_bytes: 0 };
+
+    /// A store and a reader, with nothing between them that could happen by itself.
+    struct Ends<S> {
+        service: Service<S>,
+        reader: Reader<S>,
+        counters: ReadCounters,
+    }
+
+    fn connect<S: Scheme>(service: &mut Service<S>) -> Reader<S> {
+        let pair = Unconnected::new(&service.nic, 1).unwrap();
+        let opened = service.open(1, &pair.info()).unwrap();
+        pair.connect(opened).unwrap().unwrap()
+    }
+
+    impl<S: Scheme> Ends<S> {
+        fn new(inline_bytes: u32) -> Self {
+            let nic = Nic::open(&SoftNic::new()).unwrap();
+            let mut service = Service::new(nic, CONFIG.inline_bytes(inline_bytes), 1).unwrap();
+            let reader = connect(&mut service);
+            Self { service, reader, counters: ReadCounters::default() }
+        }
+
+        fn put(&mut self, key: &[u8], value: &[u8]) {
+            let store = self.service.store();
+            let router = store.router().clone();
+            store.put(&router.key(key).unwrap(), value).unwrap();
+        }
+
+        /// One look, to its end.
+        fn try_look(&mut self, key: &[u8]) -> Result<(Step, Vec<u8>), Lost> {
+            let Self { reader, counters, .. } = self;
+            let mut value = Vec::new();
+            reader.begin(0, key, counters)?;
+            loop {
+                while reader.poll(&mut [0; AT_ONCE])? == 0 {}
+                match reader.step(0, key, &mut value, counters)? {
+                    Step::Read(_) => {}
+                    step => return Ok((step, value)),
+                }
+            }
+        }
+
+        fn look(&mut self, key: &[u8]) -> Step {
+            self.try_look(key).unwrap().0
+        }
+    }
+
+    fn what_is_half_written_is_torn<S: Scheme>(inline_bytes: u32) {
+        let mut ends = Ends::<S>::new(inline_bytes);
+        ends.put(b"key", b"value");
+        assert_eq!(ends.try_look(b"key").unwrap(), (Step::Found, b"value".to_vec()));
+        let store = ends.service.store();
+        let ([index, extents], router) = (store.regions(), store.router().clone());
+        let slot = store.slot_of(&router.key(b"key").unwrap()).unwrap();
+        let at = store.layout().offset_of(slot);
+        let pair = if inline_bytes == 0 { (extents, 0) } else { (index.clone(), at + ENTRY_BYTES) };
+        for (region, offset) in [pair, (index.clone(), at), (index, at + 24)] {
+            let word = region.load_relaxed(offset);
+            region.store_release(offset, word ^ 1 << 40);
+            assert_eq!(ends.try_look(b"key").unwrap(), (Step::Torn, Vec::new()), "{offset}");
+            region.store_release(offset, word);
+            assert_eq!(ends.look(b"key"), Step::Found);
+        }
+    }
+
+    #[test]
+    fn what_is_half_written_is_torn_and_nothing_of_it_is_given() {
+        what_is_half_written_is_torn::<Pilaf>(0);
+        what_is_half_written_is_torn::<Farm>(0);
+        what_is_half_written_is_torn::<Farm>(64);
+    }
+
+    fn a_missing_key_is_missing_once_nothing_moves<S: Scheme>() {
+        let mut ends = Ends::<S>::new(0);
+        assert_eq!(ends.look(b"absent"), Step::Moved(0), "nothing is known before");
+        assert_eq!(ends.look(b"absent"), Step::Missing(0));
+        let [index, _] = ends.service.store().regions();
+        let mut stored = 0_u32;
+        while index.load_relaxed(0) == 0 {
+            ends.put(&stored.to_le_bytes(), b"");
+            stored += 1;
+        }
+        let moves = index.load_relaxed(0);
+        assert_eq!(ends.look(b"absent"), Step::Moved(moves));
+        assert_eq!(ends.look(b"absent"), Step::Missing(moves));
+        for number in (0..stored).map(u32::to_le_bytes) {
+            assert_eq!(ends.look(&number), Step::Found, "{number:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_missing_only_if_no_entry_moved_meanwhile() {
+        a_missing_key_is_missing_once_nothing_moves::<Pilaf>();
+        a_missing_key_is_missing_once_nothing_moves::<Farm>();
+    }
+
+    #[test]
+    fn keys_of_one_hash_are_told_apart() {
+        for inline_bytes in [0, 64] {
+            let mut ends = Ends::<Farm>::new(inline_bytes);
+            ends.put(b"one", b"1");
+            // As if the hash of another key were the same.
+            let store = ends.service.store();
+            let router = store.router().clone();
+            let hash = router.key(b"one").unwrap().hash();
+            store.put(&Key::with_hash(b"other", hash), b"2").unwrap();
+            for (key, value) in [(&b"one"[..], &b"1"[..]), (b"other", b"2")] {
+                let Ends { reader, counters, .. } = &mut ends;
+                let (look, mut found) = (Look::new(&reader.table, &Key::with_hash(key, hash), 0), Vec::new());
+                reader.looks[0] = Some(look);
+                reader.read(0, look, counters).unwrap();
+                let step = loop {
+                    while reader.poll(&mut [0; AT_ONCE]).unwrap() == 0 {}
+                    match reader.step(0, key, &mut found, counters).unwrap() {
+                        Step::Read(_) => {}
+                        step => break step,
+                    }
+                };
+                assert_eq!((step, &found[..]), (Step::Found, value));
+            }
+        }
+    }
+
+    #[test]
+    fn what_clients_read_they_cannot_write() {
+        let mut ends = Ends::<Pilaf>::new(0);
+        let index = ends.service.store().regions()[0].clone();
+        let reader = &mut ends.reader;
+        let (grant, before) = (reader.opened.index, index.load_relaxed(64 + 24));
+        let from = Piece { region: reader.local_id, offset: 0, len_bytes: 8 };
+        reader.connection.write(from, Remote { grant: &grant, offset: 64 + 24 }).unwrap();
+        let mut wcs = [Wc::default(); 1];
+        while reader.cq.poll(&mut wcs).unwrap() == 0 {}
+        assert_eq!(reader.connection.complete(&wcs[0]), Completed::Failed(WcStatus::REM_INV_REQ_ERR));
+        assert_eq!(index.load_relaxed(64 + 24), before);
+        assert!(ends.try_look(b"key").is_err(), "the queue pair is of no use any more");
+    }
+
+    #[test]
+    fn a_connection_has_one_queue_pair_to_read_over_which_ends_with_it() {
+        let mut ends = Ends::<Farm>::new(0);
+        assert_eq!(ends.look(b"absent"), Step::Moved(0));
+        let second = connect(&mut ends.service);
+        assert!(ends.try_look(b"absent").is_err());
+        ends.reader = second;
+        assert_eq!(ends.look(b"absent"), Step::Moved(0));
+        ends.service.closed(1);
+        assert!(ends.try_look(b"absent").is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! FaRM's key-value store: GETs are one READ of a neighbourhood of six entries, and one more of a value that is not in
+//! them.
+//!
+//! The index is a hopscotch table: a key is in one of the six entries from its own on. With
+//! [`FarmConfig::inline_bytes`] keys and values are in the entries (FaRM-em of the HERD paper), without they are in
+//! extents (FaRM-VAR). PUTs and DELETEs are calls of the preset `server-reply`: the client writes a request into the
+//! ring of request slots that the server polls, which is the published circular buffer, and the server executes it.
+//!
+//! It differs from the published system in four points. The versions at the borders of cache lines are checksums, which
+//! need no promise of the order in which a READ sees memory. An insertion moves the fewest entries that make room, found
+//! by a search in breadth, not those on the way to the nearest free one. A neighbourhood that is full refuses a key:
+//! there are no overflow blocks. A key that is not found costs one more READ, which says whether entries moved meanwhile.
+//! See [`crate::bypass`].
+//!
+//! ```
+//! use farcall_kv::farm::{FarmClient, FarmConfig, serve};
+//! use farcall_rpc::Server;
+//! use farcall_softnic::SoftNic;
+//!
+//! let config = FarmConfig::default().inline_bytes(64);
+//! let server = serve(Server::builder(), &SoftNic::new(), config)?;
+//! let address = server.address().to_string();
+//! let mut store = FarmClient::connect(&SoftNic::new(), &address, FarmClient::options())?;
+//! store.put(b"greeting", b"hello")?;
+//! let mut value = Vec::new();
+//! assert!(store.get(b"greeting", &mut value)?);
+//! assert_eq!((&value[..], store.counters().reads), (&b"hello"[..], 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use farcall_rpc::{Server, ServerBuilder, ServerError};
+use farcall_verbs::Provider;
+
+use crate::bypass::{self, BypassClient, Scheme, sealed};
+pub use crate::bypass::{BypassConfig as FarmConfig, BypassError as FarmError, ReadCounters};
+
+/// Six adjacent entries may hold a key, all brought by one READ. PUTs are WRITEs.
+#[derive(Debug, Clone, Copy)]
+pub struct Farm;
+
+impl sealed::Sealed for Farm {}
+
+impl Scheme for Farm {
+    const NAME: &'static str = "farm";
+    const GROUPS: u32 = 1;
+    const SPAN: u32 = 6;
+    const CALLS: &'static str = "server-reply";
+}
+
+/// A connection to a store.
+pub type FarmClient = BypassClient<Farm>;
+
+/// Serves a store by one thread of a new server.
+///
+/// # Errors
+/// If the sizes are impossible, memory cannot be had, or the server does not start.
+pub fn serve(
+    builder: ServerBuilder,
+    provider: &dyn Provider,
+    config: FarmConfig,
+) -> Result<Server, ServerError> {
+    bypass::serve::<Farm>(builder, provider, config)
+}

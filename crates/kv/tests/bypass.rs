@@ -1,0 +1,317 @@
+//! Stores whose GETs are READs, over the software RNIC: GETs while one writer changes what they read.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use farcall_kv::bypass::{Answer, BypassClient, BypassConfig, BypassError, OperationId, Scheme, serve};
+use farcall_kv::{farm::Farm, pilaf::Pilaf};
+use farcall_rpc::{CallError, Client, Server};
+use farcall_softnic::SoftNic;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+fn server<S: Scheme>(config: BypassConfig) -> Server {
+    serve::<S>(Server::builder(), &SoftNic::new(), config).unwrap()
+}
+
+fn client<S: Scheme>(server: &Server) -> BypassClient<S> {
+    let address = server.address().to_string();
+    BypassClient::connect(&SoftNic::new(), &address, BypassClient::<S>::options()).unwrap()
+}
+
+fn get<S: Scheme>(client: &mut BypassClient<S>, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    client.get(key, &mut value).unwrap().then_some(value)
+}
+
+/// The same test of every scheme; of `farm` with values in the index, too.
+macro_rules! of_all_schemes {
+    ($test:ident) => {
+        $test::<Pilaf>(0);
+        $test::<Farm>(0);
+        $test::<Farm>(100);
+    };
+}
+
+#[test]
+fn what_one_client_stores_another_reads() {
+    of_all_schemes!(one_stores_another_reads);
+}
+
+#[test]
+fn a_full_store_refuses_in_words_and_keeps_what_it_has() {
+    of_all_schemes!(full_store_refuses);
+}
+
+#[test]
+fn a_get_beside_writes_is_never_torn_stale_or_missing() {
+    of_all_schemes!(gets_beside_writes);
+}
+
+#[test]
+fn a_window_of_requests_is_answered_each_for_itself() {
+    of_all_schemes!(window_of_requests);
+}
+
+#[test]
+fn a_client_goes_on_with_a_server_that_was_started_again() {
+    of_all_schemes!(goes_on_after_a_restart);
+}
+
+#[test]
+fn calls_that_no_client_makes_are_refused_and_the_store_goes_on() {
+    of_all_schemes!(garbage_is_refused);
+}
+
+fn one_stores_another_reads<S: Scheme>(inline_bytes: u32) {
+    let server = server::<S>(BypassConfig::default().inline_bytes(inline_bytes));
+    let (mut writer, mut reader) = (client::<S>(&server), client::<S>(&server));
+    assert_eq!(get(&mut reader, b"key"), None);
+    for value in [&b"first"[..], b"", b"second", &[7; 60_000]] {
+        writer.put(b"key", value).unwrap();
+        assert_eq!(get(&mut reader, b"key").as_deref(), Some(value));
+    }
+    assert!(writer.delete(b"key").unwrap() && !writer.delete(b"key").unwrap());
+    assert_eq!(get(&mut reader, b"key"), None);
+    let counters = reader.counters();
+    assert_eq!((counters.gets, counters.gets_by_call), (6, 0), "{counters:?}");
+    assert!(matches!(reader.get(&[0; 251], &mut Vec::new()), Err(BypassError::Key(_))));
+}
+
+fn full_store_refuses<S: Scheme>(inline_bytes: u32) {
+    let config = BypassConfig::default().entries(64).extents_bytes(1 << 16).value_max_bytes(1 << 12);
+    let server = server::<S>(config.inline_bytes(inline_bytes));
+    let mut store = client::<S>(&server);
+    let mut stored = 0_u32;
+    let refused = loop {
+        match store.put(&stored.to_le_bytes(), &stored.to_le_bytes()) {
+            Ok(()) => stored += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(stored >= 32, "{stored} of 64");
+    assert!(refused.to_string().contains("the index is full"), "{refused}");
+    let too_large = store.put(&[0; 4], &[0; 1 << 13]).unwrap_err();
+    assert!(too_large.to_string().contains("takes 4096 at most"), "{too_large}");
+    for number in (0..stored).map(u32::to_le_bytes) {
+        assert_eq!(get(&mut store, &number).as_deref(), Some(&number[..]));
+    }
+}
+
+#[test]
+fn a_get_at_three_quarters_takes_less_than_three_reads() {
+    const KEYS: u32 = (1 << 12) / 4 * 3;
+    let server = server::<Pilaf>(BypassConfig::default().entries(1 << 12));
+    let mut store = client::<Pilaf>(&server);
+    for number in (0..KEYS).map(u32::to_le_bytes) {
+        store.put(&number, &number).unwrap();
+    }
+    for number in (0..KEYS).map(u32::to_le_bytes) {
+        assert_eq!(get(&mut store, &number).as_deref(), Some(&number[..]));
+    }
+    let hits = store.counters();
+    let reads = hits.reads as f64 / hits.gets as f64;
+    for number in (KEYS..2 * KEYS).map(u32::to_le_bytes) {
+        assert_eq!(get(&mut store, &number), None);
+    }
+    let misses = store.counters().reads - hits.reads;
+    println!(
+        "READs a GET at three quarters: {reads:.2}; of an absent key {:.2}",
+        misses as f64 / f64::from(KEYS)
+    );
+    assert!(reads < 3.0 && hits.torn == 0, "{hits:?}");
+    // Entry by entry and the number of moves; once again when it is first read.
+    assert!(misses <= u64::from(4 * KEYS + 4) + 4, "{misses}");
+}
+
+#[test]
+fn a_get_of_a_neighbourhood_takes_one_read_and_one_more_of_a_value_elsewhere() {
+    const KEYS: u32 = 1_000;
+    for (inline_bytes, reads_each) in [(16, 1), (0, 2)] {
+        let server = server::<Farm>(BypassConfig::default().inline_bytes(inline_bytes));
+        let mut store = client::<Farm>(&server);
+        for number in (0..KEYS).map(u32::to_le_bytes) {
+            store.put(&number, &number).unwrap();
+        }
+        for number in (0..KEYS).map(u32::to_le_bytes) {
+            assert_eq!(get(&mut store, &number).as_deref(), Some(&number[..]));
+        }
+        let reads = store.counters().reads;
+        assert_eq!(reads, u64::from(reads_each * KEYS), "{inline_bytes}");
+        assert_eq!(get(&mut store, b"absent"), None);
+        assert_eq!(get(&mut store, b"absent"), None);
+        // The neighbourhood and the number of moves; twice when that is first read.
+        assert!(store.counters().reads - reads <= 6, "{:?}", store.counters());
+    }
+}
+
+#[test]
+fn a_client_of_another_kind_of_store_is_told_so() {
+    let server = server::<Pilaf>(BypassConfig::default());
+    let address = server.address().to_string();
+    let refused = BypassClient::<Farm>::connect(&SoftNic::new(), &address, BypassClient::<Farm>::options())
+        .err()
+        .unwrap();
+    assert!(refused.to_string().contains("its index is of another kind"), "{refused}");
+}
+
+/// For each key its version, odd if it has a value, and above `DELETION` how often it was deleted.
+struct Versions {
+    begun: Vec<AtomicU64>,
+    acknowledged: Vec<AtomicU64>,
+}
+
+const DELETION: u64 = 1 << 40;
+
+fn value_of(key: u64, version: u64) -> Vec<u8> {
+    let len = 2 + (version / 2 % 40) as usize;
+    [key, version].into_iter().cycle().take(len).flat_map(u64::to_le_bytes).collect()
+}
+
+fn gets_beside_writes<S: Scheme>(inline_bytes: u32) {
+    // So full that insertions move entries, with so few keys that a reader meets the writer.
+    const KEYS: u64 = 52;
+    const WRITES: u32 = 2_000;
+    let seed: u64 = std::env::var("FARCALL_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let config = BypassConfig::default().entries(80).extents_bytes(1 << 16).value_max_bytes(1 << 10);
+    let server = server::<S>(config.inline_bytes(inline_bytes));
+    let numbers = || (0..KEYS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+    let versions = Versions { begun: numbers(), acknowledged: numbers() };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let readers: Vec<_> = (0..2)
+            .map(|reader| {
+                let (mut store, versions, done) = (client::<S>(&server), &versions, &done);
+                threads.spawn(move || {
+                    let mut random = ChaCha8Rng::seed_from_u64(seed + 1 + reader);
+                    while !done.load(Ordering::Relaxed) {
+                        let key = random.random_range(0..KEYS);
+                        let oldest = versions.acknowledged[key as usize].load(Ordering::SeqCst);
+                        let value = get(&mut store, &key.to_le_bytes());
+                        let newest = versions.begun[key as usize].load(Ordering::SeqCst);
+                        let Some(value) = value else {
+                            let was_absent = oldest % 2 == 0 || newest / DELETION > oldest / DELETION;
+                            assert!(was_absent, "seed {seed}: key {key} missing in {oldest}..={newest}");
+                            continue;
+                        };
+                        let version = u64::from_le_bytes(value[8..16].try_into().unwrap());
+                        assert_eq!(value, value_of(key, version), "seed {seed}: key {key} torn");
+                        let range = oldest % DELETION..=newest % DELETION;
+                        assert!(range.contains(&version), "seed {seed}: key {key}: {version} of {range:?}");
+                    }
+                    store.counters()
+                })
+            })
+            .collect();
+        let mut store = client::<S>(&server);
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        for _ in 0..WRITES {
+            let key = random.random_range(0..KEYS);
+            let (begun, acknowledged) = (&versions.begun[key as usize], &versions.acknowledged[key as usize]);
+            let before = acknowledged.load(Ordering::SeqCst);
+            let is_delete = before % 2 == 1 && random.random_bool(0.3);
+            let step = if is_delete { DELETION + 1 } else { 1 + before % 2 };
+            let version = before + step;
+            begun.store(version, Ordering::SeqCst);
+            let bytes = key.to_le_bytes();
+            if is_delete {
+                assert!(store.delete(&bytes).unwrap());
+            } else if let Err(error) = store.put(&bytes, &value_of(key, version % DELETION)) {
+                // The same value is tried again later.
+                assert!(error.to_string().contains("the index is full"), "{error}");
+                continue;
+            }
+            acknowledged.store(version, Ordering::SeqCst);
+        }
+        done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            println!("{}: beside {WRITES} writes: {:?}", S::NAME, reader.join().unwrap());
+        }
+    });
+}
+
+/// Of operations begun together each has its own answer; a GET sees what a map held when all before it had ended.
+fn window_of_requests<S: Scheme>(inline_bytes: u32) {
+    const KEYS: u64 = 40;
+    const WINDOW: usize = 12;
+    let config = BypassConfig::default().entries(1 << 10).value_max_bytes(1 << 10);
+    let server = server::<S>(config.inline_bytes(inline_bytes));
+    let mut store = client::<S>(&server);
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
+    for round in 0..200_u64 {
+        let mut expected: HashMap<OperationId, Option<Vec<u8>>> = HashMap::new();
+        let mut keys: Vec<u64> = (0..KEYS).collect();
+        for _ in 0..WINDOW {
+            // Each key once: what ends first is not told.
+            let key = keys.swap_remove(random.random_range(0..keys.len()));
+            let before = model.get(&key).cloned();
+            let bytes = key.to_le_bytes();
+            let (operation, answer) = match random.random_range(0..4) {
+                0 => {
+                    let value = value_of(key, round);
+                    model.insert(key, value.clone());
+                    (store.begin_put(&bytes, &value), Some(b"stored".to_vec()))
+                }
+                1 => {
+                    model.remove(&key);
+                    (store.begin_delete(&bytes), before.map(|_| b"deleted".to_vec()))
+                }
+                _ => (store.begin_get(&bytes), before),
+            };
+            expected.insert(operation.unwrap(), answer);
+        }
+        // One more at a time, beside the window.
+        assert_eq!(get(&mut store, b"another"), None);
+        while let Some(ended) = store.wait() {
+            let answer = match ended.result.unwrap() {
+                Answer::Value(value) => Some(value.to_vec()),
+                Answer::Stored => Some(b"stored".to_vec()),
+                Answer::Deleted => Some(b"deleted".to_vec()),
+                Answer::Missing => None,
+            };
+            assert_eq!(Some(answer), expected.remove(&ended.operation), "{}", S::NAME);
+        }
+        assert!(expected.is_empty());
+    }
+    let window = store.available();
+    (0..window).for_each(|_| assert!(store.begin_get(b"key").is_ok()));
+    assert!(matches!(store.begin_get(b"key"), Err(BypassError::WindowFull { .. })));
+}
+
+fn goes_on_after_a_restart<S: Scheme>(inline_bytes: u32) {
+    let config = BypassConfig::default().inline_bytes(inline_bytes);
+    let first = server::<S>(config);
+    let address = first.address();
+    let mut store = client::<S>(&first);
+    store.put(b"key", b"value").unwrap();
+    drop(first);
+    let builder = || Server::builder().address(address.to_string());
+    let second = serve::<S>(builder(), &SoftNic::new(), config).unwrap();
+    assert_eq!(get(&mut store, b"key"), None, "it is another store");
+    store.put(b"key", b"again").unwrap();
+    assert_eq!(get(&mut store, b"key").as_deref(), Some(&b"again"[..]));
+    drop(second);
+}
+
+fn garbage_is_refused<S: Scheme>(inline_bytes: u32) {
+    let server = server::<S>(BypassConfig::default().inline_bytes(inline_bytes));
+    let mut store = client::<S>(&server);
+    store.put(b"key", b"value").unwrap();
+    let mut calls =
+        Client::connect(&SoftNic::new(), server.address().to_string(), BypassClient::<S>::options()).unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    for round in 0..300_u32 {
+        let (method, len) = (random.random_range(0..7_u16), random.random_range(0..60));
+        let mut request: Vec<u8> = (0..len).map(|_| random.random()).collect();
+        if let Some(key_len) = request.first_mut().filter(|_| round % 2 == 0) {
+            *key_len %= 32;
+        }
+        match calls.call(method, &request, &mut Vec::new()) {
+            Ok(()) | Err(CallError::Application { .. }) => {}
+            Err(CallError::Server { .. }) if !(1..=4).contains(&method) => {}
+            other => panic!("method {method} of {request:?}: {other:?}"),
+        }
+    }
+    assert_eq!(get(&mut store, b"key").as_deref(), Some(&b"value"[..]));
+}
