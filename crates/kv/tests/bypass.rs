@@ -171,7 +171,7 @@ fn value_of(key: u64, version: u64) -> Vec<u8> {
 fn gets_beside_writes<S: Scheme>(inline_bytes: u32) {
     // So full that insertions move entries, with so few keys that a reader meets the writer.
     const KEYS: u64 = 52;
-    const WRITES: u32 = 2_000;
+    const WRITES: u32 = 700;
     let seed: u64 = std::env::var("FARCALL_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let config = BypassConfig::default().entries(80).extents_bytes(1 << 16).value_max_bytes(1 << 10);
     let server = server::<S>(config.inline_bytes(inline_bytes));
@@ -239,7 +239,7 @@ fn window_of_requests<S: Scheme>(inline_bytes: u32) {
     let mut store = client::<S>(&server);
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
-    for round in 0..200_u64 {
+    for round in 0..60_u64 {
         let mut expected: HashMap<OperationId, Option<Vec<u8>>> = HashMap::new();
         let mut keys: Vec<u64> = (0..KEYS).collect();
         for _ in 0..WINDOW {
@@ -301,7 +301,7 @@ fn garbage_is_refused<S: Scheme>(inline_bytes: u32) {
     let mut calls =
         Client::connect(&SoftNic::new(), server.address().to_string(), BypassClient::<S>::options()).unwrap();
     let mut random = ChaCha8Rng::seed_from_u64(1);
-    for round in 0..300_u32 {
+    for round in 0..150_u32 {
         let (method, len) = (random.random_range(0..7_u16), random.random_range(0..60));
         let mut request: Vec<u8> = (0..len).map(|_| random.random()).collect();
         if let Some(key_len) = request.first_mut().filter(|_| round % 2 == 0) {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use farcall_kv::bypass::{BypassClient, BypassConfig, BypassError, Scheme, serve};
@@ -70,10 +70,16 @@ impl Other {
     }
 }
 
-impl Drop for Other {
-    fn drop(&mut self) {
+impl Other {
+    fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -82,9 +88,14 @@ fn value_of(key: u64, version: u64) -> Vec<u8> {
     [key, version].into_iter().cycle().take(words).flat_map(u64::to_le_bytes).collect()
 }
 
-/// Reads and writes until told to stop. Returns how often a value was read.
-fn load<S: Scheme>(store: &mut BypassClient<S>, random: &mut ChaCha8Rng, stop: &AtomicBool) -> u64 {
-    let (mut version, mut read) = (0, 0);
+/// Reads and writes until told to stop. Counts the values that were read.
+fn load<S: Scheme>(
+    store: &mut BypassClient<S>,
+    random: &mut ChaCha8Rng,
+    stop: &AtomicBool,
+    values_read: &AtomicU64,
+) {
+    let mut version = 0;
     // What a life acknowledged last; nothing after a PUT of which that is not known.
     let mut acknowledged: HashMap<u64, (u64, u64)> = HashMap::new();
     while !stop.load(Ordering::Relaxed) {
@@ -112,14 +123,13 @@ fn load<S: Scheme>(store: &mut BypassClient<S>, random: &mut ChaCha8Rng, stop: &
                 if is_there {
                     let found = u64::from_le_bytes(value[8..16].try_into().unwrap());
                     assert!(found <= version && value == value_of(key, found), "key {key} is torn");
-                    read += 1;
+                    values_read.fetch_add(1, Ordering::Relaxed);
                 }
             }
             Err(BypassError::Call(_) | BypassError::Unreadable(_)) => {}
             Err(error) => panic!("{error}"),
         }
     }
-    read
 }
 
 fn kills<S: Scheme>() {
@@ -132,22 +142,30 @@ fn kills<S: Scheme>() {
         .connect_timeout(Duration::from_secs(1))
         .reconnect_timeout(Duration::from_secs(3_600));
     let mut store = BypassClient::<S>::connect(&SoftNic::new(), &server.address, options).unwrap();
-    let (first_life, stop) = (store.calls().server_incarnation(), AtomicBool::new(false));
+    let first_life = store.calls().server_incarnation();
+    let (stop, values_read) = (AtomicBool::new(false), AtomicU64::new(0));
     // Servers die with the thread that started them, so this one kills and another one reads.
     std::thread::scope(|scope| {
         let mut choices = ChaCha8Rng::seed_from_u64(seed + 1);
-        let (store, stop) = (&mut store, &stop);
-        let loading = scope.spawn(move || load(store, &mut choices, stop));
+        let (store, stop, values_read) = (&mut store, &stop, &values_read);
+        let loading = scope.spawn(move || load(store, &mut choices, stop, values_read));
+        let wait_for_values = || {
+            let before = values_read.load(Ordering::Relaxed);
+            while values_read.load(Ordering::Relaxed) < before + 50 && !loading.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
         for _ in 0..number("FARCALL_TEST_KILLS", 4) {
-            std::thread::sleep(Duration::from_millis(random.random_range(0..60)));
+            wait_for_values();
+            std::thread::sleep(Duration::from_micros(random.random_range(0..20_000)));
             let address = server.address.clone();
-            drop(server);
+            server.kill();
             server = Other::start::<S>(&address);
         }
-        std::thread::sleep(Duration::from_millis(20));
+        wait_for_values();
         stop.store(true, Ordering::Relaxed);
-        println!("{}: {} values were read", S::NAME, loading.join().unwrap());
     });
+    println!("{}: {values_read:?} values were read", S::NAME);
     // The last life serves.
     while store.put(b"last", b"life").is_err() {}
     let mut value = Vec::new();
