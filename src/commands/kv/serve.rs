@@ -122,7 +122,7 @@ impl Serve {
         };
         let address = self.rpc.map(|address| address.to_string()).unwrap_or_default();
         let server = rival.serve(&*chosen.provider, &address, &room).map_err(|error| {
-            let failure = Failure::because(&format!("cannot serve a {} store", rival.name()), &error);
+            let failure = Failure::because(format!("cannot serve a {} store", rival.name()), &error);
             match error {
                 ServerError::Listen { .. } => {
                     failure.remedy("choose another address, or stop what uses this one")

@@ -92,7 +92,7 @@ struct Operation {
 enum Way<S> {
     None,
     /// The server was asked for a queue pair.
-    Opening(CallId, Unconnected),
+    Opening(CallId, Box<Unconnected>),
     Open(Box<Reader<S>>),
 }
 
@@ -411,7 +411,7 @@ impl<S: Scheme> Operations<S> {
             Err(error) => return self.fail(&error.to_string()),
         };
         match calls.submit(method::OPEN, &request) {
-            Ok(call) => self.way = Way::Opening(call, pair),
+            Ok(call) => self.way = Way::Opening(call, Box::new(pair)),
             // Calls that end make room for it.
             Err(CallError::WindowFull { .. }) => {}
             Err(error) => self.fail(&error.to_string()),
@@ -422,7 +422,7 @@ impl<S: Scheme> Operations<S> {
         let Way::Opening(_, pair) = std::mem::replace(&mut self.way, Way::None) else { return };
         match result {
             Ok(reply) => {
-                if let Err(error) = self.answered(pair, reply) {
+                if let Err(error) = self.answered(*pair, reply) {
                     self.lose(Lost(error.to_string()), !matches!(error, BypassError::NoStore { .. }));
                 }
             }
