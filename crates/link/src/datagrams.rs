@@ -1,15 +1,18 @@
 //! Queue pairs of datagrams, UD.
 
-use farcall_verbs::{Error, QpAttr, QpState, QpType, RawCq};
+use farcall_verbs::{Error, QpAttr, QpState, QpType, RawCq, SendFlags, SendWr};
 
 use crate::bootstrap::QpInfo;
 use crate::queue_pair::{PSN_MASK, PairConfig, QueuePair, is_queue_pair};
-use crate::{AddressId, Nic, SharedReceives};
+use crate::{AddressId, Nic, Piece, PostRefused, SharedReceives, Ticket};
 
 /// A queue pair that sends datagrams to any number of peers.
 pub struct Datagrams(QueuePair);
 
 impl Datagrams {
+    /// Bytes in front of what was sent, in a receive (IBA 11.4.1.2).
+    pub const HEADER_BYTES: usize = 40;
+
     /// Makes a queue pair whose completions, of sends and receives, go to `cq`; receives can be posted.
     ///
     /// # Errors
@@ -32,7 +35,7 @@ impl Datagrams {
         self.0.modify([QpAttr::to(QpState::Rtr), rts])
     }
 
-    /// Adds a destination, for [`crate::Operation::SendTo`]. It is kept as long as the pair.
+    /// Adds a destination, for [`Datagrams::send`] and [`crate::Operation::SendTo`].
     ///
     /// # Errors
     /// If the peer cannot be reached or its number is impossible.
@@ -42,6 +45,26 @@ impl Datagrams {
         }
         let handle = nic.pd.create_ah(&nic.path_to(peer.gid(), peer.lid))?;
         Ok(AddressId(self.0.add_address(handle, peer.qp_num)))
+    }
+
+    /// Takes a destination away: nothing more is sent there, and another one may get its name. Chains must be prepared
+    /// again.
+    pub fn remove_peer(&mut self, peer: AddressId) {
+        self.0.remove_address(peer.0);
+    }
+
+    /// SENDs a piece of ours to a destination. Short pieces go inline, as with [`crate::Connection::write`].
+    ///
+    /// # Errors
+    /// If the queue is full or the pair refuses.
+    ///
+    /// # Panics
+    /// If there is no such destination, or the piece is not attached.
+    #[inline]
+    pub fn send(&mut self, from: Piece, to: AddressId) -> Result<Ticket, PostRefused> {
+        let sges = [self.0.regions.sge(from)];
+        let wr = SendWr::send_to(0, &sges, self.0.address(to.0));
+        self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 }
 

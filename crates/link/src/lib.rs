@@ -19,6 +19,7 @@ mod plan;
 mod queue_pair;
 mod random;
 mod region;
+mod retired;
 mod shared_receives;
 mod work_request;
 

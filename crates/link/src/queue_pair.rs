@@ -15,9 +15,10 @@ use farcall_verbs::{
 
 use crate::bootstrap::QpInfo;
 use crate::region::next_serial;
+use crate::retired::{Address, Named, Requests, Retired};
 use crate::shared_receives::{SharedReceives, SharedRegions};
 use crate::work_request::{
-    Regions, SGES_MAX, TICKET_MASK, is_receive, receive_tag, receive_wr_id, send_tag, send_wr_id,
+    Regions, SGES_MAX, TICKET_MASK, is_receive, put, receive_tag, receive_wr_id, send_tag, send_wr_id,
 };
 use crate::{
     Chain, Nic, Operation, PostRefused, Receive, ReceiveChain, Region, RegionId, Remote, Ticket, WorkRequest,
@@ -84,8 +85,9 @@ pub struct QueuePair {
     qp: Box<dyn RawQp>,
     pub(crate) regions: Regions,
     _shared: Option<SharedRegions>,
-    addresses: Vec<(Box<dyn AddressHandle>, u32)>,
-    /// Of datagrams, so that no other pair posts what was prepared for these destinations; 0 of a connection.
+    addresses: Vec<Option<Address>>,
+    retired: Retired,
+    /// Of datagrams, so that nobody posts what was prepared for other destinations; 0 of a connection.
     serial: u64,
     config: PairConfig,
     psn: u32,
@@ -146,6 +148,7 @@ impl QueuePair {
             regions: Regions::default(),
             _shared: shared.map(SharedReceives::regions),
             addresses: Vec::new(),
+            retired: Retired::default(),
             serial: if qp_type == QpType::Ud { next_serial() } else { 0 },
             config,
             psn: u32::from_le_bytes(psn) & PSN_MASK,
@@ -185,8 +188,15 @@ impl QueuePair {
     }
 
     pub(crate) fn add_address(&mut self, handle: Box<dyn AddressHandle>, qp_num: u32) -> usize {
-        self.addresses.push((handle, qp_num));
-        self.addresses.len() - 1
+        put(&mut self.addresses, Address(handle, qp_num))
+    }
+
+    /// What was prepared for destinations must be prepared again.
+    pub(crate) fn remove_address(&mut self, at: usize) {
+        if let Some(address) = self.addresses.get_mut(at).and_then(Option::take) {
+            self.retire(Named::Address(address));
+            self.serial = next_serial();
+        }
     }
 
     /// The queue pair's number.
@@ -207,6 +217,26 @@ impl QueuePair {
     /// Keeps a region alive as long as this pair's requests may name it, and makes it postable.
     pub fn attach(&mut self, region: Arc<Region>) -> RegionId {
         self.regions.attach(region)
+    }
+
+    /// Takes a region away: nothing more names it, and another one may get its name. It is kept until what was posted
+    /// has ended.
+    pub fn detach(&mut self, id: RegionId) {
+        if let Some(region) = self.regions.detach(id) {
+            self.retire(Named::Region { _kept: region });
+        }
+    }
+
+    fn retire(&mut self, named: Named) {
+        self.retired.keep(Requests { sends: self.posted, receives: self.receives.posted }, named);
+        self.release_retired();
+    }
+
+    #[inline]
+    fn release_retired(&mut self) {
+        if !self.retired.is_empty() {
+            self.retired.release(Requests { sends: self.reaped, receives: self.receives.completed });
+        }
     }
 
     /// How many sends can be posted now.
@@ -353,9 +383,11 @@ impl QueuePair {
         Ok(wr)
     }
 
-    fn address(&self, index: usize) -> UdTarget {
-        let (handle, remote_qpn) = &self.addresses[index];
-        UdTarget { ah: handle.as_raw(), remote_qpn: *remote_qpn, remote_qkey: QKEY }
+    /// # Panics
+    /// If there is no such destination: our own error.
+    #[inline]
+    pub(crate) fn address(&self, index: usize) -> UdTarget {
+        self.addresses[index].as_ref().expect("a destination that was added").target()
     }
 
     #[inline]
@@ -427,6 +459,7 @@ impl QueuePair {
             // An unsignalled request of a chain has no ticket; one that fails stands for none before it.
             self.reap(ticket);
         }
+        self.release_retired();
         if !wc.status.is_success() {
             return self.fail(wc.status);
         }
@@ -479,11 +512,11 @@ impl QueuePair {
             // Unsignalled requests that ended well before the error have no completion. This one has.
             self.marked = true;
             let mark = match self.qp.qp_type() {
-                // It posted, so it has a destination.
-                QpType::Ud => SendWr::send_to(0, &[], self.address(0)),
-                _ => SendWr::write(0, &[], 0, 0),
+                QpType::Ud => self.any_address().map(|address| SendWr::send_to(0, &[], address)),
+                _ => Some(SendWr::write(0, &[], 0, 0)),
             };
-            if self.post_one(mark.with_flags(SendFlags::SIGNALED), 0).is_err() {
+            let posted = mark.map(|mark| self.post_one(mark.with_flags(SendFlags::SIGNALED), 0));
+            if !matches!(posted, Some(Ok(_))) {
                 self.reaped = self.posted;
             }
         }
@@ -491,6 +524,12 @@ impl QueuePair {
             self.receives.completed = self.receives.posted;
         }
         self.try_end();
+    }
+
+    /// A destination of datagrams. There is one where any is under way.
+    fn any_address(&self) -> Option<UdTarget> {
+        let address = self.addresses.iter().flatten().next().or_else(|| self.retired.address());
+        address.map(Address::target)
     }
 
     #[inline]

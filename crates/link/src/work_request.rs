@@ -260,26 +260,36 @@ fn lists(sges: &[Sge], lens: impl Iterator<Item = usize>) -> impl Iterator<Item 
 
 /// Regions that the work requests of a queue may name.
 #[derive(Default)]
-pub(crate) struct Regions(Vec<Arc<Region>>);
+pub(crate) struct Regions(Vec<Option<Arc<Region>>>);
 
 impl Regions {
     pub(crate) fn attach(&mut self, region: Arc<Region>) -> RegionId {
-        self.0.push(region);
-        RegionId(self.0.len() as u32 - 1)
+        RegionId(put(&mut self.0, region) as u32)
+    }
+
+    /// The region, which requests that were posted before may still name.
+    pub(crate) fn detach(&mut self, id: RegionId) -> Option<Arc<Region>> {
+        self.0.get_mut(id.0 as usize)?.take()
+    }
+
+    fn get(&self, id: RegionId) -> Option<&Region> {
+        self.0.get(id.0 as usize)?.as_deref()
     }
 
     /// # Panics
     /// If the region is not attached, or the piece not inside: our own error, never a peer's.
     #[inline]
     pub(crate) fn sge(&self, piece: Piece) -> Sge {
-        self.0[piece.region.0 as usize].sge(piece.offset, piece.len_bytes)
+        let region = self.get(piece.region).expect("a region that is attached");
+        region.sge(piece.offset, piece.len_bytes)
     }
 
     fn named<'a>(&self, pieces: impl Iterator<Item = &'a Piece>) -> Box<[Named]> {
         let mut named: Vec<Named> = Vec::new();
         for Piece { region, .. } in pieces {
             if !named.iter().any(|(id, _)| id == region) {
-                named.push((*region, self.0[region.0 as usize].serial()));
+                let serial = self.get(*region).map_or(0, Region::serial);
+                named.push((*region, serial));
             }
         }
         named.into()
@@ -289,8 +299,16 @@ impl Regions {
     #[inline]
     pub(crate) fn hold(&self, named: &[Named]) -> bool {
         // Most name one.
-        named
-            .iter()
-            .all(|(id, serial)| self.0.get(id.0 as usize).is_some_and(|region| region.serial() == *serial))
+        named.iter().all(|(id, serial)| self.get(*id).is_some_and(|region| region.serial() == *serial))
     }
+}
+
+/// Puts something into the first free place.
+pub(crate) fn put<T>(places: &mut Vec<Option<T>>, what: T) -> usize {
+    let at = places.iter().position(Option::is_none).unwrap_or_else(|| {
+        places.push(None);
+        places.len() - 1
+    });
+    places[at] = Some(what);
+    at
 }

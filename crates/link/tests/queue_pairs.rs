@@ -210,3 +210,59 @@ fn datagrams_go_to_several_peers_into_shared_receives() {
     drop(peers);
     assert_eq!(Arc::strong_count(&pool), 1);
 }
+
+#[test]
+fn what_is_taken_away_from_datagrams_is_kept_until_nothing_names_it() {
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    let mut ends = [0, 1].map(|_| end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, None).unwrap()));
+    ends.iter_mut().for_each(|end| end.qp.start().unwrap());
+    let [mut a, b] = ends;
+    let info = b.qp.info(&nic);
+    let peer = a.qp.add_peer(&nic, &info).unwrap();
+    let region = Arc::new(Region::alloc(&*nic.pd, 4096, Access::LOCAL_WRITE).unwrap());
+    let id = a.qp.attach(Arc::clone(&region));
+    let local = [Piece { region: id, offset: 0, len_bytes: 8 }];
+    let request =
+        WorkRequest { operation: Operation::SendTo(peer), local: &local, imm: None, is_signalled: true };
+    let mut chain = a.qp.chain(&[request]).unwrap();
+    a.qp.post_chain(&mut chain, 0).unwrap();
+    a.qp.remove_peer(peer);
+    a.qp.detach(id);
+    assert_eq!(Arc::strong_count(&region), 2, "a send names it");
+    a.completed(1);
+    assert_eq!(Arc::strong_count(&region), 1);
+    // What was prepared for it is refused, also when others have got its names.
+    assert_eq!(a.qp.attach(Arc::clone(&a.region)), id);
+    assert_eq!(a.qp.add_peer(&nic, &info).unwrap(), peer);
+    assert!(matches!(a.qp.post_chain(&mut chain, 0), Err(PostRefused::NotAttached { .. })));
+    let ticket = a.qp.send(local[0], peer).unwrap();
+    a.completed(1);
+    assert!(a.qp.is_done(ticket));
+    // Nothing is under way: it goes at once.
+    let before = Arc::strong_count(&a.region);
+    a.qp.detach(id);
+    assert_eq!(Arc::strong_count(&a.region), before - 1);
+}
+
+#[test]
+fn a_datagram_pair_drains_also_when_its_destinations_were_taken_away() {
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    let mut ends = [0, 1].map(|_| end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, None).unwrap()));
+    ends.iter_mut().for_each(|end| end.qp.start().unwrap());
+    let [mut a, b] = ends;
+    let peer = a.qp.add_peer(&nic, &b.qp.info(&nic)).unwrap();
+    let local = [a.piece(0, 8)];
+    let request =
+        WorkRequest { operation: Operation::SendTo(peer), local: &local, imm: None, is_signalled: false };
+    a.qp.post(&request, 0).unwrap();
+    a.qp.remove_peer(peer);
+    a.qp.close();
+    let until = Instant::now() + Duration::from_secs(10);
+    while !a.qp.is_drained() {
+        assert!(Instant::now() < until, "it does not drain");
+        let mut wc = [Wc::default()];
+        if a.cq.poll(&mut wc).unwrap() == 1 {
+            a.qp.complete(&wc[0]);
+        }
+    }
+}
