@@ -4,7 +4,7 @@
 //! of [`PRESETS`] run; any other is refused together with the nearest one that does. An axis names only what some code
 //! executes: a choice is added, at the end, with the code that runs it.
 
-use farcall_verbs::QpType;
+use farcall_verbs::{Mtu, QpType};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,8 @@ pub enum ResponsePath {
     FetchThenReply,
     /// SEND into a receive that the client has posted.
     Send,
+    /// The same as a datagram: one queue pair of the server thread serves all its clients (HERD).
+    Datagram,
 }
 
 /// The transport of the queue pairs.
@@ -362,6 +364,11 @@ pub const PRESETS: &[Preset] = &[
         plan: Plan { response: ResponsePath::Write, transport: Transport::Uc, ..BASE },
     },
     Preset {
+        name: "herd",
+        summary: "The client writes requests over UC; the server sends every result as a datagram",
+        plan: Plan { response: ResponsePath::Datagram, transport: Transport::Uc, ..BASE },
+    },
+    Preset {
         name: "write-send",
         summary: "The server sends every result",
         plan: Plan { response: ResponsePath::Send, ..BASE },
@@ -400,6 +407,19 @@ impl Plan {
     /// A preset's plan by name.
     pub fn named(name: &str) -> Option<Self> {
         PRESETS.iter().find(|preset| preset.name == name).map(|preset| preset.plan)
+    }
+
+    /// The plan with slots that its responses fit into: a datagram is one packet. Results that are longer go in pieces,
+    /// as with any slot.
+    #[must_use]
+    pub fn with_mtu(self, mtu: Mtu) -> Self {
+        if self.response != ResponsePath::Datagram {
+            return self;
+        }
+        // Less by a little, for a stride that is odd as the one of `Geometry::default`.
+        let most_bytes = mtu.bytes() - 128;
+        let response_slot_bytes = self.geometry.response_slot_bytes.min(most_bytes);
+        Self { geometry: Geometry { response_slot_bytes, ..self.geometry }, ..self }
     }
 
     /// On how many axes of the table two plans differ. Waiting is each side's own, batches the client's, thresholds and
@@ -454,6 +474,18 @@ mod tests {
         let refused = asked.preset().unwrap_err();
         assert_eq!(refused.nearest.name, "server-reply");
         assert!(refused.to_string().contains("Ud") && refused.to_string().contains("server-reply"));
+    }
+
+    #[test]
+    fn responses_by_datagram_fit_one_packet_of_any_mtu() {
+        let herd = Plan::named("herd").unwrap();
+        for mtu in [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096] {
+            let geometry = herd.with_mtu(mtu).geometry;
+            geometry.check().unwrap();
+            assert!(geometry.response_slot_bytes <= mtu.bytes(), "{mtu:?}");
+            assert_eq!(geometry.request_slot_bytes, herd.geometry.request_slot_bytes);
+            assert_eq!(Plan::default().with_mtu(mtu), Plan::default());
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ farcall_stats::counters! {
         result_bytes,
         /// Results fetched by READ (client) or left for it (server).
         fetched,
-        /// Results that came (client) or went (server) by WRITE.
+        /// Results that came (client) or went (server) by WRITE or SEND.
         replied,
         /// Results that came or went by WRITE with a wake-up.
         notified,
@@ -55,6 +55,10 @@ farcall_stats::counters! {
         violations,
         /// Messages not taken in because the send queue had no room for the answer.
         stalls,
+        /// Datagrams with a result that has come before.
+        repeated,
+        /// Datagrams that the server of this session did not send: dropped.
+        strangers,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use farcall_link::{Connection, Piece, PostRefused, Receive, ReceiveChain, RegionId};
+use farcall_link::{Piece, PostRefused, QueuePair, Receive, ReceiveChain, RegionId};
 use farcall_verbs::Error;
 
 /// Receives that are posted, and the slots of those that a SEND has completed, in the order of their completions. A
@@ -20,8 +20,8 @@ impl Inbox {
     ///
     /// # Errors
     /// If the queue pair refuses.
-    pub fn of_wakes(connection: &mut Connection, count: u32) -> Result<Self, Error> {
-        connection.post_empty_receives(count)?;
+    pub fn of_wakes(pair: &mut QueuePair, count: u32) -> Result<Self, Error> {
+        pair.post_empty_receives(count)?;
         Ok(Self { slots: None, slot_bytes: 0, arrived: VecDeque::new() })
     }
 
@@ -30,7 +30,7 @@ impl Inbox {
     /// # Errors
     /// If the queue pair refuses.
     pub fn of_slots(
-        connection: &mut Connection,
+        pair: &mut QueuePair,
         region: RegionId,
         slot_bytes: u32,
         count: usize,
@@ -40,8 +40,8 @@ impl Inbox {
         let pieces: Vec<[Piece; 1]> = (0..count).map(piece).collect();
         let receives: Vec<Receive<'_>> =
             (0..).zip(&pieces).map(|(tag, local)| Receive { local, tag }).collect();
-        let slots = connection.receive_chain(&receives);
-        connection.post_receives(&slots, 0..count).map_err(|refused| match refused {
+        let slots = pair.receive_chain(&receives);
+        pair.post_receives(&slots, 0..count).map_err(|refused| match refused {
             PostRefused::Post { source, .. } => *source.source,
             other => Error::invalid("post receives", other.to_string()),
         })?;
@@ -62,35 +62,41 @@ impl Inbox {
     /// Where, in the region, the oldest message that has arrived is.
     #[inline]
     pub fn front(&self) -> Option<usize> {
-        self.arrived.front().map(|slot| usize::from(*slot) * self.slot_bytes)
+        self.arrived.front().map(|slot| self.offset(usize::from(*slot)))
+    }
+
+    /// Where, in the region, a slot is.
+    #[inline]
+    pub const fn offset(&self, slot: usize) -> usize {
+        slot * self.slot_bytes
     }
 
     /// A receive was completed. Returns whether that only woke us: it is posted again then.
     #[inline]
-    pub fn received(&mut self, connection: &mut Connection, tag: u64, imm: Option<u32>) -> bool {
+    pub fn received(&mut self, pair: &mut QueuePair, tag: u64, imm: Option<u32>) -> bool {
         let is_message = self.slots.is_some() && imm.is_none();
         if is_message {
             self.arrived.push_back(tag as u16);
         } else {
-            self.post(connection, tag as usize);
+            self.post(pair, tag as usize);
         }
         !is_message
     }
 
     /// The oldest message was taken: its slot is for another one.
     #[inline]
-    pub fn give_back(&mut self, connection: &mut Connection) {
+    pub fn give_back(&mut self, pair: &mut QueuePair) {
         if let Some(slot) = self.arrived.pop_front() {
-            self.post(connection, usize::from(slot));
+            self.post(pair, usize::from(slot));
         }
     }
 
-    /// A receive that cannot be posted again means a queue pair in error: its flushes report that.
+    /// Posts the receive of a slot. One that cannot be posted again means a queue pair in error: its flushes report that.
     #[inline]
-    fn post(&self, connection: &mut Connection, slot: usize) {
+    pub fn post(&self, pair: &mut QueuePair, slot: usize) {
         match &self.slots {
-            Some(slots) => drop(connection.post_receives(slots, slot..slot + 1)),
-            None => drop(connection.post_empty_receives(1)),
+            Some(slots) => drop(pair.post_receives(slots, slot..slot + 1)),
+            None => drop(pair.post_empty_receives(1)),
         }
     }
 }

@@ -33,6 +33,11 @@ fn echo_of_all_sizes_by_server_reply() {
 }
 
 #[test]
+fn echo_of_all_sizes_by_datagrams() {
+    echo_all_sizes::<OverUc<DatagramReply>>();
+}
+
+#[test]
 fn echo_of_all_sizes_by_sends() {
     echo_all_sizes::<SendReply>();
     echo_all_sizes::<BySend<ServerReply>>();
@@ -97,6 +102,7 @@ fn many_outstanding_calls_by_fetching() {
 fn many_outstanding_calls_by_server_reply() {
     windows::<ServerReply>();
     windows::<OverUc<ServerReply>>();
+    windows::<OverUc<DatagramReply>>();
 }
 
 #[test]
@@ -119,6 +125,7 @@ fn small_slots_carry_large_calls() {
     check::<FetchThenReply>();
     check::<BySend<SendReply>>();
     check::<OverUc<ServerReply>>();
+    check::<OverUc<DatagramReply>>();
 }
 
 /// One stalled client costs the others nothing.
@@ -126,6 +133,7 @@ fn small_slots_carry_large_calls() {
 fn many_connections_and_one_that_never_takes_its_results() {
     one_is_stalled::<ServerReply>();
     one_is_stalled::<OverUc<ServerReply>>();
+    one_is_stalled::<OverUc<DatagramReply>>();
     one_is_stalled::<BySend<SendReply>>();
 }
 
@@ -155,10 +163,12 @@ fn checksums_travel_when_asked_for() {
         let mut fetching = world.client_with::<FetchThenReply>(config.clone());
         let mut replied = world.client_with::<ServerReply>(config.clone());
         let mut sent = world.client_with::<BySend<SendReply>>(config.clone());
+        let mut datagrams = world.client_with::<OverUc<DatagramReply>>(config.clone());
         let mut always_fetching = world.client_with::<Fetch>(config);
         for size in [0, 100, 5_000] {
             assert_eq!(world.call(&mut fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut sent, ECHO, &pattern(size)).unwrap(), pattern(size));
+            assert_eq!(world.call(&mut datagrams, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut replied, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut always_fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
         }

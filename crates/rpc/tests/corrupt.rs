@@ -5,7 +5,9 @@ mod support;
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, Secret, SessionId, Welcome};
-use farcall_link::{Connection, Nic, PairConfig, Piece, Region, RegionId, Remote};
+use farcall_link::{
+    AddressId, Completed, Connection, Datagrams, Nic, PairConfig, Piece, Region, RegionId, Remote,
+};
 use farcall_rpc::wire::*;
 use farcall_rpc::*;
 use farcall_verbs::{Access, CqInitAttr, Endpoint, Nanos, RawCq, Wc};
@@ -22,6 +24,9 @@ struct Corrupt {
     replies: farcall_link::RemoteRegion,
     slots: Slots,
     sends: bool,
+    datagrams: Option<(Datagrams, AddressId)>,
+    /// Over unreliable transports what was handed over is asked for again.
+    last: Option<Piece>,
 }
 
 impl Corrupt {
@@ -59,9 +64,18 @@ impl Corrupt {
             request_bytes_max: 1 << 20,
             result_bytes_max: 1 << 20,
         };
+        let datagrams = hello.datagrams.map(|client| {
+            let mut pair = Datagrams::new(nic, &*cq, config, None).unwrap();
+            pair.start().unwrap();
+            let peer = pair.add_peer(nic, &client).unwrap();
+            pair.attach(Arc::clone(&mailbox));
+            assert_eq!(pair.attach(Arc::clone(&results)), results_id);
+            (pair, peer)
+        });
         let slots = Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES);
         let sends = hello.plan.response == farcall_link::ResponsePath::Send;
-        (Self { qp, cq, results, results_id, replies: hello.grants.messages, slots, sends }, welcome)
+        let replies = hello.grants.messages;
+        (Self { qp, cq, results, results_id, replies, slots, sends, datagrams, last: None }, welcome)
     }
 
     /// Leaves a result for message `seq` in its slot, and writes or sends it to the client, too.
@@ -97,7 +111,10 @@ impl Corrupt {
     }
 
     fn hand_over(&mut self, piece: Piece) {
-        if self.sends {
+        self.last = Some(piece);
+        if let Some((pair, client)) = &mut self.datagrams {
+            pair.send(piece, *client).unwrap();
+        } else if self.sends {
             self.qp.send(piece).unwrap();
         } else {
             let to = Remote { grant: &self.replies, offset: piece.offset };
@@ -108,8 +125,15 @@ impl Corrupt {
     fn poll(&mut self) {
         let mut wcs = [Wc::default(); 16];
         let got = self.cq.poll(&mut wcs).unwrap();
+        let mut is_asked = false;
         for wc in &wcs[..got] {
-            self.qp.complete(wc);
+            match &mut self.datagrams {
+                Some((pair, _)) if pair.qp_num() == wc.qp_num => drop(pair.complete(wc)),
+                _ => is_asked |= matches!(self.qp.complete(wc), Completed::Received { imm: Some(_), .. }),
+            }
+        }
+        if let (true, Some(last), true) = (is_asked, self.last, self.datagrams.is_some()) {
+            self.hand_over(last);
         }
     }
 }
@@ -156,6 +180,7 @@ fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
     results_that_stay_corrupt::<Fetch>();
     results_that_stay_corrupt::<ServerReply>();
     results_that_stay_corrupt::<OverUc<ServerReply>>();
+    results_that_stay_corrupt::<OverUc<DatagramReply>>();
     results_that_stay_corrupt::<SendReply>();
 }
 

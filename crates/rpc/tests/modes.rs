@@ -102,6 +102,7 @@ fn kicks_a_sleeper<P: Path>() {
 fn a_client_that_does_not_fetch_wakes_a_silent_server_after_a_while() {
     wakes_after_a_while::<ServerReply>();
     wakes_after_a_while::<OverUc<ServerReply>>();
+    wakes_after_a_while::<OverUc<DatagramReply>>();
 }
 
 fn wakes_after_a_while<P: Path>() {
@@ -185,6 +186,8 @@ fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
     a_sleeping_client_is_woken::<OverUc<ServerReply>>(false);
     a_sleeping_client_is_woken::<ServerReply>(true);
     a_sleeping_client_is_woken::<OverUc<ServerReply>>(true);
+    a_sleeping_client_is_woken::<OverUc<DatagramReply>>(false);
+    a_sleeping_client_is_woken::<OverUc<DatagramReply>>(true);
     a_sleeping_client_is_woken::<SendReply>(false);
     a_sleeping_client_is_woken::<SendReply>(true);
     a_sleeping_client_is_woken::<BySend<ServerReply>>(false);

@@ -65,6 +65,7 @@ impl Rogue {
             features,
             thread: 0,
             resume: None,
+            datagrams: None,
         };
         let now = world.now();
         let (_, welcome) = world.server.accept(&hello, now).unwrap();

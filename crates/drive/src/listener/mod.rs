@@ -222,6 +222,7 @@ mod tests {
             features: Features::KICK,
             thread: 0,
             resume: None,
+            datagrams: None,
         };
         let client = Initiator::new(VersionRange::CURRENT);
         let notices = client.notice(Notice::Goodbye).repeat(100);

@@ -177,6 +177,7 @@ mod tests {
                 incarnation: 3,
                 oldest_seq: 4,
             }),
+            datagrams: Some(QpInfo { qp_num: 8, psn: 1, gid: [3; 16], lid: 0, mtu_log2: 12 }),
         }
     }
 

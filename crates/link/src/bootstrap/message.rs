@@ -130,6 +130,8 @@ pub struct Hello {
     pub thread: u16,
     /// The session to go on with.
     pub resume: Option<Resume>,
+    /// Where it takes datagrams, if results come so.
+    pub datagrams: Option<QpInfo>,
 }
 
 /// How far the server came with a session that goes on.

@@ -3,21 +3,27 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, Resume, Welcome};
-use farcall_link::{Connection, Geometry, Nic, PairConfig, Region, ResponsePath};
+use farcall_link::{Connection, Datagrams, Geometry, Nic, PairConfig, Plan, Region, RegionId, ResponsePath};
 use farcall_verbs::{Access, Error, Nanos};
 
 use super::messages::FetchState;
 use super::{CallerState, ClientEnd, Fresh};
 use crate::error::{Broken, ConnectError};
 use crate::inbox::Inbox;
+use crate::paths::Arrivals;
 use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
 /// Local memory (requests, then landing places of READs) and memory for replies.
-pub(super) fn regions(nic: &Nic, geometry: Geometry) -> Result<(Arc<Region>, Arc<Region>), Error> {
+pub(super) fn regions(nic: &Nic, plan: &Plan) -> Result<(Arc<Region>, Arc<Region>), Error> {
+    let geometry = plan.geometry;
     let local_bytes = geometry.mailbox_bytes() + geometry.responses_bytes();
     let local = Region::alloc(&*nic.pd, local_bytes, Access::LOCAL_WRITE)?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let replies = Region::alloc(&*nic.pd, geometry.responses_bytes(), access)?;
+    let replies_bytes = match plan.response {
+        ResponsePath::Datagram => Arrivals::bytes(geometry),
+        _ => geometry.responses_bytes(),
+    };
+    let replies = Region::alloc(&*nic.pd, replies_bytes, access)?;
     Ok((Arc::new(local), Arc::new(replies)))
 }
 
@@ -48,6 +54,7 @@ impl CallerState {
         let mut connection = Connection::new(&self.nic, self.config.plan.transport, &*self.cq, config, None)?;
         let local_id = connection.attach(Arc::clone(&self.local));
         let replies_id = connection.attach(Arc::clone(&self.replies));
+        let datagrams = self.new_datagrams()?;
         let must_check = !connection.places_in_order(&self.replies) || self.config.checksum;
         let hello = Hello {
             provider: self.nic.provider.to_owned(),
@@ -62,9 +69,28 @@ impl CallerState {
                 incarnation: welcome.incarnation,
                 oldest_seq: self.messages.head.0,
             }),
+            datagrams: datagrams.as_ref().map(|(pair, _)| pair.info(&self.nic)),
         };
-        self.fresh = Some(Fresh { connection, local_id, replies_id });
+        self.fresh = Some(Fresh { connection, local_id, replies_id, datagrams });
         Ok(hello)
+    }
+
+    /// The queue pair that takes datagrams, if results come so.
+    fn new_datagrams(&self) -> Result<Option<(Datagrams, RegionId)>, Error> {
+        if self.config.plan.response != ResponsePath::Datagram {
+            return Ok(None);
+        }
+        let config = PairConfig {
+            send_depth: 1,
+            recv_depth: Arrivals::receives(self.config.plan.geometry) as u32,
+            sges_max: 1,
+            signal_every: 1,
+            inline_max_bytes: 0,
+            access: Access::LOCAL_WRITE,
+        };
+        let mut pair = Datagrams::new(&self.nic, &*self.cq, config, None)?;
+        let region = pair.attach(Arc::clone(&self.replies));
+        Ok(Some((pair, region)))
     }
 
     /// Waits, a bounded number of looks, for the end of old connections' work requests. Memory that a stopped server
@@ -90,7 +116,7 @@ impl CallerState {
 
     fn replace_memory(&mut self) -> Result<(), Error> {
         let geometry = self.config.plan.geometry;
-        let (local, replies) = regions(&self.nic, geometry)?;
+        let (local, replies) = regions(&self.nic, &self.config.plan)?;
         let mut requests = Vec::new();
         self.local.append_to(0, geometry.mailbox_bytes(), &mut requests);
         local.copy_in(0, &requests);
@@ -104,7 +130,7 @@ impl CallerState {
     /// # Errors
     /// If the welcome is impossible or the queue pair does not connect; say hello again then.
     pub fn welcome(&mut self, welcome: Welcome, now: Nanos) -> Result<(), ConnectError> {
-        let Some(Fresh { mut connection, local_id, replies_id }) = self.fresh.take() else {
+        let Some(Fresh { mut connection, local_id, replies_id, datagrams }) = self.fresh.take() else {
             return Err(ConnectError::BadWelcome("nobody said hello".into()));
         };
         let geometry = self.check(&welcome)?;
@@ -114,10 +140,12 @@ impl CallerState {
         } else {
             Inbox::of_wakes(&mut connection, wakes(self.config.plan.geometry))?
         };
+        let arrivals = datagrams.map(|(pair, region)| Arrivals::start(pair, region, geometry)).transpose()?;
         connection.connect(&self.nic, &welcome.qp)?;
         let end = ClientEnd {
             connection,
             inbox,
+            arrivals,
             local: Arc::clone(&self.local),
             local_id,
             replies: Arc::clone(&self.replies),

@@ -134,11 +134,17 @@ impl CallerState {
         }
         if let Some(end) = self.end.as_mut() {
             end.connection.close();
+            end.arrivals.iter_mut().for_each(|arrivals| arrivals.pair.close());
         }
-        let mut path = ServerReply::new(&self.config);
-        while !self.messages.is_empty() && (self.receive_sent(&mut path) || self.receive_written(&mut path)) {
+        let path = &mut ServerReply::new(&self.config);
+        while !self.messages.is_empty()
+            && (self.receive_sent(path) || self.receive_written(path) || self.receive_datagram(path))
+        {
         }
-        self.closing.extend(self.end.take().map(|end| end.connection));
+        if let Some(end) = self.end.take() {
+            self.closing.push(end.connection.into());
+            self.closing.extend(end.arrivals.map(|arrivals| arrivals.pair.into()));
+        }
         self.reads_in_flight = 0;
         for seq in self.messages.numbers() {
             self.messages.at(seq).fetch = FetchState::None;

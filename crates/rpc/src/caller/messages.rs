@@ -39,7 +39,7 @@ pub struct Message {
     /// Whether the server was asked, after the request, to push its response.
     pub(crate) is_pushed: bool,
     pub(crate) fetch: FetchState,
-    /// READs that brought no response; over UC, WRITEs that brought a corrupt one.
+    /// READs that brought no response; over UC, how often a corrupt one came.
     pub(crate) failed_fetches: u32,
     /// Looks at a response whose checksum did not match.
     pub(crate) corrupt_looks: u32,
@@ -121,6 +121,12 @@ impl Messages {
         if self.resend.is_before(self.head) {
             self.resend = self.head;
         }
+    }
+
+    /// Whether a message has no response.
+    #[inline]
+    pub const fn contains(&self, seq: Seq) -> bool {
+        !seq.is_before(self.head) && seq.is_before(self.next)
     }
 
     /// Messages without a response.

@@ -24,7 +24,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use farcall_link::bootstrap::Welcome;
-use farcall_link::{Connection, Nic, Region, RegionId};
+use farcall_link::{Connection, Datagrams, Nic, QueuePair, Region, RegionId};
 use farcall_stats::Block;
 use farcall_verbs::{CompChannel, CqInitAttr, Nanos, RawCq, Wc};
 
@@ -32,7 +32,7 @@ use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError};
 use crate::inbox::Inbox;
-use crate::paths::{Path, ResponsePath};
+use crate::paths::{Arrivals, Path, ResponsePath};
 use crate::tune::Tuner;
 use crate::wire::{Slots, TailKey};
 pub use batch::BatchCaller;
@@ -56,6 +56,8 @@ pub struct Completion<'a> {
 pub struct ClientEnd {
     pub(crate) connection: Connection,
     pub(crate) inbox: Inbox,
+    /// Where responses come from, if they come as datagrams.
+    pub(crate) arrivals: Option<Arrivals>,
     /// See [`CallerState::local`].
     pub(crate) local: Arc<Region>,
     pub(crate) local_id: RegionId,
@@ -70,11 +72,13 @@ pub struct ClientEnd {
     pub(crate) fetch_base: usize,
 }
 
-/// A queue pair that is made but not connected, and its names of our regions.
+/// Queue pairs that are made but not connected, and their names of our regions.
 struct Fresh {
     connection: Connection,
     local_id: RegionId,
     replies_id: RegionId,
+    /// With its name of the memory for replies.
+    datagrams: Option<(Datagrams, RegionId)>,
 }
 
 const COMPLETIONS_AT_ONCE: usize = 16;
@@ -93,14 +97,14 @@ pub struct CallerState {
     config: CallerConfig,
     /// Requests are composed and READs land here: nobody else's.
     local: Arc<Region>,
-    /// The server may WRITE here.
+    /// The server may WRITE here, and what it SENDs lands here.
     replies: Arc<Region>,
     fresh: Option<Fresh>,
     pub(crate) end: Option<ClientEnd>,
     pub(crate) broken: Option<Broken>,
     /// Kept to go on with the session.
     last_welcome: Option<Welcome>,
-    closing: Vec<Connection>,
+    closing: Vec<QueuePair>,
     pub(crate) messages: Messages,
     pub(crate) calls: Calls,
     /// Calls with messages still to be sent.
@@ -142,7 +146,7 @@ impl<P: Path> Caller<P> {
     /// # Errors
     /// If memory, completion queue or channel cannot be had.
     pub fn new(nic: Nic, mut config: CallerConfig) -> Result<Self, farcall_verbs::Error> {
-        config.plan = P::plan(config.plan);
+        config.plan = P::plan(config.plan).with_mtu(nic.mtu());
         let path = P::Response::new(&config);
         Ok(Self { state: CallerState::new(nic, config)?, path })
     }
@@ -185,7 +189,7 @@ impl CallerState {
         let channel = nic.context.create_comp_channel()?;
         let cqe = 16 * u32::from(geometry.window) + 256;
         let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
-        let (local, replies) = connect::regions(&nic, geometry)?;
+        let (local, replies) = connect::regions(&nic, &config.plan)?;
         let mut tuner =
             Tuner::new(config.fetch_retries_max, config.fetch_bytes, geometry.response_slot_bytes);
         tuner.while_running = config.tune_while_running;

@@ -52,8 +52,7 @@ impl CallerState {
             let head = self.messages.head;
             let message = self.messages.at(head);
             let is_landed = matches!(message.fetch, FetchState::Landed(_));
-            let is_taken = (message.is_written()
-                && if P::SENDS { self.receive_sent(path) } else { self.receive_written(path) })
+            let is_taken = (message.is_written() && path.receive(self))
                 || (is_landed && self.receive_fetched(path, now));
             if !is_taken {
                 break;

@@ -120,8 +120,7 @@ impl CallerState {
     #[inline]
     fn completed(&mut self, wc: &Wc) -> Option<WcStatus> {
         let Some(end) = self.end.as_mut().filter(|end| end.connection.qp_num() == wc.qp_num) else {
-            self.completed_of_old(wc);
-            return None;
+            return self.completed_elsewhere(wc);
         };
         match end.connection.complete(wc) {
             Completed::Send { tag, .. } if tag > 0 => {
@@ -142,13 +141,20 @@ impl CallerState {
         None
     }
 
-    #[cold]
-    fn completed_of_old(&mut self, wc: &Wc) {
-        for connection in &mut self.closing {
-            if connection.qp_num() == wc.qp_num {
-                connection.complete(wc);
-            }
+    /// Of datagrams, or of a queue pair that ends.
+    fn completed_elsewhere(&mut self, wc: &Wc) -> Option<WcStatus> {
+        let arrivals = self.end.as_mut().and_then(|end| end.arrivals.as_mut());
+        let Some(arrivals) = arrivals.filter(|arrivals| arrivals.pair.qp_num() == wc.qp_num) else {
+            let old = self.closing.iter_mut().filter(|old| old.qp_num() == wc.qp_num);
+            old.for_each(|old| _ = old.complete(wc));
+            return None;
+        };
+        match arrivals.pair.complete(wc) {
+            Completed::Received { tag, len_bytes, .. } => self.datagram_arrived(tag as usize, len_bytes),
+            Completed::Failed(status) => return Some(status),
+            Completed::Send { .. } | Completed::Flushed => {}
         }
+        None
     }
 }
 

@@ -5,6 +5,7 @@
 //! branch on configuration; [`for_plan!`] is the one place that goes from a plan to types, once a connection at the
 //! client and once a batch at the server.
 
+mod datagram_reply;
 mod fetch;
 mod fetch_then_reply;
 mod send_reply;
@@ -16,12 +17,14 @@ use std::marker::PhantomData;
 
 use farcall_link::{Plan, PostRefused, Ticket, Transport};
 
-use crate::caller::{ClientEnd, Message};
+use crate::caller::{CallerState, ClientEnd, Message};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::ServerEnd;
+use crate::responder::{Outbox, ServerEnd};
 use crate::tune::Tuner;
 use crate::wire::{Mode, RequestHeader, ResponseHeader, Seq};
+pub(crate) use datagram_reply::Arrivals;
+pub use datagram_reply::DatagramReply;
 pub use fetch::Fetch;
 pub use fetch_then_reply::FetchThenReply;
 pub use send_reply::SendReply;
@@ -61,9 +64,31 @@ pub trait ResponsePath: Send + 'static {
     /// Client: what a result teaches about its method, and about R and F.
     fn learn(&mut self, message: &Message, header: &ResponseHeader, tuner: &mut Tuner, counters: &Counters);
 
+    /// Client: takes the oldest message's response, one that is not fetched, if it is there. Returns whether it did.
+    #[inline]
+    fn receive(&mut self, caller: &mut CallerState) -> bool
+    where
+        Self: Sized,
+    {
+        caller.receive_written(self)
+    }
+
+    /// Server: whether slot `seq` and a send queue have room for a response.
+    #[inline]
+    fn can_respond(end: &ServerEnd, _: &Outbox, seq: Seq) -> bool {
+        end.can_answer(seq)
+    }
+
     /// Server: hands over the response in slot `seq`. `mode` is the request's flag; `push`: the client sleeps and has
-    /// asked to be woken.
-    fn respond(end: &mut ServerEnd, seq: Seq, mode: Mode, push: bool, counters: &Counters);
+    /// asked to be woken, or it asks once more.
+    fn respond(
+        end: &mut ServerEnd,
+        outbox: &mut Outbox,
+        seq: Seq,
+        mode: Mode,
+        push: bool,
+        counters: &Counters,
+    );
 }
 
 /// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone stand for
@@ -121,6 +146,7 @@ macro_rules! for_plan {
             (Rc, Send, Write) => BySend<$crate::paths::ServerReply>,
             (Rc, Send, Send) => BySend<$crate::paths::SendReply>,
             (Uc, WriteMailbox, Write) => OverUc<$crate::paths::ServerReply>,
+            (Uc, WriteMailbox, Datagram) => OverUc<$crate::paths::DatagramReply>,
         )
     };
     (@table $plan:expr, $path:ident, $body:expr,

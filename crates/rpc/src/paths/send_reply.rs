@@ -6,7 +6,7 @@ use super::ResponsePath;
 use crate::caller::{CallerState, Look, Message, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::ServerEnd;
+use crate::responder::{Outbox, ServerEnd};
 use crate::tune::Tuner;
 use crate::wire::{Mode, ResponseHeader, Seq};
 
@@ -32,7 +32,12 @@ impl ResponsePath for SendReply {
     fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
 
     #[inline]
-    fn respond(end: &mut ServerEnd, seq: Seq, _: Mode, _push: bool, counters: &Counters) {
+    fn receive(&mut self, caller: &mut CallerState) -> bool {
+        caller.receive_sent(self)
+    }
+
+    #[inline]
+    fn respond(end: &mut ServerEnd, _: &mut Outbox, seq: Seq, _: Mode, _push: bool, counters: &Counters) {
         let Some(len_bytes) = end.response_bytes(seq) else { return };
         let offset = end.session.responses.offset(seq);
         counters.replied.increment();

@@ -4,7 +4,7 @@ use super::ResponsePath;
 use crate::caller::{CallerState, Look, Message, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::ServerEnd;
+use crate::responder::{Outbox, ServerEnd};
 use crate::tune::Tuner;
 use crate::wire::{FirstWord, Imm, Mode, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
 use farcall_link::{Piece, PostRefused, Remote, Ticket};
@@ -32,7 +32,7 @@ impl ResponsePath for ServerReply {
     fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
 
     #[inline]
-    fn respond(end: &mut ServerEnd, seq: Seq, mode: Mode, push: bool, counters: &Counters) {
+    fn respond(end: &mut ServerEnd, _: &mut Outbox, seq: Seq, mode: Mode, push: bool, counters: &Counters) {
         end.write_response(seq, push || mode == Mode::ReplyNotify, counters);
     }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use farcall_link::bootstrap::{
     Features, Grants, Hello, Refusal, RefusalKind, Resume, Resumed, Secret, SessionId, Welcome,
 };
-use farcall_link::{Connection, PairConfig, Plan, RequestPath, Ticket, Watch};
+use farcall_link::{Connection, PairConfig, Plan, RequestPath, ResponsePath, Ticket, Watch};
 use farcall_verbs::{Access, Clock, Nanos};
 
 use super::drain::Phase;
+use super::outbox::ReplyTo;
 use super::serve::Engine;
 use super::session::Session;
-use super::{ConnectionId, Handler, Open, Responder, ServeBurst, ServerEnd};
+use super::{ConnectionId, Handler, Open, Responder, ServerEnd};
 use crate::error::Broken;
 use crate::inbox::Inbox;
 use crate::paths::for_plan;
@@ -39,8 +40,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// What to tell the client; nothing is changed then.
     pub fn accept(&mut self, hello: &Hello, now: Nanos) -> Result<(ConnectionId, Welcome), Refusal> {
         let plan = self.check(hello)?;
-        let Some(serve_burst) = for_plan!(plan, |P| Engine::<H, C>::serve_burst::<P> as ServeBurst<H, C>)
-        else {
+        let Some(turns) = for_plan!(plan, |P| Engine::<H, C>::turns::<P>()) else {
             return Err(RefusalKind::Plan.because("the preset's paths are not built in"));
         };
         let (session, resumed) = match &hello.resume {
@@ -62,7 +62,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 let id = end.id;
                 self.by_qp.insert(end.connection.qp_num(), id);
                 self.receiving += usize::from(end.inbox.takes_messages());
-                self.connections.push(Open { end, serve_burst });
+                self.connections.push(Open { end, turns });
                 self.engine.counters.connections_opened.increment();
                 if resumed.is_some() {
                     self.engine.counters.sessions_resumed.increment();
@@ -120,7 +120,18 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
         // Before any memory is reserved for it, and before it is told anything.
         self.nic.context.check_owner(hello.qp.gid(), hello.qp.qp_num).map_err(no_resources("client"))?;
-        Ok(Plan { geometry, ..hello.plan })
+        let plan = Plan { geometry, ..hello.plan };
+        if plan.response != ResponsePath::Datagram {
+            return Ok(plan);
+        }
+        let Some(client) = &hello.datagrams else {
+            return Err(
+                RefusalKind::Malformed.because("results as datagrams, and no queue pair that takes them")
+            );
+        };
+        // As above, of the queue pair that is sent to.
+        self.nic.context.check_owner(client.gid(), client.qp_num).map_err(no_resources("client"))?;
+        Ok(plan.with_mtu(self.nic.mtu().min(client.mtu())))
     }
 
     /// The session that a client wants to go on with; `None` if it is unknown here (forgotten, or of an earlier start).
@@ -184,6 +195,28 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         Ok(Session::new(SessionId(id), secret, tail_key, geometry, regions))
     }
 
+    /// Where a client's results go as datagrams, if they do.
+    fn reply_to(
+        &mut self,
+        hello: &Hello,
+        plan: &Plan,
+        session: &Session,
+    ) -> Result<Option<ReplyTo>, Refusal> {
+        let (ResponsePath::Datagram, Some(client)) = (plan.response, &hello.datagrams) else {
+            return Ok(None);
+        };
+        if plan.with_mtu(self.nic.mtu().min(client.mtu())) != *plan {
+            let bytes = plan.geometry.response_slot_bytes;
+            let why = format!(
+                "the session has response slots of {bytes} bytes, more than a datagram; open another one"
+            );
+            return Err(RefusalKind::OutOfRange.because(why));
+        }
+        let outbox = &mut self.engine.outbox;
+        let added = outbox.add(&self.nic, &*self.cq, plan.memory, client, &session.results);
+        added.map(Some).map_err(no_resources("datagrams"))
+    }
+
     /// Makes the queue pair and connects it. On failure the session is given back.
     fn connect(
         &mut self,
@@ -219,6 +252,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             Ok(made) => made,
             Err(error) => return Err(Box::new((no_resources("queue pair")(error), session))),
         };
+        let reply_to = match self.reply_to(hello, &plan, &session) {
+            Ok(reply_to) => reply_to,
+            Err(refusal) => return Err(Box::new((refusal, session))),
+        };
         let must_check = !connection.places_in_order(&session.mailbox);
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
@@ -233,6 +270,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             corrupt_looks: 0,
             replies: hello.grants.messages,
             results_id,
+            reply_to,
             tickets: vec![Ticket::NONE; usize::from(session.geometry.window)].into(),
             push_end: session.expect,
             owed: None,

@@ -4,8 +4,8 @@ use farcall_link::{Connection, Nic, RegionId, RemoteRegion, Ticket, Watch};
 use farcall_verbs::Nanos;
 
 use super::ConnectionId;
+use super::outbox::ReplyTo;
 use super::session::Session;
-use crate::counters::Counters;
 use crate::inbox::Inbox;
 use crate::wire::{Imm, ResponseHeader, Seq};
 
@@ -22,7 +22,9 @@ pub struct ServerEnd {
     /// Where the client takes replies.
     pub(crate) replies: RemoteRegion,
     pub(crate) results_id: RegionId,
-    /// Per response slot: the WRITE that reads it.
+    /// Where results go that are sent as datagrams.
+    pub(crate) reply_to: Option<ReplyTo>,
+    /// Per response slot: the WRITE or SEND that reads it.
     pub(crate) tickets: Box<[Ticket]>,
     /// Messages before this one are answered with a wake-up, whatever their own flag says: the client sleeps.
     pub(crate) push_end: Seq,
@@ -35,11 +37,16 @@ pub struct ServerEnd {
 }
 
 impl ServerEnd {
-    /// Whether the slot for the next response, and the send queue, are free.
+    /// Whether the slot of a response, and the connection's send queue, are free.
     #[inline]
-    pub fn can_answer(&self) -> bool {
-        let slot = self.session.responses.index(self.session.expect);
-        self.connection.room() >= 2 && self.connection.is_done(self.tickets[slot])
+    pub fn can_answer(&self, seq: Seq) -> bool {
+        self.connection.room() >= 2 && self.connection.is_done(self.ticket_of(seq))
+    }
+
+    /// Of the last request that read the slot of a response.
+    #[inline]
+    pub(crate) fn ticket_of(&self, seq: Seq) -> Ticket {
+        self.tickets[self.session.responses.index(seq)]
     }
 
     /// Sets or clears the flag that says that the server sleeps, in the slot where this client looks for its next
@@ -66,23 +73,6 @@ impl ServerEnd {
     /// Whether responses are to be pushed.
     pub const fn owes(&self) -> bool {
         self.owed.is_some()
-    }
-
-    /// Pushes what is executed and owed, each with a wake-up; returns whether all of it is. What is not executed yet is
-    /// pushed when it is.
-    pub fn push_owed(&mut self, counters: &Counters) -> bool {
-        let Some((mut seq, end)) = self.owed else { return true };
-        while seq.is_before(end) && seq.is_before(self.session.expect) {
-            let slot = self.session.responses.index(seq);
-            if self.connection.room() == 0 || !self.connection.is_done(self.tickets[slot]) {
-                self.owed = Some((seq, end));
-                return false;
-            }
-            self.write_response(seq, true, counters);
-            seq = seq.next();
-        }
-        self.owed = None;
-        true
     }
 
     /// What is kept of a connection whose queue pair is drained. Memory that a stopped process may still touch is not

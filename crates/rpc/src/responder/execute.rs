@@ -164,7 +164,13 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 
     /// Writes the header of an answer whose payload is in its slot, publishes it, and hands it over as the path says.
     #[inline]
-    pub(super) fn answer<S: ResponsePath>(&self, end: &mut ServerEnd, seq: Seq, mode: Mode, answer: &Answer) {
+    pub(super) fn answer<S: ResponsePath>(
+        &mut self,
+        end: &mut ServerEnd,
+        seq: Seq,
+        mode: Mode,
+        answer: &Answer,
+    ) {
         let session = &end.session;
         let at = session.responses.offset(seq);
         let mut response = ResponseHeader {
@@ -193,7 +199,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         self.counters.result_bytes.add(answer.len_bytes as u64);
         let push = seq.is_before(end.push_end);
         end.advance();
-        S::respond(end, seq, mode, push, &self.counters);
+        S::respond(end, &mut self.outbox, seq, mode, push, &self.counters);
     }
 }
 

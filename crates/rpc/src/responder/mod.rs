@@ -13,6 +13,7 @@ mod drain;
 mod end;
 mod execute;
 mod handler;
+mod outbox;
 mod parts;
 mod serve;
 mod session;
@@ -36,7 +37,8 @@ use crate::error::Broken;
 use drain::Phase;
 pub(crate) use end::ServerEnd;
 pub use handler::{Call, Handler, HandlerError, Reply};
-use serve::{Engine, Served};
+pub(crate) use outbox::Outbox;
+use serve::{Engine, Served, Turns};
 use session::Session;
 use sleep::Sleep;
 
@@ -58,13 +60,10 @@ pub enum ResponderEvent {
     },
 }
 
-/// A connection's turn, compiled for the paths of its plan: one call through a pointer a batch.
-type ServeBurst<H, C> = fn(&mut Engine<H, C>, &mut ServerEnd, Nanos) -> Served;
-
 /// A connection that is open.
 struct Open<H, C> {
     end: ServerEnd,
-    serve_burst: ServeBurst<H, C>,
+    turns: Turns<H, C>,
 }
 
 /// A session whose connection is gone.
@@ -163,11 +162,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn serve_all(&mut self, now: Nanos) -> bool {
         let mut served = false;
         let mut violated = false;
-        for Open { end, serve_burst } in &mut self.connections {
+        for Open { end, turns } in &mut self.connections {
             if !end.has_mail() {
                 continue;
             }
-            match serve_burst(&mut self.engine, end, now) {
+            match (turns.serve_burst)(&mut self.engine, end, now) {
                 Served::Some => served = true,
                 Served::Nothing => {}
                 Served::Stalled => {
@@ -224,7 +223,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     fn completed(&mut self, wc: &Wc, now: Nanos) {
-        let Some(id) = self.by_qp.get(&wc.qp_num).copied() else { return };
+        let Some(id) = self.by_qp.get(&wc.qp_num).copied() else { return self.completed_datagram(wc, now) };
         let Some(at) = self.position(id) else {
             if let Some(closing) = self.closing.iter_mut().find(|closing| closing.id == id) {
                 closing.connection.complete(wc);
@@ -248,12 +247,25 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
     }
 
+    /// Of the queue pair that sends datagrams. If that fails, the connections of all who take them end.
+    fn completed_datagram(&mut self, wc: &Wc, now: Nanos) {
+        if let Some(Completed::Failed(status)) = self.engine.outbox.complete(wc) {
+            self.engine.outbox.close();
+            self.closing.iter_mut().for_each(|end| end.reply_to = None);
+            while let Some(at) = self.connections.iter().position(|open| open.end.reply_to.is_some()) {
+                self.connections[at].end.reply_to = None;
+                self.end(at, Broken::Completion(status), None, Some(now));
+            }
+        }
+        self.release_closing();
+    }
+
     fn push_owed(&mut self) {
         if self.owing == 0 {
             return;
         }
-        for Open { end, .. } in &mut self.connections {
-            if end.owes() && end.push_owed(&self.engine.counters) {
+        for Open { end, turns } in &mut self.connections {
+            if end.owes() && (turns.push_owed)(&mut self.engine, end) {
                 self.owing -= 1;
             }
         }
@@ -290,10 +302,13 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn release_closing(&mut self) {
         let mut at = 0;
         while at < self.closing.len() {
-            if !self.closing[at].connection.is_drained() {
+            let ServerEnd { connection, reply_to, .. } = &self.closing[at];
+            let outbox = &mut self.engine.outbox;
+            if !connection.is_drained() || reply_to.as_ref().is_some_and(|to| !outbox.is_done(to)) {
                 at += 1;
                 continue;
             }
+            reply_to.iter().for_each(|to| outbox.remove(to));
             let end = self.closing.swap_remove(at);
             self.by_qp.remove(&end.connection.qp_num());
             self.park(end);

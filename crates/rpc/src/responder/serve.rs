@@ -5,6 +5,7 @@ use farcall_verbs::{Clock, Nanos};
 
 use super::buffered::BufferedTotal;
 use super::execute::Answer;
+use super::outbox::Outbox;
 use super::parts::Part;
 use super::{Handler, ServerEnd};
 use crate::config::ResponderConfig;
@@ -25,6 +26,12 @@ pub(super) enum Served {
     Violation,
 }
 
+/// A connection's turns, compiled for the paths of its plan: one call through a pointer a batch.
+pub(super) struct Turns<H, C> {
+    pub serve_burst: fn(&mut Engine<H, C>, &mut ServerEnd, Nanos) -> Served,
+    pub push_owed: fn(&mut Engine<H, C>, &mut ServerEnd) -> bool,
+}
+
 /// The part of a responder that all connections share.
 pub(super) struct Engine<H, C> {
     pub config: ResponderConfig,
@@ -38,6 +45,7 @@ pub(super) struct Engine<H, C> {
     /// The part of a result that its slot does not hold.
     pub spill: Vec<u8>,
     pub buffered: BufferedTotal,
+    pub outbox: Outbox,
 }
 
 impl<H: Handler, C: Clock> Engine<H, C> {
@@ -53,11 +61,16 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             message: Vec::new(),
             spill: Vec::new(),
             buffered: BufferedTotal::default(),
+            outbox: Outbox::default(),
         }
     }
 
-    /// A connection's turn, compiled for the paths of its plan.
-    pub fn serve_burst<P: Path>(&mut self, end: &mut ServerEnd, now: Nanos) -> Served {
+    pub fn turns<P: Path>() -> Turns<H, C> {
+        Turns { serve_burst: Self::serve_burst::<P>, push_owed: Self::push_owed::<P> }
+    }
+
+    /// Serves what has come, up to a bound.
+    fn serve_burst<P: Path>(&mut self, end: &mut ServerEnd, now: Nanos) -> Served {
         let mut served = Served::Nothing;
         for _ in 0..self.config.burst {
             match self.serve_one::<P::Request, P::Response>(end, now) {
@@ -74,7 +87,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 
     #[inline]
     fn serve_one<Q: RequestPath, S: ResponsePath>(&mut self, end: &mut ServerEnd, now: Nanos) -> Served {
-        if !end.can_answer() {
+        if !S::can_respond(end, &self.outbox, end.session.expect) {
             self.counters.stalls.increment();
             return Served::Stalled;
         }
@@ -100,6 +113,22 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         };
         self.answer::<S>(end, header.seq, header.mode(), &answer);
         Served::Some
+    }
+
+    /// Pushes what is executed and owed, each with a wake-up; returns whether all of it is. What is not executed yet is
+    /// pushed when it is.
+    fn push_owed<P: Path>(&mut self, end: &mut ServerEnd) -> bool {
+        let Some((mut seq, stop)) = end.owed else { return true };
+        while seq.is_before(stop) && seq.is_before(end.session.expect) {
+            if !P::Response::can_respond(end, &self.outbox, seq) {
+                end.owed = Some((seq, stop));
+                return false;
+            }
+            P::Response::respond(end, &mut self.outbox, seq, Mode::ReplyNotify, true, &self.counters);
+            seq = seq.next();
+        }
+        end.owed = None;
+        true
     }
 
     /// A message that is not a whole call.

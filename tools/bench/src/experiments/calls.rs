@@ -11,8 +11,8 @@ use farcall_link::{BatchConfig, BatchSizing, Batching, MemoryPolicy, Plan, Respo
 use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
-    AnyCaller, BySend, Client, ClientOf, ClientOptions, ConnectError, Fetch, FetchThenReply, OverUc, Path,
-    ResponsePath, SendReply, ServerReply, StaticClient,
+    AnyCaller, BySend, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Fetch, FetchThenReply,
+    OverUc, Path, ResponsePath, SendReply, ServerReply, StaticClient,
 };
 use farcall_verbs::Provider;
 use std::fmt;
@@ -171,6 +171,7 @@ fn sample_of(preset: &str) -> Option<TakeSample> {
     Some(match preset {
         "server-reply" => sample::<ServerReply>,
         "uc-rpc" => sample::<OverUc<ServerReply>>,
+        "herd" => sample::<OverUc<DatagramReply>>,
         "fetch" => sample::<Fetch>,
         "rf-rpc" => sample::<FetchThenReply>,
         "write-send" => sample::<SendReply>,

@@ -11,7 +11,7 @@ use crate::workload::Workload;
 use farcall_kv::bypass::{ReadCounters, Scheme};
 use farcall_kv::memcached::client::Client;
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
-use farcall_rpc::{BySend, Fetch, FetchThenReply, OverUc, Path, SendReply, ServerReply};
+use farcall_rpc::{BySend, DatagramReply, Fetch, FetchThenReply, OverUc, Path, SendReply, ServerReply};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,6 +31,8 @@ pub enum FrontEnd {
     ServerReply,
     /// The same over UC.
     UcRpc,
+    /// RPC over RDMA verbs: requests by WRITE over UC, replies by SEND over UD.
+    Herd,
     /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, always.
     Fetch,
     /// RPC over RDMA verbs: requests by WRITE, replies by SEND.
@@ -52,6 +54,7 @@ impl fmt::Display for FrontEnd {
             Self::Unix => "Unix socket",
             Self::ServerReply => "server-reply",
             Self::UcRpc => "uc-rpc",
+            Self::Herd => "herd",
             Self::Fetch => "fetch",
             Self::WriteSend => "write-send",
             Self::SendWrite => "send-write",
@@ -64,9 +67,10 @@ impl fmt::Display for FrontEnd {
 
 impl FrontEnd {
     /// Those of RPC.
-    const OVER_VERBS: [Self; 7] = [
+    const OVER_VERBS: [Self; 8] = [
         Self::ServerReply,
         Self::UcRpc,
+        Self::Herd,
         Self::Fetch,
         Self::WriteSend,
         Self::SendWrite,
@@ -93,6 +97,7 @@ impl FrontEnd {
             }
             Self::ServerReply
             | Self::UcRpc
+            | Self::Herd
             | Self::Fetch
             | Self::WriteSend
             | Self::SendWrite
@@ -137,6 +142,7 @@ impl FrontEnd {
                 return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::ServerReply);
             }
             Self::UcRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::UcRpc),
+            Self::Herd => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Herd),
             Self::Fetch => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Fetch),
             Self::WriteSend => {
                 return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::WriteSend);
@@ -225,6 +231,8 @@ pub enum FrontEndTarget {
     ServerReply(Box<RpcTarget<ServerReply>>),
     /// The same over UC.
     UcRpc(Box<RpcTarget<OverUc<ServerReply>>>),
+    /// Over UC, replies sent as datagrams.
+    Herd(Box<RpcTarget<OverUc<DatagramReply>>>),
     /// Over verbs, results fetched.
     Fetch(Box<RpcTarget<Fetch>>),
     /// Over verbs, replies sent.
@@ -251,6 +259,7 @@ macro_rules! each {
             FrontEndTarget::Memcached($target) => $of_sockets,
             FrontEndTarget::ServerReply($target) => $call,
             FrontEndTarget::UcRpc($target) => $call,
+            FrontEndTarget::Herd($target) => $call,
             FrontEndTarget::Fetch($target) => $call,
             FrontEndTarget::WriteSend($target) => $call,
             FrontEndTarget::SendWrite($target) => $call,

@@ -21,8 +21,10 @@ pub(super) const READS_NOTE: &str = "READs a GET, whatever else a workload does.
 
 pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
     let mut conditions = plan.stage.conditions();
-    let provider =
-        format!("{} (RC; uc-rpc: UC); sockets: kernel TCP on loopback and Unix streams", plan.nic.wish);
+    let provider = format!(
+        "{} (RC; uc-rpc: UC; herd: UC and UD); sockets: kernel TCP on loopback and Unix streams",
+        plan.nic.wish
+    );
     conditions.push("provider", provider);
     conditions
         .push("threads", format!("1 server thread, 1 client thread, {} connection(s)", plan.connections));
