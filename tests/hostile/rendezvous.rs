@@ -86,6 +86,7 @@ fn say_hello(server: &Server, qp_num: u32, gid: Gid) -> Result<(), RefusalKind> 
         features: Features::KICK,
         thread: 0,
         resume: None,
+        datagrams: None,
     };
     let mut stream = TcpStream::connect(server.place("rpc")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

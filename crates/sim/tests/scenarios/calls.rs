@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use farcall_link::{BatchConfig, BatchSizing, Batching, Plan};
 use farcall_rpc::{
-    BySend, CallerConfig, Fetch, FetchThenReply, OverUc, Path, ResponderConfig, SendReply, ServerReply,
+    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, OverUc, Path, ResponderConfig, SendReply,
+    ServerReply,
 };
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
@@ -129,8 +130,7 @@ impl<P: Path> Run<P> {
                 program.caller.counters()
             );
             check_calls(workload, &self.executions);
-            super::note_resumed(program.caller.counters().sessions_resumed.get());
-            super::note_batches(program.caller.counters().batches.get());
+            super::note::<P>(program.caller.counters());
         }
         let executions = self.executions.borrow();
         let twice = executions.iter().find(|(_, times)| **times > 1);
@@ -212,4 +212,9 @@ pub fn batched(seed: u64) -> u64 {
         2 => run_with::<BySend<SendReply>>(seed, random, true),
         _ => run_with::<OverUc<ServerReply>>(seed, random, true),
     }
+}
+
+/// The same where results come as datagrams: not at all, twice, or in any order.
+pub fn by_herd(seed: u64) -> u64 {
+    run_by::<OverUc<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
 }

@@ -2,34 +2,40 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use farcall_rpc::{Counters, Path};
+
 pub mod calls;
 pub mod chaos;
 mod endpoints;
 pub mod store;
 pub mod traffic;
 
-/// Sessions that went on over another connection, in all runs: a fault that never comes tests nothing.
-static RESUMED: AtomicU64 = AtomicU64::new(0);
-
-fn note_resumed(sessions: u64) {
-    RESUMED.fetch_add(sessions, Ordering::Relaxed);
+/// What happened to clients in all runs: a fault that never comes tests nothing.
+pub struct Happened {
+    /// Sessions that went on over another connection.
+    pub resumed: AtomicU64,
+    /// Messages sent again over unreliable transports.
+    pub resent: AtomicU64,
+    /// Results that came again, as datagrams.
+    pub repeated: AtomicU64,
+    /// Batches of calls that were sent.
+    pub batches: AtomicU64,
 }
 
-/// How many sessions went on over another connection so far.
-pub fn resumed() -> u64 {
-    RESUMED.load(Ordering::Relaxed)
-}
+pub static HAPPENED: Happened = Happened {
+    resumed: AtomicU64::new(0),
+    resent: AtomicU64::new(0),
+    repeated: AtomicU64::new(0),
+    batches: AtomicU64::new(0),
+};
 
-/// Batches of calls that were sent, in all runs.
-static BATCHES: AtomicU64 = AtomicU64::new(0);
-
-fn note_batches(batches: u64) {
-    BATCHES.fetch_add(batches, Ordering::Relaxed);
-}
-
-/// How many batches were sent so far.
-pub fn batches() -> u64 {
-    BATCHES.load(Ordering::Relaxed)
+fn note<P: Path>(counters: &Counters) {
+    HAPPENED.resumed.fetch_add(counters.sessions_resumed.get(), Ordering::Relaxed);
+    if !P::TRANSPORT.is_reliable() {
+        HAPPENED.resent.fetch_add(counters.resent.get(), Ordering::Relaxed);
+    }
+    HAPPENED.repeated.fetch_add(counters.repeated.get(), Ordering::Relaxed);
+    HAPPENED.batches.fetch_add(counters.batches.get(), Ordering::Relaxed);
 }
 
 /// A kind of run: its name, and what runs a seed of it. It panics if something does not hold, and returns the hash of
@@ -45,10 +51,12 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "calls-by-sends", run: calls::by_sends },
     Scenario { name: "calls-over-uc", run: calls::over_uc },
     Scenario { name: "calls-batched", run: calls::batched },
+    Scenario { name: "calls-by-herd", run: calls::by_herd },
     Scenario { name: "store", run: store::run },
     Scenario { name: "store-by-sends", run: store::by_sends },
     Scenario { name: "store-over-uc", run: store::over_uc },
     Scenario { name: "store-that-is-read", run: store::that_is_read },
+    Scenario { name: "store-by-herd", run: store::by_herd },
     Scenario { name: "unreliable", run: traffic::unreliable },
     Scenario { name: "shared", run: traffic::shared },
 ];

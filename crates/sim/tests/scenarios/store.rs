@@ -7,7 +7,7 @@ use farcall_kv::bypass::{BypassConfig, Scheme, Service};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::Nic;
 use farcall_rpc::{
-    BySend, CallerConfig, Fetch, FetchThenReply, Handler, OverUc, Path, ResponderConfig, SendReply,
+    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, Handler, OverUc, Path, ResponderConfig, SendReply,
     ServerReply,
 };
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
@@ -221,4 +221,9 @@ pub fn that_is_read(seed: u64) -> u64 {
     } else {
         run_kind::<ServerReply, _>(seed, random, Read::<Farm> { config, scheme: PhantomData })
     }
+}
+
+/// The same where results come as datagrams.
+pub fn by_herd(seed: u64) -> u64 {
+    run_by::<OverUc<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
 }
