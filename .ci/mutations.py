@@ -293,6 +293,32 @@ def all_mutations():
         Mutation("moves-not-counted", "Index::insert",
                  Replace("self.region.load_relaxed(0).wrapping_add(1)", "self.region.load_relaxed(0)"),
                  unit("a_key_is_never_missed")),
+
+
+        # Calls where messages are lost, and results as datagrams.
+        Mutation("lost-request-not-sent-again", "CallerState::ask_again", Delete("self.messages.resend = head"),
+                 integration("lost", "a_lost_request_is_sent_again")),
+        Mutation("lost-response-not-asked-for", "CallerState::ask_again",
+                 Replace("Imm::Push { oldest_low: head.0 as u16, count }", "{ let _ = count; Imm::Kick }"),
+                 integration("lost", "a_lost_response_is_asked_for_and_its_call_not_executed_again")),
+        Mutation("datagram-completed-by-an-earlier-one", "CallerState::keep_datagram",
+                 Replace("Source::Sent { at }, bytes", "Source::Sent { at }, usize::MAX"),
+                 integration("datagrams", "what_an_earlier_datagram_left_in_a_receive_completes_no_other")),
+        Mutation("second-copy-of-a-result-taken", "Arrivals::put", Replace("place.is_some()", "false"),
+                 integration("datagrams", "results_as_datagrams_are_taken_once")),
+        Mutation("result-of-no-call-in-flight-taken", "CallerState::keep_datagram",
+                 Replace("self.messages.contains(seq) && self.put_arrived", "self.put_arrived"),
+                 integration("datagrams", "results_as_datagrams_are_taken_once")),
+        Mutation("receive-of-a-strangers-datagram-lost", "CallerState::datagram_arrived",
+                 Delete("arrivals.give_back(receive)"),
+                 integration("datagrams", "what_another_than_the_server_sends_is_dropped_and_counted")),
+        Mutation("region-taken-away-too-early", "QueuePair::detach",
+                 Replace("self.retire(Named::Region { _kept: region })", "drop(region)"),
+                 integration("queue_pairs", "what_is_taken_away_from_datagrams")),
+        Mutation("results-of-a-client-that-is-gone-kept", "Outbox::remove", Delete("pair.detach(to.results_id)"),
+                 integration("seeds", "clients_of_datagrams_that_are_gone_leave_nothing_at_the_server")),
+        Mutation("chain-to-another-destination", "QueuePair::remove_address", Delete("self.serial = next_serial()"),
+                 integration("queue_pairs", "what_is_taken_away_from_datagrams")),
     ]
 
 

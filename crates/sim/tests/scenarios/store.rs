@@ -7,8 +7,8 @@ use farcall_kv::bypass::{BypassConfig, Scheme, Service};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::Nic;
 use farcall_rpc::{
-    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, Handler, OverUc, Path, ResponderConfig, SendReply,
-    ServerReply,
+    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, Handler, OverUc, Path, ResponderConfig,
+    SendReply, ServerReply,
 };
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
