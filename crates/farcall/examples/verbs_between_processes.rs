@@ -47,7 +47,7 @@ fn one_end(is_target: bool, mut from: impl BufRead, mut to: impl Write) -> Resul
     // SAFETY: a receive without elements names no memory.
     unsafe { qp.post_recv(&[RecvWr::new(1, &[])])? };
     let gid = u128::from_be_bytes(port.own_gid().0);
-    writeln!(to, "{} {gid} {} {} {}", qp.qp_num(), port.attr.lid, mr.addr() as u64, mr.rkey())?;
+    writeln!(to, "{} {gid} {} {} {}", qp.qp_num(), port.attr.lid, mr.remote_addr(), mr.rkey())?;
     let mut line = String::new();
     from.read_line(&mut line)?;
     let word = |place| line.split_whitespace().nth(place).ok_or("the other end said too little");

@@ -88,7 +88,7 @@ impl Mr {
         let raw = fault::non_null(raw, |source| fault::register(len_bytes, source))?;
         // SAFETY: the region lives until deregistered; its keys do not change.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
-        let attr = MrAttr { addr, len_bytes, lkey, rkey, access };
+        let attr = MrAttr { addr, remote_addr: addr as u64, len_bytes, lkey, rkey, access };
         Ok(Self { pd: Arc::clone(pd), raw: Some(raw), attr, pages: None })
     }
 

@@ -112,7 +112,9 @@ impl Region {
 
     /// What a peer needs to reach it.
     pub fn remote(&self) -> RemoteRegion {
-        RemoteRegion { addr: self.base as u64, len_bytes: self.len_bytes as u64, rkey: self.rkey }
+        let offset = self.base as usize - self.mr.addr() as usize;
+        let addr = self.mr.remote_addr() + offset as u64;
+        RemoteRegion { addr, len_bytes: self.len_bytes as u64, rkey: self.rkey }
     }
 
     /// A gather or scatter element of `len_bytes` at `offset`.
@@ -289,7 +291,7 @@ mod tests {
     fn region(words: usize) -> Region {
         let mut heap = vec![0_u64; words];
         let (addr, len_bytes) = (heap.as_mut_ptr().cast(), words * 8);
-        let attr = MrAttr { addr, len_bytes, lkey: 1, rkey: 2, access: Access::all() };
+        let attr = MrAttr { addr, remote_addr: 64, len_bytes, lkey: 1, rkey: 2, access: Access::all() };
         Region::of(Arc::new(Heap(heap, attr)), 0, len_bytes)
     }
 
@@ -299,7 +301,7 @@ mod tests {
         let [first, second] = [(0, 64), (64, 64)].map(|(at, len)| Region::of(Arc::clone(&whole.mr), at, len));
         second.store_release(0, 7);
         assert_eq!((whole.load_acquire(64), first.remote().len_bytes), (7, 64));
-        assert_eq!(second.remote().addr, first.remote().addr + 64);
+        assert_eq!([first.remote().addr, second.remote().addr], [64, 128], "as the provider names them");
         let beyond = std::panic::AssertUnwindSafe(|| first.load_acquire(64));
         assert!(std::panic::catch_unwind(beyond).is_err());
     }

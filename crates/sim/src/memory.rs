@@ -8,6 +8,18 @@ use crate::packet::Node;
 use crate::state::State;
 use crate::trace::{What, hash_bytes};
 
+/// Bytes of a region, at most.
+pub(crate) const MAX_MR_BYTES: u64 = 1 << 40;
+
+/// Names of regions begin here: no program has such addresses.
+const NAMES: u64 = 1 << 63;
+
+/// What peers call the first byte of a region. The program's addresses differ from process to process, and they are
+/// sent: payload with one in it would make two runs of a seed differ.
+pub(crate) const fn remote_addr(id: u32) -> u64 {
+    NAMES + id as u64 * MAX_MR_BYTES
+}
+
 /// A region as the devices know it.
 pub(crate) struct Mr {
     pub(crate) node: Node,
@@ -35,7 +47,8 @@ pub(crate) struct Admitted {
 }
 
 impl State {
-    /// Whether a key of a node opens `len` bytes at `addr` for what is needed, within a protection domain.
+    /// Whether a key of a node opens `len` bytes at `addr`, the program's or a remote one, for what is needed, within a
+    /// protection domain.
     pub(crate) fn admit(
         &self,
         (node, pd): (Node, u32),
@@ -45,6 +58,8 @@ impl State {
     ) -> Option<Admitted> {
         let id = *self.nodes.get(node as usize)?.keys.get(&key)?;
         let mr = self.mrs.get(id)?;
+        let addr =
+            if addr < NAMES { addr } else { addr.checked_sub(remote_addr(id))?.checked_add(mr.addr)? };
         let fits = mr.pd == pd && mr.access.contains(need) && mr.holds(addr, len);
         fits.then_some(Admitted { mr: id, addr, len })
     }

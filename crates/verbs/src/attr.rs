@@ -155,6 +155,8 @@ impl DeviceAttr {
 pub struct MrAttr {
     /// Its first byte. Peers and the NIC may write at any time: never make a reference of it.
     pub addr: *mut u8,
+    /// What peers call its first byte: that address, too, but in the simulator, where it is the same in every process.
+    pub remote_addr: u64,
     /// Its length in bytes.
     pub len_bytes: usize,
     /// The key of local gather/scatter elements.

@@ -213,6 +213,11 @@ pub trait RawMr: Send + Sync {
         self.attr().addr
     }
 
+    /// What peers call its first byte.
+    fn remote_addr(&self) -> u64 {
+        self.attr().remote_addr
+    }
+
     /// Its length in bytes.
     fn len_bytes(&self) -> usize {
         self.attr().len_bytes

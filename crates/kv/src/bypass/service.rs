@@ -1,6 +1,6 @@
 //! The server's half: PUT, DELETE and, for the disturbed, GET as calls; queue pairs over which clients READ.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use farcall_link::bootstrap::QpInfo;
@@ -54,7 +54,7 @@ pub struct Service<S> {
     cq: Box<dyn RawCq>,
     store: Store<S>,
     /// Queue pairs for READs, by the connection over which they were asked for: each has one and ends with it.
-    readers: HashMap<u32, Connection>,
+    readers: BTreeMap<u32, Connection>,
 }
 
 /// Serves a store by one thread of a new server.
@@ -82,7 +82,7 @@ impl<S: Scheme> Service<S> {
         let store = Store::new(&nic, config, seed)?;
         // The pairs only answer READs: nothing comes here.
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 1, channel: None })?;
-        Ok(Self { nic, cq, store, readers: HashMap::new() })
+        Ok(Self { nic, cq, store, readers: BTreeMap::new() })
     }
 
     /// Connects a reader's queue pair, in place of one that was opened over the same connection.

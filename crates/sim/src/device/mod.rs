@@ -86,7 +86,7 @@ impl Context for SimContext {
         attr.max_cq = limits.cqs;
         attr.max_cqe = limits.cqes;
         attr.max_mr = limits.mrs;
-        attr.max_mr_size = mr::MAX_MR_BYTES;
+        attr.max_mr_size = crate::memory::MAX_MR_BYTES;
         attr.max_inline_data = limits.inline_bytes;
         attr.max_qp_rd_atom = limits.rd_atomic;
         attr.max_srq = limits.srqs;

@@ -7,13 +7,11 @@ use std::sync::Arc;
 use farcall_verbs::{Access, Error, MrAttr, RawMr, Result, Revoked};
 
 use crate::fabric::Fabric;
+use crate::memory::{MAX_MR_BYTES, remote_addr};
 use crate::packet::Node;
 use crate::pages::may_access;
 
 const PAGE_BYTES: usize = 4096;
-
-/// Bytes of a region.
-pub(super) const MAX_MR_BYTES: u64 = 1 << 40;
 
 /// Zeroed pages of our own.
 struct Pages {
@@ -104,7 +102,7 @@ impl SimMr {
         pages: Option<Pages>,
     ) -> Result<Self> {
         let (id, key) = fabric.call().register(domain, (addr as u64, len_bytes as u64), access)?;
-        let attr = MrAttr { addr, len_bytes, lkey: key, rkey: key, access };
+        let attr = MrAttr { addr, remote_addr: remote_addr(id), len_bytes, lkey: key, rkey: key, access };
         Ok(Self { fabric: fabric.clone(), id, attr, _pages: pages })
     }
 }

@@ -198,7 +198,7 @@ impl Member {
             QpType::Uc => random.below(5),
             _ => random.below(if is_versatile { 8 } else { 6 }),
         };
-        let (peer, rkey) = (way.peer.mr.addr() as u64, way.peer.mr.rkey());
+        let (peer, rkey) = (way.peer.mr.remote_addr(), way.peer.mr.rkey());
         let (wr, did) = match what {
             0..=2 => {
                 if !has_imm {
@@ -234,7 +234,7 @@ impl Member {
             _ => {
                 let (mr, life) = way.counter;
                 let to =
-                    AtomicTarget { remote_addr: mr.addr() as u64, compare_add: 1, swap: 0, rkey: mr.rkey() };
+                    AtomicTarget { remote_addr: mr.remote_addr(), compare_add: 1, swap: 0, rkey: mr.rkey() };
                 let wr = SendWr::atomic(WrOpcode::ATOMIC_FETCH_AND_ADD, wr_id, &word, to);
                 (wr, Did::Add { node: way.peer.node, life })
             }

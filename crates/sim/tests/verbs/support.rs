@@ -90,7 +90,7 @@ impl End {
     }
 
     pub fn addr(&self) -> u64 {
-        self.mr.addr() as u64
+        self.mr.remote_addr()
     }
 
     pub fn put(&self, offset: usize, bytes: &[u8]) {

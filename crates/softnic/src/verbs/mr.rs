@@ -123,7 +123,7 @@ impl Mr {
     ) -> Self {
         // Sends and receives name the memory by address; from here on it is reached through that.
         addr.expose_provenance();
-        let attr = MrAttr { addr, len_bytes, lkey: key, rkey: key, access };
+        let attr = MrAttr { addr, remote_addr: addr as u64, len_bytes, lkey: key, rkey: key, access };
         Self { host: host.clone(), backing, attr, pd, live: AtomicBool::new(true) }
     }
 
