@@ -39,7 +39,7 @@ pub struct Message {
     /// Whether the server was asked, after the request, to push its response.
     pub(crate) is_pushed: bool,
     pub(crate) fetch: FetchState,
-    /// READs that brought no response; over UC, how often a corrupt one came.
+    /// READs that brought no response; over UC, corrupt responses that came.
     pub(crate) failed_fetches: u32,
     /// Looks at a response whose checksum did not match.
     pub(crate) corrupt_looks: u32,

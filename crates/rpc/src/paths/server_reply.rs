@@ -127,7 +127,16 @@ impl CallerState {
         let is_enough = message.failed_fetches == CORRUPT_WRITES_MAX;
         if is_enough {
             self.end_corrupt(seq, CORRUPT_WRITES_MAX);
+        } else {
+            self.forget_written(seq);
         }
         is_enough
+    }
+
+    /// The question or its answer may be lost: what is there already must not count as a second corrupt response.
+    fn forget_written(&mut self, seq: Seq) {
+        if let Some(end) = self.end.as_ref().filter(|end| end.arrivals.is_none()) {
+            end.replies.store_relaxed(end.responses.offset(seq), 0);
+        }
     }
 }
