@@ -24,6 +24,7 @@ struct Corrupt {
     replies: farcall_link::RemoteRegion,
     slots: Slots,
     sends: bool,
+    is_reliable: bool,
     datagrams: Option<(Datagrams, AddressId)>,
     /// Over unreliable transports what was handed over is asked for again.
     last: Option<Piece>,
@@ -75,7 +76,11 @@ impl Corrupt {
         let slots = Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES);
         let sends = hello.plan.response == farcall_link::ResponsePath::Send;
         let replies = hello.grants.messages;
-        (Self { qp, cq, results, results_id, replies, slots, sends, datagrams, last: None }, welcome)
+        let is_reliable = hello.plan.transport.is_reliable() && datagrams.is_none();
+        (
+            Self { qp, cq, results, results_id, replies, slots, sends, is_reliable, datagrams, last: None },
+            welcome,
+        )
     }
 
     /// Leaves a result for message `seq` in its slot, and writes or sends it to the client, too.
@@ -132,7 +137,7 @@ impl Corrupt {
                 _ => is_asked |= matches!(self.qp.complete(wc), Completed::Received { imm: Some(_), .. }),
             }
         }
-        if let (true, Some(last), true) = (is_asked, self.last, self.datagrams.is_some()) {
+        if let (true, Some(last), true) = (is_asked, self.last, !self.is_reliable) {
             self.hand_over(last);
         }
     }
@@ -145,6 +150,15 @@ fn call<P: Path>(
     now: &mut Nanos,
 ) -> Result<Vec<u8>, CallError> {
     client.submit(support::ECHO, b"", CallOptions::default(), *now).unwrap();
+    finish(client, server, now)
+}
+
+/// Waits for the end of the call.
+fn finish<P: Path>(
+    client: &mut Caller<P>,
+    server: &mut Corrupt,
+    now: &mut Nanos,
+) -> Result<Vec<u8>, CallError> {
     let start = Instant::now();
     loop {
         *now = *now + Duration::from_micros(1);
@@ -182,6 +196,34 @@ fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
     results_that_stay_corrupt::<OverUc<ServerReply>>();
     results_that_stay_corrupt::<OverUc<DatagramReply>>();
     results_that_stay_corrupt::<SendReply>();
+}
+
+/// Questions of the client, or the answers to them, are lost: no other corrupt result comes.
+#[test]
+fn a_corrupt_result_over_uc_counts_once_however_often_it_is_asked_for() {
+    let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
+    let config = CallerConfig::default().checksum(true);
+    let mut client = Caller::<OverUc<ServerReply>>::new(nic.clone(), config).unwrap();
+    let (mut server, welcome) = Corrupt::accept(&nic, &client.hello().unwrap());
+    let mut now = Nanos(1);
+    client.welcome(welcome, now).unwrap();
+    // From then on the two pairs know each other, and a WRITE is there at once.
+    server.answer(Seq::FIRST, false);
+    assert_eq!(call(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
+    client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
+    server.answer(Seq::FIRST.next(), true);
+    server.last = None;
+    let asked_before = client.counters().kicks.get();
+    let start = Instant::now();
+    while client.counters().kicks.get() < asked_before + 12 {
+        now = now + Duration::from_micros(20);
+        client.progress(now);
+        server.poll();
+        assert!(client.next_completion().is_none(), "the call ends");
+        assert!(start.elapsed() < support::LOST, "the client does not ask; {:?}", client.counters());
+    }
+    server.answer(Seq::FIRST.next(), false);
+    assert_eq!(finish(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
 }
 
 /// As a server of the wrong kind would: the first word claims more than a slot holds.
