@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::{self, Mode, OFlags, Stat};
+use rustix::fs::{self, Access, AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process;
 
@@ -86,7 +86,9 @@ fn make_own(path: &Path, user: u32) -> Result<(), String> {
     if is_open_to_others(&stat, Mode::RWXG | Mode::RWXO) {
         fs::fchmod(&directory, Mode::RWXU).map_err(|e| e.to_string())?;
     }
-    Ok(())
+    // It may have been made before its file system became read-only.
+    fs::accessat(&directory, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+        .map_err(|e| e.to_string())
 }
 
 fn open_directory(at: impl std::os::fd::AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -170,6 +172,17 @@ mod tests {
         // Those who come later find those who are there.
         std::fs::remove_file(root.path("tmp/farcall-UID")).unwrap();
         assert_eq!(root.place().unwrap(), root.path("home/.farcall"));
+    }
+
+    /// Root may write in spite of permissions; that it looks, too, a guest with a read-only file system shows.
+    #[test]
+    fn a_place_that_cannot_be_written_to_is_left_for_one_that_can() {
+        let root = Root::new("read-only");
+        let first = root.path("tmp/farcall-UID");
+        std::fs::create_dir(&first).unwrap();
+        std::fs::set_permissions(&first, std::fs::Permissions::from_mode(0o500)).unwrap();
+        let place = if process::geteuid().is_root() { first } else { root.path("home/.farcall") };
+        assert_eq!(root.place().unwrap(), place);
     }
 
     #[test]
