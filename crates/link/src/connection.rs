@@ -1,19 +1,23 @@
-//! Queue pairs of the connected transports, RC and UC.
+//! Queue pairs with one peer.
 
 use farcall_verbs::{Error, QpAttr, QpType, RawCq, SendFlags, SendWr};
 
 use crate::bootstrap::QpInfo;
 use crate::queue_pair::{PSN_MASK, PairConfig, QueuePair, is_queue_pair};
-use crate::{Nic, Piece, PostRefused, Remote, RemoteRegion, SharedReceives, Ticket, Transport};
+use crate::{AddressId, Nic, Piece, PostRefused, Remote, RemoteRegion, SharedReceives, Ticket, Transport};
 
-/// A connected queue pair.
+/// A queue pair with one peer: connected to him, over RC and UC; or all of whose datagrams go to him, over UD, which
+/// has nothing but [`Connection::send_datagram`].
 pub struct Connection(QueuePair);
+
+/// The one destination of a queue pair over UD.
+const PEER: AddressId = AddressId(0);
 
 impl Connection {
     /// Makes a queue pair whose completions, of sends and receives, go to `cq`; receives can be posted.
     ///
     /// # Errors
-    /// Those of creating and initialising a queue pair; [`Transport::Ud`] has no connections.
+    /// Those of creating and initialising a queue pair.
     pub fn new(
         nic: &Nic,
         transport: Transport,
@@ -21,9 +25,6 @@ impl Connection {
         config: PairConfig,
         shared: Option<&SharedReceives>,
     ) -> Result<Self, Error> {
-        if transport == Transport::Ud {
-            return Err(Error::invalid("create connection", "UD has no connections: use datagrams"));
-        }
         QueuePair::new(nic, transport.qp_type(), cq, config, shared).map(Self)
     }
 
@@ -34,6 +35,12 @@ impl Connection {
     pub fn connect(&mut self, nic: &Nic, peer: &QpInfo) -> Result<(), Error> {
         if peer.qp_num > PSN_MASK || peer.psn > PSN_MASK {
             return Err(Error::invalid("connect", "a queue pair or packet number of more than 24 bits"));
+        }
+        if self.0.qp_type() == QpType::Ud {
+            self.0.start_datagrams()?;
+            let peer = self.0.add_peer(nic, peer)?;
+            debug_assert_eq!(peer, PEER);
+            return Ok(());
         }
         let (path, mtu) = (nic.path_to(peer.gid(), peer.lid), nic.mtu().min(peer.mtu()));
         if self.0.qp_type() == QpType::Uc {
@@ -79,6 +86,18 @@ impl Connection {
     pub fn send(&mut self, from: Piece) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(from)];
         self.0.post_seldom_signalled(SendWr::send(0, &sges).with_flags(SendFlags::SOLICITED))
+    }
+
+    /// SENDs a piece of ours as a datagram, as [`Connection::send`] over a connection.
+    ///
+    /// # Errors
+    /// If the queue is full or the pair refuses.
+    ///
+    /// # Panics
+    /// If it has no peer yet, or is of another transport.
+    #[inline]
+    pub fn send_datagram(&mut self, from: Piece) -> Result<Ticket, PostRefused> {
+        self.0.send_to(from, PEER)
     }
 
     /// Wakes the peer with `imm` and no bytes (KICK).

@@ -1,9 +1,9 @@
 //! Queue pairs of datagrams, UD.
 
-use farcall_verbs::{Error, QpAttr, QpState, QpType, RawCq, SendFlags, SendWr};
+use farcall_verbs::{Error, QpType, RawCq};
 
 use crate::bootstrap::QpInfo;
-use crate::queue_pair::{PSN_MASK, PairConfig, QueuePair, is_queue_pair};
+use crate::queue_pair::{PairConfig, QueuePair, is_queue_pair};
 use crate::{AddressId, Nic, Piece, PostRefused, SharedReceives, Ticket};
 
 /// A queue pair that sends datagrams to any number of peers.
@@ -31,8 +31,7 @@ impl Datagrams {
     /// # Errors
     /// If the device fails.
     pub fn start(&mut self) -> Result<(), Error> {
-        let rts = QpAttr::rts_unreliable(self.0.psn());
-        self.0.modify([QpAttr::to(QpState::Rtr), rts])
+        self.0.start_datagrams()
     }
 
     /// Adds a destination, for [`Datagrams::send`] and [`crate::Operation::SendTo`].
@@ -40,11 +39,7 @@ impl Datagrams {
     /// # Errors
     /// If the peer cannot be reached or its number is impossible.
     pub fn add_peer(&mut self, nic: &Nic, peer: &QpInfo) -> Result<AddressId, Error> {
-        if peer.qp_num > PSN_MASK {
-            return Err(Error::invalid("add peer", "a queue pair number of more than 24 bits"));
-        }
-        let handle = nic.pd.create_ah(&nic.path_to(peer.gid(), peer.lid))?;
-        Ok(AddressId(self.0.add_address(handle, peer.qp_num)))
+        self.0.add_peer(nic, peer)
     }
 
     /// Takes a destination away: nothing more is sent there, and another one may get its name. Chains must be prepared
@@ -62,9 +57,7 @@ impl Datagrams {
     /// If there is no such destination, or the piece is not attached.
     #[inline]
     pub fn send(&mut self, from: Piece, to: AddressId) -> Result<Ticket, PostRefused> {
-        let sges = [self.0.regions.sge(from)];
-        let wr = SendWr::send_to(0, &sges, self.0.address(to.0));
-        self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
+        self.0.send_to(from, to)
     }
 }
 

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use farcall_verbs::{
-    Access, AddressHandle, AtomicTarget, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq,
-    RawQp, RecvWr, SendFlags, SendWr, Sge, UdTarget, Wc, WcStatus, WrOpcode,
+    Access, AtomicTarget, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq, RawQp, RecvWr,
+    SendFlags, SendWr, Sge, UdTarget, Wc, WcStatus, WrOpcode,
 };
 
 use crate::bootstrap::QpInfo;
@@ -21,7 +21,8 @@ use crate::work_request::{
     Regions, SGES_MAX, TICKET_MASK, is_receive, put, receive_tag, receive_wr_id, send_tag, send_wr_id,
 };
 use crate::{
-    Chain, Nic, Operation, PostRefused, Receive, ReceiveChain, Region, RegionId, Remote, Ticket, WorkRequest,
+    AddressId, Chain, Nic, Operation, Piece, PostRefused, Receive, ReceiveChain, Region, RegionId, Remote,
+    Ticket, WorkRequest,
 };
 
 /// Where a queue pair is in its life.
@@ -187,8 +188,17 @@ impl QueuePair {
         self.qp.qp_type()
     }
 
-    pub(crate) fn add_address(&mut self, handle: Box<dyn AddressHandle>, qp_num: u32) -> usize {
-        put(&mut self.addresses, Address(handle, qp_num))
+    pub(crate) fn start_datagrams(&mut self) -> Result<(), Error> {
+        let rts = QpAttr::rts_unreliable(self.psn);
+        self.modify([QpAttr::to(QpState::Rtr), rts])
+    }
+
+    pub(crate) fn add_peer(&mut self, nic: &Nic, peer: &QpInfo) -> Result<AddressId, Error> {
+        if peer.qp_num > PSN_MASK {
+            return Err(Error::invalid("add peer", "a queue pair number of more than 24 bits"));
+        }
+        let handle = nic.pd.create_ah(&nic.path_to(peer.gid(), peer.lid))?;
+        Ok(AddressId(put(&mut self.addresses, Address(handle, peer.qp_num))))
     }
 
     /// What was prepared for destinations must be prepared again.
@@ -209,9 +219,9 @@ impl QueuePair {
         self.failure
     }
 
-    /// Whether WRITEs of the peer into `region` are placed in address order, final byte last.
+    /// Whether WRITEs of the peer into `region` are placed in address order, final byte last. Nobody WRITEs over UD.
     pub fn places_in_order(&self, region: &Region) -> bool {
-        self.qp.places_in_order(region.mr())
+        self.qp_type() == QpType::Ud || self.qp.places_in_order(region.mr())
     }
 
     /// Keeps a region alive as long as this pair's requests may name it, and makes it postable.
@@ -335,6 +345,13 @@ impl QueuePair {
         let ticket = self.post_one(wr, 0)?;
         self.unsignalled = if signal { 0 } else { self.unsignalled + 1 };
         Ok(if inline { Ticket::NONE } else { ticket })
+    }
+
+    #[inline]
+    pub(crate) fn send_to(&mut self, from: Piece, to: AddressId) -> Result<Ticket, PostRefused> {
+        let sges = [self.regions.sge(from)];
+        let wr = SendWr::send_to(0, &sges, self.address(to.0));
+        self.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 
     #[inline]
