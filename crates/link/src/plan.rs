@@ -18,6 +18,8 @@ pub enum RequestPath {
     WriteMailbox,
     /// SEND into a receive that the server has posted.
     Send,
+    /// The same as a datagram: one queue pair of the server thread takes the requests of all its clients.
+    Datagram,
 }
 
 /// How a response reaches the client.
@@ -369,6 +371,16 @@ pub const PRESETS: &[Preset] = &[
         plan: Plan { response: ResponsePath::Datagram, transport: Transport::Uc, ..BASE },
     },
     Preset {
+        name: "ud-rpc",
+        summary: "Requests and results are datagrams; no queue pair is connected",
+        plan: Plan {
+            request: RequestPath::Datagram,
+            response: ResponsePath::Datagram,
+            transport: Transport::Ud,
+            ..BASE
+        },
+    },
+    Preset {
         name: "write-send",
         summary: "The server sends every result",
         plan: Plan { response: ResponsePath::Send, ..BASE },
@@ -409,17 +421,20 @@ impl Plan {
         PRESETS.iter().find(|preset| preset.name == name).map(|preset| preset.plan)
     }
 
-    /// The plan with slots that its responses fit into: a datagram is one packet. Results that are longer go in pieces,
-    /// as with any slot.
+    /// The plan with slots that fit into its datagrams: one is one packet. What is longer goes in parts, as with any
+    /// slot.
     #[must_use]
     pub fn with_mtu(self, mtu: Mtu) -> Self {
-        if self.response != ResponsePath::Datagram {
-            return self;
-        }
         // Less by a little, for a stride that is odd as the one of `Geometry::default`.
         let most_bytes = mtu.bytes() - 128;
-        let response_slot_bytes = self.geometry.response_slot_bytes.min(most_bytes);
-        Self { geometry: Geometry { response_slot_bytes, ..self.geometry }, ..self }
+        let mut geometry = self.geometry;
+        if self.request == RequestPath::Datagram {
+            geometry.request_slot_bytes = geometry.request_slot_bytes.min(most_bytes);
+        }
+        if self.response == ResponsePath::Datagram {
+            geometry.response_slot_bytes = geometry.response_slot_bytes.min(most_bytes);
+        }
+        Self { geometry, ..self }
     }
 
     /// On how many axes of the table two plans differ. Waiting is each side's own, batches the client's, thresholds and
@@ -477,13 +492,17 @@ mod tests {
     }
 
     #[test]
-    fn responses_by_datagram_fit_one_packet_of_any_mtu() {
-        let herd = Plan::named("herd").unwrap();
+    fn what_goes_by_datagram_fits_one_packet_of_any_mtu() {
+        let [herd, ud_rpc] = ["herd", "ud-rpc"].map(|name| Plan::named(name).unwrap());
         for mtu in [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096] {
-            let geometry = herd.with_mtu(mtu).geometry;
-            geometry.check().unwrap();
-            assert!(geometry.response_slot_bytes <= mtu.bytes(), "{mtu:?}");
-            assert_eq!(geometry.request_slot_bytes, herd.geometry.request_slot_bytes);
+            for plan in [herd, ud_rpc] {
+                let geometry = plan.with_mtu(mtu).geometry;
+                geometry.check().unwrap();
+                assert!(geometry.response_slot_bytes <= mtu.bytes(), "{mtu:?}");
+            }
+            assert!(ud_rpc.with_mtu(mtu).geometry.request_slot_bytes <= mtu.bytes(), "{mtu:?}");
+            let written = herd.with_mtu(mtu).geometry.request_slot_bytes;
+            assert_eq!(written, herd.geometry.request_slot_bytes);
             assert_eq!(Plan::default().with_mtu(mtu), Plan::default());
         }
     }

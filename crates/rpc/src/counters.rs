@@ -43,7 +43,7 @@ farcall_stats::counters! {
         cancelled,
         /// Calls whose outcome is unknown.
         outcomes_unknown,
-        /// Messages sent again: after a reconnect, or over UC when no response came.
+        /// Messages sent again: after a reconnect, or over UC and UD when no response came.
         resent,
         /// Sessions that went on after a reconnect.
         sessions_resumed,
@@ -55,9 +55,9 @@ farcall_stats::counters! {
         violations,
         /// Messages not taken in because the send queue had no room for the answer.
         stalls,
-        /// Datagrams with a result that has come before.
+        /// Datagrams with a result (client) that has come before, or a request (server) that was executed before.
         repeated,
-        /// Datagrams that the server of this session did not send: dropped.
+        /// Datagrams that no server (client) or client (server) of a session here sent, or not so: dropped.
         strangers,
     }
 }

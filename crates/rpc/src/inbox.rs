@@ -16,13 +16,18 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
+    /// No receives.
+    pub const fn none() -> Self {
+        Self { slots: None, slot_bytes: 0, arrived: VecDeque::new() }
+    }
+
     /// Posts `count` receives of no bytes.
     ///
     /// # Errors
     /// If the queue pair refuses.
     pub fn of_wakes(pair: &mut QueuePair, count: u32) -> Result<Self, Error> {
         pair.post_empty_receives(count)?;
-        Ok(Self { slots: None, slot_bytes: 0, arrived: VecDeque::new() })
+        Ok(Self::none())
     }
 
     /// Posts a receive for each of `count` slots of a region.
@@ -46,11 +51,6 @@ impl Inbox {
             other => Error::invalid("post receives", other.to_string()),
         })?;
         Ok(Self { slots: Some(slots), slot_bytes, arrived: VecDeque::with_capacity(count) })
-    }
-
-    /// Whether messages come here, not only wake-ups.
-    pub const fn takes_messages(&self) -> bool {
-        self.slots.is_some()
     }
 
     /// Whether no message has arrived.

@@ -1,4 +1,4 @@
-//! Over UC messages are lost, and nobody is told; results as datagrams, too.
+//! Over UC and UD messages are lost, and nobody is told.
 
 mod support;
 
@@ -13,6 +13,7 @@ use support::*;
 
 type UcRpc = OverUc<ServerReply>;
 type Herd = OverUc<DatagramReply>;
+type UdRpc = OverUd<DatagramReply>;
 
 const CALLS: u64 = 300;
 
@@ -62,6 +63,7 @@ fn calls_end_well<P: Path>(world: &mut World, client: &mut Caller<P>) {
 fn a_lost_request_is_sent_again() {
     requests_are_lost::<UcRpc>();
     requests_are_lost::<Herd>();
+    requests_are_lost::<UdRpc>();
 }
 
 fn requests_are_lost<P: Path>() {
@@ -75,19 +77,22 @@ fn requests_are_lost<P: Path>() {
 fn a_lost_response_is_asked_for_and_its_call_not_executed_again() {
     responses_are_lost::<UcRpc>();
     responses_are_lost::<Herd>();
+    responses_are_lost::<UdRpc>();
 }
 
 fn responses_are_lost<P: Path>() {
     let mut world = World::on(losing("0.2"), ResponderConfig::default());
     let mut client = client_on::<P>(&mut world, Nic::open(&SoftNic::new()).unwrap());
     calls_end_well(&mut world, &mut client);
-    assert!(world.server.counters().kicks.get() > 0, "nothing was asked for");
+    let counters = world.server.counters();
+    assert!(counters.kicks.get() + counters.repeated.get() > 0, "nothing was asked for");
 }
 
 #[test]
 fn whatever_is_lost_calls_end_well_and_are_executed_once() {
     anything_is_lost::<UcRpc>();
     anything_is_lost::<Herd>();
+    anything_is_lost::<UdRpc>();
 }
 
 fn anything_is_lost<P: Path>() {
@@ -109,6 +114,7 @@ fn wait<P: Path>(world: &World, client: &mut Caller<P>, time: Duration) {
 fn a_request_that_was_sent_several_times_is_executed_once() {
     is_sent_several_times::<UcRpc>();
     is_sent_several_times::<Herd>();
+    is_sent_several_times::<UdRpc>();
 }
 
 fn is_sent_several_times<P: Path>() {
@@ -130,6 +136,7 @@ fn is_sent_several_times<P: Path>() {
 fn a_call_that_was_given_up_is_sent_again_as_given_up() {
     is_given_up::<UcRpc>();
     is_given_up::<Herd>();
+    is_given_up::<UdRpc>();
 }
 
 fn is_given_up<P: Path>() {
@@ -154,6 +161,7 @@ fn is_given_up<P: Path>() {
 fn a_server_that_is_silent_for_long_is_connected_to_anew_and_the_call_goes_on() {
     is_silent_for_long::<UcRpc>();
     is_silent_for_long::<Herd>();
+    is_silent_for_long::<UdRpc>();
 }
 
 fn is_silent_for_long<P: Path>() {

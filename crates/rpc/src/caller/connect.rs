@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, Resume, Welcome};
-use farcall_link::{Connection, Datagrams, Geometry, Nic, PairConfig, Plan, Region, RegionId, ResponsePath};
+use farcall_link::{
+    Connection, Datagrams, Geometry, Nic, PairConfig, Plan, Region, RegionId, ResponsePath, Transport,
+};
 use farcall_verbs::{Access, Error, Nanos};
 
 use super::messages::FetchState;
@@ -134,11 +136,14 @@ impl CallerState {
             return Err(ConnectError::BadWelcome("nobody said hello".into()));
         };
         let geometry = self.check(&welcome)?;
-        let inbox = if self.config.plan.response == ResponsePath::Send {
+        let plan = &self.config.plan;
+        let inbox = if plan.transport == Transport::Ud {
+            Inbox::none()
+        } else if plan.response == ResponsePath::Send {
             let count = usize::from(geometry.window);
             Inbox::of_slots(&mut connection, replies_id, geometry.response_slot_bytes, count)?
         } else {
-            Inbox::of_wakes(&mut connection, wakes(self.config.plan.geometry))?
+            Inbox::of_wakes(&mut connection, wakes(plan.geometry))?
         };
         let arrivals = datagrams.map(|(pair, region)| Arrivals::start(pair, region, geometry)).transpose()?;
         connection.connect(&self.nic, &welcome.qp)?;

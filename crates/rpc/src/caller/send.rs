@@ -41,9 +41,9 @@ impl CallerState {
         end.connection.is_done(sent)
     }
 
-    /// Whether the oldest message that is to be sent again can be: it is composed anew where the last WRITE of it read.
-    fn may_send_again(&mut self) -> bool {
-        let sent = self.messages.at(self.messages.resend).sent;
+    /// Whether a message can be sent again: it is composed anew where the last WRITE of it read.
+    fn may_send_again(&mut self, seq: Seq) -> bool {
+        let sent = self.messages.at(seq).sent;
         let ready = |end: &ClientEnd| end.connection.room() > ROOM_FOR_OTHERS && end.connection.is_done(sent);
         self.end.as_ref().is_some_and(ready)
     }
@@ -95,7 +95,7 @@ impl CallerState {
     fn pump_all<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
         while self.messages.resend != self.messages.next {
-            if !self.may_send_again() {
+            if !self.may_send_again(self.messages.resend) {
                 return any;
             }
             self.send_again::<Q>(self.messages.resend, now);
@@ -242,6 +242,15 @@ impl CallerState {
             Ok(ticket) => self.messages.at(seq).sent = ticket,
             Err(error) => self.break_off(Broken::Verbs(error.to_string())),
         }
+    }
+
+    /// Sends the oldest message again, unless all are sent again.
+    pub(crate) fn send_oldest_again<Q: RequestPath>(&mut self, now: Nanos) {
+        let oldest = self.messages.head;
+        if !self.kicks.has_asked() && self.may_send_again(oldest) {
+            self.send_again::<Q>(oldest, now);
+        }
+        self.kicks.kicked(self.messages.next);
     }
 
     /// Sends a message again: over a new connection, if the server never executed it; over UC, if no response came. A

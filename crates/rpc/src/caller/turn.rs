@@ -41,14 +41,14 @@ impl CallerState {
 
     /// Wakes a server that has not answered for long: it may sleep, and not every client looks at its flag.
     #[inline]
-    fn kick_if_late(&mut self, now: Nanos) {
+    fn kick_if_late<Q: RequestPath>(&mut self, now: Nanos) {
         if !self.kicks.is_due(now) {
             return;
         }
         if self.is_reliable() {
             self.kick(Imm::Kick);
         } else {
-            self.ask_again(now);
+            self.ask_again::<Q>(now);
         }
         self.kicks.next_pause(now);
     }
@@ -57,7 +57,7 @@ impl CallerState {
     /// executed, and answers from its slots. If it stays silent, a request or the question may be lost: the requests
     /// are sent again, too. It executes only the next number, so that none runs twice.
     #[cold]
-    fn ask_again(&mut self, now: Nanos) {
+    fn ask_again<Q: RequestPath>(&mut self, now: Nanos) {
         if self.end_if_corrupt_again() {
             return self.kicks.answered(!self.messages.is_empty(), now);
         }
@@ -65,11 +65,16 @@ impl CallerState {
             return self.break_off(Broken::Silent(self.config.silence_max));
         }
         let asked_before = self.kicks.has_asked();
-        let (head, count) = (self.messages.head, self.messages.outstanding() as u16);
-        self.kick(Imm::Push { oldest_low: head.0 as u16, count });
+        Q::ask(self, now);
         if asked_before {
-            self.messages.resend = head;
+            self.messages.resend = self.messages.head;
         }
+    }
+
+    /// Asks the server to push what is outstanding. Returns whether that was sent.
+    pub(crate) fn ask_to_push(&mut self) -> bool {
+        let (head, count) = (self.messages.head, self.messages.outstanding() as u16);
+        self.kick(Imm::Push { oldest_low: head.0 as u16, count })
     }
 
     /// Before the owner sleeps: asks the server to push what is outstanding, with a wake-up, unless all of it will come
@@ -80,8 +85,7 @@ impl CallerState {
         if numbers.all(|seq| messages.at(seq).mode == Mode::ReplyNotify || messages.at(seq).is_pushed) {
             return;
         }
-        let (head, count) = (self.messages.head, self.messages.outstanding() as u16);
-        if self.kick(Imm::Push { oldest_low: head.0 as u16, count }) {
+        if self.ask_to_push() {
             for seq in self.messages.numbers() {
                 self.messages.at(seq).is_pushed = true;
             }
@@ -89,12 +93,12 @@ impl CallerState {
     }
 
     #[inline]
-    fn until<Q: RequestPath>(&self) -> Option<Nanos> {
+    fn until<P: Path>(&self) -> Option<Nanos> {
         let deadline = self.calls.earliest_deadline;
         if self.messages.is_empty() {
             return deadline;
         }
-        let wake = if Q::WAKES { None } else { self.kicks.at() };
+        let wake = if P::MINDS_SILENCE { self.kicks.at() } else { None };
         Nanos::earlier(deadline, Nanos::earlier(self.next_fetch, wake))
     }
 
@@ -180,13 +184,13 @@ impl<P: Path> Endpoint for Caller<P> {
             state.kicks.is_armed = false;
             return Next::Again;
         }
-        if !P::Request::WAKES {
-            state.kick_if_late(now);
+        if P::MINDS_SILENCE {
+            state.kick_if_late::<P::Request>(now);
         }
         if any && state.reads_in_flight == 0 && state.messages.is_empty() {
             return Next::Again;
         }
-        Next::Idle { until: state.until::<P::Request>() }
+        Next::Idle { until: state.until::<P>() }
     }
 
     fn arm(&mut self) -> Result<()> {

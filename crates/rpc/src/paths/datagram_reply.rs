@@ -11,7 +11,7 @@ use crate::caller::{CallerState, Look, Message, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::inbox::Inbox;
-use crate::responder::{Outbox, ServerEnd};
+use crate::responder::{ServerEnd, ThreadPair};
 use crate::tune::Tuner;
 use crate::wire::{FirstWord, Mode, ResponseHeader, Seq, Slots};
 
@@ -42,14 +42,14 @@ impl ResponsePath for DatagramReply {
     }
 
     #[inline]
-    fn can_respond(end: &ServerEnd, outbox: &Outbox, seq: Seq) -> bool {
-        outbox.has_room_for(end.ticket_of(seq))
+    fn can_respond(end: &ServerEnd, thread_pair: &ThreadPair, seq: Seq) -> bool {
+        thread_pair.has_room_for(end.ticket_of(seq))
     }
 
     #[inline]
     fn respond(
         end: &mut ServerEnd,
-        outbox: &mut Outbox,
+        thread_pair: &mut ThreadPair,
         seq: Seq,
         _: Mode,
         _push: bool,
@@ -58,7 +58,7 @@ impl ResponsePath for DatagramReply {
         let (Some(len_bytes), Some(to)) = (end.response_bytes(seq), &mut end.reply_to) else { return };
         let piece = Piece { region: to.results_id, offset: end.session.responses.offset(seq), len_bytes };
         counters.replied.increment();
-        if let Some(ticket) = outbox.send(piece, to) {
+        if let Some(ticket) = thread_pair.send(piece, to) {
             end.tickets[end.session.responses.index(seq)] = ticket;
         }
     }

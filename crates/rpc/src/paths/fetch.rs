@@ -10,7 +10,7 @@ use crate::caller::{CallerState, FetchState, Look, Message, Purpose, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError};
-use crate::responder::{Outbox, ServerEnd};
+use crate::responder::{ServerEnd, ThreadPair};
 use crate::tune::Tuner;
 use crate::wire::{Mode, ResponseHeader, Seq};
 
@@ -37,7 +37,7 @@ impl ResponsePath for Fetch {
     }
 
     #[inline]
-    fn respond(end: &mut ServerEnd, _: &mut Outbox, seq: Seq, _: Mode, push: bool, counters: &Counters) {
+    fn respond(end: &mut ServerEnd, _: &mut ThreadPair, seq: Seq, _: Mode, push: bool, counters: &Counters) {
         if push {
             end.write_response(seq, true, counters);
         } else {

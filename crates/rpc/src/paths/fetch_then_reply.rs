@@ -7,7 +7,7 @@ use super::{Fetch, ResponsePath, ServerReply};
 use crate::caller::Message;
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::{Outbox, ServerEnd};
+use crate::responder::{ServerEnd, ThreadPair};
 use crate::tune::Tuner;
 use crate::wire::{Mode, ResponseHeader, Seq};
 
@@ -47,15 +47,17 @@ impl ResponsePath for FetchThenReply {
     #[inline]
     fn respond(
         end: &mut ServerEnd,
-        outbox: &mut Outbox,
+        thread_pair: &mut ThreadPair,
         seq: Seq,
         mode: Mode,
         push: bool,
         counters: &Counters,
     ) {
         match mode {
-            Mode::Fetch => Fetch::respond(end, outbox, seq, mode, push, counters),
-            Mode::Reply | Mode::ReplyNotify => ServerReply::respond(end, outbox, seq, mode, push, counters),
+            Mode::Fetch => Fetch::respond(end, thread_pair, seq, mode, push, counters),
+            Mode::Reply | Mode::ReplyNotify => {
+                ServerReply::respond(end, thread_pair, seq, mode, push, counters)
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 //! client and once a batch at the server.
 
 mod datagram_reply;
+mod datagram_request;
 mod fetch;
 mod fetch_then_reply;
 mod send_reply;
@@ -16,15 +17,18 @@ mod write_mailbox;
 use std::marker::PhantomData;
 
 use farcall_link::{Plan, PostRefused, Ticket, Transport};
+use farcall_verbs::Nanos;
 
 use crate::caller::{CallerState, ClientEnd, Message};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::{Outbox, ServerEnd};
+use crate::responder::{ServerEnd, ThreadPair};
 use crate::tune::Tuner;
 use crate::wire::{Mode, RequestHeader, ResponseHeader, Seq};
 pub(crate) use datagram_reply::Arrivals;
 pub use datagram_reply::DatagramReply;
+pub(crate) use datagram_request::Arrived;
+pub use datagram_request::DatagramRequest;
 pub use fetch::Fetch;
 pub use fetch_then_reply::FetchThenReply;
 pub use send_reply::SendReply;
@@ -41,6 +45,11 @@ pub trait RequestPath: Send + 'static {
 
     /// Client: ends the message of `payload_bytes` that was composed in slot `seq`, and hands it to the server.
     fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused>;
+
+    /// Client, over a transport that loses messages: asks for the responses that have not come.
+    fn ask(caller: &mut CallerState, _now: Nanos) {
+        caller.ask_to_push();
+    }
 
     /// Server: copies the next message to `message` if it is whole; else `None`. An error is a breach of the protocol.
     fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String>;
@@ -75,7 +84,7 @@ pub trait ResponsePath: Send + 'static {
 
     /// Server: whether slot `seq` and a send queue have room for a response.
     #[inline]
-    fn can_respond(end: &ServerEnd, _: &Outbox, seq: Seq) -> bool {
+    fn can_respond(end: &ServerEnd, _: &ThreadPair, seq: Seq) -> bool {
         end.can_answer(seq)
     }
 
@@ -83,7 +92,7 @@ pub trait ResponsePath: Send + 'static {
     /// asked to be woken, or it asks once more.
     fn respond(
         end: &mut ServerEnd,
-        outbox: &mut Outbox,
+        thread_pair: &mut ThreadPair,
         seq: Seq,
         mode: Mode,
         push: bool,
@@ -92,7 +101,7 @@ pub trait ResponsePath: Send + 'static {
 }
 
 /// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone stand for
-/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND; [`OverUc`] for UC.
+/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND; [`OverUc`] for UC, [`OverUd`] for UD.
 pub trait Path: Send + 'static {
     /// The transport of the queue pairs.
     const TRANSPORT: Transport;
@@ -100,6 +109,8 @@ pub trait Path: Send + 'static {
     type Request: RequestPath;
     /// How results come back.
     type Response: ResponsePath;
+    /// Whether the client has to end a silence: the server may sleep, or messages may be lost.
+    const MINDS_SILENCE: bool = !Self::Request::WAKES || !Self::TRANSPORT.is_reliable();
 
     /// A plan with these paths and this transport.
     #[must_use]
@@ -135,6 +146,16 @@ impl<P: Path> Path for OverUc<P> {
     type Response = P::Response;
 }
 
+/// Requests as datagrams, results as `P` says.
+#[derive(Debug)]
+pub struct OverUd<P>(PhantomData<P>);
+
+impl<P: ResponsePath> Path for OverUd<P> {
+    const TRANSPORT: Transport = Transport::Ud;
+    type Request = DatagramRequest;
+    type Response = P;
+}
+
 /// Evaluates `$body` with `$path` as the type of a plan's paths.
 macro_rules! for_plan {
     ($plan:expr, |$path:ident| $body:expr) => {
@@ -147,6 +168,7 @@ macro_rules! for_plan {
             (Rc, Send, Send) => BySend<$crate::paths::SendReply>,
             (Uc, WriteMailbox, Write) => OverUc<$crate::paths::ServerReply>,
             (Uc, WriteMailbox, Datagram) => OverUc<$crate::paths::DatagramReply>,
+            (Ud, Datagram, Datagram) => OverUd<$crate::paths::DatagramReply>,
         )
     };
     (@table $plan:expr, $path:ident, $body:expr,

@@ -6,7 +6,7 @@ use super::ResponsePath;
 use crate::caller::{CallerState, Look, Message, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::{Outbox, ServerEnd};
+use crate::responder::{ServerEnd, ThreadPair};
 use crate::tune::Tuner;
 use crate::wire::{Mode, ResponseHeader, Seq};
 
@@ -37,11 +37,11 @@ impl ResponsePath for SendReply {
     }
 
     #[inline]
-    fn respond(end: &mut ServerEnd, _: &mut Outbox, seq: Seq, _: Mode, _push: bool, counters: &Counters) {
-        let Some(len_bytes) = end.response_bytes(seq) else { return };
+    fn respond(end: &mut ServerEnd, _: &mut ThreadPair, seq: Seq, _: Mode, _push: bool, counters: &Counters) {
+        let (Some(len_bytes), Some(own)) = (end.response_bytes(seq), &mut end.own) else { return };
         let offset = end.session.responses.offset(seq);
         counters.replied.increment();
-        let posted = end.connection.send(Piece { region: end.results_id, offset, len_bytes });
+        let posted = own.connection.send(Piece { region: own.results_id, offset, len_bytes });
         end.posted_response(seq, posted);
     }
 }

@@ -32,7 +32,7 @@ impl RequestPath for SendRequest {
             Some(first) => end.take_at(at, first, message)?,
             None => None,
         };
-        end.inbox.give_back(&mut end.connection);
+        end.own.iter_mut().for_each(|own| end.inbox.give_back(&mut own.connection));
         header
             .map(Some)
             .ok_or_else(|| format!("message {}: what was sent is another one, or not whole", seq.0))

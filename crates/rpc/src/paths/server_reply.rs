@@ -4,7 +4,7 @@ use super::ResponsePath;
 use crate::caller::{CallerState, Look, Message, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::{Outbox, ServerEnd};
+use crate::responder::{OwnPair, ServerEnd, ThreadPair};
 use crate::tune::Tuner;
 use crate::wire::{FirstWord, Imm, Mode, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
 use farcall_link::{Piece, PostRefused, Remote, Ticket};
@@ -32,7 +32,14 @@ impl ResponsePath for ServerReply {
     fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
 
     #[inline]
-    fn respond(end: &mut ServerEnd, _: &mut Outbox, seq: Seq, mode: Mode, push: bool, counters: &Counters) {
+    fn respond(
+        end: &mut ServerEnd,
+        _: &mut ThreadPair,
+        seq: Seq,
+        mode: Mode,
+        push: bool,
+        counters: &Counters,
+    ) {
         end.write_response(seq, push || mode == Mode::ReplyNotify, counters);
     }
 }
@@ -43,15 +50,16 @@ impl ServerEnd {
     #[inline]
     pub(crate) fn write_response(&mut self, seq: Seq, wake: bool, counters: &Counters) {
         let Some(len_bytes) = self.response_bytes(seq) else { return };
+        let Some(OwnPair { connection, results_id, replies }) = &mut self.own else { return };
         let offset = self.session.responses.offset(seq);
-        let piece = Piece { region: self.results_id, offset, len_bytes };
-        let to = Remote { grant: &self.replies, offset };
+        let piece = Piece { region: *results_id, offset, len_bytes };
+        let to = Remote { grant: replies, offset };
         let posted = if wake {
             counters.notified.increment();
-            self.connection.write_imm(piece, to, Imm::Placed.encode())
+            connection.write_imm(piece, to, Imm::Placed.encode())
         } else {
             counters.replied.increment();
-            self.connection.write(piece, to)
+            connection.write(piece, to)
         };
         self.posted_response(seq, posted);
     }
@@ -71,7 +79,9 @@ impl ServerEnd {
             Ok(ticket) => self.tickets[self.session.responses.index(seq)] = ticket,
             // There was room; anything else is a queue pair in error, which its completions report.
             Err(error) => {
-                debug_assert!(self.connection.failure().is_some() || self.connection.room() > 0, "{error}");
+                let is_full =
+                    |own: &OwnPair| own.connection.failure().is_none() && own.connection.room() == 0;
+                debug_assert!(!self.own.as_ref().is_some_and(is_full), "{error}");
             }
         }
     }

@@ -61,10 +61,7 @@ impl ServerEnd {
         }
         message.clear();
         session.mailbox.append_to(at, REQUEST_HEADER_BYTES + len_bytes, message);
-        let mut words = [0u64; 6];
-        for (word, bytes) in words.iter_mut().zip(message[..REQUEST_HEADER_BYTES].chunks_exact(8)) {
-            *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-        }
+        let mut words = words_of(message);
         // The first word was checked before; the copy of it may be another one.
         words[0] = first.encode();
         if self.checksum {
@@ -91,11 +88,7 @@ impl ServerEnd {
     /// all of it is there, but not for ever.
     #[cold]
     fn check_message(&mut self, words: &[u64; 6], payload: &[u8]) -> Result<Option<RequestHeader>, String> {
-        let key = self.session.tail_key;
-        if let Ok(header) = RequestHeader::decode(words)
-            && header.flags.contains(RequestFlags::CHECKSUM)
-            && header.crc == key.checksum(&RequestHeader::checked_words(words), payload)
-        {
+        if let Some(header) = self.intact(words, payload) {
             self.corrupt_looks = 0;
             return Ok(Some(header));
         }
@@ -106,6 +99,30 @@ impl ServerEnd {
         let seq = self.session.expect.0;
         Err(format!("message {seq}: its checksum did not match in {CORRUPT_LOOKS_MAX} looks"))
     }
+
+    /// The header of a message, if its checksum matches.
+    fn intact(&self, words: &[u64; 6], payload: &[u8]) -> Option<RequestHeader> {
+        let header = RequestHeader::decode(words).ok()?;
+        let crc = || self.session.tail_key.checksum(&RequestHeader::checked_words(words), payload);
+        (header.flags.contains(RequestFlags::CHECKSUM) && header.crc == crc()).then_some(header)
+    }
+
+    /// Whether the checksum matches of a private copy of a message.
+    #[cold]
+    pub(crate) fn is_intact(&self, message: &[u8], payload_bytes: usize) -> bool {
+        let payload = &message[REQUEST_HEADER_BYTES..][..payload_bytes];
+        self.intact(&words_of(message), payload).is_some()
+    }
+}
+
+/// The words of a header.
+#[inline]
+fn words_of(message: &[u8]) -> [u64; 6] {
+    let mut words = [0u64; 6];
+    for (word, bytes) in words.iter_mut().zip(message[..REQUEST_HEADER_BYTES].chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+    }
+    words
 }
 
 /// The client's half.

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{
-    Features, Grants, Hello, Refusal, RefusalKind, Resume, Resumed, Secret, SessionId, Welcome,
+    Features, Grants, Hello, QpInfo, Refusal, RefusalKind, Resume, Resumed, Secret, SessionId, Welcome,
 };
-use farcall_link::{Connection, PairConfig, Plan, RequestPath, ResponsePath, Ticket, Watch};
+use farcall_link::{Connection, PairConfig, Plan, RequestPath, ResponsePath, Ticket, Transport, Watch};
 use farcall_verbs::{Access, Clock, Nanos};
 
 use super::drain::Phase;
-use super::outbox::ReplyTo;
 use super::serve::Engine;
 use super::session::Session;
-use super::{ConnectionId, Handler, Open, Responder, ServerEnd};
+use super::thread_pair::ReplyTo;
+use super::{ConnectionId, Handler, Open, OwnPair, Responder, ServerEnd};
 use crate::error::Broken;
 use crate::inbox::Inbox;
 use crate::paths::for_plan;
@@ -25,6 +25,14 @@ const SPARE_WAKES: u32 = 16;
 const fn mailbox_slots(plan: &Plan) -> usize {
     let spare = if matches!(plan.request, RequestPath::Send) { SPARE_WAKES } else { 0 };
     plan.geometry.window as usize + spare as usize
+}
+
+/// How a client is reached, and where its messages are to come.
+struct Reached {
+    own: Option<OwnPair>,
+    inbox: Inbox,
+    reply_to: Option<ReplyTo>,
+    qp: QpInfo,
 }
 
 /// Turns a failure of ours into a refusal.
@@ -60,8 +68,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             Ok((end, welcome)) => {
                 let welcome = Welcome { resumed, ..welcome };
                 let id = end.id;
-                self.by_qp.insert(end.connection.qp_num(), id);
-                self.receiving += usize::from(end.inbox.takes_messages());
+                match &end.own {
+                    Some(own) => self.by_qp.insert(own.connection.qp_num(), id),
+                    None => self.by_tag.insert(end.session.id.tag(), id),
+                };
+                self.receiving += usize::from(turns.is_told);
                 self.connections.push(Open { end, turns });
                 self.engine.counters.connections_opened.increment();
                 if resumed.is_some() {
@@ -159,6 +170,24 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         Ok(Some(session))
     }
 
+    /// A name of which the tag alone tells it from the others here: datagrams say no more.
+    fn new_session_id(&self) -> Result<SessionId, Refusal> {
+        let ends = self.connections.iter().map(|open| &open.end).chain(&self.closing);
+        let parked = self.parked.iter().map(|parked| &parked.session);
+        let taken: Vec<u32> = ends.map(|end| &end.session).chain(parked).map(|s| s.id.tag()).collect();
+        loop {
+            let id = SessionId(self.random()?);
+            if !taken.contains(&id.tag()) {
+                return Ok(id);
+            }
+        }
+    }
+
+    fn random(&self) -> Result<[u8; 16], Refusal> {
+        let bytes = self.nic.entropy.bytes();
+        bytes.map_err(|e| RefusalKind::Resources.because(e.to_string()))
+    }
+
     fn still_drains(&self, resume: &Resume) -> bool {
         self.closing.iter().any(|closing| closing.session.id == resume.session)
     }
@@ -186,13 +215,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let geometry = plan.geometry;
         let mailbox_bytes = mailbox_slots(&plan) * geometry.request_slot_bytes as usize;
         self.make_room(mailbox_bytes + geometry.responses_bytes())?;
-        let entropy = &self.nic.entropy;
-        let random = || entropy.bytes::<16>().map_err(|e| RefusalKind::Resources.because(e.to_string()));
-        let (id, secret, key) = (random()?, random()?, random()?);
+        let (id, secret, key) = (self.new_session_id()?, self.random()?, self.random()?);
         let tail_key = TailKey(u128::from_le_bytes(key) as u64);
         let regions = Session::regions(&self.nic, mailbox_bytes, geometry.responses_bytes())
             .map_err(no_resources("memory"))?;
-        Ok(Session::new(SessionId(id), secret, tail_key, geometry, regions))
+        Ok(Session::new(id, secret, tail_key, geometry, regions))
     }
 
     /// Where a client's results go as datagrams, if they do.
@@ -212,18 +239,44 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             );
             return Err(RefusalKind::OutOfRange.because(why));
         }
-        let outbox = &mut self.engine.outbox;
-        let added = outbox.add(&self.nic, &*self.cq, plan.memory, client, &session.results);
+        let thread_pair = &mut self.engine.thread_pair;
+        let added = thread_pair.add(&self.nic, &*self.cq, plan.memory, client, &session.results);
         added.map(Some).map_err(no_resources("datagrams"))
     }
 
-    /// Makes the queue pair and connects it. On failure the session is given back.
+    /// Makes the queue pair and connects it, or has the client share the thread's. On failure the session is given back.
     fn connect(
         &mut self,
         hello: &Hello,
         plan: Plan,
         session: Session,
     ) -> Result<(ServerEnd, Welcome), Box<(Refusal, Session)>> {
+        match self.reach(hello, &plan, &session) {
+            Ok(reached) => Ok(self.connected(hello, plan, session, reached)),
+            Err(refusal) => Err(Box::new((refusal, session))),
+        }
+    }
+
+    fn reach(&mut self, hello: &Hello, plan: &Plan, session: &Session) -> Result<Reached, Refusal> {
+        let (own, inbox, qp) = if plan.transport == Transport::Ud {
+            let pair = &mut self.engine.thread_pair;
+            let qp = pair.listen(&self.nic, &*self.cq, plan.memory).map_err(no_resources("datagrams"))?;
+            (None, Inbox::none(), qp)
+        } else {
+            let (own, inbox) = self.own_pair(hello, plan, session).map_err(no_resources("queue pair"))?;
+            let qp = own.connection.info(&self.nic);
+            (Some(own), inbox, qp)
+        };
+        let reply_to = self.reply_to(hello, plan, session)?;
+        Ok(Reached { own, inbox, reply_to, qp })
+    }
+
+    fn own_pair(
+        &self,
+        hello: &Hello,
+        plan: &Plan,
+        session: &Session,
+    ) -> Result<(OwnPair, Inbox), farcall_verbs::Error> {
         let window = u32::from(session.geometry.window);
         let config = PairConfig {
             send_depth: 4 * window + 64,
@@ -233,43 +286,42 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             inline_max_bytes: plan.memory.inline_max_bytes,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
         };
-        let (nic, cq) = (&self.nic, &*self.cq);
-        let made = Connection::new(nic, plan.transport, cq, config, None).and_then(|mut connection| {
-            let mailbox_id = connection.attach(Arc::clone(&session.mailbox));
-            let results_id = connection.attach(Arc::clone(&session.results));
-            let inbox = if plan.request == RequestPath::Send {
-                let slot_bytes = session.geometry.request_slot_bytes;
-                // A session that began under another preset may have fewer.
-                let count = mailbox_slots(&plan).min(session.mailbox.len_bytes() / slot_bytes as usize);
-                Inbox::of_slots(&mut connection, mailbox_id, slot_bytes, count)?
-            } else {
-                Inbox::of_wakes(&mut connection, config.recv_depth)?
-            };
-            connection.connect(nic, &hello.qp)?;
-            Ok((connection, results_id, inbox))
-        });
-        let (connection, results_id, inbox) = match made {
-            Ok(made) => made,
-            Err(error) => return Err(Box::new((no_resources("queue pair")(error), session))),
+        let mut connection = Connection::new(&self.nic, plan.transport, &*self.cq, config, None)?;
+        let mailbox_id = connection.attach(Arc::clone(&session.mailbox));
+        let results_id = connection.attach(Arc::clone(&session.results));
+        let inbox = if plan.request == RequestPath::Send {
+            let slot_bytes = session.geometry.request_slot_bytes;
+            // A session that began under another preset may have fewer.
+            let count = mailbox_slots(plan).min(session.mailbox.len_bytes() / slot_bytes as usize);
+            Inbox::of_slots(&mut connection, mailbox_id, slot_bytes, count)?
+        } else {
+            Inbox::of_wakes(&mut connection, config.recv_depth)?
         };
-        let reply_to = match self.reply_to(hello, &plan, &session) {
-            Ok(reply_to) => reply_to,
-            Err(refusal) => return Err(Box::new((refusal, session))),
-        };
-        let must_check = !connection.places_in_order(&session.mailbox);
+        connection.connect(&self.nic, &hello.qp)?;
+        Ok((OwnPair { connection, results_id, replies: hello.grants.messages }, inbox))
+    }
+
+    fn connected(
+        &mut self,
+        hello: &Hello,
+        plan: Plan,
+        session: Session,
+        reached: Reached,
+    ) -> (ServerEnd, Welcome) {
+        let Reached { own, inbox, reply_to, qp } = reached;
+        let must_check = own.as_ref().is_some_and(|own| !own.connection.places_in_order(&session.mailbox));
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
-        let welcome = self.welcome_of(&connection, &session, plan, checksum);
+        let welcome = self.welcome_of(qp, &session, plan, checksum);
         let end = ServerEnd {
             watch: Watch::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
             id: ConnectionId(self.next_id),
-            connection,
+            own,
             inbox,
+            source_qp: hello.qp.qp_num,
             checksum,
             corrupt_looks: 0,
-            replies: hello.grants.messages,
-            results_id,
             reply_to,
             tickets: vec![Ticket::NONE; usize::from(session.geometry.window)].into(),
             push_end: session.expect,
@@ -278,15 +330,15 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             keep_from: None,
             session,
         };
-        Ok((end, welcome))
+        (end, welcome)
     }
 
-    fn welcome_of(&self, connection: &Connection, session: &Session, plan: Plan, checksum: bool) -> Welcome {
+    fn welcome_of(&self, qp: QpInfo, session: &Session, plan: Plan, checksum: bool) -> Welcome {
         let config = &self.engine.config;
         let features = if checksum { Features::KICK | Features::CHECKSUM } else { Features::KICK };
         Welcome {
             provider: self.nic.provider.to_owned(),
-            qp: connection.info(&self.nic),
+            qp,
             grants: Grants { messages: session.mailbox.remote(), results: session.results.remote() },
             plan,
             features,

@@ -4,24 +4,32 @@ use farcall_link::{Connection, Nic, RegionId, RemoteRegion, Ticket, Watch};
 use farcall_verbs::Nanos;
 
 use super::ConnectionId;
-use super::outbox::ReplyTo;
 use super::session::Session;
+use super::thread_pair::ReplyTo;
 use crate::inbox::Inbox;
 use crate::wire::{Imm, ResponseHeader, Seq};
+
+/// A queue pair that is connected to one client. Over UD he has none: all share the thread's.
+pub(crate) struct OwnPair {
+    pub connection: Connection,
+    pub results_id: RegionId,
+    /// Where the client takes replies.
+    pub replies: RemoteRegion,
+}
 
 pub struct ServerEnd {
     /// The first word of the next slot of the mailbox.
     pub(crate) watch: Watch,
     pub(crate) id: ConnectionId,
     pub(crate) session: Session,
-    pub(crate) connection: Connection,
+    /// The queue pair that is this client's alone.
+    pub(crate) own: Option<OwnPair>,
     pub(crate) inbox: Inbox,
+    /// The number of the client's queue pair.
+    pub(crate) source_qp: u32,
     pub(crate) checksum: bool,
     /// Looks at the next message while its checksum did not match.
     pub(crate) corrupt_looks: u32,
-    /// Where the client takes replies.
-    pub(crate) replies: RemoteRegion,
-    pub(crate) results_id: RegionId,
     /// Where results go that are sent as datagrams.
     pub(crate) reply_to: Option<ReplyTo>,
     /// Per response slot: the WRITE or SEND that reads it.
@@ -40,7 +48,9 @@ impl ServerEnd {
     /// Whether the slot of a response, and the connection's send queue, are free.
     #[inline]
     pub fn can_answer(&self, seq: Seq) -> bool {
-        self.connection.room() >= 2 && self.connection.is_done(self.ticket_of(seq))
+        let is_free =
+            |own: &OwnPair| own.connection.room() >= 2 && own.connection.is_done(self.ticket_of(seq));
+        self.own.as_ref().is_some_and(is_free)
     }
 
     /// Of the last request that read the slot of a response.
@@ -70,6 +80,16 @@ impl ServerEnd {
         }
     }
 
+    /// The client sent a request that was executed before: its response is to be pushed, if it is still there.
+    pub fn asked_again(&mut self, seq: Seq) {
+        if self.session.expect.distance_from(seq) <= u32::from(self.session.geometry.window) {
+            let (from, end) = self.owed.unwrap_or((seq, seq.next()));
+            let from = if seq.is_before(from) { seq } else { from };
+            let end = if end.is_before(seq.next()) { seq.next() } else { end };
+            self.owed = Some((from, end));
+        }
+    }
+
     /// Whether responses are to be pushed.
     pub const fn owes(&self) -> bool {
         self.owed.is_some()
@@ -79,7 +99,7 @@ impl ServerEnd {
     /// reused: the responses are copied to fresh memory.
     pub(super) fn into_session(self, nic: &Nic) -> Option<Session> {
         let mut session = self.session;
-        if !self.connection.is_quiesced() {
+        if self.own.is_some_and(|own| !own.connection.is_quiesced()) {
             let geometry = session.geometry;
             let mailbox_bytes = session.mailbox.len_bytes();
             let (mailbox, results) = Session::regions(nic, mailbox_bytes, geometry.responses_bytes()).ok()?;

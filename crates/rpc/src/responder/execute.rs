@@ -199,7 +199,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         self.counters.result_bytes.add(answer.len_bytes as u64);
         let push = seq.is_before(end.push_end);
         end.advance();
-        S::respond(end, &mut self.outbox, seq, mode, push, &self.counters);
+        S::respond(end, &mut self.thread_pair, seq, mode, push, &self.counters);
     }
 }
 

@@ -9,17 +9,18 @@
 mod accept;
 mod batch;
 mod buffered;
+mod datagrams;
 mod drain;
 mod end;
 mod execute;
 mod handler;
-mod outbox;
 mod parts;
 mod serve;
 mod session;
 mod sleep;
 #[cfg(test)]
 mod sleep_model;
+mod thread_pair;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,12 +36,12 @@ use crate::config::ResponderConfig;
 use crate::counters::Counters;
 use crate::error::Broken;
 use drain::Phase;
-pub(crate) use end::ServerEnd;
+pub(crate) use end::{OwnPair, ServerEnd};
 pub use handler::{Call, Handler, HandlerError, Reply};
-pub(crate) use outbox::Outbox;
 use serve::{Engine, Served, Turns};
 use session::Session;
 use sleep::Sleep;
+pub(crate) use thread_pair::{Datagram, ThreadPair};
 
 /// A connection of a responder. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,6 +87,8 @@ pub struct Responder<H, C> {
     incarnation: u64,
     connections: Vec<Open<H, C>>,
     by_qp: HashMap<u32, ConnectionId>,
+    /// Of those whose requests are datagrams: by the session's tag.
+    by_tag: HashMap<u32, ConnectionId>,
     next_id: u32,
     closing: Vec<ServerEnd>,
     parked: Vec<Parked>,
@@ -118,6 +121,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             incarnation,
             connections: Vec::new(),
             by_qp: HashMap::new(),
+            by_tag: HashMap::new(),
             next_id: 0,
             closing: Vec::new(),
             parked: Vec::new(),
@@ -223,19 +227,24 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     fn completed(&mut self, wc: &Wc, now: Nanos) {
-        let Some(id) = self.by_qp.get(&wc.qp_num).copied() else { return self.completed_datagram(wc, now) };
+        if let Some(completed) = self.engine.thread_pair.complete(wc) {
+            return self.completed_datagram(completed, wc.src_qp, now);
+        }
+        let Some(id) = self.by_qp.get(&wc.qp_num).copied() else { return };
         let Some(at) = self.position(id) else {
-            if let Some(closing) = self.closing.iter_mut().find(|closing| closing.id == id) {
-                closing.connection.complete(wc);
+            let closing = self.closing.iter_mut().find(|closing| closing.id == id);
+            if let Some(own) = closing.and_then(|closing| closing.own.as_mut()) {
+                own.connection.complete(wc);
             }
             self.release_closing();
             return;
         };
-        match self.connections[at].end.connection.complete(wc) {
+        let end = &mut self.connections[at].end;
+        let Some(OwnPair { connection, .. }) = &mut end.own else { return };
+        match connection.complete(wc) {
             Completed::Send { .. } | Completed::Flushed => {}
             Completed::Received { tag, imm, .. } => {
-                let end = &mut self.connections[at].end;
-                if !end.inbox.received(&mut end.connection, tag, imm) {
+                if !end.inbox.received(connection, tag, imm) {
                     return;
                 }
                 self.engine.counters.kicks.increment();
@@ -245,19 +254,6 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             }
             Completed::Failed(status) => self.end(at, Broken::Completion(status), None, Some(now)),
         }
-    }
-
-    /// Of the queue pair that sends datagrams. If that fails, the connections of all who take them end.
-    fn completed_datagram(&mut self, wc: &Wc, now: Nanos) {
-        if let Some(Completed::Failed(status)) = self.engine.outbox.complete(wc) {
-            self.engine.outbox.close();
-            self.closing.iter_mut().for_each(|end| end.reply_to = None);
-            while let Some(at) = self.connections.iter().position(|open| open.end.reply_to.is_some()) {
-                self.connections[at].end.reply_to = None;
-                self.end(at, Broken::Completion(status), None, Some(now));
-            }
-        }
-        self.release_closing();
     }
 
     fn push_owed(&mut self) {
@@ -286,11 +282,12 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 
     /// Ends a connection; parks its session if `keep_from` says since when.
     fn end(&mut self, at: usize, why: Broken, tell: Option<Refusal>, keep_from: Option<Nanos>) {
-        let Open { mut end, .. } = self.connections.remove(at);
+        let Open { mut end, turns } = self.connections.remove(at);
         self.owing -= usize::from(end.owes());
-        self.receiving -= usize::from(end.inbox.takes_messages());
+        self.receiving -= usize::from(turns.is_told);
+        self.by_tag.remove(&end.session.id.tag());
         self.engine.counters.connections_closed.increment();
-        end.connection.close();
+        end.own.iter_mut().for_each(|own| own.connection.close());
         self.engine.handler.closed(end.id.0);
         end.keep_from = keep_from;
         self.events.push_back(ResponderEvent::Closed { connection: end.id, why, tell });
@@ -302,15 +299,16 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn release_closing(&mut self) {
         let mut at = 0;
         while at < self.closing.len() {
-            let ServerEnd { connection, reply_to, .. } = &self.closing[at];
-            let outbox = &mut self.engine.outbox;
-            if !connection.is_drained() || reply_to.as_ref().is_some_and(|to| !outbox.is_done(to)) {
+            let ServerEnd { own, reply_to, .. } = &self.closing[at];
+            let thread_pair = &mut self.engine.thread_pair;
+            let is_drained = own.as_ref().is_none_or(|own| own.connection.is_drained());
+            if !is_drained || reply_to.as_ref().is_some_and(|to| !thread_pair.is_done(to)) {
                 at += 1;
                 continue;
             }
-            reply_to.iter().for_each(|to| outbox.remove(to));
+            reply_to.iter().for_each(|to| thread_pair.remove(to));
+            own.iter().for_each(|own| _ = self.by_qp.remove(&own.connection.qp_num()));
             let end = self.closing.swap_remove(at);
-            self.by_qp.remove(&end.connection.qp_num());
             self.park(end);
         }
     }

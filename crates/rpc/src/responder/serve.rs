@@ -5,12 +5,12 @@ use farcall_verbs::{Clock, Nanos};
 
 use super::buffered::BufferedTotal;
 use super::execute::Answer;
-use super::outbox::Outbox;
 use super::parts::Part;
+use super::thread_pair::ThreadPair;
 use super::{Handler, ServerEnd};
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
-use crate::paths::{Path, RequestPath, ResponsePath, ServerReply};
+use crate::paths::{DatagramReply, Path, RequestPath, ResponsePath, ServerReply};
 use crate::wire::{Mode, RequestFlags, RequestHeader, Status};
 
 /// What a connection's turn came to.
@@ -30,6 +30,8 @@ pub(super) enum Served {
 pub(super) struct Turns<H, C> {
     pub serve_burst: fn(&mut Engine<H, C>, &mut ServerEnd, Nanos) -> Served,
     pub push_owed: fn(&mut Engine<H, C>, &mut ServerEnd) -> bool,
+    /// Whether completions tell of its requests.
+    pub is_told: bool,
 }
 
 /// The part of a responder that all connections share.
@@ -45,7 +47,7 @@ pub(super) struct Engine<H, C> {
     /// The part of a result that its slot does not hold.
     pub spill: Vec<u8>,
     pub buffered: BufferedTotal,
-    pub outbox: Outbox,
+    pub thread_pair: ThreadPair,
 }
 
 impl<H: Handler, C: Clock> Engine<H, C> {
@@ -61,12 +63,16 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             message: Vec::new(),
             spill: Vec::new(),
             buffered: BufferedTotal::default(),
-            outbox: Outbox::default(),
+            thread_pair: ThreadPair::default(),
         }
     }
 
     pub fn turns<P: Path>() -> Turns<H, C> {
-        Turns { serve_burst: Self::serve_burst::<P>, push_owed: Self::push_owed::<P> }
+        Turns {
+            serve_burst: Self::serve_burst::<P>,
+            push_owed: Self::push_owed::<P>,
+            is_told: P::Request::WAKES,
+        }
     }
 
     /// Serves what has come, up to a bound.
@@ -87,7 +93,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 
     #[inline]
     fn serve_one<Q: RequestPath, S: ResponsePath>(&mut self, end: &mut ServerEnd, now: Nanos) -> Served {
-        if !S::can_respond(end, &self.outbox, end.session.expect) {
+        if !S::can_respond(end, &self.thread_pair, end.session.expect) {
             self.counters.stalls.increment();
             return Served::Stalled;
         }
@@ -120,11 +126,11 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     fn push_owed<P: Path>(&mut self, end: &mut ServerEnd) -> bool {
         let Some((mut seq, stop)) = end.owed else { return true };
         while seq.is_before(stop) && seq.is_before(end.session.expect) {
-            if !P::Response::can_respond(end, &self.outbox, seq) {
+            if !P::Response::can_respond(end, &self.thread_pair, seq) {
                 end.owed = Some((seq, stop));
                 return false;
             }
-            P::Response::respond(end, &mut self.outbox, seq, Mode::ReplyNotify, true, &self.counters);
+            P::Response::respond(end, &mut self.thread_pair, seq, Mode::ReplyNotify, true, &self.counters);
             seq = seq.next();
         }
         end.owed = None;
@@ -161,11 +167,17 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         self.violated(end, Status::WRONG_SESSION, why)
     }
 
-    /// Answers a message that breaks the protocol, once and clearly, by WRITE; the connection is then closed.
+    /// Answers a message that breaks the protocol, once and clearly, by WRITE, or as a datagram where all results are;
+    /// the connection is then closed.
     #[cold]
     fn violated(&mut self, end: &mut ServerEnd, status: Status, why: String) -> Served {
         let answer = self.refuse(end, status, &why);
-        self.answer::<ServerReply>(end, end.session.expect, Mode::ReplyNotify, &answer);
+        let (seq, mode) = (end.session.expect, Mode::ReplyNotify);
+        if end.reply_to.is_some() {
+            self.answer::<DatagramReply>(end, seq, mode, &answer);
+        } else {
+            self.answer::<ServerReply>(end, seq, mode, &answer);
+        }
         end.violation = Some(why);
         Served::Violation
     }

@@ -1,0 +1,90 @@
+//! Requests by SEND of a datagram, to the one queue pair of the server thread.
+//!
+//! A datagram may be lost, come twice, or overtake another one. Its session's tag says whose it is; its source and its
+//! tail, that the client of this session sent it. It is copied into its slot of the client's mailbox, and waits there
+//! for its turn as a WRITE does, so that the receive, which all clients share, is free at once. Only the next number is
+//! executed: a request that was executed before is answered again, from the slot of its response. So the client has no
+//! other question to ask than its oldest request, once more.
+
+use farcall_link::{PostRefused, Ticket};
+use farcall_verbs::Nanos;
+
+use super::{RequestPath, WriteMailbox};
+use crate::caller::{CallerState, ClientEnd};
+use crate::responder::{Datagram, ServerEnd};
+use crate::wire::{FirstWord, REQUEST_HEADER_BYTES, RequestHeader, Seq, message_bytes};
+
+/// The client sends every request as a datagram.
+#[derive(Debug)]
+pub struct DatagramRequest;
+
+impl RequestPath for DatagramRequest {
+    const AXIS: farcall_link::RequestPath = farcall_link::RequestPath::Datagram;
+    const WAKES: bool = true;
+
+    #[inline]
+    fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused> {
+        let piece = end.seal(seq, payload_bytes);
+        end.connection.send_datagram(piece)
+    }
+
+    fn ask(caller: &mut CallerState, now: Nanos) {
+        caller.send_oldest_again::<Self>(now);
+    }
+
+    #[inline]
+    fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
+        WriteMailbox::take(end, message)
+    }
+}
+
+/// What a datagram is to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    /// A request that is to be executed: it is in its slot.
+    Waiting,
+    /// A request that was executed before.
+    Again(Seq),
+    /// Nothing that its client sends.
+    Strange,
+}
+
+impl Datagram<'_> {
+    /// The session that it says it is of.
+    #[inline]
+    pub(crate) fn session_tag(&self) -> u32 {
+        self.memory.load_relaxed(self.at + 24) as u32
+    }
+}
+
+/// The server's half.
+impl ServerEnd {
+    /// A datagram has come that names this session. `message` is private memory for a copy.
+    #[inline]
+    pub(crate) fn arrived(&mut self, datagram: &Datagram<'_>, message: &mut Vec<u8>) -> Arrived {
+        let Datagram { memory, at, len_bytes: came_bytes } = *datagram;
+        let (session, slots) = (&self.session, &self.session.requests);
+        let Some(FirstWord { seq, len_bytes }) = FirstWord::decode(memory.load_relaxed(at)) else {
+            return Arrived::Strange;
+        };
+        let whole_bytes = message_bytes(REQUEST_HEADER_BYTES, len_bytes as usize);
+        // What a receive holds beyond what has come is of an earlier datagram: the tail must not be found there.
+        let is_whole = len_bytes as usize <= slots.capacity()
+            && whole_bytes <= came_bytes
+            && memory.load_relaxed(at + slots.tail_at(len_bytes as usize)) == session.tail_key.tail(seq);
+        if !is_whole {
+            return Arrived::Strange;
+        }
+        if seq.is_before(session.expect) {
+            return Arrived::Again(seq);
+        }
+        message.clear();
+        memory.append_to(at, whole_bytes, message);
+        let is_ahead = seq.distance_from(session.expect) >= u32::from(session.geometry.window);
+        if is_ahead || (self.checksum && !self.is_intact(message, len_bytes as usize)) {
+            return Arrived::Strange;
+        }
+        session.mailbox.copy_in(slots.offset(seq), message);
+        Arrived::Waiting
+    }
+}
