@@ -35,6 +35,7 @@ fn echo_of_all_sizes_by_server_reply() {
 #[test]
 fn echo_of_all_sizes_by_datagrams() {
     echo_all_sizes::<OverUc<DatagramReply>>();
+    echo_all_sizes::<OverUd<DatagramReply>>();
 }
 
 #[test]
@@ -103,6 +104,7 @@ fn many_outstanding_calls_by_server_reply() {
     windows::<ServerReply>();
     windows::<OverUc<ServerReply>>();
     windows::<OverUc<DatagramReply>>();
+    windows::<OverUd<DatagramReply>>();
 }
 
 #[test]
@@ -126,6 +128,7 @@ fn small_slots_carry_large_calls() {
     check::<BySend<SendReply>>();
     check::<OverUc<ServerReply>>();
     check::<OverUc<DatagramReply>>();
+    check::<OverUd<DatagramReply>>();
 }
 
 /// One stalled client costs the others nothing.
@@ -134,6 +137,7 @@ fn many_connections_and_one_that_never_takes_its_results() {
     one_is_stalled::<ServerReply>();
     one_is_stalled::<OverUc<ServerReply>>();
     one_is_stalled::<OverUc<DatagramReply>>();
+    one_is_stalled::<OverUd<DatagramReply>>();
     one_is_stalled::<BySend<SendReply>>();
 }
 
@@ -164,11 +168,13 @@ fn checksums_travel_when_asked_for() {
         let mut replied = world.client_with::<ServerReply>(config.clone());
         let mut sent = world.client_with::<BySend<SendReply>>(config.clone());
         let mut datagrams = world.client_with::<OverUc<DatagramReply>>(config.clone());
+        let mut only_datagrams = world.client_with::<OverUd<DatagramReply>>(config.clone());
         let mut always_fetching = world.client_with::<Fetch>(config);
         for size in [0, 100, 5_000] {
             assert_eq!(world.call(&mut fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut sent, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut datagrams, ECHO, &pattern(size)).unwrap(), pattern(size));
+            assert_eq!(world.call(&mut only_datagrams, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut replied, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut always_fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
         }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, Secret, SessionId, Welcome};
 use farcall_link::{
-    AddressId, Completed, Connection, Datagrams, Nic, PairConfig, Piece, Region, RegionId, Remote,
+    AddressId, Completed, Connection, Datagrams, Nic, PairConfig, Piece, Receive, Region, RegionId, Remote,
+    Transport,
 };
 use farcall_rpc::wire::*;
 use farcall_rpc::*;
@@ -44,11 +45,15 @@ impl Corrupt {
             access,
         };
         let mut qp = Connection::new(nic, hello.plan.transport, &*cq, config, None).unwrap();
-        qp.post_empty_receives(config.recv_depth).unwrap();
         qp.connect(nic, &hello.qp).unwrap();
         let region = |len_bytes| Arc::new(Region::alloc(&*nic.pd, len_bytes, access).unwrap());
         let (mailbox, results) = (region(geometry.mailbox_bytes()), region(geometry.responses_bytes()));
-        qp.attach(Arc::clone(&mailbox));
+        let mailbox_id = qp.attach(Arc::clone(&mailbox));
+        if hello.plan.transport == Transport::Ud {
+            post_receives(&mut qp, mailbox_id, config.recv_depth);
+        } else {
+            qp.post_empty_receives(config.recv_depth).unwrap();
+        }
         let results_id = qp.attach(Arc::clone(&results));
         let welcome = Welcome {
             provider: nic.provider.into(),
@@ -134,13 +139,24 @@ impl Corrupt {
         for wc in &wcs[..got] {
             match &mut self.datagrams {
                 Some((pair, _)) if pair.qp_num() == wc.qp_num => drop(pair.complete(wc)),
-                _ => is_asked |= matches!(self.qp.complete(wc), Completed::Received { imm: Some(_), .. }),
+                // A wake-up, or the request once more.
+                _ => is_asked |= matches!(self.qp.complete(wc), Completed::Received { .. }),
             }
         }
         if let (true, Some(last), true) = (is_asked, self.last, !self.is_reliable) {
             self.hand_over(last);
         }
     }
+}
+
+/// Receives for so many short datagrams.
+fn post_receives(qp: &mut Connection, region: RegionId, count: u32) {
+    const BYTES: usize = 256;
+    let piece = |at| [Piece { region, offset: at * BYTES, len_bytes: BYTES }];
+    let pieces: Vec<[Piece; 1]> = (0..count as usize).map(piece).collect();
+    let receives: Vec<Receive<'_>> = pieces.iter().map(|local| Receive { local, tag: 0 }).collect();
+    let chain = qp.receive_chain(&receives);
+    qp.post_receives(&chain, 0..receives.len()).unwrap();
 }
 
 /// Calls once; the result is in its slot by then.
@@ -195,6 +211,7 @@ fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
     results_that_stay_corrupt::<ServerReply>();
     results_that_stay_corrupt::<OverUc<ServerReply>>();
     results_that_stay_corrupt::<OverUc<DatagramReply>>();
+    results_that_stay_corrupt::<OverUd<DatagramReply>>();
     results_that_stay_corrupt::<SendReply>();
 }
 

@@ -166,6 +166,7 @@ fn calls_are_executed_at_most_once_across_a_reconnect() {
         reconnect_after::<ServerReply>(steps, ECHO, 1);
         reconnect_after::<OverUc<ServerReply>>(steps, ECHO, 1);
         reconnect_after::<OverUc<DatagramReply>>(steps, ECHO, 1);
+        reconnect_after::<OverUd<DatagramReply>>(steps, ECHO, 1);
         reconnect_after::<SendReply>(steps, ECHO, 1);
         reconnect_after::<BySend<ServerReply>>(steps, ECHO, 1);
         reconnect_after::<BySend<SendReply>>(steps, ECHO, 1);
@@ -176,6 +177,7 @@ fn calls_are_executed_at_most_once_across_a_reconnect() {
         reconnect_after::<ServerReply>(steps, MAKE, 30_000);
         reconnect_after::<OverUc<ServerReply>>(steps, MAKE, 30_000);
         reconnect_after::<OverUc<DatagramReply>>(steps, MAKE, 30_000);
+        reconnect_after::<OverUd<DatagramReply>>(steps, MAKE, 30_000);
         reconnect_after::<SendReply>(steps, MAKE, 30_000);
         reconnect_after::<BySend<ServerReply>>(steps, MAKE, 30_000);
         reconnect_after::<BySend<SendReply>>(steps, MAKE, 30_000);

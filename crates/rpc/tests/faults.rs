@@ -69,4 +69,5 @@ fn connections_that_break_are_made_anew_and_answers_stay_right() {
 fn messages_that_are_lost_are_sent_again_and_answers_stay_right() {
     assert_eq!(unanswered("drop=0.05", "uc-rpc", 300), 0);
     assert_eq!(unanswered("drop=0.05", "herd", 300), 0);
+    assert_eq!(unanswered("drop=0.05", "ud-rpc", 300), 0);
 }

@@ -126,6 +126,7 @@ fn wakes_after_a_while<P: Path>() {
 fn a_request_by_send_wakes_the_server_and_no_kick_is_sent() {
     wakes_by_itself::<BySend<ServerReply>>();
     wakes_by_itself::<BySend<SendReply>>();
+    wakes_by_itself::<OverUd<DatagramReply>>();
 }
 
 fn wakes_by_itself<P: Path>() {
@@ -187,7 +188,9 @@ fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
     a_sleeping_client_is_woken::<ServerReply>(true);
     a_sleeping_client_is_woken::<OverUc<ServerReply>>(true);
     a_sleeping_client_is_woken::<OverUc<DatagramReply>>(false);
+    a_sleeping_client_is_woken::<OverUd<DatagramReply>>(false);
     a_sleeping_client_is_woken::<OverUc<DatagramReply>>(true);
+    a_sleeping_client_is_woken::<OverUd<DatagramReply>>(true);
     a_sleeping_client_is_woken::<SendReply>(false);
     a_sleeping_client_is_woken::<SendReply>(true);
     a_sleeping_client_is_woken::<BySend<ServerReply>>(false);
