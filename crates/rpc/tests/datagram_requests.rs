@@ -1,0 +1,305 @@
+//! Requests as datagrams: from strangers, in any order, more than once; and what their clients leave at the server.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use farcall_link::bootstrap::{Features, Hello, QpInfo, Welcome};
+use farcall_link::{AddressId, Datagrams, Entropy, Nic, PairConfig, Piece, Region, RegionId, SplitMix64};
+use farcall_rpc::wire::*;
+use farcall_rpc::*;
+use farcall_softnic::SoftNic;
+use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq, Wc};
+use support::*;
+
+type UdRpc = OverUd<DatagramReply>;
+
+/// Receives that a server thread posts for all its clients.
+const RECEIVES: u64 = 1_024;
+const PAYLOAD_BYTES: usize = 16;
+const WHOLE: usize = REQUEST_HEADER_BYTES + PAYLOAD_BYTES + TAIL_BYTES;
+
+/// Somebody who sends datagrams to a server.
+struct Sender {
+    pair: Datagrams,
+    cq: Box<dyn RawCq>,
+    memory: Arc<Region>,
+    memory_id: RegionId,
+    server: Option<AddressId>,
+}
+
+impl Sender {
+    fn new(nic: &Nic) -> Self {
+        let cq = nic.context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
+        let config = PairConfig {
+            send_depth: 16,
+            recv_depth: 0,
+            signal_every: 1,
+            inline_max_bytes: 0,
+            sges_max: 1,
+            access: Access::LOCAL_WRITE,
+        };
+        let mut pair = Datagrams::new(nic, &*cq, config, None).unwrap();
+        pair.start().unwrap();
+        let memory = Arc::new(Region::alloc(&*nic.pd, 4_096, Access::LOCAL_WRITE).unwrap());
+        let memory_id = pair.attach(Arc::clone(&memory));
+        Self { pair, cq, memory, memory_id, server: None }
+    }
+
+    fn aim(&mut self, nic: &Nic, server: &QpInfo) {
+        self.server = Some(self.pair.add_peer(nic, server).unwrap());
+    }
+
+    /// Sends a request, or the first bytes of one. Returns when its memory is free again.
+    fn send(&mut self, header: RequestHeader, key: TailKey, len_bytes: usize) {
+        for (at, word) in header.encode().into_iter().enumerate() {
+            self.memory.store_relaxed(8 * at, word);
+        }
+        self.memory.copy_in(REQUEST_HEADER_BYTES, &[7; PAYLOAD_BYTES]);
+        self.memory.store_relaxed(REQUEST_HEADER_BYTES + PAYLOAD_BYTES, key.tail(header.seq));
+        let piece = Piece { region: self.memory_id, offset: 0, len_bytes };
+        let ticket = self.pair.send(piece, self.server.unwrap()).unwrap();
+        let start = Instant::now();
+        while !self.pair.is_done(ticket) {
+            assert!(start.elapsed() < LOST, "the datagram is not sent");
+            let mut wc = [Wc::default()];
+            if self.cq.poll(&mut wc).unwrap() == 1 {
+                self.pair.complete(&wc[0]);
+            }
+        }
+    }
+}
+
+/// A client whose requests a test composes; its endpoint takes the responses, and counts them as none of its own.
+struct Rogue {
+    sender: Sender,
+    client: Caller<UdRpc>,
+    welcome: Welcome,
+    key: TailKey,
+}
+
+impl Rogue {
+    fn connect(world: &mut World) -> Self {
+        Self::connect_with(world, |_| ())
+    }
+
+    fn connect_with(world: &mut World, change: impl FnOnce(&mut Hello)) -> Self {
+        let mut sender = Sender::new(&world.nic);
+        let mut client = Caller::<UdRpc>::new(world.nic.clone(), CallerConfig::default()).unwrap();
+        let mut hello = client.hello().unwrap();
+        hello.qp = sender.pair.info(&world.nic);
+        change(&mut hello);
+        let now = world.now();
+        let (_, welcome) = world.server.accept(&hello, now).unwrap();
+        sender.aim(&world.nic, &welcome.qp);
+        let key = TailKey(welcome.tail_key.0);
+        client.welcome(welcome.clone(), now).unwrap();
+        Self { sender, client, welcome, key }
+    }
+
+    fn header(&self, seq: u32) -> RequestHeader {
+        RequestHeader {
+            seq: Seq(seq),
+            len_bytes: PAYLOAD_BYTES as u32,
+            flags: Mode::Reply.flags(),
+            method: ECHO,
+            session: self.welcome.session.tag(),
+            incarnation: self.welcome.incarnation as u32,
+            ..RequestHeader::default()
+        }
+    }
+
+    fn send(&mut self, seq: u32) {
+        self.sender.send(self.header(seq), self.key, WHOLE);
+    }
+
+    /// Turns of its endpoint until so many responses came.
+    fn until_answered(&mut self, world: &mut World, count: u64) {
+        let start = Instant::now();
+        while self.client.counters().repeated.get() < count {
+            assert!(start.elapsed() < LOST, "{:?}", self.client.counters());
+            let now = world.now();
+            world.server.progress(now);
+            self.client.progress(now);
+            std::thread::yield_now();
+        }
+        assert_eq!(self.client.counters().repeated.get(), count);
+    }
+}
+
+/// Turns of the server until it has executed, got again and dropped so many requests.
+fn until(world: &mut World, executed: u64, repeated: u64, strangers: u64) {
+    let start = Instant::now();
+    loop {
+        let now = world.now();
+        world.server.progress(now);
+        let counters = world.server.counters();
+        let seen = (counters.calls.get(), counters.repeated.get(), counters.strangers.get());
+        if seen == (executed, repeated, strangers) {
+            return;
+        }
+        assert!(start.elapsed() < LOST, "{seen:?} and not {:?}", (executed, repeated, strangers));
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_another_than_the_client_sends_is_dropped_counted_and_never_executed() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world);
+    let mut stranger = Sender::new(&world.nic);
+    stranger.aim(&world.nic, &rogue.welcome.qp);
+    let (good, key) = (rogue.header(1), rogue.key);
+    let mut strangers = 0;
+    // More than there are receives: each is posted again.
+    while strangers <= RECEIVES {
+        // Of the right session, but from another queue pair than its client's.
+        stranger.send(good, key, WHOLE);
+        for (header, key, len_bytes) in [
+            (RequestHeader { session: !good.session, ..good }, key, WHOLE),
+            (good, TailKey(!key.0), WHOLE),
+            (good, key, WHOLE - 1),
+            (good, key, 8),
+            (RequestHeader { len_bytes: 1 << 30, ..good }, key, WHOLE),
+            // Further than its window reaches.
+            (rogue.header(17), key, WHOLE),
+        ] {
+            rogue.sender.send(header, key, len_bytes);
+        }
+        strangers += 7;
+        until(&mut world, 0, 0, strangers);
+    }
+    rogue.send(1);
+    until(&mut world, 1, 0, strangers);
+    assert_eq!(world.server.connections(), 1);
+}
+
+#[test]
+fn requests_as_datagrams_are_executed_once_and_in_order_however_they_come() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world);
+    for seq in [3, 2, 16, 3] {
+        rogue.send(seq);
+    }
+    until(&mut world, 0, 0, 0);
+    rogue.send(1);
+    until(&mut world, 3, 0, 0);
+    rogue.until_answered(&mut world, 3);
+    // Executed already: answered once more, each from its slot.
+    for (repeated, seq) in (1..).zip([2, 1, 3, 3]) {
+        rogue.send(seq);
+        until(&mut world, 3, repeated, 0);
+        rogue.until_answered(&mut world, 3 + repeated);
+    }
+}
+
+#[test]
+fn a_request_from_before_the_window_is_not_answered_again() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world);
+    for seq in 1..=17 {
+        rogue.send(seq);
+        until(&mut world, seq.into(), 0, 0);
+    }
+    rogue.until_answered(&mut world, 17);
+    rogue.send(1);
+    until(&mut world, 17, 1, 0);
+    rogue.send(2);
+    until(&mut world, 17, 2, 0);
+    rogue.until_answered(&mut world, 18);
+}
+
+#[test]
+fn what_an_earlier_datagram_left_in_a_receive_completes_no_other() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world);
+    // Whole, but not its turn.
+    for _ in 0..RECEIVES {
+        rogue.send(16);
+    }
+    until(&mut world, 0, 0, 0);
+    // The first receive's turn again: the tail that it holds is behind this one's end.
+    rogue.sender.send(rogue.header(16), rogue.key, WHOLE - TAIL_BYTES);
+    until(&mut world, 0, 0, 1);
+}
+
+#[test]
+fn a_client_that_sends_too_much_keeps_no_receives_from_the_others() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world);
+    let mut client = world.client::<UdRpc>();
+    assert_eq!(world.call(&mut client, ECHO, b"before").unwrap(), b"before");
+    // As many as there are receives, and none of them can be executed: the first one is missing.
+    for at in 0..RECEIVES as u32 {
+        rogue.send(2 + at % 15);
+    }
+    assert_eq!(world.call(&mut client, ECHO, b"beside").unwrap(), b"beside");
+    assert_eq!(world.server.handler().executed, 2);
+    rogue.send(1);
+    until(&mut world, 2 + 16, 0, 0);
+}
+
+#[test]
+fn a_request_whose_checksum_does_not_match_is_dropped_and_the_next_copy_executed() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect_with(&mut world, |hello| hello.features |= Features::CHECKSUM);
+    let header = rogue.header(1);
+    let header = RequestHeader { flags: header.flags | RequestFlags::CHECKSUM, ..header };
+    let words = RequestHeader::checked_words(&header.encode());
+    let crc = rogue.key.checksum(&words, &[7; PAYLOAD_BYTES]);
+    rogue.sender.send(RequestHeader { crc: !crc, ..header }, rogue.key, WHOLE);
+    until(&mut world, 0, 0, 1);
+    rogue.sender.send(RequestHeader { crc, ..header }, rogue.key, WHOLE);
+    until(&mut world, 1, 0, 1);
+}
+
+#[test]
+fn what_breaks_the_protocol_is_answered_and_ends_its_senders_connection_only() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world);
+    let mut client = world.client::<UdRpc>();
+    let header = rogue.header(1);
+    rogue.sender.send(RequestHeader { incarnation: !header.incarnation, ..header }, rogue.key, WHOLE);
+    rogue.until_answered(&mut world, 1);
+    let Some(ResponderEvent::Closed { tell, .. }) = world.server.poll_event() else { panic!("it is open") };
+    assert!(tell.unwrap().to_string().contains("incarnation"));
+    assert_eq!((world.server.connections(), world.server.sessions_parked()), (1, 0));
+    // It has no session any more.
+    rogue.send(1);
+    until(&mut world, 0, 0, 1);
+    assert_eq!(world.call(&mut client, ECHO, b"beside").unwrap(), b"beside");
+}
+
+#[test]
+fn datagrams_of_an_earlier_connection_are_a_strangers() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world);
+    rogue.send(1);
+    until(&mut world, 1, 0, 0);
+    // The same session over another connection, of another queue pair.
+    let hello = rogue.client.hello().unwrap();
+    let now = world.now();
+    let (_, welcome) = world.server.accept(&hello, now).unwrap();
+    assert_eq!(welcome.resumed.map(|resumed| resumed.next_seq), Some(2));
+    rogue.send(2);
+    until(&mut world, 1, 0, 1);
+}
+
+#[test]
+fn sessions_of_one_thread_differ_by_their_tags() {
+    let stream = Arc::new(Mutex::new(SplitMix64::new(1)));
+    let entropy = Entropy::Seeded(Arc::clone(&stream));
+    let nic = Nic { entropy, ..Nic::open(&SoftNic::new()).unwrap() };
+    let mut world = World::on(nic, ResponderConfig::default());
+    let mut session = || {
+        let mut client = Caller::<UdRpc>::new(world.nic.clone(), CallerConfig::default()).unwrap();
+        let hello = client.hello().unwrap();
+        // Random numbers that have been before.
+        *stream.lock().unwrap() = SplitMix64::new(2);
+        let now = world.now();
+        world.server.accept(&hello, now).unwrap().1.session.tag()
+    };
+    let tags = [session(), session(), session()];
+    assert!(tags[0] != tags[1] && tags[1] != tags[2] && tags[2] != tags[0], "{tags:?}");
+}
