@@ -18,7 +18,8 @@ use crate::region::next_serial;
 use crate::retired::{Address, Named, Requests, Retired};
 use crate::shared_receives::{SharedReceives, SharedRegions};
 use crate::work_request::{
-    Regions, SGES_MAX, TICKET_MASK, is_receive, put, receive_tag, receive_wr_id, send_tag, send_wr_id,
+    Attached, Regions, SGES_MAX, TICKET_MASK, is_receive, put, receive_tag, receive_wr_id, send_tag,
+    send_wr_id,
 };
 use crate::{
     AddressId, Chain, Nic, Operation, Piece, PostRefused, Receive, ReceiveChain, Region, RegionId, Remote,
@@ -204,7 +205,7 @@ impl QueuePair {
     /// What was prepared for destinations must be prepared again.
     pub(crate) fn remove_address(&mut self, at: usize) {
         if let Some(address) = self.addresses.get_mut(at).and_then(Option::take) {
-            self.retire(Named::Address(address));
+            self.retire(0, Named::Address(address));
             self.serial = next_serial();
         }
     }
@@ -232,13 +233,15 @@ impl QueuePair {
     /// Takes a region away: nothing more names it, and another one may get its name. It is kept until what was posted
     /// has ended.
     pub fn detach(&mut self, id: RegionId) {
-        if let Some(region) = self.regions.detach(id) {
-            self.retire(Named::Region { _kept: region });
+        if let Some(Attached { region, is_received_into }) = self.regions.detach(id) {
+            let receives = if is_received_into { self.receives.posted } else { 0 };
+            self.retire(receives, Named::Region { _kept: region });
         }
     }
 
-    fn retire(&mut self, named: Named) {
-        self.retired.keep(Requests { sends: self.posted, receives: self.receives.posted }, named);
+    /// Keeps what is named by the sends posted until now, and by so many receives.
+    fn retire(&mut self, receives: u64, named: Named) {
+        self.retired.keep(Requests { sends: self.posted, receives }, named);
         self.release_retired();
     }
 
@@ -453,6 +456,7 @@ impl QueuePair {
             return Err(PostRefused::NotAttached { qp_num: self.qp_num() });
         }
         self.receives.with_memory = true;
+        self.regions.receive_into(&chain.regions);
         let posted = self.hand_receives(&chain.wrs[which]);
         posted.map_err(|source| PostRefused::Post { qp_num: self.qp_num(), source })
     }

@@ -260,20 +260,36 @@ fn lists(sges: &[Sge], lens: impl Iterator<Item = usize>) -> impl Iterator<Item 
 
 /// Regions that the work requests of a queue may name.
 #[derive(Default)]
-pub(crate) struct Regions(Vec<Option<Arc<Region>>>);
+pub(crate) struct Regions(Vec<Option<Attached>>);
+
+pub(crate) struct Attached {
+    pub region: Arc<Region>,
+    /// Whether receives have named it.
+    pub is_received_into: bool,
+}
 
 impl Regions {
     pub(crate) fn attach(&mut self, region: Arc<Region>) -> RegionId {
-        RegionId(put(&mut self.0, region) as u32)
+        RegionId(put(&mut self.0, Attached { region, is_received_into: false }) as u32)
     }
 
     /// The region, which requests that were posted before may still name.
-    pub(crate) fn detach(&mut self, id: RegionId) -> Option<Arc<Region>> {
+    pub(crate) fn detach(&mut self, id: RegionId) -> Option<Attached> {
         self.0.get_mut(id.0 as usize)?.take()
     }
 
+    /// Receives name these, which are attached.
+    #[inline]
+    pub(crate) fn receive_into(&mut self, named: &[Named]) {
+        for (id, _) in named {
+            if let Some(Some(attached)) = self.0.get_mut(id.0 as usize) {
+                attached.is_received_into = true;
+            }
+        }
+    }
+
     fn get(&self, id: RegionId) -> Option<&Region> {
-        self.0.get(id.0 as usize)?.as_deref()
+        self.0.get(id.0 as usize)?.as_ref().map(|attached| &*attached.region)
     }
 
     /// # Panics

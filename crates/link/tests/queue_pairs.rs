@@ -245,6 +245,24 @@ fn what_is_taken_away_from_datagrams_is_kept_until_nothing_names_it() {
 }
 
 #[test]
+fn receives_that_stay_posted_keep_their_own_memory_and_no_other() {
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    let mut a = end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, None).unwrap());
+    a.qp.start().unwrap();
+    let regions = [0, 1].map(|_| Arc::new(Region::alloc(&*nic.pd, 4096, Access::LOCAL_WRITE).unwrap()));
+    let ids = [0, 1].map(|at| a.qp.attach(Arc::clone(&regions[at])));
+    let local = [Piece { region: ids[0], offset: 0, len_bytes: 64 }];
+    let chain = a.qp.receive_chain(&[Receive { local: &local, tag: 0 }]);
+    a.qp.post_receives(&chain, 0..1).unwrap();
+    ids.into_iter().for_each(|id| a.qp.detach(id));
+    let peer = a.qp.add_peer(&nic, &a.qp.info(&nic)).unwrap();
+    a.qp.remove_peer(peer);
+    assert_eq!(regions.each_ref().map(Arc::strong_count), [2, 1], "a receive names the first");
+    drop(a);
+    assert_eq!(Arc::strong_count(&regions[0]), 1);
+}
+
+#[test]
 fn a_datagram_pair_drains_also_when_its_destinations_were_taken_away() {
     let nic = Nic::open(&SoftNic::new()).unwrap();
     let mut ends = [0, 1].map(|_| end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, None).unwrap()));

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use farcall_link::{BatchConfig, BatchSizing, Batching, Plan};
 use farcall_rpc::{
-    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, OverUc, Path, ResponderConfig, SendReply,
-    ServerReply,
+    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, OverUc, OverUd, Path, ResponderConfig,
+    SendReply, ServerReply,
 };
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
@@ -217,4 +217,9 @@ pub fn batched(seed: u64) -> u64 {
 /// The same where results come as datagrams: not at all, twice, or in any order.
 pub fn by_herd(seed: u64) -> u64 {
     run_by::<OverUc<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+}
+
+/// The same where requests do, too.
+pub fn by_datagrams(seed: u64) -> u64 {
+    run_by::<OverUd<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
 }

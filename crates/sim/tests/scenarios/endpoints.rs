@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::support::calls::*;
 use crate::support::rpc::*;
 use farcall_rpc::{
-    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, OverUc, Path, ResponderConfig, SendReply,
-    ServerReply,
+    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, OverUc, OverUd, Path, ResponderConfig,
+    SendReply, ServerReply,
 };
 use farcall_sim::{Config, Waiting, What, World};
 
@@ -53,12 +53,18 @@ fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
         calls_end_well::<BySend<SendReply>>(waits.0, waits.1);
         calls_end_well::<OverUc<ServerReply>>(waits.0, waits.1);
         calls_end_well::<OverUc<DatagramReply>>(waits.0, waits.1);
+        calls_end_well::<OverUd<DatagramReply>>(waits.0, waits.1);
     }
 }
 
-/// The one queue pair that sends datagrams outlives those it sends to.
+/// The one queue pair for datagrams outlives those it sends to, and takes from.
 #[test]
 fn clients_of_datagrams_that_are_gone_leave_nothing_at_the_server() {
+    leave_nothing::<OverUc<DatagramReply>>();
+    leave_nothing::<OverUd<DatagramReply>>();
+}
+
+fn leave_nothing<P: Path>() {
     let mut world = World::new(Config::new(12));
     let (server_host, client_host) = (world.add_node(), world.add_node());
     let echo = Echo { host: server_host.clone(), executions: Executions::default() };
@@ -66,22 +72,16 @@ fn clients_of_datagrams_that_are_gone_leave_nothing_at_the_server() {
     let linger = config.session_linger;
     let server = ServerProgram::new(&server_host, nic(&server_host, 1), config, 1, echo);
     world.spawn(&server_host, Waiting::Event, server);
-    type Herd = ClientProgram<Calls>;
     let mut objects_beside = |number: u32| {
         let workload = Calls::new(number, world.random(number), 40);
         let seed = u64::from(number) + 2;
-        let client = Herd::new::<OverUc<DatagramReply>>(
-            &client_host,
-            server_host.id(),
-            CallerConfig::default(),
-            seed,
-            workload,
-        );
+        let client =
+            ClientProgram::new::<P>(&client_host, server_host.id(), CallerConfig::default(), seed, workload);
         let client = world.spawn(&client_host, Waiting::Event, client);
         let done = world.run_while_not(Duration::from_secs(20), |world| {
-            Workload::is_done(&world.look::<Herd>(client).unwrap().workload)
+            Workload::is_done(&world.look::<ClientProgram<Calls>>(client).unwrap().workload)
         });
-        assert!(done, "{}", world.look::<Herd>(client).unwrap().describe());
+        assert!(done, "{}", world.look::<ClientProgram<Calls>>(client).unwrap().describe());
         // By then sessions of earlier clients are forgotten.
         world.run_for(linger * 2);
         let objects = world.objects();

@@ -52,11 +52,13 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "calls-over-uc", run: calls::over_uc },
     Scenario { name: "calls-batched", run: calls::batched },
     Scenario { name: "calls-by-herd", run: calls::by_herd },
+    Scenario { name: "calls-by-datagrams", run: calls::by_datagrams },
     Scenario { name: "store", run: store::run },
     Scenario { name: "store-by-sends", run: store::by_sends },
     Scenario { name: "store-over-uc", run: store::over_uc },
     Scenario { name: "store-that-is-read", run: store::that_is_read },
     Scenario { name: "store-by-herd", run: store::by_herd },
+    Scenario { name: "store-by-datagrams", run: store::by_datagrams },
     Scenario { name: "unreliable", run: traffic::unreliable },
     Scenario { name: "shared", run: traffic::shared },
 ];
