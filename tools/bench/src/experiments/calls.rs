@@ -12,7 +12,7 @@ use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
     AnyCaller, BySend, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Fetch, FetchThenReply,
-    OverUc, Path, ResponsePath, SendReply, ServerReply, StaticClient,
+    OverUc, OverUd, Path, ResponsePath, SendReply, ServerReply, StaticClient,
 };
 use farcall_verbs::Provider;
 use std::fmt;
@@ -172,6 +172,7 @@ fn sample_of(preset: &str) -> Option<TakeSample> {
         "server-reply" => sample::<ServerReply>,
         "uc-rpc" => sample::<OverUc<ServerReply>>,
         "herd" => sample::<OverUc<DatagramReply>>,
+        "ud-rpc" => sample::<OverUd<DatagramReply>>,
         "fetch" => sample::<Fetch>,
         "rf-rpc" => sample::<FetchThenReply>,
         "write-send" => sample::<SendReply>,

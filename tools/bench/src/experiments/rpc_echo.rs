@@ -68,7 +68,7 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     let RpcEchoPlan { stage, nic, .. } = plan;
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
-    conditions.push("provider", format!("{} (RC; uc-rpc: UC; herd: UC and UD)", nic.wish));
+    conditions.push("provider", format!("{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD)", nic.wish));
     conditions.push("sizes", format!("{REQUEST_LEN_BYTES} B requests, {REPLY_LEN_BYTES} B replies"));
     let threads = format!("1 server thread, 1 client thread, {} connection(s)", plan.connections);
     conditions.push("threads", threads);

@@ -11,7 +11,9 @@ use crate::workload::Workload;
 use farcall_kv::bypass::{ReadCounters, Scheme};
 use farcall_kv::memcached::client::Client;
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
-use farcall_rpc::{BySend, DatagramReply, Fetch, FetchThenReply, OverUc, Path, SendReply, ServerReply};
+use farcall_rpc::{
+    BySend, DatagramReply, Fetch, FetchThenReply, OverUc, OverUd, Path, SendReply, ServerReply,
+};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,6 +35,8 @@ pub enum FrontEnd {
     UcRpc,
     /// RPC over RDMA verbs: requests by WRITE over UC, replies by SEND over UD.
     Herd,
+    /// RPC over RDMA verbs: requests and replies by SEND over UD.
+    UdRpc,
     /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, always.
     Fetch,
     /// RPC over RDMA verbs: requests by WRITE, replies by SEND.
@@ -55,6 +59,7 @@ impl fmt::Display for FrontEnd {
             Self::ServerReply => "server-reply",
             Self::UcRpc => "uc-rpc",
             Self::Herd => "herd",
+            Self::UdRpc => "ud-rpc",
             Self::Fetch => "fetch",
             Self::WriteSend => "write-send",
             Self::SendWrite => "send-write",
@@ -67,10 +72,11 @@ impl fmt::Display for FrontEnd {
 
 impl FrontEnd {
     /// Those of RPC.
-    const OVER_VERBS: [Self; 8] = [
+    const OVER_VERBS: [Self; 9] = [
         Self::ServerReply,
         Self::UcRpc,
         Self::Herd,
+        Self::UdRpc,
         Self::Fetch,
         Self::WriteSend,
         Self::SendWrite,
@@ -98,6 +104,7 @@ impl FrontEnd {
             Self::ServerReply
             | Self::UcRpc
             | Self::Herd
+            | Self::UdRpc
             | Self::Fetch
             | Self::WriteSend
             | Self::SendWrite
@@ -143,6 +150,7 @@ impl FrontEnd {
             }
             Self::UcRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::UcRpc),
             Self::Herd => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Herd),
+            Self::UdRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::UdRpc),
             Self::Fetch => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Fetch),
             Self::WriteSend => {
                 return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::WriteSend);
@@ -233,6 +241,8 @@ pub enum FrontEndTarget {
     UcRpc(Box<RpcTarget<OverUc<ServerReply>>>),
     /// Over UC, replies sent as datagrams.
     Herd(Box<RpcTarget<OverUc<DatagramReply>>>),
+    /// Over UD, requests and replies.
+    UdRpc(Box<RpcTarget<OverUd<DatagramReply>>>),
     /// Over verbs, results fetched.
     Fetch(Box<RpcTarget<Fetch>>),
     /// Over verbs, replies sent.
@@ -260,6 +270,7 @@ macro_rules! each {
             FrontEndTarget::ServerReply($target) => $call,
             FrontEndTarget::UcRpc($target) => $call,
             FrontEndTarget::Herd($target) => $call,
+            FrontEndTarget::UdRpc($target) => $call,
             FrontEndTarget::Fetch($target) => $call,
             FrontEndTarget::WriteSend($target) => $call,
             FrontEndTarget::SendWrite($target) => $call,

@@ -22,7 +22,7 @@ pub(super) const READS_NOTE: &str = "READs a GET, whatever else a workload does.
 pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
     let mut conditions = plan.stage.conditions();
     let provider = format!(
-        "{} (RC; uc-rpc: UC; herd: UC and UD); sockets: kernel TCP on loopback and Unix streams",
+        "{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD); sockets: kernel TCP on loopback and Unix streams",
         plan.nic.wish
     );
     conditions.push("provider", provider);
