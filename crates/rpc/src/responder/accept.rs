@@ -170,7 +170,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         Ok(Some(session))
     }
 
-    /// A name of which the tag alone tells it from the others here: datagrams say no more.
+    /// A name whose tag no other session here has: datagrams carry no more of it.
     fn new_session_id(&self) -> Result<SessionId, Refusal> {
         let ends = self.connections.iter().map(|open| &open.end).chain(&self.closing);
         let parked = self.parked.iter().map(|parked| &parked.session);

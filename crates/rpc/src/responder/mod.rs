@@ -74,6 +74,8 @@ struct Parked {
 }
 
 const COMPLETIONS_AT_ONCE: usize = 32;
+/// Looks at the completion queue in a turn, at most: who sends without end does not keep the others waiting.
+const LOOKS_A_TURN: u32 = 64;
 /// Turns between looks at the completion queue while there is work: its completions only tell of free places in send
 /// queues, and of clients that want to sleep.
 const TURNS_PER_POLL: u32 = 8;
@@ -205,7 +207,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn poll_completions(&mut self, now: Nanos) -> bool {
         self.turns_to_poll = if self.receiving == 0 { TURNS_PER_POLL } else { 0 };
         let mut any = false;
-        loop {
+        for _ in 0..LOOKS_A_TURN {
             let got = match self.cq.poll(&mut self.wcs) {
                 Ok(got) => got,
                 Err(error) => {
