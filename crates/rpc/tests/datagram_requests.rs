@@ -214,14 +214,16 @@ fn a_request_from_before_the_window_is_not_answered_again() {
 fn what_an_earlier_datagram_left_in_a_receive_completes_no_other() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
-    // Whole, but not its turn.
-    for _ in 0..RECEIVES {
-        rogue.send(16);
+    let request = rogue.header(1);
+    // Whole, with the tail of the request, but of another session.
+    for strangers in 1..=RECEIVES {
+        let header = RequestHeader { session: !request.session, ..request };
+        rogue.sender.send(header, rogue.key, WHOLE);
+        until(&mut world, 0, 0, strangers);
     }
-    until(&mut world, 0, 0, 0);
     // The first receive's turn again: the tail that it holds is behind this one's end.
-    rogue.sender.send(rogue.header(16), rogue.key, WHOLE - TAIL_BYTES);
-    until(&mut world, 0, 0, 1);
+    rogue.sender.send(request, rogue.key, WHOLE - TAIL_BYTES);
+    until(&mut world, 0, 0, RECEIVES + 1);
 }
 
 #[test]
