@@ -30,7 +30,7 @@ pub enum Broken {
     /// The bootstrap connection hung up: the peer's process is gone or closed it.
     #[error("the peer hung up")]
     HungUp,
-    /// Over UC: no response came for so long.
+    /// Over UC and UD: no response came for so long.
     #[error("no response came for {0:?}")]
     Silent(Duration),
     /// The server refused to go on.

@@ -253,8 +253,8 @@ impl CallerState {
         self.kicks.kicked(self.messages.next);
     }
 
-    /// Sends a message again: over a new connection, if the server never executed it; over UC, if no response came. A
-    /// call that nobody waits for any more is sent as given up.
+    /// Sends a message again: over a new connection, if the server never executed it; over UC and UD, if no response
+    /// came. A call that nobody waits for any more is sent as given up.
     ///
     /// The server may read the slot while the second WRITE lands on the first. Number, length and payload are the same;
     /// deadline and flags are a word each, of one or the other, and a checksum that covers both does not match then.

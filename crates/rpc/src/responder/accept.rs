@@ -244,7 +244,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         added.map(Some).map_err(no_resources("datagrams"))
     }
 
-    /// Makes the queue pair and connects it, or has the client share the thread's. On failure the session is given back.
+    /// Makes the queue pair and connects it, or has the client share the thread's. On failure the session is given
+    /// back.
     fn connect(
         &mut self,
         hello: &Hello,

@@ -1,5 +1,5 @@
-//! The one queue pair by which a server thread sends results as datagrams, and takes requests that are datagrams: of all
-//! its clients.
+//! The one queue pair by which a server thread sends results as datagrams, and takes requests that are datagrams: of
+//! all its clients.
 
 use std::sync::Arc;
 
