@@ -220,18 +220,7 @@ fn calls_are_made_under_every_preset_and_refused_ones_are_explained() {
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let ready: Value = serde_json::from_str(&line).unwrap();
     let address = ready["rpc"].as_str().unwrap();
-    let presets = [
-        "rf-rpc",
-        "fetch",
-        "server-reply",
-        "uc-rpc",
-        "herd",
-        "ud-rpc",
-        "write-send",
-        "send-write",
-        "send-send",
-    ];
-    for preset in presets {
+    for preset in farcall_link::PRESETS.iter().map(|preset| preset.name) {
         let output = farcall(&["rpc", "call", "hello", "--server", address, "--preset", preset]);
         assert_eq!((code(&output), text(&output.stdout).as_str()), (0, "hello\n"), "{preset}: {output:?}");
     }

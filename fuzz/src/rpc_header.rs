@@ -1,6 +1,8 @@
-//! Arbitrary words as headers and immediate data of calls: no panic, and what is accepted encodes to itself.
+//! Arbitrary words as headers, notices and immediate data of calls: no panic, and what is accepted encodes to itself.
 
-use farcall_rpc::wire::{Imm, RequestFlags, RequestHeader, ResponseHeader, Seq, Slots, Status, TailKey};
+use farcall_rpc::wire::{
+    FirstWord, Imm, RequestFlags, RequestHeader, ResponseHeader, Seq, Slots, Status, TailKey,
+};
 
 /// The first `N` words of the bytes, if there are as many.
 fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
@@ -48,10 +50,16 @@ fn immediate(word: u64) {
     }
 }
 
+fn notice(word: u64) {
+    let Some(first) = FirstWord::decode(word) else { return };
+    assert_eq!(first.encode(), word, "nothing of an accepted notice is ignored");
+}
+
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
     let Some(first) = words::<1>(bytes) else { return };
     immediate(first[0]);
+    notice(first[0]);
     let seq = Seq(first[0] as u32);
     let slots = Slots::new(1 << (first[0] >> 32 & 7), 4_224, 48);
     assert!(slots.offset(seq) + slots.slot_bytes() <= 128 * 4_224);

@@ -36,6 +36,8 @@ pub enum ResponsePath {
     Send,
     /// The same as a datagram: one queue pair of the server thread serves all its clients (HERD).
     Datagram,
+    /// The server tells of it by SEND; then the client READs it (RDMA-Memcached, as RF-RPC describes it).
+    NoticeThenFetch,
 }
 
 /// The transport of the queue pairs.
@@ -394,6 +396,11 @@ pub const PRESETS: &[Preset] = &[
         name: "send-send",
         summary: "The client sends requests; the server sends every result",
         plan: Plan { request: RequestPath::Send, response: ResponsePath::Send, ..BASE },
+    },
+    Preset {
+        name: "rdma-memcached",
+        summary: "The client sends requests; the server tells of every result by SEND, and the client READs it",
+        plan: Plan { request: RequestPath::Send, response: ResponsePath::NoticeThenFetch, ..BASE },
     },
 ];
 

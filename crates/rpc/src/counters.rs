@@ -59,15 +59,18 @@ farcall_stats::counters! {
         repeated,
         /// Datagrams that no server (client) or client (server) of a session here sent, or not so: dropped.
         strangers,
+        /// SENDs that told of results, to be fetched.
+        notices,
     }
 }
 
 impl Counters {
     /// Round trips of a client's calls: every verb of either end for them. That is each request and wake-up of the
-    /// client, each READ, those that found no result included, and each result that the server wrote.
+    /// client, each READ, those that found no result included, and each result or notice of one that the server wrote or
+    /// sent.
     pub fn verbs(&self) -> u64 {
         let requests = self.messages.get() + self.resent.get() + self.kicks.get();
-        requests + self.reads.get() + self.replied.get() + self.notified.get()
+        requests + self.reads.get() + self.replied.get() + self.notified.get() + self.notices.get()
     }
 
     /// READs that brought no result.
@@ -89,7 +92,8 @@ mod tests {
         counters.fetched.add(8);
         counters.second_reads.add(1);
         counters.replied.add(2);
-        assert_eq!((counters.verbs(), counters.empty_reads()), (10 + 1 + 25 + 2, 16));
+        counters.notices.add(3);
+        assert_eq!((counters.verbs(), counters.empty_reads()), (10 + 1 + 25 + 2 + 3, 16));
     }
 
     #[test]

@@ -99,6 +99,7 @@ fn calls_of_a_batch_travel_in_one_message_and_each_has_its_own_result() {
     each_has_its_own_result::<ServerReply>();
     each_has_its_own_result::<SendReply>();
     each_has_its_own_result::<BySend<ServerReply>>();
+    each_has_its_own_result::<BySend<NoticeThenFetch>>();
     each_has_its_own_result::<OverUc<ServerReply>>();
     each_has_its_own_result::<OverUd<DatagramReply>>();
 }

@@ -46,6 +46,11 @@ fn echo_of_all_sizes_by_sends() {
 }
 
 #[test]
+fn echo_of_all_sizes_by_notices() {
+    echo_all_sizes::<BySend<NoticeThenFetch>>();
+}
+
+#[test]
 fn results_longer_than_the_fetch_take_a_second_read_and_no_third() {
     second_reads::<FetchThenReply>();
     second_reads::<Fetch>();
@@ -115,6 +120,26 @@ fn many_outstanding_calls_by_sends() {
 }
 
 #[test]
+fn many_outstanding_calls_by_notices() {
+    windows::<BySend<NoticeThenFetch>>();
+}
+
+/// A notice says how long its result is, so one READ brings all of it; none finds nothing.
+#[test]
+fn a_result_that_was_told_of_takes_one_read_whatever_its_length() {
+    let mut world = World::new();
+    let mut client = world.client_with::<BySend<NoticeThenFetch>>(CallerConfig::default().fetch_bytes(128));
+    for (calls, size) in (1..).zip([0, 96, 97, 4_000u32]) {
+        assert_eq!(world.call(&mut client, MAKE, &size.to_le_bytes()).unwrap(), pattern(size as usize));
+        let counters = client.counters();
+        let came = [&counters.notices, &counters.reads, &counters.fetched].map(|count| count.get());
+        assert_eq!(came, [calls; 3], "{size} bytes");
+        let server = world.server.counters();
+        assert_eq!((server.notices.get(), server.fetched.get()), (calls, calls));
+    }
+}
+
+#[test]
 fn small_slots_carry_large_calls() {
     fn check<P: Path>() {
         let mut world = World::new();
@@ -126,6 +151,7 @@ fn small_slots_carry_large_calls() {
     }
     check::<FetchThenReply>();
     check::<BySend<SendReply>>();
+    check::<BySend<NoticeThenFetch>>();
     check::<OverUc<ServerReply>>();
     check::<OverUc<DatagramReply>>();
     check::<OverUd<DatagramReply>>();
@@ -139,6 +165,7 @@ fn many_connections_and_one_that_never_takes_its_results() {
     one_is_stalled::<OverUc<DatagramReply>>();
     one_is_stalled::<OverUd<DatagramReply>>();
     one_is_stalled::<BySend<SendReply>>();
+    one_is_stalled::<BySend<NoticeThenFetch>>();
 }
 
 fn one_is_stalled<P: Path>() {
@@ -167,12 +194,14 @@ fn checksums_travel_when_asked_for() {
         let mut fetching = world.client_with::<FetchThenReply>(config.clone());
         let mut replied = world.client_with::<ServerReply>(config.clone());
         let mut sent = world.client_with::<BySend<SendReply>>(config.clone());
+        let mut told = world.client_with::<BySend<NoticeThenFetch>>(config.clone());
         let mut datagrams = world.client_with::<OverUc<DatagramReply>>(config.clone());
         let mut only_datagrams = world.client_with::<OverUd<DatagramReply>>(config.clone());
         let mut always_fetching = world.client_with::<Fetch>(config);
         for size in [0, 100, 5_000] {
             assert_eq!(world.call(&mut fetching, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut sent, ECHO, &pattern(size)).unwrap(), pattern(size));
+            assert_eq!(world.call(&mut told, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut datagrams, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut only_datagrams, ECHO, &pattern(size)).unwrap(), pattern(size));
             assert_eq!(world.call(&mut replied, ECHO, &pattern(size)).unwrap(), pattern(size));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use farcall_link::bootstrap::{Features, Grants, Hello, Secret, SessionId, Welcome};
 use farcall_link::{
     AddressId, Completed, Connection, Datagrams, Nic, PairConfig, Piece, Receive, Region, RegionId, Remote,
-    Transport,
+    RequestPath, ResponsePath, Transport,
 };
 use farcall_rpc::wire::*;
 use farcall_rpc::*;
@@ -24,7 +24,7 @@ struct Corrupt {
     results_id: RegionId,
     replies: farcall_link::RemoteRegion,
     slots: Slots,
-    sends: bool,
+    response: ResponsePath,
     is_reliable: bool,
     datagrams: Option<(Datagrams, AddressId)>,
     /// Over unreliable transports what was handed over is asked for again.
@@ -45,14 +45,19 @@ impl Corrupt {
             access,
         };
         let mut qp = Connection::new(nic, hello.plan.transport, &*cq, config, None).unwrap();
-        qp.connect(nic, &hello.qp).unwrap();
         let region = |len_bytes| Arc::new(Region::alloc(&*nic.pd, len_bytes, access).unwrap());
         let (mailbox, results) = (region(geometry.mailbox_bytes()), region(geometry.responses_bytes()));
         let mailbox_id = qp.attach(Arc::clone(&mailbox));
+        if hello.plan.request == RequestPath::Send {
+            let whole = [Piece { region: mailbox_id, offset: 0, len_bytes: geometry.mailbox_bytes() }];
+            let receives = qp.receive_chain(&[Receive { local: &whole, tag: 0 }; 16]);
+            qp.post_receives(&receives, 0..16).unwrap();
+        } else if hello.plan.transport != Transport::Ud {
+            qp.post_empty_receives(config.recv_depth).unwrap();
+        }
+        qp.connect(nic, &hello.qp).unwrap();
         if hello.plan.transport == Transport::Ud {
             post_receives(&mut qp, mailbox_id, config.recv_depth);
-        } else {
-            qp.post_empty_receives(config.recv_depth).unwrap();
         }
         let results_id = qp.attach(Arc::clone(&results));
         let welcome = Welcome {
@@ -79,17 +84,23 @@ impl Corrupt {
             (pair, peer)
         });
         let slots = Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES);
-        let sends = hello.plan.response == farcall_link::ResponsePath::Send;
-        let replies = hello.grants.messages;
+        let (response, replies) = (hello.plan.response, hello.grants.messages);
         let is_reliable = hello.plan.transport.is_reliable() && datagrams.is_none();
+        let last = None;
         (
-            Self { qp, cq, results, results_id, replies, slots, sends, is_reliable, datagrams, last: None },
+            Self { qp, cq, results, results_id, replies, slots, response, is_reliable, datagrams, last },
             welcome,
         )
     }
 
-    /// Leaves a result for message `seq` in its slot, and writes or sends it to the client, too.
+    /// Leaves a result for message `seq` in its slot, and writes or sends it to the client, too, or tells of it.
     fn answer(&mut self, seq: Seq, crc_is_wrong: bool) {
+        let piece = self.place(seq, crc_is_wrong);
+        self.hand_over(piece);
+    }
+
+    /// Leaves a result for message `seq` in its slot.
+    fn place(&self, seq: Seq, crc_is_wrong: bool) -> Piece {
         let at = self.slots.offset(seq);
         let payload = b"sixteen bytes ok";
         let header = ResponseHeader {
@@ -108,8 +119,7 @@ impl Corrupt {
             self.results.store_relaxed(at + 8 * i, word);
         }
         let len_bytes = message_bytes(RESPONSE_HEADER_BYTES, payload.len());
-        let piece = Piece { region: self.results_id, offset: at, len_bytes };
-        self.hand_over(piece);
+        Piece { region: self.results_id, offset: at, len_bytes }
     }
 
     /// Leaves the head of a message of so many bytes in its slot, and writes or sends it to the client, too.
@@ -124,12 +134,22 @@ impl Corrupt {
         self.last = Some(piece);
         if let Some((pair, client)) = &mut self.datagrams {
             pair.send(piece, *client).unwrap();
-        } else if self.sends {
-            self.qp.send(piece).unwrap();
-        } else {
-            let to = Remote { grant: &self.replies, offset: piece.offset };
-            self.qp.write(piece, to).unwrap();
+            return;
         }
+        let to = Remote { grant: &self.replies, offset: piece.offset };
+        let posted = match self.response {
+            ResponsePath::Send => self.qp.send(piece),
+            ResponsePath::NoticeThenFetch => self.qp.send(Piece { len_bytes: 8, ..piece }),
+            _ => self.qp.write(piece, to),
+        };
+        posted.unwrap();
+    }
+
+    /// Tells of a result, whatever is in its slot.
+    fn tell(&mut self, seq: Seq, len_bytes: u32) {
+        let unused = self.slots.offset(Seq::FIRST.before());
+        self.results.store_relaxed(unused, FirstWord { seq, len_bytes }.encode());
+        self.hand_over(Piece { region: self.results_id, offset: unused, len_bytes: 8 });
     }
 
     fn poll(&mut self) {
@@ -213,6 +233,7 @@ fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
     results_that_stay_corrupt::<OverUc<DatagramReply>>();
     results_that_stay_corrupt::<OverUd<DatagramReply>>();
     results_that_stay_corrupt::<SendReply>();
+    results_that_stay_corrupt::<BySend<NoticeThenFetch>>();
 }
 
 /// Questions of the client, or the answers to them, are lost: no other corrupt result comes.
@@ -270,4 +291,74 @@ fn a_result_that_is_impossible_ends_the_connection_and_not_the_program() {
     check::<Fetch>();
     check::<ServerReply>();
     check::<SendReply>();
+    check::<BySend<NoticeThenFetch>>();
+}
+
+type Told = Caller<BySend<NoticeThenFetch>>;
+
+fn told() -> (Told, Corrupt, Nanos) {
+    let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
+    let mut client = Told::new(nic.clone(), CallerConfig::default()).unwrap();
+    let (server, welcome) = Corrupt::accept(&nic, &client.hello().unwrap());
+    client.welcome(welcome, Nanos(1)).unwrap();
+    (client, server, Nanos(1))
+}
+
+#[test]
+fn a_notice_with_a_wrong_length_costs_a_read_at_most() {
+    for (claimed, second_reads) in [(0, 1), (15, 0), (u32::MAX, 0)] {
+        let (mut client, mut server, mut now) = told();
+        server.place(Seq::FIRST, false);
+        server.tell(Seq::FIRST, claimed);
+        assert_eq!(call(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
+        assert_eq!(client.counters().second_reads.get(), second_reads, "{claimed} bytes");
+    }
+}
+
+#[test]
+fn what_was_told_of_too_early_is_read_again_until_it_is_there() {
+    let (mut client, mut server, mut now) = told();
+    server.tell(Seq::FIRST, 16);
+    client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
+    let start = Instant::now();
+    while !client.has_completion() {
+        assert!(start.elapsed() < support::LOST, "the call does not end; client {:?}", client.counters());
+        now = now + Duration::from_micros(1);
+        client.progress(now);
+        server.poll();
+        if client.counters().failed_fetches.get() >= 5 {
+            server.place(Seq::FIRST, false);
+        }
+    }
+    assert_eq!(client.next_completion().unwrap().result.unwrap(), b"sixteen bytes ok");
+    assert!(client.is_open());
+}
+
+#[test]
+fn a_notice_of_a_message_that_waits_for_none_ends_the_connection() {
+    fn check(tell: impl Fn(&mut Corrupt)) {
+        let (mut client, mut server, mut now) = told();
+        for _ in 0..2 {
+            client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
+        }
+        tell(&mut server);
+        let start = Instant::now();
+        while client.is_open() {
+            assert!(start.elapsed() < support::LOST, "the connection stays open");
+            now = now + Duration::from_micros(1);
+            client.progress(now);
+            server.poll();
+        }
+        let why = client.broken().unwrap().to_string();
+        assert!(why.contains("a notice of"), "{why}");
+    }
+    // Told of twice.
+    check(|server| {
+        server.answer(Seq::FIRST, false);
+        server.tell(Seq::FIRST, 16);
+    });
+    // Not sent yet.
+    check(|server| server.tell(Seq::FIRST.plus(2), 16));
+    // No number at all.
+    check(|server| server.hand_over(Piece { region: server.results_id, offset: 64, len_bytes: 8 }));
 }

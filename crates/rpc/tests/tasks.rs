@@ -85,7 +85,7 @@ async fn a_task_fetches_its_results() {
             .inspect(|counters| (counters.fetched.get(), counters.replied.get(), counters.reads.get()))
             .await
             .unwrap();
-        let fetches = matches!(preset, "rf-rpc" | "fetch");
+        let fetches = matches!(preset, "rf-rpc" | "fetch" | "rdma-memcached");
         let expected = if fetches { (CALLS, 0) } else { (0, CALLS) };
         assert_eq!((fetched, replied), expected, "{preset}");
         assert!(reads >= fetched, "{preset}: {reads} READs");

@@ -12,7 +12,7 @@ use super::messages::FetchState;
 use super::{CallerState, ClientEnd, Fresh};
 use crate::error::{Broken, ConnectError};
 use crate::inbox::Inbox;
-use crate::paths::Arrivals;
+use crate::paths::{Arrivals, NOTICE_SLOT_BYTES};
 use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
 /// Local memory (requests, then landing places of READs) and memory for replies.
@@ -137,13 +137,15 @@ impl CallerState {
         };
         let geometry = self.check(&welcome)?;
         let plan = &self.config.plan;
-        let inbox = if plan.transport == Transport::Ud {
-            Inbox::none()
-        } else if plan.response == ResponsePath::Send {
-            let count = usize::from(geometry.window);
-            Inbox::of_slots(&mut connection, replies_id, geometry.response_slot_bytes, count)?
-        } else {
-            Inbox::of_wakes(&mut connection, wakes(plan.geometry))?
+        let receive_bytes = match plan.response {
+            ResponsePath::Send => Some(geometry.response_slot_bytes),
+            ResponsePath::NoticeThenFetch => Some(NOTICE_SLOT_BYTES),
+            _ => None,
+        };
+        let inbox = match receive_bytes {
+            Some(bytes) => Inbox::of_slots(&mut connection, replies_id, bytes, geometry.window.into())?,
+            None if plan.transport == Transport::Ud => Inbox::none(),
+            None => Inbox::of_wakes(&mut connection, wakes(plan.geometry))?,
         };
         let arrivals = datagrams.map(|(pair, region)| Arrivals::start(pair, region, geometry)).transpose()?;
         connection.connect(&self.nic, &welcome.qp)?;

@@ -76,6 +76,11 @@ impl Message {
         self.mode != Mode::Fetch || self.is_pushed
     }
 
+    /// What a READ brought is no response: the next one brings it, also of what is READ once it was told of.
+    pub(crate) fn fetch_again(&mut self) {
+        (self.mode, self.fetch) = (Mode::Fetch, FetchState::None);
+    }
+
     /// The response is to be READ, whatever was asked for.
     pub(crate) fn fetch_from_now_on(&mut self) {
         (self.mode, self.is_pushed) = (Mode::Fetch, false);

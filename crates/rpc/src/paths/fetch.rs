@@ -82,7 +82,7 @@ impl CallerState {
     }
 
     /// READs bytes `from..to` of a response slot.
-    fn post_read(&mut self, seq: Seq, from: usize, to: usize) -> bool {
+    pub(crate) fn post_read(&mut self, seq: Seq, from: usize, to: usize) -> bool {
         let Some(end) = self.end.as_mut() else { return false };
         let to = to.min(end.responses.slot_bytes());
         let offset = end.responses.offset(seq) + from;
@@ -136,7 +136,7 @@ impl CallerState {
         for i in 0..self.messages.outstanding().min(FETCH_AHEAD_MAX) {
             let message = self.messages.at(seq.plus(i));
             if matches!(message.fetch, FetchState::Landed(_)) {
-                message.fetch = FetchState::None;
+                message.fetch_again();
             }
         }
         self.fetch_ahead = 1;
@@ -172,7 +172,7 @@ impl CallerState {
     #[cold]
     fn fetched_corrupt(&mut self, seq: Seq, now: Nanos) -> bool {
         let message = self.messages.at(seq);
-        message.fetch = FetchState::None;
+        message.fetch_again();
         message.corrupt_looks += 1;
         let looks = message.corrupt_looks;
         if looks < CORRUPT_FETCHES_MAX {

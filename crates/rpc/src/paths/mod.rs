@@ -9,6 +9,7 @@ mod datagram_reply;
 mod datagram_request;
 mod fetch;
 mod fetch_then_reply;
+mod notice_then_fetch;
 mod send_reply;
 mod send_request;
 mod server_reply;
@@ -31,6 +32,8 @@ pub(crate) use datagram_request::Arrived;
 pub use datagram_request::DatagramRequest;
 pub use fetch::Fetch;
 pub use fetch_then_reply::FetchThenReply;
+pub(crate) use notice_then_fetch::NOTICE_SLOT_BYTES;
+pub use notice_then_fetch::NoticeThenFetch;
 pub use send_reply::SendReply;
 pub use send_request::SendRequest;
 pub use server_reply::ServerReply;
@@ -61,7 +64,7 @@ pub trait ResponsePath: Send + 'static {
     const AXIS: farcall_link::ResponsePath;
     /// Whether results are fetched by READ, so that R and F mean something.
     const FETCHES: bool;
-    /// Whether results come as SENDs: completions tell of them, and wake a client that sleeps.
+    /// Whether results, or notices of them, come as SENDs: completions tell of them, and wake a client that sleeps.
     const SENDS: bool = false;
 
     /// Client: the state of a new caller.
@@ -167,6 +170,7 @@ macro_rules! for_plan {
             (Rc, WriteMailbox, Send) => SendReply,
             (Rc, Send, Write) => BySend<$crate::paths::ServerReply>,
             (Rc, Send, Send) => BySend<$crate::paths::SendReply>,
+            (Rc, Send, NoticeThenFetch) => BySend<$crate::paths::NoticeThenFetch>,
             (Uc, WriteMailbox, Write) => OverUc<$crate::paths::ServerReply>,
             (Uc, WriteMailbox, Datagram) => OverUc<$crate::paths::DatagramReply>,
             (Ud, Datagram, Datagram) => OverUd<$crate::paths::DatagramReply>,

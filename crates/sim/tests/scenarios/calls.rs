@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use farcall_link::{BatchConfig, BatchSizing, Batching, Plan};
 use farcall_rpc::{
-    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, OverUc, OverUd, Path, ResponderConfig,
-    SendReply, ServerReply,
+    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path,
+    ResponderConfig, SendReply, ServerReply,
 };
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
@@ -222,4 +222,11 @@ pub fn by_herd(seed: u64) -> u64 {
 /// The same where requests do, too.
 pub fn by_datagrams(seed: u64) -> u64 {
     run_by::<OverUd<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+}
+
+/// The same where the server tells of results, and clients READ them; now and then in batches.
+pub fn by_notices(seed: u64) -> u64 {
+    let mut random = Stream::new(seed, Purpose::Program(1_000));
+    let batches = random.below(4) == 0;
+    run_with::<BySend<NoticeThenFetch>>(seed, random, batches)
 }

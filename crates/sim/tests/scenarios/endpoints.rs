@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::support::calls::*;
 use crate::support::rpc::*;
 use farcall_rpc::{
-    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, OverUc, OverUd, Path, ResponderConfig,
-    SendReply, ServerReply,
+    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path,
+    ResponderConfig, SendReply, ServerReply,
 };
 use farcall_sim::{Config, Waiting, What, World};
 
@@ -51,6 +51,7 @@ fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
         calls_end_well::<SendReply>(waits.0, waits.1);
         calls_end_well::<BySend<ServerReply>>(waits.0, waits.1);
         calls_end_well::<BySend<SendReply>>(waits.0, waits.1);
+        calls_end_well::<BySend<NoticeThenFetch>>(waits.0, waits.1);
         calls_end_well::<OverUc<ServerReply>>(waits.0, waits.1);
         calls_end_well::<OverUc<DatagramReply>>(waits.0, waits.1);
         calls_end_well::<OverUd<DatagramReply>>(waits.0, waits.1);

@@ -20,6 +20,8 @@ pub struct Happened {
     pub repeated: AtomicU64,
     /// Batches of calls that were sent.
     pub batches: AtomicU64,
+    /// Results that clients were told of.
+    pub notices: AtomicU64,
 }
 
 pub static HAPPENED: Happened = Happened {
@@ -27,6 +29,7 @@ pub static HAPPENED: Happened = Happened {
     resent: AtomicU64::new(0),
     repeated: AtomicU64::new(0),
     batches: AtomicU64::new(0),
+    notices: AtomicU64::new(0),
 };
 
 fn note<P: Path>(counters: &Counters) {
@@ -36,6 +39,7 @@ fn note<P: Path>(counters: &Counters) {
     }
     HAPPENED.repeated.fetch_add(counters.repeated.get(), Ordering::Relaxed);
     HAPPENED.batches.fetch_add(counters.batches.get(), Ordering::Relaxed);
+    HAPPENED.notices.fetch_add(counters.notices.get(), Ordering::Relaxed);
 }
 
 /// A kind of run: its name, and what runs a seed of it. It panics if something does not hold, and returns the hash of
@@ -53,12 +57,14 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "calls-batched", run: calls::batched },
     Scenario { name: "calls-by-herd", run: calls::by_herd },
     Scenario { name: "calls-by-datagrams", run: calls::by_datagrams },
+    Scenario { name: "calls-by-notices", run: calls::by_notices },
     Scenario { name: "store", run: store::run },
     Scenario { name: "store-by-sends", run: store::by_sends },
     Scenario { name: "store-over-uc", run: store::over_uc },
     Scenario { name: "store-that-is-read", run: store::that_is_read },
     Scenario { name: "store-by-herd", run: store::by_herd },
     Scenario { name: "store-by-datagrams", run: store::by_datagrams },
+    Scenario { name: "store-by-notices", run: store::by_notices },
     Scenario { name: "unreliable", run: traffic::unreliable },
     Scenario { name: "shared", run: traffic::shared },
 ];

@@ -7,8 +7,8 @@ use farcall_kv::bypass::{BypassConfig, Scheme, Service};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::Nic;
 use farcall_rpc::{
-    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, Handler, OverUc, OverUd, Path,
-    ResponderConfig, SendReply, ServerReply,
+    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, Handler, NoticeThenFetch, OverUc, OverUd,
+    Path, ResponderConfig, SendReply, ServerReply,
 };
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
@@ -231,4 +231,9 @@ pub fn by_herd(seed: u64) -> u64 {
 /// The same where requests do, too.
 pub fn by_datagrams(seed: u64) -> u64 {
     run_by::<OverUd<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+}
+
+/// The same where the server tells of results, and clients READ them.
+pub fn by_notices(seed: u64) -> u64 {
+    run_by::<BySend<NoticeThenFetch>>(seed, Stream::new(seed, Purpose::Program(1_000)))
 }

@@ -12,7 +12,7 @@ use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
     AnyCaller, BySend, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Fetch, FetchThenReply,
-    OverUc, OverUd, Path, ResponsePath, SendReply, ServerReply, StaticClient,
+    NoticeThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply, ServerReply, StaticClient,
 };
 use farcall_verbs::Provider;
 use std::fmt;
@@ -178,6 +178,7 @@ fn sample_of(preset: &str) -> Option<TakeSample> {
         "write-send" => sample::<SendReply>,
         "send-write" => sample::<BySend<ServerReply>>,
         "send-send" => sample::<BySend<SendReply>>,
+        "rdma-memcached" => sample::<BySend<NoticeThenFetch>>,
         _ => return None,
     })
 }

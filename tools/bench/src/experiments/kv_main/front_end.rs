@@ -12,7 +12,8 @@ use farcall_kv::bypass::{ReadCounters, Scheme};
 use farcall_kv::memcached::client::Client;
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_rpc::{
-    BySend, DatagramReply, Fetch, FetchThenReply, OverUc, OverUd, Path, SendReply, ServerReply,
+    BySend, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path, SendReply,
+    ServerReply,
 };
 use std::fmt;
 use std::net::SocketAddr;
@@ -45,6 +46,8 @@ pub enum FrontEnd {
     SendWrite,
     /// RPC over RDMA verbs: requests by SEND, replies by SEND.
     SendSend,
+    /// RPC over RDMA verbs: requests by SEND, results told of by SEND and fetched by READ.
+    RdmaMemcached,
     /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, with the switch to server-reply.
     RfRpc,
     /// Another store.
@@ -64,6 +67,7 @@ impl fmt::Display for FrontEnd {
             Self::WriteSend => "write-send",
             Self::SendWrite => "send-write",
             Self::SendSend => "send-send",
+            Self::RdmaMemcached => "rdma-memcached",
             Self::RfRpc => "rf-rpc",
             Self::Rival(rival) => rival.name(),
         })
@@ -81,6 +85,7 @@ impl FrontEnd {
         Self::WriteSend,
         Self::SendWrite,
         Self::SendSend,
+        Self::RdmaMemcached,
         Self::RfRpc,
     ];
 
@@ -109,6 +114,7 @@ impl FrontEnd {
             | Self::WriteSend
             | Self::SendWrite
             | Self::SendSend
+            | Self::RdmaMemcached
             | Self::RfRpc => {
                 args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
                 args.extend(plan.nic.args());
@@ -159,6 +165,9 @@ impl FrontEnd {
                 return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::SendWrite);
             }
             Self::SendSend => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::SendSend),
+            Self::RdmaMemcached => {
+                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::RdmaMemcached);
+            }
             Self::RfRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::RfRpc),
             Self::Rival(Rival::Pilaf) => {
                 return connect_store(plan, rpc_address()?, window).map(FrontEndTarget::Pilaf);
@@ -251,6 +260,8 @@ pub enum FrontEndTarget {
     SendWrite(Box<RpcTarget<BySend<ServerReply>>>),
     /// Over verbs, requests and replies sent.
     SendSend(Box<RpcTarget<BySend<SendReply>>>),
+    /// Over verbs, requests sent, results told of and fetched.
+    RdmaMemcached(Box<RpcTarget<BySend<NoticeThenFetch>>>),
     /// Over verbs, results fetched or written.
     RfRpc(Box<RpcTarget<FetchThenReply>>),
     /// A store that is READ.
@@ -275,6 +286,7 @@ macro_rules! each {
             FrontEndTarget::WriteSend($target) => $call,
             FrontEndTarget::SendWrite($target) => $call,
             FrontEndTarget::SendSend($target) => $call,
+            FrontEndTarget::RdmaMemcached($target) => $call,
             FrontEndTarget::RfRpc($target) => $call,
             FrontEndTarget::Pilaf($target) => $call,
             FrontEndTarget::Farm($target) => $call,

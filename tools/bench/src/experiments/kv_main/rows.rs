@@ -11,7 +11,7 @@ use crate::report::{self, Cell, Column, Conditions, Table};
 pub(super) const TITLE: &str = "One key-value store behind several front ends, between two processes";
 
 /// What the last two columns of the main table mean.
-pub(super) const VERBS_NOTE: &str = "Verbs: all WRITEs and READs of both ends, for each operation; over sockets, requests sent together with their \
+pub(super) const VERBS_NOTE: &str = "Verbs: all WRITEs, READs and SENDs of both ends, for each operation; over sockets, requests sent together with their \
      replies. Empty READs: those among them that found no result yet. Each is in-bound work of the server's RNIC; here the \
      client's processor executes them, and what they cost the server is not measured.";
 

@@ -47,7 +47,11 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn trials() -> Vec<Trial> {
     let mut trials = Vec::from(Trial::limits_of_one(Sample::mops));
-    for (series, front_end) in [(JAKIRO, FrontEnd::RfRpc), (SERVER_REPLY, FrontEnd::ServerReply)] {
+    for (series, front_end) in [
+        (JAKIRO, FrontEnd::RfRpc),
+        (SERVER_REPLY, FrontEnd::ServerReply),
+        (MEMCACHED, FrontEnd::RdmaMemcached),
+    ] {
         let task = usual_load(front_end, Distribution::Uniform, CONNECTIONS);
         trials.push(Trial::at(series, 1.0, task, Sample::mops));
     }

@@ -1,6 +1,6 @@
 //! How many operations a call takes.
 
-use super::{JAKIRO, PAPER, SERVER_REPLY, usual_load};
+use super::{JAKIRO, MEMCACHED, PAPER, SERVER_REPLY, usual_load};
 use crate::experiments::kv_main::FrontEnd;
 use crate::figures::experiment::{Axis, Experiment, How, Published};
 use crate::figures::trial::{Subject, Trial};
@@ -44,7 +44,11 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn trials() -> Vec<Trial> {
     let mut trials = vec![Trial::level(PILAF, Subject::Pilaf, |sample| sample.verbs_per_call)];
     for connections in CONNECTIONS {
-        for (series, front_end) in [(JAKIRO, FrontEnd::RfRpc), (SERVER_REPLY, FrontEnd::ServerReply)] {
+        for (series, front_end) in [
+            (JAKIRO, FrontEnd::RfRpc),
+            (SERVER_REPLY, FrontEnd::ServerReply),
+            (MEMCACHED, FrontEnd::RdmaMemcached),
+        ] {
             let task = usual_load(front_end, Distribution::Uniform, connections);
             trials.push(Trial::at(series, connections.into(), task, |sample| sample.verbs_per_call));
         }

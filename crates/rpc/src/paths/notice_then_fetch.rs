@@ -1,0 +1,92 @@
+//! Responses left in the server's memory, of which a SEND tells the client, who then READs them (RDMA-Memcached, as
+//! RF-RPC, section 5.1, describes it).
+//!
+//! A notice is the first word of a response: the number of its message, and its length. So one READ brings all of it.
+
+use farcall_link::Piece;
+
+use super::ResponsePath;
+use crate::caller::{CallerState, FetchState, Message};
+use crate::config::CallerConfig;
+use crate::counters::Counters;
+use crate::responder::{ServerEnd, ThreadPair};
+use crate::tune::Tuner;
+use crate::wire::{FirstWord, Mode, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
+
+/// The server tells of every result; the client READs it.
+#[derive(Debug)]
+pub struct NoticeThenFetch;
+
+/// Bytes of a notice.
+const NOTICE_BYTES: usize = 8;
+/// Bytes of a receive: a cache line each.
+pub(crate) const NOTICE_SLOT_BYTES: u32 = 64;
+
+impl ResponsePath for NoticeThenFetch {
+    const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::NoticeThenFetch;
+    const FETCHES: bool = false;
+    const SENDS: bool = true;
+
+    fn new(_: &CallerConfig) -> Self {
+        Self
+    }
+
+    #[inline]
+    fn mode(&mut self, _method: u16) -> Mode {
+        Mode::Reply
+    }
+
+    #[inline]
+    fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
+
+    /// What was told of is taken when its READ has landed.
+    #[inline]
+    fn receive(&mut self, caller: &mut CallerState) -> bool {
+        caller.read_what_was_told_of();
+        false
+    }
+
+    #[inline]
+    fn respond(end: &mut ServerEnd, _: &mut ThreadPair, seq: Seq, _: Mode, _push: bool, counters: &Counters) {
+        let (Some(_), Some(own)) = (end.response_bytes(seq), &mut end.own) else { return };
+        let offset = end.session.responses.offset(seq);
+        counters.fetched.increment();
+        counters.notices.increment();
+        let posted = own.connection.send(Piece { region: own.results_id, offset, len_bytes: NOTICE_BYTES });
+        end.posted_response(seq, posted);
+    }
+}
+
+/// The client's half.
+impl CallerState {
+    /// READs what notices tell of, several responses at a time. How long a response is says its own header, in the end:
+    /// a notice only says how much to READ.
+    #[inline]
+    fn read_what_was_told_of(&mut self) {
+        while let Some(notice) = self.next_notice() {
+            let first = FirstWord::decode(notice).filter(|first| self.awaits_notice(first.seq));
+            let Some(FirstWord { seq, len_bytes }) = first else {
+                return self
+                    .break_off_at(self.messages.head, "a notice of another message, or told of twice");
+            };
+            self.counters.notices.increment();
+            self.post_read(seq, 0, message_bytes(RESPONSE_HEADER_BYTES, len_bytes as usize));
+            if let Some(end) = &mut self.end {
+                end.inbox.give_back(&mut end.connection);
+            }
+        }
+    }
+
+    /// The oldest notice, if there is room for a READ.
+    #[inline]
+    fn next_notice(&self) -> Option<u64> {
+        let end = self.end.as_ref().filter(|end| end.connection.room() > 0)?;
+        end.inbox.front().map(|at| end.replies.load_acquire(at))
+    }
+
+    fn awaits_notice(&mut self, seq: Seq) -> bool {
+        let message = self.messages.at(seq);
+        let is_next = message.is_written() && message.fetch == FetchState::None;
+        is_next && self.messages.contains(seq)
+    }
+}
