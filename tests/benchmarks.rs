@@ -47,6 +47,29 @@ fn the_store_is_measured_under_the_presets_and_workloads_named() {
 }
 
 #[test]
+fn operations_in_batches_are_measured_over_verbs_at_windows_that_fill_them() {
+    let presets = ["--preset", "rf-rpc", "--preset", "rdma-memcached", "--preset", "pilaf"];
+    let options = ["kv", "bench", "--window", "1", "--window", "8", "--batch", "4", "--batch", "auto:20"];
+    let report = bench(&[&options[..], &presets, &["--records", "200"]].concat());
+    let [front_ends, windows, batches] = ["front_end", "window", "batch"].map(|name| column(&report, name));
+    let rows = front_ends.into_iter().zip(windows).zip(batches);
+    let in_batches: Vec<String> = rows
+        .filter_map(|((front_end, window), batch)| Some(format!("{front_end} {window} {}", batch.as_str()?)))
+        .collect();
+    for preset in ["rf-rpc", "rdma-memcached"] {
+        for batch in ["1 auto:20", "8 4", "8 auto:20"] {
+            assert!(
+                in_batches.contains(&format!("\"{preset}\" {batch}")),
+                "{preset} {batch}: {in_batches:?}"
+            );
+        }
+    }
+    assert_eq!(in_batches.len(), 6, "{in_batches:?}");
+    let problems = report["problems"].to_string();
+    assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
+}
+
+#[test]
 fn stores_that_are_read_are_measured_with_the_reads_of_a_get_beside_the_published() {
     let presets = ["--preset", "pilaf", "--preset", "farm", "--preset", "farm-var"];
     let options = ["kv", "bench", "--workload", "A", "--window", "4", "--records", "200"];

@@ -1,5 +1,6 @@
 //! `farcall kv bench`: the main job.
 
+use crate::commands::batch_args::BatchArgs;
 use crate::commands::call_args::{CallArgs, Named, call_presets, chosen_presets, presets_or_all};
 use crate::commands::choice::{Choice, one_of};
 use crate::commands::measuring::{self, StageArgs};
@@ -25,6 +26,7 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --preset all --workload all --json > kv.json\n  farcall kv bench --preset pilaf --preset farm --workload B\n  \
+                        farcall kv bench --preset rf-rpc --preset server-reply --window 64 --batch 16 --batch auto:20\n  \
                         farcall kv bench --workload A --workload F --value-len 1024 --connections 4"
 )]
 pub struct Bench {
@@ -33,6 +35,8 @@ pub struct Bench {
     preset: Vec<String>,
     #[command(flatten)]
     calls: CallArgs,
+    #[command(flatten)]
+    batches: BatchArgs,
     /// Run these YCSB workloads instead of C. May be given several times. E needs range scans, which the store does not
     /// have.
     #[arg(long, ignore_case = true, value_parser = one_of(&WORKLOADS))]
@@ -116,6 +120,7 @@ impl Bench {
             workloads: workloads.into_iter().map(with_distribution).collect(),
             windows: self.calls.windows(),
             connections: self.calls.connections,
+            batches: self.batches.batches(),
             front_ends,
             nic: chosen.selection,
             profile,

@@ -4,10 +4,10 @@ use super::ExperimentError;
 use super::line;
 use super::server::{ServerError, ServerProcess};
 use super::stage::Stage;
-use crate::load::{Traffic, client_options};
+use crate::load::{Traffic, client_options, in_batches};
 use crate::measure::{LatencySummary, cpu_time, ping_pong};
 use crate::peer::PeerLauncher;
-use farcall_link::{BatchConfig, BatchSizing, Batching, MemoryPolicy, Plan, ResponsePath as ResponseAxis};
+use farcall_link::{BatchSizing, MemoryPolicy, ResponsePath as ResponseAxis};
 use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
@@ -187,7 +187,7 @@ fn sample<P: Path>(task: &CallTask, ground: &Ground<'_>) -> Result<CallSample, E
     let connect = |provider: &dyn Provider, address: &str, options| {
         StaticClient::<P>::connect(provider, address, options)
     };
-    sample_by(task, ground, P::Response::FETCHES, connect)
+    sample_by(task, ground, options_of(task, ground), P::Response::FETCHES, connect)
 }
 
 /// Calls that travel in batches: a dynamic call each, among the copies into and out of a batch.
@@ -196,15 +196,13 @@ fn batched_sample(
     ground: &Ground<'_>,
     batch: BatchSizing,
 ) -> Result<CallSample, ExperimentError> {
-    let paths = Plan::named(task.preset).ok_or_else(|| format!("no preset {}", task.preset))?;
-    let fetches = matches!(paths.response, ResponseAxis::Fetch | ResponseAxis::FetchThenReply);
-    let connect = |provider: &dyn Provider, address: &str, mut options: ClientOptions| {
-        let batching = Batching::Calls(BatchConfig::default().size(batch));
-        let Plan { geometry, memory, .. } = options.config.plan;
-        options.config.plan = Plan { geometry, memory, batching, ..paths };
-        Client::connect(provider, address, options)
-    };
-    sample_by(task, ground, fetches, connect)
+    let options = in_batches(options_of(task, ground), task.preset, batch)
+        .ok_or_else(|| format!("no preset {}", task.preset))?;
+    let response = options.config.plan.response;
+    let fetches = matches!(response, ResponseAxis::Fetch | ResponseAxis::FetchThenReply);
+    let connect =
+        |provider: &dyn Provider, address: &str, options| Client::connect(provider, address, options);
+    sample_by(task, ground, options, fetches, connect)
 }
 
 /// The options of a task's connections.
@@ -222,13 +220,13 @@ fn options_of(task: &CallTask, ground: &Ground<'_>) -> ClientOptions {
 fn sample_by<C: AnyCaller + ?Sized>(
     task: &CallTask,
     ground: &Ground<'_>,
+    options: ClientOptions,
     fetches: bool,
     connect: impl Fn(&dyn Provider, &str, ClientOptions) -> Result<ClientOf<C>, ConnectError>,
 ) -> Result<CallSample, ExperimentError> {
     let (stage, server) = (ground.stage, ground.server);
     let address =
         server.ready().rpc.clone().ok_or("the server process did not say where RPC clients connect")?;
-    let options = options_of(task, ground);
     let connect = |_| ground.nic.connect(|provider| connect(provider, &address, options.clone()), |_| false);
     let _silent = (0..task.silent_connections).map(connect).collect::<Result<Vec<_>, _>>()?;
     let mut clients = (0..task.connections).map(connect).collect::<Result<Vec<_>, _>>()?;

@@ -3,13 +3,11 @@
 use super::target::{Outcome, Request, Target, TargetError};
 use farcall_kv::store::PutMode;
 use farcall_kv::wire::{Request as KvRequest, Status, decode_item, decode_version};
-use farcall_link::Geometry;
+use farcall_link::{BatchConfig, BatchSizing, Batching, Geometry, Plan};
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
-    CallError, CallId, ClientOptions, ConnectError, Counters, Executed, Path, StaticClient, UnknownBecause,
+    AnyCaller, CallError, CallId, ClientOf, ClientOptions, Counters, Executed, UnknownBecause,
 };
-use farcall_verbs::Provider;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// More than a connection's window can hold.
@@ -23,6 +21,16 @@ pub fn client_options(window: u32, patience: Duration, profile: Option<&LinkProf
     let slots = (2 * window).next_power_of_two().clamp(16, u32::from(Geometry::WINDOW_MAX));
     let options = ClientOptions::default().connect_timeout(patience).profile(profile.cloned());
     options.window(slots as u16).call_timeout(patience)
+}
+
+/// These options for a client that sends its calls in batches, by the paths of a preset; `None` if there is no such
+/// preset.
+#[must_use]
+pub fn in_batches(mut options: ClientOptions, preset: &str, batch: BatchSizing) -> Option<ClientOptions> {
+    let Plan { geometry, memory, .. } = options.config.plan;
+    let batching = Batching::Calls(BatchConfig::default().size(batch));
+    options.config.plan = Plan { geometry, memory, batching, ..Plan::named(preset)? };
+    Some(options)
 }
 
 /// What travelled for calls.
@@ -80,8 +88,8 @@ pub fn tuning_condition(
 }
 
 /// A connection to a key-value service of one partition. The calling thread polls.
-pub struct RpcTarget<P: Path> {
-    client: StaticClient<P>,
+pub struct RpcTarget<C: AnyCaller + ?Sized> {
+    client: ClientOf<C>,
     incarnation: u64,
     lost_at: Option<Instant>,
     /// The slot of each call under way, by the call's number, and whether it is a read.
@@ -89,20 +97,18 @@ pub struct RpcTarget<P: Path> {
     payload: Vec<u8>,
 }
 
-impl<P: Path> RpcTarget<P> {
-    /// Connects with [`client_options`].
-    ///
-    /// # Errors
-    /// When there is no device, or the service cannot be reached or refuses.
-    pub fn connect(
-        provider: &dyn Provider,
-        address: SocketAddr,
-        options: ClientOptions,
-    ) -> Result<Self, ConnectError> {
-        let client = StaticClient::<P>::connect(provider, address.to_string(), options)?;
-        let calls = vec![(0, false); CALLS_MAX].into_boxed_slice();
+impl<C: AnyCaller + ?Sized> RpcTarget<C> {
+    /// Of a client that was connected with [`client_options`] and this plan.
+    pub fn new(client: ClientOf<C>, plan: &Plan) -> Self {
+        // A batch takes as many numbers as it may hold calls.
+        let batches_calls_max = usize::from(plan.geometry.window) * usize::from(BatchConfig::CALLS_MAX);
+        let calls_max = match plan.batching {
+            Batching::Calls(_) => batches_calls_max.max(CALLS_MAX),
+            _ => CALLS_MAX,
+        };
+        let calls = vec![(0, false); calls_max].into_boxed_slice();
         let incarnation = client.server_incarnation();
-        Ok(Self { client, incarnation, lost_at: None, calls, payload: Vec::with_capacity(4096) })
+        Self { client, incarnation, lost_at: None, calls, payload: Vec::with_capacity(4096) }
     }
 
     /// What travelled so far.
@@ -134,8 +140,9 @@ impl<P: Path> RpcTarget<P> {
         self.incarnation = self.client.server_incarnation();
     }
 
-    fn place(call: CallId) -> usize {
-        call.0 as usize % CALLS_MAX
+    fn place(calls: &mut [(u32, bool)], call: CallId) -> &mut (u32, bool) {
+        let count = calls.len();
+        &mut calls[call.0 as usize % count]
     }
 
     /// The connection is lost, or was; the client makes it again by itself.
@@ -153,7 +160,7 @@ impl<P: Path> RpcTarget<P> {
     }
 }
 
-impl<P: Path> Target for RpcTarget<P> {
+impl<C: AnyCaller + ?Sized> Target for RpcTarget<C> {
     #[inline]
     fn submit(&mut self, slot: u32, request: Request<'_>) -> Result<(), TargetError> {
         let (request, is_read) = match request {
@@ -166,12 +173,13 @@ impl<P: Path> Target for RpcTarget<P> {
         request.encode(&mut self.payload);
         let call = self.client.submit(request.method().id(), &self.payload);
         let call = call.map_err(|error| TargetError::Protocol(error.to_string()))?;
-        self.calls[Self::place(call)] = (slot, is_read);
+        *Self::place(&mut self.calls, call) = (slot, is_read);
         Ok(())
     }
 
     #[inline]
     fn flush(&mut self) -> Result<(), TargetError> {
+        self.client.flush();
         Ok(())
     }
 
@@ -179,7 +187,7 @@ impl<P: Path> Target for RpcTarget<P> {
     fn poll(&mut self, mut done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
         self.client.progress();
         while let Some(completion) = self.client.next_completion() {
-            let (slot, is_read) = self.calls[Self::place(completion.call)];
+            let (slot, is_read) = *Self::place(&mut self.calls, completion.call);
             done(slot, outcome(&completion.result, is_read)?);
         }
         if !self.has_restarted() && self.client.is_connected() && self.lost_at.is_none() {

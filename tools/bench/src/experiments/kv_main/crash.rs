@@ -1,11 +1,11 @@
 //! A server killed under load and started again.
 
-use super::figures::{connect, load_plan};
+use super::figures::{Figure, connect, load_plan};
 use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post, STOP_PATIENCE, fill, open};
 use crate::experiments::server::ServerProcess;
 use crate::load::{Connection, Ledger, Load, LoadError, LoadPlan, LoadResult, Outcome, TargetError};
 use crate::report::Report;
-use crate::workload::{Distribution, Op, OpKind, Workload};
+use crate::workload::{Op, OpKind};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ pub(super) fn measure(
     let window = plan.windows.iter().copied().max().unwrap_or(1);
     let post = open(plan, front_end)?;
     let ready = post.server.ready().clone();
-    let mut connections = connect(plan, Workload::C, Distribution::Zipfian, &post, window, 0)?;
+    let mut connections = connect(plan, &Figure::of_reads(front_end, window), &post, 0)?;
     let load = Load::new(LoadPlan { duration: INTERRUPTED, ..load_plan(plan, window) });
     let ops = load.completed();
     let Post { server, mut ledger, .. } = post;

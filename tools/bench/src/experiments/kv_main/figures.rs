@@ -5,6 +5,7 @@ use crate::load::{Connection, Load, LoadPlan, LoadResult};
 use crate::measure::cpu_time;
 use crate::workload::{Distribution, OpStream, StreamConfig, Workload};
 use farcall_kv::bypass::ReadCounters;
+use farcall_link::BatchSizing;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,12 +20,19 @@ pub(super) struct Figure {
     pub(super) workload: Workload,
     pub(super) distribution: Distribution,
     pub(super) window: u32,
+    /// Whether operations travel in batches, and in which.
+    pub(super) batch: Option<BatchSizing>,
     pub(super) samples: Vec<Sample>,
 }
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, YCSB-{} {}, window {}", self.front_end, self.workload, self.distribution, self.window)
+        write!(
+            f,
+            "{}, YCSB-{} {}, window {}",
+            self.front_end, self.workload, self.distribution, self.window
+        )?;
+        self.batch.map_or(Ok(()), |batch| write!(f, ", {batch}"))
     }
 }
 
@@ -32,18 +40,27 @@ impl Figure {
     /// All lines that `plan` asks for.
     pub(super) fn all_of(plan: &KvMainPlan) -> Vec<Self> {
         let mut figures = Vec::new();
-        for (workload, distribution) in &plan.workloads {
-            for window in &plan.windows {
-                figures.extend(plan.front_ends.iter().map(|front_end| Self {
-                    front_end: *front_end,
-                    workload: *workload,
-                    distribution: *distribution,
-                    window: *window,
-                    samples: Vec::new(),
-                }));
+        for &(workload, distribution) in &plan.workloads {
+            for &window in &plan.windows {
+                for &front_end in &plan.front_ends {
+                    let fills = |batch: &&BatchSizing| front_end.batches() && batch.least() <= window;
+                    let batches = plan.batches.iter().filter(fills).copied().map(Some);
+                    figures.extend([None].into_iter().chain(batches).map(|batch| Self {
+                        workload,
+                        distribution,
+                        batch,
+                        ..Self::of_reads(front_end, window)
+                    }));
+                }
             }
         }
         figures
+    }
+
+    /// Reads alone, each by itself.
+    pub(super) const fn of_reads(front_end: FrontEnd, window: u32) -> Self {
+        let (workload, distribution) = (Workload::C, Distribution::Zipfian);
+        Self { front_end, workload, distribution, window, batch: None, samples: Vec::new() }
     }
 }
 
@@ -71,8 +88,7 @@ impl Sample {
         problems: &mut Vec<String>,
     ) -> Result<Self, ExperimentError> {
         let front_end = post.front_end;
-        let mut connections =
-            connect(plan, figure.workload, figure.distribution, post, figure.window, repetition)?;
+        let mut connections = connect(plan, figure, post, repetition)?;
         let load = Load::new(load_plan(plan, figure.window));
         let (server, client) = (post.server.pid(), std::process::id());
         let completed = load.completed();
@@ -126,15 +142,18 @@ pub(super) fn load_plan(plan: &KvMainPlan, window: u32) -> LoadPlan {
 /// Fresh connections, each with its own sequence of operations.
 pub(super) fn connect(
     plan: &KvMainPlan,
-    workload: Workload,
-    distribution: Distribution,
+    figure: &Figure,
     post: &Post,
-    window: u32,
     repetition: u32,
 ) -> Result<Vec<Connection<FrontEndTarget>>, ExperimentError> {
+    let &Figure { workload, distribution, window, batch, .. } = figure;
+    let (front_end, ready) = (post.front_end, post.server.ready());
     (0..plan.connections)
         .map(|stream| {
-            let target = post.front_end.connect(plan, post.server.ready(), window);
+            let target = match batch {
+                Some(batch) => front_end.connect_in_batches(plan, ready, window, batch),
+                None => front_end.connect(plan, ready, window),
+            };
             let target = target.map_err(|error| post.front_end.failed(error))?;
             let mut ops = OpStream::new(StreamConfig {
                 workload,

@@ -5,15 +5,17 @@ use super::super::server::Ready;
 use super::KvMainPlan;
 use crate::load::{
     BypassTarget, MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic, client_options,
+    in_batches,
 };
 use crate::rivals::Rival;
 use crate::workload::Workload;
 use farcall_kv::bypass::{ReadCounters, Scheme};
-use farcall_kv::memcached::client::Client;
+use farcall_kv::memcached::client::Client as MemcachedClient;
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
+use farcall_link::BatchSizing;
 use farcall_rpc::{
-    BySend, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path, SendReply,
-    ServerReply,
+    AnyCaller, BySend, Caller, Client, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd,
+    Path, SendReply, ServerReply, StaticClient,
 };
 use std::fmt;
 use std::net::SocketAddr;
@@ -106,29 +108,18 @@ impl FrontEnd {
             Self::Tcp => {
                 args.extend(["--tcp".to_owned(), address(again.and_then(|ready| ready.tcp.first()))])
             }
-            Self::ServerReply
-            | Self::UcRpc
-            | Self::Herd
-            | Self::UdRpc
-            | Self::Fetch
-            | Self::WriteSend
-            | Self::SendWrite
-            | Self::SendSend
-            | Self::RdmaMemcached
-            | Self::RfRpc => {
-                args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
-                args.extend(plan.nic.args());
-            }
-            Self::Rival(rival) => {
-                args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
-                args.extend(plan.nic.args());
-                args.extend(rival_args(rival, plan));
-            }
             Self::Unix => {
                 let known = again.and_then(|ready| ready.unix.first()).cloned();
                 let path = known.unwrap_or_else(private_socket);
                 args.extend(["--unix".to_owned(), path.to_string_lossy().into_owned()]);
             }
+            _ => {
+                args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
+                args.extend(plan.nic.args());
+            }
+        }
+        if let Self::Rival(rival) = self {
+            args.extend(rival_args(rival, plan));
         }
         args
     }
@@ -149,8 +140,8 @@ impl FrontEnd {
         let parse = |address: &String| address.parse::<SocketAddr>().map_err(|error| lost(&error));
         let rpc_address = || ready.rpc.as_ref().ok_or_else(absent).and_then(parse);
         let client = match self {
-            Self::Tcp => Client::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
-            Self::Unix => Client::connect_unix(ready.unix.first().ok_or_else(absent)?),
+            Self::Tcp => MemcachedClient::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
+            Self::Unix => MemcachedClient::connect_unix(ready.unix.first().ok_or_else(absent)?),
             Self::ServerReply => {
                 return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::ServerReply);
             }
@@ -180,6 +171,34 @@ impl FrontEnd {
         Ok(FrontEndTarget::Memcached(Box::new(MemcachedTarget::new(client.map_err(|error| lost(&error))?))))
     }
 
+    /// Whether its operations may travel in batches.
+    pub(super) fn batches(self) -> bool {
+        Self::OVER_VERBS.contains(&self)
+    }
+
+    /// As [`Self::connect`], with operations in batches.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub(super) fn connect_in_batches(
+        self,
+        plan: &KvMainPlan,
+        ready: &Ready,
+        window: u32,
+        batch: BatchSizing,
+    ) -> Result<FrontEndTarget, TargetError> {
+        let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
+        let address =
+            ready.rpc.as_ref().ok_or_else(|| lost(&"the server does not serve calls over verbs"))?;
+        let options = client_options(window, PATIENCE, plan.profile.as_ref());
+        let options = in_batches(options, &self.to_string(), batch)
+            .ok_or_else(|| lost(&format!("there are no batches over {self}")))?;
+        plan.nic
+            .connect(|provider| Client::connect(provider, address, options.clone()), |_| false)
+            .map(|client| FrontEndTarget::Batched(Box::new(RpcTarget::new(client, &options.config.plan))))
+            .map_err(|error| lost(&error))
+    }
+
     /// The error of something that failed over this front end.
     pub(super) fn failed(self, error: impl fmt::Display) -> ExperimentError {
         format!("{self}: {error}").into()
@@ -190,11 +209,11 @@ fn connect_rpc<P: Path>(
     plan: &KvMainPlan,
     address: SocketAddr,
     window: u32,
-) -> Result<Box<RpcTarget<P>>, TargetError> {
+) -> Result<StaticTarget<P>, TargetError> {
     let options = client_options(window, PATIENCE, plan.profile.as_ref());
     plan.nic
-        .connect(|provider| RpcTarget::connect(provider, address, options.clone()), |_| false)
-        .map(Box::new)
+        .connect(|provider| StaticClient::connect(provider, address.to_string(), options.clone()), |_| false)
+        .map(|client| Box::new(RpcTarget::new(client, &options.config.plan)))
         .map_err(|error| TargetError::Lost(error.to_string()))
 }
 
@@ -240,30 +259,35 @@ fn private_socket() -> PathBuf {
     std::env::temp_dir().join(format!("farcall-bench-{}-{number}.sock", std::process::id()))
 }
 
+/// Over verbs, by paths that are fixed when the program is compiled.
+type StaticTarget<P> = Box<RpcTarget<Caller<P>>>;
+
 /// A connection through any front end.
 pub enum FrontEndTarget {
     /// Over a stream socket.
     Memcached(Box<MemcachedTarget>),
     /// Over verbs, replies written.
-    ServerReply(Box<RpcTarget<ServerReply>>),
+    ServerReply(StaticTarget<ServerReply>),
     /// The same over UC.
-    UcRpc(Box<RpcTarget<OverUc<ServerReply>>>),
+    UcRpc(StaticTarget<OverUc<ServerReply>>),
     /// Over UC, replies sent as datagrams.
-    Herd(Box<RpcTarget<OverUc<DatagramReply>>>),
+    Herd(StaticTarget<OverUc<DatagramReply>>),
     /// Over UD, requests and replies.
-    UdRpc(Box<RpcTarget<OverUd<DatagramReply>>>),
+    UdRpc(StaticTarget<OverUd<DatagramReply>>),
     /// Over verbs, results fetched.
-    Fetch(Box<RpcTarget<Fetch>>),
+    Fetch(StaticTarget<Fetch>),
     /// Over verbs, replies sent.
-    WriteSend(Box<RpcTarget<SendReply>>),
+    WriteSend(StaticTarget<SendReply>),
     /// Over verbs, requests sent.
-    SendWrite(Box<RpcTarget<BySend<ServerReply>>>),
+    SendWrite(StaticTarget<BySend<ServerReply>>),
     /// Over verbs, requests and replies sent.
-    SendSend(Box<RpcTarget<BySend<SendReply>>>),
+    SendSend(StaticTarget<BySend<SendReply>>),
     /// Over verbs, requests sent, results told of and fetched.
-    RdmaMemcached(Box<RpcTarget<BySend<NoticeThenFetch>>>),
+    RdmaMemcached(StaticTarget<BySend<NoticeThenFetch>>),
     /// Over verbs, results fetched or written.
-    RfRpc(Box<RpcTarget<FetchThenReply>>),
+    RfRpc(StaticTarget<FetchThenReply>),
+    /// Over verbs by any paths, in batches: a dynamic call each, among the copies into and out of a batch.
+    Batched(Box<RpcTarget<dyn AnyCaller>>),
     /// A store that is READ.
     Pilaf(Box<BypassTarget<Pilaf>>),
     /// A store that is READ.
@@ -288,6 +312,7 @@ macro_rules! each {
             FrontEndTarget::SendSend($target) => $call,
             FrontEndTarget::RdmaMemcached($target) => $call,
             FrontEndTarget::RfRpc($target) => $call,
+            FrontEndTarget::Batched($target) => $call,
             FrontEndTarget::Pilaf($target) => $call,
             FrontEndTarget::Farm($target) => $call,
         }
@@ -301,7 +326,7 @@ impl FrontEndTarget {
         each!(self, target => target.traffic())
     }
 
-    /// R and F as they are now, if results are fetched.
+    /// R and F as they are now, if results are fetched one by one.
     #[must_use]
     pub fn tuning(&self) -> Option<(u32, u32)> {
         match self {

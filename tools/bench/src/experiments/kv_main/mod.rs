@@ -26,6 +26,7 @@ use crate::measure::{Footprint, pin_thread};
 use crate::peer::PeerLauncher;
 use crate::report::Report;
 use crate::workload::{Distribution, RecordShape, Workload};
+use farcall_link::BatchSizing;
 use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use figures::{Figure, Sample};
@@ -51,6 +52,8 @@ pub struct KvMainPlan {
     pub windows: Vec<u32>,
     /// Connections, all run by one client thread.
     pub connections: u32,
+    /// Ways of batching; each window is measured without, and with each that it can fill, over verbs.
+    pub batches: Vec<BatchSizing>,
     /// Ways to the store.
     pub front_ends: Vec<FrontEnd>,
     /// The RNIC of both ends.

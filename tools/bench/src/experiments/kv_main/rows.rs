@@ -7,6 +7,7 @@ use super::{FrontEnd, KvMainPlan};
 use crate::baseline::BaselineResult;
 use crate::measure::{RoundTrips, Spread};
 use crate::report::{self, Cell, Column, Conditions, Table};
+use farcall_link::BatchSizing;
 
 pub(super) const TITLE: &str = "One key-value store behind several front ends, between two processes";
 
@@ -41,11 +42,13 @@ pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
 }
 
 pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table {
-    let lead = vec![
+    let mut lead = vec![
         Column::new("front_end", "front end"),
         Column::new("workload", "YCSB"),
         Column::new("window", "window"),
     ];
+    let has_batches = figures.iter().any(|figure| figure.batch.is_some());
+    lead.extend(has_batches.then(|| Column::new("batch", "batch")));
     let shown: [report::Figure<Sample>; 9] = [
         (Column::new("ops_per_second", "ops/s"), |sample| sample.load.ops_per_second()),
         (Column::with_decimals("p50_us", "p50 µs", 2).median_only(), |sample| {
@@ -75,8 +78,9 @@ pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table
     let mut table = Table::of_figures(title, lead, &shown);
     for figure in figures {
         let workload = format!("{} {}", figure.workload, figure.distribution);
-        let lead =
+        let mut lead =
             vec![figure.front_end.to_string().into(), workload.into(), u64::from(figure.window).into()];
+        lead.extend(has_batches.then(|| figure.batch.map_or(Cell::None, batch_cell)));
         table.push_figures(lead, &shown, &figure.samples);
     }
     let bounds: [fn(&RoundTrips) -> f64; 4] = [
@@ -86,10 +90,19 @@ pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table
         |limit| limit.latency.p999_ns as f64 / 1e3,
     ];
     let mut row = vec!["bare shared memory".into(), Cell::None, 1u64.into()];
+    row.extend(has_batches.then_some(Cell::None));
     row.extend(bounds.map(|bound| Spread::of(limits.iter().map(|limit| bound(&limit.round_trips))).into()));
     row.resize(table.columns.len(), Cell::None);
     table.push(row);
     table
+}
+
+/// As the option says it.
+fn batch_cell(batch: BatchSizing) -> Cell {
+    match batch {
+        BatchSizing::Fixed(size) => size.to_string().into(),
+        BatchSizing::Automatic { latency_max_us, .. } => format!("auto:{latency_max_us}").into(),
+    }
 }
 
 /// What GETs took of stores that are READ, beside what was published. `None` if none was measured.

@@ -4,6 +4,7 @@ use super::figures::{Figure, Sample};
 use super::{ExperimentError, FrontEnd, KvMainPlan, Post, open};
 use crate::experiments::Stage;
 use crate::workload::{Distribution, RecordShape, Workload};
+use farcall_link::BatchSizing;
 use farcall_providers::Selection;
 use std::fmt;
 
@@ -17,12 +18,21 @@ pub(crate) struct KvTask {
     pub(crate) window: u32,
     /// Connections, all run by one client thread.
     pub(crate) connections: u32,
+    /// Whether operations travel in batches, and in which.
+    pub(crate) batch: Option<BatchSizing>,
 }
 
 impl fmt::Display for KvTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { front_end, workload, distribution, window, connections } = self;
-        write!(f, "{front_end}, YCSB-{workload} {distribution}, window {window}, {connections} connections")
+        self.figure().fmt(f)?;
+        write!(f, ", {} connections", self.connections)
+    }
+}
+
+impl KvTask {
+    const fn figure(&self) -> Figure {
+        let &Self { front_end, workload, distribution, window, batch, .. } = self;
+        Figure { front_end, workload, distribution, window, batch, samples: Vec::new() }
     }
 }
 
@@ -49,6 +59,7 @@ impl Stand {
             shape,
             workloads: Vec::new(),
             windows: Vec::new(),
+            batches: Vec::new(),
             connections: 1,
             front_ends: Vec::new(),
             nic: nic.clone(),
@@ -69,10 +80,8 @@ impl Stand {
         repetition: u32,
         problems: &mut Vec<String>,
     ) -> Result<Sample, ExperimentError> {
-        let KvTask { front_end, workload, distribution, window, connections } = *task;
-        self.post.front_end = front_end;
-        self.plan.connections = connections;
-        let figure = Figure { front_end, workload, distribution, window, samples: Vec::new() };
-        Sample::take(&self.plan, &figure, &mut self.post, repetition, problems)
+        self.post.front_end = task.front_end;
+        self.plan.connections = task.connections;
+        Sample::take(&self.plan, &task.figure(), &mut self.post, repetition, problems)
     }
 }

@@ -1,13 +1,12 @@
 //! What one call costs in the steady state: system calls and heap operations, at both ends.
 
-use super::figures::{connect, load_plan};
+use super::figures::{Figure, connect, load_plan};
 use super::{ExperimentError, FrontEnd, KvMainPlan, Post};
 use crate::experiments::own_syscalls::count_own_thread;
 use crate::experiments::server::ServerProcess;
 use crate::load::{Load, LoadPlan};
 use crate::measure::{Traced, count_allocations, count_syscalls, own_allocations};
 use crate::report::Report;
-use crate::workload::{Distribution, Workload};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -41,7 +40,7 @@ pub(super) fn measure(
     post: &mut Post,
     report: &mut Report,
 ) -> Result<Costs, ExperimentError> {
-    let mut connections = connect(plan, Workload::C, Distribution::Zipfian, post, 1, 0)?;
+    let mut connections = connect(plan, &Figure::of_reads(post.front_end, 1), post, 0)?;
     let Post { front_end, server, ledger, .. } = post;
     let load = Load::new(LoadPlan { duration: RUN_MAX, ..load_plan(plan, 1) });
     let (ops, end) = (load.completed(), load.end());

@@ -78,5 +78,5 @@ fn batched(preset: &'static str, size: u16) -> CallTask {
 
 /// The paper's usual load on our store: 95 % GET, one operation under way on each connection.
 fn usual_load(front_end: FrontEnd, distribution: Distribution, connections: u32) -> KvTask {
-    KvTask { front_end, workload: Workload::B, distribution, window: 1, connections }
+    KvTask { front_end, workload: Workload::B, distribution, window: 1, connections, batch: None }
 }
