@@ -11,6 +11,7 @@
 //! * [`Backoff`]: exponential, with full jitter.
 
 mod backoff;
+mod batching;
 pub mod bootstrap;
 mod connection;
 mod datagrams;
@@ -24,12 +25,13 @@ mod shared_receives;
 mod work_request;
 
 pub use backoff::Backoff;
+pub use batching::{BatchConfig, BatchSizing, Batching};
 pub use connection::Connection;
 pub use datagrams::Datagrams;
 pub use nic::Nic;
 pub use plan::{
-    BatchConfig, BatchSizing, Batching, ConnectionModel, Geometry, MemoryPolicy, PRESETS, Plan, PlanRefused,
-    Preset, RequestPath, ResponsePath, Transport, Waiting,
+    ConnectionModel, Geometry, MemoryPolicy, PRESETS, Plan, PlanRefused, Preset, RequestPath, ResponsePath,
+    Transport, Waiting,
 };
 pub use queue_pair::{Completed, PairConfig, QueuePair};
 pub use random::{Entropy, SplitMix64, os_random};
