@@ -9,7 +9,7 @@ use farcall_link::{BatchConfig, BatchSizing, Batching, Nic, Plan};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Endpoint, Next};
-use support::{ECHO, LOST, MAKE, PANIC, REFUSE, World, pattern};
+use support::{ECHO, LOST, MAKE, PANIC, Patience, REFUSE, World, pattern};
 
 /// What a call came to.
 type Outcome = (CallId, Result<Vec<u8>, CallError>);
@@ -38,9 +38,9 @@ fn submit<P: Path>(world: &World, client: &mut BatchCaller<P>, method: u16, payl
 
 /// Turns until so many calls have ended.
 fn finish<P: Path>(world: &mut World, client: &mut BatchCaller<P>, count: usize) -> Vec<Outcome> {
-    let (mut ended, start) = (Vec::new(), Instant::now());
+    let (mut ended, mut patience) = (Vec::new(), Patience::new());
     while ended.len() < count {
-        assert!(start.elapsed() < LOST, "no call ends; client {:?}", client.counters());
+        assert!(!patience.is_over(), "no call ends; client {:?}", client.counters());
         turn(world, client);
         while let Some(done) = client.next_completion() {
             ended.push((done.call, done.result.map(<[u8]>::to_vec)));
@@ -193,12 +193,9 @@ fn anything_is_lost<P: Path>() {
             let payload = pattern((round * i) as usize % 300);
             expected.push((submit(&world, &mut client, ECHO, &payload), Ok(payload)));
         }
-        let (mut ended, start, mut turns) = (Vec::new(), Instant::now(), 0);
+        let (mut ended, mut patience) = (Vec::new(), Patience::new());
         while ended.len() < 10 {
-            // So many turns should be enough, if the device's service thread had a processor meanwhile.
-            turns += 1;
-            let is_lost = turns > 500_000 && start.elapsed() > LOST;
-            assert!(!is_lost, "no call ends; client {:?}", client.counters());
+            assert!(!patience.is_over(), "no call ends; client {:?}", client.counters());
             // Pauses between tries are long beside a turn.
             world.time.0.advance(Duration::from_micros(5));
             turn(&mut world, &mut client);

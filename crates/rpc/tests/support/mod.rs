@@ -13,6 +13,25 @@ use farcall_verbs::{Clock, Endpoint, Nanos, Next, VirtualClock};
 /// How long anything may take before a test calls it lost. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(20);
 
+/// How long a test waits for something: [`LOST`], and so many turns at least as should be enough if the device's service
+/// thread had a processor meanwhile.
+pub struct Patience {
+    start: Instant,
+    turns: u32,
+}
+
+impl Patience {
+    pub fn new() -> Self {
+        Self { start: Instant::now(), turns: 0 }
+    }
+
+    /// Counts a turn; whether it was one too many.
+    pub fn is_over(&mut self) -> bool {
+        self.turns += 1;
+        self.turns > 500_000 && self.start.elapsed() > LOST
+    }
+}
+
 /// A clock that server and test share.
 #[derive(Clone, Default)]
 pub struct Time(pub Arc<VirtualClock>);
