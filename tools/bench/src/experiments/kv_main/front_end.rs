@@ -78,7 +78,7 @@ impl fmt::Display for FrontEnd {
 
 impl FrontEnd {
     /// Those of RPC.
-    const OVER_VERBS: [Self; 9] = [
+    const OVER_VERBS: [Self; 10] = [
         Self::ServerReply,
         Self::UcRpc,
         Self::Herd,

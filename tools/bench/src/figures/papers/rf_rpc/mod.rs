@@ -80,3 +80,9 @@ fn batched(preset: &'static str, size: u16) -> CallTask {
 fn usual_load(front_end: FrontEnd, distribution: Distribution, connections: u32) -> KvTask {
     KvTask { front_end, workload: Workload::B, distribution, window: 1, connections, batch: None }
 }
+
+/// The same with operations in batches, and just as many under way on each connection as fill one, over and over.
+fn batched_load(front_end: FrontEnd, distribution: Distribution, connections: u32, size: u16) -> KvTask {
+    let batch = Some(BatchSizing::Fixed(size));
+    KvTask { window: size.into(), batch, ..usual_load(front_end, distribution, connections) }
+}
