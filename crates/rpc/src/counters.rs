@@ -66,8 +66,8 @@ farcall_stats::counters! {
 
 impl Counters {
     /// Round trips of a client's calls: every verb of either end for them. That is each request and wake-up of the
-    /// client, each READ, those that found no result included, and each result or notice of one that the server wrote or
-    /// sent.
+    /// client, each READ, those that found no result included, and each result, or notice of one, that the server wrote
+    /// or sent.
     pub fn verbs(&self) -> u64 {
         let requests = self.messages.get() + self.resent.get() + self.kicks.get();
         requests + self.reads.get() + self.replied.get() + self.notified.get() + self.notices.get()

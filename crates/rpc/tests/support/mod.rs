@@ -13,8 +13,8 @@ use farcall_verbs::{Clock, Endpoint, Nanos, Next, VirtualClock};
 /// How long anything may take before a test calls it lost. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(20);
 
-/// How long a test waits for something: [`LOST`], and so many turns at least as should be enough if the device's service
-/// thread had a processor meanwhile.
+/// How long a test waits for something: [`LOST`], and at least so many turns as should be enough if the device's
+/// service thread had a processor meanwhile.
 pub struct Patience {
     start: Instant,
     turns: u32,

@@ -21,8 +21,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     how: How::Here {
         differs: &[
             super::STORE_DIFFERS,
-            "Batches of 2 to 24 on one connection, as many operations under way as fill one; each point is one repetition. \
-             The automatic size is not measured here.",
+            "Batches of 2 to 24 on one connection, as many operations under way as fill one; each point is one \
+             repetition. The automatic size is not measured here.",
         ],
         trials,
     },

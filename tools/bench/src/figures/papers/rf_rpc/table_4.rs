@@ -32,8 +32,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     how: How::Here {
         differs: &[
             super::STORE_DIFFERS,
-            "One RNIC, neither of both: a level each, to compare the two systems and not the networks. 16 operations under \
-             way on one connection.",
+            "One RNIC, neither of both: a level each, to compare the two systems and not the networks. 16 operations \
+             under way on one connection.",
         ],
         trials,
     },
