@@ -342,6 +342,8 @@ def all_mutations():
         Mutation("length-of-a-notice-ignored", "CallerState::read_what_was_told_of",
                  Replace("len_bytes as usize", "{ _ = len_bytes; 0 }"),
                  integration("calls", "a_result_that_was_told_of_takes_one_read")),
+        Mutation("way-to-a-dead-process-kept", "Pending::leads_nowhere", Replace("!outlet.is_current()", "false"),
+                 integration("ways_left", "ways_to_processes_that_ended")),
         Mutation("chain-to-another-destination", "QueuePair::remove_address", Delete("self.serial = next_serial()"),
                  integration("queue_pairs", "what_is_taken_away_from_datagrams")),
     ]

@@ -269,6 +269,11 @@ impl Pending {
         matches!(self.state.lock().way, Way::Sought)
     }
 
+    /// Whether a way was found, and leads nowhere any more. What waits for a way, or on one, is seen to by others.
+    pub(crate) fn leads_nowhere(&self) -> bool {
+        matches!(&self.state.lock().way, Way::Found(outlet) if !outlet.is_current())
+    }
+
     /// Whether it keeps datagrams that their sender does not wait for.
     pub(crate) fn keeps_early(&self) -> bool {
         self.state.lock().queue.front().is_some_and(|oldest| oldest.is_sent)

@@ -154,7 +154,7 @@ impl Routes {
     }
 
     fn insert(&mut self, dst_qpn: u32, way: RouteWay) {
-        if self.routes.len() >= MAX_ROUTES && !self.routes.contains_key(&dst_qpn) {
+        if !self.routes.contains_key(&dst_qpn) {
             self.make_room();
         }
         self.routes.insert(dst_qpn, Route { way, last_used: self.ticks });
@@ -165,11 +165,12 @@ impl Routes {
         self.unannounced = self.unannounced.filter(|unannounced| *unannounced != dst_qpn);
     }
 
-    /// Forgets the ways that lead nowhere, else the one that was not used for longest.
+    /// Forgets the ways that lead nowhere, with the descriptors that they hold; if the table is full all the same, the
+    /// one that was not used for longest.
     fn make_room(&mut self) {
         self.routes.retain(|_, route| match &route.way {
             RouteWay::Open(outlet) => outlet.is_current(),
-            RouteWay::Sought(_) => true,
+            RouteWay::Sought(pending) => !pending.leads_nowhere(),
         });
         if self.routes.len() < MAX_ROUTES {
             return;
