@@ -1,6 +1,5 @@
 //! The commands, one file each.
 
-#[cfg(feature = "full")]
 mod batch_args;
 mod call_args;
 mod choice;

@@ -143,7 +143,9 @@ fn wakes_by_itself<P: Path>(verbs_per_call: u64) {
         assert_eq!(world.finish(&mut client).1.unwrap(), [round]);
     }
     let counters = client.counters();
-    assert_eq!((counters.kicks.get(), counters.verbs()), (0, 41 * verbs_per_call));
+    // A datagram may have been sent again before the server had its turn.
+    let verbs = counters.verbs() - counters.resent.get();
+    assert_eq!((counters.kicks.get(), verbs), (0, 41 * verbs_per_call));
 }
 
 fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
