@@ -7,6 +7,8 @@ farcall_stats::counters! {
         calls,
         /// Messages sent (client) or taken in (server); a long call takes several.
         messages,
+        /// Messages of compact form that were sent (client) or taken in (server).
+        compact,
         /// Messages that carried a batch of calls.
         batches,
         /// Payload bytes of requests.

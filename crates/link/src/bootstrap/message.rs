@@ -18,6 +18,15 @@ bitflags! {
         const KICK = 1;
         /// Messages carry a CRC-32C. Needed where placement is not in order.
         const CHECKSUM = 1 << 1;
+        /// Requests may leave out the words of their header that the server knows.
+        const COMPACT = 1 << 2;
+    }
+}
+
+impl Features {
+    /// [`Features::CHECKSUM`], where it is needed.
+    pub const fn checksum(is_needed: bool) -> Self {
+        if is_needed { Self::CHECKSUM } else { Self::empty() }
     }
 }
 

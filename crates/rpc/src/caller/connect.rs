@@ -63,7 +63,7 @@ impl CallerState {
             qp: connection.info(&self.nic),
             grants: Grants { messages: self.replies.remote(), ..Grants::default() },
             plan: self.config.plan,
-            features: if must_check { Features::KICK | Features::CHECKSUM } else { Features::KICK },
+            features: Features::KICK | Features::COMPACT | Features::checksum(must_check),
             thread: self.config.thread,
             resume: self.last_welcome.as_ref().map(|welcome| Resume {
                 session: welcome.session,
@@ -158,6 +158,7 @@ impl CallerState {
             replies: Arc::clone(&self.replies),
             tail_key: TailKey(welcome.tail_key.0),
             checksum: welcome.features.contains(Features::CHECKSUM),
+            compact: welcome.features.contains(Features::COMPACT),
             requests: Slots::new(geometry.window, geometry.request_slot_bytes, REQUEST_HEADER_BYTES),
             responses: Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES),
             fetch_base: geometry.mailbox_bytes(),

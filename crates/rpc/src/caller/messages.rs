@@ -2,7 +2,7 @@
 
 use farcall_link::Ticket;
 
-use crate::wire::{Mode, Seq};
+use crate::wire::{CallBase, Mode, Seq};
 
 /// What a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,12 +94,14 @@ pub(crate) struct Messages {
     pub next: Seq,
     /// Messages `resend..next` are to be sent again.
     pub resend: Seq,
+    /// By the last request of full form.
+    pub call_base: Option<CallBase>,
 }
 
 impl Messages {
     pub fn new(window: u16) -> Self {
         let ring = vec![Message::FREE; usize::from(window)].into();
-        Self { ring, head: Seq::FIRST, next: Seq::FIRST, resend: Seq::FIRST }
+        Self { ring, head: Seq::FIRST, next: Seq::FIRST, resend: Seq::FIRST, call_base: None }
     }
 
     #[inline]

@@ -66,6 +66,8 @@ pub struct ClientEnd {
     pub(crate) welcome: Welcome,
     pub(crate) tail_key: TailKey,
     pub(crate) checksum: bool,
+    /// Whether the server takes requests of compact form.
+    pub(crate) compact: bool,
     pub(crate) requests: Slots,
     pub(crate) responses: Slots,
     /// Where the slots begin, in the local region, that READs land in.

@@ -7,7 +7,7 @@ use super::messages::{FetchState, Message, Purpose};
 use super::{CallerState, ClientEnd};
 use crate::error::Broken;
 use crate::paths::{RequestPath, ResponsePath};
-use crate::wire::{REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, Seq};
+use crate::wire::{CallBase, FirstWord, Form, RequestFlags, RequestHeader, Seq};
 
 /// Bytes of the two numbers in front of a part or continuation.
 const NUMBERS_BYTES: usize = 8;
@@ -182,6 +182,22 @@ impl CallerState {
         self.send::<P, Q>(path, &draft, &[], now);
     }
 
+    /// The form of a message; one of full form says from where on calls and messages are numbered alike.
+    #[inline]
+    fn form<Q: RequestPath>(&mut self, draft: &Draft) -> Form {
+        let knows_it_all = self.end.as_ref().is_some_and(|end| end.compact)
+            && !Q::NAMES_SESSION
+            && draft.numbers.is_none()
+            && draft.options.trace_id == 0;
+        let base = Some(CallBase::of(self.messages.next, draft.call_id));
+        if knows_it_all && self.messages.call_base == base {
+            self.counters.compact.increment();
+            return Form::Compact;
+        }
+        self.messages.call_base = base;
+        Form::Full
+    }
+
     /// Composes a message in its slot and posts it. [`CallerState::may_send`] must have said yes.
     #[inline]
     fn send<P: ResponsePath, Q: RequestPath>(
@@ -194,20 +210,22 @@ impl CallerState {
         let mode = path.mode(draft.method);
         let seq = self.messages.next;
         let consumed = self.messages.head;
+        let form = self.form::<Q>(draft);
         let Some(end) = self.end.as_mut() else { return };
         let at = end.requests.offset(seq);
-        let mut payload_at = at + REQUEST_HEADER_BYTES;
+        let mut payload_at = at + 8 * form.request_words();
         if let Some((first, second)) = draft.numbers {
             self.local.store_relaxed(payload_at, u64::from(first) | u64::from(second) << 32);
             payload_at += NUMBERS_BYTES;
         }
         self.local.copy_in(payload_at, payload);
-        let len_bytes = payload_at + payload.len() - at - REQUEST_HEADER_BYTES;
+        let len_bytes = payload_at + payload.len() - at - 8 * form.request_words();
         let mut flags = draft.flags | mode.flags();
         flags.set(RequestFlags::CHECKSUM, end.checksum);
         let header = RequestHeader {
             seq,
             len_bytes: len_bytes as u32,
+            form,
             method: draft.method,
             flags,
             consumed,
@@ -218,7 +236,7 @@ impl CallerState {
             crc: 0,
             trace_id: draft.options.trace_id,
         };
-        for (i, word) in header.encode().into_iter().enumerate() {
+        for (i, word) in header.encode().into_iter().enumerate().take(form.request_words()) {
             self.local.store_relaxed(at + 8 * i, word);
         }
         let message =
@@ -232,14 +250,14 @@ impl CallerState {
         self.counters.messages.increment();
         self.counters.request_bytes.add(payload.len() as u64);
         self.kicks.sent(now);
-        self.post::<Q>(seq, len_bytes);
+        self.post::<Q>(header.first());
     }
 
     #[inline]
-    fn post<Q: RequestPath>(&mut self, seq: Seq, payload_bytes: usize) {
+    fn post<Q: RequestPath>(&mut self, message: FirstWord) {
         let Some(end) = self.end.as_mut() else { return };
-        match Q::post(end, seq, payload_bytes) {
-            Ok(ticket) => self.messages.at(seq).sent = ticket,
+        match Q::post(end, message) {
+            Ok(ticket) => self.messages.at(message.seq).sent = ticket,
             Err(error) => self.break_off(Broken::Verbs(error.to_string())),
         }
     }
@@ -263,11 +281,9 @@ impl CallerState {
         let message = *self.messages.at(seq);
         let Some(end) = &self.end else { return };
         let at = end.requests.offset(seq);
-        let mut words = [0u64; 6];
-        for (i, word) in words.iter_mut().enumerate() {
-            *word = self.local.load_relaxed(at + 8 * i);
-        }
-        let Ok(mut header) = RequestHeader::decode(&words) else {
+        let first = FirstWord::decode(self.local.load_relaxed(at));
+        let words = first.map(|first| end.header_words(at, first));
+        let Some(Ok(mut header)) = words.map(|words| RequestHeader::decode(&words)) else {
             debug_assert!(false, "our own request {} is unreadable", seq.0);
             return;
         };
@@ -280,11 +296,11 @@ impl CallerState {
         }
         header.flags.set(RequestFlags::CHECKSUM, end.checksum);
         header.crc = 0;
-        for (i, word) in header.encode().into_iter().enumerate() {
+        for (i, word) in header.encode().into_iter().enumerate().take(header.form.request_words()) {
             self.local.store_relaxed(at + 8 * i, word);
         }
         self.messages.at(seq).fetch = FetchState::None;
-        self.post::<Q>(seq, header.len_bytes as usize);
+        self.post::<Q>(header.first());
     }
 }
 

@@ -12,7 +12,7 @@ use farcall_verbs::Nanos;
 use super::{RequestPath, WriteMailbox};
 use crate::caller::{CallerState, ClientEnd};
 use crate::responder::{Datagram, ServerEnd};
-use crate::wire::{FirstWord, REQUEST_HEADER_BYTES, RequestHeader, Seq, message_bytes};
+use crate::wire::{FirstWord, Form, RequestHeader, Seq, TAIL_BYTES};
 
 /// The client sends every request as a datagram.
 #[derive(Debug)]
@@ -21,10 +21,12 @@ pub struct DatagramRequest;
 impl RequestPath for DatagramRequest {
     const AXIS: farcall_link::RequestPath = farcall_link::RequestPath::Datagram;
     const WAKES: bool = true;
+    /// A datagram has to say of which session it is.
+    const NAMES_SESSION: bool = true;
 
     #[inline]
-    fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused> {
-        let piece = end.seal(seq, payload_bytes);
+    fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
+        let piece = end.seal(message);
         end.connection.send_datagram(piece)
     }
 
@@ -64,14 +66,13 @@ impl ServerEnd {
     pub(crate) fn arrived(&mut self, datagram: &Datagram<'_>, message: &mut Vec<u8>) -> Arrived {
         let Datagram { memory, at, len_bytes: came_bytes } = *datagram;
         let (session, slots) = (&self.session, &self.session.requests);
-        let Some(FirstWord { seq, len_bytes }) = FirstWord::decode(memory.load_relaxed(at)) else {
-            return Arrived::Strange;
-        };
-        let whole_bytes = message_bytes(REQUEST_HEADER_BYTES, len_bytes as usize);
+        let Some(first) = FirstWord::decode(memory.load_relaxed(at)) else { return Arrived::Strange };
+        let (seq, whole_bytes) = (first.seq, first.request_bytes());
         // What a receive holds beyond what has come is of an earlier datagram: the tail must not be found there.
-        let is_whole = len_bytes as usize <= slots.capacity()
+        let is_whole = first.form == Form::Full
+            && first.len_bytes as usize <= slots.capacity()
             && whole_bytes <= came_bytes
-            && memory.load_relaxed(at + slots.tail_at(len_bytes as usize)) == session.tail_key.tail(seq);
+            && memory.load_relaxed(at + whole_bytes - TAIL_BYTES) == session.tail_key.tail(seq);
         if !is_whole {
             return Arrived::Strange;
         }
@@ -81,7 +82,7 @@ impl ServerEnd {
         message.clear();
         memory.append_to(at, whole_bytes, message);
         let is_ahead = seq.distance_from(session.expect) >= u32::from(session.geometry.window);
-        if is_ahead || (self.checksum && !self.is_intact(message, len_bytes as usize)) {
+        if is_ahead || (self.checksum && !self.is_intact(message, first)) {
             return Arrived::Strange;
         }
         session.mailbox.copy_in(slots.offset(seq), message);

@@ -25,7 +25,7 @@ use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{ServerEnd, ThreadPair};
 use crate::tune::Tuner;
-use crate::wire::{Mode, RequestHeader, ResponseHeader, Seq};
+use crate::wire::{FirstWord, Mode, RequestHeader, ResponseHeader, Seq};
 pub(crate) use datagram_reply::Arrivals;
 pub use datagram_reply::DatagramReply;
 pub(crate) use datagram_request::Arrived;
@@ -45,9 +45,11 @@ pub trait RequestPath: Send + 'static {
     const AXIS: farcall_link::RequestPath;
     /// Whether a request wakes a server that sleeps.
     const WAKES: bool;
+    /// Whether every request has to name its session, so that none is of compact form.
+    const NAMES_SESSION: bool = false;
 
-    /// Client: ends the message of `payload_bytes` that was composed in slot `seq`, and hands it to the server.
-    fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused>;
+    /// Client: ends the message that was composed in its slot, and hands it to the server.
+    fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused>;
 
     /// Client, over a transport that loses messages: asks for the responses that have not come.
     fn ask(caller: &mut CallerState, _now: Nanos) {

@@ -11,7 +11,7 @@ use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{ServerEnd, ThreadPair};
 use crate::tune::Tuner;
-use crate::wire::{FirstWord, Mode, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
+use crate::wire::{FirstWord, Form, Mode, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
 
 /// The server tells of every result; the client READs it.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl CallerState {
     fn read_what_was_told_of(&mut self) {
         while let Some(notice) = self.next_notice() {
             let first = FirstWord::decode(notice).filter(|first| self.awaits_notice(first.seq));
-            let Some(FirstWord { seq, len_bytes }) = first else {
+            let Some(FirstWord { seq, len_bytes, form: Form::Full }) = first else {
                 return self
                     .break_off_at(self.messages.head, "a notice of another message, or told of twice");
             };

@@ -5,7 +5,7 @@ use farcall_link::{PostRefused, Ticket};
 use super::RequestPath;
 use crate::caller::ClientEnd;
 use crate::responder::ServerEnd;
-use crate::wire::{FirstWord, RequestHeader, Seq};
+use crate::wire::{FirstWord, RequestHeader};
 
 /// Each client's mailbox is posted as receives: a completion tells that a message is there, and wakes a server that
 /// sleeps.
@@ -17,8 +17,8 @@ impl RequestPath for SendRequest {
     const WAKES: bool = true;
 
     #[inline]
-    fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused> {
-        let piece = end.seal(seq, payload_bytes);
+    fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
+        let piece = end.seal(message);
         end.connection.send(piece)
     }
 

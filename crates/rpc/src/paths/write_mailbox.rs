@@ -5,7 +5,7 @@ use farcall_link::{Piece, PostRefused, Remote, Ticket};
 use super::RequestPath;
 use crate::caller::ClientEnd;
 use crate::responder::ServerEnd;
-use crate::wire::{FirstWord, REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, Seq, message_bytes};
+use crate::wire::{FirstWord, RequestFlags, RequestHeader, TAIL_BYTES};
 
 /// Each client has a mailbox in the server's memory, one slot for each message of its window.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ impl RequestPath for WriteMailbox {
 
     /// One WRITE of exactly the message.
     #[inline]
-    fn post(end: &mut ClientEnd, seq: Seq, payload_bytes: usize) -> Result<Ticket, PostRefused> {
-        let piece = end.seal(seq, payload_bytes);
+    fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
+        let piece = end.seal(message);
         let to = Remote { grant: &end.welcome.grants.messages, offset: piece.offset };
         end.connection.write(piece, to)
     }
@@ -56,16 +56,18 @@ impl ServerEnd {
             let capacity = slots.capacity();
             return Err(format!("message {} claims {len_bytes} bytes; a slot holds {capacity}", seq.0));
         }
-        if session.mailbox.load_acquire(at + slots.tail_at(len_bytes)) != session.tail_key.tail(seq) {
+        let tail_at = first.request_bytes() - TAIL_BYTES;
+        if session.mailbox.load_acquire(at + tail_at) != session.tail_key.tail(seq) {
             return Ok(None);
         }
         message.clear();
-        session.mailbox.append_to(at, REQUEST_HEADER_BYTES + len_bytes, message);
-        let mut words = words_of(message);
+        let header_bytes = first.request_header_bytes();
+        session.mailbox.append_to(at, header_bytes + len_bytes, message);
+        let mut words = words_of(&message[..header_bytes]);
         // The first word was checked before; the copy of it may be another one.
         words[0] = first.encode();
         if self.checksum {
-            return self.check_message(&words, &message[REQUEST_HEADER_BYTES..]);
+            return self.check_message(&words, &message[header_bytes..]);
         }
         RequestHeader::decode(&words).map(Some).map_err(|why| format!("message {}: {why}", seq.0))
     }
@@ -109,17 +111,17 @@ impl ServerEnd {
 
     /// Whether the checksum matches of a private copy of a message.
     #[cold]
-    pub(crate) fn is_intact(&self, message: &[u8], payload_bytes: usize) -> bool {
-        let payload = &message[REQUEST_HEADER_BYTES..][..payload_bytes];
-        self.intact(&words_of(message), payload).is_some()
+    pub(crate) fn is_intact(&self, message: &[u8], first: FirstWord) -> bool {
+        let (header, payload) = message.split_at(first.request_header_bytes());
+        self.intact(&words_of(header), &payload[..first.len_bytes as usize]).is_some()
     }
 }
 
-/// The words of a header.
+/// The words of a header of either form.
 #[inline]
-fn words_of(message: &[u8]) -> [u64; 6] {
+fn words_of(header: &[u8]) -> [u64; 6] {
     let mut words = [0u64; 6];
-    for (word, bytes) in words.iter_mut().zip(message[..REQUEST_HEADER_BYTES].chunks_exact(8)) {
+    for (word, bytes) in words.iter_mut().zip(header.chunks_exact(8)) {
         *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
     }
     words
@@ -127,27 +129,34 @@ fn words_of(message: &[u8]) -> [u64; 6] {
 
 /// The client's half.
 impl ClientEnd {
-    /// Ends the message that was composed in slot `seq`: checksum, then tail. Where it lies in the local region.
+    /// Ends the message that was composed in its slot: checksum, then tail. Where it lies in the local region.
     #[inline]
-    pub(crate) fn seal(&self, seq: Seq, payload_bytes: usize) -> Piece {
-        let at = self.requests.offset(seq);
+    pub(crate) fn seal(&self, message: FirstWord) -> Piece {
+        let (at, len_bytes) = (self.requests.offset(message.seq), message.request_bytes());
         if self.checksum {
-            self.store_checksum(at, payload_bytes);
+            self.store_checksum(at, message);
         }
-        self.local.store_relaxed(at + self.requests.tail_at(payload_bytes), self.tail_key.tail(seq));
-        let len_bytes = message_bytes(REQUEST_HEADER_BYTES, payload_bytes);
+        self.local.store_relaxed(at + len_bytes - TAIL_BYTES, self.tail_key.tail(message.seq));
         Piece { region: self.local_id, offset: at, len_bytes }
     }
 
-    #[cold]
-    fn store_checksum(&self, at: usize, payload_bytes: usize) {
+    /// The words in front of a message's payload.
+    pub(crate) fn header_words(&self, at: usize, message: FirstWord) -> [u64; 6] {
         let mut words = [0u64; 6];
-        for (i, word) in words.iter_mut().enumerate() {
+        for (i, word) in words.iter_mut().enumerate().take(message.form.request_words()) {
             *word = self.local.load_relaxed(at + 8 * i);
         }
-        let words = RequestHeader::checked_words(&words);
-        let payload_at = at + REQUEST_HEADER_BYTES;
+        words
+    }
+
+    #[cold]
+    fn store_checksum(&self, at: usize, message: FirstWord) {
+        let words = RequestHeader::checked_words(&self.header_words(at, message));
+        let (payload_at, payload_bytes) = (at + message.request_header_bytes(), message.len_bytes as usize);
         let crc = self.tail_key.checksum_in(&words, &self.local, payload_at, payload_bytes);
-        self.local.store_relaxed(at + 32, words[4] | u64::from(crc) << 32);
+        let words = RequestHeader::with_crc(&words, crc);
+        for (i, word) in words.into_iter().enumerate().take(message.form.request_words()) {
+            self.local.store_relaxed(at + 8 * i, word);
+        }
     }
 }

@@ -314,7 +314,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
-        let welcome = self.welcome_of(qp, &session, plan, checksum);
+        let features = Features::KICK | (hello.features & Features::COMPACT) | Features::checksum(checksum);
+        let welcome = self.welcome_of(qp, &session, plan, features);
         let end = ServerEnd {
             watch: Watch::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
             id: ConnectionId(self.next_id),
@@ -334,9 +335,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         (end, welcome)
     }
 
-    fn welcome_of(&self, qp: QpInfo, session: &Session, plan: Plan, checksum: bool) -> Welcome {
+    fn welcome_of(&self, qp: QpInfo, session: &Session, plan: Plan, features: Features) -> Welcome {
         let config = &self.engine.config;
-        let features = if checksum { Features::KICK | Features::CHECKSUM } else { Features::KICK };
         Welcome {
             provider: self.nic.provider.to_owned(),
             qp,

@@ -12,8 +12,8 @@ use super::{Call, Handler, HandlerError, Reply, ServerEnd};
 use crate::paths::ResponsePath;
 use crate::wire::batch::BatchedCalls;
 use crate::wire::{
-    Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags,
-    ResponseHeader, Seq, Status, TIME_UNIT_NS,
+    Mode, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags, ResponseHeader, Seq, Status,
+    TIME_UNIT_NS,
 };
 
 /// Of so many fetched calls one is timed.
@@ -50,7 +50,9 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         now: Nanos,
     ) -> Result<Answer, String> {
         let began = whole.as_ref().map_or(now, |whole| whole.began);
-        let payload = whole.as_ref().map_or(&self.message[REQUEST_HEADER_BYTES..], |whole| &whole.bytes);
+        let payload = whole
+            .as_ref()
+            .map_or(&self.message[header.first().request_header_bytes()..], |whole| &whole.bytes);
         let calls =
             header.flags.contains(RequestFlags::BATCH).then(|| BatchedCalls::decode(payload)).transpose();
         let calls = calls.map_err(|why| format!("message {}: {why}", header.seq.0))?;

@@ -6,9 +6,7 @@ use super::execute::Answer;
 use super::serve::Engine;
 use super::session::Assembly;
 use super::{Handler, ServerEnd};
-use crate::wire::{
-    REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags, Status,
-};
+use crate::wire::{RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags, Status};
 
 /// What a part of a request came to.
 pub(super) enum Part {
@@ -26,7 +24,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         header: &RequestHeader,
         now: Nanos,
     ) -> Result<Part, String> {
-        let (offset, total_bytes, bytes) = part_numbers(&self.message[REQUEST_HEADER_BYTES..])?;
+        let (offset, total_bytes, bytes) =
+            part_numbers(&self.message[header.first().request_header_bytes()..])?;
         if total_bytes > self.config.request_bytes_max as usize {
             let text = format!("{total_bytes} bytes; at most {}", self.config.request_bytes_max);
             return Ok(Part::Answer(self.refuse(end, Status::REQUEST_TOO_LARGE, &text)));
@@ -72,7 +71,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 
     /// Gives a piece of a result that is kept, or forgets it.
     pub(super) fn go_on(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Result<Answer, String> {
-        let (offset, longest, rest) = part_numbers(&self.message[REQUEST_HEADER_BYTES..])?;
+        let (offset, longest, rest) = part_numbers(&self.message[header.first().request_header_bytes()..])?;
         if !rest.is_empty() {
             return Err(format!("message {}: a continuation with a payload", header.seq.0));
         }

@@ -11,7 +11,7 @@ use super::{Handler, ServerEnd};
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
 use crate::paths::{DatagramReply, Path, RequestPath, ResponsePath, ServerReply};
-use crate::wire::{Mode, RequestFlags, RequestHeader, Status};
+use crate::wire::{CallBase, Form, Mode, RequestFlags, RequestHeader, Status};
 
 /// What a connection's turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,13 +97,23 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             self.counters.stalls.increment();
             return Served::Stalled;
         }
-        let header = match Q::take(end, &mut self.message) {
+        let mut header = match Q::take(end, &mut self.message) {
             Ok(Some(header)) => header,
             Ok(None) => return Served::Nothing,
             Err(why) => return self.violated(end, Status::BAD_REQUEST, why),
         };
-        if header.session != end.session.id.tag() || header.incarnation != self.incarnation {
-            return self.wrong_session(end, &header);
+        match (header.form, end.session.call_base) {
+            (Form::Compact, Some(base)) => {
+                header.call_id = base.call_id(header.seq);
+                self.counters.compact.increment();
+            }
+            (Form::Compact, None) => return self.no_full_form_yet(end, &header),
+            (Form::Full, _) => {
+                if header.session != end.session.id.tag() || header.incarnation != self.incarnation {
+                    return self.wrong_session(end, &header);
+                }
+                end.session.call_base = Some(CallBase::of(header.seq, header.call_id));
+            }
         }
         self.counters.messages.increment();
         self.counters.request_bytes.add(u64::from(header.len_bytes));
@@ -165,6 +175,12 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             self.incarnation
         );
         self.violated(end, Status::WRONG_SESSION, why)
+    }
+
+    #[cold]
+    fn no_full_form_yet(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Served {
+        let why = format!("message {}: of compact form, and none of full form came before", header.seq.0);
+        self.violated(end, Status::BAD_REQUEST, why)
     }
 
     /// Answers a message that breaks the protocol, once and clearly, by WRITE, or as a datagram where all results are;

@@ -8,7 +8,7 @@ use farcall_verbs::{Access, Nanos, Result};
 
 use super::buffered::Buffered;
 
-use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
+use crate::wire::{CallBase, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
 /// The state that makes calls at-most-once: a message below `expect` was executed, its response is in its slot until
 /// the client, by reusing the slot, says that it has it.
@@ -24,6 +24,8 @@ pub(crate) struct Session {
     pub results: Arc<Region>,
     /// The next message to execute.
     pub expect: Seq,
+    /// By the last request of full form.
+    pub call_base: Option<CallBase>,
     pub assembly: Option<Assembly>,
     pub retained: Vec<Retained>,
     pub retained_bytes: usize,
@@ -65,6 +67,7 @@ impl Session {
             mailbox,
             results,
             expect: Seq::FIRST,
+            call_base: None,
             assembly: None,
             retained: Vec::new(),
             retained_bytes: 0,

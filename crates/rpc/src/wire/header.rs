@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 use thiserror::Error;
 
-use super::{Seq, Status};
+use super::{Seq, Status, message_bytes};
 
 /// The version of the headers.
 pub const VERSION: u8 = 1;
@@ -18,23 +18,62 @@ pub const RESPONSE_HEADER_BYTES: usize = 24;
 pub const TIME_UNIT_NS: u64 = 64;
 
 const READY: u64 = 1 << 63;
-const LEN_MASK: u64 = 0x7fff_ffff;
+const COMPACT: u64 = 1 << 62;
+const LEN_MASK: u64 = 0x3fff_ffff;
 
-/// The first word of a message: its number, its payload's length in 31 bits, and a status bit that is set in every
-/// message and in no fresh memory.
+/// How much of its header a message has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Form {
+    /// All of it. Every response; of the requests the first of a session, and those that need it.
+    #[default]
+    Full,
+    /// A request without the words that the server knows: session and incarnation are the connection's, the trace is
+    /// none, and the call's number is as far from the message's as it was in the last request of full form. With up to
+    /// 32 bytes of payload it is one cache line.
+    Compact,
+}
+
+impl Form {
+    /// Words of a request's header.
+    #[inline]
+    pub const fn request_words(self) -> usize {
+        match self {
+            Self::Full => REQUEST_HEADER_BYTES / 8,
+            Self::Compact => 3,
+        }
+    }
+
+    /// Which word of a request's header holds its deadline and CRC.
+    #[inline]
+    const fn crc_word(self) -> usize {
+        match self {
+            Self::Full => 4,
+            Self::Compact => 2,
+        }
+    }
+}
+
+/// The first word of a message: its number, its payload's length in 30 bits, its form, and a status bit that is set in
+/// every message and in no fresh memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstWord {
     /// The message's number.
     pub seq: Seq,
     /// Bytes of payload in this slot.
     pub len_bytes: u32,
+    /// Its form.
+    pub form: Form,
 }
 
 impl FirstWord {
     /// As it travels.
     #[inline]
     pub const fn encode(self) -> u64 {
-        READY | (self.len_bytes as u64 & LEN_MASK) << 32 | self.seq.0 as u64
+        let form = match self.form {
+            Form::Full => 0,
+            Form::Compact => COMPACT,
+        };
+        READY | form | (self.len_bytes as u64 & LEN_MASK) << 32 | self.seq.0 as u64
     }
 
     /// As it came; `None` if the status bit is not set.
@@ -43,7 +82,20 @@ impl FirstWord {
         if word & READY == 0 {
             return None;
         }
-        Some(Self { seq: Seq(word as u32), len_bytes: (word >> 32 & LEN_MASK) as u32 })
+        let form = if word & COMPACT == 0 { Form::Full } else { Form::Compact };
+        Some(Self { seq: Seq(word as u32), len_bytes: (word >> 32 & LEN_MASK) as u32, form })
+    }
+
+    /// Bytes in front of the payload, if it is a request.
+    #[inline]
+    pub const fn request_header_bytes(self) -> usize {
+        8 * self.form.request_words()
+    }
+
+    /// Bytes of the whole message, if it is a request.
+    #[inline]
+    pub const fn request_bytes(self) -> usize {
+        message_bytes(self.request_header_bytes(), self.len_bytes as usize)
     }
 }
 
@@ -110,24 +162,31 @@ pub enum HeaderError {
     /// The first word's status bit is missing.
     #[error("the status bit is not set")]
     NotReady,
+    /// A response has one form.
+    #[error("a response of compact form")]
+    CompactResponse,
 }
 
 /// A request's header.
 ///
 /// | word | low → high |
 /// |---|---|
-/// | 0 | seq u32, length 31 bits, status bit |
+/// | 0 | seq u32, length 30 bits, compact bit, status bit |
 /// | 1 | method u16, version u8, flags u8, consumed u32 |
 /// | 2 | call id u64 |
 /// | 3 | session u32, incarnation u32 |
 /// | 4 | remaining deadline µs u32 (0: none), CRC-32C u32 |
 /// | 5 | trace id u64 |
+///
+/// The compact form has words 0, 1 and 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RequestHeader {
     /// The message's number.
     pub seq: Seq,
     /// Bytes of payload in this slot.
     pub len_bytes: u32,
+    /// Its form. What the compact one lacks is 0 here until the server says what it is.
+    pub form: Form,
     /// The method called.
     pub method: u16,
     /// Flags.
@@ -149,29 +208,41 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// As it travels.
+    /// The first word of it.
     #[inline]
-    pub const fn encode(&self) -> [u64; 6] {
-        [
-            FirstWord { seq: self.seq, len_bytes: self.len_bytes }.encode(),
-            self.method as u64
-                | (VERSION as u64) << 16
-                | (self.flags.bits() as u64) << 24
-                | (self.consumed.0 as u64) << 32,
-            self.call_id,
-            self.session as u64 | (self.incarnation as u64) << 32,
-            self.deadline_us as u64 | (self.crc as u64) << 32,
-            self.trace_id,
-        ]
+    pub const fn first(&self) -> FirstWord {
+        FirstWord { seq: self.seq, len_bytes: self.len_bytes, form: self.form }
     }
 
-    /// As it came.
+    /// As it travels: [`Form::request_words`] of these.
+    #[inline]
+    pub const fn encode(&self) -> [u64; 6] {
+        let first = self.first().encode();
+        let second = self.method as u64
+            | (VERSION as u64) << 16
+            | (self.flags.bits() as u64) << 24
+            | (self.consumed.0 as u64) << 32;
+        let deadline = self.deadline_us as u64 | (self.crc as u64) << 32;
+        match self.form {
+            Form::Compact => [first, second, deadline, 0, 0, 0],
+            Form::Full => [
+                first,
+                second,
+                self.call_id,
+                self.session as u64 | (self.incarnation as u64) << 32,
+                deadline,
+                self.trace_id,
+            ],
+        }
+    }
+
+    /// As it came; words beyond those of its form mean nothing.
     ///
     /// # Errors
     /// If no endpoint of this version sends such a header.
     #[inline]
     pub fn decode(words: &[u64; 6]) -> Result<Self, HeaderError> {
-        let Some(FirstWord { seq, len_bytes }) = FirstWord::decode(words[0]) else {
+        let Some(FirstWord { seq, len_bytes, form }) = FirstWord::decode(words[0]) else {
             return Err(HeaderError::NotReady);
         };
         let (version, bits) = ((words[1] >> 16) as u8, (words[1] >> 24) as u8);
@@ -185,25 +256,44 @@ impl RequestHeader {
         if is_both || lone_notify {
             return Err(HeaderError::Contradiction(bits));
         }
-        Ok(Self {
+        let deadline = words[form.crc_word()];
+        let compact = Self {
             seq,
             len_bytes,
+            form,
             method: words[1] as u16,
             flags,
             consumed: Seq((words[1] >> 32) as u32),
-            call_id: words[2],
-            session: words[3] as u32,
-            incarnation: (words[3] >> 32) as u32,
-            deadline_us: words[4] as u32,
-            crc: (words[4] >> 32) as u32,
-            trace_id: words[5],
+            deadline_us: deadline as u32,
+            crc: (deadline >> 32) as u32,
+            ..Self::default()
+        };
+        Ok(match form {
+            Form::Compact => compact,
+            Form::Full => Self {
+                call_id: words[2],
+                session: words[3] as u32,
+                incarnation: (words[3] >> 32) as u32,
+                trace_id: words[5],
+                ..compact
+            },
         })
     }
 
-    /// The words that a checksum covers: all, with the CRC zeroed.
+    /// The words that a checksum covers: all of its form, with the CRC zeroed. The others are 0.
     pub fn checked_words(words: &[u64; 6]) -> [u64; 6] {
-        let mut words = *words;
-        words[4] &= 0xffff_ffff;
+        let form = FirstWord::decode(words[0]).map_or(Form::Full, |first| first.form);
+        let mut checked = *words;
+        checked[form.crc_word()] &= 0xffff_ffff;
+        checked[form.request_words()..].fill(0);
+        checked
+    }
+
+    /// A header as it travels, with this CRC.
+    pub fn with_crc(words: &[u64; 6], crc: u32) -> [u64; 6] {
+        let form = FirstWord::decode(words[0]).map_or(Form::Full, |first| first.form);
+        let mut words = Self::checked_words(words);
+        words[form.crc_word()] |= u64::from(crc) << 32;
         words
     }
 
@@ -234,7 +324,7 @@ impl Mode {
 ///
 /// | word | low → high |
 /// |---|---|
-/// | 0 | seq u32, length 31 bits, status bit |
+/// | 0 | seq u32, length 30 bits, compact bit (0), status bit |
 /// | 1 | processing time u16 (64 ns units), version u8, flags u8, status u16, credits u16 |
 /// | 2 | total length u32, CRC-32C u32 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -266,7 +356,7 @@ impl ResponseHeader {
     #[inline]
     pub const fn encode(&self) -> [u64; 3] {
         [
-            FirstWord { seq: self.seq, len_bytes: self.len_bytes }.encode(),
+            FirstWord { seq: self.seq, len_bytes: self.len_bytes, form: Form::Full }.encode(),
             self.time_units as u64
                 | (VERSION as u64) << 16
                 | (self.flags.bits() as u64) << 24
@@ -282,9 +372,12 @@ impl ResponseHeader {
     /// If no endpoint of this version sends such a header.
     #[inline]
     pub fn decode(words: &[u64; 3]) -> Result<Self, HeaderError> {
-        let Some(FirstWord { seq, len_bytes }) = FirstWord::decode(words[0]) else {
+        let Some(FirstWord { seq, len_bytes, form }) = FirstWord::decode(words[0]) else {
             return Err(HeaderError::NotReady);
         };
+        if form != Form::Full {
+            return Err(HeaderError::CompactResponse);
+        }
         let (version, bits) = ((words[1] >> 16) as u8, (words[1] >> 24) as u8);
         if version != VERSION {
             return Err(HeaderError::Version(version));
@@ -326,6 +419,7 @@ mod tests {
         RequestHeader {
             seq: Seq(5),
             len_bytes: 64,
+            form: Form::Full,
             method: 3,
             flags: Mode::ReplyNotify.flags() | RequestFlags::CHECKSUM,
             consumed: Seq(4),
@@ -354,6 +448,31 @@ mod tests {
         assert_eq!(RequestHeader::decode(&words), Err(HeaderError::Version(2)));
         assert_eq!(RequestHeader::decode(&[0; 6]), Err(HeaderError::NotReady));
         assert_eq!(ResponseHeader::decode(&[0; 3]), Err(HeaderError::NotReady));
+        let mut words = ResponseHeader::default().encode();
+        words[0] |= COMPACT;
+        assert_eq!(ResponseHeader::decode(&words), Err(HeaderError::CompactResponse));
+    }
+
+    #[test]
+    fn a_compact_request_of_32_bytes_is_a_cache_line() {
+        let first = FirstWord { seq: Seq(5), len_bytes: 32, form: Form::Compact };
+        assert_eq!((first.request_header_bytes(), first.request_bytes()), (24, 64));
+    }
+
+    #[test]
+    fn a_checksum_covers_the_words_of_the_form() {
+        for (form, crc_word) in [(Form::Full, 4), (Form::Compact, 2)] {
+            let words = RequestHeader { form, ..request() }.encode();
+            let signed = RequestHeader::with_crc(&words, 0xdead_beef);
+            assert_eq!(signed[crc_word] >> 32, 0xdead_beef);
+            assert_eq!(RequestHeader::checked_words(&signed), RequestHeader::checked_words(&words));
+            for word in 0..6 {
+                let mut other = words;
+                other[word] ^= 1 << 8;
+                let is_covered = RequestHeader::checked_words(&other) != RequestHeader::checked_words(&words);
+                assert_eq!(is_covered, word < form.request_words(), "word {word} of {form:?}");
+            }
+        }
     }
 
     #[test]
@@ -367,18 +486,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_travel(seq: u32, len in 0u32..1 << 31, method: u16, consumed: u32, call_id: u64, session: u32,
+        fn requests_travel(seq: u32, len in 0u32..1 << 30, method: u16, consumed: u32, call_id: u64, session: u32,
                 incarnation: u32, deadline_us: u32, crc: u32, trace_id: u64, mode in 0usize..3) {
             let header = RequestHeader {
-                seq: Seq(seq), len_bytes: len, method, consumed: Seq(consumed), call_id, session, incarnation,
-                deadline_us, crc, trace_id,
+                seq: Seq(seq), len_bytes: len, form: Form::Full, method, consumed: Seq(consumed), call_id, session,
+                incarnation, deadline_us, crc, trace_id,
                 flags: [Mode::Fetch, Mode::Reply, Mode::ReplyNotify][mode].flags(),
             };
             prop_assert_eq!(RequestHeader::decode(&header.encode()), Ok(header));
+            let compact = RequestHeader {
+                form: Form::Compact, call_id: 0, session: 0, incarnation: 0, trace_id: 0, ..header
+            };
+            let mut words = RequestHeader { form: Form::Compact, ..header }.encode();
+            words[Form::Compact.request_words()..].fill(call_id);
+            prop_assert_eq!(RequestHeader::decode(&words), Ok(compact));
         }
 
         #[test]
-        fn responses_travel(seq: u32, len in 0u32..1 << 31, time_units: u16, status: u16, credits: u16, total: u32,
+        fn responses_travel(seq: u32, len in 0u32..1 << 30, time_units: u16, status: u16, credits: u16, total: u32,
                 crc: u32, flags in 0u8..16) {
             let header = ResponseHeader {
                 seq: Seq(seq), len_bytes: len, time_units, status: Status(status), credits, total_len_bytes: total, crc,
@@ -390,7 +515,8 @@ mod tests {
         #[test]
         fn any_words_decode_or_are_refused(words: [u64; 6]) {
             if let Ok(header) = RequestHeader::decode(&words) {
-                prop_assert_eq!(header.encode(), words);
+                let words_of_it = header.form.request_words();
+                prop_assert_eq!(&header.encode()[..words_of_it], &words[..words_of_it]);
             }
             let _ = ResponseHeader::decode(&[words[0], words[1], words[2]]);
         }

@@ -13,11 +13,11 @@ mod status;
 mod tail;
 
 pub use header::{
-    FirstWord, HeaderError, Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader,
-    ResponseFlags, ResponseHeader, TIME_UNIT_NS, VERSION,
+    FirstWord, Form, HeaderError, Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags,
+    RequestHeader, ResponseFlags, ResponseHeader, TIME_UNIT_NS, VERSION,
 };
 pub use imm::Imm;
 pub use layout::{Slots, TAIL_BYTES, message_bytes, padded};
-pub use seq::Seq;
+pub use seq::{CallBase, Seq};
 pub use status::Status;
 pub use tail::TailKey;

@@ -39,9 +39,37 @@ impl Seq {
     }
 }
 
+/// How far the numbers of calls are from those of their messages, by the last request of full form: requests of compact
+/// form carry no number of their call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallBase(u64);
+
+impl CallBase {
+    /// The distance in this message.
+    #[inline]
+    pub const fn of(seq: Seq, call_id: u64) -> Self {
+        Self(call_id.wrapping_sub(seq.0 as u64))
+    }
+
+    /// The number of the call in a message of compact form.
+    #[inline]
+    pub const fn call_id(self, seq: Seq) -> u64 {
+        self.0.wrapping_add(seq.0 as u64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Seq;
+    use super::{CallBase, Seq};
+
+    #[test]
+    fn a_base_does_not_hold_beyond_the_wrap() {
+        let (last, id) = (Seq(u32::MAX), 1 << 40);
+        let base = CallBase::of(last, id);
+        assert_eq!(base.call_id(last), id);
+        assert_eq!(base, CallBase::of(last.before(), id - 1));
+        assert_ne!(base, CallBase::of(last.next(), id + 1));
+    }
 
     #[test]
     fn order_survives_the_wrap() {

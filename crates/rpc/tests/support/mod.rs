@@ -55,6 +55,10 @@ pub struct Service {
     pub executed: u64,
     /// The connection of the last call.
     pub last_connection: u32,
+    /// The number and the trace of the last call.
+    pub last_call: (u64, u64),
+    /// By when it was to end.
+    pub last_deadline: Option<Nanos>,
     pub closed: Vec<u32>,
     pub slow: Duration,
 }
@@ -67,6 +71,8 @@ impl Handler for Service {
     fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
         self.executed += 1;
         self.last_connection = call.connection();
+        self.last_call = (call.call_id(), call.trace_id());
+        self.last_deadline = call.deadline();
         match call.method() {
             ECHO => reply.extend_from_slice(call.payload()),
             SLOW => {
@@ -119,6 +125,8 @@ impl World {
             time: time.clone(),
             executed: 0,
             last_connection: 0,
+            last_call: (0, 0),
+            last_deadline: None,
             closed: Vec::new(),
             slow: Duration::from_micros(50),
         };

@@ -1,0 +1,145 @@
+//! Requests without the words that the server knows.
+
+mod support;
+
+use std::time::Duration;
+
+use farcall_link::bootstrap::Features;
+use farcall_rpc::*;
+use support::{ECHO, MAKE, World, pattern};
+
+/// Calls, and checks that server and client mean the same call. Returns how many compact messages that took.
+fn call<P: Path>(
+    world: &mut World,
+    client: &mut Caller<P>,
+    method: u16,
+    payload: &[u8],
+    trace_id: u64,
+) -> u64 {
+    let before = client.counters().compact.get();
+    let options = CallOptions { trace_id, ..CallOptions::default() };
+    let id = client.submit(method, payload, options, world.now()).unwrap();
+    let (ended, result) = world.finish(client);
+    assert_eq!((ended, world.server.handler().last_call), (id, (id.0, trace_id)));
+    let expected = match method {
+        MAKE => pattern(u32::from_le_bytes(payload.try_into().unwrap()) as usize),
+        _ => payload.to_vec(),
+    };
+    assert_eq!(result.unwrap(), expected);
+    client.counters().compact.get() - before
+}
+
+/// Short calls, traced ones, and those of several messages, one after the other.
+fn calls_keep_their_numbers<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    assert_eq!(call(&mut world, &mut client, ECHO, b"first", 0), 0, "of full form");
+    for size in [0, 1, 32, 33, 1_000] {
+        assert_eq!(call(&mut world, &mut client, ECHO, &pattern(size), 0), 1);
+    }
+    assert_eq!(call(&mut world, &mut client, ECHO, b"traced", 7), 0);
+    assert_eq!(call(&mut world, &mut client, ECHO, b"not traced", 0), 1);
+    // Its pieces are asked for, by the number of the call, in messages of full form; so the next is compact again.
+    let length = 20_000u32.to_le_bytes();
+    assert_eq!(call(&mut world, &mut client, MAKE, &length, 0), 1);
+    assert_eq!(call(&mut world, &mut client, ECHO, b"after pieces", 0), 1);
+    assert_eq!(call(&mut world, &mut client, ECHO, &pattern(20_000), 0), 0, "in parts");
+    assert_eq!(call(&mut world, &mut client, ECHO, b"after parts", 0), 1);
+    assert_eq!(world.server.counters().compact.get(), client.counters().compact.get());
+}
+
+#[test]
+fn calls_keep_their_numbers_without_carrying_them() {
+    calls_keep_their_numbers::<FetchThenReply>();
+    calls_keep_their_numbers::<ServerReply>();
+    calls_keep_their_numbers::<OverUc<ServerReply>>();
+    calls_keep_their_numbers::<OverUc<DatagramReply>>();
+    calls_keep_their_numbers::<BySend<SendReply>>();
+    calls_keep_their_numbers::<BySend<NoticeThenFetch>>();
+}
+
+#[test]
+fn requests_that_are_checked_are_compact_too() {
+    let mut world = World::new();
+    let mut client = world.client_with::<ServerReply>(CallerConfig::default().checksum(true));
+    assert_eq!(call(&mut world, &mut client, ECHO, b"first", 0), 0);
+    assert_eq!(call(&mut world, &mut client, ECHO, b"second", 0), 1);
+    assert_eq!(world.server.counters().violations.get(), 0);
+}
+
+#[test]
+fn datagrams_name_their_session() {
+    let mut world = World::new();
+    let mut client = world.client::<OverUd<DatagramReply>>();
+    for _ in 0..3 {
+        assert_eq!(call(&mut world, &mut client, ECHO, b"datagram", 0), 0);
+    }
+}
+
+/// Requests of compact form wait for a new connection; the server goes on with the session.
+fn a_session_goes_on<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    for _ in 0..3 {
+        call(&mut world, &mut client, ECHO, b"known", 0);
+    }
+    let executed = world.server.handler().executed;
+    let ids = [(); 3].map(|()| client.submit(ECHO, b"again", CallOptions::default(), world.now()).unwrap());
+    world.connect(&mut client).unwrap();
+    let ended = [(); 3].map(|()| world.finish(&mut client));
+    assert_eq!(ended, ids.map(|id| (id, Ok(b"again".to_vec()))));
+    assert_eq!(world.server.handler().executed, executed + 3);
+    assert_eq!(world.server.handler().last_call, (ids[2].0, 0));
+    assert_eq!(call(&mut world, &mut client, ECHO, b"of the same session", 0), 1);
+}
+
+#[test]
+fn a_session_goes_on_with_compact_requests_over_the_next_connection() {
+    a_session_goes_on::<FetchThenReply>();
+    a_session_goes_on::<ServerReply>();
+    a_session_goes_on::<OverUc<ServerReply>>();
+    a_session_goes_on::<BySend<SendReply>>();
+}
+
+#[test]
+fn a_server_that_restarted_gets_a_request_of_full_form_first() {
+    let mut world = World::new();
+    let mut client = world.client::<ServerReply>();
+    for _ in 0..3 {
+        call(&mut world, &mut client, ECHO, b"known", 0);
+    }
+    world.restart();
+    world.connect(&mut client).unwrap();
+    assert_eq!(call(&mut world, &mut client, ECHO, b"first of the new one", 0), 0);
+    assert_eq!(call(&mut world, &mut client, ECHO, b"second", 0), 1);
+}
+
+#[test]
+fn a_server_that_does_not_know_the_form_gets_none_of_it() {
+    let mut world = World::new();
+    let mut client = Caller::<ServerReply>::new(world.nic.clone(), CallerConfig::default()).unwrap();
+    let mut hello = client.hello().unwrap();
+    assert!(hello.features.contains(Features::COMPACT));
+    hello.features.remove(Features::COMPACT);
+    let now = world.now();
+    let (_, welcome) = world.server.accept(&hello, now).unwrap();
+    assert!(!welcome.features.contains(Features::COMPACT), "what was not offered is not used");
+    client.welcome(welcome, now).unwrap();
+    for _ in 0..3 {
+        assert_eq!(call(&mut world, &mut client, ECHO, b"of full form", 0), 0);
+    }
+}
+
+#[test]
+fn a_deadline_travels_in_a_compact_request() {
+    let mut world = World::new();
+    let mut client = world.client::<ServerReply>();
+    call(&mut world, &mut client, ECHO, b"first", 0);
+    let deadline = world.now() + Duration::from_millis(50);
+    let options = CallOptions { deadline: Some(deadline), ..CallOptions::default() };
+    client.submit(ECHO, b"with a deadline", options, world.now()).unwrap();
+    assert_eq!(world.finish(&mut client).1.unwrap(), b"with a deadline");
+    assert_eq!(client.counters().compact.get(), 1);
+    let at_server = world.server.handler().last_deadline.unwrap();
+    assert!(at_server >= deadline && at_server.since(deadline) < Duration::from_millis(1), "{at_server:?}");
+}
