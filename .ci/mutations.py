@@ -335,7 +335,7 @@ def all_mutations():
                  integration("datagram_requests", "what_another_than_the_client_sends_is_dropped")),
         Mutation("compact-whatever-its-number", "CallerState::form",
                  Replace("self.messages.call_base == base", "self.messages.call_base.is_some()"),
-                 integration("compact", "calls_keep_their_numbers")),
+                 integration("compact", "a_call_given_up_before_it_was_sent")),
         Mutation("distance-of-calls-kept-from-the-first", "Engine::serve_one",
                  Replace("end.session.call_base = Some(CallBase::of(header.seq, header.call_id));",
                          "_ = end.session.call_base.get_or_insert(CallBase::of(header.seq, header.call_id));"),
@@ -352,7 +352,7 @@ def all_mutations():
         Mutation("way-to-a-dead-process-kept", "Pending::leads_nowhere", Replace("!outlet.is_current()", "false"),
                  integration("ways_left", "ways_to_processes_that_ended")),
         Mutation("chain-to-another-destination", "QueuePair::remove_address", Delete("self.serial = next_serial()"),
-                 integration("queue_pairs", "what_is_taken_away_from_datagrams")),
+                 integration("queue_pairs", "a_chain_to_a_destination_that_was_taken_away")),
     ]
 
 

@@ -245,6 +245,22 @@ fn what_is_taken_away_from_datagrams_is_kept_until_nothing_names_it() {
 }
 
 #[test]
+fn a_chain_to_a_destination_that_was_taken_away_is_refused() {
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    let mut a = end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, None).unwrap());
+    a.qp.start().unwrap();
+    let info = a.qp.info(&nic);
+    let peer = a.qp.add_peer(&nic, &info).unwrap();
+    let local = [a.piece(0, 8)];
+    let request =
+        WorkRequest { operation: Operation::SendTo(peer), local: &local, imm: None, is_signalled: true };
+    let mut chain = a.qp.chain(&[request]).unwrap();
+    a.qp.remove_peer(peer);
+    assert_eq!(a.qp.add_peer(&nic, &info).unwrap(), peer, "another destination has its name");
+    assert!(matches!(a.qp.post_chain(&mut chain, 0), Err(PostRefused::NotAttached { .. })));
+}
+
+#[test]
 fn receives_that_stay_posted_keep_their_own_memory_and_no_other() {
     let nic = Nic::open(&SoftNic::new()).unwrap();
     let mut a = end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, None).unwrap());

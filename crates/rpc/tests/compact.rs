@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use farcall_link::bootstrap::Features;
 use farcall_rpc::*;
+use farcall_verbs::Nanos;
 use support::{ECHO, MAKE, World, pattern};
 
 /// Calls, and checks that server and client mean the same call. Returns how many compact messages that took.
@@ -56,6 +57,23 @@ fn calls_keep_their_numbers_without_carrying_them() {
     calls_keep_their_numbers::<OverUc<DatagramReply>>();
     calls_keep_their_numbers::<BySend<SendReply>>();
     calls_keep_their_numbers::<BySend<NoticeThenFetch>>();
+}
+
+#[test]
+fn a_call_given_up_before_it_was_sent_leaves_a_gap_in_the_numbers() {
+    let mut world = World::new();
+    let mut client = world.client::<ServerReply>();
+    call(&mut world, &mut client, ECHO, b"known", 0);
+    let submit = |client: &mut Caller<ServerReply>, payload: &[u8]| {
+        client.submit(ECHO, payload, CallOptions::default(), Nanos::default()).unwrap()
+    };
+    // It waits behind a request that is sent in parts.
+    submit(&mut client, &pattern(100_000));
+    let given_up = submit(&mut client, b"never sent");
+    assert!(client.cancel(given_up));
+    assert_eq!(world.finish(&mut client).1.unwrap(), pattern(100_000));
+    assert_eq!(call(&mut world, &mut client, ECHO, b"after the gap", 0), 0);
+    assert_eq!(call(&mut world, &mut client, ECHO, b"without a gap", 0), 1);
 }
 
 #[test]
