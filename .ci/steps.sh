@@ -80,14 +80,15 @@ step_test() {
 
 # Fewer features than the tests have, which switch all of them on.
 step_features() {
-    run cargo check -p farcall-cli
-    run cargo check -p farcall-rpc -p farcall-drive
-    run cargo check -p farcall-kv --no-default-features
-    run cargo check -p farcall-bench --no-default-features
-    run cargo check -p farcall --no-default-features
+    cargo clippy --version >/dev/null 2>&1 || run rustup component add clippy
+    run cargo clippy -p farcall-cli -- -D warnings
+    run cargo clippy -p farcall-rpc -p farcall-drive -- -D warnings
+    run cargo clippy -p farcall-kv --no-default-features -- -D warnings
+    run cargo clippy -p farcall-bench --no-default-features -- -D warnings
+    run cargo clippy -p farcall --no-default-features -- -D warnings
     local feature
     for feature in rpc tokio kv kv-server softnic ibv select sim stats; do
-        run cargo check -p farcall --no-default-features --features "$feature"
+        run cargo clippy -p farcall --no-default-features --features "$feature" -- -D warnings
     done
 }
 
@@ -106,7 +107,8 @@ step_docs_of_default() {
 
 # Builds every package as it would be published, in the order of their dependencies.
 step_package() {
-    run cargo publish --workspace --dry-run
+    # Its own folder: cargo takes a package of this version that was built before for the same.
+    run cargo publish --workspace --dry-run --target-dir "$scratch/package"
 }
 
 # Models of the lock-free structures: every interleaving and every ordering that the memory model allows. step_test

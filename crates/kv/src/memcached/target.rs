@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 
 use super::command::{Command, Retrieval};
+#[cfg(feature = "server")]
 use super::meta_flags::MetaKind;
 use super::refusal::TOO_LARGE;
 use super::stats::{Report, ServerInfo, list_prefixes};
@@ -119,6 +120,7 @@ pub struct KeyedCommand<'a>(pub(crate) Command<'a>);
 
 impl KeyedCommand<'_> {
     /// Whether the reply holds the value.
+    #[cfg(feature = "server")]
     pub(crate) fn reads_value(&self) -> bool {
         matches!(&self.0, Command::Meta(line) if line.kind == MetaKind::Get && line.wants_value)
     }

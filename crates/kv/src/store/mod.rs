@@ -28,6 +28,7 @@ mod wall;
 mod write;
 
 pub use clock::Clock;
+#[cfg(feature = "server")]
 pub(crate) use clock::unix_ms;
 pub use config::{Config, ConfigError, IndexSize, VALUE_MAX_BYTES_CEILING, VALUE_MAX_BYTES_DEFAULT};
 pub use error::{CounterError, StoreError};
