@@ -7,6 +7,7 @@
 //! * [`Listener`]: accepts bootstrap connections over TCP, refuses garbage, and hands handshakes to server threads;
 //!   each connection stays open, and its hang-up says that the peer went.
 //! * [`AcceptRest`], [`deepen_backlog`]: what all accept loops have in common.
+//! * [`Sleeper`]: a thread that looks at memory of its own process, and is woken only if it sleeps.
 //! * [`WakeQueue`]: what is handed to a thread that polls and sometimes sleeps.
 //! * [`on_termination`], [`pin_to_core`], [`KeptMemory`], [`bound_kept_memory`]: signals, cores, memory.
 //! * `TokioDriver` (feature `tokio`): endpoints as futures.
@@ -19,6 +20,7 @@ mod kept_memory;
 mod listener;
 mod signals;
 mod sleep;
+mod sleeper;
 mod stop;
 #[cfg(feature = "tokio")]
 mod tokio_driver;
@@ -32,6 +34,7 @@ pub use kept_memory::{KeptMemory, bound_kept_memory};
 pub use listener::{BootstrapEvent, BootstrapId, BootstrapSender, JudgeUser, ListenConfig, Listener};
 pub use signals::on_termination;
 pub use sleep::{arm_then_look, sleep_on};
+pub use sleeper::Sleeper;
 pub use stop::Stop;
 #[cfg(feature = "tokio")]
 pub use tokio_driver::TokioDriver;

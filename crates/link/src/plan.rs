@@ -91,6 +91,8 @@ impl fmt::Display for Transport {
 pub enum ConnectionModel {
     /// Each client thread has its own.
     PrivatePerThread,
+    /// One thread of the client's process has one to each server thread, and makes the calls of the others.
+    Dispatcher,
 }
 
 /// How an endpoint's owner waits. A local choice of either side.
@@ -293,12 +295,11 @@ pub const PRESETS: &[Preset] = &[
 /// A point that does not run, and the nearest that does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "no such point in the preset table (requests by {request:?}, responses by {response:?}, {transport:?}, \
-     {connections:?}); the nearest is \"{nearest}\"",
+    "no such point in the preset table (requests by {request:?}, responses by {response:?}, {transport:?}); \
+     the nearest is \"{nearest}\"",
     request = .asked.request,
     response = .asked.response,
     transport = .asked.transport,
-    connections = .asked.connections,
     nearest = .nearest.name
 )]
 pub struct PlanRefused {
@@ -330,13 +331,12 @@ impl Plan {
         Self { geometry, ..self }
     }
 
-    /// On how many axes of the table two plans differ. Waiting is each side's own, batches the client's, thresholds and
+    /// On how many axes of the table two plans differ. Waiting is each side's own, batches and the owner of connections are the client's, thresholds and
     /// slots are constants: they do not count.
     pub fn distance(&self, other: &Self) -> u32 {
         u32::from(self.request != other.request)
             + u32::from(self.response != other.response)
             + u32::from(self.transport != other.transport)
-            + u32::from(self.connections != other.connections)
     }
 
     /// The preset this plan is a variant of.

@@ -49,7 +49,10 @@ pub mod wire;
 pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
 #[cfg(feature = "tokio")]
 pub use client::AsyncClient;
-pub use client::{AnyCaller, BatchClient, Client, ClientOf, ClientOptions, NothingOutstanding, StaticClient};
+pub use client::{
+    AnyCaller, BatchClient, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding, Requester,
+    ServerThread, StaticClient,
+};
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};

@@ -20,6 +20,7 @@
 //! | `biased_lock` | a lock that costs its usual owner two stores |
 //! | `pending_lock` | a lock that its owner skips while nothing is pending |
 //! | `mutex` | a mutex that is not poisoned |
+//! | `wake_word` | whether a thread of this process sleeps |
 //! | `wc_ring` | completions from one thread to another |
 //! | [`fork`] | what a forked child must not share with its parent |
 //! | `wait_time`, `prefetch` | how long something has been waited for; asking for memory early |
@@ -48,6 +49,7 @@ mod segment_file;
 mod store_hook;
 mod sync;
 mod wait_time;
+mod wake_word;
 mod wc_ring;
 
 pub use address_space::{AddressSpace, Fault, MAX_PIECES, Piece};
@@ -68,4 +70,5 @@ pub use segment::{Mapping, Segment, sealed_memfd};
 pub use segment_file::{SegmentFile, SegmentPage};
 pub use store_hook::{arm_store_hook, before_store};
 pub use wait_time::WaitTime;
+pub use wake_word::WakeWord;
 pub use wc_ring::WcRing;

@@ -1,6 +1,5 @@
 //! The client under tokio.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +11,12 @@ use tokio::sync::oneshot;
 
 use super::ClientOptions;
 use super::bootstrap::Bootstrap;
-use super::erased::{AnyCaller, any_caller};
+use super::erased::any_caller;
 use super::session::{Repair, Session};
-use crate::caller::{CallId, CallOptions};
+use super::shared::{SharedCall, SharedSession};
+use crate::caller::CallOptions;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
-use crate::wire::Status;
 
 /// A connection to one server thread, for tasks. Clones share it; calls of all of them are outstanding together.
 ///
@@ -80,18 +79,12 @@ impl AsyncClient {
         let caller = any_caller(Nic::open(provider)?, &options)?;
         let descriptor = |e| ConnectError::Verbs(Error::os("connect", "a descriptor for the inbox", e));
         let inbox = WakeQueue::new().map_err(descriptor)?;
-        let mut task = Task {
-            session: Session::new(caller, address.into(), options),
-            inbox: inbox.clone(),
-            queue: VecDeque::new(),
-            waiting: HashMap::new(),
-            turns_to_look: TURNS_PER_LOOK,
-            ended: false,
-        };
-        let options = &task.session.options;
+        let shared = SharedSession::new(Session::new(caller, address.into(), options));
+        let mut task = Task { shared, inbox: inbox.clone(), ended: false };
+        let options = &task.shared.session.options;
         let (call_timeout, connect_timeout) = (options.call_timeout, options.connect_timeout);
         task.connect(connect_timeout).await?;
-        task.session.learn_what_it_can_do();
+        task.shared.session.learn_what_it_can_do();
         tokio::spawn(task.run());
         let made_in = Generation::current();
         Ok(Self { handle: Arc::new(Handle { inbox, call_timeout, made_in }) })
@@ -128,16 +121,32 @@ impl AsyncClient {
     }
 }
 
-/// Rounds of turns between two looks at the bootstrap connection, besides those after sleeping.
-const TURNS_PER_LOOK: u32 = 256;
+impl SharedCall for Waiting {
+    fn method(&self) -> u16 {
+        self.method
+    }
 
-/// What the driver runs: a session, and those who await its calls.
+    fn request(&self) -> &[u8] {
+        &self.request
+    }
+
+    fn options(&self, now: Nanos) -> CallOptions {
+        CallOptions { deadline: self.timeout.map(|timeout| now + timeout), trace_id: 0 }
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.outcome.is_closed()
+    }
+
+    fn end(self, outcome: std::result::Result<&[u8], CallError>) {
+        let _ = self.outcome.send(outcome.map(<[u8]>::to_vec));
+    }
+}
+
+/// What the driver runs.
 struct Task {
-    session: Session<dyn AnyCaller>,
+    shared: SharedSession<Waiting>,
     inbox: WakeQueue<Message>,
-    queue: VecDeque<Waiting>,
-    waiting: HashMap<CallId, Waiting>,
-    turns_to_look: u32,
     ended: bool,
 }
 
@@ -145,55 +154,11 @@ impl Task {
     fn take_messages(&mut self) {
         while let Some(message) = self.inbox.pop() {
             match message {
-                Message::Call(call) => self.queue.push_back(call),
-                Message::Inspect(look) => look(self.session.caller.counters()),
+                Message::Call(call) => self.shared.push(call),
+                Message::Inspect(look) => look(self.shared.session.caller.counters()),
                 Message::End => self.ended = true,
             }
         }
-    }
-
-    fn submit(&mut self, now: Nanos) {
-        while let Some(call) = self.queue.pop_front() {
-            if call.outcome.is_closed() {
-                continue;
-            }
-            let deadline = call.timeout.map(|timeout| now + timeout);
-            match self.session.caller.submit(
-                call.method,
-                &call.request,
-                CallOptions { deadline, trace_id: 0 },
-                now,
-            ) {
-                Ok(id) => drop(self.waiting.insert(id, call)),
-                Err(CallError::WindowFull { .. }) => {
-                    self.queue.push_front(call);
-                    break;
-                }
-                // Whoever awaited it may be gone.
-                Err(error) => drop(call.outcome.send(Err(error))),
-            }
-        }
-        // What came together travels together; waiting for more would only be waiting.
-        self.session.caller.flush(now);
-    }
-
-    fn deliver(&mut self) -> bool {
-        let mut any = false;
-        while let Some(done) = self.session.caller.next_completion() {
-            any = true;
-            let Some(call) = self.waiting.remove(&done.call) else { continue };
-            match done.result {
-                // Certainly not executed: it is made again when there is a connection.
-                Err(CallError::Server { status: Status::GOING_AWAY, .. }) => self.queue.push_back(call),
-                result => drop(call.outcome.send(result.map(<[u8]>::to_vec))),
-            }
-        }
-        any
-    }
-
-    fn look(&mut self) {
-        self.turns_to_look = TURNS_PER_LOOK;
-        self.session.look();
     }
 }
 
@@ -202,84 +167,67 @@ impl Endpoint for Task {
         if self.inbox.has_any() {
             self.take_messages();
         }
-        self.submit(now);
-        let next = self.session.turns(now);
-        self.turns_to_look -= 1;
-        if self.turns_to_look == 0 {
-            self.look();
-        }
-        // A place may be free again without anything to deliver: of a call that was given up.
-        let may_submit = !self.queue.is_empty() && self.session.caller.available() > 0;
-        if self.deliver() || may_submit { Next::Again } else { next }
+        self.shared.progress(now)
     }
 
     fn arm(&mut self) -> Result<()> {
         self.inbox.clear_wake();
-        // The next turn is the last one before sleeping, the one after it the first one after: both look.
-        self.look();
-        self.turns_to_look = 2;
-        self.session.caller.arm()
+        self.shared.arm()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.inbox.fd());
-        if let Some(bootstrap) = &self.session.bootstrap {
-            set.insert(bootstrap.fd());
-        }
-        self.session.caller.wait_set(set);
+        self.shared.wait_set(set);
     }
 
     fn waits_long(&self) -> bool {
-        self.session.caller.waits_long()
+        self.shared.waits_long()
     }
 }
 
 impl Task {
     async fn run(mut self) {
-        let mut driver = TokioDriver::new(self.session.clock, self.session.options.waiting());
+        let mut driver = TokioDriver::new(self.shared.session.clock, self.shared.session.options.waiting());
         while !self.ended {
-            if !self.session.caller.is_open() {
+            if !self.shared.session.caller.is_open() {
                 self.repair().await;
                 continue;
             }
-            let over = |task: &mut Self| task.ended || !task.session.caller.is_open();
+            let over = |task: &mut Self| task.ended || !task.shared.session.caller.is_open();
             if driver.run_until(&mut self, over).await.is_err() {
                 // The reactor is gone, and the runtime with it.
                 return;
             }
         }
-        self.session.close();
+        self.shared.session.close();
     }
 
     async fn connect(&mut self, timeout: Duration) -> std::result::Result<(), ConnectError> {
-        let hello = self.session.caller.hello()?;
-        let address = self.session.address.clone();
+        let hello = self.shared.session.caller.hello()?;
+        let address = self.shared.session.address.clone();
         // The handshake is a few hundred bytes; it blocks a thread that is made for that.
         let opened = tokio::task::spawn_blocking(move || Bootstrap::open(&address, &hello, timeout)).await;
         let (bootstrap, welcome) =
             opened.map_err(|_| ConnectError::BadWelcome("the runtime shuts down".into()))??;
-        self.session.connected(bootstrap, welcome)
+        self.shared.session.connected(bootstrap, welcome)
     }
 
     /// One step towards the next connection. When the time for it is over, all calls end.
     async fn repair(&mut self) {
-        let now = self.session.clock.now();
+        let now = self.shared.session.clock.now();
         self.progress(now);
-        match self.session.repair(now) {
+        match self.shared.session.repair(now) {
             Repair::None => {}
             Repair::Pause(pause) => tokio::time::sleep(pause).await,
             Repair::Connect(timeout) => {
                 if self.connect(timeout).await.is_err() {
-                    self.session.failed();
+                    self.shared.session.failed();
                 }
             }
             Repair::GivenUp => {
-                let why = self.session.why_broken();
-                self.deliver();
-                for call in self.queue.drain(..) {
-                    let _ = call.outcome.send(Err(CallError::NotSent(why.clone())));
-                }
-                self.ended |= !self.session.options.reconnect;
+                let why = self.shared.session.why_broken();
+                self.shared.give_up(&why);
+                self.ended |= !self.shared.session.options.reconnect;
             }
         }
     }

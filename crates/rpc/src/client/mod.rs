@@ -1,20 +1,24 @@
 //! The clients that users hold: calls and windows of outstanding calls, waiting, reconnection.
 //!
 //! `blocking` is the interface of the one that waits, `waiting` how it does; `asynchronous` runs under tokio. Both hold
-//! a `session`.
+//! a `session`, and so do the connections of a `dispatcher`, which makes the calls of many threads; what they have in
+//! common where several callers use one session is in `shared`.
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod blocking;
 mod bootstrap;
+mod dispatcher;
 mod erased;
 mod options;
 mod session;
+mod shared;
 mod waiting;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncClient;
 pub use blocking::{BatchClient, Client, ClientOf, NothingOutstanding, StaticClient};
+pub use dispatcher::{Dispatcher, Requester, ServerThread};
 pub use erased::AnyCaller;
 pub use options::ClientOptions;
 

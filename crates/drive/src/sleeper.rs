@@ -1,0 +1,98 @@
+//! A thread that sometimes sleeps, and is woken by a system call only then.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use farcall_shm::WakeWord;
+use rustix::event::{EventfdFlags, eventfd};
+
+/// What a thread sleeps on that looks at memory of its own process. Who leaves something there calls
+/// [`Sleeper::wake_if_asleep`]: one load while the thread is awake.
+#[derive(Debug)]
+pub struct Sleeper {
+    word: WakeWord,
+    event: OwnedFd,
+}
+
+impl Sleeper {
+    /// Of a thread that is awake.
+    ///
+    /// # Errors
+    /// If the system has no descriptor for it.
+    pub fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { word: WakeWord::new(), event })
+    }
+
+    /// From now on the descriptor becomes readable with whatever is left; look once more before sleeping on it.
+    pub fn arm(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+        self.word.arm();
+    }
+
+    /// The look found something, or the sleep is over.
+    pub fn disarm(&self) {
+        self.word.disarm();
+    }
+
+    /// After leaving something.
+    #[inline]
+    pub fn wake_if_asleep(&self) {
+        if self.word.must_wake() {
+            // The counter can only be full if it is readable already.
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The descriptor to sleep on.
+    pub fn fd(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sleep_on;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_left_wakes_and_costs_nothing_while_the_thread_is_awake() {
+        const ROUNDS: u32 = 2_000;
+        let (sleeper, left) = (Arc::new(Sleeper::new().unwrap()), Arc::new(AtomicU32::new(0)));
+        let timed_out = Arc::new(AtomicBool::new(false));
+        let receiver = std::thread::spawn({
+            let (sleeper, left, timed_out) =
+                (Arc::clone(&sleeper), Arc::clone(&left), Arc::clone(&timed_out));
+            move || {
+                for taken in 0..ROUNDS {
+                    while left.load(Ordering::Acquire) <= taken {
+                        sleeper.arm();
+                        if left.load(Ordering::Acquire) <= taken {
+                            sleep_on(&[sleeper.fd()], Some(Duration::from_secs(60))).unwrap();
+                            let is_late = left.load(Ordering::Acquire) <= taken;
+                            timed_out.fetch_or(is_late, Ordering::Relaxed);
+                        }
+                        sleeper.disarm();
+                    }
+                }
+            }
+        });
+        for round in 0..ROUNDS {
+            left.store(round + 1, Ordering::Release);
+            sleeper.wake_if_asleep();
+            if round % 3 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        receiver.join().unwrap();
+        // Awake: nothing is written.
+        sleeper.arm();
+        sleeper.disarm();
+        sleeper.wake_if_asleep();
+        let mut counter = [0u8; 8];
+        assert!(rustix::io::read(&sleeper.event, &mut counter).is_err(), "nobody sleeps");
+    }
+}

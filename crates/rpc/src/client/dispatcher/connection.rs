@@ -1,0 +1,109 @@
+//! One of the dispatcher's connections: a session that is made again while the others go on.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+
+use farcall_drive::Sleeper;
+use farcall_link::bootstrap::Welcome;
+use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+
+use super::super::bootstrap::Bootstrap;
+use super::super::erased::AnyCaller;
+use super::super::session::{Repair, Session};
+use super::super::shared::SharedSession;
+use super::mailbox::LocalCall;
+use crate::error::{Broken, ConnectError};
+
+/// What a thread that connects comes to.
+type Attempt = std::result::Result<(Bootstrap, Welcome), ConnectError>;
+
+pub(super) struct Connection {
+    pub shared: SharedSession<LocalCall>,
+    /// An attempt to connect waits for the server, so another thread makes it.
+    attempt: Option<Receiver<Attempt>>,
+    sleeper: Arc<Sleeper>,
+}
+
+impl Connection {
+    /// `sleeper` is the dispatcher's.
+    pub fn new(session: Session<dyn AnyCaller>, sleeper: Arc<Sleeper>) -> Self {
+        Self { shared: SharedSession::new(session), attempt: None, sleeper }
+    }
+
+    /// Ends all calls.
+    pub fn close(&mut self) {
+        self.shared.session.close();
+        self.shared.session.caller.fail_all(&Broken::Closed);
+        self.shared.give_up(&Broken::Closed);
+    }
+
+    /// One step towards the next connection.
+    #[cold]
+    fn repair(&mut self, now: Nanos) -> Next {
+        if let Some(attempt) = &self.attempt {
+            let outcome = match attempt.try_recv() {
+                Ok(outcome) => outcome,
+                Err(TryRecvError::Empty) => return self.shared.progress(now).merge(Next::IDLE),
+                Err(TryRecvError::Disconnected) => Err(ConnectError::BadWelcome("no thread connects".into())),
+            };
+            self.attempt = None;
+            let session = &mut self.shared.session;
+            if outcome.and_then(|(bootstrap, welcome)| session.connected(bootstrap, welcome)).is_err() {
+                session.failed();
+            }
+            return Next::Again;
+        }
+        self.shared.progress(now);
+        match self.shared.session.repair(now) {
+            Repair::None => Next::Again,
+            Repair::Pause(pause) => Next::Idle { until: Some(now + pause) },
+            Repair::Connect(timeout) => {
+                if self.begin_attempt(timeout).is_err() {
+                    self.shared.session.failed();
+                }
+                Next::IDLE
+            }
+            Repair::GivenUp => {
+                let why = self.shared.session.why_broken();
+                self.shared.give_up(&why);
+                Next::IDLE
+            }
+        }
+    }
+
+    fn begin_attempt(&mut self, timeout: std::time::Duration) -> std::result::Result<(), ConnectError> {
+        let hello = self.shared.session.caller.hello()?;
+        let address = self.shared.session.address.clone();
+        let (tell, attempt) = mpsc::channel();
+        let sleeper = Arc::clone(&self.sleeper);
+        let connect = move || {
+            // Nobody listens any more if the dispatcher has ended.
+            let _ = tell.send(Bootstrap::open(&address, &hello, timeout));
+            sleeper.wake_if_asleep();
+        };
+        let thread = std::thread::Builder::new().name("farcall connect".into()).spawn(connect);
+        thread.map_err(|e| farcall_verbs::Error::os("connect", "a thread that connects", e))?;
+        self.attempt = Some(attempt);
+        Ok(())
+    }
+}
+
+impl Endpoint for Connection {
+    fn progress(&mut self, now: Nanos) -> Next {
+        if self.shared.session.caller.is_open() { self.shared.progress(now) } else { self.repair(now) }
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        if self.shared.session.caller.is_open() { self.shared.arm() } else { Ok(()) }
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        if self.shared.session.caller.is_open() {
+            self.shared.wait_set(set);
+        }
+    }
+
+    fn waits_long(&self) -> bool {
+        self.shared.waits_long()
+    }
+}

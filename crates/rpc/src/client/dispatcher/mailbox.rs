@@ -1,0 +1,110 @@
+//! The local mailbox between a thread that makes calls and the dispatcher: two rings, each with one writer.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farcall_drive::Sleeper;
+use farcall_verbs::Nanos;
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::super::shared::SharedCall;
+use crate::caller::{CallId, CallOptions};
+use crate::error::CallError;
+
+/// A call as a requester leaves it.
+pub(super) struct Request {
+    pub call: CallId,
+    /// Which of the dispatcher's connections it is for.
+    pub to: u16,
+    pub method: u16,
+    pub options: CallOptions,
+    /// The request; memory for the result afterwards.
+    pub bytes: Vec<u8>,
+}
+
+/// What it came to.
+pub(super) struct Outcome {
+    pub call: CallId,
+    pub error: Option<CallError>,
+    /// The result.
+    pub bytes: Vec<u8>,
+}
+
+/// The requester's end.
+pub(super) struct RequesterEnd {
+    pub requests: Producer<Request>,
+    pub outcomes: Consumer<Outcome>,
+    /// The requester sleeps on it.
+    pub sleeper: Arc<Sleeper>,
+}
+
+/// The dispatcher's end.
+pub(super) struct DispatcherEnd {
+    pub requests: Consumer<Request>,
+    pub outcomes: Outcomes,
+}
+
+/// Where a requester's outcomes go.
+pub(super) struct Outcomes {
+    ring: Producer<Outcome>,
+    sleeper: Arc<Sleeper>,
+}
+
+impl Outcomes {
+    /// A requester has no more calls under way than the ring has places.
+    fn push(&mut self, outcome: Outcome) {
+        let is_full = self.ring.push(outcome).is_err();
+        debug_assert!(!is_full, "an outcome for each request");
+        self.sleeper.wake_if_asleep();
+    }
+}
+
+impl Drop for Outcomes {
+    /// The dispatcher ends: who sleeps looks, and sees that there is nobody.
+    fn drop(&mut self) {
+        // In place of the ring, so that it is gone when the requester wakes.
+        self.ring = RingBuffer::new(0).0;
+        self.sleeper.wake_if_asleep();
+    }
+}
+
+/// A mailbox for so many calls under way.
+pub(super) fn mailbox(window: usize) -> std::io::Result<(RequesterEnd, DispatcherEnd)> {
+    let (requests, taken) = RingBuffer::new(window);
+    let (ring, outcomes) = RingBuffer::new(window);
+    let sleeper = Arc::new(Sleeper::new()?);
+    let requester = RequesterEnd { requests, outcomes, sleeper: Arc::clone(&sleeper) };
+    Ok((requester, DispatcherEnd { requests: taken, outcomes: Outcomes { ring, sleeper } }))
+}
+
+/// A call that was taken out of its mailbox.
+pub(super) struct LocalCall {
+    pub request: Request,
+    pub outcomes: Rc<RefCell<Outcomes>>,
+}
+
+impl SharedCall for LocalCall {
+    fn method(&self) -> u16 {
+        self.request.method
+    }
+
+    fn request(&self) -> &[u8] {
+        &self.request.bytes
+    }
+
+    fn options(&self, _now: Nanos) -> CallOptions {
+        self.request.options
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.outcomes.borrow().ring.is_abandoned()
+    }
+
+    fn end(self, outcome: Result<&[u8], CallError>) {
+        let Request { call, mut bytes, .. } = self.request;
+        bytes.clear();
+        let error = outcome.map(|result| bytes.extend_from_slice(result)).err();
+        self.outcomes.borrow_mut().push(Outcome { call, error, bytes });
+    }
+}

@@ -1,0 +1,241 @@
+//! Calls of many threads over few connections (RDMA communication patterns, section 4.1, design 2).
+//!
+//! The dispatcher is a thread that owns one connection to each server thread. Threads that make calls leave them in
+//! local mailboxes, one for each, and take the outcomes from there. So the number of connections does not grow with the
+//! number of threads, calls of all threads fill one window, and with [`ClientOptions::batch`] they travel together. It
+//! costs two hand-overs between threads and a copy: the paper's requesters compose their messages in registered memory.
+
+mod connection;
+mod mailbox;
+mod requester;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use farcall_drive::{Driver, IdleTurns, Sleeper, Stop, WakeQueue};
+use farcall_link::{ConnectionModel, Nic};
+use farcall_shm::fork::Generation;
+use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Next, Provider, Result, WaitSet};
+
+use self::connection::Connection;
+use self::mailbox::{DispatcherEnd, LocalCall, Outcomes, mailbox};
+pub use self::requester::Requester;
+use super::ClientOptions;
+use super::erased::{AnyCaller, any_caller};
+use super::session::Session;
+use crate::error::ConnectError;
+
+/// Requests that are taken from one mailbox before the next one is looked at.
+const REQUESTS_PER_LOOK: usize = 16;
+
+/// A server thread that a dispatcher connects to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerThread {
+    /// The server's bootstrap address.
+    pub address: String,
+    /// Which of its threads.
+    pub thread: u16,
+}
+
+/// The thread that makes the calls of many threads. Dropping it ends the thread; calls under way end with an unknown
+/// outcome.
+///
+/// ```
+/// # use farcall_rpc::{Call, ClientOptions, Dispatcher, Reply, Server, ServerThread};
+/// # let provider = farcall_softnic::SoftNic::new();
+/// # let server = Server::builder().start(&provider, |_| |call: &Call<'_>, reply: &mut Reply<'_>| {
+/// #     reply.extend_from_slice(call.payload());
+/// #     Ok(())
+/// # })?;
+/// let servers = [ServerThread { address: server.address().to_string(), thread: 0 }];
+/// let dispatcher = Dispatcher::start(&provider, &servers, ClientOptions::default())?;
+/// std::thread::scope(|threads| {
+///     for _ in 0..2 {
+///         let mut requester = dispatcher.requester(16)?;
+///         threads.spawn(move || {
+///             let mut reply = Vec::new();
+///             requester.call(0, 1, b"hello", &mut reply).map(|()| assert_eq!(reply, b"hello"))
+///         });
+///     }
+///     Ok::<(), std::io::Error>(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Dispatcher {
+    joining: WakeQueue<DispatcherEnd>,
+    sleeper: Arc<Sleeper>,
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+    clock: MonotonicClock,
+    options: ClientOptions,
+    connections: u16,
+    made_in: Generation,
+}
+
+impl Dispatcher {
+    /// Connects to each server thread, in this order, and starts the thread.
+    ///
+    /// # Errors
+    /// As [`crate::Client::connect`]; or no thread or descriptor can be had.
+    ///
+    /// # Panics
+    /// If there are more than 65,535 server threads.
+    pub fn start(
+        provider: &dyn Provider,
+        servers: &[ServerThread],
+        mut options: ClientOptions,
+    ) -> std::result::Result<Self, ConnectError> {
+        options.config.plan.connections = ConnectionModel::Dispatcher;
+        let connections = u16::try_from(servers.len()).expect("at most 65,535 server threads");
+        let os = |what: &'static str| move |e| ConnectError::Verbs(Error::os("start dispatcher", what, e));
+        let sleeper = Arc::new(Sleeper::new().map_err(os("a descriptor to sleep on"))?);
+        let joining = WakeQueue::new().map_err(os("a descriptor for the queue of new mailboxes"))?;
+        let stop = Stop::new().map_err(os("a descriptor for the stop"))?;
+        let nic = Nic::open(provider)?;
+        let clock = MonotonicClock::new();
+        let sessions = servers.iter().map(|server| connect(&nic, server, &options, clock));
+        let sessions = sessions.collect::<std::result::Result<Vec<_>, ConnectError>>()?;
+        let mut driver = Driver::new(clock, options.waiting(), stop.clone());
+        let (queue, own) = (joining.clone(), Arc::clone(&sleeper));
+        let run = move || {
+            let connections = sessions.into_iter().map(|session| Connection::new(session, Arc::clone(&own)));
+            let connections = connections.collect();
+            let mut task = Task { connections, desks: Vec::new(), joining: queue, sleeper: own };
+            // A system that cannot sleep on descriptors ends it: requesters see that it is gone.
+            let _ = driver.run(&mut task);
+            task.connections.iter_mut().for_each(Connection::close);
+        };
+        let thread = std::thread::Builder::new().name("farcall dispatch".into()).spawn(run);
+        let thread = Some(thread.map_err(os("its thread"))?);
+        let made_in = Generation::current();
+        Ok(Self { joining, sleeper, stop, thread, clock, options, connections, made_in })
+    }
+
+    /// A mailbox for a thread that makes calls, with up to `window` under way at a time.
+    ///
+    /// # Errors
+    /// If the system has no descriptor for it.
+    pub fn requester(&self, window: usize) -> std::io::Result<Requester> {
+        let (end, other) = mailbox(window)?;
+        self.joining.push(other);
+        Ok(Requester {
+            end,
+            dispatcher: Arc::clone(&self.sleeper),
+            clock: self.clock,
+            call_timeout: self.options.call_timeout,
+            idle_turns: IdleTurns::new(self.options.config.plan.waiting),
+            made_in: self.made_in,
+            connections: self.connections,
+            spare: vec![Vec::new(); window],
+            pending: Vec::with_capacity(window),
+            last_call: 0,
+            lent: Vec::new(),
+        })
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        // In a forked child the thread is the parent's, and so are its descriptors.
+        if self.made_in.is_inherited() {
+            return;
+        }
+        self.stop.request();
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was told on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn connect(
+    nic: &Nic,
+    server: &ServerThread,
+    options: &ClientOptions,
+    clock: MonotonicClock,
+) -> std::result::Result<Session<dyn AnyCaller>, ConnectError> {
+    let options = options.clone().thread(server.thread);
+    let caller = any_caller(nic.clone(), &options)?;
+    let timeout = options.connect_timeout;
+    let mut session = Session::new(caller, server.address.clone(), options);
+    // Requesters count deadlines by it.
+    session.clock = clock;
+    session.connect(timeout)?;
+    session.learn_what_it_can_do();
+    Ok(session)
+}
+
+/// A requester, as the dispatcher sees it.
+struct Desk {
+    requests: rtrb::Consumer<mailbox::Request>,
+    outcomes: Rc<RefCell<Outcomes>>,
+}
+
+impl Desk {
+    /// Whether its requester is gone.
+    fn is_left(&self) -> bool {
+        self.requests.is_abandoned() && self.requests.is_empty()
+    }
+
+    /// Hands over what was left, up to a bound. Returns whether there was anything.
+    fn take(&mut self, connections: &mut [Connection]) -> bool {
+        for taken in 0..REQUESTS_PER_LOOK {
+            let Ok(request) = self.requests.pop() else { return taken > 0 };
+            let connection = &mut connections[usize::from(request.to)];
+            connection.shared.push(LocalCall { request, outcomes: Rc::clone(&self.outcomes) });
+        }
+        true
+    }
+}
+
+/// What the thread runs.
+struct Task {
+    connections: Vec<Connection>,
+    desks: Vec<Desk>,
+    joining: WakeQueue<DispatcherEnd>,
+    sleeper: Arc<Sleeper>,
+}
+
+impl Task {
+    #[cold]
+    fn seat(&mut self) {
+        self.desks.retain(|desk| !desk.is_left());
+        while let Some(DispatcherEnd { requests, outcomes }) = self.joining.pop() {
+            self.desks.push(Desk { requests, outcomes: Rc::new(RefCell::new(outcomes)) });
+        }
+    }
+}
+
+impl Endpoint for Task {
+    fn progress(&mut self, now: Nanos) -> Next {
+        if self.joining.has_any() {
+            self.seat();
+        }
+        let mut next = Next::IDLE;
+        for desk in &mut self.desks {
+            if desk.take(&mut self.connections) {
+                next = Next::Again;
+            }
+        }
+        self.connections.iter_mut().fold(next, |next, connection| next.merge(connection.progress(now)))
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.desks.retain(|desk| !desk.is_left());
+        self.joining.clear_wake();
+        self.sleeper.arm();
+        self.connections.iter_mut().try_for_each(Connection::arm)
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        set.insert(self.joining.fd());
+        set.insert(self.sleeper.fd());
+        self.connections.iter().for_each(|connection| connection.wait_set(set));
+    }
+
+    fn waits_long(&self) -> bool {
+        self.connections.iter().all(Endpoint::waits_long)
+    }
+}

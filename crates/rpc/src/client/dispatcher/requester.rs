@@ -1,0 +1,152 @@
+//! A thread's end of a dispatcher.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farcall_drive::{IdleTurns, Sleeper, sleep_on};
+use farcall_shm::fork::Generation;
+use farcall_verbs::{Clock, MonotonicClock};
+
+use super::mailbox::{Outcome, Request, RequesterEnd};
+use crate::caller::{CallId, CallOptions, Completion};
+use crate::client::NothingOutstanding;
+use crate::error::{Broken, CallError, UnknownBecause};
+
+/// Makes calls through a [`Dispatcher`](super::Dispatcher): one for each thread that makes any.
+pub struct Requester {
+    pub(super) end: RequesterEnd,
+    pub(super) dispatcher: Arc<Sleeper>,
+    pub(super) clock: MonotonicClock,
+    pub(super) call_timeout: Option<Duration>,
+    pub(super) idle_turns: IdleTurns,
+    pub(super) made_in: Generation,
+    pub(super) connections: u16,
+    /// Memory of calls that are over.
+    pub(super) spare: Vec<Vec<u8>>,
+    pub(super) pending: Vec<CallId>,
+    pub(super) last_call: u64,
+    pub(super) lent: Vec<u8>,
+}
+
+impl Requester {
+    /// Calls the server at the other end of a connection, one of those that the dispatcher was started with, and waits.
+    /// The result is appended to `reply`. The deadline is the options' `call_timeout`.
+    ///
+    /// # Errors
+    /// As [`crate::Client::call`].
+    ///
+    /// # Panics
+    /// If there is no such connection, or calls of this requester are outstanding.
+    pub fn call(
+        &mut self,
+        to: u16,
+        method: u16,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CallError> {
+        assert!(self.pending.is_empty(), "submitted calls are outstanding: wait for them");
+        self.submit(to, method, request)?;
+        let done = self.wait().map_err(|NothingOutstanding| CallError::NotSent(Broken::Closed))?;
+        done.result.map(|result| reply.extend_from_slice(result))
+    }
+
+    /// Begins a call without waiting for it.
+    ///
+    /// # Errors
+    /// If as many as the window holds are outstanding, or the dispatcher has ended.
+    ///
+    /// # Panics
+    /// If there is no such connection.
+    pub fn submit(&mut self, to: u16, method: u16, request: &[u8]) -> Result<CallId, CallError> {
+        assert!(to < self.connections, "connection {to} of {}", self.connections);
+        if self.made_in.is_inherited() {
+            return Err(CallError::NotSent(Broken::Forked));
+        }
+        let Some(mut bytes) = self.spare.pop() else {
+            return Err(CallError::WindowFull { window: self.end.requests.buffer().capacity() });
+        };
+        bytes.clear();
+        bytes.extend_from_slice(request);
+        self.last_call += 1;
+        let call = CallId(self.last_call);
+        let deadline = self.call_timeout.map(|timeout| self.clock.now() + timeout);
+        let options = CallOptions { deadline, trace_id: 0 };
+        let request = Request { call, to, method, options, bytes };
+        if self.end.requests.is_abandoned() || self.end.requests.push(request).is_err() {
+            self.spare.push(Vec::new());
+            return Err(CallError::NotSent(Broken::Closed));
+        }
+        self.pending.push(call);
+        self.dispatcher.wake_if_asleep();
+        Ok(call)
+    }
+
+    /// The next submitted call that has ended, if there is one now.
+    pub fn poll(&mut self) -> Option<Completion<'_>> {
+        let Outcome { call, error, bytes } = self.end.outcomes.pop().ok().or_else(|| self.lost())?;
+        self.pending.retain(|pending| *pending != call);
+        self.spare.push(std::mem::replace(&mut self.lent, bytes));
+        let result = match error {
+            None => Ok(&self.lent[..]),
+            Some(error) => Err(error),
+        };
+        Some(Completion { call, result })
+    }
+
+    /// Waits for the next submitted call to end.
+    ///
+    /// # Errors
+    /// If none is outstanding.
+    pub fn wait(&mut self) -> Result<Completion<'_>, NothingOutstanding> {
+        if self.pending.is_empty() {
+            return Err(NothingOutstanding);
+        }
+        while self.end.outcomes.is_empty() && !self.is_lost() {
+            if self.idle_turns.was_idle() {
+                self.sleep();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        self.idle_turns.worked();
+        self.poll().ok_or(NothingOutstanding)
+    }
+
+    /// How many calls may be submitted now.
+    pub fn available(&self) -> usize {
+        self.spare.len()
+    }
+
+    /// How many submitted calls have no outcome yet.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    #[cold]
+    fn sleep(&mut self) {
+        let sleeper = &self.end.sleeper;
+        sleeper.arm();
+        if self.end.outcomes.is_empty() && !self.is_lost() {
+            // A system that cannot sleep on descriptors makes us poll; nothing is lost.
+            let _ = sleep_on(&[sleeper.fd()], None);
+        }
+        sleeper.disarm();
+        self.idle_turns.woke();
+    }
+
+    /// Whether the dispatcher has ended, or is the parent's.
+    fn is_lost(&self) -> bool {
+        self.end.outcomes.is_abandoned() || self.made_in.is_inherited()
+    }
+
+    /// The outcome of a call that nobody will tell.
+    fn lost(&mut self) -> Option<Outcome> {
+        // What was told before is in the ring.
+        if !self.is_lost() || !self.end.outcomes.is_empty() {
+            return None;
+        }
+        let call = *self.pending.first()?;
+        let error = Some(CallError::OutcomeUnknown(UnknownBecause::Disconnected(Broken::Closed)));
+        Some(Outcome { call, error, bytes: Vec::new() })
+    }
+}
