@@ -9,6 +9,7 @@
 //!
 //! - [`Server`] runs a [`Handler`] on each of its threads; a closure is a handler.
 //! - [`Client`] calls and waits; it can have several calls outstanding.
+//! - A [`Dispatcher`] makes the calls of many threads over few connections, one to each [`ServerThread`].
 //! - [`ClientOptions::batch`] makes it send several calls in one message: more calls a second, later results.
 //! - [`CallError`] says what became of a call.
 
@@ -16,8 +17,8 @@
 pub use farcall_rpc::AsyncClient;
 pub use farcall_rpc::{
     Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions, Completion, ConnectError, Counters,
-    DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, Reply, Server, ServerBuilder,
-    ServerError, UnknownBecause,
+    Dispatcher, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, Reply, Requester, Server,
+    ServerBuilder, ServerError, ServerThread, UnknownBecause,
 };
 
 /// What a connection can do, measured before: for [`ClientOptions::profile`].

@@ -3,7 +3,7 @@
 use farcall_kv::client::{KvClient, KvError, Write};
 use farcall_kv::memcached::client::{Client as SocketClient, ClientError};
 use farcall_kv::server::KvServer;
-use farcall_rpc::{Broken, CallError, Client, ClientOptions, UnknownBecause};
+use farcall_rpc::{Broken, CallError, Client, ClientOptions, Dispatcher, ServerThread, UnknownBecause};
 use farcall_softnic::SoftNic;
 
 /// Runs `work` in a forked child; whether it ended well. One that waits for ever is ended after a while.
@@ -69,5 +69,30 @@ fn calls_under_way_end_in_a_forked_child_and_go_on_in_its_parent() {
     assert_eq!(done.call, call);
     assert!(matches!(done.result, Err(CallError::Application { .. })), "{:?}", done.result);
     drop(client);
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_dispatcher_is_of_the_parent_and_its_requesters_refuse_in_a_forked_child() {
+    let server = server();
+    let servers = [ServerThread { address: server.rpc_address().unwrap().to_string(), thread: 0 }];
+    let dispatcher = Dispatcher::start(&SoftNic::new(), &servers, ClientOptions::default()).unwrap();
+    let mut requester = dispatcher.requester(2).unwrap();
+    let call = requester.submit(0, u16::MAX, b"").unwrap();
+    let mut dispatcher = Some(dispatcher);
+    let child_ended_well = ends_well_in_child(|| {
+        let done = requester.wait().unwrap();
+        let is_known = matches!(done.result, Err(CallError::Application { .. }));
+        let unknown = Err(CallError::OutcomeUnknown(UnknownBecause::Disconnected(Broken::Forked)));
+        assert!(done.call == call && (is_known || done.result == unknown), "{:?}", done.result);
+        assert_eq!(requester.submit(0, 1, b""), Err(CallError::NotSent(Broken::Forked)));
+        assert!(requester.wait().is_err(), "nothing is outstanding");
+        drop(dispatcher.take());
+    });
+    assert!(child_ended_well);
+    let done = requester.wait().unwrap();
+    assert_eq!(done.call, call);
+    assert!(matches!(done.result, Err(CallError::Application { .. })), "{:?}", done.result);
+    drop(dispatcher);
     server.stop().unwrap();
 }

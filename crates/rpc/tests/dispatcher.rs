@@ -208,7 +208,7 @@ fn a_dispatcher_that_ends_wakes_those_who_wait() {
     let (errors, after, pending) = waiting.join().unwrap();
     assert!(errors.iter().all(|error| error.executed() != Executed::Yes), "{errors:?}");
     assert_eq!((after, pending), (CallError::NotSent(Broken::Closed), 0));
-    [(); 2].map(|()| world.go.send(()).unwrap());
+    (0..2).for_each(|_| world.go.send(()).unwrap());
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn a_requester_that_goes_disturbs_nobody() {
     let mut reply = Vec::new();
     for i in 0..50u8 {
         let mut goes = dispatcher.requester(8).unwrap();
-        (0..8).for_each(|_| drop(goes.submit(0, ECHO, b"nobody waits").unwrap()));
+        (0..8).for_each(|_| _ = goes.submit(0, ECHO, b"nobody waits").unwrap());
         drop(goes);
         reply.clear();
         stays.call(0, ECHO, &[i], &mut reply).unwrap();

@@ -138,12 +138,14 @@ impl Dispatcher {
 
 impl Drop for Dispatcher {
     fn drop(&mut self) {
+        let thread = self.thread.take();
         // In a forked child the thread is the parent's, and so are its descriptors.
         if self.made_in.is_inherited() {
+            std::mem::forget(thread);
             return;
         }
         self.stop.request();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = thread {
             // A panic of it was told on standard error.
             let _ = thread.join();
         }

@@ -146,7 +146,8 @@ impl Requester {
             return None;
         }
         let call = *self.pending.first()?;
-        let error = Some(CallError::OutcomeUnknown(UnknownBecause::Disconnected(Broken::Closed)));
+        let why = if self.made_in.is_inherited() { Broken::Forked } else { Broken::Closed };
+        let error = Some(CallError::OutcomeUnknown(UnknownBecause::Disconnected(why)));
         Some(Outcome { call, error, bytes: Vec::new() })
     }
 }
