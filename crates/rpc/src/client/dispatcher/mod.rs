@@ -25,7 +25,8 @@ pub use self::requester::Requester;
 use super::ClientOptions;
 use super::erased::{AnyCaller, any_caller};
 use super::session::Session;
-use crate::error::ConnectError;
+use super::shared::SharedCall;
+use crate::error::{Broken, CallError, ConnectError};
 
 /// Requests that are taken from one mailbox before the next one is looked at.
 const REQUESTS_PER_LOOK: usize = 16;
@@ -105,7 +106,7 @@ impl Dispatcher {
             let mut task = Task { connections, desks: Vec::new(), joining: queue, sleeper: own };
             // A system that cannot sleep on descriptors ends it: requesters see that it is gone.
             let _ = driver.run(&mut task);
-            task.connections.iter_mut().for_each(Connection::close);
+            task.close();
         };
         let thread = std::thread::Builder::new().name("farcall dispatch".into()).spawn(run);
         let thread = Some(thread.map_err(os("its thread"))?);
@@ -176,6 +177,16 @@ struct Desk {
 }
 
 impl Desk {
+    /// Takes no more calls; those that were left are not sent.
+    fn close(mut self) {
+        let mut left = Vec::new();
+        while let Ok(request) = self.requests.pop() {
+            left.push(LocalCall { request, outcomes: Rc::clone(&self.outcomes) });
+        }
+        drop(self.requests);
+        left.into_iter().for_each(|call| call.end(Err(CallError::NotSent(Broken::Closed))));
+    }
+
     /// Whether its requester is gone.
     fn is_left(&self) -> bool {
         self.requests.is_abandoned() && self.requests.is_empty()
@@ -201,6 +212,13 @@ struct Task {
 }
 
 impl Task {
+    /// Ends all calls. No mailbox takes any when the first of its requester's ends.
+    fn close(mut self) {
+        self.seat();
+        self.desks.into_iter().for_each(Desk::close);
+        self.connections.iter_mut().for_each(Connection::close);
+    }
+
     #[cold]
     fn seat(&mut self) {
         self.desks.retain(|desk| !desk.is_left());
