@@ -187,7 +187,7 @@ def all_mutations():
 
         # Regions that are revoked, renewed or moved.
         Mutation("memory-given-back-under-an-access", "Mr::withdraw",
-                 Replace("self.wait_for_peers(granted)", "self.len_bytes > 0"),
+                 Replace("self.wait_for_peers(granted)", "self.attr.len_bytes > 0"),
                  unit("qp::tests")),
         Mutation("region-renewed-with-its-old-generation", "RegionTable::renew",
                  Replace("let generation = next.wrapping_add($step);", "let generation = next.min(key & 0xFF);"),
