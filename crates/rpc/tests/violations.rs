@@ -96,11 +96,12 @@ impl Rogue {
         for (i, word) in words.into_iter().chain([0; 4]).enumerate() {
             self.memory.store_relaxed(8 * i, word);
         }
-        let len = FirstWord::decode(words[0]).map_or(0, |first| first.len_bytes) as usize;
+        let first = FirstWord { seq: self.seq, len_bytes: 0, form: Form::Full };
+        let first = FirstWord::decode(words[0]).unwrap_or(first);
         let slots = Slots::new(16, 4_224, REQUEST_HEADER_BYTES);
-        if tail && len <= slots.capacity() {
+        if tail && first.len_bytes as usize <= slots.capacity() {
             let key = TailKey(self.welcome.tail_key.0);
-            self.memory.store_relaxed(slots.tail_at(len), key.tail(self.seq));
+            self.memory.store_relaxed(first.request_bytes() - TAIL_BYTES, key.tail(self.seq));
         }
         let piece = Piece { region: self.memory_id, offset: 0, len_bytes: 4_224 };
         let to = Remote { grant: &self.welcome.grants.messages, offset: self.slot() };
@@ -198,8 +199,6 @@ fn impossible_messages_get_one_clear_error_and_close_only_their_connection() {
     assert!(status == Status::WRONG_SESSION && text.contains("session"), "{text}");
     let (status, _) = violate(|r| RequestHeader { incarnation: 77, ..r.header() }.encode());
     assert_eq!(status, Status::WRONG_SESSION);
-    let (status, text) = violate(|r| RequestHeader { form: Form::Compact, ..r.header() }.encode());
-    assert!(status == Status::BAD_REQUEST && text.contains("none of full form"), "{text}");
     let part = |r: &Rogue| RequestHeader { flags: Mode::Reply.flags() | RequestFlags::PART, ..r.header() };
     let (_, text) = violate(|r| part(r).encode());
     assert!(text.contains("without its numbers"), "{text}");
@@ -250,6 +249,24 @@ fn wrong_wake_ups_are_harmless() {
     rogue.send(words, true);
     world.server.progress(now);
     assert_eq!(rogue.answer().0, Status::OK);
+}
+
+#[test]
+fn a_first_request_of_compact_form_closes_its_connection() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect_with(&mut world, "server-reply", Features::KICK | Features::COMPACT);
+    rogue.send(RequestHeader { form: Form::Compact, ..rogue.header() }.encode(), true);
+    let (start, now) = (Instant::now(), world.now());
+    let event = loop {
+        world.server.progress(now);
+        if let Some(event) = world.server.poll_event() {
+            break event;
+        }
+        assert!(start.elapsed() < LOST, "the connection stays open");
+    };
+    let ResponderEvent::Closed { why: Broken::Protocol(why), .. } = event else { panic!("{event:?}") };
+    assert!(why.contains("none of full form came before"), "{why}");
+    assert_eq!(world.server.handler().executed, 0);
 }
 
 #[test]
