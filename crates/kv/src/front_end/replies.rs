@@ -230,11 +230,16 @@ mod tests {
     #[test]
     fn a_client_that_never_takes_all_there_is_does_not_make_the_buffer_grow() {
         let mut replies = Replies::default();
+        let (mut made, mut sent) = (0u64, 0u64);
         for _ in 0..1_000 {
             while replies.has_room(1 << 20) {
-                replies.local(|out| out.extend_from_slice(&[b'v'; 1_000]));
+                replies.local(|out| out.extend_from_slice(&made.to_le_bytes().repeat(125)));
+                made += 1;
             }
             replies.note_sent(10_000);
+            sent += 10;
+            let next = &replies.ready[replies.sent..][..8];
+            assert_eq!(next, sent.to_le_bytes(), "each byte is sent once, in its order");
         }
         assert!(replies.held_bytes() <= 4 << 20, "{} bytes", replies.held_bytes());
     }
