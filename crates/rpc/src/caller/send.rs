@@ -213,13 +213,14 @@ impl CallerState {
         let form = self.form::<Q>(draft);
         let Some(end) = self.end.as_mut() else { return };
         let at = end.requests.offset(seq);
-        let mut payload_at = at + 8 * form.request_words();
+        let header_bytes = form.request_header_bytes();
+        let mut payload_at = at + header_bytes;
         if let Some((first, second)) = draft.numbers {
             self.local.store_relaxed(payload_at, u64::from(first) | u64::from(second) << 32);
             payload_at += NUMBERS_BYTES;
         }
         self.local.copy_in(payload_at, payload);
-        let len_bytes = payload_at + payload.len() - at - 8 * form.request_words();
+        let len_bytes = payload_at + payload.len() - at - header_bytes;
         let mut flags = draft.flags | mode.flags();
         flags.set(RequestFlags::CHECKSUM, end.checksum);
         let header = RequestHeader {
@@ -236,9 +237,7 @@ impl CallerState {
             crc: 0,
             trace_id: draft.options.trace_id,
         };
-        for (i, word) in header.encode().into_iter().enumerate().take(form.request_words()) {
-            self.local.store_relaxed(at + 8 * i, word);
-        }
+        end.store_header(at, &header);
         let message =
             Message { call: draft.call, method: draft.method, purpose: draft.purpose, mode, ..Message::FREE };
         *self.messages.at(seq) = message;
@@ -296,9 +295,7 @@ impl CallerState {
         }
         header.flags.set(RequestFlags::CHECKSUM, end.checksum);
         header.crc = 0;
-        for (i, word) in header.encode().into_iter().enumerate().take(header.form.request_words()) {
-            self.local.store_relaxed(at + 8 * i, word);
-        }
+        end.store_header(at, &header);
         self.messages.at(seq).fetch = FetchState::None;
         self.post::<Q>(header.first());
     }

@@ -55,7 +55,7 @@ impl Datagram<'_> {
     /// The session that it says it is of.
     #[inline]
     pub(crate) fn session_tag(&self) -> u32 {
-        self.memory.load_relaxed(self.at + 24) as u32
+        self.memory.load_relaxed(self.at + RequestHeader::SESSION_AT) as u32
     }
 }
 

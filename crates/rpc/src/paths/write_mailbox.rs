@@ -5,7 +5,9 @@ use farcall_link::{Piece, PostRefused, Remote, Ticket};
 use super::RequestPath;
 use crate::caller::ClientEnd;
 use crate::responder::ServerEnd;
-use crate::wire::{FirstWord, RequestFlags, RequestHeader, TAIL_BYTES};
+use crate::wire::{
+    COMPACT_HEADER_BYTES, FirstWord, Form, REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, TAIL_BYTES,
+};
 
 /// Each client has a mailbox in the server's memory, one slot for each message of its window.
 #[derive(Debug)]
@@ -63,7 +65,7 @@ impl ServerEnd {
         message.clear();
         let header_bytes = first.request_header_bytes();
         session.mailbox.append_to(at, header_bytes + len_bytes, message);
-        let mut words = words_of(&message[..header_bytes]);
+        let mut words = words_of(message, first.form);
         // The first word was checked before; the copy of it may be another one.
         words[0] = first.encode();
         if self.checksum {
@@ -112,16 +114,24 @@ impl ServerEnd {
     /// Whether the checksum matches of a private copy of a message.
     #[cold]
     pub(crate) fn is_intact(&self, message: &[u8], first: FirstWord) -> bool {
-        let (header, payload) = message.split_at(first.request_header_bytes());
-        self.intact(&words_of(header), &payload[..first.len_bytes as usize]).is_some()
+        let payload = &message[first.request_header_bytes()..][..first.len_bytes as usize];
+        self.intact(&words_of(message, first.form), payload).is_some()
     }
 }
 
-/// The words of a header of either form.
+/// The words of a message's header; those that its form lacks are 0.
 #[inline]
-fn words_of(header: &[u8]) -> [u64; 6] {
-    let mut words = [0u64; 6];
-    for (word, bytes) in words.iter_mut().zip(header.chunks_exact(8)) {
+fn words_of(message: &[u8], form: Form) -> [u64; 6] {
+    match form {
+        Form::Full => first_words::<REQUEST_HEADER_BYTES>(message),
+        Form::Compact => first_words::<COMPACT_HEADER_BYTES>(message),
+    }
+}
+
+#[inline]
+fn first_words<const BYTES: usize>(message: &[u8]) -> [u64; 6] {
+    let mut words = [0; 6];
+    for (word, bytes) in words.iter_mut().zip(message[..BYTES].chunks_exact(8)) {
         *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
     }
     words
@@ -154,9 +164,21 @@ impl ClientEnd {
         let words = RequestHeader::checked_words(&self.header_words(at, message));
         let (payload_at, payload_bytes) = (at + message.request_header_bytes(), message.len_bytes as usize);
         let crc = self.tail_key.checksum_in(&words, &self.local, payload_at, payload_bytes);
-        let words = RequestHeader::with_crc(&words, crc);
-        for (i, word) in words.into_iter().enumerate().take(message.form.request_words()) {
-            self.local.store_relaxed(at + 8 * i, word);
+        self.store_words(at, message.form, &RequestHeader::with_crc(&words, crc));
+    }
+
+    /// Stores a header where its message is composed.
+    #[inline]
+    pub(crate) fn store_header(&self, at: usize, header: &RequestHeader) {
+        self.store_words(at, header.form, &header.encode());
+    }
+
+    #[inline]
+    fn store_words(&self, at: usize, form: Form, words: &[u64; 6]) {
+        let store = |(i, word): (usize, &u64)| self.local.store_relaxed(at + 8 * i, *word);
+        match form {
+            Form::Full => words.iter().enumerate().for_each(store),
+            Form::Compact => words[..COMPACT_HEADER_BYTES / 8].iter().enumerate().for_each(store),
         }
     }
 }

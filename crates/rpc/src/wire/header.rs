@@ -11,6 +11,9 @@ pub const VERSION: u8 = 1;
 /// Bytes of a request's header.
 pub const REQUEST_HEADER_BYTES: usize = 48;
 
+/// Bytes of a request's header of compact form.
+pub const COMPACT_HEADER_BYTES: usize = 24;
+
 /// Bytes of a response's header.
 pub const RESPONSE_HEADER_BYTES: usize = 24;
 
@@ -34,13 +37,19 @@ pub enum Form {
 }
 
 impl Form {
+    /// Bytes of a request's header.
+    #[inline]
+    pub const fn request_header_bytes(self) -> usize {
+        match self {
+            Self::Full => REQUEST_HEADER_BYTES,
+            Self::Compact => COMPACT_HEADER_BYTES,
+        }
+    }
+
     /// Words of a request's header.
     #[inline]
     pub const fn request_words(self) -> usize {
-        match self {
-            Self::Full => REQUEST_HEADER_BYTES / 8,
-            Self::Compact => 3,
-        }
+        self.request_header_bytes() / 8
     }
 
     /// Which word of a request's header holds its deadline and CRC.
@@ -89,7 +98,7 @@ impl FirstWord {
     /// Bytes in front of the payload, if it is a request.
     #[inline]
     pub const fn request_header_bytes(self) -> usize {
-        8 * self.form.request_words()
+        self.form.request_header_bytes()
     }
 
     /// Bytes of the whole message, if it is a request.
@@ -208,6 +217,9 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
+    /// Where a header of full form names its session, in bytes.
+    pub const SESSION_AT: usize = 24;
+
     /// The first word of it.
     #[inline]
     pub const fn first(&self) -> FirstWord {
@@ -256,27 +268,23 @@ impl RequestHeader {
         if is_both || lone_notify {
             return Err(HeaderError::Contradiction(bits));
         }
-        let deadline = words[form.crc_word()];
-        let compact = Self {
+        let (deadline, [call_id, session, trace_id]) = match form {
+            Form::Compact => (words[2], [0; 3]),
+            Form::Full => (words[4], [words[2], words[3], words[5]]),
+        };
+        Ok(Self {
             seq,
             len_bytes,
             form,
             method: words[1] as u16,
             flags,
             consumed: Seq((words[1] >> 32) as u32),
+            call_id,
+            session: session as u32,
+            incarnation: (session >> 32) as u32,
             deadline_us: deadline as u32,
             crc: (deadline >> 32) as u32,
-            ..Self::default()
-        };
-        Ok(match form {
-            Form::Compact => compact,
-            Form::Full => Self {
-                call_id: words[2],
-                session: words[3] as u32,
-                incarnation: (words[3] >> 32) as u32,
-                trace_id: words[5],
-                ..compact
-            },
+            trace_id,
         })
     }
 

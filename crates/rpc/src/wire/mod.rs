@@ -13,8 +13,8 @@ mod status;
 mod tail;
 
 pub use header::{
-    FirstWord, Form, HeaderError, Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, RequestFlags,
-    RequestHeader, ResponseFlags, ResponseHeader, TIME_UNIT_NS, VERSION,
+    COMPACT_HEADER_BYTES, FirstWord, Form, HeaderError, Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES,
+    RequestFlags, RequestHeader, ResponseFlags, ResponseHeader, TIME_UNIT_NS, VERSION,
 };
 pub use imm::Imm;
 pub use layout::{Slots, TAIL_BYTES, message_bytes, padded};
