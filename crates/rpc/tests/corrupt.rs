@@ -265,24 +265,29 @@ fn a_corrupt_result_over_uc_counts_once_however_often_it_is_asked_for() {
 }
 
 /// As a server of the wrong kind would: the first word claims more than a slot holds.
+/// Turns of both until the client ends the connection: why.
+fn ending<P: Path>(client: &mut Caller<P>, server: &mut Corrupt, mut now: Nanos) -> String {
+    let mut patience = support::Patience::new();
+    while client.is_open() {
+        assert!(!patience.is_over(), "the connection stays open");
+        now = now + Duration::from_micros(1);
+        client.progress(now);
+        server.poll();
+    }
+    client.broken().unwrap().to_string()
+}
+
 #[test]
 fn a_result_that_is_impossible_ends_the_connection_and_not_the_program() {
     fn check<P: Path>() {
         let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
         let mut client = Caller::<P>::new(nic.clone(), CallerConfig::default()).unwrap();
         let (mut server, welcome) = Corrupt::accept(&nic, &client.hello().unwrap());
-        let mut now = Nanos(1);
+        let now = Nanos(1);
         client.welcome(welcome, now).unwrap();
         client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
         server.claim(Seq::FIRST, 1 << 29);
-        let mut patience = support::Patience::new();
-        while client.is_open() {
-            assert!(!patience.is_over(), "the connection stays open");
-            now = now + Duration::from_micros(1);
-            client.progress(now);
-            server.poll();
-        }
-        let why = client.broken().unwrap().to_string();
+        let why = ending(&mut client, &mut server, now);
         assert!(why.contains("536870912 bytes in a slot"), "{why}");
         assert_eq!(client.counters().connections_closed.get(), 1);
         assert_eq!(client.pending(), 1, "the call waits for the next connection");
@@ -337,19 +342,12 @@ fn what_was_told_of_too_early_is_read_again_until_it_is_there() {
 #[test]
 fn a_notice_of_a_message_that_waits_for_none_ends_the_connection() {
     fn check(tell: impl Fn(&mut Corrupt)) {
-        let (mut client, mut server, mut now) = told();
+        let (mut client, mut server, now) = told();
         for _ in 0..2 {
             client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
         }
         tell(&mut server);
-        let mut patience = support::Patience::new();
-        while client.is_open() {
-            assert!(!patience.is_over(), "the connection stays open");
-            now = now + Duration::from_micros(1);
-            client.progress(now);
-            server.poll();
-        }
-        let why = client.broken().unwrap().to_string();
+        let why = ending(&mut client, &mut server, now);
         assert!(why.contains("a notice of"), "{why}");
     }
     // Told of twice.

@@ -5,12 +5,13 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use farcall_link::bootstrap::{Features, Hello, QpInfo, Welcome};
-use farcall_link::{AddressId, Datagrams, Entropy, Nic, PairConfig, Piece, Region, RegionId, SplitMix64};
+use farcall_link::bootstrap::{Features, Hello, Welcome};
+use farcall_link::{Entropy, Nic, SplitMix64};
 use farcall_rpc::wire::*;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
-use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq, Wc};
+use farcall_verbs::Endpoint;
+use support::sender::Sender;
 use support::*;
 
 type UdRpc = OverUd<DatagramReply>;
@@ -20,55 +21,9 @@ const RECEIVES: u64 = 1_024;
 const PAYLOAD_BYTES: usize = 16;
 const WHOLE: usize = REQUEST_HEADER_BYTES + PAYLOAD_BYTES + TAIL_BYTES;
 
-/// Somebody who sends datagrams to a server.
-struct Sender {
-    pair: Datagrams,
-    cq: Box<dyn RawCq>,
-    memory: Arc<Region>,
-    memory_id: RegionId,
-    server: Option<AddressId>,
-}
-
-impl Sender {
-    fn new(nic: &Nic) -> Self {
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
-        let config = PairConfig {
-            send_depth: 16,
-            recv_depth: 0,
-            signal_every: 1,
-            inline_max_bytes: 0,
-            sges_max: 1,
-            access: Access::LOCAL_WRITE,
-        };
-        let mut pair = Datagrams::new(nic, &*cq, config, None).unwrap();
-        pair.start().unwrap();
-        let memory = Arc::new(Region::alloc(&*nic.pd, 4_096, Access::LOCAL_WRITE).unwrap());
-        let memory_id = pair.attach(Arc::clone(&memory));
-        Self { pair, cq, memory, memory_id, server: None }
-    }
-
-    fn aim(&mut self, nic: &Nic, server: &QpInfo) {
-        self.server = Some(self.pair.add_peer(nic, server).unwrap());
-    }
-
-    /// Sends a request, or the first bytes of one. Returns when its memory is free again.
-    fn send(&mut self, header: RequestHeader, key: TailKey, len_bytes: usize) {
-        for (at, word) in header.encode().into_iter().enumerate() {
-            self.memory.store_relaxed(8 * at, word);
-        }
-        self.memory.copy_in(REQUEST_HEADER_BYTES, &[7; PAYLOAD_BYTES]);
-        self.memory.store_relaxed(REQUEST_HEADER_BYTES + PAYLOAD_BYTES, key.tail(header.seq));
-        let piece = Piece { region: self.memory_id, offset: 0, len_bytes };
-        let ticket = self.pair.send(piece, self.server.unwrap()).unwrap();
-        let start = Instant::now();
-        while !self.pair.is_done(ticket) {
-            assert!(start.elapsed() < LOST, "the datagram is not sent");
-            let mut wc = [Wc::default()];
-            if self.cq.poll(&mut wc).unwrap() == 1 {
-                self.pair.complete(&wc[0]);
-            }
-        }
-    }
+/// Sends a request, or the first bytes of one.
+fn send(sender: &mut Sender, header: RequestHeader, key: TailKey, len_bytes: usize) {
+    sender.send_first(&header.encode(), &[7; PAYLOAD_BYTES], key.tail(header.seq), len_bytes);
 }
 
 /// A client whose requests a test composes; its endpoint takes the responses, and counts them as none of its own.
@@ -111,7 +66,8 @@ impl Rogue {
     }
 
     fn send(&mut self, seq: u32) {
-        self.sender.send(self.header(seq), self.key, WHOLE);
+        let header = self.header(seq);
+        send(&mut self.sender, header, self.key, WHOLE);
     }
 
     /// Turns of its endpoint until so many responses came.
@@ -155,7 +111,7 @@ fn what_another_than_the_client_sends_is_dropped_counted_and_never_executed() {
     // More than there are receives: each is posted again.
     while strangers <= RECEIVES {
         // Of the right session, but from another queue pair than its client's.
-        stranger.send(good, key, WHOLE);
+        send(&mut stranger, good, key, WHOLE);
         for (header, key, len_bytes) in [
             (RequestHeader { session: !good.session, ..good }, key, WHOLE),
             (good, TailKey(!key.0), WHOLE),
@@ -165,7 +121,7 @@ fn what_another_than_the_client_sends_is_dropped_counted_and_never_executed() {
             // Further than its window reaches.
             (rogue.header(17), key, WHOLE),
         ] {
-            rogue.sender.send(header, key, len_bytes);
+            send(&mut rogue.sender, header, key, len_bytes);
         }
         strangers += 7;
         until(&mut world, 0, 0, strangers);
@@ -218,11 +174,11 @@ fn what_an_earlier_datagram_left_in_a_receive_completes_no_other() {
     // Whole, with the tail of the request, but of another session.
     for strangers in 1..=RECEIVES {
         let header = RequestHeader { session: !request.session, ..request };
-        rogue.sender.send(header, rogue.key, WHOLE);
+        send(&mut rogue.sender, header, rogue.key, WHOLE);
         until(&mut world, 0, 0, strangers);
     }
     // The first receive's turn again: the tail that it holds is behind this one's end.
-    rogue.sender.send(request, rogue.key, WHOLE - TAIL_BYTES);
+    send(&mut rogue.sender, request, rogue.key, WHOLE - TAIL_BYTES);
     until(&mut world, 0, 0, RECEIVES + 1);
 }
 
@@ -250,9 +206,9 @@ fn a_request_whose_checksum_does_not_match_is_dropped_and_the_next_copy_executed
     let header = RequestHeader { flags: header.flags | RequestFlags::CHECKSUM, ..header };
     let words = RequestHeader::checked_words(&header.encode());
     let crc = rogue.key.checksum(&words, &[7; PAYLOAD_BYTES]);
-    rogue.sender.send(RequestHeader { crc: !crc, ..header }, rogue.key, WHOLE);
+    send(&mut rogue.sender, RequestHeader { crc: !crc, ..header }, rogue.key, WHOLE);
     until(&mut world, 0, 0, 1);
-    rogue.sender.send(RequestHeader { crc, ..header }, rogue.key, WHOLE);
+    send(&mut rogue.sender, RequestHeader { crc, ..header }, rogue.key, WHOLE);
     until(&mut world, 1, 0, 1);
 }
 
@@ -262,7 +218,7 @@ fn what_breaks_the_protocol_is_answered_and_ends_its_senders_connection_only() {
     let mut rogue = Rogue::connect(&mut world);
     let mut client = world.client::<UdRpc>();
     let header = rogue.header(1);
-    rogue.sender.send(RequestHeader { incarnation: !header.incarnation, ..header }, rogue.key, WHOLE);
+    send(&mut rogue.sender, RequestHeader { incarnation: !header.incarnation, ..header }, rogue.key, WHOLE);
     rogue.until_answered(&mut world, 1);
     let Some(ResponderEvent::Closed { tell, .. }) = world.server.poll_event() else { panic!("it is open") };
     assert!(tell.unwrap().to_string().contains("incarnation"));

@@ -2,14 +2,14 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use farcall_link::bootstrap::{QpInfo, RefusalKind};
-use farcall_link::{AddressId, Datagrams, PairConfig, Piece, Region, RegionId, ResponsePath};
+use farcall_link::ResponsePath;
+use farcall_link::bootstrap::RefusalKind;
 use farcall_rpc::wire::*;
 use farcall_rpc::*;
-use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq, Wc};
+use farcall_verbs::Endpoint;
+use support::sender::Sender;
 use support::*;
 
 type Herd = OverUc<DatagramReply>;
@@ -17,60 +17,11 @@ type Herd = OverUc<DatagramReply>;
 /// Receives that a client of the default window posts.
 const RECEIVES: usize = 32;
 
-/// Somebody who sends datagrams to a client.
-struct Sender {
-    pair: Datagrams,
-    cq: Box<dyn RawCq>,
-    memory: Arc<Region>,
-    memory_id: RegionId,
-    client: AddressId,
-}
-
-impl Sender {
-    fn new(world: &World, client: &QpInfo) -> Self {
-        let nic = &world.nic;
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
-        let config = PairConfig {
-            send_depth: 16,
-            recv_depth: 0,
-            signal_every: 1,
-            inline_max_bytes: 0,
-            sges_max: 1,
-            access: Access::LOCAL_WRITE,
-        };
-        let mut pair = Datagrams::new(nic, &*cq, config, None).unwrap();
-        pair.start().unwrap();
-        let memory = Arc::new(Region::alloc(&*nic.pd, 4_096, Access::LOCAL_WRITE).unwrap());
-        let memory_id = pair.attach(Arc::clone(&memory));
-        let client = pair.add_peer(nic, client).unwrap();
-        Self { pair, cq, memory, memory_id, client }
-    }
-
-    /// Sends a response with a result of 16 bytes, or the first bytes of one.
-    fn send(&mut self, seq: Seq, key: TailKey, result: u8, len_bytes: usize) {
-        let header = ResponseHeader {
-            seq,
-            len_bytes: 16,
-            total_len_bytes: 16,
-            credits: 16,
-            ..ResponseHeader::default()
-        };
-        for (at, word) in header.encode().into_iter().enumerate() {
-            self.memory.store_relaxed(8 * at, word);
-        }
-        self.memory.copy_in(RESPONSE_HEADER_BYTES, &[result; 16]);
-        self.memory.store_relaxed(RESPONSE_HEADER_BYTES + 16, key.tail(seq));
-        let piece = Piece { region: self.memory_id, offset: 0, len_bytes };
-        let ticket = self.pair.send(piece, self.client).unwrap();
-        let start = Instant::now();
-        while !self.pair.is_done(ticket) {
-            assert!(start.elapsed() < LOST, "the datagram is not sent");
-            let mut wc = [Wc::default()];
-            if self.cq.poll(&mut wc).unwrap() == 1 {
-                self.pair.complete(&wc[0]);
-            }
-        }
-    }
+/// Sends a response with a result of 16 bytes, or the first bytes of one.
+fn send(sender: &mut Sender, seq: Seq, key: TailKey, result: u8, len_bytes: usize) {
+    let header =
+        ResponseHeader { seq, len_bytes: 16, total_len_bytes: 16, credits: 16, ..ResponseHeader::default() };
+    sender.send_first(&header.encode(), &[result; 16], key.tail(seq), len_bytes);
 }
 
 const WHOLE: usize = RESPONSE_HEADER_BYTES + 16 + TAIL_BYTES;
@@ -83,7 +34,8 @@ fn client_and_sender(world: &mut World) -> (Caller<Herd>, TailKey, Sender) {
     let (_, welcome) = world.server.accept(&hello, now).unwrap();
     let key = TailKey(welcome.tail_key.0);
     client.welcome(welcome, now).unwrap();
-    let sender = Sender::new(world, &hello.datagrams.unwrap());
+    let mut sender = Sender::new(&world.nic);
+    sender.aim(&world.nic, &hello.datagrams.unwrap());
     (client, key, sender)
 }
 
@@ -116,7 +68,7 @@ fn what_another_than_the_server_sends_is_dropped_and_counted() {
             (Seq::FIRST, key, WHOLE - 1),
             (Seq::FIRST, key, 8),
         ] {
-            sender.send(seq, key, 9, len_bytes);
+            send(&mut sender, seq, key, 9, len_bytes);
             strangers += 1;
             until_dropped(&world, &mut client, 0, strangers);
         }
@@ -132,11 +84,11 @@ fn results_as_datagrams_are_taken_once_and_in_order_however_they_come() {
     let calls: Vec<CallId> =
         (0..3).map(|_| client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap()).collect();
     for (seq, result, repeated) in [(3, 30, 0), (3, 31, 1), (2, 20, 1), (2, 21, 2)] {
-        sender.send(Seq(seq), key, result, WHOLE);
+        send(&mut sender, Seq(seq), key, result, WHOLE);
         until_dropped(&world, &mut client, repeated, 0);
         assert!(client.next_completion().is_none(), "the first result has not come");
     }
-    sender.send(Seq(1), key, 10, WHOLE);
+    send(&mut sender, Seq(1), key, 10, WHOLE);
     let mut results = Vec::new();
     let start = Instant::now();
     while results.len() < 3 {
@@ -147,7 +99,7 @@ fn results_as_datagrams_are_taken_once_and_in_order_however_they_come() {
         }
     }
     assert_eq!(results, [(calls[0], 10), (calls[1], 20), (calls[2], 30)]);
-    sender.send(Seq(1), key, 11, WHOLE);
+    send(&mut sender, Seq(1), key, 11, WHOLE);
     until_dropped(&world, &mut client, 3, 0);
     assert!(client.next_completion().is_none());
 }
@@ -157,15 +109,15 @@ fn what_an_earlier_datagram_left_in_a_receive_completes_no_other() {
     let mut world = World::new();
     let (mut client, key, mut sender) = client_and_sender(&mut world);
     // Whole, but of no message in flight.
-    sender.send(Seq::FIRST, key, 1, WHOLE);
+    send(&mut sender, Seq::FIRST, key, 1, WHOLE);
     until_dropped(&world, &mut client, 1, 0);
     for strangers in 1..RECEIVES as u64 {
-        sender.send(Seq(77), TailKey(!key.0), 0, WHOLE);
+        send(&mut sender, Seq(77), TailKey(!key.0), 0, WHOLE);
         until_dropped(&world, &mut client, 1, strangers);
     }
     // The first receive's turn again: the tail that it holds is behind this one's end.
     let call = client.submit(ECHO, b"mine", CallOptions::default(), world.now()).unwrap();
-    sender.send(Seq::FIRST, key, 2, WHOLE - TAIL_BYTES);
+    send(&mut sender, Seq::FIRST, key, 2, WHOLE - TAIL_BYTES);
     until_dropped(&world, &mut client, 1, RECEIVES as u64);
     assert_eq!(world.finish(&mut client), (call, Ok(b"mine".to_vec())));
 }

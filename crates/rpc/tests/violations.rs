@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Instant;
 
-use farcall_link::bootstrap::{Features, Grants, Hello, RefusalKind, Welcome};
+use farcall_link::bootstrap::{Features, Grants, Hello, Refusal, RefusalKind, Welcome};
 use farcall_link::{Connection, PairConfig, Piece, Plan, Region, RegionId, Remote, RequestPath};
 use farcall_rpc::wire::*;
 use farcall_rpc::*;
@@ -125,13 +125,8 @@ impl Rogue {
     }
 }
 
-/// Sends one message; returns what the server says to the client and to its owner.
-fn violate_by(preset: &str, words: impl FnOnce(&Rogue) -> [u64; 6], tail: bool) -> (Status, String) {
-    let mut world = World::new();
-    let mut honest = world.client::<FetchThenReply>();
-    let mut rogue = Rogue::connect(&mut world, preset);
-    let words = words(&rogue);
-    rogue.send(words, tail);
+/// Turns of the server until it closes a connection: why, and what it tells the client.
+fn closing(world: &mut World) -> (String, Option<Refusal>) {
     let (start, now) = (Instant::now(), world.now());
     let event = loop {
         world.server.progress(now);
@@ -141,9 +136,21 @@ fn violate_by(preset: &str, words: impl FnOnce(&Rogue) -> [u64; 6], tail: bool) 
         // The device's service thread may have a SEND, and hand it over a moment later.
         assert!(start.elapsed() < LOST, "the connection stays open");
     };
-    let ResponderEvent::Closed { why: Broken::Protocol(why), tell: Some(tell), .. } = event else {
-        panic!("{event:?}");
-    };
+    match event {
+        ResponderEvent::Closed { why: Broken::Protocol(why), tell, .. } => (why, tell),
+        event => panic!("{event:?}"),
+    }
+}
+
+/// Sends one message; returns what the server says to the client and to its owner.
+fn violate_by(preset: &str, words: impl FnOnce(&Rogue) -> [u64; 6], tail: bool) -> (Status, String) {
+    let mut world = World::new();
+    let mut honest = world.client::<FetchThenReply>();
+    let mut rogue = Rogue::connect(&mut world, preset);
+    let words = words(&rogue);
+    rogue.send(words, tail);
+    let (why, tell) = closing(&mut world);
+    let tell = tell.unwrap();
     assert_eq!((tell.kind, world.server.counters().violations.get()), (RefusalKind::Malformed, 1));
     assert_eq!(world.server.handler().executed, 1, "only what was honest");
     let (status, text) = rogue.answer();
@@ -256,15 +263,7 @@ fn a_first_request_of_compact_form_closes_its_connection() {
     let mut world = World::new();
     let mut rogue = Rogue::connect_with(&mut world, "server-reply", Features::KICK | Features::COMPACT);
     rogue.send(RequestHeader { form: Form::Compact, ..rogue.header() }.encode(), true);
-    let (start, now) = (Instant::now(), world.now());
-    let event = loop {
-        world.server.progress(now);
-        if let Some(event) = world.server.poll_event() {
-            break event;
-        }
-        assert!(start.elapsed() < LOST, "the connection stays open");
-    };
-    let ResponderEvent::Closed { why: Broken::Protocol(why), .. } = event else { panic!("{event:?}") };
+    let (why, _) = closing(&mut world);
     assert!(why.contains("none of full form came before"), "{why}");
     assert_eq!(world.server.handler().executed, 0);
 }

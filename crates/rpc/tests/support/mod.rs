@@ -1,6 +1,8 @@
 //! A server and clients in one thread, in virtual time, over the software RNIC.
 #![allow(dead_code)]
 
+pub mod sender;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
