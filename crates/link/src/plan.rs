@@ -331,8 +331,8 @@ impl Plan {
         Self { geometry, ..self }
     }
 
-    /// On how many axes of the table two plans differ. Waiting is each side's own, batches and the owner of connections are the client's, thresholds and
-    /// slots are constants: they do not count.
+    /// On how many axes of the table two plans differ. Waiting is each side's own, batches and the owner of connections
+    /// are the client's, thresholds and slots are constants: they do not count.
     pub fn distance(&self, other: &Self) -> u32 {
         u32::from(self.request != other.request)
             + u32::from(self.response != other.response)
