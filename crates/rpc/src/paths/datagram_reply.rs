@@ -7,12 +7,11 @@ use farcall_link::{Datagrams, Geometry, Piece, RegionId};
 use farcall_verbs::Error;
 
 use super::ResponsePath;
-use crate::caller::{CallerState, Look, Message, Source};
+use crate::caller::{CallerState, Look, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::inbox::Inbox;
 use crate::responder::{ServerEnd, ThreadPair};
-use crate::tune::Tuner;
 use crate::wire::{FirstWord, Mode, ResponseHeader, Seq, Slots};
 
 /// The server sends every result as a datagram.
@@ -32,9 +31,6 @@ impl ResponsePath for DatagramReply {
     fn mode(&mut self, _method: u16) -> Mode {
         Mode::Reply
     }
-
-    #[inline]
-    fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
 
     #[inline]
     fn receive(&mut self, caller: &mut CallerState) -> bool {

@@ -76,7 +76,8 @@ pub trait ResponsePath: Send + 'static {
     fn mode(&mut self, method: u16) -> Mode;
 
     /// Client: what a result teaches about its method, and about R and F.
-    fn learn(&mut self, message: &Message, header: &ResponseHeader, tuner: &mut Tuner, counters: &Counters);
+    #[inline]
+    fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
 
     /// Client: takes the oldest message's response, one that is not fetched, if it is there. Returns whether it did.
     #[inline]

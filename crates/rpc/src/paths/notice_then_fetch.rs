@@ -6,12 +6,11 @@
 use farcall_link::Piece;
 
 use super::ResponsePath;
-use crate::caller::{CallerState, FetchState, Message};
+use crate::caller::{CallerState, FetchState};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{ServerEnd, ThreadPair};
-use crate::tune::Tuner;
-use crate::wire::{FirstWord, Form, Mode, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
+use crate::wire::{FirstWord, Form, Mode, RESPONSE_HEADER_BYTES, Seq, message_bytes};
 
 /// The server tells of every result; the client READs it.
 #[derive(Debug)]
@@ -35,9 +34,6 @@ impl ResponsePath for NoticeThenFetch {
     fn mode(&mut self, _method: u16) -> Mode {
         Mode::Reply
     }
-
-    #[inline]
-    fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
 
     /// What was told of is taken when its READ has landed.
     #[inline]

@@ -3,12 +3,11 @@
 use farcall_link::Piece;
 
 use super::ResponsePath;
-use crate::caller::{CallerState, Look, Message, Source};
+use crate::caller::{CallerState, Look, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{ServerEnd, ThreadPair};
-use crate::tune::Tuner;
-use crate::wire::{Mode, ResponseHeader, Seq};
+use crate::wire::{Mode, Seq};
 
 /// The server sends every result. A completion tells the client that it is there, and wakes a client that sleeps.
 #[derive(Debug)]
@@ -27,9 +26,6 @@ impl ResponsePath for SendReply {
     fn mode(&mut self, _method: u16) -> Mode {
         Mode::Reply
     }
-
-    #[inline]
-    fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
 
     #[inline]
     fn receive(&mut self, caller: &mut CallerState) -> bool {

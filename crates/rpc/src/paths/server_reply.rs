@@ -1,12 +1,11 @@
 //! Responses by WRITE into a slot of the client, which polls it.
 
 use super::ResponsePath;
-use crate::caller::{CallerState, Look, Message, Source};
+use crate::caller::{CallerState, Look, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{OwnPair, ServerEnd, ThreadPair};
-use crate::tune::Tuner;
-use crate::wire::{FirstWord, Imm, Mode, RESPONSE_HEADER_BYTES, ResponseHeader, Seq, message_bytes};
+use crate::wire::{FirstWord, Imm, Mode, RESPONSE_HEADER_BYTES, Seq, message_bytes};
 use farcall_link::{Piece, PostRefused, Remote, Ticket};
 
 /// `server-reply`: the server writes every result.
@@ -27,9 +26,6 @@ impl ResponsePath for ServerReply {
     fn mode(&mut self, _method: u16) -> Mode {
         self.mode
     }
-
-    #[inline]
-    fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
 
     #[inline]
     fn respond(
