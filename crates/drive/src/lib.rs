@@ -7,7 +7,7 @@
 //! * [`Listener`]: accepts bootstrap connections over TCP, refuses garbage, and hands handshakes to server threads;
 //!   each connection stays open, and its hang-up says that the peer went.
 //! * [`AcceptRest`], [`deepen_backlog`]: what all accept loops have in common.
-//! * [`Sleeper`]: a thread that looks at memory of its own process, and is woken only if it sleeps.
+//! * [`Sleeper`]: what a thread sleeps on whose work comes through memory of its own process.
 //! * [`WakeQueue`]: what is handed to a thread that polls and sometimes sleeps.
 //! * [`on_termination`], [`pin_to_core`], [`KeptMemory`], [`bound_kept_memory`]: signals, cores, memory.
 //! * `TokioDriver` (feature `tokio`): endpoints as futures.

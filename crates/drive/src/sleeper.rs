@@ -1,4 +1,4 @@
-//! A thread that sometimes sleeps, and is woken by a system call only then.
+//! A thread that polls and sometimes sleeps: it costs a system call to wake it only while it sleeps.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use farcall_shm::WakeWord;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// What a thread sleeps on that looks at memory of its own process. Who leaves something there calls
+/// What a thread sleeps on whose work comes through memory of its own process. Whoever leaves work there calls
 /// [`Sleeper::wake_if_asleep`]: one load while the thread is awake.
 #[derive(Debug)]
 pub struct Sleeper {
@@ -30,12 +30,12 @@ impl Sleeper {
         self.word.arm();
     }
 
-    /// The look found something, or the sleep is over.
+    /// To be called when the look found something, and after the sleep.
     pub fn disarm(&self) {
         self.word.disarm();
     }
 
-    /// After leaving something.
+    /// To be called after leaving something.
     #[inline]
     pub fn wake_if_asleep(&self) {
         if self.word.must_wake() {
@@ -88,6 +88,7 @@ mod tests {
             }
         }
         receiver.join().unwrap();
+        assert!(!timed_out.load(Ordering::Relaxed), "slept through what was left");
         // Awake: nothing is written.
         sleeper.arm();
         sleeper.disarm();

@@ -1,12 +1,18 @@
-//! Whether a thread sleeps, in one word: those who leave it something look, and only then wake it.
+//! Whether a thread sleeps, in one word: whoever leaves something for it looks there, and wakes it only if it sleeps.
 
 use crate::fence;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 /// Set by a thread that is about to sleep, read by those who leave something where it looks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct WakeWord(AtomicBool);
+
+impl Default for WakeWord {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl WakeWord {
     /// Of a thread that is awake.
@@ -15,8 +21,8 @@ impl WakeWord {
         Self(AtomicBool::new(false))
     }
 
-    /// To be called before a sleep. What was left before is found by one more look; who leaves something later is told
-    /// by [`WakeWord::must_wake`].
+    /// To be called before a sleep. What was left before is found by one more look; whoever leaves something later is
+    /// told by [`WakeWord::must_wake`].
     pub fn arm(&self) {
         self.0.store(true, Relaxed);
         fence::heavy();
@@ -27,7 +33,7 @@ impl WakeWord {
         self.0.store(false, Relaxed);
     }
 
-    /// To be called by who has left something: whether he has to wake the thread. One of several is told so.
+    /// To be called by whoever has left something: whether he has to wake the thread. One of several is told so.
     #[inline]
     pub fn must_wake(&self) -> bool {
         fence::light();

@@ -61,7 +61,7 @@ impl Outcomes {
 }
 
 impl Drop for Outcomes {
-    /// The dispatcher ends: who sleeps looks, and sees that there is nobody.
+    /// The dispatcher ends: a requester that sleeps is woken, and finds that.
     fn drop(&mut self) {
         // In place of the ring, so that it is gone when the requester wakes.
         self.ring = RingBuffer::new(0).0;

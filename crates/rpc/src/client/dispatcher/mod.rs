@@ -99,13 +99,14 @@ impl Dispatcher {
         let sessions = servers.iter().map(|server| connect(&nic, server, &options, clock));
         let sessions = sessions.collect::<std::result::Result<Vec<_>, ConnectError>>()?;
         let mut driver = Driver::new(clock, options.waiting(), stop.clone());
-        let (queue, own) = (joining.clone(), Arc::clone(&sleeper));
+        let (queue, own, ended) = (joining.clone(), Arc::clone(&sleeper), stop.clone());
         let run = move || {
             let connections = sessions.into_iter().map(|session| Connection::new(session, Arc::clone(&own)));
             let connections = connections.collect();
-            let mut task = Task { connections, desks: Vec::new(), joining: queue, sleeper: own };
+            let mut task = Task { connections, mailboxes: Vec::new(), joining: queue, sleeper: own };
             // A system that cannot sleep on descriptors ends it: requesters see that it is gone.
             let _ = driver.run(&mut task);
+            ended.request();
             task.close();
         };
         let thread = std::thread::Builder::new().name("farcall dispatch".into()).spawn(run);
@@ -117,10 +118,14 @@ impl Dispatcher {
     /// A mailbox for a thread that makes calls, with up to `window` under way at a time.
     ///
     /// # Errors
-    /// If the system has no descriptor for it.
+    /// If the system has no descriptor for it, or the thread has ended because it could not sleep.
     pub fn requester(&self, window: usize) -> std::io::Result<Requester> {
         let (end, other) = mailbox(window)?;
         self.joining.push(other);
+        // The thread says that it ends, and then looks at this queue for the last time.
+        if self.stop.is_requested() {
+            return Err(std::io::Error::other("the dispatcher's thread has ended: start another one"));
+        }
         Ok(Requester {
             end,
             dispatcher: Arc::clone(&self.sleeper),
@@ -170,29 +175,30 @@ fn connect(
     Ok(session)
 }
 
-/// A requester, as the dispatcher sees it.
-struct Desk {
+/// A mailbox, as the dispatcher's thread has it.
+struct Mailbox {
     requests: rtrb::Consumer<mailbox::Request>,
     outcomes: Rc<RefCell<Outcomes>>,
 }
 
-impl Desk {
-    /// Takes no more calls; those that were left are not sent.
+impl Mailbox {
+    /// Takes no more calls. Those that are in it are not sent.
     fn close(mut self) {
-        let mut left = Vec::new();
-        while let Ok(request) = self.requests.pop() {
-            left.push(LocalCall { request, outcomes: Rc::clone(&self.outcomes) });
-        }
+        let requests = std::iter::from_fn(|| self.requests.pop().ok()).collect::<Vec<_>>();
+        // Before the requester hears of the first end.
         drop(self.requests);
-        left.into_iter().for_each(|call| call.end(Err(CallError::NotSent(Broken::Closed))));
+        for request in requests {
+            let outcomes = Rc::clone(&self.outcomes);
+            LocalCall { request, outcomes }.end(Err(CallError::NotSent(Broken::Closed)));
+        }
     }
 
     /// Whether its requester is gone.
-    fn is_left(&self) -> bool {
+    fn is_abandoned(&self) -> bool {
         self.requests.is_abandoned() && self.requests.is_empty()
     }
 
-    /// Hands over what was left, up to a bound. Returns whether there was anything.
+    /// Hands its calls over to their connections, up to a bound. Returns whether there were any.
     fn take(&mut self, connections: &mut [Connection]) -> bool {
         for taken in 0..REQUESTS_PER_LOOK {
             let Ok(request) = self.requests.pop() else { return taken > 0 };
@@ -206,24 +212,24 @@ impl Desk {
 /// What the thread runs.
 struct Task {
     connections: Vec<Connection>,
-    desks: Vec<Desk>,
+    mailboxes: Vec<Mailbox>,
     joining: WakeQueue<DispatcherEnd>,
     sleeper: Arc<Sleeper>,
 }
 
 impl Task {
-    /// Ends all calls. No mailbox takes any when the first of its requester's ends.
+    /// Ends all calls, after no mailbox takes any more.
     fn close(mut self) {
-        self.seat();
-        self.desks.into_iter().for_each(Desk::close);
+        self.take_new_mailboxes();
+        self.mailboxes.into_iter().for_each(Mailbox::close);
         self.connections.iter_mut().for_each(Connection::close);
     }
 
     #[cold]
-    fn seat(&mut self) {
-        self.desks.retain(|desk| !desk.is_left());
+    fn take_new_mailboxes(&mut self) {
+        self.mailboxes.retain(|mailbox| !mailbox.is_abandoned());
         while let Some(DispatcherEnd { requests, outcomes }) = self.joining.pop() {
-            self.desks.push(Desk { requests, outcomes: Rc::new(RefCell::new(outcomes)) });
+            self.mailboxes.push(Mailbox { requests, outcomes: Rc::new(RefCell::new(outcomes)) });
         }
     }
 }
@@ -231,11 +237,11 @@ impl Task {
 impl Endpoint for Task {
     fn progress(&mut self, now: Nanos) -> Next {
         if self.joining.has_any() {
-            self.seat();
+            self.take_new_mailboxes();
         }
         let mut next = Next::IDLE;
-        for desk in &mut self.desks {
-            if desk.take(&mut self.connections) {
+        for mailbox in &mut self.mailboxes {
+            if mailbox.take(&mut self.connections) {
                 next = Next::Again;
             }
         }
@@ -243,7 +249,7 @@ impl Endpoint for Task {
     }
 
     fn arm(&mut self) -> Result<()> {
-        self.desks.retain(|desk| !desk.is_left());
+        self.mailboxes.retain(|mailbox| !mailbox.is_abandoned());
         self.joining.clear_wake();
         self.sleeper.arm();
         self.connections.iter_mut().try_for_each(Connection::arm)
