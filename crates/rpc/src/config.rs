@@ -98,8 +98,8 @@ options! {
         switch_after: u8 = 2,
         /// How long to wait for a response before waking the server; doubles each time.
         kick_after: Duration = Duration::from_micros(50),
-        /// Over UC and UD: how long no response may come, with calls outstanding, until the connection counts as lost. A
-        /// call that takes longer costs a reconnect, which waits for the server; raise it where that is usual.
+        /// Over UC and UD: how long no response may come, with calls outstanding, until the connection counts as lost.
+        /// A call that takes longer costs a reconnect, which waits for the server; raise it where that is usual.
         silence_max: Duration = Duration::from_secs(5),
         /// Whether to ask for a wake-up with every response: for clients that sleep rather than poll.
         notify: bool = false,

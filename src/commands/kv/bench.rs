@@ -26,7 +26,7 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --preset all --workload all --json > kv.json\n  farcall kv bench --preset pilaf --preset farm --workload B\n  \
-                        farcall kv bench --preset rf-rpc --preset server-reply --window 64 --batch 16 --batch auto:20\n  \
+                        farcall kv bench --preset rf-rpc --window 64 --batch 16 --batch auto:20\n  \
                         farcall kv bench --workload A --workload F --value-len 1024 --connections 4"
 )]
 pub struct Bench {

@@ -12,9 +12,10 @@ use farcall_link::BatchSizing;
 pub(super) const TITLE: &str = "One key-value store behind several front ends, between two processes";
 
 /// What the last two columns of the main table mean.
-pub(super) const VERBS_NOTE: &str = "Verbs: all WRITEs, READs and SENDs of both ends, for each operation; over sockets, requests sent together with their \
-     replies. Empty READs: those among them that found no result yet. Each is in-bound work of the server's RNIC; here the \
-     client's processor executes them, and what they cost the server is not measured.";
+pub(super) const VERBS_NOTE: &str = "Verbs: all WRITEs, READs and SENDs of both ends, for each operation; over sockets, \
+     requests sent together with their replies. Empty READs: those among them that found no result yet. Each is \
+     in-bound work of the server's RNIC; here the client's processor executes them, and what they cost the server is not \
+     measured.";
 
 /// What the table of READs says.
 pub(super) const READS_NOTE: &str = "READs a GET, whatever else a workload does. Published: RF-RPC and HERD, on ConnectX-3 \
