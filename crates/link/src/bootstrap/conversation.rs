@@ -20,7 +20,7 @@ pub enum BootstrapError {
 /// The server's side of one conversation.
 #[derive(Debug)]
 pub struct Acceptor {
-    versions: VersionRange,
+    pub(super) versions: VersionRange,
     reader: FrameReader,
     version: Option<u16>,
 }
@@ -41,14 +41,26 @@ impl Acceptor {
     /// # Errors
     /// What to send back with [`Acceptor::refuse`] before closing.
     pub fn feed_hello(&mut self, bytes: &[u8]) -> Result<(usize, Option<Hello>), Refusal> {
+        self.feed_first(bytes, |message| match message {
+            Message::Hello(hello) => Some(*hello),
+            _ => None,
+        })
+    }
+
+    /// Takes bytes in until the first message is whole, which must be the one that is due.
+    pub(super) fn feed_first<T>(
+        &mut self,
+        bytes: &[u8],
+        due: impl FnOnce(Message) -> Option<T>,
+    ) -> Result<(usize, Option<T>), Refusal> {
         let (taken, Some(frame)) = self.reader.feed(bytes)? else {
             return Ok((bytes.len(), None));
         };
         let version = common(self.versions, frame.versions)?;
-        match frame.message()? {
-            Message::Hello(hello) if self.version.is_none() => {
+        match due(frame.message()?) {
+            Some(first) if self.version.is_none() => {
                 self.version = Some(version);
-                Ok((taken, Some(*hello)))
+                Ok((taken, Some(first)))
             }
             _ => Err(RefusalKind::OutOfTurn.because("not the one hello that is due")),
         }
@@ -87,7 +99,7 @@ impl Acceptor {
 /// The client's side.
 #[derive(Debug)]
 pub struct Initiator {
-    versions: VersionRange,
+    pub(super) versions: VersionRange,
     reader: FrameReader,
 }
 
@@ -107,10 +119,22 @@ impl Initiator {
     /// # Errors
     /// If the server refuses or its answer is none.
     pub fn feed_welcome(&mut self, bytes: &[u8]) -> Result<(usize, Option<Welcome>), BootstrapError> {
-        match self.feed(bytes)? {
-            (taken, None) => Ok((taken, None)),
-            (taken, Some(Message::Welcome(welcome))) => Ok((taken, Some(*welcome))),
-            _ => Err(BootstrapError::Unusable(RefusalKind::OutOfTurn.because("a welcome is due"))),
+        self.feed_answer(bytes, |message| match message {
+            Message::Welcome(welcome) => Some(*welcome),
+            _ => None,
+        })
+    }
+
+    /// Takes bytes in until the answer is whole, which must be the one that is due or a refusal.
+    pub(super) fn feed_answer<T>(
+        &mut self,
+        bytes: &[u8],
+        due: impl FnOnce(Message) -> Option<T>,
+    ) -> Result<(usize, Option<T>), BootstrapError> {
+        let (taken, Some(message)) = self.feed(bytes)? else { return Ok((bytes.len(), None)) };
+        match due(message) {
+            Some(answer) => Ok((taken, Some(answer))),
+            None => Err(BootstrapError::Unusable(RefusalKind::OutOfTurn.because("a welcome is due"))),
         }
     }
 

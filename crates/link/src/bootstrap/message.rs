@@ -6,7 +6,7 @@ use bitflags::bitflags;
 use farcall_verbs::{Gid, Mtu};
 use serde::{Deserialize, Serialize};
 
-use super::Refusal;
+use super::{Refusal, StreamEnd};
 use crate::{Plan, RemoteRegion};
 
 bitflags! {
@@ -120,6 +120,8 @@ pub(super) enum Message {
     /// The other answer; ends the conversation.
     Refuse(Refusal),
     Notice(Notice),
+    OpenStream(Box<StreamEnd>),
+    StreamOpened(Box<StreamEnd>),
 }
 
 /// The client's first message.
@@ -190,4 +192,9 @@ pub enum Notice {
     GoingAway,
     /// The client is done with its session; nothing of it need be kept.
     Goodbye,
+    /// One end of a stream writes no more, and all that it wrote has been placed.
+    StreamEnded {
+        /// How many bytes it wrote.
+        bytes: u64,
+    },
 }

@@ -1,0 +1,318 @@
+//! A stream together with the channel that its handshake goes over. The channel stays open as long as the stream: its
+//! end says that the peer is gone, and before that it carries how long a stream was that ended well.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use farcall_link::Nic;
+use farcall_link::bootstrap::{Acceptor, BootstrapError, Initiator, Notice, VersionRange};
+use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+
+use crate::config::StreamConfig;
+use crate::error::OpenError;
+use crate::stream::{Opening, Stream};
+
+/// Ordered bytes between two ends that never block: a TCP connection, or what takes its place in a simulation.
+pub trait Carrier {
+    /// Reads what has come; 0 at the end.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing has come; anything else ends the channel.
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize>;
+
+    /// Sends some of these bytes; returns how many.
+    ///
+    /// # Errors
+    /// `WouldBlock` if none can be sent now; anything else ends the channel.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Readable when something has come or the channel has ended.
+    fn fd(&self) -> RawFd;
+}
+
+/// A stream that opens, is open or has failed, with its channel.
+pub struct Carried<C> {
+    /// `None` once it has ended.
+    carrier: Option<C>,
+    unsent: Vec<u8>,
+    phase: Phase,
+    next_look: Nanos,
+    is_armed: bool,
+}
+
+enum Phase {
+    Asking {
+        opening: Box<Opening>,
+        machine: Initiator,
+    },
+    Asked {
+        nic: Nic,
+        config: StreamConfig,
+        machine: Acceptor,
+    },
+    Open {
+        stream: Box<Stream>,
+        talk: Talk,
+        has_said_end: bool,
+    },
+    /// With the reason, until it is taken.
+    Failed(Option<OpenError>),
+}
+
+/// The side of the handshake that this end was.
+enum Talk {
+    Client(Initiator),
+    Server(Acceptor),
+}
+
+/// While nothing moves the channel is looked at so often: a look is a system call.
+const LOOK_PERIOD: Duration = Duration::from_millis(1);
+
+impl<C: Carrier> Carried<C> {
+    /// Asks the peer at the other end of the channel for a stream.
+    ///
+    /// # Errors
+    /// If the device has no room for it.
+    pub fn open(nic: &Nic, config: StreamConfig, carrier: C) -> std::result::Result<Self, OpenError> {
+        let opening = Box::new(Opening::new(nic, config)?);
+        let machine = Initiator::new(VersionRange::CURRENT);
+        let unsent = machine.open_stream(&opening.end());
+        Ok(Self::new(carrier, unsent, Phase::Asking { opening, machine }))
+    }
+
+    /// Waits for the peer to ask for a stream. Nothing is made before.
+    pub fn accept(nic: &Nic, config: StreamConfig, carrier: C) -> Self {
+        let machine = Acceptor::new(VersionRange::CURRENT);
+        Self::new(carrier, Vec::new(), Phase::Asked { nic: nic.clone(), config, machine })
+    }
+
+    fn new(carrier: C, unsent: Vec<u8>, phase: Phase) -> Self {
+        Self { carrier: Some(carrier), unsent, phase, next_look: Nanos(0), is_armed: false }
+    }
+
+    /// The stream, once it is open.
+    #[inline]
+    pub fn stream(&mut self) -> Option<&mut Stream> {
+        match &mut self.phase {
+            Phase::Open { stream, .. } => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// Whether there is a stream, or will never be one.
+    pub fn is_settled(&self) -> bool {
+        matches!(self.phase, Phase::Open { .. } | Phase::Failed(_))
+    }
+
+    /// Why there will be no stream; told once.
+    pub fn take_failure(&mut self) -> Option<OpenError> {
+        match &mut self.phase {
+            Phase::Failed(why) => why.take(),
+            _ => None,
+        }
+    }
+
+    /// Whether this end has ended its stream and the peer was told that everything arrived, or nobody can be told any
+    /// more: the channel may be closed.
+    pub fn is_over(&self) -> bool {
+        match &self.phase {
+            Phase::Open { stream, has_said_end, .. } => {
+                let is_told = *has_said_end && self.unsent.is_empty();
+                is_told || stream.broken().is_some() || self.carrier.is_none()
+            }
+            Phase::Failed(_) => true,
+            _ => false,
+        }
+    }
+
+    fn flush(&mut self) {
+        while let (Some(carrier), false) = (&mut self.carrier, self.unsent.is_empty()) {
+            match carrier.write(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // Reading tells what became of it.
+                Err(_) => self.unsent.clear(),
+            }
+        }
+    }
+
+    /// Looks at the channel. Returns whether anything came.
+    fn look(&mut self) -> bool {
+        let mut any = false;
+        let mut bytes = [0; 1_024];
+        while let Some(carrier) = &mut self.carrier {
+            let got = match carrier.read(&mut bytes) {
+                Ok(0) => Err(io::Error::from(ErrorKind::UnexpectedEof)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return any,
+                got => got,
+            };
+            any = true;
+            match got {
+                Ok(got) => self.feed(&bytes[..got]),
+                Err(error) => self.channel_ended(error),
+            }
+        }
+        any
+    }
+
+    fn channel_ended(&mut self, source: io::Error) {
+        self.carrier = None;
+        match &mut self.phase {
+            Phase::Open { stream, .. } => stream.hung_up(),
+            Phase::Failed(_) => {}
+            _ => self.fail(OpenError::Unreachable { address: "the peer".into(), source }),
+        }
+    }
+
+    fn fail(&mut self, why: OpenError) {
+        self.phase = Phase::Failed(Some(why));
+    }
+
+    fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let taken = match &mut self.phase {
+                Phase::Asking { machine, .. } => match machine.feed_stream_opened(bytes) {
+                    Ok((taken, None)) => taken,
+                    Ok((taken, Some(theirs))) => {
+                        self.connect(&theirs);
+                        taken
+                    }
+                    Err(error) => return self.fail(error.into()),
+                },
+                Phase::Asked { machine, .. } => match machine.feed_open_stream(bytes) {
+                    Ok((taken, None)) => taken,
+                    Ok((taken, Some(theirs))) => {
+                        self.welcome(&theirs);
+                        taken
+                    }
+                    Err(refusal) => {
+                        self.unsent.extend_from_slice(&machine.refuse(&refusal));
+                        self.flush();
+                        return self.fail(refusal.into());
+                    }
+                },
+                Phase::Open { stream, talk, .. } => {
+                    let heard = match talk {
+                        Talk::Client(machine) => machine.feed_later(bytes),
+                        Talk::Server(machine) => {
+                            machine.feed_notice(bytes).map_err(BootstrapError::Unusable)
+                        }
+                    };
+                    match heard {
+                        Ok((taken, notice)) => {
+                            if let Some(Notice::StreamEnded { bytes }) = notice {
+                                stream.peer_ended(bytes);
+                            }
+                            taken
+                        }
+                        Err(error) => return self.channel_ended(io::Error::other(error)),
+                    }
+                }
+                Phase::Failed(_) => return,
+            };
+            bytes = &bytes[taken..];
+        }
+    }
+
+    fn connect(&mut self, theirs: &farcall_link::bootstrap::StreamEnd) {
+        let Phase::Asking { opening, machine } = std::mem::replace(&mut self.phase, Phase::Failed(None)) else {
+            return;
+        };
+        match opening.connect(theirs) {
+            Ok(stream) => self.opened(stream, Talk::Client(machine)),
+            Err(error) => {
+                self.carrier = None;
+                self.fail(error);
+            }
+        }
+    }
+
+    fn welcome(&mut self, theirs: &farcall_link::bootstrap::StreamEnd) {
+        let Phase::Asked { nic, config, machine } = std::mem::replace(&mut self.phase, Phase::Failed(None))
+        else {
+            return;
+        };
+        match Stream::accept(&nic, config, theirs) {
+            Ok((stream, ours)) => {
+                self.unsent.extend_from_slice(&machine.stream_opened(&ours));
+                self.opened(stream, Talk::Server(machine));
+            }
+            Err(refusal) => {
+                self.unsent.extend_from_slice(&machine.refuse(&refusal));
+                self.fail(refusal.into());
+            }
+        }
+        self.flush();
+    }
+
+    fn opened(&mut self, stream: Stream, talk: Talk) {
+        self.phase = Phase::Open { stream: Box::new(stream), talk, has_said_end: false };
+    }
+
+    /// Tells the peer that this end's stream has ended and arrived.
+    fn say_end(&mut self) -> bool {
+        let Phase::Open { stream, talk, has_said_end: has_said_end @ false } = &mut self.phase else {
+            return false;
+        };
+        let Some(bytes) = stream.ended() else { return false };
+        *has_said_end = true;
+        let notice = Notice::StreamEnded { bytes };
+        self.unsent.extend_from_slice(&match talk {
+            Talk::Client(machine) => machine.notice(notice),
+            Talk::Server(machine) => machine.notice(notice),
+        });
+        true
+    }
+}
+
+impl<C: Carrier> Endpoint for Carried<C> {
+    fn progress(&mut self, now: Nanos) -> Next {
+        let next = match &mut self.phase {
+            Phase::Open { stream, .. } => stream.progress(now),
+            _ => Next::IDLE,
+        };
+        if next == Next::Again {
+            self.is_armed = false;
+            return next;
+        }
+        let mut any = self.say_end();
+        self.flush();
+        let is_open = matches!(self.phase, Phase::Open { .. });
+        if !is_open || self.is_armed || now >= self.next_look {
+            self.next_look = now + LOOK_PERIOD;
+            any |= self.look();
+        }
+        if any {
+            self.is_armed = false;
+            return Next::Again;
+        }
+        next
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.is_armed = true;
+        match &mut self.phase {
+            Phase::Open { stream, .. } => stream.arm(),
+            _ => Ok(()),
+        }
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        if let Some(carrier) = &self.carrier {
+            set.insert(carrier.fd());
+        }
+        if let Phase::Open { stream, .. } = &self.phase {
+            stream.wait_set(set);
+        }
+    }
+}
+
+impl<C> Drop for Carried<C> {
+    fn drop(&mut self) {
+        // The queue pair goes first: nothing of a stream that was given up arrives after its peer was told.
+        self.phase = Phase::Failed(None);
+    }
+}

@@ -1,0 +1,80 @@
+//! The endpoint: both directions of a stream over one queue pair.
+//!
+//! A file for each concern: [`open`] (from a handshake), [`transfer`] (reading and writing), [`turn`] (progress, sleep),
+//! [`ending`] (half-close, reset, death).
+
+mod ending;
+mod open;
+mod transfer;
+mod turn;
+
+use std::sync::Arc;
+
+use farcall_link::Connection;
+use farcall_verbs::{CompChannel, Nanos, RawCq, Wc};
+
+use crate::config::StreamConfig;
+use crate::error::Broken;
+use crate::inlet::Inlet;
+use crate::outlet::Outlet;
+pub use open::Opening;
+pub use transfer::Space;
+
+const COMPLETIONS_AT_ONCE: usize = 16;
+
+/// An open stream: reads and writes bytes, never waits. An [`farcall_verbs::Endpoint`], to be run by a driver.
+///
+/// What [`Stream::write`] accepts is on its way: no further call is needed for it to arrive.
+pub struct Stream {
+    // The queue pair goes before the queue of its completions.
+    connection: Connection,
+    cq: Box<dyn RawCq>,
+    channel: Arc<dyn CompChannel>,
+    inlet: Inlet,
+    outlet: Outlet,
+    config: StreamConfig,
+    broken: Option<Broken>,
+    /// Nobody reads what we write any more.
+    is_unread: bool,
+    /// The bounded private copy that is lent, and how much of it was consumed.
+    lent: Vec<u8>,
+    lent_read: usize,
+    wcs: [Wc; COMPLETIONS_AT_ONCE],
+    turns_to_poll: u32,
+    is_armed: bool,
+    nap: turn::Nap,
+    now: Nanos,
+    counters: Counters,
+}
+
+/// What a stream did, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Wake-ups sent.
+    pub wakes_sent: u64,
+    /// Wake-ups taken.
+    pub wakes_taken: u64,
+    /// How often the peer was told how much was read.
+    pub credits: u64,
+    /// How often the peer was asked for wake-ups, or to leave them out.
+    pub wishes: u64,
+    /// Times that a write found no room.
+    pub stalls: u64,
+}
+
+impl Stream {
+    /// What happened so far.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            wakes_sent: self.outlet.waker.sent,
+            wakes_taken: self.inlet.wakes_taken,
+            ..self.counters
+        }
+    }
+
+    /// Bytes written to and read from this end.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.outlet.written, self.inlet.read - (self.lent.len() - self.lent_read) as u64)
+    }
+}

@@ -1,0 +1,222 @@
+//! The stream as an endpoint: its turn, and how it goes to sleep.
+
+use std::time::Duration;
+
+use farcall_link::{Completed, PostRefused};
+use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc};
+
+use super::Stream;
+use crate::error::Broken;
+use crate::words::{CONSUMED, PROMISE, WAKES_TAKEN, WISH};
+
+/// Turns between two looks at the completion queue when no wake-up is expected.
+const TURNS_PER_POLL: u32 = 16;
+
+/// Sleeps of an end whose peer has not promised to wake it: ever longer, never for long.
+#[derive(Debug)]
+pub(super) struct Nap {
+    next: Duration,
+    until: Nanos,
+}
+
+const NAP_MIN: Duration = Duration::from_micros(20);
+const NAP_MAX: Duration = Duration::from_millis(1);
+
+impl Default for Nap {
+    fn default() -> Self {
+        Self { next: NAP_MIN, until: Nanos(0) }
+    }
+}
+
+impl Nap {
+    fn begin(&mut self, now: Nanos) {
+        self.until = now + self.next;
+        self.next = (self.next * 2).min(NAP_MAX);
+    }
+}
+
+impl Stream {
+    /// Takes completions. Returns whether any came.
+    pub(super) fn poll_completions(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let got = match self.cq.poll(&mut self.wcs) {
+                Ok(got) => got,
+                Err(error) => {
+                    self.break_off(Broken::Verbs(error.to_string()));
+                    return true;
+                }
+            };
+            for at in 0..got {
+                let wc = self.wcs[at];
+                any |= self.completed(&wc);
+            }
+            if got < self.wcs.len() {
+                return any;
+            }
+        }
+    }
+
+    /// Returns whether the owner may have something to do now.
+    fn completed(&mut self, wc: &Wc) -> bool {
+        match self.connection.complete(wc) {
+            Completed::Send { .. } | Completed::Flushed => self.broken.is_some(),
+            Completed::Received { imm, .. } => {
+                // One that cannot be posted again means a queue pair in error: its flushes report that.
+                let _ = self.connection.post_empty_receives(1);
+                if !self.is_armed {
+                    self.inlet.woken.woken_in_vain();
+                }
+                if let Err(impossible) = self.inlet.woken_by(imm.unwrap_or(0)) {
+                    self.break_off(Broken::Protocol(impossible));
+                }
+                true
+            }
+            Completed::Failed(status) => {
+                self.break_off(Broken::Completion(status));
+                true
+            }
+        }
+    }
+
+    /// Reads what the peer said. Returns whether that is news.
+    pub(super) fn hear(&mut self) -> bool {
+        let (heard, ended) = match self.inlet.hear() {
+            Ok(heard) => heard,
+            Err(impossible) => {
+                self.break_off(Broken::Protocol(impossible));
+                return true;
+            }
+        };
+        let outlet = &mut self.outlet;
+        let mut news = ended;
+        if heard.consumed > outlet.consumed {
+            if heard.consumed > outlet.written {
+                let why = format!("{} bytes read of {}", heard.consumed, outlet.written);
+                self.break_off(Broken::Protocol(why));
+                return true;
+            }
+            outlet.consumed = heard.consumed;
+            news = true;
+        }
+        if heard.wakes_taken > outlet.waker.taken {
+            if heard.wakes_taken > outlet.waker.sent {
+                let why = format!("{} wake-ups taken of {}", heard.wakes_taken, outlet.waker.sent);
+                self.break_off(Broken::Protocol(why));
+                return true;
+            }
+            outlet.waker.taken = heard.wakes_taken;
+            news = true;
+        }
+        if let Some(wish) = heard.wish {
+            news |= !std::mem::replace(&mut outlet.is_ready, true);
+            outlet.waker.hear(wish);
+        }
+        news
+    }
+
+    /// Says what is due: a promise, credit, a wish, the end. What finds no room is said in a later turn.
+    #[inline]
+    pub(super) fn speak(&mut self) {
+        if self.broken.is_some() || !self.outlet.is_ready {
+            return;
+        }
+        if let Err(error) = self.try_speak() {
+            self.refused(error);
+        }
+    }
+
+    #[inline]
+    fn try_speak(&mut self) -> std::result::Result<(), PostRefused> {
+        let Self { connection, outlet, inlet, counters, .. } = self;
+        if let Some(promise) = outlet.waker.due(outlet.written)
+            && connection.room() > 0
+        {
+            outlet.say(connection, PROMISE, promise.encode())?;
+            outlet.waker.said();
+        }
+        if inlet.owes_credit() && connection.room() > 0 {
+            outlet.say(connection, CONSUMED, inlet.read)?;
+            inlet.credited = inlet.read;
+            counters.credits += 1;
+        }
+        if inlet.owes_wakes() && connection.room() > 0 {
+            outlet.say(connection, WAKES_TAKEN, inlet.wakes_taken)?;
+            inlet.wakes_credited = inlet.wakes_taken;
+        }
+        if let Some(wish) = inlet.woken.due()
+            && connection.room() > 0
+        {
+            outlet.say(connection, WISH, wish.encode())?;
+            inlet.woken.said();
+            counters.wishes += 1;
+        }
+        if outlet.is_finished && !outlet.has_said_end() && connection.room() > 0 {
+            outlet.say_end(connection)?;
+        }
+        Ok(())
+    }
+
+    /// The owner has read: the peer may have to learn that.
+    #[inline]
+    pub(super) fn give_credit(&mut self) {
+        if self.inlet.owes_credit() {
+            self.speak();
+        }
+    }
+
+    /// Whether something of ours waits for completions that wake nobody.
+    fn waits_for_sends(&self) -> bool {
+        self.outlet.is_finished || self.outlet.room(&self.connection) == 0
+    }
+}
+
+impl Endpoint for Stream {
+    #[inline]
+    fn progress(&mut self, now: Nanos) -> Next {
+        self.now = now;
+        let mut any = false;
+        if self.inlet.woken.is_asked_for() || self.is_armed || self.turns_to_poll == 0 || self.broken.is_some() {
+            self.turns_to_poll = TURNS_PER_POLL;
+            any |= self.poll_completions();
+        } else {
+            self.turns_to_poll -= 1;
+        }
+        if self.broken.is_some() {
+            return if any { Next::Again } else { Next::IDLE };
+        }
+        match self.inlet.look() {
+            Ok(more) => any |= more,
+            Err(impossible) => self.break_off(Broken::Protocol(impossible)),
+        }
+        any |= self.hear();
+        self.speak();
+        if any {
+            self.is_armed = false;
+            self.nap = Nap::default();
+            return Next::Again;
+        }
+        if self.is_armed && !self.inlet.may_sleep() {
+            // The peer has not promised yet; what it writes until then may come unnoticed.
+            return Next::Idle { until: Some(self.nap.until) };
+        }
+        Next::IDLE
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        while let Ok(Some(_)) = self.channel.poll_cq_event() {}
+        self.inlet.woken.wants_sleep();
+        self.speak();
+        if !self.inlet.may_sleep() {
+            self.nap.begin(self.now);
+        }
+        self.is_armed = true;
+        let is_draining = self.broken.is_some();
+        let notify = if is_draining || self.waits_for_sends() { Notify::Any } else { Notify::Solicited };
+        self.cq.req_notify(notify)
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        set.insert(self.channel.fd());
+    }
+}

@@ -1,0 +1,78 @@
+//! Two ends in one thread over the software RNIC.
+#![allow(dead_code)]
+
+use std::time::{Duration, Instant};
+
+use farcall_link::Nic;
+use farcall_softnic::SoftNic;
+use farcall_stream::{Opening, Stream, StreamConfig, StreamError};
+use farcall_verbs::{Endpoint, Nanos, Next};
+
+/// How long anything may take before a test calls it lost. Not a measurement.
+const LOST: Duration = Duration::from_secs(20);
+
+pub fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
+
+pub fn pair_of(configs: [StreamConfig; 2]) -> [Stream; 2] {
+    let nic = nic();
+    let opening = Opening::new(&nic, configs[0]).unwrap();
+    let (server, answer) = Stream::accept(&nic, configs[1], &opening.end()).unwrap();
+    [opening.connect(&answer).unwrap(), server]
+}
+
+pub fn pair() -> [Stream; 2] {
+    pair_of([StreamConfig::default(); 2])
+}
+
+/// The byte of a stream at a position.
+pub fn byte_at(position: u64) -> u8 {
+    (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+pub fn bytes_at(position: u64, len: usize) -> Vec<u8> {
+    (position..position + len as u64).map(byte_at).collect()
+}
+
+/// Steps both until `done`.
+pub fn step_until(ends: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2]) -> bool) {
+    let (start, mut turns) = (Instant::now(), 0);
+    while !done(ends) {
+        let now = Nanos(1_000 * turns);
+        let [a, b] = ends;
+        if let Next::Idle { .. } = a.progress(now).merge(b.progress(now)) {
+            // The device's service thread may have to do something.
+            std::thread::yield_now();
+        }
+        turns += 1;
+        assert!(turns < 500_000 || start.elapsed() < LOST, "nothing comes: {:?}", ends.each_ref().map(Stream::counters));
+    }
+}
+
+/// Writes all of it into one end and reads it from the other, both as they are ready.
+pub fn carry(ends: &mut [Stream; 2], from: usize, bytes: &[u8], read_at_once: usize) -> Vec<u8> {
+    let (mut written, mut got, mut piece) = (0, Vec::new(), vec![0; read_at_once]);
+    step_until(ends, |ends| {
+        match ends[from].write(&bytes[written..]) {
+            Ok(count) => written += count,
+            Err(error) => assert_eq!(error, StreamError::WouldBlock),
+        }
+        match ends[1 - from].read(&mut piece) {
+            Ok(count) => got.extend_from_slice(&piece[..count]),
+            Err(error) => assert_eq!(error, StreamError::WouldBlock),
+        }
+        got.len() >= bytes.len()
+    });
+    got
+}
+
+/// Waits until a read gives something; the bytes, or nothing at the end.
+pub fn read_some(ends: &mut [Stream; 2], at: usize) -> Result<Vec<u8>, StreamError> {
+    let (mut bytes, mut result) = (vec![0; 100_000], Ok(0));
+    step_until(ends, |ends| {
+        result = ends[at].read(&mut bytes);
+        result != Err(StreamError::WouldBlock)
+    });
+    result.map(|count| bytes[..count].to_vec())
+}

@@ -1,0 +1,193 @@
+//! What is written is read: exactly, in order, to the end.
+
+mod support;
+
+use farcall_stream::{Broken, StreamConfig, StreamError};
+use farcall_verbs::Endpoint;
+use support::*;
+
+#[test]
+fn what_is_written_is_read_at_the_other_end_in_both_directions() {
+    let mut ends = pair();
+    assert_eq!(carry(&mut ends, 0, b"there", 100), b"there");
+    assert_eq!(carry(&mut ends, 1, b"and back", 3), b"and back");
+}
+
+/// Pieces of every length, across the end of a ring many times.
+#[test]
+fn a_stream_much_longer_than_its_rings_is_exact() {
+    for (ring, at_once) in [(4 << 10, 1), (4 << 10, 4_095), (8 << 10, 100_000), (1 << 20, 70_001)] {
+        let mut ends = pair_of([StreamConfig::default().ring_bytes(ring); 2]);
+        let mut position = 0;
+        for len in [1, 7, 8, 255, 256, 257, 4_096, 5_000, 33_000, 1, 250_000, 2] {
+            let bytes = bytes_at(position, len);
+            let from = len % 2;
+            assert!(carry(&mut ends, from, &bytes, at_once) == bytes, "{len} bytes at {position}, ring {ring}");
+            position += len as u64;
+        }
+    }
+}
+
+#[test]
+fn a_writer_stops_when_the_ring_is_full_and_goes_on_when_it_was_read() {
+    let mut ends = pair();
+    // The client's first word is what allows a server to write.
+    carry(&mut ends, 0, b"x", 1);
+    let all = bytes_at(0, 200_000);
+    let mut written = 0;
+    step_until(&mut ends, |ends| {
+        match ends[1].write(&all[written..]) {
+            Ok(count) => written += count,
+            Err(error) => assert_eq!(error, StreamError::WouldBlock),
+        }
+        written >= 32 << 10
+    });
+    for _ in 0..1_000 {
+        assert_eq!(ends[1].write(&all[written..]), Err(StreamError::WouldBlock), "{written} bytes written");
+        assert!(!ends[1].is_writable());
+        ends[1].progress(farcall_verbs::Nanos(1 << 40));
+    }
+    assert_eq!(written, ends[1].totals().0 as usize);
+    assert_eq!(written % 4_096, 0, "the whole ring, of whole pages");
+    let mut got = Vec::new();
+    while got.len() < written {
+        got.extend(read_some(&mut ends, 0).unwrap());
+    }
+    assert!(got == all[..written]);
+    let rest = carry(&mut ends, 1, &all[written..], 10_000);
+    assert!(rest == all[written..]);
+}
+
+#[test]
+fn each_direction_ends_by_itself_and_after_all_bytes() {
+    let mut ends = pair();
+    assert_eq!(ends[0].write(b"the last words"), Ok(14));
+    ends[0].finish();
+    assert_eq!(ends[0].write(b"more"), Err(StreamError::BrokenPipe));
+    assert_eq!(read_some(&mut ends, 1), Ok(b"the last words".to_vec()));
+    assert_eq!(read_some(&mut ends, 1), Ok(vec![]));
+    // The other direction goes on for as long as it likes.
+    let answer = bytes_at(0, 100_000);
+    assert!(carry(&mut ends, 1, &answer, 9_000) == answer);
+    ends[1].finish();
+    assert_eq!(read_some(&mut ends, 0), Ok(vec![]));
+    step_until(&mut ends, |ends| ends[0].ended() == Some(14) && ends[1].ended() == Some(100_000));
+}
+
+#[test]
+fn bytes_are_lent_in_one_piece_however_they_came() {
+    let mut ends = pair_of([StreamConfig::default().ring_bytes(4 << 10); 2]);
+    let all = bytes_at(0, 50_000);
+    let (mut written, mut read) = (0, 0);
+    let mut lend = 1;
+    step_until(&mut ends, |ends| {
+        if let Ok(count) = ends[0].write(&all[written..]) {
+            written += count;
+        }
+        if written == all.len() {
+            ends[0].finish();
+        }
+        let at_least = lend;
+        match ends[1].fill(at_least) {
+            Ok(bytes) => {
+                assert!(bytes.len() >= at_least.min(all.len() - read), "{} of {at_least}", bytes.len());
+                assert!(all[read..].starts_with(bytes));
+                let used = bytes.len().min(at_least);
+                ends[1].consume(used);
+                read += used;
+                lend = lend * 2 % 9_001;
+            }
+            Err(error) => assert_eq!(error, StreamError::WouldBlock),
+        }
+        read == all.len()
+    });
+    assert_eq!(ends[1].fill(1), Ok(&[][..]), "the end");
+}
+
+/// What is composed in the send ring arrives as what is written does.
+#[test]
+fn messages_are_composed_in_place() {
+    let mut ends = pair_of([StreamConfig::default().ring_bytes(4 << 10); 2]);
+    let mut expected = Vec::new();
+    let mut got = Vec::new();
+    let mut piece = vec![0; 600];
+    for number in 0..2_000_u32 {
+        let body = bytes_at(number.into(), (number % 300) as usize);
+        let message: Vec<u8> = [&(body.len() as u32).to_le_bytes()[..], &body].concat();
+        let mut left = &message[..];
+        step_until(&mut ends, |ends| {
+            let put = ends[0].write_with(left.len(), |space| {
+                // The length is put in behind what it is the length of.
+                let first = left.len() == message.len() && space.room() >= 4;
+                if first {
+                    assert_eq!(space.put(&[0; 4]), 4);
+                    space.put(&left[4..]);
+                    space.put_at(0, &left[..4]);
+                } else {
+                    space.put(left);
+                }
+            });
+            match put {
+                Ok(count) => left = &left[count..],
+                Err(error) => assert_eq!(error, StreamError::WouldBlock),
+            }
+            if let Ok(count) = ends[1].read(&mut piece) {
+                got.extend_from_slice(&piece[..count]);
+            }
+            left.is_empty()
+        });
+        expected.extend(message);
+    }
+    while got.len() < expected.len() {
+        got.extend(read_some(&mut ends, 1).unwrap());
+    }
+    assert!(got == expected);
+}
+
+#[test]
+fn a_peer_that_hangs_up_without_an_end_is_a_reset_after_what_arrived() {
+    let mut ends = pair();
+    ends[1].write(b"early").unwrap_err();
+    carry(&mut ends, 0, b"x", 1);
+    step_until(&mut ends, |ends| ends[1].write(b"arrived").is_ok());
+    step_until(&mut ends, |ends| ends[0].probe());
+    ends[0].hung_up();
+    assert_eq!(ends[0].write(b"x"), Err(StreamError::BrokenPipe));
+    assert_eq!(read_some(&mut ends, 0), Ok(b"arrived".to_vec()));
+    assert_eq!(read_some(&mut ends, 0), Err(StreamError::Reset(Broken::HungUp)));
+}
+
+#[test]
+fn a_peer_that_hangs_up_after_its_end_is_the_end() {
+    let mut ends = pair();
+    ends[0].write(b"all").unwrap();
+    ends[0].finish();
+    step_until(&mut ends, |ends| ends[0].ended() == Some(3));
+    ends[1].peer_ended(3);
+    ends[1].hung_up();
+    assert_eq!(ends[1].write(b"x"), Err(StreamError::BrokenPipe));
+    assert_eq!(read_some(&mut ends, 1), Ok(b"all".to_vec()));
+    assert_eq!(read_some(&mut ends, 1), Ok(vec![]));
+}
+
+#[test]
+fn who_resets_a_stream_neither_reads_nor_writes_it() {
+    let mut ends = pair();
+    ends[0].write(b"all").unwrap();
+    step_until(&mut ends, |ends| ends[1].is_readable());
+    ends[1].reset();
+    assert_eq!(ends[1].write(b"x"), Err(StreamError::Reset(Broken::Reset)));
+    assert_eq!(read_some(&mut ends, 1), Err(StreamError::Reset(Broken::Reset)));
+    step_until(&mut ends, |ends| ends[1].is_drained());
+}
+#[test]
+fn an_empty_stream_has_an_end_and_nothing_else() {
+    let mut ends = pair();
+    ends[0].finish();
+    assert_eq!(read_some(&mut ends, 1), Ok(vec![]));
+    // It has no other end afterwards.
+    assert_eq!(read_some(&mut ends, 1), Ok(vec![]));
+    assert_eq!(ends[0].write(b"x"), Err(StreamError::BrokenPipe));
+    assert_eq!(ends[0].write(b""), Err(StreamError::BrokenPipe));
+    step_until(&mut ends, |ends| ends[0].ended() == Some(0));
+}
