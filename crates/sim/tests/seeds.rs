@@ -4,6 +4,7 @@
 //! cargo test -p farcall-sim --test seeds                                    a handful of each scenario
 //! FARCALL_SIM_SEEDS=1000 cargo test --release -p farcall-sim --test seeds   so many of each
 //! FARCALL_SIM_SECONDS=900 cargo test --release -p farcall-sim --test seeds  as many as fit
+//! FARCALL_SIM_SCENARIO=calls FARCALL_SIM_SEEDS=1000 …                       of one scenario alone
 //! FARCALL_SIM_SEED=calls:42 cargo test -p farcall-sim --test seeds          one, again
 //! ```
 //!
@@ -20,6 +21,7 @@ mod support {
     pub mod node;
     pub mod rpc;
     pub mod store;
+    pub mod stream;
     pub mod traffic;
 
     pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
@@ -70,8 +72,13 @@ fn day() -> u64 {
     since.as_secs() / 86_400
 }
 
+/// The scenarios that are meant.
+fn meant(only: Option<&str>) -> impl Iterator<Item = &'static Scenario> {
+    ALL.iter().filter(move |scenario| only.is_none_or(|only| scenario.name == only))
+}
+
 /// Runs a range of seeds, as far as it comes within the limit, on all processors; returns how many.
-fn hold(seeds: Range<u64>, limit: Option<Duration>, tells: bool) -> u64 {
+fn hold(seeds: Range<u64>, limit: Option<Duration>, tells: bool, only: Option<&str>) -> u64 {
     let began = Instant::now();
     let (next, done, has_failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicBool::new(false));
     let work = || {
@@ -80,7 +87,7 @@ fn hold(seeds: Range<u64>, limit: Option<Duration>, tells: bool) -> u64 {
             if seed >= seeds.end {
                 break;
             }
-            let all = || ALL.iter().for_each(|scenario| _ = run(scenario, seed));
+            let all = || meant(only).for_each(|scenario| _ = run(scenario, seed));
             if let Err(failure) = catch_unwind(all) {
                 has_failed.store(true, Relaxed);
                 resume_unwind(failure);
@@ -107,9 +114,17 @@ fn seeds_hold() {
     let is_quick = seeds.is_none() && seconds.is_none();
     let first = number("FARCALL_SIM_FIRST").unwrap_or(if is_quick { 1 } else { day() * 1_000_000 });
     let last = seeds.or(is_quick.then_some(QUICK)).map_or(u64::MAX, |seeds| first + seeds);
-    let done = hold(first..last, seconds.map(Duration::from_secs), !is_quick);
-    println!("{done} seeds of {} scenarios hold, from {first} on", ALL.len());
+    let only = std::env::var("FARCALL_SIM_SCENARIO").ok().map(|name| scenario(&name).name);
+    let done = hold(first..last, seconds.map(Duration::from_secs), !is_quick, only);
+    println!("{done} seeds of {} scenarios hold, from {first} on", meant(only).count());
     assert!(done > 0, "no seed was run");
+    let streams = [&HAPPENED.streams, &HAPPENED.broken, &HAPPENED.wishes, &HAPPENED.stalls]
+        .map(|count| count.load(Relaxed));
+    println!("streams read to their end, broken, wishes, stalls: {streams:?}");
+    if only.is_some() {
+        return;
+    }
+    assert!(done < QUICK || streams.iter().all(|count| *count > 0), "{streams:?}");
     let received = scenarios::traffic::received();
     assert!(
         received.iter().all(|messages| *messages > 0),

@@ -5,6 +5,7 @@ mod error;
 mod inlet;
 mod outlet;
 mod ring;
+mod socket;
 mod staging;
 mod stream;
 mod waking;
@@ -13,4 +14,7 @@ mod words;
 pub use carried::{Carried, Carrier};
 pub use config::StreamConfig;
 pub use error::{Broken, OpenError, StreamError};
+#[cfg(feature = "tokio")]
+pub use socket::{AsyncStream, AsyncStreamListener};
+pub use socket::{StreamListener, StreamOptions, StreamSocket};
 pub use stream::{Counters, Opening, Space, Stream};

@@ -8,6 +8,7 @@ pub mod calls;
 pub mod chaos;
 mod endpoints;
 pub mod store;
+pub mod streams;
 pub mod traffic;
 
 /// What happened to clients in all runs: a fault that never comes tests nothing.
@@ -22,6 +23,12 @@ pub struct Happened {
     pub batches: AtomicU64,
     /// Results that clients were told of.
     pub notices: AtomicU64,
+    /// Streams that were read to their end, and that broke.
+    pub streams: AtomicU64,
+    pub broken: AtomicU64,
+    /// How often an end of a stream asked for wake-ups, or for none; and writes that found no room.
+    pub wishes: AtomicU64,
+    pub stalls: AtomicU64,
 }
 
 pub static HAPPENED: Happened = Happened {
@@ -30,6 +37,10 @@ pub static HAPPENED: Happened = Happened {
     repeated: AtomicU64::new(0),
     batches: AtomicU64::new(0),
     notices: AtomicU64::new(0),
+    streams: AtomicU64::new(0),
+    broken: AtomicU64::new(0),
+    wishes: AtomicU64::new(0),
+    stalls: AtomicU64::new(0),
 };
 
 fn note<P: Path>(counters: &Counters) {
@@ -65,6 +76,7 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "store-by-herd", run: store::by_herd },
     Scenario { name: "store-by-datagrams", run: store::by_datagrams },
     Scenario { name: "store-by-notices", run: store::by_notices },
+    Scenario { name: "streams", run: streams::run },
     Scenario { name: "unreliable", run: traffic::unreliable },
     Scenario { name: "shared", run: traffic::shared },
 ];

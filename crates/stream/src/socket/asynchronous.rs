@@ -1,0 +1,223 @@
+//! Sockets for tokio.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use farcall_drive::TokioDriver;
+use farcall_link::Nic;
+use farcall_link::Waiting;
+use farcall_verbs::{Endpoint, MonotonicClock, Next};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::StreamOptions;
+use super::door::Door;
+use crate::carried::Carried;
+use crate::error::{OpenError, StreamError};
+use crate::stream::Stream;
+
+/// A byte stream for tokio. The tasks that read and write it run it; two of them may, after [`tokio::io::split`].
+///
+/// `shutdown` ends what this end writes and waits until everything has arrived.
+pub struct AsyncStream {
+    carried: Carried<TcpStream>,
+    peer: SocketAddr,
+    driver: TokioDriver<MonotonicClock>,
+    waiting: Arc<Waiters>,
+    waker: Waker,
+}
+
+/// The tasks that wait: what wakes the stream wakes both.
+#[derive(Default)]
+struct Waiters([Mutex<Option<Waker>>; 2]);
+
+const READER: usize = 0;
+const WRITER: usize = 1;
+
+impl Waiters {
+    fn set(&self, which: usize, waker: &Waker) {
+        let mut slot = self.0[which].lock().unwrap_or_else(PoisonError::into_inner);
+        if !slot.as_ref().is_some_and(|before| before.will_wake(waker)) {
+            *slot = Some(waker.clone());
+        }
+    }
+
+    fn wake_one(&self, which: usize) {
+        let waiter = self.0[which].lock().unwrap_or_else(PoisonError::into_inner).take();
+        waiter.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Wake for Waiters {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_one(READER);
+        self.wake_one(WRITER);
+    }
+}
+
+impl AsyncStream {
+    /// Connects to a listener at an address.
+    ///
+    /// # Errors
+    /// As [`super::StreamSocket::connect`].
+    pub async fn connect(nic: &Nic, address: SocketAddr, options: StreamOptions) -> Result<Self, OpenError> {
+        let unreachable = |source| OpenError::Unreachable { address: address.to_string(), source };
+        let late = || unreachable(io::ErrorKind::TimedOut.into());
+        let opened = tokio::time::timeout(options.connect_timeout, async {
+            let socket = tokio::net::TcpStream::connect(address).await.map_err(unreachable)?;
+            socket.set_nodelay(true).map_err(unreachable)?;
+            let socket = socket.into_std().map_err(unreachable)?;
+            let mut carried = Carried::open(nic, options.config, socket)?;
+            let mut driver = TokioDriver::new(MonotonicClock::new(), Waiting::EventBatch);
+            driver.run_until(&mut carried, |carried| carried.is_settled()).await?;
+            match carried.take_failure() {
+                Some(OpenError::Unreachable { source, .. }) => Err(unreachable(source)),
+                Some(failure) => Err(failure),
+                None => Ok(carried),
+            }
+        });
+        let carried = opened.await.map_err(|_late| late())??;
+        Ok(Self::new(carried, address, &options))
+    }
+
+    fn new(carried: Carried<TcpStream>, peer: SocketAddr, options: &StreamOptions) -> Self {
+        let driver = TokioDriver::new(MonotonicClock::new(), options.waiting);
+        let waiting = Arc::<Waiters>::default();
+        let waker = Waker::from(Arc::clone(&waiting));
+        Self { carried, peer, driver, waiting, waker }
+    }
+
+    /// Where the other end is.
+    pub const fn peer_address(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Does something with the stream, as soon as it does not answer `WouldBlock`.
+    fn poll_operate<T>(
+        &mut self,
+        context: &Context<'_>,
+        which: usize,
+        mut operation: impl FnMut(&mut Stream) -> Result<T, StreamError>,
+    ) -> Poll<io::Result<T>> {
+        let mut outcome = None;
+        let mut attempt = |carried: &mut Carried<TcpStream>| {
+            let result = carried.stream().map_or(Err(StreamError::BrokenPipe), &mut operation);
+            if result.as_ref().err() != Some(&StreamError::WouldBlock) {
+                outcome = Some(result);
+            }
+            outcome.is_some()
+        };
+        if !attempt(&mut self.carried) {
+            self.waiting.set(which, context.waker());
+            let context = &mut Context::from_waker(&self.waker);
+            let polled = self.driver.poll(context, &mut self.carried, attempt);
+            if let Poll::Ready(Err(error)) = polled {
+                return Poll::Ready(Err(io::Error::other(error)));
+            }
+        }
+        self.wake_other(1 - which);
+        outcome.map_or(Poll::Pending, |result| Poll::Ready(result.map_err(Into::into)))
+    }
+
+    /// These turns may have brought what the other task waits for.
+    fn wake_other(&mut self, which: usize) {
+        let Some(stream) = self.carried.stream() else { return self.waiting.wake_one(which) };
+        if if which == READER { stream.is_readable() } else { stream.is_writable() } {
+            self.waiting.wake_one(which);
+        }
+    }
+}
+
+impl AsyncRead for AsyncStream {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let slice = into.initialize_unfilled();
+        let read = self.poll_operate(context, READER, |stream| stream.read(slice));
+        read.map_ok(|count| into.advance(count))
+    }
+}
+
+impl AsyncWrite for AsyncStream {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_operate(context, WRITER, |stream| stream.write(bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Some(stream) = this.carried.stream() {
+            stream.finish();
+        }
+        this.waiting.set(WRITER, context.waker());
+        let both = &mut Context::from_waker(&this.waker);
+        let polled = this.driver.poll(both, &mut this.carried, |carried| carried.is_over());
+        this.wake_other(READER);
+        let broken = this.carried.stream().and_then(|stream| stream.broken().cloned());
+        polled.map(|polled| match (polled, broken) {
+            (Err(error), _) => Err(io::Error::other(error)),
+            (Ok(()), Some(broken)) => Err(StreamError::Reset(broken).into()),
+            (Ok(()), None) => Ok(()),
+        })
+    }
+}
+
+/// Turns that a dropped stream has to end well: a task must not wait.
+const LAST_TURNS: u32 = 100;
+
+impl Drop for AsyncStream {
+    fn drop(&mut self) {
+        if let Some(stream) = self.carried.stream().filter(|stream| stream.broken().is_none()) {
+            stream.finish();
+            for _ in 0..LAST_TURNS {
+                if self.carried.is_over() {
+                    break;
+                }
+                let _: Next = self.carried.progress(farcall_verbs::Clock::now(&MonotonicClock::new()));
+            }
+        }
+    }
+}
+
+/// Accepts streams for tokio.
+pub struct AsyncStreamListener {
+    door: Door,
+    driver: TokioDriver<MonotonicClock>,
+}
+
+impl AsyncStreamListener {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
+        let driver = TokioDriver::new(MonotonicClock::new(), Waiting::EventBatch);
+        Ok(Self { door: Door::bind(nic, address, options)?, driver })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.door.address()
+    }
+
+    /// Waits for a stream.
+    ///
+    /// # Errors
+    /// If the runtime cannot wait for descriptors.
+    pub async fn accept(&mut self) -> io::Result<AsyncStream> {
+        let ran = self.driver.run_until(&mut self.door, |door| door.has_any()).await;
+        ran.map_err(io::Error::other)?;
+        let (carried, peer) = self.door.take().ok_or(io::ErrorKind::WouldBlock)?;
+        Ok(AsyncStream::new(carried, peer, &self.door.options))
+    }
+}

@@ -1,0 +1,331 @@
+//! Sockets whose calls wait, or say that they would have to.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use farcall_drive::{IdleTurns, arm_then_look, sleep_on};
+use farcall_link::Nic;
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use rustix::event::epoll;
+
+use super::StreamOptions;
+use super::door::Door;
+use crate::carried::Carried;
+use crate::error::{OpenError, StreamError};
+use crate::stream::{Counters, Stream};
+
+/// A byte stream, as [`std::net::TcpStream`] is one. Its calls run it; nobody else does.
+///
+/// What a write has accepted arrives without further calls. Dropping it ends its stream, and waits, as long as its
+/// options say, until everything has arrived.
+pub struct StreamSocket {
+    carried: Carried<TcpStream>,
+    peer: SocketAddr,
+    runner: Runner,
+    options: StreamOptions,
+    is_nonblocking: bool,
+    timeouts: Timeouts,
+    /// Readable when there may be something to do; made when it is asked for.
+    poller: Option<OwnedFd>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Timeouts {
+    read: Option<Duration>,
+    write: Option<Duration>,
+}
+
+/// Runs endpoints in the calling thread.
+struct Runner {
+    clock: MonotonicClock,
+    idle_turns: IdleTurns,
+    set: WaitSet,
+}
+
+impl Runner {
+    fn new(options: &StreamOptions) -> Self {
+        let idle_turns = IdleTurns::new(options.waiting);
+        Self { clock: MonotonicClock::new(), idle_turns, set: WaitSet::default() }
+    }
+
+    /// Runs the endpoint until `done` says something, or until there is nothing to do for so long.
+    fn run<E: Endpoint, T>(
+        &mut self,
+        endpoint: &mut E,
+        timeout: Option<Duration>,
+        mut done: impl FnMut(&mut E) -> Option<T>,
+    ) -> io::Result<T> {
+        let mut deadline = None;
+        loop {
+            if let Some(done) = done(endpoint) {
+                self.idle_turns.worked();
+                return Ok(done);
+            }
+            let now = self.clock.now();
+            if endpoint.progress(now) == Next::Again {
+                self.idle_turns.worked();
+                continue;
+            }
+            if let Some(timeout) = timeout {
+                let deadline = *deadline.get_or_insert_with(|| now + timeout);
+                if now >= deadline {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+            }
+            if self.idle_turns.was_idle() {
+                self.sleep(endpoint, deadline)?;
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn sleep<E: Endpoint>(&mut self, endpoint: &mut E, deadline: Option<Nanos>) -> io::Result<()> {
+        let now = self.clock.now();
+        let Next::Idle { until } = arm_then_look(endpoint, now) else {
+            self.idle_turns.worked();
+            return Ok(());
+        };
+        self.set.clear();
+        endpoint.wait_set(&mut self.set);
+        let until = Nanos::earlier(until, deadline);
+        sleep_on(self.set.fds(), until.map(|until| until.since(now)))?;
+        self.idle_turns.woke();
+        Ok(())
+    }
+
+    /// Whether nothing can be done now: the endpoint wakes its descriptors when there is.
+    fn has_nothing_to_do<E: Endpoint>(&self, endpoint: &mut E) -> bool {
+        let now = self.clock.now();
+        endpoint.progress(now) != Next::Again && arm_then_look(endpoint, now) != Next::Again
+    }
+}
+
+impl StreamSocket {
+    /// Connects to a [`StreamListener`] at an address.
+    ///
+    /// # Errors
+    /// If nobody listens there, it refuses, or the device has no room for another stream.
+    pub fn connect(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> Result<Self, OpenError> {
+        let mut name = String::from("the address");
+        let socket = dial(address, options.connect_timeout, &mut name);
+        let socket = socket.map_err(|source| OpenError::Unreachable { address: name.clone(), source })?;
+        let unreachable = |source| OpenError::Unreachable { address: name.clone(), source };
+        let peer = socket.peer_addr().map_err(unreachable)?;
+        let mut carried = Carried::open(nic, options.config, socket)?;
+        let mut runner = Runner::new(&options);
+        let settled = runner.run(&mut carried, Some(options.connect_timeout), |carried| {
+            carried.is_settled().then_some(())
+        });
+        settled.map_err(unreachable)?;
+        match carried.take_failure() {
+            Some(OpenError::Unreachable { source, .. }) => Err(unreachable(source)),
+            Some(failure) => Err(failure),
+            None => Ok(Self::new(carried, peer, runner, options)),
+        }
+    }
+
+    fn new(carried: Carried<TcpStream>, peer: SocketAddr, runner: Runner, options: StreamOptions) -> Self {
+        let timeouts = Timeouts::default();
+        Self { carried, peer, runner, options, is_nonblocking: false, timeouts, poller: None }
+    }
+
+    /// Where the other end is.
+    pub const fn peer_address(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// How long a read or a write may wait; `None`: for ever.
+    pub fn set_timeouts(&mut self, read: Option<Duration>, write: Option<Duration>) {
+        self.timeouts = Timeouts { read, write };
+    }
+
+    /// Whether calls say `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// If the socket was not made [`StreamOptions::pollable`].
+    pub fn set_nonblocking(&mut self, nonblocking: bool) -> io::Result<()> {
+        self.check_pollable()?;
+        self.is_nonblocking = nonblocking;
+        Ok(())
+    }
+
+    fn check_pollable(&self) -> io::Result<()> {
+        if self.options.config.may_poll {
+            let why = "the socket was made to be waited on in its calls; make it with StreamOptions::pollable";
+            return Err(io::Error::new(ErrorKind::InvalidInput, why));
+        }
+        Ok(())
+    }
+
+    /// A descriptor for poll and epoll, level- or edge-triggered, that is readable when reading or writing may go on:
+    /// from the time that a call said `WouldBlock` until the next one does. It belongs to the socket.
+    ///
+    /// # Errors
+    /// If the socket was not made [`StreamOptions::pollable`], or the system has no descriptor left.
+    pub fn pollable_fd(&mut self) -> io::Result<RawFd> {
+        self.check_pollable()?;
+        if self.poller.is_none() {
+            let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            self.runner.set.clear();
+            self.carried.wait_set(&mut self.runner.set);
+            for fd in self.runner.set.fds() {
+                // SAFETY: the endpoint has just named it as one of its open descriptors.
+                let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) };
+                epoll::add(&poller, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+            }
+            self.poller = Some(poller);
+            // What comes from now on makes it readable; what is there already the first call finds.
+            self.runner.has_nothing_to_do(&mut self.carried);
+        }
+        Ok(self.poller.as_ref().map_or(-1, AsRawFd::as_raw_fd))
+    }
+
+    /// Ends what this end writes; the peer reads what is on its way, then the end. Reading goes on.
+    ///
+    /// # Errors
+    /// If the stream broke.
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.operate(None, |stream| {
+            stream.finish();
+            Ok(())
+        })
+    }
+
+    /// Gives the stream up: the peer reads what had arrived, then an error.
+    pub fn reset(mut self) {
+        if let Some(stream) = self.carried.stream() {
+            stream.reset();
+        }
+    }
+
+    /// Ends what this end writes and waits until everything has arrived at the peer.
+    ///
+    /// # Errors
+    /// If the stream broke, or that takes longer than `timeout`.
+    pub fn close(mut self, timeout: Duration) -> io::Result<()> {
+        self.finish()?;
+        self.runner.run(&mut self.carried, Some(timeout), |carried| carried.is_over().then_some(()))?;
+        match self.carried.stream().and_then(|stream| stream.broken().cloned()) {
+            Some(broken) => Err(StreamError::Reset(broken).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// What happened so far.
+    pub fn counters(&mut self) -> Counters {
+        self.carried.stream().map(|stream| stream.counters()).unwrap_or_default()
+    }
+
+    /// Does something with the stream, as soon as it does not answer `WouldBlock`.
+    ///
+    /// # Errors
+    /// Those of `operation`; `WouldBlock` if the socket does not wait; `TimedOut`.
+    #[inline]
+    pub fn operate<T>(
+        &mut self,
+        timeout: Option<Duration>,
+        mut operation: impl FnMut(&mut Stream) -> Result<T, StreamError>,
+    ) -> io::Result<T> {
+        let mut attempt = |carried: &mut Carried<TcpStream>| match carried.stream().map(&mut operation) {
+            Some(Err(StreamError::WouldBlock)) => None,
+            Some(result) => Some(result),
+            None => Some(Err(StreamError::BrokenPipe)),
+        };
+        if self.is_nonblocking {
+            loop {
+                if let Some(result) = attempt(&mut self.carried) {
+                    return Ok(result?);
+                }
+                if self.runner.has_nothing_to_do(&mut self.carried) {
+                    return Err(ErrorKind::WouldBlock.into());
+                }
+            }
+        }
+        Ok(self.runner.run(&mut self.carried, timeout, attempt)??)
+    }
+}
+
+impl Read for StreamSocket {
+    #[inline]
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.operate(self.timeouts.read, |stream| stream.read(bytes))
+    }
+}
+
+impl Write for StreamSocket {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.operate(self.timeouts.write, |stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for StreamSocket {
+    fn drop(&mut self) {
+        let Some(stream) = self.carried.stream() else { return };
+        if stream.broken().is_some() {
+            return;
+        }
+        stream.finish();
+        let linger = Some(self.options.linger);
+        // What does not arrive in time is lost, and the peer told so.
+        let _ = self.runner.run(&mut self.carried, linger, |carried| carried.is_over().then_some(()));
+    }
+}
+
+fn dial(address: impl ToSocketAddrs, timeout: Duration, name: &mut String) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the name has no address");
+    for address in address.to_socket_addrs()? {
+        *name = address.to_string();
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(socket) => {
+                socket.set_nodelay(true)?;
+                socket.set_nonblocking(true)?;
+                return Ok(socket);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Accepts streams, as [`std::net::TcpListener`] does connections. Nothing waits for a single client.
+pub struct StreamListener {
+    door: Door,
+    runner: Runner,
+}
+
+impl StreamListener {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
+        let runner = Runner::new(&options.clone().waiting(farcall_link::Waiting::EventBatch));
+        Ok(Self { door: Door::bind(nic, address, options)?, runner })
+    }
+
+    /// Where it listens: with the port that the system chose, if none was given.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.door.address()
+    }
+
+    /// Waits for a stream.
+    ///
+    /// # Errors
+    /// If the system cannot wait.
+    pub fn accept(&mut self) -> io::Result<StreamSocket> {
+        let (carried, peer) = self.runner.run(&mut self.door, None, Door::take)?;
+        let options = self.door.options.clone();
+        Ok(StreamSocket::new(carried, peer, Runner::new(&options), options))
+    }
+}

@@ -1,0 +1,111 @@
+//! A listening socket and the handshakes under way at it, as an endpoint.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use farcall_drive::{AcceptRest, deepen_backlog};
+use farcall_link::Nic;
+use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+
+use super::StreamOptions;
+use crate::carried::Carried;
+
+/// Handshakes under way at once; the oldest gives way to a newcomer. Until its hello is whole each costs a TCP
+/// connection and no more.
+const PENDING_MAX: usize = 256;
+/// Streams that are open and wait for [`Door::take`]; further clients wait in the kernel.
+const ARRIVED_MAX: usize = 64;
+/// While the system gives no connection, for lack of descriptors say, it is asked again so often.
+const REST: Duration = Duration::from_millis(100);
+
+/// Accepts streams.
+pub(super) struct Door {
+    listener: TcpListener,
+    nic: Nic,
+    pub options: StreamOptions,
+    pending: VecDeque<(Carried<TcpStream>, SocketAddr, Nanos)>,
+    arrived: VecDeque<(Carried<TcpStream>, SocketAddr)>,
+    rest: AcceptRest,
+}
+
+impl Door {
+    pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        deepen_backlog(&listener)?;
+        let rest = AcceptRest::new(format!("streams at {}", listener.local_addr()?));
+        let (pending, arrived) = (VecDeque::new(), VecDeque::new());
+        Ok(Self { listener, nic: nic.clone(), options, pending, arrived, rest })
+    }
+
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// A stream that is open.
+    pub fn take(&mut self) -> Option<(Carried<TcpStream>, SocketAddr)> {
+        self.arrived.pop_front()
+    }
+
+    pub fn has_any(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    fn accept(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        while self.arrived.len() < ARRIVED_MAX && (self.rest.left().is_none() || self.rest.is_over()) {
+            match self.listener.accept() {
+                Ok((socket, from)) => {
+                    any = true;
+                    if socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).is_err() {
+                        continue;
+                    }
+                    if self.pending.len() >= PENDING_MAX {
+                        self.pending.pop_front();
+                    }
+                    let carried = Carried::accept(&self.nic, self.options.config, socket);
+                    self.pending.push_back((carried, from, now + self.options.connect_timeout));
+                }
+                Err(error) if self.rest.goes_on_after(&error) => {}
+                Err(_) => break,
+            }
+        }
+        any
+    }
+}
+
+impl Endpoint for Door {
+    fn progress(&mut self, now: Nanos) -> Next {
+        let mut any = self.accept(now);
+        let mut until = self.rest.left().map(|left| now + left.min(REST));
+        for _ in 0..self.pending.len() {
+            let Some((mut carried, from, late_at)) = self.pending.pop_front() else { break };
+            any |= carried.progress(now) == Next::Again;
+            if carried.take_failure().is_some() || now >= late_at {
+                // Told why, if it understands.
+                any = true;
+            } else if carried.is_settled() {
+                any = true;
+                self.arrived.push_back((carried, from));
+            } else {
+                until = Nanos::earlier(until, Some(late_at));
+                self.pending.push_back((carried, from, late_at));
+            }
+        }
+        if any { Next::Again } else { Next::Idle { until } }
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        if self.arrived.len() < ARRIVED_MAX && self.rest.left().is_none() {
+            set.insert(self.listener.as_raw_fd());
+        }
+        self.pending.iter().for_each(|(carried, ..)| carried.wait_set(set));
+    }
+}

@@ -1,0 +1,32 @@
+//! Streams as sockets: over TCP for the handshake, run by the threads or tasks that use them.
+
+#[cfg(feature = "tokio")]
+mod asynchronous;
+mod blocking;
+mod door;
+mod options;
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+
+use crate::carried::Carrier;
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncStream, AsyncStreamListener};
+pub use blocking::{StreamListener, StreamSocket};
+pub use options::StreamOptions;
+
+/// It must not block.
+impl Carrier for TcpStream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        Read::read(self, bytes)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Write::write(self, bytes)
+    }
+
+    fn fd(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+}

@@ -1,0 +1,255 @@
+//! Streams as sockets: threads, processes, descriptors.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use farcall_link::Waiting;
+use farcall_stream::{StreamConfig, StreamListener, StreamOptions, StreamSocket};
+use rustix::event::epoll;
+use support::{bytes_at, nic};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A listener, and a thread that serves the first stream.
+fn serve<T: Send + 'static>(
+    options: StreamOptions,
+    serve: impl FnOnce(StreamSocket) -> T + Send + 'static,
+) -> (String, JoinHandle<T>) {
+    let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", options).unwrap();
+    let address = listener.address().unwrap().to_string();
+    (address, thread::spawn(move || serve(listener.accept().unwrap())))
+}
+
+fn connect(address: &str, options: StreamOptions) -> StreamSocket {
+    StreamSocket::connect(&nic(), address, options).unwrap()
+}
+
+fn waits() -> [StreamOptions; 4] {
+    let options = StreamOptions::default;
+    [
+        options(),
+        options().waiting(Waiting::EventBatch),
+        options().waiting(Waiting::Adaptive { max_retry: 3 }),
+        options().pollable(),
+    ]
+}
+
+#[test]
+fn both_directions_end_by_themselves_and_whole() {
+    for options in waits() {
+        let sent = bytes_at(0, 3_000_000);
+        let expected = sent.clone();
+        let (address, server) = serve(options.clone(), move |mut socket| {
+            let mut got = Vec::new();
+            socket.read_to_end(&mut got).unwrap();
+            assert!(got == expected);
+            socket.write_all(b"all of it").unwrap();
+            socket.close(LONG).unwrap();
+        });
+        let mut client = connect(&address, options);
+        client.write_all(&sent).unwrap();
+        client.finish().unwrap();
+        assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "all of it");
+        server.join().unwrap();
+    }
+}
+
+/// Messages that come when the other side sleeps, polls, or is just going to sleep.
+#[test]
+fn no_message_is_slept_through() {
+    for (at, options) in waits().into_iter().enumerate() {
+        let (address, server) = serve(options.clone(), move |mut socket| {
+            let mut bytes = [0; 8];
+            while socket.read_exact(&mut bytes).is_ok() {
+                socket.write_all(&bytes).unwrap();
+            }
+        });
+        let mut client = connect(&address, options);
+        for round in 0..2_000_u64 {
+            client.write_all(&round.to_le_bytes()).unwrap();
+            let mut back = [0; 8];
+            client.read_exact(&mut back).unwrap();
+            assert_eq!(u64::from_le_bytes(back), round, "waiting {at}");
+            match round % 97 {
+                0 => thread::sleep(Duration::from_micros(300)),
+                1..4 => thread::yield_now(),
+                _ => {}
+            }
+        }
+        drop(client);
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn a_dropped_socket_has_delivered_what_was_written() {
+    let (address, server) = serve(StreamOptions::default(), |mut socket| {
+        let mut got = Vec::new();
+        socket.read_to_end(&mut got).unwrap();
+        got
+    });
+    let mut client = connect(&address, StreamOptions::default());
+    client.write_all(b"my last words").unwrap();
+    drop(client);
+    assert_eq!(server.join().unwrap(), b"my last words");
+}
+
+#[test]
+fn a_reset_is_an_error_at_the_other_end_after_what_arrived() {
+    let (address, server) = serve(StreamOptions::default(), |mut socket| {
+        let mut got = [0; 5];
+        socket.read_exact(&mut got).unwrap();
+        (got, socket.read(&mut [0; 10]).unwrap_err().kind())
+    });
+    let mut client = connect(&address, StreamOptions::default());
+    client.write_all(b"words").unwrap();
+    client.reset();
+    assert_eq!(server.join().unwrap(), (*b"words", ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn a_read_that_may_wait_so_long_does_not_wait_longer() {
+    for options in waits() {
+        let (address, server) = serve(options.clone(), |mut socket| socket.read(&mut [0; 1]).unwrap());
+        let mut client = connect(&address, options);
+        client.set_timeouts(Some(Duration::from_millis(5)), None);
+        assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::TimedOut);
+        // Nothing is lost by that.
+        client.write_all(b"x").unwrap();
+        assert_eq!(server.join().unwrap(), 1);
+        client.set_timeouts(None, None);
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn who_says_nothing_or_garbage_keeps_nobody_waiting() {
+    let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", StreamOptions::default()).unwrap();
+    let address = listener.address().unwrap();
+    let silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut garbage = TcpStream::connect(address).unwrap();
+    garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let client = thread::spawn(move || {
+        let mut client = connect(&address.to_string(), StreamOptions::default());
+        client.write_all(b"hello").unwrap();
+        client.read(&mut [0; 1]).unwrap()
+    });
+    let mut socket = listener.accept().unwrap();
+    let mut hello = [0; 5];
+    socket.read_exact(&mut hello).unwrap();
+    drop(socket);
+    assert_eq!(client.join().unwrap(), 0);
+    // Garbage is answered in words.
+    let mut answer = Vec::new();
+    let _ = garbage.read_to_end(&mut answer);
+    assert!(String::from_utf8_lossy(&answer).contains("FCL1"), "{answer:?}");
+    drop(silent);
+}
+
+#[test]
+fn nobody_listens_is_said_with_the_address() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let error = StreamSocket::connect(&nic(), &*free, StreamOptions::default()).map(drop).unwrap_err();
+    assert!(error.to_string().contains(&free), "{error}");
+}
+
+/// Reads what there is; waits for an edge of the descriptor when a call says that it would block.
+fn read_by_edges(socket: &mut StreamSocket, epoll: &impl std::os::fd::AsFd, bytes: &mut [u8]) -> usize {
+    loop {
+        match socket.read(bytes) {
+            Ok(count) => return count,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        let mut events = Vec::with_capacity(4);
+        let wait = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
+        epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)).unwrap();
+        assert!(!events.is_empty(), "an edge was lost");
+    }
+}
+
+/// More with FARCALL_STREAM_EDGES.
+#[test]
+fn an_edge_triggered_reader_loses_no_edge() {
+    let rounds = std::env::var("FARCALL_STREAM_EDGES").map_or(3_000_u32, |rounds| rounds.parse().unwrap());
+    let options = StreamOptions::default().pollable();
+    let (address, server) = serve(options.clone(), move |mut socket| {
+        let mut bytes = [0; 4];
+        for _ in 0..rounds {
+            socket.read_exact(&mut bytes).unwrap();
+            socket.write_all(&bytes).unwrap();
+        }
+    });
+    let mut client = connect(&address, options);
+    client.set_nonblocking(true).unwrap();
+    let fd = client.pollable_fd().unwrap();
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    // SAFETY: the socket lives longer than this.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    epoll::add(&epoll, fd, epoll::EventData::new_u64(7), epoll::EventFlags::IN | epoll::EventFlags::ET).unwrap();
+    for round in 0..rounds {
+        assert_eq!(client.write(&round.to_le_bytes()).unwrap(), 4);
+        let (mut got, mut back) = (0, [0; 4]);
+        while got < 4 {
+            got += read_by_edges(&mut client, &epoll, &mut back[got..]);
+        }
+        assert_eq!(u32::from_le_bytes(back), round);
+    }
+    server.join().unwrap();
+    assert_eq!(read_by_edges(&mut client, &epoll, &mut [0; 4]), 0, "the end is an edge, too");
+}
+
+#[test]
+fn a_socket_that_may_poll_has_no_descriptor_to_wait_on() {
+    let (address, server) = serve(StreamOptions::default(), drop);
+    let mut client = connect(&address, StreamOptions::default());
+    assert_eq!(client.set_nonblocking(true).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(client.pollable_fd().is_err());
+    server.join().unwrap();
+}
+
+/// The tests' binary as another process that writes some bytes and then waits to be killed.
+const CHILD: &str = "FARCALL_STREAM_TEST_CHILD";
+
+#[test]
+fn child_writes_and_waits() {
+    let Ok(address) = std::env::var(CHILD) else { return };
+    let mut socket = connect(&address, StreamOptions::default().config(StreamConfig::default()));
+    socket.write_all(&bytes_at(0, 10_000)).unwrap();
+    let _ = socket.read(&mut [0; 1]);
+    unreachable!("nobody answers");
+}
+
+fn child(address: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_writes_and_waits"])
+        .env(CHILD, address)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_killed_process_is_a_reset_after_what_it_wrote() {
+    for options in waits() {
+        let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", options).unwrap();
+        let mut child = child(&listener.address().unwrap().to_string());
+        let mut socket = listener.accept().unwrap();
+        let mut got = vec![0; 10_000];
+        socket.read_exact(&mut got).unwrap();
+        assert!(got == bytes_at(0, 10_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(socket.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(socket.write(&[0; 1]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+}
