@@ -9,6 +9,8 @@ mod socket;
 mod staging;
 mod stream;
 mod waking;
+#[cfg(test)]
+mod waking_model;
 mod words;
 
 pub use carried::{Carried, Carrier};

@@ -138,6 +138,31 @@ impl Waker {
 }
 
 #[cfg(test)]
+impl Woken {
+    /// One that asked for no wake-ups, and was heard.
+    pub fn that_polls() -> Self {
+        let mut woken = Self::new(true);
+        woken.ask(false);
+        woken.said();
+        woken
+    }
+
+    pub fn wish(&self) -> Wish {
+        self.wish
+    }
+}
+
+#[cfg(test)]
+impl Waker {
+    /// One that has heard a wish.
+    pub fn told(wish: Wish) -> Self {
+        let mut waker = Self::new(false);
+        waker.hear(wish);
+        waker
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

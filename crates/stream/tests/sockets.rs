@@ -30,6 +30,10 @@ fn connect(address: &str, options: StreamOptions) -> StreamSocket {
     StreamSocket::connect(&nic(), address, options).unwrap()
 }
 
+fn rounds(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |rounds| rounds.parse().unwrap())
+}
+
 fn waits() -> [StreamOptions; 4] {
     let options = StreamOptions::default;
     [
@@ -63,9 +67,10 @@ fn both_directions_end_by_themselves_and_whole() {
     }
 }
 
-/// Messages that come when the other side sleeps, polls, or is just going to sleep.
+/// Messages that come when the other side sleeps, polls, or is just going to sleep. More with FARCALL_STREAM_ROUNDS.
 #[test]
 fn no_message_is_slept_through() {
+    let rounds = rounds("FARCALL_STREAM_ROUNDS", 200);
     for (at, options) in waits().into_iter().enumerate() {
         let (address, server) = serve(options.clone(), move |mut socket| {
             let mut bytes = [0; 8];
@@ -74,7 +79,7 @@ fn no_message_is_slept_through() {
             }
         });
         let mut client = connect(&address, options);
-        for round in 0..2_000_u64 {
+        for round in 0..rounds {
             client.write_all(&round.to_le_bytes()).unwrap();
             let mut back = [0; 8];
             client.read_exact(&mut back).unwrap();
@@ -105,15 +110,21 @@ fn a_dropped_socket_has_delivered_what_was_written() {
 
 #[test]
 fn a_reset_is_an_error_at_the_other_end_after_what_arrived() {
-    let (address, server) = serve(StreamOptions::default(), |mut socket| {
-        let mut got = [0; 5];
-        socket.read_exact(&mut got).unwrap();
-        (got, socket.read(&mut [0; 10]).unwrap_err().kind())
+    let (tell, told) = std::sync::mpsc::channel();
+    let (address, server) = serve(StreamOptions::default(), move |mut socket| {
+        let (mut first, mut second) = ([0; 2], [0; 3]);
+        socket.read_exact(&mut first).unwrap();
+        socket.write_all(b"x").unwrap();
+        told.recv().unwrap();
+        socket.read_exact(&mut second).unwrap();
+        (first, second, socket.read(&mut [0; 10]).unwrap_err().kind())
     });
     let mut client = connect(&address, StreamOptions::default());
     client.write_all(b"words").unwrap();
+    client.read_exact(&mut [0; 1]).unwrap();
     client.reset();
-    assert_eq!(server.join().unwrap(), (*b"words", ErrorKind::ConnectionReset));
+    tell.send(()).unwrap();
+    assert_eq!(server.join().unwrap(), (*b"wo", *b"rds", ErrorKind::ConnectionReset));
 }
 
 #[test]
@@ -179,10 +190,10 @@ fn read_by_edges(socket: &mut StreamSocket, epoll: &impl std::os::fd::AsFd, byte
 /// More with FARCALL_STREAM_EDGES.
 #[test]
 fn an_edge_triggered_reader_loses_no_edge() {
-    let rounds = std::env::var("FARCALL_STREAM_EDGES").map_or(3_000_u32, |rounds| rounds.parse().unwrap());
+    let rounds = rounds("FARCALL_STREAM_EDGES", 500);
     let options = StreamOptions::default().pollable();
     let (address, server) = serve(options.clone(), move |mut socket| {
-        let mut bytes = [0; 4];
+        let mut bytes = [0; 8];
         for _ in 0..rounds {
             socket.read_exact(&mut bytes).unwrap();
             socket.write_all(&bytes).unwrap();
@@ -196,12 +207,12 @@ fn an_edge_triggered_reader_loses_no_edge() {
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     epoll::add(&epoll, fd, epoll::EventData::new_u64(7), epoll::EventFlags::IN | epoll::EventFlags::ET).unwrap();
     for round in 0..rounds {
-        assert_eq!(client.write(&round.to_le_bytes()).unwrap(), 4);
-        let (mut got, mut back) = (0, [0; 4]);
-        while got < 4 {
+        assert_eq!(client.write(&round.to_le_bytes()).unwrap(), 8);
+        let (mut got, mut back) = (0, [0; 8]);
+        while got < 8 {
             got += read_by_edges(&mut client, &epoll, &mut back[got..]);
         }
-        assert_eq!(u32::from_le_bytes(back), round);
+        assert_eq!(u64::from_le_bytes(back), round);
     }
     server.join().unwrap();
     assert_eq!(read_by_edges(&mut client, &epoll, &mut [0; 4]), 0, "the end is an edge, too");

@@ -16,10 +16,10 @@ fn what_is_written_is_read_at_the_other_end_in_both_directions() {
 /// Pieces of every length, across the end of a ring many times.
 #[test]
 fn a_stream_much_longer_than_its_rings_is_exact() {
-    for (ring, at_once) in [(4 << 10, 1), (4 << 10, 4_095), (8 << 10, 100_000), (1 << 20, 70_001)] {
+    for (ring, at_once) in [(4 << 10, 61), (4 << 10, 4_095), (8 << 10, 100_000), (1 << 20, 70_001)] {
         let mut ends = pair_of([StreamConfig::default().ring_bytes(ring); 2]);
         let mut position = 0;
-        for len in [1, 7, 8, 255, 256, 257, 4_096, 5_000, 33_000, 1, 250_000, 2] {
+        for len in [1, 7, 8, 255, 256, 257, 4_096, 5_000, 33_000, 1, 100_000, 2] {
             let bytes = bytes_at(position, len);
             let from = len % 2;
             assert!(carry(&mut ends, from, &bytes, at_once) == bytes, "{len} bytes at {position}, ring {ring}");
