@@ -4,8 +4,11 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamConfig {
-    /// Bytes of the receive ring. The ring from which the peer's bytes are sent is at most half as long.
+    /// Bytes of the receive ring at first. The peer sends from memory of its own that is half as long.
     pub ring_bytes: usize,
+    /// Bytes that the receive ring grows to while the peer keeps filling it. A ring that grew is given back when
+    /// nothing comes for a second. A ring of fixed length is one that is that long at first.
+    pub ring_bytes_max: usize,
     /// Whether the peer may be told to send without wake-ups while the owner of this end polls. Not for owners that
     /// wait on the descriptor alone.
     pub may_poll: bool,
@@ -15,16 +18,29 @@ pub struct StreamConfig {
 
 impl Default for StreamConfig {
     fn default() -> Self {
-        Self { ring_bytes: 32 << 10, may_poll: true, lent_bytes_max: 4 << 20 }
+        Self { ring_bytes: 32 << 10, ring_bytes_max: 4 << 20, may_poll: true, lent_bytes_max: 4 << 20 }
     }
 }
 
 impl StreamConfig {
-    /// Bytes of the receive ring, rounded up to pages.
+    /// See the field.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: usize) -> Self {
         self.ring_bytes = bytes;
         self
+    }
+
+    /// See the field.
+    #[must_use]
+    pub fn ring_bytes_max(mut self, bytes: usize) -> Self {
+        self.ring_bytes_max = bytes;
+        self
+    }
+
+    /// A ring that neither grows nor shrinks.
+    #[must_use]
+    pub fn fixed_ring(self, bytes: usize) -> Self {
+        self.ring_bytes(bytes).ring_bytes_max(bytes)
     }
 
     /// See the field.

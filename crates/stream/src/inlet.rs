@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use farcall_link::{Region, Watch};
 
-use crate::ring::Ring;
+use crate::receive_ring::{OFFER_WORDS, ReceiveRing};
 use crate::waking::{TOLD_AT_ONCE, Woken};
-use crate::words::{CONSUMED, END, PROMISE, Promise, WAKES_TAKEN, WISH, WRITTEN, Wish, written_of};
+use crate::words::{
+    CONSUMED, END, OFFER, PROMISE, Promise, TURN, WAKES_TAKEN, WISH, WRITTEN, Wish, written_of,
+};
 
 pub(crate) struct Inlet {
     words: Arc<Region>,
-    bytes: Arc<Region>,
-    ring: Ring,
+    pub ring: ReceiveRing,
     /// The word that says how much was written.
     watch: Watch,
     /// Whether that word may be believed by itself: WRITEs land in order.
@@ -41,12 +42,10 @@ pub(crate) struct Heard {
 pub(crate) type Impossible = String;
 
 impl Inlet {
-    pub fn new(words: Arc<Region>, bytes: Arc<Region>, is_in_order: bool, woken: Woken) -> Self {
-        let ring = Ring { base: 0, len_bytes: bytes.len_bytes() as u64 };
+    pub fn new(words: Arc<Region>, ring: ReceiveRing, is_in_order: bool, woken: Woken) -> Self {
         let watch = Watch::new(Arc::clone(&words), WRITTEN);
         Self {
             words,
-            bytes,
             ring,
             watch,
             is_in_order,
@@ -101,15 +100,32 @@ impl Inlet {
         if written.wrapping_sub(self.seen) as i64 <= 0 {
             return Ok(false);
         }
-        let (ahead, most) = (written - self.read, self.ring.len_bytes);
-        if ahead > most {
-            return Err(format!("{ahead} bytes are said to be in a ring of {most}"));
+        self.hear_turn()?;
+        let limit = self.ring.limit(self.read);
+        if written > limit {
+            return Err(format!("byte {written} when the ring ends at {limit}"));
         }
         if let Some(end) = self.end.filter(|end| written > *end) {
             return Err(format!("byte {written} of a stream of {end}"));
         }
         self.seen = written;
+        self.ring.written(written, self.credited);
         Ok(true)
+    }
+
+    /// Where the peer turned to the ring that was offered. That word landed before any that says that bytes are there.
+    #[inline]
+    fn hear_turn(&mut self) -> Result<(), Impossible> {
+        if !self.ring.may_turn() {
+            return Ok(());
+        }
+        let turn = Promise::decode(self.words.load_acquire(TURN), self.seen);
+        self.ring.turns(turn, self.read, self.seen)
+    }
+
+    /// The ring that the peer offers, in words of which each is read once.
+    pub fn offered(&self) -> [u64; OFFER_WORDS] {
+        std::array::from_fn(|at| self.words.load_acquire(OFFER + 8 * at))
     }
 
     /// The peer's stream ends here.
@@ -118,9 +134,6 @@ impl Inlet {
             Some(before) if before == end => Ok(false),
             Some(before) => Err(format!("a stream of {before} bytes, then of {end}")),
             None if end < self.seen => Err(format!("a stream of {end} bytes after {}", self.seen)),
-            None if end - self.read > self.ring.len_bytes => {
-                Err(format!("a stream of {end} bytes when {} were read", self.read))
-            }
             None => {
                 self.end = Some(end);
                 Ok(true)
@@ -135,6 +148,7 @@ impl Inlet {
         if self.woken.is_asked_for() && promise != 0 {
             self.woken.promised(Promise::decode(promise, self.seen));
         }
+        self.hear_turn()?;
         let ended = match self.words.load_acquire(END) {
             0 => false,
             end => self.ends(end - 1)?,
@@ -150,31 +164,34 @@ impl Inlet {
     /// Reads into a private slice as much as there is.
     #[inline]
     pub fn copy_out(&mut self, out: &mut [u8]) -> usize {
-        let most = self.available().min(out.len() as u64);
-        let (offset, first) = self.ring.together(self.read, most);
-        self.bytes.copy_out(offset, &mut out[..first]);
-        let second = most as usize - first;
-        if second > 0 {
-            self.bytes.copy_out(0, &mut out[first..first + second]);
+        let mut done = 0;
+        while done < out.len() && self.available() > 0 {
+            let most = self.available().min((out.len() - done) as u64);
+            let (region, offset, len) = self.ring.together(self.read, most);
+            region.copy_out(offset, &mut out[done..done + len]);
+            self.read += len as u64;
+            self.ring.change(self.read);
+            done += len;
         }
-        self.read += most;
-        most as usize
+        done
     }
 
     /// Appends to a private vector at most `most` of what there is.
-    pub fn append_to(&mut self, out: &mut Vec<u8>, most: usize) -> usize {
+    pub fn append_to(&mut self, out: &mut Vec<u8>, most: usize) {
         let most = self.available().min(most as u64);
-        let (offset, first) = self.ring.together(self.read, most);
-        self.bytes.append_to(offset, first, out);
-        self.bytes.append_to(0, most as usize - first, out);
-        self.read += most;
-        most as usize
+        let end = self.read + most;
+        while self.read < end {
+            let (region, offset, len) = self.ring.together(self.read, end - self.read);
+            region.append_to(offset, len, out);
+            self.read += len as u64;
+            self.ring.change(self.read);
+        }
     }
 
     /// Whether the peer is to learn how much was read: in batches of a quarter of the ring.
     #[inline]
     pub const fn owes_credit(&self) -> bool {
-        self.read - self.credited >= self.ring.len_bytes / 4
+        self.read - self.credited >= self.ring.len_bytes() / 4
     }
 
     /// Whether the peer is to learn how many wake-ups were taken.

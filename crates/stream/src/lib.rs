@@ -4,6 +4,7 @@ mod config;
 mod error;
 mod inlet;
 mod outlet;
+mod receive_ring;
 mod ring;
 mod socket;
 mod staging;

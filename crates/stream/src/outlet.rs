@@ -7,10 +7,11 @@ use farcall_link::{
     Connection, Operation, Piece, PostRefused, Region, RegionId, Remote, RemoteRegion, Ticket, WorkRequest,
 };
 
+use crate::receive_ring::OFFER_WORDS;
 use crate::ring::Ring;
 use crate::staging::Staging;
 use crate::waking::Waker;
-use crate::words::{END, WRITTEN, imm_of};
+use crate::words::{END, IMM_OFFER, OFFER, Promise, WRITTEN, imm_of};
 
 /// Sends that a stream may have outstanding.
 pub(crate) const SEND_DEPTH: u32 = 128;
@@ -19,7 +20,9 @@ const FOR_WORDS: u32 = 16;
 /// The longest single WRITE: the peer reads one piece while the next is copied.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 /// Where, in our own memory, words are composed: one place for each send that can be outstanding, then the send ring.
-pub(crate) const WORD_PLACES_BYTES: usize = 8 * SEND_DEPTH as usize;
+const WORD_PLACES_BYTES: usize = 8 * SEND_DEPTH as usize;
+/// Of those, and of one offer: no second one is said before the peer has answered.
+pub(crate) const COMPOSED_BYTES: usize = WORD_PLACES_BYTES + 8 * OFFER_WORDS;
 
 pub(crate) struct Outlet {
     local: Arc<Region>,
@@ -36,6 +39,8 @@ pub(crate) struct Outlet {
     pub written: u64,
     /// Of that, read by the peer as far as is known.
     pub consumed: u64,
+    /// From which byte on the ring is written, if the peer is still to be told; until then nothing more is written.
+    pub turn: Option<Promise>,
     /// Whether nothing more is written.
     pub is_finished: bool,
     /// The WRITE that told the peer so.
@@ -51,7 +56,7 @@ impl Outlet {
         waker: Waker,
         is_ready: bool,
     ) -> Self {
-        let staging = Staging::new(local.len_bytes() - WORD_PLACES_BYTES, SEND_DEPTH as usize);
+        let staging = Staging::new(local.len_bytes() - COMPOSED_BYTES, SEND_DEPTH as usize);
         let ring = Ring { base: 0, len_bytes: grant.len_bytes };
         Self {
             local,
@@ -65,6 +70,7 @@ impl Outlet {
             is_ready,
             written: 0,
             consumed: 0,
+            turn: None,
             is_finished: false,
             end: None,
         }
@@ -73,7 +79,8 @@ impl Outlet {
     /// How many bytes may be written now, as far as the peer and the send queue are concerned.
     #[inline]
     pub fn room(&self, connection: &Connection) -> u64 {
-        if !self.is_ready || self.is_finished || !self.waker.may_send() || connection.room() < FOR_WORDS {
+        let is_held = !self.is_ready || self.is_finished || self.turn.is_some();
+        if is_held || !self.waker.may_send() || connection.room() < FOR_WORDS {
             return 0;
         }
         self.ring.free(self.written, self.consumed)
@@ -84,12 +91,12 @@ impl Outlet {
     pub fn place(&mut self, connection: &Connection, most: usize) -> (usize, usize) {
         let room = self.room(connection).min(most.min(PIECE_BYTES_MAX) as u64);
         if room == 0 {
-            return (WORD_PLACES_BYTES, 0);
+            return (COMPOSED_BYTES, 0);
         }
         let (_, together) = self.ring.together(self.written, room);
         self.staging.reclaim(|ticket| connection.is_done(ticket));
         let (at, len) = self.staging.place(together);
-        (WORD_PLACES_BYTES + at, len)
+        (COMPOSED_BYTES + at, len)
     }
 
     /// The memory that [`Outlet::place`] is about.
@@ -154,6 +161,42 @@ impl Outlet {
         self.end = Some(connection.post(&request, 0)?);
         self.waker.sent += u64::from(imm.is_some());
         Ok(())
+    }
+
+    /// Offers a ring to the peer, which is woken in any case: only then may it read that.
+    pub fn say_offer(
+        &mut self,
+        connection: &mut Connection,
+        offer: [u64; OFFER_WORDS],
+    ) -> Result<(), PostRefused> {
+        for (at, word) in offer.into_iter().enumerate() {
+            self.local.store_relaxed(WORD_PLACES_BYTES + 8 * at, word);
+        }
+        let from = Piece { region: self.local_id, offset: WORD_PLACES_BYTES, len_bytes: 8 * OFFER_WORDS };
+        let to = Remote { grant: &self.words, offset: OFFER };
+        connection.write_imm(from, to, imm_of(self.written) | IMM_OFFER)?;
+        self.waker.sent += 1;
+        Ok(())
+    }
+
+    /// What is written from now on goes into another ring, from other memory of our own if there is any.
+    pub fn turn_to(
+        &mut self,
+        connection: &mut Connection,
+        number: u16,
+        grant: RemoteRegion,
+        local: Option<Arc<Region>>,
+    ) {
+        if let Some(local) = local {
+            // It is kept as long as WRITEs from it are under way.
+            connection.detach(self.local_id);
+            self.local_id = connection.attach(Arc::clone(&local));
+            self.staging = Staging::new(local.len_bytes() - COMPOSED_BYTES, SEND_DEPTH as usize);
+            self.local = local;
+        }
+        self.grant = grant;
+        self.ring = Ring { base: self.written, len_bytes: grant.len_bytes };
+        self.turn = Some(Promise { number, from: self.written });
     }
 
     fn compose(&mut self, value: u64) -> Piece {

@@ -18,8 +18,12 @@ pub(crate) const WISH: usize = 80;
 pub(crate) const PROMISE: usize = 88;
 /// One more than the length of the peer's whole stream, when it is known; else 0.
 pub(crate) const END: usize = 96;
+/// From which byte on the peer writes into the ring that we offered last: a [`Promise`].
+pub(crate) const TURN: usize = 104;
+/// A ring that the peer offers; to be read only when the wake-up that came with it says so.
+pub(crate) const OFFER: usize = 128;
 /// What the words take.
-pub(crate) const WORDS_BYTES: usize = 128;
+pub(crate) const WORDS_BYTES: usize = 192;
 
 /// Whether an end wants to be woken, numbered so that the promise that answers it can be told from earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +81,9 @@ const IMM_BITS: u32 = 30;
 pub(crate) const fn imm_of(written: u64) -> u32 {
     written as u32 & ((1 << IMM_BITS) - 1)
 }
+
+/// In immediate data: what landed with it is an [`OFFER`].
+pub(crate) const IMM_OFFER: u32 = 1 << 31;
 
 /// How much was written, from immediate data. `near` is a position not further away than a ring.
 pub(crate) const fn written_of(imm: u32, near: u64) -> u64 {

@@ -3,7 +3,7 @@
 mod support;
 
 use farcall_stream::{Broken, StreamConfig, StreamError};
-use farcall_verbs::Endpoint;
+use farcall_verbs::{Endpoint, Nanos};
 use support::*;
 
 #[test]
@@ -30,7 +30,7 @@ fn a_stream_much_longer_than_its_rings_is_exact() {
 
 #[test]
 fn a_writer_stops_when_the_ring_is_full_and_goes_on_when_it_was_read() {
-    let mut ends = pair();
+    let mut ends = pair_of([StreamConfig::default().fixed_ring(32 << 10); 2]);
     // The client's first word is what allows a server to write.
     carry(&mut ends, 0, b"x", 1);
     let all = bytes_at(0, 200_000);
@@ -45,7 +45,7 @@ fn a_writer_stops_when_the_ring_is_full_and_goes_on_when_it_was_read() {
     for _ in 0..1_000 {
         assert_eq!(ends[1].write(&all[written..]), Err(StreamError::WouldBlock), "{written} bytes written");
         assert!(!ends[1].is_writable());
-        ends[1].progress(farcall_verbs::Nanos(1 << 40));
+        ends[1].progress(Nanos(1 << 40));
     }
     assert_eq!(written, ends[1].totals().0 as usize);
     assert_eq!(written % 4_096, 0, "the whole ring, of whole pages");
@@ -180,6 +180,32 @@ fn who_resets_a_stream_neither_reads_nor_writes_it() {
     assert_eq!(read_some(&mut ends, 1), Err(StreamError::Reset(Broken::Reset)));
     step_until(&mut ends, |ends| ends[1].is_drained());
 }
+#[test]
+fn a_ring_grows_while_it_is_filled_and_is_given_back_when_nothing_comes() {
+    let mut ends = pair_of([StreamConfig::default().ring_bytes(4 << 10).ring_bytes_max(128 << 10); 2]);
+    let mut position = 0;
+    // The other direction stays as it is.
+    while ends[1].ring_bytes() < 128 << 10 {
+        let bytes = bytes_at(position, 50_000);
+        assert!(carry(&mut ends, 0, &bytes, 3_000) == bytes, "at {position}");
+        position += 50_000;
+    }
+    assert_eq!((ends[0].ring_bytes(), ends[1].counters().rings_offered), (4 << 10, 3));
+    let bytes = bytes_at(position, 500_000);
+    assert!(carry(&mut ends, 0, &bytes, 70_000) == bytes);
+    // An hour without a byte, with a sleep in between.
+    let later = Nanos(3_600_000_000_000);
+    ends[1].arm().unwrap();
+    ends[1].progress(later);
+    step_until(&mut ends, |ends| {
+        ends[1].arm().unwrap();
+        ends[1].progress(later + std::time::Duration::from_secs(5));
+        ends[1].ring_bytes() == 4 << 10
+    });
+    assert!(carry(&mut ends, 0, &bytes, 70_000) == bytes);
+    assert_eq!(carry(&mut ends, 1, b"and back", 3), b"and back");
+}
+
 #[test]
 fn an_empty_stream_has_an_end_and_nothing_else() {
     let mut ends = pair();

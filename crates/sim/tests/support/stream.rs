@@ -305,5 +305,6 @@ impl Endpoint for Server {
 /// An end from a seed.
 pub fn config(random: &mut Random) -> StreamConfig {
     let ring_bytes = [4 << 10, 12 << 10, 32 << 10, 256 << 10][random.below(4) as usize];
-    StreamConfig::default().ring_bytes(ring_bytes).may_poll(random.chance_ppm(700_000))
+    let most = [4 << 10, 64 << 10, 1 << 20][random.below(3) as usize];
+    StreamConfig::default().ring_bytes(ring_bytes).ring_bytes_max(most).may_poll(random.chance_ppm(700_000))
 }

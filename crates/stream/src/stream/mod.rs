@@ -1,9 +1,10 @@
 //! The endpoint: both directions of a stream over one queue pair.
 //!
 //! A file for each concern: [`open`] (from a handshake), [`transfer`] (reading and writing), [`turn`] (progress, sleep),
-//! [`ending`] (half-close, reset, death).
+//! [`growth`] (longer and shorter rings), [`ending`] (half-close, reset, death).
 
 mod ending;
+mod growth;
 mod open;
 mod transfer;
 mod turn;
@@ -11,7 +12,7 @@ mod turn;
 use std::sync::Arc;
 
 use farcall_link::Connection;
-use farcall_verbs::{CompChannel, Nanos, RawCq, Wc};
+use farcall_verbs::{CompChannel, Nanos, ProtectionDomain, RawCq, Wc};
 
 use crate::config::StreamConfig;
 use crate::error::Broken;
@@ -30,6 +31,7 @@ pub struct Stream {
     connection: Connection,
     cq: Box<dyn RawCq>,
     channel: Arc<dyn CompChannel>,
+    pd: Arc<dyn ProtectionDomain>,
     inlet: Inlet,
     outlet: Outlet,
     config: StreamConfig,
@@ -44,6 +46,8 @@ pub struct Stream {
     is_armed: bool,
     nap: turn::Nap,
     now: Nanos,
+    /// How much had come when anything came last, and when that was.
+    moved_at: (u64, Nanos),
     counters: Counters,
 }
 
@@ -61,6 +65,10 @@ pub struct Counters {
     pub wishes: u64,
     /// Times that a write found no room.
     pub stalls: u64,
+    /// Rings that this end offered to the peer.
+    pub rings_offered: u64,
+    /// Rings of the peer that this end turned to.
+    pub rings_taken: u64,
 }
 
 impl Stream {
@@ -71,6 +79,11 @@ impl Stream {
             wakes_taken: self.inlet.wakes_taken,
             ..self.counters
         }
+    }
+
+    /// Bytes of the ring that this end reads from now.
+    pub fn ring_bytes(&self) -> usize {
+        self.inlet.ring.len_bytes() as usize
     }
 
     /// Bytes written to and read from this end.

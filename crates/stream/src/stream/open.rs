@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::{Refusal, RefusalKind, StreamEnd};
 use farcall_link::{Connection, Nic, PairConfig, Region, Transport};
-use farcall_verbs::{Access, CompChannel, CqInitAttr, Error, Nanos, RawCq, Wc};
+use farcall_verbs::{
+    Access, CompChannel, CqInitAttr, Error, Nanos, ProtectionDomain, RawCq, Wc,
+};
 
 use super::turn::Nap;
 use super::{COMPLETIONS_AT_ONCE, Counters, Stream};
 use crate::config::{RING_BYTES_MAX, RING_BYTES_MIN, StreamConfig};
 use crate::error::OpenError;
 use crate::inlet::Inlet;
-use crate::outlet::{Outlet, SEND_DEPTH, WORD_PLACES_BYTES};
+use crate::outlet::{COMPOSED_BYTES, Outlet, SEND_DEPTH};
+use crate::receive_ring::ReceiveRing;
 use crate::waking::{RECEIVES, Waker, Woken};
 use crate::words::{WISH, WORDS_BYTES, Wish};
 
@@ -26,9 +29,16 @@ pub struct Opening {
     bytes: Arc<Region>,
 }
 
-/// How long a send ring is for a peer's receive ring.
-fn send_ring_bytes(theirs: u64) -> usize {
-    (theirs as usize / 2).max(RING_BYTES_MIN)
+/// The memory to send from into a peer's ring: words, and half as many bytes as that holds.
+pub(super) fn send_ring(
+    pd: &dyn ProtectionDomain,
+    config: &StreamConfig,
+    theirs: u64,
+) -> Result<Arc<Region>, Error> {
+    // A peer cannot make us take more memory than a ring of ours may.
+    let half = theirs.min(config.ring_bytes_max as u64) as usize / 2;
+    let bytes = COMPOSED_BYTES + half.max(RING_BYTES_MIN);
+    Ok(Arc::new(Region::alloc(pd, bytes, Access::LOCAL_WRITE)?))
 }
 
 impl Opening {
@@ -83,13 +93,15 @@ impl Opening {
     fn connect_to(mut self, theirs: &StreamEnd, is_ready: bool) -> Result<Stream, Error> {
         self.connection.connect(&self.nic, &theirs.qp)?;
         let ours = self.end();
-        let local_bytes = WORD_PLACES_BYTES + send_ring_bytes(theirs.ring.len_bytes);
-        let local = Arc::new(Region::alloc(&*self.nic.pd, local_bytes, Access::LOCAL_WRITE)?);
+        let local = send_ring(&*self.nic.pd, &self.config, theirs.ring.len_bytes)?;
         let local_id = self.connection.attach(Arc::clone(&local));
+        let max_bytes = self.config.ring_bytes_max.min(RING_BYTES_MAX);
+        let ring = ReceiveRing::new(self.bytes, max_bytes);
         let waker = Waker::new(!theirs.is_in_order);
         let woken = Woken::new(self.config.may_poll && ours.is_in_order);
         Ok(Stream {
-            inlet: Inlet::new(self.words, self.bytes, ours.is_in_order, woken),
+            inlet: Inlet::new(self.words, ring, ours.is_in_order, woken),
+            pd: self.nic.pd,
             outlet: Outlet::new(local, local_id, theirs.words, theirs.ring, waker, is_ready),
             connection: self.connection,
             cq: self.cq,
@@ -104,6 +116,7 @@ impl Opening {
             is_armed: false,
             nap: Nap::default(),
             now: Nanos(0),
+            moved_at: (0, Nanos(0)),
             counters: Counters::default(),
         })
     }
@@ -135,10 +148,15 @@ fn check(nic: &Nic, theirs: &StreamEnd) -> Result<(), Refusal> {
         return Err(RefusalKind::OutOfRange.because(why));
     }
     let (ring, most) = (theirs.ring.len_bytes, RING_BYTES_MAX as u64);
-    if ring < RING_BYTES_MIN as u64 || ring > most {
+    if !is_ring(ring) {
         let why = format!("a ring of {ring} bytes, not of {RING_BYTES_MIN} to {most}");
         return Err(RefusalKind::OutOfRange.because(why));
     }
     let owner = nic.context.check_owner(theirs.qp.gid(), theirs.qp.qp_num);
     owner.map_err(|error| RefusalKind::Resources.because(format!("peer: {error}")))
+}
+
+/// Whether a ring can be so long.
+pub(super) const fn is_ring(len_bytes: u64) -> bool {
+    len_bytes >= RING_BYTES_MIN as u64 && len_bytes <= RING_BYTES_MAX as u64
 }

@@ -113,6 +113,7 @@ impl Stream {
     fn look_for_room(&mut self) -> Result<(), StreamError> {
         self.poll_completions();
         self.hear();
+        self.speak();
         self.check_writable()
     }
 

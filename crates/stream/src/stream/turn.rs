@@ -7,7 +7,7 @@ use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc};
 
 use super::Stream;
 use crate::error::Broken;
-use crate::words::{CONSUMED, PROMISE, WAKES_TAKEN, WISH};
+use crate::words::{CONSUMED, IMM_OFFER, PROMISE, TURN, WAKES_TAKEN, WISH};
 
 /// Turns between two looks at the completion queue when no wake-up is expected.
 const TURNS_PER_POLL: u32 = 16;
@@ -67,8 +67,11 @@ impl Stream {
                 if !self.is_armed {
                     self.inlet.woken.woken_in_vain();
                 }
-                if let Err(impossible) = self.inlet.woken_by(imm.unwrap_or(0)) {
+                let imm = imm.unwrap_or(0);
+                if let Err(impossible) = self.inlet.woken_by(imm) {
                     self.break_off(Broken::Protocol(impossible));
+                } else if imm & IMM_OFFER != 0 && self.broken.is_none() {
+                    self.take_offer();
                 }
                 true
             }
@@ -128,7 +131,14 @@ impl Stream {
 
     #[inline]
     fn try_speak(&mut self) -> std::result::Result<(), PostRefused> {
+        self.say_offer()?;
         let Self { connection, outlet, inlet, counters, .. } = self;
+        if let Some(turn) = outlet.turn
+            && connection.room() > 0
+        {
+            outlet.say(connection, TURN, turn.encode())?;
+            outlet.turn = None;
+        }
         if let Some(promise) = outlet.waker.due(outlet.written)
             && connection.room() > 0
         {
@@ -190,6 +200,7 @@ impl Endpoint for Stream {
             Err(impossible) => self.break_off(Broken::Protocol(impossible)),
         }
         any |= self.hear();
+        self.grow();
         self.speak();
         if any {
             self.is_armed = false;
@@ -200,7 +211,7 @@ impl Endpoint for Stream {
             // The peer has not promised yet; what it writes until then may come unnoticed.
             return Next::Idle { until: Some(self.nap.until) };
         }
-        Next::IDLE
+        Next::Idle { until: if self.is_armed { self.shrink(now) } else { None } }
     }
 
     fn arm(&mut self) -> Result<()> {

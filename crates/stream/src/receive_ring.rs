@@ -1,0 +1,242 @@
+//! The ring that the peer writes, and how another takes its place.
+//!
+//! The owner of a ring offers another one: longer when the peer filled it, the first one again when nothing comes. The
+//! peer says from which byte on it writes there (it *turns*), so each byte has one place. The old ring is given back
+//! when everything before that byte was read. One offer is under way at a time.
+
+use std::sync::Arc;
+
+use farcall_link::{Region, RemoteRegion};
+
+use crate::ring::Ring;
+use crate::words::Promise;
+
+pub(crate) struct ReceiveRing {
+    /// The ring that the stream began with; it is never given back.
+    first: Arc<Region>,
+    bytes: Arc<Region>,
+    ring: Ring,
+    next: Option<Next>,
+    /// Of the last offer.
+    number: u16,
+    /// How often the peer filled the ring since the last offer.
+    filled: u32,
+    max_bytes: u64,
+}
+
+/// A ring that was offered.
+struct Next {
+    bytes: Arc<Region>,
+    is_said: bool,
+    /// From which byte on it is written.
+    from: Option<u64>,
+}
+
+/// An offer as it travels, in words: number, address, length, key.
+pub(crate) const OFFER_WORDS: usize = 4;
+
+/// A ring that was filled so often is too short.
+const FILLED_MAX: u32 = 2;
+/// What a ring grows by.
+const FACTOR: u64 = 4;
+
+impl ReceiveRing {
+    pub fn new(first: Arc<Region>, max_bytes: usize) -> Self {
+        let ring = Ring { base: 0, len_bytes: first.len_bytes() as u64 };
+        let max_bytes = max_bytes as u64;
+        Self { bytes: Arc::clone(&first), first, ring, next: None, number: 0, filled: 0, max_bytes }
+    }
+
+    /// Bytes of the ring that is read now.
+    #[inline]
+    pub const fn len_bytes(&self) -> u64 {
+        self.ring.len_bytes
+    }
+
+    /// Up to which byte the peer may have written when so much was read.
+    #[inline]
+    pub fn limit(&self, read: u64) -> u64 {
+        match &self.next {
+            Some(Next { from: Some(from), bytes, .. }) => from.max(&read) + bytes.len_bytes() as u64,
+            _ => read.max(self.ring.base) + self.ring.len_bytes,
+        }
+    }
+
+    /// The peer wrote up to a byte, and knows that we read up to another.
+    #[inline]
+    pub fn written(&mut self, written: u64, credited: u64) {
+        if self.next.is_none() {
+            self.filled += u32::from(self.ring.free(written, credited) == 0);
+        }
+    }
+
+    /// How long a ring should be offered, if another one should.
+    pub fn grows_to(&self) -> Option<usize> {
+        let is_short = self.filled >= FILLED_MAX && self.ring.len_bytes < self.max_bytes;
+        (is_short && self.next.is_none()).then(|| (self.ring.len_bytes * FACTOR).min(self.max_bytes) as usize)
+    }
+
+    /// Whether it is longer than at the beginning.
+    pub fn is_grown(&self) -> bool {
+        self.next.is_none() && !Arc::ptr_eq(&self.bytes, &self.first)
+    }
+
+    /// Another ring is to be offered: a longer one, or the first again.
+    pub fn offer(&mut self, longer: Option<Arc<Region>>) {
+        let bytes = longer.unwrap_or_else(|| Arc::clone(&self.first));
+        self.number = if self.number == u16::MAX { 1 } else { self.number + 1 };
+        self.next = Some(Next { bytes, is_said: false, from: None });
+        self.filled = 0;
+    }
+
+    /// No longer ring can be had; this one will do.
+    pub fn stays(&mut self) {
+        self.max_bytes = self.ring.len_bytes;
+    }
+
+    /// The offer that is to be said.
+    pub fn due(&self) -> Option<[u64; OFFER_WORDS]> {
+        let next = self.next.as_ref().filter(|next| !next.is_said)?;
+        let RemoteRegion { addr, len_bytes, rkey } = next.bytes.remote();
+        Some([self.number.into(), addr, len_bytes, rkey.into()])
+    }
+
+    /// The offer was said.
+    pub fn said(&mut self) {
+        self.next.iter_mut().for_each(|next| next.is_said = true);
+    }
+
+    /// Whether the peer may turn.
+    #[inline]
+    pub const fn may_turn(&self) -> bool {
+        matches!(self.next, Some(Next { from: None, .. }))
+    }
+
+    /// The peer says that it turns, or turned earlier.
+    pub fn turns(&mut self, turn: Promise, read: u64, seen: u64) -> Result<(), String> {
+        let limit = self.limit(read);
+        let Some(next) = self.next.as_mut().filter(|next| next.from.is_none()) else { return Ok(()) };
+        if turn.number != self.number {
+            return Ok(());
+        }
+        if turn.from < seen || turn.from > limit {
+            return Err(format!("it takes another ring at byte {} after {seen}, not beyond {limit}", turn.from));
+        }
+        next.from = Some(turn.from);
+        self.change(read);
+        Ok(())
+    }
+
+    /// Changes to the next ring when everything in this one was read.
+    #[inline]
+    pub fn change(&mut self, read: u64) {
+        if let Some(Next { bytes, from: Some(from), .. }) = &self.next
+            && *from == read
+        {
+            self.ring = Ring { base: read, len_bytes: bytes.len_bytes() as u64 };
+            self.bytes = Arc::clone(bytes);
+            self.next = None;
+        }
+    }
+
+    /// Where the bytes from `read` on lie, as far as they lie together: region, offset, and how many of `most`.
+    #[inline]
+    pub fn together(&self, read: u64, most: u64) -> (&Region, usize, usize) {
+        let most = match &self.next {
+            Some(Next { from: Some(from), .. }) => most.min(from - read),
+            _ => most,
+        };
+        let (offset, len) = self.ring.together(read, most);
+        (&self.bytes, offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farcall_verbs::{Access, MrAttr, ProtectionDomain, RawMr, Result, Revoked};
+    use std::any::Any;
+
+    struct Heap(#[expect(dead_code, reason = "what the address leads to")] Vec<u64>, MrAttr);
+
+    impl RawMr for Heap {
+        fn attr(&self) -> &MrAttr {
+            &self.1
+        }
+        fn dereg(self: Box<Self>) -> Revoked {
+            Revoked::Now
+        }
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    struct Domain;
+
+    impl ProtectionDomain for Domain {
+        fn alloc_mr(&self, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
+            let mut heap = vec![0_u64; len_bytes / 8];
+            let addr = heap.as_mut_ptr().cast();
+            Ok(Box::new(Heap(heap, MrAttr { addr, remote_addr: 0, len_bytes, lkey: 1, rkey: 2, access })))
+        }
+        unsafe fn reg_mr(&self, _: *mut u8, _: usize, _: Access) -> Result<Box<dyn RawMr>> {
+            unreachable!()
+        }
+        fn create_qp(&self, _: &farcall_verbs::QpInitAttr<'_>) -> Result<Box<dyn farcall_verbs::RawQp>> {
+            unreachable!()
+        }
+        fn create_srq(&self, _: &farcall_verbs::SrqInitAttr) -> Result<Box<dyn farcall_verbs::RawSrq>> {
+            unreachable!()
+        }
+        fn create_ah(&self, _: &farcall_verbs::AhAttr) -> Result<Box<dyn farcall_verbs::AddressHandle>> {
+            unreachable!()
+        }
+    }
+
+    fn region(len_bytes: usize) -> Arc<Region> {
+        Arc::new(Region::alloc(&Domain, len_bytes, Access::all()).unwrap())
+    }
+
+    #[test]
+    fn bytes_before_a_turn_are_in_the_old_ring_and_the_others_in_the_new_one() {
+        let mut ring = ReceiveRing::new(region(4_096), 1 << 20);
+        assert_eq!((ring.limit(0), ring.grows_to()), (4_096, None));
+        (0..FILLED_MAX).for_each(|_| ring.written(4_096, 0));
+        assert_eq!(ring.grows_to(), Some(16_384));
+        ring.offer(Some(region(16_384)));
+        assert_eq!((ring.due().unwrap()[0], ring.grows_to()), (1, None), "one offer at a time");
+        ring.said();
+        assert!(ring.due().is_none() && ring.may_turn());
+        ring.turns(Promise { number: 0, from: 9 }, 1_000, 2_000).unwrap();
+        assert_eq!(ring.limit(1_000), 5_096, "of another offer");
+        ring.turns(Promise { number: 1, from: 1_999 }, 1_000, 2_000).unwrap_err();
+        ring.turns(Promise { number: 1, from: 5_097 }, 1_000, 2_000).unwrap_err();
+        ring.turns(Promise { number: 1, from: 5_000 }, 1_000, 2_000).unwrap();
+        assert_eq!(ring.limit(1_000), 5_000 + 16_384);
+        let at = |ring: &ReceiveRing, read, most| {
+            let (region, offset, len) = ring.together(read, most);
+            (region.len_bytes(), offset, len)
+        };
+        assert_eq!(at(&ring, 4_000, 10_000), (4_096, 4_000, 96));
+        assert_eq!(at(&ring, 4_096, 10_000), (4_096, 0, 904));
+        ring.change(4_999);
+        assert_eq!(at(&ring, 4_999, 10_000), (4_096, 903, 1));
+        ring.change(5_000);
+        assert_eq!(at(&ring, 5_000, 10_000), (16_384, 0, 10_000));
+        assert!(ring.is_grown() && ring.limit(5_000) == 21_384);
+    }
+
+    #[test]
+    fn the_first_ring_is_taken_again_at_once_when_nothing_is_in_the_other() {
+        let mut ring = ReceiveRing::new(region(4_096), 1 << 20);
+        ring.offer(Some(region(8_192)));
+        ring.turns(Promise { number: 1, from: 10 }, 10, 10).unwrap();
+        assert_eq!(ring.len_bytes(), 8_192);
+        ring.offer(None);
+        ring.turns(Promise { number: 2, from: 10 }, 10, 10).unwrap();
+        assert!(ring.len_bytes() == 4_096 && !ring.is_grown());
+        ring.stays();
+        (0..9).for_each(|_| ring.written(4_106, 10));
+        assert_eq!(ring.grows_to(), None, "none could be had");
+    }
+}

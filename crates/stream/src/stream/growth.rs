@@ -1,0 +1,80 @@
+//! Rings that follow what they are used for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farcall_link::{PostRefused, Region, RemoteRegion};
+use farcall_verbs::{Access, Nanos};
+
+use super::Stream;
+use super::open::{is_ring, send_ring};
+use crate::error::Broken;
+use crate::receive_ring::OFFER_WORDS;
+
+/// After so long without a byte a ring that grew is given back.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+impl Stream {
+    /// Offers a longer ring if the peer keeps filling this one.
+    #[inline]
+    pub(super) fn grow(&mut self) {
+        if let Some(len_bytes) = self.inlet.ring.grows_to() {
+            self.offer_longer(len_bytes);
+        }
+    }
+
+    #[cold]
+    fn offer_longer(&mut self, len_bytes: usize) {
+        match Region::alloc(&*self.pd, len_bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
+            Ok(longer) => self.inlet.ring.offer(Some(Arc::new(longer))),
+            Err(_) => self.inlet.ring.stays(),
+        }
+    }
+
+    /// Offers the first ring again if nothing came for long. Returns when to look again, if this one is longer.
+    pub(super) fn shrink(&mut self, now: Nanos) -> Option<Nanos> {
+        if !self.inlet.ring.is_grown() {
+            return None;
+        }
+        if self.inlet.seen != self.moved_at.0 || self.inlet.available() > 0 {
+            self.moved_at = (self.inlet.seen, now);
+        }
+        let due = self.moved_at.1 + IDLE_AFTER;
+        if now < due {
+            return Some(due);
+        }
+        self.inlet.ring.offer(None);
+        self.speak();
+        None
+    }
+
+    /// Says an offer that is due.
+    #[inline]
+    pub(super) fn say_offer(&mut self) -> Result<(), PostRefused> {
+        if let Some(offer) = self.inlet.ring.due()
+            && self.connection.room() > 0
+        {
+            self.outlet.say_offer(&mut self.connection, offer)?;
+            self.inlet.ring.said();
+            self.counters.rings_offered += 1;
+        }
+        Ok(())
+    }
+
+    /// The peer offers another ring: what is written from now on goes there.
+    #[cold]
+    pub(super) fn take_offer(&mut self) {
+        let [number, addr, len_bytes, rkey]: [u64; OFFER_WORDS] = self.inlet.offered();
+        let (Ok(number), Ok(rkey)) = (u16::try_from(number), u32::try_from(rkey)) else {
+            return self.break_off(Broken::Protocol(format!("a ring numbered {number} of key {rkey}")));
+        };
+        if !is_ring(len_bytes) || self.outlet.turn.is_some() {
+            return self.break_off(Broken::Protocol(format!("a ring of {len_bytes} bytes, or two at once")));
+        }
+        // Without memory of our own for it, the ring is used all the same.
+        let local = send_ring(&*self.pd, &self.config, len_bytes).ok();
+        let grant = RemoteRegion { addr, len_bytes, rkey };
+        self.outlet.turn_to(&mut self.connection, number, grant, local);
+        self.counters.rings_taken += 1;
+    }
+}
