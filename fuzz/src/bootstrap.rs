@@ -2,7 +2,7 @@
 //! same outcome as when they come at once, and what is accepted means the same when it is sent on.
 
 use farcall_link::bootstrap::{
-    Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, VersionRange, Welcome,
+    Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, StreamEnd, VersionRange, Welcome,
 };
 
 const VERSIONS: VersionRange = VersionRange { min: 1, max: 2 };
@@ -33,6 +33,15 @@ fn welcome(bytes: &[u8], pace: usize) -> Result<Option<Welcome>, BootstrapError>
         assert_eq!(taken, piece.len(), "without a whole frame every byte is taken");
     }
     Ok(None)
+}
+
+/// What the server of streams makes of them, and the client.
+fn streams(bytes: &[u8], pace: usize) -> (Option<StreamEnd>, Option<StreamEnd>) {
+    let (mut acceptor, mut initiator) = (Acceptor::new(VERSIONS), Initiator::new(VERSIONS));
+    let asked = bytes.chunks(pace).map(|piece| acceptor.feed_open_stream(piece));
+    let asked = asked.map_while(Result::ok).find_map(|(_, said)| said);
+    let opened = bytes.chunks(pace).map(|piece| initiator.feed_stream_opened(piece));
+    (asked, opened.map_while(Result::ok).find_map(|(_, said)| said))
 }
 
 /// What either side makes of them after the handshake.
@@ -80,6 +89,14 @@ pub fn run(input: &[u8]) {
     if let Ok(Some(said)) = &said {
         let again = Acceptor::new(VERSIONS).welcome(said);
         assert_eq!(welcome(&again, pace), Ok(Some(said.clone())));
+    }
+
+    let (asked, opened) = streams(bytes, whole);
+    assert_eq!((asked.clone(), opened.clone()), streams(bytes, pace));
+    if let Some(end) = asked.or(opened) {
+        let asked = streams(&Initiator::new(VERSIONS).open_stream(&end), pace).0;
+        let opened = streams(&Acceptor::new(VERSIONS).stream_opened(&end), pace).1;
+        assert_eq!([&asked, &opened], [&Some(end.clone()), &Some(end)]);
     }
 
     notices(bytes);
