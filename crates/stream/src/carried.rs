@@ -32,7 +32,7 @@ pub trait Carrier {
 }
 
 /// A stream that opens, is open or has failed, with its channel.
-pub struct Carried<C> {
+pub struct Carried<C: Carrier> {
     /// `None` once it has ended.
     carrier: Option<C>,
     unsent: Vec<u8>,
@@ -68,6 +68,8 @@ enum Talk {
 
 /// While nothing moves the channel is looked at so often: a look is a system call.
 const LOOK_PERIOD: Duration = Duration::from_millis(1);
+/// Reads of a channel before it is closed: after the handshake a peer has one notice to send.
+const UNREAD_MAX: usize = 8;
 
 impl<C: Carrier> Carried<C> {
     /// Asks the peer at the other end of the channel for a stream.
@@ -310,9 +312,17 @@ impl<C: Carrier> Endpoint for Carried<C> {
     }
 }
 
-impl<C> Drop for Carried<C> {
+impl<C: Carrier> Drop for Carried<C> {
     fn drop(&mut self) {
         // The queue pair goes first: nothing of a stream that was given up arrives after its peer was told.
         self.phase = Phase::Failed(None);
+        // A socket that is closed with something unread tells the other side that all is lost.
+        let mut bytes = [0; 1_024];
+        for _ in 0..UNREAD_MAX {
+            let read = self.carrier.as_mut().map(|carrier| carrier.read(&mut bytes));
+            if !matches!(read, Some(Ok(1..))) {
+                break;
+            }
+        }
     }
 }

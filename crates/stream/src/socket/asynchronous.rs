@@ -117,6 +117,10 @@ impl AsyncStream {
             self.waiting.set(which, context.waker());
             let context = &mut Context::from_waker(&self.waker);
             let polled = self.driver.poll(context, &mut self.carried, attempt);
+            if polled.is_ready() {
+                // What the driver waits on is for whoever polled it last: the other task has to poll it itself.
+                self.waiting.wake_one(1 - which);
+            }
             if let Poll::Ready(Err(error)) = polled {
                 return Poll::Ready(Err(io::Error::other(error)));
             }
@@ -159,7 +163,7 @@ impl AsyncWrite for AsyncStream {
         this.waiting.set(WRITER, context.waker());
         let both = &mut Context::from_waker(&this.waker);
         let polled = this.driver.poll(both, &mut this.carried, |carried| carried.is_over());
-        this.wake_other(READER);
+        this.waiting.wake_one(READER);
         let broken = this.carried.stream().and_then(|stream| stream.broken().cloned());
         polled.map(|polled| match (polled, broken) {
             (Err(error), _) => Err(io::Error::other(error)),

@@ -85,7 +85,6 @@ impl Endpoint for Door {
             let Some((mut carried, from, late_at)) = self.pending.pop_front() else { break };
             any |= carried.progress(now) == Next::Again;
             if carried.take_failure().is_some() || now >= late_at {
-                // Told why, if it understands.
                 any = true;
             } else if carried.is_settled() {
                 any = true;

@@ -63,18 +63,19 @@ impl Stream {
 
     /// The peer offers another ring: what is written from now on goes there.
     #[cold]
-    pub(super) fn take_offer(&mut self) {
+    pub(super) fn take_offer(&mut self) -> Result<(), Broken> {
         let [number, addr, len_bytes, rkey]: [u64; OFFER_WORDS] = self.inlet.offered();
         let (Ok(number), Ok(rkey)) = (u16::try_from(number), u32::try_from(rkey)) else {
-            return self.break_off(Broken::Protocol(format!("a ring numbered {number} of key {rkey}")));
+            return Err(Broken::Protocol(format!("a ring numbered {number} of key {rkey}")));
         };
         if !is_ring(len_bytes) || self.outlet.turn.is_some() {
-            return self.break_off(Broken::Protocol(format!("a ring of {len_bytes} bytes, or two at once")));
+            return Err(Broken::Protocol(format!("a ring of {len_bytes} bytes, or two at once")));
         }
         // Without memory of our own for it, the ring is used all the same.
         let local = send_ring(&*self.pd, &self.config, len_bytes).ok();
         let grant = RemoteRegion { addr, len_bytes, rkey };
         self.outlet.turn_to(&mut self.connection, number, grant, local);
         self.counters.rings_taken += 1;
+        Ok(())
     }
 }

@@ -36,7 +36,7 @@ impl Nap {
 }
 
 impl Stream {
-    /// Takes completions. Returns whether any came.
+    /// Takes completions. Returns whether the owner may have something to do now.
     pub(super) fn poll_completions(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -47,9 +47,18 @@ impl Stream {
                     return true;
                 }
             };
+            let mut broken = None;
             for at in 0..got {
                 let wc = self.wcs[at];
-                any |= self.completed(&wc);
+                match self.completed(&wc) {
+                    Ok(news) => any |= news,
+                    Err(why) => broken = broken.or(Some(why)),
+                }
+            }
+            if let Some(why) = broken {
+                // Only now: it takes the completions that are left, to where these were.
+                self.break_off(why);
+                return true;
             }
             if got < self.wcs.len() {
                 return any;
@@ -57,10 +66,10 @@ impl Stream {
         }
     }
 
-    /// Returns whether the owner may have something to do now.
-    fn completed(&mut self, wc: &Wc) -> bool {
+    /// Returns whether the owner may have something to do now, or what the stream has broken of.
+    fn completed(&mut self, wc: &Wc) -> std::result::Result<bool, Broken> {
         match self.connection.complete(wc) {
-            Completed::Send { .. } | Completed::Flushed => self.broken.is_some(),
+            Completed::Send { .. } | Completed::Flushed => Ok(self.broken.is_some()),
             Completed::Received { imm, .. } => {
                 // One that cannot be posted again means a queue pair in error: its flushes report that.
                 let _ = self.connection.post_empty_receives(1);
@@ -68,17 +77,13 @@ impl Stream {
                     self.inlet.woken.woken_in_vain();
                 }
                 let imm = imm.unwrap_or(0);
-                if let Err(impossible) = self.inlet.woken_by(imm) {
-                    self.break_off(Broken::Protocol(impossible));
-                } else if imm & IMM_OFFER != 0 && self.broken.is_none() {
-                    self.take_offer();
+                self.inlet.woken_by(imm).map_err(Broken::Protocol)?;
+                if imm & IMM_OFFER != 0 {
+                    self.take_offer()?;
                 }
-                true
+                Ok(true)
             }
-            Completed::Failed(status) => {
-                self.break_off(Broken::Completion(status));
-                true
-            }
+            Completed::Failed(status) => Err(Broken::Completion(status)),
         }
     }
 

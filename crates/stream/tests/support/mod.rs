@@ -37,11 +37,13 @@ pub fn bytes_at(position: u64, len: usize) -> Vec<u8> {
 
 /// Steps both until `done`.
 pub fn step_until(ends: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2]) -> bool) {
-    let (start, mut turns) = (Instant::now(), 0);
+    let (start, mut turns, mut idle) = (Instant::now(), 0, 0_u32);
     while !done(ends) {
         let now = Nanos(1_000 * turns);
         let [a, b] = ends;
-        if let Next::Idle { .. } = a.progress(now).merge(b.progress(now)) {
+        let is_idle = a.progress(now).merge(b.progress(now)) != Next::Again;
+        idle = if is_idle { idle + 1 } else { 0 };
+        if idle > 50 {
             // The device's service thread may have to do something.
             std::thread::yield_now();
         }
