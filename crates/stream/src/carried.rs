@@ -199,9 +199,7 @@ impl<C: Carrier> Carried<C> {
                 Phase::Open { stream, talk, .. } => {
                     let heard = match talk {
                         Talk::Client(machine) => machine.feed_later(bytes),
-                        Talk::Server(machine) => {
-                            machine.feed_notice(bytes).map_err(BootstrapError::Unusable)
-                        }
+                        Talk::Server(machine) => machine.feed_notice(bytes).map_err(BootstrapError::Unusable),
                     };
                     match heard {
                         Ok((taken, notice)) => {
@@ -220,7 +218,8 @@ impl<C: Carrier> Carried<C> {
     }
 
     fn connect(&mut self, theirs: &farcall_link::bootstrap::StreamEnd) {
-        let Phase::Asking { opening, machine } = std::mem::replace(&mut self.phase, Phase::Failed(None)) else {
+        let Phase::Asking { opening, machine } = std::mem::replace(&mut self.phase, Phase::Failed(None))
+        else {
             return;
         };
         match opening.connect(theirs) {

@@ -106,7 +106,12 @@ impl Outlet {
 
     /// Sends the first bytes of the place.
     #[inline]
-    pub fn send(&mut self, connection: &mut Connection, at: usize, len_bytes: usize) -> Result<(), PostRefused> {
+    pub fn send(
+        &mut self,
+        connection: &mut Connection,
+        at: usize,
+        len_bytes: usize,
+    ) -> Result<(), PostRefused> {
         if len_bytes == 0 {
             return Ok(());
         }

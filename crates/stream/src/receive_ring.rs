@@ -120,7 +120,10 @@ impl ReceiveRing {
             return Ok(());
         }
         if turn.from < seen || turn.from > limit {
-            return Err(format!("it takes another ring at byte {} after {seen}, not beyond {limit}", turn.from));
+            return Err(format!(
+                "it takes another ring at byte {} after {seen}, not beyond {limit}",
+                turn.from
+            ));
         }
         next.from = Some(turn.from);
         self.change(read);

@@ -205,7 +205,8 @@ fn an_edge_triggered_reader_loses_no_edge() {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     // SAFETY: the socket lives longer than this.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    epoll::add(&epoll, fd, epoll::EventData::new_u64(7), epoll::EventFlags::IN | epoll::EventFlags::ET).unwrap();
+    epoll::add(&epoll, fd, epoll::EventData::new_u64(7), epoll::EventFlags::IN | epoll::EventFlags::ET)
+        .unwrap();
     for round in 0..rounds {
         assert_eq!(client.write(&round.to_le_bytes()).unwrap(), 8);
         let (mut got, mut back) = (0, [0; 8]);

@@ -51,8 +51,7 @@ async fn bytes_go_both_ways_at_once_on_several_threads() {
 
 #[tokio::test]
 async fn messages_of_many_streams_take_turns() {
-    let mut listener =
-        AsyncStreamListener::bind(&nic(), "127.0.0.1:0", StreamOptions::default()).unwrap();
+    let mut listener = AsyncStreamListener::bind(&nic(), "127.0.0.1:0", StreamOptions::default()).unwrap();
     let address = listener.address().unwrap();
     let mut clients = tokio::task::JoinSet::new();
     for client in 0..20_u64 {

@@ -22,7 +22,10 @@ fn a_stream_much_longer_than_its_rings_is_exact() {
         for len in [1, 7, 8, 255, 256, 257, 4_096, 5_000, 33_000, 1, 50_000, 2] {
             let bytes = bytes_at(position, len);
             let from = len % 2;
-            assert!(carry(&mut ends, from, &bytes, at_once) == bytes, "{len} bytes at {position}, ring {ring}");
+            assert!(
+                carry(&mut ends, from, &bytes, at_once) == bytes,
+                "{len} bytes at {position}, ring {ring}"
+            );
             position += len as u64;
         }
     }

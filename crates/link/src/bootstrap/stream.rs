@@ -32,10 +32,7 @@ impl Initiator {
     ///
     /// # Errors
     /// If the server refuses or its answer is none.
-    pub fn feed_stream_opened(
-        &mut self,
-        bytes: &[u8],
-    ) -> Result<(usize, Option<StreamEnd>), BootstrapError> {
+    pub fn feed_stream_opened(&mut self, bytes: &[u8]) -> Result<(usize, Option<StreamEnd>), BootstrapError> {
         self.feed_answer(bytes, |message| match message {
             Message::StreamOpened(theirs) => Some(*theirs),
             _ => None,

@@ -49,7 +49,9 @@ fn byte_at(client: u64, is_servers: bool, position: u64) -> u8 {
         // Who it is.
         return client.to_le_bytes()[position as usize];
     }
-    let mixed = (position / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(client * 2 + u64::from(is_servers));
+    let mixed = (position / 8 + 1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(client * 2 + u64::from(is_servers));
     (mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) >> (8 * (position % 8))) as u8
 }
 
@@ -76,7 +78,13 @@ pub struct End {
 const LENGTHS: [u64; 7] = [0, 1, 5_000, 40_000, 100_000, 300_000, 1_000_000];
 
 impl End {
-    fn new(host: &Host, carried: Carried<Channel>, client: Option<u64>, mut random: Random, ends: Ends) -> Self {
+    fn new(
+        host: &Host,
+        carried: Carried<Channel>,
+        client: Option<u64>,
+        mut random: Random,
+        ends: Ends,
+    ) -> Self {
         let least = if client.is_some() { 8 } else { 0 };
         let most = LENGTHS[random.below(7) as usize];
         let to_write = random.below(most + 1) + least;
@@ -145,7 +153,8 @@ impl End {
         let from = self.written;
         let count = (self.to_write - from).min(most);
         let is_servers = self.is_server;
-        let bytes: Vec<u8> = (from..from + count).map(|position| byte_at(client, is_servers, position)).collect();
+        let bytes: Vec<u8> =
+            (from..from + count).map(|position| byte_at(client, is_servers, position)).collect();
         self.written += if self.random.chance_ppm(300_000) {
             stream.write_with(bytes.len(), |space| _ = space.put(&bytes))? as u64
         } else {
@@ -162,7 +171,8 @@ impl End {
                 match self.read_some(stream) {
                     Ok(true) => any = true,
                     Ok(false) => {
-                        let end = self.ends.borrow().get(&(self.client.unwrap_or(0), !self.is_server)).copied();
+                        let end =
+                            self.ends.borrow().get(&(self.client.unwrap_or(0), !self.is_server)).copied();
                         assert_eq!(end, Some(self.read), "the end of a stream of {:?}", self.client);
                         self.ended = Some(Ended::Whole);
                         any = true;

@@ -139,7 +139,11 @@ impl AsyncStream {
 }
 
 impl AsyncRead for AsyncStream {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let slice = into.initialize_unfilled();
         let read = self.poll_operate(context, READER, |stream| stream.read(slice));
         read.map_ok(|count| into.advance(count))
@@ -147,7 +151,11 @@ impl AsyncRead for AsyncStream {
 }
 
 impl AsyncWrite for AsyncStream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.poll_operate(context, WRITER, |stream| stream.write(bytes))
     }
 

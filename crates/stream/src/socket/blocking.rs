@@ -108,7 +108,11 @@ impl StreamSocket {
     ///
     /// # Errors
     /// If nobody listens there, it refuses, or the device has no room for another stream.
-    pub fn connect(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> Result<Self, OpenError> {
+    pub fn connect(
+        nic: &Nic,
+        address: impl ToSocketAddrs,
+        options: StreamOptions,
+    ) -> Result<Self, OpenError> {
         let mut name = String::from("the address");
         let socket = dial(address, options.connect_timeout, &mut name);
         let socket = socket.map_err(|source| OpenError::Unreachable { address: name.clone(), source })?;
@@ -116,9 +120,8 @@ impl StreamSocket {
         let peer = socket.peer_addr().map_err(unreachable)?;
         let mut carried = Carried::open(nic, options.config, socket)?;
         let mut runner = Runner::new(&options);
-        let settled = runner.run(&mut carried, Some(options.connect_timeout), |carried| {
-            carried.is_settled().then_some(())
-        });
+        let settled = runner
+            .run(&mut carried, Some(options.connect_timeout), |carried| carried.is_settled().then_some(()));
         settled.map_err(unreachable)?;
         match carried.take_failure() {
             Some(OpenError::Unreachable { source, .. }) => Err(unreachable(source)),
@@ -154,7 +157,8 @@ impl StreamSocket {
 
     fn check_pollable(&self) -> io::Result<()> {
         if self.options.config.may_poll {
-            let why = "the socket was made to be waited on in its calls; make it with StreamOptions::pollable";
+            let why =
+                "the socket was made to be waited on in its calls; make it with StreamOptions::pollable";
             return Err(io::Error::new(ErrorKind::InvalidInput, why));
         }
         Ok(())

@@ -74,11 +74,7 @@ pub struct Counters {
 impl Stream {
     /// What happened so far.
     pub fn counters(&self) -> Counters {
-        Counters {
-            wakes_sent: self.outlet.waker.sent,
-            wakes_taken: self.inlet.wakes_taken,
-            ..self.counters
-        }
+        Counters { wakes_sent: self.outlet.waker.sent, wakes_taken: self.inlet.wakes_taken, ..self.counters }
     }
 
     /// Bytes of the ring that this end reads from now.

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::{Refusal, RefusalKind, StreamEnd};
 use farcall_link::{Connection, Nic, PairConfig, Region, Transport};
-use farcall_verbs::{
-    Access, CompChannel, CqInitAttr, Error, Nanos, ProtectionDomain, RawCq, Wc,
-};
+use farcall_verbs::{Access, CompChannel, CqInitAttr, Error, Nanos, ProtectionDomain, RawCq, Wc};
 
 use super::turn::Nap;
 use super::{COMPLETIONS_AT_ONCE, Counters, Stream};

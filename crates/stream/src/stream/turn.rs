@@ -191,7 +191,11 @@ impl Endpoint for Stream {
     fn progress(&mut self, now: Nanos) -> Next {
         self.now = now;
         let mut any = false;
-        if self.inlet.woken.is_asked_for() || self.is_armed || self.turns_to_poll == 0 || self.broken.is_some() {
+        if self.inlet.woken.is_asked_for()
+            || self.is_armed
+            || self.turns_to_poll == 0
+            || self.broken.is_some()
+        {
             self.turns_to_poll = TURNS_PER_POLL;
             any |= self.poll_completions();
         } else {

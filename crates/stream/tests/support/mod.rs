@@ -48,7 +48,11 @@ pub fn step_until(ends: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2])
             std::thread::yield_now();
         }
         turns += 1;
-        assert!(turns < 500_000 || start.elapsed() < LOST, "nothing comes: {:?}", ends.each_ref().map(Stream::counters));
+        assert!(
+            turns < 500_000 || start.elapsed() < LOST,
+            "nothing comes: {:?}",
+            ends.each_ref().map(Stream::counters)
+        );
     }
 }
 
