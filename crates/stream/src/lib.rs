@@ -6,12 +6,12 @@
 //!
 //! # Memory
 //!
-//! Each end has a receive *ring* of registered memory, a row of *words* beside it, and private memory half as long as the
-//! peer's ring to send from. The byte at position `p` of a stream lies at `(p - base) mod length` of the ring, so nothing
-//! is moved when the ring wraps. A write copies bytes into the send ring ([`Stream::write_with`] composes them there),
-//! WRITEs them into the peer's ring, and WRITEs one word behind them. A read copies bytes out, or is lent them in a
-//! private copy ([`Stream::fill`]): the ring itself is never a reference. What a write has accepted is posted; it arrives
-//! without further calls.
+//! Each end has a receive *ring* of registered memory, a row of *words* beside it, and private memory half as long as
+//! the peer's ring to send from. The byte at position `p` of a stream lies at `(p - base) mod length` of the ring, so
+//! nothing is moved when the ring wraps. A write copies bytes into the send ring ([`Stream::write_with`] composes them
+//! there), WRITEs them into the peer's ring, and WRITEs one word behind them. A read copies bytes out, or is lent them
+//! in a private copy ([`Stream::fill`]): the ring itself is never a reference. What a write has accepted is posted; it
+//! arrives without further calls.
 //!
 //! # Words
 //!
@@ -35,9 +35,9 @@
 //! # Waking
 //!
 //! A WRITE wakes nobody. An end that wants to sleep says so (`WISH`); its peer promises the byte N from which on each
-//! word comes with immediate data, and that answer wakes, too. The end sleeps when it has seen everything up to N. An end
-//! that polls asks for silence again. Until the promise has come, an end naps for at most a millisecond. An end has 64
-//! receives for wake-ups; a writer has at most half of them under way for bytes, so none ever finds no receive.
+//! word comes with immediate data, and that answer wakes, too. The end sleeps when it has seen everything up to N. An
+//! end that polls asks for silence again. Until the promise has come, an end naps for at most a millisecond. An end has
+//! 64 receives for wake-ups; a writer has at most half of them under way for bytes, so none ever finds no receive.
 //!
 //! # Rings that follow their use
 //!
@@ -46,14 +46,15 @@
 //!
 //! # States
 //!
-//! Each direction ends by itself: [`Stream::finish`] says `END` behind the last byte; the reader gets all bytes, then the
-//! end. When all that was written has arrived, the channel of the handshake carries `StreamEnded` with the length. If
-//! that channel ends before, the peer is gone: the reader gets what arrived, then an error ([`Broken`]).
+//! Each direction ends by itself: [`Stream::finish`] says `END` behind the last byte; the reader gets all bytes, then
+//! the end. When all that was written has arrived, the channel of the handshake carries `StreamEnded` with the length.
+//! If that channel ends before, the peer is gone: the reader gets what arrived, then an error ([`Broken`]).
 //!
 //! # Handshake
 //!
 //! One message each way ([`farcall_link::bootstrap::StreamEnd`]) in the frames of [`farcall_link::bootstrap`], which
-//! negotiate a version: later ones only append fields. The server sends nothing before the client's first word has come.
+//! negotiate a version: later ones only append fields. The server sends nothing before the client's first word has
+//! come.
 
 mod carried;
 mod config;

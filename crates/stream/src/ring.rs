@@ -63,7 +63,12 @@ mod tests {
         }
 
         #[test]
-        fn pieces_of_a_ring_cover_every_byte_once(base in 0u64..1 << 40, len in 1u64..500, at in 0u64..5_000, most in 0u64..500) {
+        fn pieces_of_a_ring_cover_every_byte_once(
+            base in 0u64..1 << 40,
+            len in 1u64..500,
+            at in 0u64..5_000,
+            most in 0u64..500,
+        ) {
             let ring = Ring { base, len_bytes: len };
             let most = most.min(len);
             let (offset, first) = ring.together(base + at, most);

@@ -2,9 +2,10 @@
 //!
 //! Both sides are the real state machines ([`Woken`], [`Waker`]) in the order of the driver and of
 //! [`crate::Stream`]: a turn; if it finds nothing, take old events off, wish, arm, one more turn; if that finds nothing
-//! either and nothing can come unnoticed, sleep. A word is a store, and a wake-up a completion behind it. The completion
-//! queue is one that loses nothing by itself: what arrives while it is armed is an event, what arrives before is found
-//! by polling. The reader begins as one that polled and wants to sleep, which is when words come without wake-ups.
+//! either and nothing can come unnoticed, sleep. A word is a store, and a wake-up a completion behind it. The
+//! completion queue is one that loses nothing by itself: what arrives while it is armed is an event, what arrives
+//! before is found by polling. The reader begins as one that polled and wants to sleep, which is when words come
+//! without wake-ups.
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};

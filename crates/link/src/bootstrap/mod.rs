@@ -1,7 +1,8 @@
 //! The handshake: bytes in, bytes out.
 //!
 //! The client prepares its queue pair and memory and sends a [`Hello`]; the server answers with a [`Welcome`] or a
-//! [`Refusal`]. For a byte stream both sides send a [`StreamEnd`] instead. Afterwards the same channel carries [`Notice`]s, and its hang-up says that the peer went.
+//! [`Refusal`]. For a byte stream both sides send a [`StreamEnd`] instead. Afterwards the same channel carries
+//! [`Notice`]s, and its hang-up says that the peer went.
 //!
 //! Every frame has the same 12-byte head: magic, the range of versions its sender speaks, length. Versions negotiate to
 //! the highest that both speak; each build speaks N and N−1. The body is one message in postcard; a later version may

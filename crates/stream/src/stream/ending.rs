@@ -16,7 +16,8 @@ impl Stream {
         self.outlet.is_complete(&self.connection).then_some(self.outlet.written)
     }
 
-    /// The peer said over the channel of the handshake that its stream ended after so many bytes, and that they arrived.
+    /// The peer said over the channel of the handshake that its stream ended after so many bytes, and that they
+    /// arrived.
     pub fn peer_ended(&mut self, bytes: u64) {
         if let Err(impossible) = self.inlet.ends(bytes) {
             self.break_off(Broken::Protocol(impossible));

@@ -1,7 +1,7 @@
 //! The endpoint: both directions of a stream over one queue pair.
 //!
-//! A file for each concern: [`open`] (from a handshake), [`transfer`] (reading and writing), [`turn`] (progress, sleep),
-//! [`growth`] (longer and shorter rings), [`ending`] (half-close, reset, death).
+//! A file for each concern: [`open`] (from a handshake), [`transfer`] (reading and writing), [`turn`] (progress,
+//! sleep), [`growth`] (longer and shorter rings), [`ending`] (half-close, reset, death).
 
 mod ending;
 mod growth;
