@@ -116,7 +116,7 @@ step_package() {
 step_loom() {
     # Its own folder: other flags rebuild everything.
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom RUSTFLAGS='--cfg loom' \
-        run cargo test --profile "$profile" -p farcall-shm --lib
+        run cargo test --profile "$profile" -p farcall-shm -p farcall-flow --lib
 }
 
 # The tests of files in any package's `tests`, with the features that the whole workspace gives their dependencies, so
