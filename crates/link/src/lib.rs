@@ -33,11 +33,11 @@ pub use plan::{
     ConnectionModel, Geometry, MemoryPolicy, PRESETS, Plan, PlanRefused, Preset, RequestPath, ResponsePath,
     Transport, Waiting,
 };
-pub use queue_pair::{Completed, PairConfig, QueuePair};
+pub use queue_pair::{Completed, PairConfig, QueuePair, TOGETHER_MAX};
 pub use random::{Entropy, SplitMix64, os_random};
 pub use region::{Region, RemoteRegion, Watch};
 pub use shared_receives::SharedReceives;
 pub use work_request::{
-    AddressId, Chain, Operation, Piece, PostRefused, Receive, ReceiveChain, RegionId, Remote, Ticket,
-    WorkRequest, receive_tag, send_tag,
+    AddressId, Chain, Operation, Piece, PostRefused, Receive, ReceiveChain, RegionId, Remote, SGES_MAX,
+    Ticket, WorkRequest, receive_tag, send_tag,
 };

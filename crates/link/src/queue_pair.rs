@@ -116,6 +116,8 @@ struct Receives {
 pub(crate) const PSN_MASK: u32 = 0x00ff_ffff;
 /// What datagrams carry to be accepted.
 pub(crate) const QKEY: u32 = 0x0fa2_ca11;
+/// Requests that [`QueuePair::post_together`] takes.
+pub const TOGETHER_MAX: usize = 16;
 /// Receives posted at once.
 const RECEIVES_AT_ONCE: usize = 16;
 
@@ -328,6 +330,56 @@ impl QueuePair {
         // too.
         let posted = unsafe { self.qp.post_send(&chain.wrs) };
         self.posted_many(posted, chain.wrs.len())
+    }
+
+    /// Posts up to [`TOGETHER_MAX`] requests behind one doorbell. The completion of each carries the tag (of 23 bits)
+    /// beside it. The ticket is the last one's.
+    ///
+    /// # Errors
+    /// If there is no room for all, a target is outside of its grant, or the pair refuses.
+    ///
+    /// # Panics
+    /// As [`QueuePair::post`], and if they are too many.
+    pub fn post_together(&mut self, requests: &[(WorkRequest<'_>, u32)]) -> Result<Ticket, PostRefused> {
+        if let [(request, tag)] = requests {
+            return self.post(request, *tag);
+        }
+        if (self.room() as usize) < requests.len() {
+            return Err(self.full());
+        }
+        let mut sges = [[Sge::default(); SGES_MAX]; TOGETHER_MAX];
+        let mut wrs = [SendWr::send(0, &[]); TOGETHER_MAX];
+        let wrs = &mut wrs[..requests.len()];
+        for (sges, (request, _)) in sges.iter_mut().zip(requests) {
+            for (sge, piece) in sges.iter_mut().zip(request.local) {
+                *sge = self.regions.sge(*piece);
+            }
+        }
+        for (at, (wr, (request, tag))) in (1..).zip(wrs.iter_mut().zip(requests)) {
+            *wr = self.prepare(request, &sges[at as usize - 1][..request.local.len()])?;
+            wr.wr_id = send_wr_id(*tag, self.posted + at);
+        }
+        // SAFETY: as in `post_chain`; bounds are checked by `sge`.
+        let posted = unsafe { self.qp.post_send(wrs) };
+        self.posted_many(posted, requests.len())
+    }
+
+    /// Posts one request over all of a region that is not attached. It is signalled; the pair keeps the region until
+    /// exactly this request has ended, and not at all if it is refused.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    pub fn post_lending(
+        &mut self,
+        region: Arc<Region>,
+        operation: Operation<'_>,
+        tag: u32,
+    ) -> Result<Ticket, PostRefused> {
+        let sges = [region.sge(0, region.len_bytes())];
+        let request = WorkRequest { operation, local: &[], imm: None, is_signalled: true };
+        let ticket = self.post_one(self.prepare(&request, &sges)?, tag)?;
+        self.retire(0, Named::Region { _kept: region });
+        Ok(ticket)
     }
 
     #[inline(always)]

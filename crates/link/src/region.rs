@@ -11,7 +11,7 @@ use std::arch::asm;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use farcall_verbs::{Access, ProtectionDomain, RawMr, Result, Sge};
+use farcall_verbs::{Access, Error, ProtectionDomain, RawMr, Result, Sge};
 use serde::{Deserialize, Serialize};
 
 /// What a peer needs to reach a region.
@@ -50,6 +50,8 @@ pub struct Region {
     /// Of this region and no other of the process.
     serial: u64,
     mr: Arc<dyn RawMr>,
+    /// What was handed over; dropped after the registration.
+    memory: Option<Vec<u8>>,
 }
 
 // SAFETY: the pointer is into memory owned by `mr`, which is `Send + Sync` itself; all accesses below are atomics or
@@ -92,7 +94,30 @@ impl Region {
         assert!(offset + len_bytes <= mr.len_bytes(), "a registration is shorter than asked for");
         // SAFETY: inside of the registered memory (checked).
         let base = unsafe { mr.addr().add(offset) };
-        Self { base, len_bytes, lkey: mr.lkey(), rkey: mr.rkey(), serial: next_serial(), mr }
+        Self { base, len_bytes, lkey: mr.lkey(), rkey: mr.rkey(), serial: next_serial(), mr, memory: None }
+    }
+
+    /// Registers memory that exists, for work requests of this process: no peer reaches it. It comes back with
+    /// [`Region::into_memory`].
+    ///
+    /// # Errors
+    /// Those of [`ProtectionDomain::reg_mr`], with the memory.
+    pub fn register(pd: &dyn ProtectionDomain, mut memory: Vec<u8>) -> Result<Self, (Error, Vec<u8>)> {
+        // SAFETY: the vector is kept, untouched, until it is deregistered, and no peer may write it.
+        let mr = match unsafe { pd.reg_mr(memory.as_mut_ptr(), memory.len(), Access::LOCAL_WRITE) } {
+            Ok(mr) => mr,
+            Err(error) => return Err((error, memory)),
+        };
+        let len_bytes = memory.len();
+        Ok(Self { memory: Some(memory), ..Self::of(mr.into(), 0, len_bytes) })
+    }
+
+    /// Deregisters, and gives back the memory that was handed over to [`Region::register`].
+    #[must_use]
+    pub fn into_memory(self) -> Option<Vec<u8>> {
+        let Self { mr, memory, .. } = self;
+        drop(mr);
+        memory
     }
 
     #[inline]

@@ -138,7 +138,7 @@ pub enum PostRefused {
 }
 
 /// Elements of one work request, at most.
-pub(crate) const SGES_MAX: usize = 8;
+pub const SGES_MAX: usize = 8;
 
 /// A completion's `wr_id` tells receives from sends. A send's has its owner's tag above the low bits of its ticket.
 const RECEIVE_BIT: u64 = 1 << 63;

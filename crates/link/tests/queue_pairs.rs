@@ -101,6 +101,55 @@ fn a_chain_of_lists_goes_into_receives_with_data() {
 }
 
 #[test]
+fn requests_posted_together_complete_each_under_its_own_tag() {
+    let (_nic, [mut a, b]) = connections(Transport::Rc);
+    let grant = b.region.remote();
+    a.region.copy_in(0, b"abcdef");
+    let pieces = [a.piece(4, 2), a.piece(0, 2), a.piece(2, 2)];
+    let write = |offset, local| {
+        let operation = Operation::Write(Remote { grant: &grant, offset });
+        WorkRequest { operation, local, imm: None, is_signalled: true }
+    };
+    let requests = [(write(0, &pieces[..1]), 5), (write(10, &pieces[1..]), 7)];
+    let ticket = a.qp.post_together(&requests).unwrap();
+    let tags: Vec<_> = a
+        .completed(2)
+        .into_iter()
+        .map(|completed| match completed {
+            Completed::Send { tag, .. } => tag,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!((tags, a.qp.is_done(ticket)), (vec![5, 7], true));
+    assert_eq!((b.text(0, 2), b.text(10, 4)), ("ef".into(), "abcd".into()));
+    // One outside of the grant: none is posted.
+    let outside = [(write(0, &pieces[..1]), 1), (write(4095, &pieces[..1]), 2)];
+    assert!(matches!(a.qp.post_together(&outside), Err(PostRefused::OutsideOfGrant { .. })));
+    assert_eq!(a.qp.outstanding(), 0);
+    let many = [requests[0]; TOGETHER_MAX];
+    assert!(matches!(a.qp.post_together(&many), Err(PostRefused::Full { depth: 16, .. })));
+}
+
+#[test]
+fn memory_that_exists_is_read_into_and_comes_back() {
+    let (nic, [mut a, b]) = connections(Transport::Rc);
+    b.region.copy_in(8, b"remote");
+    let memory = Arc::new(Region::register(&*nic.pd, vec![b'.'; 10]).unwrap_or_else(|(e, _)| panic!("{e}")));
+    let grant = b.region.remote();
+    let read = |offset| Operation::Read(Remote { grant: &grant, offset });
+    assert!(a.qp.post_lending(Arc::clone(&memory), read(4096), 1).is_err(), "outside of the grant");
+    assert_eq!(Arc::strong_count(&memory), 1, "what was refused is not kept");
+    a.qp.post_lending(Arc::clone(&memory), read(8), 1).unwrap();
+    // What comes later does not keep it.
+    let into = a.piece(0, 8);
+    a.qp.read(into, Remote { grant: &grant, offset: 0 }, 2).unwrap();
+    let Err(memory) = Arc::try_unwrap(memory) else { panic!("the pair keeps it while it is read into") };
+    a.completed(1);
+    let memory = Arc::into_inner(memory).expect("nothing names it any more");
+    assert_eq!(memory.into_memory().unwrap(), b"remote\0\0\0\0");
+}
+
+#[test]
 fn a_chain_prepared_for_other_regions_is_refused() {
     let (_nic, [a, mut b]) = connections(Transport::Rc);
     let pieces = [a.piece(0, 8)];
