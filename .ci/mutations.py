@@ -121,6 +121,23 @@ def all_mutations():
     generation = "self.generation_word.load(Acquire) == self.generation"
     accept = "self.accept.load(Acquire) == self.accept_word"
     return [
+        # Requests that threads leave for whoever has the turn.
+        Mutation("turn-taken-without-acquire", "Arrivals::leave",
+                 Replace("compare_exchange_weak(last, at, AcqRel, Relaxed)",
+                         "compare_exchange_weak(last, at, Relaxed, Relaxed)"), model("arrivals::models")),
+        Mutation("turn-given-back-without-release", "Turn::give_back",
+                 Replace("TAKEN, IDLE, AcqRel, Relaxed", "TAKEN, IDLE, Relaxed, Relaxed"),
+                 model("arrivals::models")),
+        Mutation("place-freed-without-release", "Turn::take", Replace("(at % 64), Release)", "(at % 64), Relaxed)"),
+                 model("arrivals::models")),
+        # The order of requests that overlap.
+        Mutation("overlap-under-way-ignored", "MergeQueue::find_candidates",
+                 Replace("self.in_flight.conflicts(direction, &span) || ", ""), unit("one_after_another")),
+        Mutation("overlap-in-queue-ignored", "MergeQueue::find_candidates",
+                 Replace(" || self.ahead.conflicts(direction, &span)", ""), unit("one_after_another")),
+        Mutation("readers-not-waited-for", "Coverage::conflicts",
+                 Replace("s.writers > 0 || direction == Direction::Write", "s.writers > 0"),
+                 unit("one_after_another")),
         # Keys, bounds and permissions of one-sided requests.
         Mutation("generation-not-rechecked", "Grants::one_sided", Replace(generation, "true"),
                  conformance("rc/*/keys/deregistered-after-use")),

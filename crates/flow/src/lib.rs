@@ -5,8 +5,8 @@
 //!
 //! * [`Arrivals`]: threads leave requests without waiting for one another. Who comes first gets the [`Turn`] and takes
 //!   what has come; later ones return at once. A lone request is taken at once, by who brought it.
-//! * [`MergeQueue`]: what has come waits here, in order. Requests adjacent in remote memory become one [`Work`] request,
-//!   as many as [`Combining`] and [`Limits`] allow; several of them go behind one [`Doorbell`].
+//! * [`MergeQueue`]: what has come waits here, in order. Requests adjacent in remote memory become one [`Work`]
+//!   request, as many as [`Combining`] and [`Limits`] allow; several of them go behind one [`Doorbell`].
 //! * [`Admission`]: a [`Window`] of bytes in flight, or a policy of the user's. What is held back keeps merging.
 //! * [`Coverage`]: which bytes are under way. What overlaps them waits, so that no merging, chaining or choice of queue
 //!   pair can change what is read.
@@ -22,9 +22,9 @@
 //! # Lock-free, or a short lock?
 //!
 //! Requests arrive through a lock-free list ([`Arrivals`], checked by loom), since a thread that is preempted while it
-//! leaves a request must not stop the others. The queue behind it belongs to whoever has the turn; he needs no lock, and
-//! needs the turn for planning alone: he gives it back before he copies and posts, so that several may post over several
-//! queue pairs.
+//! leaves a request must not stop the others. The queue behind it belongs to whoever has the turn; he needs no lock,
+//! and needs the turn for planning alone: he gives it back before he copies and posts, so that several may post over
+//! several queue pairs.
 //!
 //! What posts, completes and calls back is `farcall-remio`.
 

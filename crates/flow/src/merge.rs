@@ -69,6 +69,7 @@ pub(crate) struct Group {
     pub pool_bytes: u64,
     /// The place of the one that has waited longest.
     pub place: usize,
+    pub is_alone: bool,
     elements: usize,
     ends_in_pool: bool,
 }
@@ -82,6 +83,7 @@ impl Group {
             span: request.span,
             pool_bytes: if ends_in_pool { request.span.len_bytes() } else { 0 },
             place,
+            is_alone: request.memory == Memory::Alone,
             elements: 1,
             ends_in_pool,
         }
@@ -94,7 +96,9 @@ impl Group {
         // What is copied lies side by side in the pool, too.
         let elements = self.elements + usize::from(!(is_pool && self.ends_in_pool));
         let pool_bytes = self.pool_bytes + if is_pool { len_bytes } else { 0 };
-        let joins = request.direction == self.direction
+        let joins = !self.is_alone
+            && request.memory != Memory::Alone
+            && request.direction == self.direction
             && self.span.is_followed_by(&request.span)
             && elements <= limits.elements
             && self.span.len_bytes() + len_bytes <= limits.bytes

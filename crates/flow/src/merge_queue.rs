@@ -108,7 +108,7 @@ impl MergeQueue {
     /// # Panics
     /// If it is to be copied, and longer than the pool: our own error; nothing would ever post it.
     pub fn push(&mut self, request: Request) {
-        let fits = request.memory == Memory::Own || request.span.len_bytes() <= self.pool.len_bytes() as u64;
+        let fits = request.memory != Memory::Pool || request.span.len_bytes() <= self.pool.len_bytes() as u64;
         assert!(fits, "{request:?} is longer than the pool of {} bytes", self.pool.len_bytes());
         match request.direction {
             Direction::Read => self.counts.reads += 1,
@@ -161,6 +161,9 @@ impl MergeQueue {
     /// would wait for ever.
     fn admit(&mut self, most: usize, doorbell: &mut Doorbell) {
         for group in self.groups.iter().take(most) {
+            if group.is_alone && !doorbell.work.is_empty() {
+                break;
+            }
             let bytes = counted(group.span.len_bytes());
             if self.in_flight_work > 0 && !self.admission.admits(self.in_flight_bytes, bytes) {
                 self.counts.window_stalls += 1;
@@ -185,6 +188,9 @@ impl MergeQueue {
                 members: first..doorbell.members.len(),
                 piece,
             });
+            if group.is_alone {
+                break;
+            }
         }
     }
 

@@ -50,8 +50,11 @@ impl Span {
 pub enum Memory {
     /// A part of the registered pool (preMR): its bytes are copied there, or from there.
     Pool,
-    /// None: its own memory is registered, or will be (dynMR), and takes a gather/scatter element.
-    Own,
+    /// None: its memory is registered, and takes a gather/scatter element.
+    Registered,
+    /// None: its memory is registered when it is posted (dynMR). It goes alone: next to what that costs, and to what so
+    /// many bytes take, merging and chaining save nothing.
+    Alone,
 }
 
 /// A request to read or write.

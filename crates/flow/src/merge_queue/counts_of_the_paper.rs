@@ -118,9 +118,22 @@ fn a_work_request_holds_no_more_than_its_limits() {
         doorbell.work.iter().map(|work| work.members.len()).collect::<Vec<_>>()
     };
     assert_eq!(lens(|_| Memory::Pool), [4, 4, 4], "bytes of the pool");
-    assert_eq!(lens(|_| Memory::Own), [3, 3, 3, 3], "elements");
+    assert_eq!(lens(|_| Memory::Registered), [3, 3, 3, 3], "elements");
     // Pages of the pool that are side by side take one element: 0, 1 with 2, 3; then 4 with 5, 6, 7 with 8; and so on.
-    assert_eq!(lens(|page| if page % 3 == 0 { Memory::Own } else { Memory::Pool }), [4, 5, 3]);
+    assert_eq!(lens(|page| if page % 3 == 0 { Memory::Registered } else { Memory::Pool }), [4, 5, 3]);
+}
+
+#[test]
+fn what_is_registered_when_it_is_posted_goes_alone() {
+    let mut queue = queue(Hybrid);
+    for page in 0..5 {
+        let span = Span::new(0, page * PAGE, PAGE).unwrap();
+        let memory = if page == 2 { Memory::Alone } else { Memory::Pool };
+        queue.push(Request { id: page as u32, direction: Direction::Write, span, memory });
+    }
+    drain(&mut queue);
+    let counts = queue.counts();
+    assert_eq!((counts.write_work, counts.doorbells), (3, 3), "two merged, one alone, two merged");
 }
 
 #[test]

@@ -85,11 +85,11 @@ fn limits() -> impl Strategy<Value = (Limits, u64, usize)> {
     )
 }
 
-/// A request, whether it uses the pool, and what to do after it came.
-type Step = ((bool, u64, u64, bool), Vec<(bool, usize)>);
+/// A request, which memory it uses, and what to do after it came.
+type Step = ((bool, u64, u64, usize), Vec<(bool, usize)>);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let request = (any::<bool>(), 0..MEMORY as u64 - 1, 1..14_u64, any::<bool>());
+    let request = (any::<bool>(), 0..MEMORY as u64 - 1, 1..14_u64, 0..3_usize);
     prop::collection::vec((request, prop::collection::vec((any::<bool>(), any::<usize>()), 0..12)), 1..60)
 }
 
@@ -98,22 +98,22 @@ proptest! {
     fn nobody_can_tell_it_from_one_after_another((limits, window, pool) in limits(), steps in steps()) {
         let mut queue = MergeQueue::new(limits, Box::new(Window { bytes: window }), pool);
         let mut device = Device { memory: [0; MEMORY], brought: Vec::new(), under_way: Vec::new() };
-        let (mut memory, mut wanted) = ([0; MEMORY], Vec::new());
-        for (id, ((reads, start, len, in_pool), then)) in (0_u32..).zip(&steps) {
+        let (mut expected, mut wanted) = ([0; MEMORY], Vec::new());
+        for (id, ((reads, start, len, memory), then)) in (0_u32..).zip(&steps) {
             let end = (start + len).min(MEMORY as u64);
             let span = Span::new(0, *start, end - start).unwrap();
             let direction = if *reads { Direction::Read } else { Direction::Write };
             let range = span.start as usize..span.end as usize;
             wanted.push(match direction {
-                Direction::Read => memory[range].to_vec(),
+                Direction::Read => expected[range].to_vec(),
                 Direction::Write => {
-                    (span.start..span.end).for_each(|at| memory[at as usize] = byte_of(id, at));
+                    (span.start..span.end).for_each(|at| expected[at as usize] = byte_of(id, at));
                     Vec::new()
                 }
             });
             device.brought.push(vec![0; wanted[id as usize].len()]);
-            let memory = if *in_pool { Memory::Pool } else { Memory::Own };
-            queue.push(Request { id, direction, span, memory });
+            let local = [Memory::Pool, Memory::Registered, Memory::Alone][*memory];
+            queue.push(Request { id, direction, span, memory: local });
             for (posts, choice) in then {
                 if *posts {
                     post(&mut queue, 1 + choice % 4, &mut device)?;
@@ -134,7 +134,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(device.memory, memory);
+        prop_assert_eq!(device.memory, expected);
         prop_assert_eq!(device.brought, wanted);
         let counts = queue.counts();
         prop_assert_eq!(counts.reads + counts.writes, steps.len() as u64);

@@ -1,0 +1,80 @@
+//! One-sided I/O to remote memory, as RDMAbox does it: many threads read and write ranges of a peer's memory; requests
+//! that stack up are merged and chained, what is too much at once waits and merges further.
+//!
+//! * [`Target`]: the peer's side: memory, granted over some queue pairs.
+//! * [`Poller`]: a completion queue, and what looks at it; an endpoint that somebody drives.
+//! * [`Session`]: opened on a poller, connected to a target. Any thread submits a [`Request`]; the session's
+//!   [`Handler`] is told when it is over.
+//!
+//! How requests are put together, ordered and held back is `farcall-flow`'s; plain verbs stay reachable beside it, over
+//! `farcall-link`'s connections.
+//!
+//! # Order
+//!
+//! Requests are executed as if one after another, in the order in which they were submitted: a read sees every write
+//! that was submitted before it, and none that was submitted after it was over. That holds between threads if one
+//! submits after another's `submit` has returned; of requests submitted at the same time, either may be first. Requests
+//! that share no byte are executed together, whatever their order; they are over in any order. A request may be read or
+//! written in any order of its bytes, and in pieces, while it is not over: nobody else should look at its range.
+//!
+//! # Failures
+//!
+//! A work request that fails ends its session, since it ends its queue pair. Its requests end with [`Failure::Failed`],
+//! others under way with [`Failure::Unknown`], those that wait with [`Failure::NotPosted`]: only these are sure to have
+//! changed nothing. What a WRITE that failed, or whose fate is unknown, may still do to its range, it may do until the
+//! peer has closed its ends: a packet may be late. So the range is of no use before [`Target::close`] at the peer and
+//! [`Target::is_quiesced`] there, then a new session. No request is sent again by itself for the same reason.
+//!
+//! ```
+//! use std::sync::{Arc, mpsc};
+//! use farcall_flow::Window;
+//! use farcall_link::{Nic, Region};
+//! use farcall_remio::{Config, Done, Handler, Poller, PollerConfig, Request, Target};
+//! use farcall_softnic::SoftNic;
+//! use farcall_verbs::{Access, Endpoint, Nanos};
+//!
+//! struct Tell(mpsc::Sender<Done<&'static str>>);
+//! impl Handler for Tell {
+//!     type Context = &'static str;
+//!     fn done(&self, done: Done<&'static str>) {
+//!         let _ = self.0.send(done);
+//!     }
+//! }
+//!
+//! // Here both ends are in one process; `infos` and `grant` go over any byte channel.
+//! let nic = Nic::open(&SoftNic::new())?;
+//! let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+//! let config = Config::default();
+//! let memory = Arc::new(Region::alloc(&*nic.pd, 1 << 20, access)?);
+//! let mut target = Target::new(&nic, memory, config.connections)?;
+//! let mut poller = Poller::new(&nic, PollerConfig::default())?;
+//! let (tell, told) = mpsc::channel();
+//! let session = poller.open(config, Window::PAPER, Tell(tell))?;
+//! target.connect(&session.infos())?;
+//! session.connect(&target.infos(), &[target.grant()])?;
+//!
+//! session.submit(Request::write(4096, b"remote memory".to_vec(), "write")).unwrap();
+//! session.submit(Request::read(4096, vec![0; 6], "read")).unwrap();
+//! let mut over = Vec::new();
+//! while over.len() < 2 {
+//!     poller.progress(Nanos(0));
+//!     over.extend(told.try_iter());
+//! }
+//! assert!(over.iter().all(|done| done.result.is_ok()));
+//! assert_eq!(over.pop().unwrap().buffer.into_owned().unwrap(), b"remote");
+//! # Ok::<(), farcall_verbs::Error>(())
+//! ```
+
+mod config;
+mod line;
+mod planner;
+mod poller;
+mod request;
+mod session;
+mod target;
+
+pub use config::Config;
+pub use poller::{PollCounts, Poller, PollerConfig};
+pub use request::{Attached, Buffer, Done, Failure, Handler, Refusal, Refused, Request, SessionEnd, Slice};
+pub use session::Session;
+pub use target::Target;
