@@ -71,11 +71,11 @@ impl Config {
         Ok(())
     }
 
-    pub(crate) const fn pair(&self) -> PairConfig {
+    pub(crate) fn pair(&self, elements: u32) -> PairConfig {
         PairConfig {
             send_depth: self.send_depth,
             recv_depth: 1,
-            sges_max: SGES_MAX as u32,
+            sges_max: elements.clamp(1, SGES_MAX as u32),
             signal_every: 1,
             inline_max_bytes: 0,
             access: Access::LOCAL_WRITE,

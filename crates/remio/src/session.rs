@@ -58,7 +58,8 @@ impl<H: Handler> Shared<H> {
         config.check()?;
         let pool = Arc::new(Region::alloc(&*nic.pd, config.pool_bytes, Access::LOCAL_WRITE)?);
         let line = |index| {
-            let connection = Connection::new(nic, Transport::Rc, &**lock(cq), config.pair(), None)?;
+            let connection =
+                Connection::new(nic, Transport::Rc, &**lock(cq), config.pair(nic.attr.max_sge), None)?;
             Ok(Mutex::new(Line::new(index, connection, &pool, config.send_depth)))
         };
         let lines = (0..config.connections).map(line).collect::<Result<Box<[_]>, Error>>()?;

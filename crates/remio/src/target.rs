@@ -58,8 +58,8 @@ impl Target {
             let what = format!("{} queue pairs of the peer; ours are {}", peer.len(), self.connections.len());
             return Err(Error::invalid("connect target", what));
         }
-        let pairs = self.connections.iter_mut().zip(peer);
-        pairs.map(|(connection, info)| connection.connect(&self.nic, info)).collect()
+        let mut pairs = self.connections.iter_mut().zip(peer);
+        pairs.try_for_each(|(connection, info)| connection.connect(&self.nic, info))
     }
 
     /// Takes the peer's access away: from now on no late WRITE of his is admitted. The memory may be granted anew when

@@ -74,10 +74,10 @@ fn nic(host: &Host, seed: u64) -> Nic {
 
 fn run(seed: u64) -> Run {
     let mut config = WorldConfig::new(seed);
-    config.faults = if seed % 4 == 0 { Faults::NONE } else { Faults::BAD };
+    config.faults = if seed.is_multiple_of(4) { Faults::NONE } else { Faults::BAD };
     // READs look at memory late: what is posted after them would overtake them.
-    config.params.read_max_ns = if seed % 2 == 0 { 20_000 } else { 600 };
-    config.params.placement_in_order = seed % 3 == 0;
+    config.params.read_max_ns = if seed.is_multiple_of(2) { 20_000 } else { 600 };
+    config.params.placement_in_order = seed.is_multiple_of(3);
     let mut world = World::new(config);
     let (host, peer) = (world.add_node(), world.add_node());
     let (own, its) = (nic(&host, seed), nic(&peer, seed + 1));

@@ -309,7 +309,7 @@ fn threads_share_a_session_under_every_way_of_waiting() {
         let memory = granted(&nic);
         let mut target = Target::new(&nic, memory.clone(), SMALL.connections).unwrap();
         let mut poller = Poller::new(&nic, PollerConfig::default()).unwrap();
-        let session = poller.open(SMALL, window(16 << 10), ByThread::default()).unwrap();
+        let session = poller.open(SMALL, window(16 << 10), ByThread).unwrap();
         target.connect(&session.infos()).unwrap();
         session.connect(&target.infos(), &[target.grant()]).unwrap();
         let stop = Stop::new().unwrap();
@@ -336,7 +336,6 @@ fn threads_share_a_session_under_every_way_of_waiting() {
 }
 
 /// Tells each request's thread.
-#[derive(Default)]
 struct ByThread;
 
 impl Handler for ByThread {
