@@ -5,10 +5,10 @@ use farcall_shm::raise_descriptor_limit;
 /// Descriptors that a memcached client takes in a server.
 const OF_MEMCACHED_CLIENT: u64 = 1;
 /// Descriptors that an RPC client with a process of its own takes in a server on the software RNIC. For the connection:
-/// its bootstrap connection, whose end tells that of the client on every provider; the memory of its slots and of its
-/// queue pair's ring, to be granted and, after a fork, copied; what wakes its sender and its receiver. For the process:
-/// a socket each way, what tells its death, its table of regions.
-const OF_RPC_CLIENT: u64 = 10;
+/// its bootstrap connection, whose end tells that of the client on every provider; what wakes its sender and its
+/// receiver; its part of what the memory of several connections shares. For the process: a socket each way, what tells
+/// its death, its table of regions.
+const OF_RPC_CLIENT: u64 = 9;
 /// What a server itself may open.
 const OF_SERVER: u64 = 64;
 

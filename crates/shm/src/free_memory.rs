@@ -1,4 +1,5 @@
-//! Whether there is memory for an allocation. The kernel gives more than there is, and then kills processes.
+//! Whether there is memory for an allocation, now or page by page. The kernel gives more than there is, and then kills
+//! processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,36 @@ pub fn require_memory(len_bytes: u64) -> rustix::io::Result<()> {
             UNCHECKED_BYTES.store(0, Ordering::Relaxed);
             Ok(())
         }
+    }
+}
+
+/// Memory that takes its pages when they are used. All that a process promises is at most half of what was free when
+/// the last of it was promised: the other half is for what others take meanwhile.
+pub(crate) struct Promise {
+    len_bytes: u64,
+    all_bytes: &'static AtomicU64,
+}
+
+impl Promise {
+    /// `None`: there is no memory to promise, the kernel does not say, or it counts what is used itself
+    /// (`vm.overcommit_memory` 2) and may fail an access. Such memory is to be allocated.
+    pub(crate) fn of(len_bytes: u64) -> Option<Self> {
+        static ALL_BYTES: AtomicU64 = AtomicU64::new(0);
+        let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory").ok()?;
+        let free = free_bytes(Path::new("/")).filter(|_| mode.trim() != "2")?;
+        Self::within(&ALL_BYTES, free / 2, len_bytes)
+    }
+
+    fn within(all_bytes: &'static AtomicU64, limit_bytes: u64, len_bytes: u64) -> Option<Self> {
+        let more = |all: u64| all.checked_add(len_bytes).filter(|sum| *sum <= limit_bytes);
+        all_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self { len_bytes, all_bytes })
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.all_bytes.fetch_sub(self.len_bytes, Ordering::Relaxed);
     }
 }
 
@@ -162,5 +193,19 @@ mod tests {
         for _ in 0..3000 {
             assert_eq!(require_memory(1000), Ok(()));
         }
+    }
+
+    #[test]
+    fn promises_are_counted_and_bounded() {
+        static ALL_BYTES: AtomicU64 = AtomicU64::new(0);
+        let promise = |len_bytes| Promise::within(&ALL_BYTES, 100, len_bytes);
+        let first = promise(60).unwrap();
+        assert!(promise(41).is_none() && promise(u64::MAX).is_none());
+        let second = promise(40).unwrap();
+        assert!(promise(1).is_none());
+        drop(first);
+        assert!(promise(60).is_some());
+        drop(second);
+        assert_eq!(ALL_BYTES.load(Ordering::Relaxed), 0);
     }
 }

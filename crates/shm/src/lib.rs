@@ -6,7 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `segment`, `segment_file` | sealed memfds, and mappings of files; small segments of one memfd |
-//! | `free_memory`, `descriptor_limit` | whether there is memory for an allocation; how many descriptors there are |
+//! | `free_memory`, `descriptor_limit` | whether there is memory, now or when it is used; how many descriptors |
 //! | `environment` | variables that a program with more rights does not trust |
 //! | `own_directory` | a directory that nobody but its user can fill |
 //! | `memory` | the only loads and stores of shared memory |
@@ -67,7 +67,7 @@ pub use own_directory::{own_directory, own_directory_in_memory};
 pub use pending_lock::{PendingGuard, PendingLock, PendingWork};
 pub use prefetch::prefetch;
 pub use segment::{Mapping, Segment, sealed_memfd};
-pub use segment_file::{SegmentFile, SegmentPage};
+pub use segment_file::SegmentFile;
 pub use store_hook::{arm_store_hook, before_store};
 pub use wait_time::WaitTime;
 pub use wake_word::WakeWord;

@@ -1,17 +1,17 @@
-//! Memory that is mapped: always allocated first, so that no access fails later. Sealed memfds can be handed to another
-//! process and cannot be pulled from under its mappers.
+//! Memory that is mapped: allocated first, or promised within a limit ([`Promise`]), so that no access fails later.
+//! Sealed memfds can be handed to another process and cannot be pulled from under its mappers.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use farcall_verbs::{Error, Result};
 use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
-use crate::fork;
-use crate::free_memory::require_memory;
+use crate::fork::{self, Generation};
+use crate::free_memory::{Promise, require_memory};
 use crate::memory::SharedMem;
 
 /// A mapping that is unmapped on drop.
@@ -27,7 +27,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `len_bytes` of a file, shared, from `offset` on; a forked child has a private copy instead. They must be
-    /// allocated ([`allocate`]) and stay so, or an access ends the process.
+    /// allocated ([`allocate`]) or promised ([`Promise`]), and stay so, or an access ends the process.
     ///
     /// # Errors
     /// If the system does not let us.
@@ -85,15 +85,69 @@ pub fn sealed_memfd(name: &str, len_bytes: u64, hole_bytes: u64) -> Result<Owned
     let fd = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(|e| error("memfd_create", "creation", e))?;
     fs::ftruncate(&fd, len_bytes.saturating_add(hole_bytes)).map_err(|e| error("ftruncate", "sizing", e))?;
-    allocate(&fd, 0, len_bytes).map_err(|e| error("fallocate", "allocation", e))?;
+    if len_bytes > 0 {
+        allocate(&fd, 0, len_bytes).map_err(|e| error("fallocate", "allocation", e))?;
+    }
     fs::fcntl_add_seals(&fd, SEALS | SealFlags::SEAL).map_err(|e| error("F_ADD_SEALS", "sealing", e))?;
     Ok(fd)
 }
 
-/// A sealed memfd with our own writable mapping of it.
-pub struct Segment {
+/// A sealed memfd with our own writable mapping of all of it.
+struct Mapped {
     fd: OwnedFd,
     mapping: Arc<Mapping>,
+    /// Memory for its holes.
+    promise: Option<Promise>,
+    born: Generation,
+}
+
+impl Mapped {
+    fn create(name: &str, len_bytes: usize, hole_bytes: usize) -> Result<Self> {
+        let fd = sealed_memfd(name, len_bytes as u64, hole_bytes as u64)?;
+        let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len_bytes + hole_bytes, true)?);
+        fork::set_source(mapping.base(), Some(fd.as_raw_fd()));
+        let promise = if hole_bytes > 0 { Promise::of(hole_bytes as u64) } else { None };
+        Ok(Self { fd, mapping, promise, born: Generation::current() })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // The mapping may live on; the descriptor's number will be another's.
+        fork::set_source(self.mapping.base(), None);
+    }
+}
+
+/// Memory in a sealed memfd, of its own or with others ([`crate::SegmentFile`]), in our own writable mapping.
+pub struct Segment {
+    file: Arc<Mapped>,
+    offset: usize,
+    len_bytes: usize,
+}
+
+/// `len_bytes` as whole pages, at least one.
+///
+/// # Errors
+/// If that is beyond an address space.
+pub(crate) fn whole_pages(name: &str, len_bytes: usize) -> Result<usize> {
+    len_bytes.max(1).checked_next_multiple_of(rustix::param::page_size()).ok_or_else(|| {
+        let what = format!("{len_bytes} bytes for {name} are more than an address space");
+        Error::invalid("create segment", what)
+    })
+}
+
+/// A whole segment that only its parts keep.
+pub(crate) struct SegmentRest {
+    file: Weak<Mapped>,
+    len_bytes: usize,
+}
+
+impl SegmentRest {
+    /// The segment, if one of its parts lives.
+    pub(crate) fn get(&self) -> Option<Segment> {
+        let Self { ref file, len_bytes } = *self;
+        file.upgrade().map(|file| Segment { file, offset: 0, len_bytes })
+    }
 }
 
 impl Segment {
@@ -103,35 +157,73 @@ impl Segment {
     /// # Errors
     /// If the length is beyond an address space, or the system has no memory, address space or descriptor for it.
     pub fn create(name: &str, len_bytes: usize) -> Result<Self> {
-        let page = rustix::param::page_size();
-        let len_bytes = len_bytes.max(1).checked_next_multiple_of(page).ok_or_else(|| {
-            let what = format!("{len_bytes} bytes for {name} are more than an address space");
-            Error::invalid("create segment", what)
-        })?;
-        Self::with_hole(name, len_bytes, 0)
+        let len_bytes = whole_pages(name, len_bytes)?;
+        Ok(Self { file: Arc::new(Mapped::create(name, len_bytes, 0)?), offset: 0, len_bytes })
     }
 
-    /// A segment of whole pages, and a hole of whole pages behind it, which must be allocated before it is accessed.
-    pub(crate) fn with_hole(name: &str, len_bytes: usize, hole_bytes: usize) -> Result<Self> {
-        let fd = sealed_memfd(name, len_bytes as u64, hole_bytes as u64)?;
-        let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len_bytes + hole_bytes, true)?);
-        fork::set_source(mapping.base(), Some(fd.as_raw_fd()));
-        Ok(Self { fd, mapping })
+    /// A hole of whole pages: what is not promised of it must be allocated before it is accessed.
+    pub(crate) fn hole(name: &str, len_bytes: usize) -> Result<Self> {
+        Ok(Self { file: Arc::new(Mapped::create(name, 0, len_bytes)?), offset: 0, len_bytes })
+    }
+
+    /// Whether there is memory for its holes when they are accessed.
+    pub(crate) fn is_promised(&self) -> bool {
+        self.file.promise.is_some()
+    }
+
+    /// All of it, as long as somebody else keeps it.
+    pub(crate) fn rest(&self) -> SegmentRest {
+        SegmentRest { file: Arc::downgrade(&self.file), len_bytes: self.len_bytes }
+    }
+
+    /// A part, which keeps the whole.
+    pub(crate) fn part(&self, offset: usize, len_bytes: usize) -> Self {
+        assert!(
+            offset.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes),
+            "outside of a segment"
+        );
+        Self { file: self.file.clone(), offset: self.offset + offset, len_bytes }
     }
 
     /// The memfd, to hand to a peer.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.file.fd.as_fd()
     }
 
-    /// Our mapping of all of it.
-    pub fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
+    /// Where it begins in the memfd: what a peer maps from.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Its first byte, in our mapping.
+    pub fn base(&self) -> *mut u8 {
+        // In bounds: a part is inside of its file.
+        self.file.mapping.base().wrapping_add(self.offset)
     }
 
     /// Our mapping as memory of words.
     pub fn memory(&self) -> SharedMem {
-        SharedMem::new(self.mapping.clone())
+        SharedMem::new(self.file.mapping.clone()).part(self.offset, self.len_bytes)
+    }
+
+    /// Gives the pages from `from` on back to the system, if others lie in the same memfd: nobody needs what is there
+    /// any more, and who accesses it all the same finds zeros.
+    pub fn give_back(&self, from: usize) {
+        let from = from.next_multiple_of(rustix::param::page_size());
+        let is_alone = self.len_bytes == self.file.mapping.len_bytes();
+        // A forked child holds its parent's memfd.
+        if is_alone || from >= self.len_bytes || self.file.born.is_inherited() {
+            return;
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (offset, len_bytes) = ((self.offset + from) as u64, (self.len_bytes - from) as u64);
+        // A failure keeps memory until all of the memfd is given up.
+        let _ = retry_on_intr(|| fs::fallocate(self.fd(), hole, offset, len_bytes));
     }
 
     /// Maps a peer's segment after checking that it is sealed against resizing and large enough: otherwise its owner
@@ -157,13 +249,6 @@ impl Segment {
             ));
         }
         Ok(Arc::new(Mapping::of_file(fd, offset, len_bytes, writable)?))
-    }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // The mapping may live on; the descriptor's number will be another's.
-        fork::set_source(self.mapping.base(), None);
     }
 }
 

@@ -1,100 +1,128 @@
-//! Small segments that share a descriptor: pages of one memfd.
-
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+//! Small segments that share a descriptor and a mapping: parts of one memfd.
 
 use farcall_verbs::{Error, Result};
 
-use crate::memory::SharedMem;
-use crate::segment::{Segment, allocate};
+use crate::segment::{Segment, SegmentRest, allocate, whole_pages};
 
-/// A sealed memfd whose pages are handed out one after the other. Whoever is sent the descriptor for one page can map
-/// them all: they must be of equal concern to everybody who gets one.
+/// A sealed memfd whose parts are handed out one after the other, and which ends with the last of them. Whoever is sent
+/// the descriptor for one part can map them all: they must be of equal concern to everybody who gets one.
 pub struct SegmentFile {
-    all: Arc<Segment>,
-    taken: usize,
-    pages: usize,
-}
-
-/// A page of a [`SegmentFile`], which lives as long as one of its pages does.
-pub struct SegmentPage {
-    file: Arc<Segment>,
-    offset: usize,
+    all: SegmentRest,
+    taken_bytes: usize,
 }
 
 impl SegmentFile {
-    /// A file of so many pages. Each is allocated when it is handed out.
+    /// A file for parts of `file_bytes` together, and the first part, as [`SegmentFile::take`] gives the others.
     ///
     /// # Errors
-    /// As [`Segment::create`].
-    pub fn create(name: &str, pages: usize) -> Result<Self> {
-        let page_bytes = rustix::param::page_size();
-        let all = Segment::with_hole(name, page_bytes, pages.saturating_sub(1) * page_bytes)?;
-        Ok(Self { all: Arc::new(all), taken: 0, pages })
+    /// As [`Segment::create`], or if the part is longer than the file.
+    pub fn begin(
+        name: &str,
+        file_bytes: usize,
+        len_bytes: usize,
+        used_bytes: usize,
+    ) -> Result<(Self, Segment)> {
+        let all = Segment::hole(name, whole_pages(name, file_bytes)?)?;
+        let mut file = Self { all: all.rest(), taken_bytes: 0 };
+        let first = file.take(len_bytes, used_bytes)?;
+        let too_long =
+            || Error::invalid("create segment", format!("{len_bytes} bytes of {file_bytes} for {name}"));
+        first.map(|first| (file, first)).ok_or_else(too_long)
     }
 
-    /// A zeroed page that nobody had before; `None`: there is none left. One that was given back is not handed out
-    /// again: a peer that had it may be about to write to it.
+    /// A zeroed part of at least `len_bytes`, whole pages, that nobody had before; `None`: there is no room for it, or
+    /// no part lives any more. One that was given back is not handed out again: a peer that had it may be about to
+    /// write to it.
+    ///
+    /// At least `used_bytes` of it are allocated now: what every part uses. The rest takes memory when it is used, if
+    /// the process may promise so much; otherwise it is allocated now, too.
     ///
     /// # Errors
     /// If there is no memory for it.
-    pub fn take(&mut self) -> Result<Option<SegmentPage>> {
-        if self.taken == self.pages {
+    pub fn take(&mut self, len_bytes: usize, used_bytes: usize) -> Result<Option<Segment>> {
+        let len_bytes = whole_pages("a part of a segment", len_bytes)?;
+        let Some(all) = self.all.get() else { return Ok(None) };
+        let offset = self.taken_bytes;
+        if len_bytes > all.len_bytes() - offset {
             return Ok(None);
         }
-        let page_bytes = rustix::param::page_size();
-        let offset = self.taken * page_bytes;
-        allocate(self.all.fd(), offset as u64, page_bytes as u64)
-            .map_err(|e| Error::os("fallocate", "allocate a page of shared memory (check free memory)", e))?;
-        self.taken += 1;
-        Ok(Some(SegmentPage { file: self.all.clone(), offset }))
-    }
-}
-
-impl SegmentPage {
-    /// The memfd, to hand to a peer.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.file.fd()
-    }
-
-    /// Where the page begins in the memfd: what a peer maps from.
-    pub fn offset(&self) -> usize {
-        self.offset
-    }
-
-    /// Our mapping of it.
-    pub fn memory(&self) -> SharedMem {
-        self.file.memory().part(self.offset, rustix::param::page_size())
+        let allocated_bytes = if all.is_promised() { used_bytes.min(len_bytes) } else { len_bytes };
+        if allocated_bytes > 0 {
+            allocate(all.fd(), offset as u64, allocated_bytes as u64).map_err(|e| {
+                let what = format!("allocate {allocated_bytes} bytes of shared memory (check free memory)");
+                Error::os("fallocate", what, e)
+            })?;
+        }
+        self.taken_bytes += len_bytes;
+        Ok(Some(all.part(offset, len_bytes)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
+    use crate::memory::SharedMem;
+
+    /// Bytes of a memfd that take memory.
+    fn memory_bytes(fd: impl AsFd) -> u64 {
+        rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512
+    }
 
     #[test]
-    fn pages_of_a_file_are_apart_and_handed_out_once() {
-        let mut file = SegmentFile::create("test", 3).unwrap();
-        let pages: Vec<_> = (0..3).map(|_| file.take().unwrap().unwrap()).collect();
-        for (number, page) in (1..).zip(&pages) {
-            assert_eq!(page.memory().load(0, Relaxed), 0);
-            page.memory().store(0, number, Relaxed);
+    fn parts_of_a_file_are_apart_and_handed_out_once() {
+        let page = rustix::param::page_size();
+        let (mut file, first) = SegmentFile::begin("test", 4 * page, 1, 1).unwrap();
+        let more = [page + 1, 1].map(|len| file.take(len, len).unwrap().unwrap());
+        let mut parts: Vec<_> = std::iter::once(first).chain(more).collect();
+        assert_eq!(parts[1].len_bytes(), 2 * page);
+        for (number, part) in (1..).zip(&parts) {
+            assert_eq!(part.memory().load(0, Relaxed), 0);
+            part.memory().store(part.len_bytes() - 8, number, Relaxed);
         }
-        for (number, page) in (1..).zip(&pages) {
-            let mapping = Segment::map_foreign(page.fd(), page.offset() as u64, 8, false).unwrap();
-            assert_eq!(SharedMem::new(mapping).load(0, Relaxed), number);
+        for (number, part) in (1..).zip(&parts) {
+            let (offset, len_bytes) = (part.offset() as u64, part.len_bytes());
+            let mapping = Segment::map_foreign(part.fd(), offset, len_bytes, false).unwrap();
+            assert_eq!(SharedMem::new(mapping).load(len_bytes - 8, Relaxed), number);
         }
-        drop(pages);
-        assert!(file.take().unwrap().is_none(), "a page was handed out again");
+        parts.truncate(1);
+        assert!(file.take(1, 1).unwrap().is_none(), "a part was handed out again");
+        assert!(SegmentFile::begin("test", page, page + 1, 1).is_err());
     }
 
     #[test]
     #[should_panic(expected = "outside")]
-    fn a_page_ends_before_the_next() {
-        let mut file = SegmentFile::create("test", 2).unwrap();
-        let page = file.take().unwrap().unwrap().memory();
-        page.load(page.len_bytes(), Relaxed);
+    fn a_part_ends_before_the_next() {
+        let (_file, part) = SegmentFile::begin("test", 2 * rustix::param::page_size(), 1, 1).unwrap();
+        let part = part.memory();
+        part.load(part.len_bytes(), Relaxed);
+    }
+
+    #[test]
+    fn a_part_takes_memory_when_it_is_used_and_gives_it_back() {
+        let page = rustix::param::page_size();
+        let (mut file, part) = SegmentFile::begin("test", 64 * page, 32 * page, 1).unwrap();
+        let other = file.take(32 * page, page).unwrap().unwrap();
+        let used = || memory_bytes(part.fd()) as usize / page;
+        assert_eq!(used(), 2, "what every part uses");
+        part.memory().store(20 * page, 7, Relaxed);
+        other.memory().store(8, 8, Relaxed);
+        assert_eq!(used(), 3);
+        part.give_back(page);
+        assert_eq!((used(), part.memory().load(20 * page, Relaxed)), (2, 0));
+        assert_eq!(other.memory().load(8, Relaxed), 8, "another's was given back");
+    }
+
+    #[test]
+    fn a_file_ends_with_its_last_part() {
+        let page = rustix::param::page_size();
+        let (mut file, first) = SegmentFile::begin("test", 8 * page, 1, 1).unwrap();
+        let second = file.take(1, 1).unwrap().unwrap();
+        drop(first);
+        let third = file.take(1, 1).unwrap().unwrap();
+        drop([second, third]);
+        assert!(file.take(1, 1).unwrap().is_none());
     }
 }

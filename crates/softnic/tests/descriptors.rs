@@ -1,16 +1,19 @@
-//! What queue pairs cost in descriptors. One test, because it counts what the whole process holds.
+//! What queue pairs and regions cost in descriptors, mappings and memory. One test, because it counts what the whole
+//! process holds.
 
 mod support;
 
-use farcall_verbs::{QpCap, QpType};
+use farcall_verbs::{Access, QpCap, QpType};
 use support::holdings::Holdings;
 use support::*;
 
-const PAIRS: usize = 20;
+const PAIRS: usize = 40;
+const REGIONS: usize = 100;
+const REGION_BYTES: usize = 128 << 10;
 
 /// Both ends are here, and sleep on channels: the descriptors of those are shared, however many pairs wake them.
 #[test]
-fn a_queue_pair_holds_one_descriptor() {
+fn queue_pairs_and_regions_share_descriptors_and_take_memory_when_they_are_used() {
     let (mut a, mut b) = pair();
     let before = Holdings::now();
     let mut held = Vec::new();
@@ -23,7 +26,24 @@ fn a_queue_pair_holds_one_descriptor() {
         a.reach();
         b.reach();
     }
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let regions: Vec<_> = (0..REGIONS).map(|_| a.pd.alloc_mr(REGION_BYTES, access).unwrap()).collect();
     let now = Holdings::now();
     let more = now.descriptors.len() - before.descriptors.len();
-    assert!(more <= 2 * PAIRS, "{more} more descriptors for {} queue pairs:\n{now}", 2 * PAIRS);
+    assert!(more <= (2 * PAIRS + REGIONS) / 16, "{more} more descriptors:\n{now}");
+    // Each maps the other's ring; what is our own is mapped with its descriptor.
+    let mappings = now.mappings.len() - before.mappings.len();
+    assert!(mappings <= 2 * PAIRS + more, "{mappings} more mappings:\n{now}");
+    // A page for each pair, none for regions that nobody used.
+    let memory = now.memory_bytes - before.memory_bytes;
+    let page = rustix::param::page_size() as u64;
+    assert!(memory <= (2 * PAIRS as u64 + 8) * page, "{memory} bytes");
+    for region in &regions {
+        // SAFETY: the region's own memory, which nobody else has.
+        unsafe { region.addr().add(REGION_BYTES - 1).write(7) };
+    }
+    let used = Holdings::now().memory_bytes;
+    assert!(used >= now.memory_bytes + REGIONS as u64 * page, "{used} bytes");
+    drop(regions);
+    assert!(Holdings::now().memory_bytes <= now.memory_bytes, "what is deregistered takes no memory");
 }

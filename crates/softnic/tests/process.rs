@@ -301,8 +301,8 @@ fn rendezvous(qpn: u32) -> OwnedFd {
 #[test]
 fn the_service_survives_garbage_and_answers_others() {
     let end = End::default();
-    // Version 5, a request, number 0: hello, without membarrier.
-    let hello = *b"fcrv\x05\0\x01\0\0\0\0";
+    // Version 6, a request, number 0: hello, without membarrier.
+    let hello = *b"fcrv\x06\0\x01\0\0\0\0";
     let with = |at: usize, value: u8| {
         let mut frame = hello;
         frame[at] = value;
@@ -336,7 +336,7 @@ fn the_service_survives_garbage_and_answers_others() {
         let mut answer = [MaybeUninit::uninit(); 128];
         if let Ok(((answer, _), _)) = net::recv(&socket, &mut answer[..], net::RecvFlags::empty()) {
             // A reply whose first variant is the refusal.
-            assert!(answer.is_empty() || answer[..10] == *b"fcrv\x05\0\x02\0\0\0", "{answer:02x?}");
+            assert!(answer.is_empty() || answer[..10] == *b"fcrv\x06\0\x02\0\0\0", "{answer:02x?}");
         }
     }
     // Many that connect and say nothing, and one that floods, hold nobody up.
@@ -363,12 +363,12 @@ fn a_question_about_a_ring_of_another_is_answered_at_once() {
     let pair = [qpn as u8 | 0x80, (qpn >> 7) as u8 | 0x80, (qpn >> 14) as u8 | 0x80, (qpn >> 21) as u8];
     for bit in (0..8).cycle().take(1000) {
         // Number 0: tell me when more than nothing is taken out of the ring at the bit; receives do not matter.
-        let question = [b"fcrv\x05\0\x01\0\0\x08", &pair[..], &[bit, 0, 0]].concat();
+        let question = [b"fcrv\x06\0\x01\0\0\x08", &pair[..], &[bit, 0, 0]].concat();
         net::send(&socket, &question, net::SendFlags::NOSIGNAL).unwrap();
         assert!(readable(socket.as_raw_fd(), 20_000), "no answer about {bit}");
         let mut answer = [MaybeUninit::uninit(); 128];
         let ((answer, _), _) = net::recv(&socket, &mut answer[..], net::RecvFlags::empty()).unwrap();
-        assert_eq!(answer, b"fcrv\x05\0\x02\0\0\x06");
+        assert_eq!(answer, b"fcrv\x06\0\x02\0\0\x06");
     }
 }
 

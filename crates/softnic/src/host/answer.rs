@@ -134,7 +134,8 @@ impl<'a> Handover<'a> {
         };
         let window = match &grant.backing {
             Backing::Pool(segment) => {
-                let all = Extent { addr: grant.addr, len_bytes: grant.len_bytes, file_offset: 0 };
+                let file_offset = segment.offset() as u64;
+                let all = Extent { addr: grant.addr, len_bytes: grant.len_bytes, file_offset };
                 return of(Reach::Mapped, all, vec![segment.fd()]);
             }
             // Our address space is more than a member of a group is given.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use farcall_shm::fork::{self, DisableInChild, Generation};
 use farcall_shm::readiness::{MAX_BITS, Readiness};
-use farcall_shm::{Mutex, SegmentPage};
+use farcall_shm::{Mutex, Segment};
 use farcall_verbs::{Error, Notify, Result, Wc};
 
 use super::qp::QpCore;
@@ -16,7 +16,7 @@ use crate::life::rendezvous::CqPlace;
 
 pub(crate) struct CqCore {
     id: u32,
-    page: SegmentPage,
+    memory: Segment,
     readiness: Readiness,
     waker: Option<Arc<Waker>>,
     /// Armed by the owner, and the event not yet taken from the channel.
@@ -79,11 +79,11 @@ pub(crate) enum Attachment {
 
 impl CqCore {
     /// `waker`: of its completion channel, if it has one.
-    pub(crate) fn new(id: u32, waker: Option<Arc<Waker>>, page: SegmentPage) -> Arc<Self> {
+    pub(crate) fn new(id: u32, waker: Option<Arc<Waker>>, memory: Segment) -> Arc<Self> {
         let core = Arc::new(Self {
             id,
-            readiness: Readiness::create(page.memory()),
-            page,
+            readiness: Readiness::create(memory.memory()),
+            memory,
             waker,
             expects_event: AtomicBool::new(false),
             unclaimed_event: AtomicBool::new(false),
@@ -104,8 +104,8 @@ impl CqCore {
     /// What a peer needs to announce something at `bit`: where that is, and the descriptors that go with it.
     pub(crate) fn place(&self, bit: u32) -> (CqPlace, Vec<BorrowedFd<'_>>) {
         let waker = self.waker.as_ref().map(|waker| waker.fd());
-        let place = CqPlace { offset: self.page.offset() as u32, bit, event: waker.is_some() };
-        (place, std::iter::once(self.page.fd()).chain(waker).collect())
+        let place = CqPlace { offset: self.memory.offset() as u32, bit, event: waker.is_some() };
+        (place, std::iter::once(self.memory.fd()).chain(waker).collect())
     }
 
     /// Reserves a bit, to be attached or detached.

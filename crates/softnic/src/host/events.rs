@@ -2,25 +2,24 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::OnceLock;
 
 use farcall_shm::Mutex;
-use farcall_verbs::{AsyncEvent, Result};
+use farcall_verbs::AsyncEvent;
 
 use crate::life::Waker;
 
 /// Events that are kept for who does not take them; later ones are lost.
 const KEPT: usize = 1024;
 
+#[derive(Default)]
 pub(crate) struct Events {
     queue: Mutex<VecDeque<AsyncEvent>>,
-    waker: Waker,
+    /// Once somebody wants to wait.
+    waker: OnceLock<Waker>,
 }
 
 impl Events {
-    pub(crate) fn new() -> Result<Self> {
-        Ok(Self { queue: Mutex::default(), waker: Waker::create()? })
-    }
-
     pub(crate) fn raise(&self, event: AsyncEvent) {
         self.raise_if(event, || true);
     }
@@ -32,7 +31,7 @@ impl Events {
         let has_changed = change();
         if has_changed && queue.len() < KEPT {
             queue.push_back(event);
-            self.waker.wake();
+            self.waker.get().into_iter().for_each(Waker::wake);
         }
         has_changed
     }
@@ -41,14 +40,22 @@ impl Events {
         let mut queue = self.queue.lock();
         let event = queue.pop_front();
         if queue.is_empty() {
-            self.waker.clear();
+            self.waker.get().into_iter().for_each(Waker::clear);
         }
         event
     }
 
-    /// Readable while there are events.
-    pub(crate) fn fd(&self) -> RawFd {
-        self.waker.fd().as_raw_fd()
+    /// Readable while there are events; `None` if the process has no descriptor left for it.
+    pub(crate) fn fd(&self) -> Option<RawFd> {
+        let queue = self.queue.lock();
+        if self.waker.get().is_none() {
+            let waker = Waker::create().ok()?;
+            if !queue.is_empty() {
+                waker.wake();
+            }
+            let _ = self.waker.set(waker);
+        }
+        self.waker.get().map(|waker| waker.fd().as_raw_fd())
     }
 }
 
@@ -59,12 +66,28 @@ mod tests {
 
     #[test]
     fn events_come_in_order_and_those_that_nobody_takes_are_bounded() {
-        let events = Events::new().unwrap();
+        let events = Events::default();
         assert_eq!(events.take(), None);
         for element in 0..2 * KEPT as u32 {
             events.raise(AsyncEvent { kind: AsyncEventKind::CommEst, element });
         }
         let taken: Vec<u32> = std::iter::from_fn(|| events.take()).map(|event| event.element).collect();
         assert_eq!(taken, (0..KEPT as u32).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_descriptor_that_is_asked_for_late_tells_of_what_came_before() {
+        let events = Events::default();
+        events.raise(AsyncEvent { kind: AsyncEventKind::CommEst, element: 1 });
+        let is_readable = |fd| {
+            let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry, which lives.
+            unsafe { libc::poll(&raw mut polled, 1, 0) == 1 }
+        };
+        let fd = events.fd().unwrap();
+        assert!(is_readable(fd) && events.fd() == Some(fd));
+        assert!(events.take().is_some() && !is_readable(fd));
+        events.raise(AsyncEvent { kind: AsyncEventKind::CommEst, element: 2 });
+        assert!(is_readable(fd));
     }
 }

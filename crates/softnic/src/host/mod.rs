@@ -6,7 +6,6 @@
 
 mod answer;
 pub(crate) mod cq;
-pub(crate) mod cq_pages;
 mod cq_slot;
 pub(crate) mod datagram;
 pub(crate) mod events;
@@ -15,6 +14,7 @@ mod granted;
 mod owner_access;
 mod process;
 pub(crate) mod qp;
+pub(crate) mod segments;
 pub(crate) mod srq;
 pub(crate) mod state;
 mod stopped;

@@ -8,9 +8,9 @@ use farcall_shm::{AddressSpace, Mutex};
 use farcall_verbs::Result;
 
 use super::cq::CqCore;
-use super::cq_pages::CqPages;
 use super::datagram::DatagramCore;
 use super::qp::QpCore;
+use super::segments::Segments;
 use super::stopped::StoppedAccesses;
 use crate::life::rendezvous::Request;
 use crate::life::{Client, INSTANCE, Numbers, Process, Way};
@@ -18,7 +18,9 @@ use crate::life::{Client, INSTANCE, Numbers, Process, Way};
 pub(crate) struct Host {
     pub(crate) process: Process,
     numbers: Numbers<Numbered>,
-    pub(crate) cq_pages: CqPages,
+    pub(crate) queue_memory: Segments,
+    pub(crate) pair_memory: Segments,
+    pub(crate) region_memory: Segments,
     /// Completion queues on which somebody may sleep.
     sleepers: Mutex<Vec<Weak<CqCore>>>,
     pub(crate) stopped: StoppedAccesses,
@@ -45,7 +47,9 @@ impl Host {
         let host = Arc::new(Self {
             process: Process::new()?,
             numbers: Numbers::default(),
-            cq_pages: CqPages::default(),
+            queue_memory: Segments::of_queues(),
+            pair_memory: Segments::of_pairs(),
+            region_memory: Segments::of_regions(),
             sleepers: Mutex::default(),
             stopped: StoppedAccesses::default(),
             access_turn: Mutex::default(),

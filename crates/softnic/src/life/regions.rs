@@ -36,7 +36,7 @@ pub(crate) enum Backing {
 impl Backing {
     fn addr(&self) -> u64 {
         match self {
-            Self::Pool(segment) => segment.mapping().base() as u64,
+            Self::Pool(segment) => segment.base() as u64,
             Self::Private { addr, .. } => *addr,
         }
     }
@@ -291,7 +291,7 @@ mod tests {
     fn local_checks_and_stale_keys() {
         let table = RegionTable::new().unwrap();
         let segment = Arc::new(Segment::create("test", 4096).unwrap());
-        let base = segment.mapping().base() as u64;
+        let base = segment.base() as u64;
         let key = table.insert(Backing::Pool(segment.clone()), 4096, 7, Access::LOCAL_WRITE).unwrap();
         let none = Access::empty();
         assert!(table.allows(key, 7, base, 4096, Access::LOCAL_WRITE));

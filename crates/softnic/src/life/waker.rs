@@ -34,7 +34,10 @@ impl Waker {
         if let Some(waker) = same.and_then(|(_, waker)| waker.upgrade()) {
             return waker;
         }
-        known.retain(|_, (_, waker)| waker.strong_count() > 0);
+        // Now and then, so that there are not many more than live.
+        if known.len().is_power_of_two() {
+            known.retain(|_, (_, waker)| waker.strong_count() > 0);
+        }
         let waker = Arc::new(Self(DontForkFd::new(fd)));
         known.insert(number, (Generation::current(), Arc::downgrade(&waker)));
         waker

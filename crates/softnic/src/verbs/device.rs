@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use farcall_shm::readiness::LEN_BYTES;
 use farcall_shm::{raise_descriptor_limit, trusted_variable};
 use farcall_verbs::{
     Access, AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, CqInitAttr, Device, DeviceAttr, Error,
@@ -132,7 +133,7 @@ impl Device for SoftDevice {
 
     fn open(&self) -> Result<Arc<dyn Context>> {
         raise_descriptor_limit();
-        let (host, events) = (Host::get()?, Arc::new(Events::new()?));
+        let (host, events) = (Host::get()?, Arc::new(Events::default()));
         Ok(Arc::new(SoftContext { host, events, moved_bytes_max: self.moved_bytes_max }))
     }
 }
@@ -229,7 +230,8 @@ impl Context for SoftContext {
             channel => channel.flatten(),
         };
         let waker = channel.map(|channel| channel.waker.clone());
-        let core = CqCore::new(self.host.process.next_number(), waker, self.host.cq_pages.take()?);
+        let memory = self.host.queue_memory.take(LEN_BYTES, LEN_BYTES)?;
+        let core = CqCore::new(self.host.process.next_number(), waker, memory);
         if let Some(channel) = channel {
             channel.attach(&core);
             self.host.add_sleeper(&core);
@@ -238,7 +240,7 @@ impl Context for SoftContext {
     }
 
     fn async_event_fd(&self) -> Option<RawFd> {
-        Some(self.events.fd())
+        self.events.fd()
     }
 
     fn poll_async_event(&self) -> Option<AsyncEvent> {

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::host::cq_pages::queues_of_descriptor;
+use crate::host::segments::queues_of_descriptor;
 
 /// Descriptors for everything else that a program opens.
 const OTHER_DESCRIPTORS: u64 = 256;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use farcall_shm::{Segment, fence};
+use farcall_shm::fence;
 use farcall_verbs::{Access, Error, MrAttr, RawMr, Result, Revoked};
 
 use crate::host::Host;
@@ -32,8 +32,8 @@ pub(crate) struct Mr {
 impl Mr {
     pub(crate) fn allocate(host: &Arc<Host>, pd: u32, len_bytes: usize, access: Access) -> Result<Self> {
         access.check_registration("alloc_mr", len_bytes, MAX_MR_BYTES)?;
-        let segment = Arc::new(Segment::create("farcall-mr", len_bytes)?);
-        let (addr, len_bytes) = (segment.mapping().base(), segment.mapping().len_bytes());
+        let segment = Arc::new(host.region_memory.take(len_bytes, 0)?);
+        let (addr, len_bytes) = (segment.base(), segment.len_bytes());
         Self::insert(host, Backing::Pool(segment), addr, len_bytes, pd, access)
     }
 
@@ -138,8 +138,14 @@ impl Mr {
         let clear = self.withdraw();
         self.backing.give_back(&self.host.process);
         self.host.process.regions.release(self.attr.lkey);
-        // A stopped peer goes on in its own mapping of the sealed memory, which nobody else will ever be given.
-        if clear { Revoked::Now } else { Revoked::Quarantined }
+        if !clear {
+            // A stopped peer goes on in its own mapping of the sealed memory, which nobody else will ever be given.
+            return Revoked::Quarantined;
+        }
+        if let Backing::Pool(segment) = &self.backing {
+            segment.give_back(0);
+        }
+        Revoked::Now
     }
 
     /// Takes the region from its peers. Returns whether none of them is inside any more.

@@ -1,14 +1,16 @@
 //! What a process holds, to see that it gives everything back.
 
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use super::{LOST, pair};
 
-/// Descriptors, mappings of segments, threads.
+/// Descriptors, mappings of segments, memory of our own segments, threads.
 pub struct Holdings {
     pub descriptors: Vec<String>,
     pub mappings: Vec<String>,
+    pub memory_bytes: u64,
     pub threads: usize,
 }
 
@@ -26,6 +28,7 @@ impl Holdings {
         Self {
             descriptors: descriptors.collect(),
             mappings: maps.lines().filter(|line| line.contains("memfd:farcall")).map(Into::into).collect(),
+            memory_bytes: memory_bytes(),
             threads: std::fs::read_dir("/proc/self/task").unwrap().count(),
         }
     }
@@ -64,6 +67,21 @@ impl Holdings {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// What the memfds take that this process has open.
+fn memory_bytes() -> u64 {
+    let mut memfds: Vec<(u64, u64)> = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let target = std::fs::read_link(entry.path()).unwrap_or_default();
+        let is_ours = target.to_string_lossy().starts_with("/memfd:farcall");
+        if let (true, Ok(file)) = (is_ours, std::fs::metadata(entry.path())) {
+            memfds.push((file.ino(), file.blocks() * 512));
+        }
+    }
+    memfds.sort_unstable();
+    memfds.dedup_by_key(|(inode, _)| *inode);
+    memfds.iter().map(|(_, bytes)| bytes).sum()
 }
 
 impl fmt::Display for Holdings {

@@ -16,7 +16,7 @@ pub(super) fn copies_private(plan: &PairPlan) -> Result<RoundTrips, PeerError> {
 /// Copies into a shared mapping, as a peer would have it.
 pub(super) fn copies_shared(plan: &PairPlan) -> Result<RoundTrips, PeerError> {
     let segment = Segment::create("farcall-copy", COPY_LEN_BYTES)?;
-    copies(plan, segment.mapping().base())
+    copies(plan, segment.base())
 }
 
 /// `to` is the start of `COPY_LEN_BYTES` bytes that nobody else knows.

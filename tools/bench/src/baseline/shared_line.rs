@@ -50,7 +50,8 @@ impl Line {
 pub(super) fn round_trips(plan: &PairPlan) -> Result<RoundTrips, PeerError> {
     let segment = Segment::create("farcall-ping-pong", size_of::<[Line; 2]>())?;
     let mut peer = plan.launcher.start(&Answer::SharedLine, plan.server_core, &[segment.fd()])?;
-    let [request, reply] = lines(segment.mapping());
+    let mapping = Segment::map_foreign(segment.fd(), 0, size_of::<[Line; 2]>(), true)?;
+    let [request, reply] = lines(&mapping);
     ping_pong(plan.warm_up, plan.duration, |number| {
         request.write(number);
         wait_for(reply, number, &mut peer)?;

@@ -64,7 +64,9 @@ impl Outlet {
         fds: Vec<OwnedFd>,
     ) -> Option<Self> {
         let mut fds = fds.into_iter();
-        let (mem, layout) = map_ring(&fds.next()?)?;
+        let ring = fds.next()?;
+        let len_bytes = rustix::fs::fstat(&ring).ok()?.st_size.cast_unsigned();
+        let (mem, layout) = map_ring(&ring, (0, len_bytes))?;
         let board = BoardView::open(&fds.next()?)?;
         Some(Self {
             peer,

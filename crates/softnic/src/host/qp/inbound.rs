@@ -10,6 +10,7 @@ use farcall_shm::{Segment, SharedMem, hazard};
 use farcall_verbs::Result;
 
 use super::remote_cq::RemoteCq;
+use crate::host::segments::Segments;
 use crate::life::Lifetime;
 
 /// How long revocation waits for an access under way; longer only if the peer is stopped inside one.
@@ -20,6 +21,7 @@ pub(crate) type Asker = (u64, u32, u32);
 
 pub(crate) struct Inbound {
     pub(crate) segment: Segment,
+    ring_at: usize,
     pub(crate) mem: SharedMem,
     pub(crate) granted_to: Option<Asker>,
     /// The client that was granted it.
@@ -33,11 +35,21 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    pub(crate) fn create(layout: &Layout, life: u32) -> Result<Self> {
-        let segment = Segment::create("farcall-qp", layout.len_bytes())?;
+    pub(crate) fn create(segments: &Segments, layout: &Layout, life: u32) -> Result<Self> {
+        let segment = segments.take(layout.len_bytes(), layout.ring_at())?;
         let mem = segment.memory();
         layout.write_header(&mem);
-        Ok(Self { segment, mem, granted_to: None, client: None, life, initiator: None, creditor: None })
+        let ring_at = layout.ring_at();
+        Ok(Self {
+            segment,
+            ring_at,
+            mem,
+            granted_to: None,
+            client: None,
+            life,
+            initiator: None,
+            creditor: None,
+        })
     }
 
     /// Whether the way in may pass to a later life of the pair that it was granted to: that has sent nothing, and may
@@ -77,6 +89,13 @@ impl Inbound {
     /// What is left of it when the pair begins a new life or ends.
     pub(crate) fn past(&self) -> PastInbound {
         PastInbound { mem: self.mem.clone(), initiator: self.initiator.clone() }
+    }
+}
+
+impl Drop for Inbound {
+    fn drop(&mut self) {
+        // The ring is nobody's any more. Before it stands what the peer still looks at.
+        self.segment.give_back(self.ring_at);
     }
 }
 

@@ -128,11 +128,11 @@ impl Initiator {
         body: &ReplyBody,
         fds: Vec<OwnedFd>,
     ) -> Option<Self> {
-        let ReplyBody::Connect { pd, recv } = *body else {
+        let ReplyBody::Connect { pd, ring, recv } = *body else {
             return None;
         };
         let mut fds = fds.into_iter();
-        let (mem, layout) = map_ring(&fds.next()?)?;
+        let (mem, layout) = map_ring(&fds.next()?, ring)?;
         if layout.shared {
             // There every message waits for its acceptance.
             mem.store(WANT, 1, Relaxed);
@@ -251,9 +251,9 @@ impl Initiator {
 }
 
 /// A segment with a ring that a peer has granted; `None` if it is none of this version.
-pub(crate) fn map_ring(fd: &OwnedFd) -> Option<(SharedMem, Layout)> {
-    let len_bytes = usize::try_from(rustix::fs::fstat(fd).ok()?.st_size).ok()?;
-    let mem = SharedMem::new(Segment::map_foreign(fd.as_fd(), 0, len_bytes, true).ok()?);
+pub(crate) fn map_ring(fd: &OwnedFd, (offset, len_bytes): (u64, u64)) -> Option<(SharedMem, Layout)> {
+    let len_bytes = usize::try_from(len_bytes).ok()?;
+    let mem = SharedMem::new(Segment::map_foreign(fd.as_fd(), offset, len_bytes, true).ok()?);
     let layout = Layout::read_header(&mem).ok()?;
     Some((mem, layout))
 }

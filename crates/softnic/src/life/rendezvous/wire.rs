@@ -9,7 +9,7 @@ pub(super) const MAX_FRAME_BYTES: usize = 80;
 const MAGIC: [u8; 4] = *b"fcrv";
 
 /// Version of the frames and of every segment layout behind them.
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 
 /// What a process asks of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,9 +110,11 @@ pub(crate) enum ReplyBody {
         instance: u64,
         asymmetric: bool,
     },
-    /// Descriptors: inbound segment, receive CQ, then its event descriptor if there is one.
+    /// Descriptors: inbound segment, receive CQ, then its event descriptor if there is one. `ring`: where in its memfd
+    /// the segment begins, and its length.
     Connect {
         pd: u32,
+        ring: (u64, u64),
         recv: CqPlace,
     },
     MapRegion(RegionGrant),
@@ -295,7 +297,11 @@ mod tests {
         vec![
             ReplyBody::Refused(Refusal::NoRoom),
             ReplyBody::Hello { instance: 1, asymmetric: false },
-            ReplyBody::Connect { pd: 1, recv: CqPlace { offset: 4096, bit: 2, event: true } },
+            ReplyBody::Connect {
+                pd: u32::MAX,
+                ring: (long, long),
+                recv: CqPlace { offset: u32::MAX, bit: u32::MAX, event: true },
+            },
             ReplyBody::MapRegion(RegionGrant {
                 addr: long,
                 len_bytes: long,

@@ -36,7 +36,7 @@ fn make(host: &Arc<Host>, pd: u32) -> Qp {
         qp_type: QpType::Rc,
         sq_sig_all: false,
     };
-    let mut qp = Qp::create(host, &Arc::new(Events::new().unwrap()), pd, &attr).unwrap();
+    let mut qp = Qp::create(host, &Arc::new(Events::default()), pd, &attr).unwrap();
     qp.modify(&QpAttr::init(ACCESS)).unwrap();
     qp
 }
@@ -152,6 +152,27 @@ fn memory_of_the_program_is_given_back_only_when_the_peer_has_left() {
             assert_eq!(mr.dereg(), Revoked::Now);
             assert!(has_left.load(Ordering::SeqCst), "the memory was given back under a peer inside it");
         });
+    }
+}
+
+#[test]
+fn memory_of_a_region_is_given_back_unless_a_peer_is_inside() {
+    let scene = Scene::new();
+    let mem = scene.way_into_b();
+    for is_inside in [true, false] {
+        // One of its neighbours shares its descriptor and keeps the mapping of both.
+        let (_before, region, _after) = (scene.region(), scene.region(), scene.region());
+        let at = region.addr();
+        // SAFETY: the region's own memory.
+        unsafe { at.write_volatile(7) };
+        if is_inside {
+            hazard::enter(&mem, hazard::of_region(region.rkey()));
+        }
+        let (revoked, left) = if is_inside { (Revoked::Quarantined, 7) } else { (Revoked::Now, 0) };
+        assert_eq!(region.dereg(), revoked);
+        // SAFETY: mapped, as said, and nobody's.
+        assert_eq!(unsafe { at.read_volatile() }, left);
+        hazard::leave(&mem);
     }
 }
 

@@ -173,7 +173,8 @@ impl QpCore {
         if recv.event && self.shared.is_some() {
             fds.push(self.host.process.service.waker_fd());
         }
-        Ok(send(ReplyBody::Connect { pd: self.pd, recv }, &fds))
+        let ring = (inbound.segment.offset() as u64, inbound.segment.len_bytes() as u64);
+        Ok(send(ReplyBody::Connect { pd: self.pd, ring, recv }, &fds))
     }
 
     /// The peer says that it is ready to receive: what it was not ready for before is asked again.
@@ -248,7 +249,8 @@ impl QpCore {
 
     /// Begins a new life: new inbound segment, new queues. The peer's mapping of the old segment leads nowhere.
     pub(crate) fn renew(&self) -> Result<(Arc<RecvQueue>, SharedMem)> {
-        let fresh = Inbound::create(&self.layout, self.life().wrapping_add(1))?;
+        let life = self.life().wrapping_add(1);
+        let fresh = Inbound::create(&self.host.pair_memory, &self.layout, life)?;
         let queue = Arc::new(RecvQueue::new(&self.layout));
         let consumer = Consumer::new(fresh.mem.clone(), &self.layout);
         // SAFETY: called by the owner of the queue pair.

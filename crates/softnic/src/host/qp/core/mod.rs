@@ -119,7 +119,7 @@ impl QpCore {
             None => Layout::new(parts.cap.max_recv_wr, parts.cap.max_recv_sge),
             Some(srq) => Layout::for_shared(srq.max_sge),
         };
-        let inbound = Inbound::create(&layout, 0)?;
+        let inbound = Inbound::create(&parts.host.pair_memory, &layout, 0)?;
         let mem = inbound.mem.clone();
         let queue = Arc::new(RecvQueue::new(&layout));
         let recv = RecvSide::new(Consumer::new(inbound.mem.clone(), &layout), queue.clone());
