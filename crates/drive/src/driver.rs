@@ -55,7 +55,7 @@ impl<C: Clock> Driver<C> {
             }
             match next {
                 Next::Again => self.idle_turns.worked(),
-                Next::Idle { .. } if self.idle_turns.was_idle() => {
+                Next::Idle { .. } if self.idle_turns.was_idle(endpoint.looks()) => {
                     self.sleep(endpoint)?;
                     (now, turns) = (self.clock.now(), 0);
                 }

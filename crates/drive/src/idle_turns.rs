@@ -27,10 +27,11 @@ impl IdleTurns {
         }
     }
 
-    /// A turn had none. Returns whether it is time to sleep (see [`crate::arm_then_look`]).
+    /// A turn of so many looks ([`farcall_verbs::Endpoint::looks`]) had none. Returns whether it is time to sleep (see
+    /// [`crate::arm_then_look`]).
     #[inline]
-    pub fn was_idle(&mut self) -> bool {
-        self.count = self.count.saturating_add(1);
+    pub fn was_idle(&mut self, looks: u32) -> bool {
+        self.count = self.count.saturating_add(looks);
         let sleeps_after = match self.waiting {
             Waiting::Busy => return false,
             Waiting::NaiveHybrid => NAIVE_POLLS,
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     fn idle_turns_before_sleep(turns: &mut IdleTurns) -> usize {
-        (0..10_000).position(|_| turns.was_idle()).unwrap_or(usize::MAX)
+        (0..10_000).position(|_| turns.was_idle(1)).unwrap_or(usize::MAX)
     }
 
     #[test]
@@ -75,6 +76,12 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_of_many_looks_counts_for_as_many() {
+        let mut turns = IdleTurns::new(Waiting::Adaptive { max_retry: 120 });
+        assert!(!turns.was_idle(100) && turns.was_idle(21));
+    }
+
+    #[test]
     fn idle_turns_that_are_ended_are_over_unless_they_never_end() {
         for waiting in [Waiting::EventBatch, Waiting::NaiveHybrid, Waiting::Adaptive { max_retry: 120 }] {
             let mut turns = IdleTurns::new(waiting);
@@ -83,7 +90,7 @@ mod tests {
         }
         let mut busy = IdleTurns::new(Waiting::Busy);
         busy.end();
-        assert!(!busy.was_idle());
+        assert!(!busy.was_idle(1));
     }
 
     #[test]
@@ -93,7 +100,7 @@ mod tests {
         {
             let mut turns = IdleTurns::new(waiting);
             for _ in 0..60 {
-                assert!(!turns.was_idle());
+                assert!(!turns.was_idle(1));
             }
             turns.worked();
             assert_eq!(idle_turns_before_sleep(&mut turns), after_work, "{waiting:?}");

@@ -73,7 +73,7 @@ impl<C: Clock> TokioDriver<C> {
             if endpoint.waits_long() {
                 self.idle_turns.end();
             }
-            if !self.idle_turns.was_idle() {
+            if !self.idle_turns.was_idle(endpoint.looks()) {
                 break;
             } else if self.sleep(context, endpoint)? {
                 return Poll::Pending;

@@ -71,22 +71,27 @@ impl Region {
         Ok(Self::of(mr.into(), 0, len_bytes))
     }
 
-    /// Two regions over one registration, and so with the same keys; the second begins where the first ends. What a
-    /// provider spends on a registration, a descriptor for example, it spends once.
+    /// Two regions over one registration, and so with the same keys; the second begins where the first ends, and that
+    /// `lead_bytes` after the registered memory does. What a provider spends on a registration, a descriptor for
+    /// example, it spends once.
     ///
     /// # Errors
     /// As [`Region::alloc`].
     ///
     /// # Panics
-    /// If the first is no multiple of 64 bytes.
-    pub fn alloc_two(pd: &dyn ProtectionDomain, len_bytes: [usize; 2], access: Access) -> Result<[Self; 2]> {
-        assert!(
-            len_bytes[0].is_multiple_of(64),
-            "a region at {} is not aligned to a cache line",
-            len_bytes[0]
-        );
-        let mr: Arc<dyn RawMr> = pd.alloc_mr(len_bytes[0] + len_bytes[1].max(1), access)?.into();
-        Ok([Self::of(Arc::clone(&mr), 0, len_bytes[0]), Self::of(mr, len_bytes[0], len_bytes[1])])
+    /// If one of them begins at no multiple of 64 bytes.
+    pub fn alloc_two(
+        pd: &dyn ProtectionDomain,
+        lead_bytes: usize,
+        len_bytes: [usize; 2],
+        access: Access,
+    ) -> Result<[Self; 2]> {
+        let second = lead_bytes + len_bytes[0];
+        for at in [lead_bytes, second] {
+            assert!(at.is_multiple_of(64), "a region at {at} is not aligned to a cache line");
+        }
+        let mr: Arc<dyn RawMr> = pd.alloc_mr(second + len_bytes[1].max(1), access)?.into();
+        Ok([Self::of(Arc::clone(&mr), lead_bytes, len_bytes[0]), Self::of(mr, second, len_bytes[1])])
     }
 
     /// The part of a registration at `offset`.
@@ -252,6 +257,7 @@ impl Region {
 }
 
 /// One word of a region, kept at hand to be looked at often: a load without the way through the region.
+#[derive(Clone)]
 pub struct Watch {
     word: *const AtomicU64,
     region: Arc<Region>,

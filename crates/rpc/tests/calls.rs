@@ -2,8 +2,11 @@
 
 mod support;
 
+use std::collections::HashSet;
+
 use farcall_link::{Geometry, Plan};
 use farcall_rpc::*;
+use farcall_verbs::Endpoint;
 use support::*;
 
 const SIZES: [usize; 16] =
@@ -182,6 +185,15 @@ fn one_is_stalled<P: Path>() {
         }
     }
     assert_eq!(world.server.handler().executed, 16 + 200);
+}
+
+#[test]
+fn mailboxes_begin_at_different_lines_of_their_pages_and_many_count_for_several_looks() {
+    let mut world = World::new();
+    let clients: Vec<Caller<Fetch>> = (0..64).map(|_| world.client()).collect();
+    let line = |client: &Caller<Fetch>| client.last_welcome().unwrap().grants.messages.addr % 4_096;
+    let lines: HashSet<u64> = clients.iter().map(line).collect();
+    assert_eq!((lines.len(), world.server.looks()), (64, 2));
 }
 
 #[test]

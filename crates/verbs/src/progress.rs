@@ -79,6 +79,12 @@ pub trait Endpoint {
     fn waits_long(&self) -> bool {
         false
     }
+
+    /// For how many looks an idle turn counts, where those before a sleep are counted: who looks at very many places in
+    /// a turn does not poll on for longer than others.
+    fn looks(&self) -> u32 {
+        1
+    }
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl<S: Scheme> Store<S> {
         let layout = Layout { entries, inline_bytes };
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
         let regions =
-            Region::alloc_two(&*nic.pd, [layout.index_bytes(), extents_bytes], access)?.map(Arc::new);
+            Region::alloc_two(&*nic.pd, 0, [layout.index_bytes(), extents_bytes], access)?.map(Arc::new);
         let [index, extents] = regions.clone();
         Ok(Self {
             index: Index::new(index, layout, Checksums::new(seed)),

@@ -141,6 +141,11 @@ impl Endpoint for KvEndpoint {
             set.insert(front_end.as_raw_fd());
         }
     }
+
+    #[inline]
+    fn looks(&self) -> u32 {
+        self.responder.looks()
+    }
 }
 
 impl ThreadEndpoint for KvEndpoint {

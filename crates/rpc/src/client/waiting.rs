@@ -33,7 +33,9 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
         match next {
             Next::Again => self.idle_turns.worked(),
-            Next::Idle { .. } if self.idle_turns.was_idle() => self.sleep_until(deadline),
+            Next::Idle { .. } if self.idle_turns.was_idle(self.session.caller.looks()) => {
+                self.sleep_until(deadline)
+            }
             Next::Idle { .. } => self.look_if_due(),
         }
     }

@@ -73,6 +73,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                     None => self.by_tag.insert(end.session.id.tag(), id),
                 };
                 self.receiving += usize::from(turns.is_told);
+                self.lookout.push(&end);
                 self.connections.push(Open { end, turns });
                 self.engine.counters.connections_opened.increment();
                 if resumed.is_some() {
@@ -217,7 +218,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         self.make_room(mailbox_bytes + geometry.responses_bytes())?;
         let (id, secret, key) = (self.new_session_id()?, self.random()?, self.random()?);
         let tail_key = TailKey(u128::from_le_bytes(key) as u64);
-        let regions = Session::regions(&self.nic, mailbox_bytes, geometry.responses_bytes())
+        let regions = Session::regions(&self.nic, self.next_id, mailbox_bytes, geometry.responses_bytes())
             .map_err(no_resources("memory"))?;
         Ok(Session::new(id, secret, tail_key, geometry, regions))
     }

@@ -102,7 +102,8 @@ impl ServerEnd {
         if self.own.is_some_and(|own| !own.connection.is_quiesced()) {
             let geometry = session.geometry;
             let mailbox_bytes = session.mailbox.len_bytes();
-            let (mailbox, results) = Session::regions(nic, mailbox_bytes, geometry.responses_bytes()).ok()?;
+            let responses_bytes = geometry.responses_bytes();
+            let (mailbox, results) = Session::regions(nic, self.id.0, mailbox_bytes, responses_bytes).ok()?;
             let mut bytes = Vec::new();
             session.results.append_to(0, geometry.responses_bytes(), &mut bytes);
             results.copy_in(0, &bytes);

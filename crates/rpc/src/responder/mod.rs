@@ -14,6 +14,7 @@ mod drain;
 mod end;
 mod execute;
 mod handler;
+mod lookout;
 mod parts;
 mod serve;
 mod session;
@@ -38,6 +39,7 @@ use crate::error::Broken;
 use drain::Phase;
 pub(crate) use end::{OwnPair, ServerEnd};
 pub use handler::{Call, Handler, HandlerError, Reply};
+use lookout::Lookout;
 use serve::{Engine, Served, Turns};
 use session::Session;
 use sleep::Sleep;
@@ -76,6 +78,8 @@ struct Parked {
 const COMPLETIONS_AT_ONCE: usize = 32;
 /// Looks at the completion queue in a turn, at most: who sends without end does not keep the others waiting.
 const LOOKS_A_TURN: u32 = 64;
+/// So many mailboxes are one look of an idle turn: a thousand clients do not make the server poll on for longer.
+const CONNECTIONS_A_LOOK: usize = 64;
 /// Turns between looks at the completion queue while there is work: its completions only tell of free places in send
 /// queues, and of clients that want to sleep.
 const TURNS_PER_POLL: u32 = 8;
@@ -88,6 +92,7 @@ pub struct Responder<H, C> {
     channel: Arc<dyn CompChannel>,
     incarnation: u64,
     connections: Vec<Open<H, C>>,
+    lookout: Lookout,
     by_qp: HashMap<u32, ConnectionId>,
     /// Of those whose requests are datagrams: by the session's tag.
     by_tag: HashMap<u32, ConnectionId>,
@@ -122,6 +127,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             channel,
             incarnation,
             connections: Vec::new(),
+            lookout: Lookout::default(),
             by_qp: HashMap::new(),
             by_tag: HashMap::new(),
             next_id: 0,
@@ -168,11 +174,15 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn serve_all(&mut self, now: Nanos) -> bool {
         let mut served = false;
         let mut violated = false;
-        for Open { end, turns } in &mut self.connections {
-            if !end.has_mail() {
+        let is_told = self.receiving > 0;
+        for (at, Open { end, turns }) in self.connections.iter_mut().enumerate() {
+            let has_mail = self.lookout.sees(at) || (is_told && end.has_mail());
+            if !has_mail {
                 continue;
             }
-            match (turns.serve_burst)(&mut self.engine, end, now) {
+            let came = (turns.serve_burst)(&mut self.engine, end, now);
+            self.lookout.follow(at, end);
+            match came {
                 Served::Some => served = true,
                 Served::Nothing => {}
                 Served::Stalled => {
@@ -285,6 +295,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// Ends a connection; parks its session if `keep_from` says since when.
     fn end(&mut self, at: usize, why: Broken, tell: Option<Refusal>, keep_from: Option<Nanos>) {
         let Open { mut end, turns } = self.connections.remove(at);
+        self.lookout.remove(at);
         self.owing -= usize::from(end.owes());
         self.receiving -= usize::from(turns.is_told);
         self.by_tag.remove(&end.session.id.tag());
@@ -373,5 +384,9 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.channel.fd());
+    }
+
+    fn looks(&self) -> u32 {
+        (self.connections.len() / CONNECTIONS_A_LOOK) as u32 + 1
     }
 }

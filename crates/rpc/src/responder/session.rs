@@ -49,6 +49,9 @@ pub(crate) struct Retained {
     pub bytes: Buffered,
 }
 
+const LINE_BYTES: usize = 64;
+const LINES_OF_PAGE: usize = 64;
+
 impl Session {
     pub fn new(
         id: SessionId,
@@ -76,13 +79,19 @@ impl Session {
 
     /// Memory for a mailbox and for results: one registration, because each costs the server a descriptor. So a client
     /// may write to its results and read its mailbox, which tells it nothing and harms nobody else.
+    ///
+    /// Each connection's slots begin at another line of a page: a server looks at all mailboxes in turn, and the caches
+    /// have few places for what lies at the same line of a thousand pages.
     pub fn regions(
         nic: &Nic,
+        connection: u32,
         mailbox_bytes: usize,
         responses_bytes: usize,
     ) -> Result<(Arc<Region>, Arc<Region>)> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let [mailbox, results] = Region::alloc_two(&*nic.pd, [mailbox_bytes, responses_bytes], access)?;
+        let lead_bytes = connection as usize % LINES_OF_PAGE * LINE_BYTES;
+        let len_bytes = [mailbox_bytes, responses_bytes];
+        let [mailbox, results] = Region::alloc_two(&*nic.pd, lead_bytes, len_bytes, access)?;
         Ok((Arc::new(mailbox), Arc::new(results)))
     }
 

@@ -200,4 +200,9 @@ impl<E: ThreadEndpoint> Endpoint for ServerThread<E> {
         set.insert(self.shared.inboxes[self.thread].fd());
         self.endpoint.wait_set(set);
     }
+
+    #[inline]
+    fn looks(&self) -> u32 {
+        self.endpoint.looks()
+    }
 }
