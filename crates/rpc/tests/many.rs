@@ -1,0 +1,220 @@
+//! A thousand connections to one server: what they cost it and their owner, that nobody works for those who do nothing,
+//! and that a client that is stopped costs the others nothing. The server and the client to be stopped have processes of
+//! their own; what a process holds is counted, so this is the file's one test.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use farcall_rpc::*;
+use farcall_shm::raise_descriptor_limit;
+use farcall_softnic::SoftNic;
+use rustix::process::{Pid, Signal, kill_process};
+
+const ROLE: &str = "FARCALL_TEST_ROLE";
+/// Connections of the client that is stopped, and its calls on each.
+const STOPPED: usize = 8;
+const WINDOW: usize = 16;
+/// Calls on each connection while that client is stopped.
+const ROUNDS: u64 = 3;
+/// How long anything may take before it is called lost. Not a measurement.
+const LOST: Duration = Duration::from_secs(300);
+
+/// In the other processes.
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+    match role.as_str() {
+        "server" => serve(),
+        address => call_when_told(address),
+    }
+}
+
+fn serve() {
+    let echo = |_| {
+        |call: &Call<'_>, reply: &mut Reply<'_>| {
+            reply.extend_from_slice(call.payload());
+            Ok(())
+        }
+    };
+    let server = Server::builder().start(&SoftNic::new(), echo).unwrap();
+    println!("say <{}>", server.address());
+    server.join();
+}
+
+fn connect(address: &str) -> Client {
+    let options = ClientOptions::default().probe(false).connect_timeout(LOST);
+    Client::connect(&SoftNic::new(), address, options).unwrap()
+}
+
+/// Begins as many calls as it may, and takes their results when it is told to.
+fn call_when_told(address: &str) {
+    let mut clients: Vec<Client> = (0..STOPPED).map(|_| connect(address)).collect();
+    for client in &mut clients {
+        for call in 0..WINDOW as u64 {
+            client.submit(1, &call.to_le_bytes()).unwrap();
+        }
+        client.flush();
+    }
+    println!("say <begun>");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    for client in &mut clients {
+        for call in 0..WINDOW as u64 {
+            assert_eq!(client.wait().unwrap().result.unwrap(), call.to_le_bytes());
+        }
+    }
+    println!("say <ended>");
+}
+
+/// Another process, killed when dropped.
+struct Other {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start(role: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_entry", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        Self { process, input, output: BufReader::new(output) }
+    }
+
+    /// What it says next.
+    fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the other process ended");
+            if let Some((said, _)) = line.split_once("say <").and_then(|(_, rest)| rest.split_once('>')) {
+                return said.to_owned();
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What a process holds.
+struct Held {
+    descriptors: usize,
+    mappings: usize,
+    /// Bytes of the memfds that it has open, by their inodes.
+    memory: HashMap<u64, u64>,
+}
+
+impl Held {
+    fn by(pid: u32) -> Self {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        let descriptors: Vec<_> = entries.map(|entry| entry.path()).collect();
+        let memfds = descriptors.iter().filter(|path| {
+            std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:"))
+        });
+        let memory = memfds.filter_map(|path| std::fs::metadata(path).ok());
+        Self {
+            descriptors: descriptors.len(),
+            mappings: std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().lines().count(),
+            memory: memory.map(|file| (file.ino(), file.blocks() * 512)).collect(),
+        }
+    }
+}
+
+/// Bytes of all memfds that two processes have open.
+fn memory_bytes(one: &Held, other: &Held) -> u64 {
+    let mut memory = one.memory.clone();
+    memory.extend(&other.memory);
+    memory.values().sum()
+}
+
+/// How often the kernel has given a processor to a thread of the process.
+fn runs(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let runs_of = |schedstat: String| schedstat.split_whitespace().nth(2)?.parse::<u64>().ok();
+    threads.filter_map(|thread| runs_of(std::fs::read_to_string(thread.path().join("schedstat")).ok()?)).sum()
+}
+
+/// Waits for a stretch in which no thread of the process runs: whatever has a period ends this never.
+fn until_at_rest(pid: u32) {
+    const STRETCH: Duration = Duration::from_millis(300);
+    let start = Instant::now();
+    loop {
+        let before = runs(pid);
+        std::thread::sleep(STRETCH);
+        if runs(pid) == before {
+            return;
+        }
+        assert!(start.elapsed() < LOST, "process {pid} does not come to rest");
+    }
+}
+
+/// A call on every connection at once.
+fn call_all(clients: &mut [Client], payload: u64) {
+    for client in &mut *clients {
+        client.submit(1, &payload.to_le_bytes()).unwrap();
+        client.flush();
+    }
+    for client in clients {
+        assert_eq!(client.wait().unwrap().result.unwrap(), payload.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_thousand_connections_cost_little_and_a_stopped_client_costs_the_others_nothing() {
+    // Where fewer descriptors are allowed there are fewer connections.
+    let count = (raise_descriptor_limit().saturating_sub(256) / 3).min(1_000) as usize;
+    let mut server = Other::start("server");
+    let address = server.hear();
+    let (server_pid, own_pid) = (server.process.id(), std::process::id());
+    let mut clients = vec![connect(&address)];
+    call_all(&mut clients, 0);
+    let [server_before, own_before] = [server_pid, own_pid].map(Held::by);
+    clients.extend((1..count).map(|_| connect(&address)));
+    call_all(&mut clients, 1);
+    let [server_after, own_after] = [server_pid, own_pid].map(Held::by);
+    let more = count - 1;
+    for (who, before, after) in
+        [("server", &server_before, &server_after), ("client", &own_before, &own_after)]
+    {
+        // The bootstrap connection and what wakes the client; memory shares descriptors and what maps them.
+        let descriptors = after.descriptors - before.descriptors;
+        assert!(
+            descriptors <= 2 * more + more / 16,
+            "{who}: {descriptors} descriptors for {more} connections"
+        );
+        let mappings = after.mappings - before.mappings;
+        assert!(mappings <= 4 * more, "{who}: {mappings} mappings for {more} connections");
+    }
+    let memory = memory_bytes(&server_after, &own_after) - memory_bytes(&server_before, &own_before);
+    assert!(memory <= more as u64 * (64 << 10), "{memory} bytes of shared memory for {more} connections");
+
+    // Nobody calls: nothing runs, however many are connected.
+    until_at_rest(server_pid);
+
+    let mut stopped = Other::start(&address);
+    assert_eq!(stopped.hear(), "begun");
+    stopped.signal(Signal::STOP);
+    for payload in 2..2 + ROUNDS {
+        call_all(&mut clients, payload);
+    }
+    stopped.signal(Signal::CONT);
+    stopped.input.write_all(b"\n").unwrap();
+    assert_eq!(stopped.hear(), "ended");
+    call_all(&mut clients, 9);
+}
