@@ -14,7 +14,7 @@ const OTHER_MAPPINGS: u64 = 4096;
 /// for each of them.
 const MAPPINGS_OF_QP: u64 = 4;
 
-/// Queue pairs: each holds a descriptor.
+/// Queue pairs: each holds a descriptor if its ring is long, and a part of one otherwise.
 pub(super) fn qp_max() -> u32 {
     let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
     let mappings = mappings.and_then(|text| text.trim().parse().ok()).unwrap_or(65_530_u64);
