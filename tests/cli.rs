@@ -377,7 +377,7 @@ fn what_tune_measures_is_taken_by_clients_and_nothing_else_is() {
     let rows = |at: usize| tables[at]["rows"].as_array().unwrap().len();
     assert!(rows(0) >= 8 && rows(1) >= 6, "{report}");
     let written: Value = serde_json::from_str(&std::fs::read_to_string(&profile).unwrap()).unwrap();
-    assert_eq!((&written["farcall_profile"], &written["device"]), (&1.into(), &"softnic/softnic0".into()));
+    assert_eq!((&written["farcall_profile"], &written["device"]), (&2.into(), &"softnic/softnic0".into()));
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left there");
 
     let bench = |profile: &str| farcall(&[&["rpc", "bench", "--profile", profile], &short[..]].concat());
@@ -397,7 +397,8 @@ fn what_tune_measures_is_taken_by_clients_and_nothing_else_is() {
         (file("garbage"), "no profile"),
         (folder.display().to_string(), "cannot read the profile"),
         (changed("device", "device", "ibv/mlx5_0".into()), "ibv/mlx5_0"),
-        (changed("format", "farcall_profile", 2.into()), "format"),
+        (changed("format", "farcall_profile", 1.into()), "format"),
+        (changed("peer", "peer", "another-host".into()), "another-host"),
         (changed("version", "version", "0.0.9".into()), "0.0.9"),
         (changed("sizes", "reads", Value::Array(Vec::new())), "no READ was measured"),
         (changed("time", "reply_ns", 0.into()), "0 ns"),

@@ -1,11 +1,12 @@
 //! Remote calls.
 //!
-//! The request travels by RDMA WRITE. The client fetches the result by RDMA READ (presets `rf-rpc` and `fetch`; the
-//! former asks the server to write the results of slow methods), or the server writes every result back (preset
-//! `server-reply`, or `uc-rpc` over an unreliable connection). Presets `write-send`, `send-write` and `send-send` use
-//! SENDs for results, requests, or both; `herd` sends results as datagrams, `ud-rpc` requests, too; under
-//! `rdma-memcached` the server tells of each result by SEND, and the client READs it. A call runs at most once; every
-//! error says whether it was executed.
+//! A client that was told nothing chooses its preset by itself ([`tune::choose`]), and says which and why
+//! ([`Client::decision`]). Under all of the first ones the request travels by RDMA WRITE. The client fetches the result
+//! by RDMA READ (presets `rf-rpc` and `fetch`; the former asks the server to write the results of slow methods), or the
+//! server writes every result back (preset `server-reply`, or `uc-rpc` over an unreliable connection). Presets
+//! `write-send`, `send-write` and `send-send` use SENDs for results, requests, or both; `herd` sends results as
+//! datagrams, `ud-rpc` requests, too; under `rdma-memcached` the server tells of each result by SEND, and the client
+//! READs it. A call runs at most once; every error says whether it was executed.
 //!
 //! - [`Server`] runs a [`Handler`] on each of its threads; a closure is a handler.
 //! - [`Client`] calls and waits; it can have several calls outstanding.
@@ -18,12 +19,15 @@ pub use farcall_rpc::AsyncClient;
 pub use farcall_rpc::{
     Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions, Completion, ConnectError, Counters,
     Dispatcher, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, Reply, Requester, Server,
-    ServerBuilder, ServerError, ServerThread, UnknownBecause,
+    ServerBuilder, ServerError, ServerThread, UnknownBecause, Verbs,
 };
 
-/// What a connection can do, measured before: for [`ClientOptions::profile`].
+/// What a connection can do, measured before, and what is chosen by that.
 pub mod tune {
-    pub use farcall_rpc::tune::{InvalidProfile, LinkProfile, ReadCost};
+    pub use farcall_rpc::tune::{
+        Decision, InvalidProfile, LinkProfile, Peer, Posting, ProfileError, ProfileFile, ReadCost, Scope,
+        choose,
+    };
 }
 
 /// How a thread waits: for [`ServerBuilder::waiting`] and [`ClientOptions::wait_by`].

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_link::{Geometry, Plan};
+use farcall_link::{Geometry, PRESETS, Plan, Preset};
 
 /// Declares a struct of options: each field with its default, and a setter of the same name to chain.
 macro_rules! options {
@@ -42,6 +42,8 @@ pub(crate) use options;
 options! {
     /// Limits of a server thread.
     pub struct ResponderConfig {
+        /// The presets offered; a client that asks for another is refused.
+        presets: Vec<&'static Preset> = PRESETS.iter().collect(),
         /// Connections at once.
         connections_max: usize = 1_024,
         /// Largest numbers a client may ask for.

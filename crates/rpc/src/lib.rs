@@ -31,7 +31,7 @@
 //! * [`Server`] and [`Client`]: threads, sockets, waiting, reconnection. What most users need. [`StaticClient`] is the
 //!   same with the response path fixed when the program is compiled.
 //! * [`Responder`] and [`Caller`]: the endpoints below, without thread, clock or socket.
-//! * [`tune`]: R and F.
+//! * [`tune`]: R and F, and the rules by which a client that was told no preset takes one.
 //! * [`wire`]: headers, slots, tails.
 
 mod caller;
@@ -51,7 +51,7 @@ pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completi
 pub use client::AsyncClient;
 pub use client::{
     AnyCaller, BatchClient, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding, Requester,
-    ServerThread, StaticClient,
+    ServerThread, StaticClient, Verbs,
 };
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;

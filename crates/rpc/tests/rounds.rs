@@ -75,7 +75,8 @@ fn no_wake_up_is_lost_between_two_processes() {
     let (_server, address) = Other::start();
     // Fetches until the response is there; or fetches a little, then sleeps until it is woken.
     for waiting in [Waiting::Busy, Waiting::Adaptive { max_retry: 16 }] {
-        let mut options = ClientOptions::default().probe(false).reconnect(false).wait_by(waiting);
+        let options = ClientOptions::preset("rf-rpc").unwrap().probe(false).reconnect(false);
+        let mut options = options.wait_by(waiting);
         options.config.kick_after = NEVER;
         // No pause between fetches either: it would be a timer.
         options.config.fetch_retries_max = u32::MAX;

@@ -1,28 +1,34 @@
 //! `farcall tune`: what a connection can do here, kept for clients.
 
 mod profile_arg;
-mod profile_file;
 
 use crate::commands::measuring::{self, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
+use crate::whole_file;
 use clap::Args;
+use farcall::rpc::tune::{LinkProfile, ProfileFile, Scope};
 use farcall_bench::experiments::tune;
 pub use profile_arg::ProfileArg;
-use profile_file::ProfileFile;
-use std::path::PathBuf;
+use profile_arg::scope_of;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 /// Measure READs and replies of a provider, and write them to a profile for clients.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. Prints what READs cost by
-/// size, what a reply costs, and which R, F and N of the RF-RPC paper follow. A profile is taken by kv bench and rpc
-/// bench (--profile FILE); it holds for this device and this version of farcall.
+/// size, what a reply costs, and which R, F and N of the RF-RPC paper follow. Clients that choose their preset by
+/// themselves take the profile from its usual place; kv bench and rpc bench take it from there or from another
+/// (--profile FILE). It holds for this device, for servers of this host, and for this version of farcall.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall tune\n  farcall tune --provider ibv --out rnic.json\n  \
                         farcall rpc bench --provider ibv --profile rnic.json")]
 pub struct Tune {
-    /// Where to write the profile; by default in a directory of this user's own, named after the device.
+    /// Where to write the profile; by default where clients look for it: in $XDG_CACHE_HOME/farcall or
+    /// ~/.cache/farcall, named after the device.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -38,8 +44,8 @@ impl Tune {
     /// When it cannot be measured, or the profile not be written.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nic.choose()?;
-        let device = profile_file::device_of(&chosen)?;
-        let out = self.out.map_or_else(|| profile_file::usual_place(&device), Ok)?;
+        let scope = scope_of(&chosen)?;
+        let out = self.out.map_or_else(|| usual_place(&scope), Ok)?;
         let stage = self.stage.stage(0)?;
         measuring::run(console, |progress| {
             let (mut report, profile) = tune::run(&stage, &chosen.selection, progress).map_err(|error| {
@@ -47,10 +53,35 @@ impl Tune {
                     .remedy("see what is missing: farcall doctor")
             })?;
             if let Some(profile) = profile {
-                ProfileFile::new(&device, &profile).write(&out)?;
+                write(&out, &scope, &profile)?;
                 report.conditions.push("profile", out.display().to_string());
             }
             Ok(report)
         })
     }
+}
+
+/// Where clients look, with the directory made.
+fn usual_place(scope: &Scope) -> Result<PathBuf, Failure> {
+    const REMEDY: &str = "name a file: --out FILE";
+    let place = scope.usual_place().ok_or_else(|| {
+        let why = "neither XDG_CACHE_HOME nor HOME is set";
+        Failure::new("there is no directory for the profile").why(why).remedy(REMEDY)
+    })?;
+    let folder = place.parent().unwrap_or(&place);
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+        Failure::because("cannot make the directory of the profile", &error)
+            .at(folder.display())
+            .remedy(REMEDY)
+    })?;
+    Ok(place)
+}
+
+fn write(path: &Path, scope: &Scope, profile: &LinkProfile) -> Result<(), Failure> {
+    let text = ProfileFile::new(scope, profile).to_json().map_err(io::Error::other);
+    text.and_then(|text| whole_file::write(path, text.as_bytes())).map_err(|error| {
+        Failure::because("cannot write the profile", &error)
+            .at(path.display())
+            .remedy("name a file in a directory that you may write: --out FILE")
+    })
 }

@@ -1,9 +1,8 @@
 //! The option that names a profile.
 
-use super::profile_file::{ProfileFile, device_of};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall::rpc::tune::LinkProfile;
+use farcall::rpc::tune::{LinkProfile, Peer, ProfileError, ProfileFile, Scope};
 use farcall::select::Chosen;
 use std::path::PathBuf;
 
@@ -16,12 +15,25 @@ pub struct ProfileArg {
 }
 
 impl ProfileArg {
-    /// What the file says, if one was named.
+    /// What the file says, if one was named: of connections to servers of this host.
     ///
     /// # Errors
-    /// When it cannot be read, is no profile, or one of another device or version.
+    /// When it cannot be read, is no profile, or one of another device, peer or version.
     pub fn read(&self, chosen: &Chosen) -> Result<Option<LinkProfile>, Failure> {
         let Some(path) = &self.profile else { return Ok(None) };
-        ProfileFile::read(path)?.check(&device_of(chosen)?, path).map(Some)
+        let refused = |error: ProfileError| {
+            Failure::because("the profile cannot be used", &error)
+                .at(path.display())
+                .remedy("write a profile of this device: farcall tune")
+                .exit(Exit::Usage)
+        };
+        let scope = scope_of(chosen)?;
+        ProfileFile::read(path).and_then(|file| file.check(&scope)).map(Some).map_err(refused)
     }
+}
+
+/// What a profile holds for that is measured here: the provider's device, and servers of this host.
+pub(super) fn scope_of(chosen: &Chosen) -> Result<Scope, Failure> {
+    Scope::of(&*chosen.provider, Peer::ThisHost)
+        .map_err(|error| Failure::because("cannot tell the device", &error).remedy("see: farcall doctor"))
 }

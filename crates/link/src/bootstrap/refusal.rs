@@ -15,7 +15,7 @@ pub enum RefusalKind {
     TooLarge,
     /// No common version.
     Version,
-    /// The plan is not a point of the preset table.
+    /// The plan is not a point of the preset table, or one that is not offered.
     Plan,
     /// A number in the request is out of range.
     OutOfRange,
@@ -55,7 +55,7 @@ impl RefusalKind {
             Self::NotThisProtocol => "connect to the bootstrap port of a farcall server",
             Self::Malformed | Self::TooLarge | Self::OutOfTurn => "update the older of the two programs",
             Self::Version => "update the older of the two programs; neighbouring versions work together",
-            Self::Plan => "use the nearest preset that it names",
+            Self::Plan => "use a preset that it names",
             Self::OutOfRange => "use a number in the range that it names",
             Self::Provider => "use the same provider on both sides",
             Self::TooManyConnections => "close connections, raise the server's limit or use another server",

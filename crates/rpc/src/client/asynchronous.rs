@@ -10,6 +10,7 @@ use farcall_verbs::{Clock, Endpoint, Error, Nanos, Next, Provider, Result, WaitS
 use tokio::sync::oneshot;
 
 use super::ClientOptions;
+use super::automatic::Attempts;
 use super::bootstrap::Bootstrap;
 use super::erased::any_caller;
 use super::session::{Repair, Session};
@@ -17,6 +18,7 @@ use super::shared::{SharedCall, SharedSession};
 use crate::caller::CallOptions;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
+use crate::tune::Decision;
 
 /// A connection to one server thread, for tasks. Clones share it; calls of all of them are outstanding together.
 ///
@@ -37,6 +39,7 @@ struct Handle {
     inbox: WakeQueue<Message>,
     call_timeout: Option<Duration>,
     made_in: Generation,
+    decision: Option<Decision>,
 }
 
 impl Drop for Handle {
@@ -76,18 +79,27 @@ impl AsyncClient {
         address: impl Into<String>,
         options: ClientOptions,
     ) -> std::result::Result<Self, ConnectError> {
-        let caller = any_caller(Nic::open(provider)?, &options)?;
+        let (nic, address) = (Nic::open(provider)?, address.into());
+        let mut attempts = Attempts::new(provider, &address, options)?;
         let descriptor = |e| ConnectError::Verbs(Error::os("connect", "a descriptor for the inbox", e));
         let inbox = WakeQueue::new().map_err(descriptor)?;
-        let shared = SharedSession::new(Session::new(caller, address.into(), options));
-        let mut task = Task { shared, inbox: inbox.clone(), ended: false };
-        let options = &task.shared.session.options;
-        let (call_timeout, connect_timeout) = (options.call_timeout, options.connect_timeout);
-        task.connect(connect_timeout).await?;
+        let call_timeout = attempts.options().call_timeout;
+        let mut task = loop {
+            match Task::start(&nic, address.clone(), attempts.options(), inbox.clone()).await {
+                Ok(task) => break task,
+                Err(error) if attempts.goes_on_after(&error) => {}
+                Err(error) => return Err(error),
+            }
+        };
         task.shared.session.learn_what_it_can_do();
         tokio::spawn(task.run());
-        let made_in = Generation::current();
-        Ok(Self { handle: Arc::new(Handle { inbox, call_timeout, made_in }) })
+        let (made_in, decision) = (Generation::current(), attempts.decision());
+        Ok(Self { handle: Arc::new(Handle { inbox, call_timeout, made_in, decision }) })
+    }
+
+    /// As [`super::ClientOf::decision`].
+    pub fn decision(&self) -> Option<&Decision> {
+        self.handle.decision.as_ref()
     }
 
     /// Calls and awaits the result.
@@ -151,6 +163,20 @@ struct Task {
 }
 
 impl Task {
+    /// Connects.
+    async fn start(
+        nic: &Nic,
+        address: String,
+        options: ClientOptions,
+        inbox: WakeQueue<Message>,
+    ) -> std::result::Result<Self, ConnectError> {
+        let (caller, timeout) = (any_caller(nic.clone(), &options)?, options.connect_timeout);
+        let shared = SharedSession::new(Session::new(caller, address, options));
+        let mut task = Self { shared, inbox, ended: false };
+        task.connect(timeout).await?;
+        Ok(task)
+    }
+
     fn take_messages(&mut self) {
         while let Some(message) = self.inbox.pop() {
             match message {

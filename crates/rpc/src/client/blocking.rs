@@ -8,6 +8,7 @@ use farcall_link::Nic;
 use farcall_shm::fork::Generation;
 use farcall_verbs::{Clock, Nanos, Provider, WaitSet};
 
+use super::automatic::Attempts;
 use super::erased::{AnyCaller, any_caller};
 use super::session::Session;
 use super::waiting::LOOK_PERIOD;
@@ -17,7 +18,7 @@ use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
 use crate::paths::Path;
-use crate::tune::LinkProfile;
+use crate::tune::{Decision, LinkProfile};
 use crate::wire::Status;
 
 /// A pause between calls after which the bootstrap connection is looked at first.
@@ -61,11 +62,12 @@ pub struct ClientOf<C: AnyCaller + ?Sized> {
     ended_meanwhile: VecDeque<(CallId, Result<Vec<u8>, CallError>)>,
     lent: Vec<u8>,
     made_in: Generation,
+    decision: Option<Decision>,
     pub(super) session: Session<C>,
 }
 
 impl Client {
-    /// Connects to a server's bootstrap address.
+    /// Connects to a server's bootstrap address; which verbs are used the options say, or leave to the rules.
     ///
     /// # Errors
     /// If the plan does not run, the server cannot be reached or refuses, or resources cannot be had.
@@ -74,13 +76,25 @@ impl Client {
         address: impl Into<String>,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let caller = any_caller(Nic::open(provider)?, &options)?;
-        Self::start(caller, address.into(), options)
+        let (nic, address) = (Nic::open(provider)?, address.into());
+        let mut attempts = Attempts::new(provider, &address, options)?;
+        loop {
+            let options = attempts.options();
+            let caller = any_caller(nic.clone(), &options);
+            match caller.and_then(|caller| Self::start(caller, address.clone(), options)) {
+                Ok(mut client) => {
+                    client.decision = attempts.decision();
+                    return Ok(client);
+                }
+                Err(error) if attempts.goes_on_after(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
 impl<P: Path> StaticClient<P> {
-    /// Connects to a server's bootstrap address. The plan's paths and transport are the type's.
+    /// Connects to a server's bootstrap address. The plan's paths and transport are the type's: nothing is chosen.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -143,6 +157,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
             ended_meanwhile: VecDeque::new(),
             lent: Vec::new(),
             made_in: Generation::current(),
+            decision: None,
             session,
         })
     }
@@ -386,6 +401,11 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// The server's incarnation: another number after each start.
     pub fn server_incarnation(&self) -> u64 {
         self.session.caller.last_welcome().map_or(0, |welcome| welcome.incarnation)
+    }
+
+    /// What was chosen when the client connected, and why, if that was left to the library.
+    pub fn decision(&self) -> Option<&Decision> {
+        self.decision.as_ref()
     }
 
     /// What happened so far.

@@ -2,10 +2,12 @@
 //!
 //! `blocking` is the interface of the one that waits, `waiting` how it does; `asynchronous` runs under tokio. Both hold
 //! a `session`, and so do the connections of a `dispatcher`, which makes the calls of many threads; what they have in
-//! common where several callers use one session is in `shared`.
+//! common where several callers use one session is in `shared`. `automatic` is what a client does that may choose its
+//! verbs.
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
+mod automatic;
 mod blocking;
 mod bootstrap;
 mod dispatcher;
@@ -20,7 +22,7 @@ pub use asynchronous::AsyncClient;
 pub use blocking::{BatchClient, Client, ClientOf, NothingOutstanding, StaticClient};
 pub use dispatcher::{Dispatcher, Requester, ServerThread};
 pub use erased::AnyCaller;
-pub use options::ClientOptions;
+pub use options::{ClientOptions, Verbs};
 
 /// Turns of the endpoint between two decisions on waiting.
 const TURNS: u32 = 16;

@@ -9,11 +9,11 @@ use crate::config::{CallerConfig, options};
 use crate::tune::LinkProfile;
 
 options! {
-    /// How a client behaves. The defaults suit most: preset `rf-rpc`, R and F from a probe of the connection and the
-    /// calls made, reconnection, no deadline.
+    /// How a client behaves. The defaults suit most: a preset by the rules of [`crate::tune::choose`], from the profile
+    /// that `farcall tune` wrote if there is one; reconnection; no deadline.
     pub struct ClientOptions {
-        /// The endpoint's own: plan, thread, limits.
-        config: CallerConfig = CallerConfig::default(),
+        /// Who says which verbs it uses.
+        verbs: Verbs = Verbs::Automatic,
         /// How long one attempt to connect may take.
         connect_timeout: Duration = Duration::from_secs(5),
         /// Whether to connect again when the connection breaks.
@@ -22,22 +22,42 @@ options! {
         reconnect_timeout: Duration = Duration::from_secs(10),
         /// Whether to probe the connection when it is first made (about three thousand READs).
         probe: bool = true,
-        /// What such a connection can do, measured before: it is not probed.
+        /// What such a connection can do, measured before: it is not probed. With `None`, a client that chooses its
+        /// verbs looks for what `farcall tune` wrote.
         profile: Option<LinkProfile> = None,
         /// Seed of the jitter between attempts to connect.
         seed: u64 = std::process::id().into(),
         ;
+        /// The endpoint's own: plan, thread, limits.
+        config: CallerConfig = CallerConfig::default(),
         /// How long a call may take; `None`: for ever.
         call_timeout: Option<Duration> = None,
     }
+}
+
+/// Who says which verbs a client uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verbs {
+    /// The library, once, when the client first connects: see [`crate::tune::choose`]. What the server does not offer
+    /// gives way to the nearest preset that it does. Of the plan, request path, response path and transport are of no
+    /// account; what else it holds is kept where it is not the default.
+    Automatic,
+    /// The plan of the configuration, as it is.
+    OfPlan,
 }
 
 impl ClientOptions {
     /// The default options with the plan of a preset (see [`farcall_link::PRESETS`]); `None` if there is no such
     /// preset.
     pub fn preset(name: &str) -> Option<Self> {
-        let plan = Plan::named(name)?;
-        Some(Self { config: CallerConfig::default().plan(plan), ..Self::default() })
+        Some(Self::default().config(CallerConfig::default().plan(Plan::named(name)?)))
+    }
+
+    /// The endpoint's own options, with the plan to take as it is.
+    #[must_use]
+    pub fn config(mut self, config: CallerConfig) -> Self {
+        (self.config, self.verbs) = (config, Verbs::OfPlan);
+        self
     }
 
     /// The server thread to connect to.

@@ -104,7 +104,12 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 hello.provider, self.nic.provider
             )));
         }
-        hello.plan.preset().map_err(|refused| RefusalKind::Plan.because(refused.to_string()))?;
+        let preset = hello.plan.preset().map_err(|refused| RefusalKind::Plan.because(refused.to_string()))?;
+        if !config.presets.iter().any(|offered| offered.name == preset.name) {
+            let offered: Vec<&str> = config.presets.iter().map(|preset| preset.name).collect();
+            let why = format!("{} is not offered here; there are: {}", preset.name, offered.join(", "));
+            return Err(RefusalKind::Plan.because(why));
+        }
         hello.plan.geometry.check().map_err(|why| RefusalKind::OutOfRange.because(why))?;
         let geometry = hello.plan.geometry.min(config.geometry_max);
         if hello.thread != config.thread {

@@ -1,215 +1,192 @@
-//! Enumeration over R in [1, N] and F in [L, H].
+//! What a client takes that was told nothing: the rules.
+//!
+//! | what | with a profile | without one, software RNIC | without one, RNIC |
+//! |---|---|---|---|
+//! | preset | what costs the server less: `rf-rpc` if a READ does, else `server-reply` | `server-reply` | `rf-rpc` |
+//! | R, F | N and L of the profile, then by enumeration | a probe, then the same | a probe, then the same |
+//! | batches | none | none | none |
+//! | waiting | polls as long as a wake-up takes, then sleeps | 2,000 turns, then sleeps | as before |
+//! | inline limit | the largest size that is no slower inline | 256 B | 256 B |
+//! | signalled | the smallest interval that costs next to nothing | one in 8 | one in 8 |
+//!
+//! What a plan holds that is not the default stays: somebody chose it. Under `rf-rpc` each method goes on adapting: it
+//! turns to server-reply, and back, by its processing times (RF-RPC, section 3.2).
 
-use super::{LinkProfile, ReadCost};
-use crate::wire::{RESPONSE_HEADER_BYTES, message_bytes};
+use std::fmt;
 
-/// One result.
+use farcall_link::{MemoryPolicy, Plan, Waiting};
+
+use super::{LinkProfile, Posting};
+
+/// What was chosen for a client, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What it uses.
+    pub plan: Plan,
+    /// The costs that were known.
+    pub profile: Option<LinkProfile>,
+    /// The rule and where its numbers come from, in words.
+    pub because: String,
+}
+
+/// The provider whose READs and WRITEs are copies by the processor that posts them.
+pub(crate) const SOFTWARE_RNIC: &str = "softnic";
+
+/// Nanoseconds of the server's side that one result takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// Its size in bytes.
-    pub result_bytes: u32,
-    /// How long the server worked on it, in nanoseconds.
-    pub time_ns: u64,
+struct ResultCost {
+    /// A READ at full rate, of the size below which READs get no faster.
+    read_ns: u64,
+    /// A reply, by who posts it.
+    reply_ns: u64,
 }
 
-/// R and F.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// R: fetches that may fail before a call counts as slow.
-    pub retries_max: u32,
-    /// F: bytes of a fetch.
-    pub fetch_bytes: u32,
-}
+impl ResultCost {
+    /// As `farcall tune` finds it between two processes; the two numbers move together from machine to machine.
+    const SOFTWARE_RNIC: Self = Self { read_ns: 38, reply_ns: 31 };
+    /// RF-RPC, section 2.2: 11.26 million READs in-bound a second, 2.11 million WRITEs out-bound (ConnectX-3).
+    const RNIC: Self = Self { read_ns: 89, reply_ns: 474 };
 
-/// F is tried in steps of a cache line.
-const STEP_BYTES: u32 = 64;
-
-/// Chooses R and F; keeps its memory from one choice to the next.
-#[derive(Debug)]
-pub struct Chooser {
-    candidates: Vec<u32>,
-    /// For each sample: the fetches that fail, and what fetching gains over a reply.
-    gains: Vec<(u64, f64)>,
-}
-
-impl Chooser {
-    /// A chooser that allocates nothing for up to `samples` samples and profiles of up to 16 sizes.
-    pub fn new(samples: usize) -> Self {
-        const SIZES_AND_LOW: usize = 17;
-        Self { candidates: Vec::with_capacity(samples + SIZES_AND_LOW), gains: Vec::with_capacity(samples) }
-    }
-
-    /// The R and F that maximise equation 2 over the samples: the sum of each result's rate, halved where F is shorter
-    /// than the message. The rate I(R, F) of a result whose process time makes k fetches fail is that of k + 1 READs of
-    /// F bytes if k ≤ R, else that of a reply. Among equals the smallest F (fewer bytes) and the largest R (no needless
-    /// switch) win.
-    ///
-    /// Only pairs that can win are tried: F matters only where it begins to hold some message or to cost more (a slower
-    /// READ may fail once less), R only where a sample's k is passed. How many fetches fail follows from the time of a
-    /// READ alone, the rates from those at full rate.
-    pub fn choose(&mut self, profile: &LinkProfile, samples: &[Sample]) -> Choice {
-        let mut best = Choice { retries_max: profile.retries_bound, fetch_bytes: profile.low_bytes };
-        let mut best_rate = 0.0;
-        self.find_candidates(profile, samples);
-        for at in 0..self.candidates.len() {
-            let fetch_bytes = self.candidates[at];
-            let (retries_max, rate) = self.best_retries(profile, samples, fetch_bytes);
-            // A difference in the last digits is none.
-            if rate > best_rate * (1.0 + 1e-9) {
-                (best, best_rate) = (Choice { retries_max, fetch_bytes }, rate);
+    fn of(provider: &str, profile: Option<&LinkProfile>) -> Self {
+        match profile {
+            Some(profile) => {
+                Self { read_ns: profile.read(profile.low_bytes()).each_ns, reply_ns: profile.reply_ns() }
             }
+            None if provider == SOFTWARE_RNIC => Self::SOFTWARE_RNIC,
+            None => Self::RNIC,
         }
-        best
     }
 
-    /// L, and between L and H every message's length and every size at which READs begin to cost more, ascending.
-    fn find_candidates(&mut self, profile: &LinkProfile, samples: &[Sample]) {
-        let (low, high) = (profile.low_bytes, profile.high_bytes);
-        let lengths =
-            samples.iter().map(|sample| whole_message_bytes(sample).checked_next_multiple_of(STEP_BYTES));
-        let dearer = profile.reads().iter().map(|read| read.len_bytes.saturating_add(STEP_BYTES));
-        let all = lengths.flatten().chain(dearer).filter(|bytes| (low..=high).contains(bytes));
-        self.candidates.clear();
-        self.candidates.extend(all.chain([low]));
-        self.candidates.sort_unstable();
-        self.candidates.dedup();
-    }
-
-    /// The best R for an F, and equation 2's sum with it, per nanosecond.
-    fn best_retries(&mut self, profile: &LinkProfile, samples: &[Sample], fetch_bytes: u32) -> (u32, f64) {
-        let bound = u64::from(profile.retries_bound);
-        let reply = 1.0 / profile.reply_ns() as f64;
-        let read = profile.read(fetch_bytes);
-        let gains = samples.iter().map(|sample| {
-            let failed = sample.time_ns / read.alone_ns;
-            let rate = rate_of_fetching(sample, read);
-            let whole = whole_message_bytes(sample) <= fetch_bytes;
-            (failed, if whole { rate } else { rate / 2.0 } - reply)
-        });
-        self.gains.clear();
-        self.gains.extend(gains.filter(|(failed, _)| *failed <= bound));
-        self.gains.sort_unstable_by_key(|(failed, _)| *failed);
-        let mut rate = reply * samples.len() as f64 + self.gains.iter().map(|(_, gain)| gain).sum::<f64>();
-        let mut best = (profile.retries_bound, rate);
-        // From the largest R down: R just below a sample's k makes that sample a reply.
-        while let Some((failed, gain)) = self.gains.pop() {
-            rate -= gain;
-            let settled = self.gains.last().is_none_or(|(next, _)| *next < failed);
-            if settled && failed > 1 && rate > best.1 * (1.0 + 1e-9) {
-                best = (failed as u32 - 1, rate);
-            }
-        }
-        best
+    const fn preset(self) -> &'static str {
+        if self.read_ns < self.reply_ns { "rf-rpc" } else { "server-reply" }
     }
 }
 
-/// Results a nanosecond that READs at full rate bring. On the mean P / (time of one alone) of them fail: rounded down, a
-/// longer F would seem to save one.
-fn rate_of_fetching(sample: &Sample, read: ReadCost) -> f64 {
-    let failed = sample.time_ns as f64 / read.alone_ns as f64;
-    1.0 / ((failed + 1.0) * read.each_ns as f64)
+/// Applies the rules to what a client wishes. `source` says where the profile comes from, or why there is none.
+pub(crate) fn choose(wished: &Plan, provider: &str, profile: Option<LinkProfile>, source: &str) -> Decision {
+    let cost = ResultCost::of(provider, profile.as_ref());
+    let preset = Plan::named(cost.preset()).unwrap_or_default();
+    let plan = Plan {
+        request: preset.request,
+        response: preset.response,
+        transport: preset.transport,
+        ..with_posting(*wished, profile.as_ref().and_then(LinkProfile::posting))
+    };
+    let ResultCost { read_ns, reply_ns } = cost;
+    let verb = if read_ns < reply_ns { "costs a server more than" } else { "costs a server no more than" };
+    let because = format!("a reply ({reply_ns} ns) {verb} a READ of its result ({read_ns} ns): {source}");
+    Decision { plan, profile, because }
 }
 
-fn whole_message_bytes(sample: &Sample) -> u32 {
-    u32::try_from(message_bytes(RESPONSE_HEADER_BYTES, sample.result_bytes as usize)).unwrap_or(u32::MAX)
+/// Inline limit, signalling and waiting, where the plan has the default's.
+fn with_posting(wished: Plan, posting: Option<Posting>) -> Plan {
+    let Some(posting) = posting else { return wished };
+    let usual = Plan::default();
+    let MemoryPolicy { inline_max_bytes, signal_every } = wished.memory;
+    let memory = MemoryPolicy {
+        inline_max_bytes: unless_set(
+            inline_max_bytes,
+            usual.memory.inline_max_bytes,
+            posting.inline_max_bytes,
+        ),
+        signal_every: unless_set(signal_every, usual.memory.signal_every, posting.signal_every),
+    };
+    // Who polls as long as a wake-up takes waits at most twice as long as who knew how long it will be.
+    let turns = (posting.wake_ns / posting.idle_turn_ns).clamp(TURNS_MIN, TURNS_MAX);
+    let waiting = unless_set(wished.waiting, usual.waiting, Waiting::Adaptive { max_retry: turns as u32 });
+    Plan { memory, waiting, ..wished }
+}
+
+/// Turns in vain before a client sleeps: not at once, and not after seconds, whatever a profile says.
+const TURNS_MIN: u64 = 64;
+const TURNS_MAX: u64 = 1_000_000;
+
+fn unless_set<T: PartialEq>(wished: T, usual: T, chosen: T) -> T {
+    if wished == usual { chosen } else { wished }
+}
+
+impl Decision {
+    /// The preset's name.
+    pub fn preset(&self) -> &'static str {
+        self.plan.preset().map_or("none", |preset| preset.name)
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.preset(), self.because)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tune::ReadCost;
+    use farcall_link::PRESETS;
 
-    fn choose(profile: &LinkProfile, samples: &[Sample]) -> Choice {
-        Chooser::new(samples.len()).choose(profile, samples)
+    fn profile(reads: &[(u32, u64, u64)], reply_ns: u64) -> LinkProfile {
+        let cost = |&(len_bytes, alone_ns, each_ns)| ReadCost { len_bytes, alone_ns, each_ns };
+        LinkProfile::new(reads.iter().map(cost).collect(), reply_ns).unwrap()
     }
 
-    fn samples(sizes: &[u32], time_ns: u64) -> Vec<Sample> {
-        sizes.iter().map(|size| Sample { result_bytes: *size, time_ns }).collect()
+    /// HERD, section 3.2: 26 million READs in-bound a second up to 128 B; small inlined WRITEs out-bound are
+    /// significantly faster than READs, as in-bound ones (35 million) are.
+    fn of_herd() -> LinkProfile {
+        profile(&[(64, 1_800, 38), (128, 1_800, 38)], 29)
     }
 
-    const TIMES: [(u32, u64); 5] = [(64, 100), (256, 100), (512, 130), (1_024, 190), (2_048, 380)];
-
-    #[test]
-    fn the_papers_setting_gives_the_papers_choice() {
-        // Section 5.1: R = 5 and F = 256 for 16 B keys and 32 B values. Figure 7: two threads serve 5.5 million calls
-        // a second, so a call takes them 364 ns.
-        let choice = choose(&LinkProfile::of_connectx3(), &samples(&[32; 100], 364));
-        assert_eq!(choice, Choice { retries_max: 5, fetch_bytes: 256 });
-        // What the paper's N comes from there: at R > N a reply is better. Four fetches may fail, at the fifth it is.
-        let slow = |failed: u64| {
-            let times = samples(&[32; 100], failed * 2_486);
-            choose(&LinkProfile::of_connectx3(), &times).retries_max
-        };
-        assert_eq!((slow(4), slow(5)), (5, 4));
+    /// `farcall tune` on two cores of a virtual AMD EPYC, 2026-11-23.
+    fn of_softnic() -> LinkProfile {
+        profile(&[(64, 50, 37), (512, 52, 39), (1_024, 57, 44), (4_096, 90, 77)], 31)
     }
 
     #[test]
-    fn f_grows_when_most_results_are_longer() {
-        let profile = LinkProfile::of_times(&TIMES, 500);
-        let long = choose(&profile, &samples(&[400; 10], 50));
-        assert!((432..=512).contains(&long.fetch_bytes), "{long:?}");
-        let few = choose(&profile, &samples(&[32, 32, 32, 32, 32, 32, 32, 900], 50));
-        assert_eq!(few.fetch_bytes, 256, "one long result in eight does not pay");
-    }
-
-    /// Equation 2 as it stands, over every pair.
-    fn enumerate_all(profile: &LinkProfile, samples: &[Sample]) -> f64 {
-        let rate = |sample: &Sample, retries_max: u32, fetch_bytes: u32| {
-            let read = profile.read(fetch_bytes);
-            let failed = sample.time_ns / read.alone_ns;
-            let whole = whole_message_bytes(sample) <= fetch_bytes;
-            match failed <= u64::from(retries_max) {
-                true => rate_of_fetching(sample, read) / if whole { 1.0 } else { 2.0 },
-                false => 1.0 / profile.reply_ns() as f64,
-            }
-        };
-        let mut best = 0.0_f64;
-        for fetch_bytes in (profile.low_bytes..=profile.high_bytes).step_by(8) {
-            for retries_max in 1..=profile.retries_bound {
-                best = best.max(samples.iter().map(|sample| rate(sample, retries_max, fetch_bytes)).sum());
+    fn the_preset_is_what_costs_the_server_less() {
+        for (profile, preset) in [
+            (LinkProfile::of_connectx3(), "rf-rpc"),
+            (of_herd(), "server-reply"),
+            (of_softnic(), "server-reply"),
+            // As much as a READ: no READ that finds nothing, and one round trip.
+            (profile(&[(64, 100, 50)], 50), "server-reply"),
+            (profile(&[(64, 100, 50)], 51), "rf-rpc"),
+        ] {
+            for provider in ["softnic", "ibv", "sim"] {
+                let decision = choose(&Plan::default(), provider, Some(profile.clone()), "here");
+                assert_eq!(decision.preset(), preset, "{decision}");
+                assert_eq!(decision.profile.as_ref(), Some(&profile));
+                assert_eq!(decision.plan.memory, Plan::default().memory);
             }
         }
-        best
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn nothing_that_the_full_enumeration_finds_is_missed(
-            drawn in proptest::collection::vec((0_u32..1_500, 0_u64..20_000), 1..20), reply_ns in 50_u64..1_000,
-        ) {
-            let profile = LinkProfile::of_connectx3().with_reply_ns(reply_ns);
-            let samples: Vec<Sample> =
-                drawn.into_iter().map(|(result_bytes, time_ns)| Sample { result_bytes, time_ns }).collect();
-            let choice = choose(&profile, &samples);
-            let (_, rate) = Chooser::new(0).best_retries(&profile, &samples, choice.fetch_bytes);
-            proptest::prop_assert!(rate >= enumerate_all(&profile, &samples) * 0.999_999);
-            proptest::prop_assert!((1..=profile.retries_bound).contains(&choice.retries_max));
+        for (provider, preset) in [("softnic", "server-reply"), ("ibv", "rf-rpc"), ("sim", "rf-rpc")] {
+            let decision = choose(&Plan::default(), provider, None, "there is no profile");
+            assert_eq!(decision.preset(), preset);
+            assert!(decision.to_string().contains("there is no profile"), "{decision}");
         }
     }
 
     #[test]
-    fn r_lies_where_a_reply_costs_less_than_the_fetches_of_a_call() {
-        // A provider whose READ takes 100 ns and whose reply costs 650: seven READs are dearer than a reply.
-        let profile = LinkProfile::of_times(&[(64, 100)], 650);
-        assert_eq!(profile.retries_bound, 6);
-        let mut mixed = samples(&[16; 10], 120);
-        assert_eq!(choose(&profile, &mixed).retries_max, 6, "nothing is slow: no needless switch");
-        mixed.extend(samples(&[16; 10], 310));
-        assert_eq!(choose(&profile, &mixed).retries_max, 6, "a reply costs more than four READs");
-        let cheap = profile.with_reply_ns(250);
-        assert_eq!(
-            choose(&cheap, &mixed).retries_max,
-            2,
-            "R between 1 and N: a reply costs less than four READs"
-        );
+    fn posting_and_waiting_follow_the_profile_where_nobody_chose_them() {
+        let posting = Posting { inline_max_bytes: 128, signal_every: 32, idle_turn_ns: 25, wake_ns: 50_000 };
+        let known = of_softnic().with_posting(posting).unwrap();
+        let chosen = |wished: &Plan| choose(wished, "softnic", Some(known.clone()), "").plan;
+        let plan = chosen(&Plan::default());
+        assert_eq!(plan.memory, MemoryPolicy { inline_max_bytes: 128, signal_every: 32 });
+        assert_eq!(plan.waiting, Waiting::Adaptive { max_retry: 2_000 });
+        assert_eq!((plan.batching, plan.geometry), (Plan::default().batching, Plan::default().geometry));
+        let memory = MemoryPolicy { inline_max_bytes: 0, signal_every: 1 };
+        let own = Plan { waiting: Waiting::Busy, memory, ..Plan::default() };
+        assert_eq!((chosen(&own).waiting, chosen(&own).memory), (Waiting::Busy, memory));
+        for (wake_ns, turns) in [(1, TURNS_MIN), (1_000_000_000, TURNS_MAX)] {
+            let known = of_softnic().with_posting(Posting { idle_turn_ns: 1, wake_ns, ..posting }).unwrap();
+            let plan = choose(&Plan::default(), "softnic", Some(known), "").plan;
+            assert_eq!(plan.waiting, Waiting::Adaptive { max_retry: turns as u32 });
+        }
     }
 
     #[test]
-    fn r_shrinks_when_replies_serve_slow_calls_better() {
-        let profile = LinkProfile::of_connectx3().with_reply_ns(200);
-        let mut mixed = samples(&[32; 10], 200);
-        mixed.extend(samples(&[32; 10], 8_000));
-        let choice = choose(&profile, &mixed);
-        assert!(choice.retries_max < 3, "{choice:?}");
-        assert_eq!(choose(&profile, &[]).retries_max, 5);
+    fn every_rule_leads_to_a_preset() {
+        for preset in [ResultCost::SOFTWARE_RNIC, ResultCost::RNIC].map(ResultCost::preset) {
+            assert!(PRESETS.iter().any(|known| known.name == preset), "{preset}");
+        }
     }
 }

@@ -3,17 +3,25 @@
 //! A one-time probe of the connection ([`LinkProfile::measure`]) gives time and rate of READs by size and the cost of a
 //! reply, and from them the range [L, H] of F and the bound N of R. Results are sampled while the client runs; from
 //! time to time R and F are chosen by enumeration over the samples.
+//!
+//! [`choose`] holds the rules by which a client that was told no preset takes one; [`ProfileFile`] is what a probe at
+//! length found, kept for it.
 
 mod batch_size;
-mod choose;
+pub mod choose;
+mod enumerate;
 mod profile;
+mod profile_file;
 
 use std::time::Duration;
 
 use crate::wire::{ResponseHeader, TIME_UNIT_NS};
 pub(crate) use batch_size::BatchSize;
-pub use choose::{Choice, Chooser, Sample};
-pub use profile::{IN_A_ROW, InvalidProfile, LinkProfile, Probe, ReadCost, TIME_NS_MAX};
+pub use choose::Decision;
+pub use enumerate::{Choice, Chooser, Sample};
+pub use profile::{IN_A_ROW, InvalidProfile, LinkProfile, Posting, Probe, ReadCost, TIME_NS_MAX};
+pub(crate) use profile_file::look_up;
+pub use profile_file::{Peer, ProfileError, ProfileFile, Scope};
 
 /// Samples kept; old ones make room.
 const SAMPLES: usize = 128;

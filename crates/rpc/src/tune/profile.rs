@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use farcall_link::Geometry;
+
 /// What READs of one size cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadCost {
@@ -21,6 +23,20 @@ pub struct LinkProfile {
     pub(super) low_bytes: u32,
     pub(super) high_bytes: u32,
     pub(super) retries_bound: u32,
+    posting: Option<Posting>,
+}
+
+/// What posting and waiting cost on a device: too long to measure for one connection, but not for a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posting {
+    /// Up to so many bytes it is no slower to copy a message into its work request.
+    pub inline_max_bytes: u32,
+    /// Signalling one work request in so many costs next to nothing.
+    pub signal_every: u16,
+    /// Nanoseconds that a turn takes which finds nothing.
+    pub idle_turn_ns: u64,
+    /// Nanoseconds that a message takes longer to who sleeps than to who polls.
+    pub wake_ns: u64,
 }
 
 /// What a probe measures.
@@ -55,6 +71,18 @@ pub enum InvalidProfile {
     /// A time is 0 or longer than [`TIME_NS_MAX`].
     #[error("{0} ns is no time of a READ or a reply: it is from 1 ns to 1 s")]
     Time(u64),
+    /// A number of [`Posting`] is out of range.
+    #[error("{what} {value} is out of range: {min} to {max}")]
+    Posting {
+        /// Which.
+        what: &'static str,
+        /// What was found.
+        value: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
 }
 
 /// No request takes longer, in nanoseconds.
@@ -93,7 +121,26 @@ impl LinkProfile {
             retries_bound: fetches_that_pay(low.each_ns, reply_ns),
             reply_ns,
             reads,
+            posting: None,
         })
+    }
+
+    /// The same, with what posting and waiting cost.
+    ///
+    /// # Errors
+    /// If these are the costs of no device.
+    pub fn with_posting(self, posting: Posting) -> Result<Self, InvalidProfile> {
+        let Posting { inline_max_bytes, signal_every, idle_turn_ns, wake_ns } = posting;
+        let ranges = [
+            ("inline_max_bytes", u64::from(inline_max_bytes), 0, 4_096),
+            ("signal_every", u64::from(signal_every), 1, Geometry::WINDOW_MAX.into()),
+            ("idle_turn_ns", idle_turn_ns, 1, TIME_NS_MAX),
+            ("wake_ns", wake_ns, 1, TIME_NS_MAX),
+        ];
+        match ranges.into_iter().find(|(_, value, min, max)| !(min..=max).contains(&value)) {
+            Some((what, value, min, max)) => Err(InvalidProfile::Posting { what, value, min, max }),
+            None => Ok(Self { posting: Some(posting), ..self }),
+        }
     }
 
     /// Measures a connection: `probe` says how long something takes; the shortest of several answers counts. Sizes take
@@ -155,6 +202,11 @@ impl LinkProfile {
     /// N: so many fetches fail until the rate of fetching has fallen to that of replying.
     pub const fn retries_bound(&self) -> u32 {
         self.retries_bound
+    }
+
+    /// What posting and waiting cost, if that was measured.
+    pub const fn posting(&self) -> Option<Posting> {
+        self.posting
     }
 
     /// What a READ of so many bytes costs: as the next size measured.
@@ -274,7 +326,19 @@ mod tests {
         assert_eq!(refused(&[read(64, 1, u64::MAX)], 1), InvalidProfile::Time(u64::MAX));
         assert_eq!(refused(&[read(64, 1, 1)], 0), InvalidProfile::Time(0));
         let extreme = [read(1, 1, 1), read(u32::MAX, TIME_NS_MAX, TIME_NS_MAX)];
-        LinkProfile::new(extreme.to_vec(), TIME_NS_MAX).unwrap();
+        let profile = LinkProfile::new(extreme.to_vec(), TIME_NS_MAX).unwrap();
+        let posting = Posting { inline_max_bytes: 0, signal_every: 1, idle_turn_ns: 1, wake_ns: TIME_NS_MAX };
+        assert_eq!(profile.clone().with_posting(posting).unwrap().posting(), Some(posting));
+        for wrong in [
+            Posting { inline_max_bytes: u32::MAX, ..posting },
+            Posting { signal_every: 0, ..posting },
+            Posting { signal_every: 257, ..posting },
+            Posting { idle_turn_ns: 0, ..posting },
+            Posting { wake_ns: u64::MAX, ..posting },
+        ] {
+            let refused = profile.clone().with_posting(wrong).unwrap_err();
+            assert!(refused.to_string().contains("out of range"), "{refused}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use farcall_kv::wire::{Request as KvRequest, Status, decode_item, decode_version
 use farcall_link::{BatchConfig, BatchSizing, Batching, Geometry, Plan};
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::{
-    AnyCaller, CallError, CallId, ClientOf, ClientOptions, Counters, Executed, UnknownBecause,
+    AnyCaller, CallError, CallId, ClientOf, ClientOptions, Counters, Executed, UnknownBecause, Verbs,
 };
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ pub fn in_batches(mut options: ClientOptions, preset: &str, batch: BatchSizing) 
     let Plan { geometry, memory, .. } = options.config.plan;
     let batching = Batching::Calls(BatchConfig::default().size(batch));
     options.config.plan = Plan { geometry, memory, batching, ..Plan::named(preset)? };
+    options.verbs = Verbs::OfPlan;
     Some(options)
 }
 

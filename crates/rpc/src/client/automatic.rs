@@ -1,0 +1,102 @@
+//! A client that was told no preset: what it tries, one after the other.
+
+use farcall_link::bootstrap::{BootstrapError, RefusalKind};
+use farcall_link::{PRESETS, Plan, Preset};
+use farcall_verbs::{Error, Provider};
+
+use super::options::{ClientOptions, Verbs};
+use crate::error::ConnectError;
+use crate::tune::choose::choose;
+use crate::tune::{Decision, Peer, Scope, look_up};
+
+/// What to connect with now, and the presets to try if the server does not offer that.
+pub(super) struct Attempts {
+    options: ClientOptions,
+    decision: Option<Decision>,
+    /// The nearest first.
+    left: std::vec::IntoIter<&'static Preset>,
+}
+
+impl Attempts {
+    /// Chooses, if that was left to us.
+    ///
+    /// # Errors
+    /// If the provider has no device.
+    pub fn new(provider: &dyn Provider, address: &str, options: ClientOptions) -> Result<Self, Error> {
+        let mut attempts = Self { options, decision: None, left: Vec::new().into_iter() };
+        if attempts.options.verbs == Verbs::OfPlan {
+            return Ok(attempts);
+        }
+        let (profile, source) = match attempts.options.profile.take() {
+            Some(given) => (Some(given), "the costs of the profile given".to_owned()),
+            None => look_up(&Scope::of(provider, Peer::at(provider.name(), address))?),
+        };
+        let decision = choose(&attempts.options.config.plan, provider.name(), profile, &source);
+        attempts.left = others_by_distance(&decision.plan).into_iter();
+        attempts.decide(decision);
+        Ok(attempts)
+    }
+
+    pub fn options(&self) -> ClientOptions {
+        self.options.clone()
+    }
+
+    pub fn decision(self) -> Option<Decision> {
+        self.decision
+    }
+
+    /// Takes the next preset, if there is one and this failure is one of the preset.
+    pub fn goes_on_after(&mut self, error: &ConnectError) -> bool {
+        if !is_of_preset(error) {
+            return false;
+        }
+        let (Some(mut decision), Some(next)) = (self.decision.take(), self.left.next()) else { return false };
+        decision.because = format!("{} cannot be had ({error}); {}", decision.preset(), decision.because);
+        decision.plan = with_paths_of(next, decision.plan);
+        self.decide(decision);
+        true
+    }
+
+    fn decide(&mut self, decision: Decision) {
+        self.options.config.plan = decision.plan;
+        self.options.profile.clone_from(&decision.profile);
+        self.decision = Some(decision);
+    }
+}
+
+fn with_paths_of(preset: &Preset, plan: Plan) -> Plan {
+    let Plan { request, response, transport, .. } = preset.plan;
+    Plan { request, response, transport, ..plan }
+}
+
+/// All but the one chosen, the nearest first, among equals in the order of the table.
+fn others_by_distance(chosen: &Plan) -> Vec<&'static Preset> {
+    let mut others: Vec<&Preset> = PRESETS.iter().filter(|preset| preset.plan.distance(chosen) > 0).collect();
+    others.sort_by_key(|preset| preset.plan.distance(chosen));
+    others
+}
+
+/// Whether another preset may do better: the server does not offer it, or our device cannot do it.
+fn is_of_preset(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Handshake(BootstrapError::Refused(refusal)) => refusal.kind == RefusalKind::Plan,
+        ConnectError::Verbs(error) => matches!(error, Error::Unsupported { .. }),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_preset_is_tried_next_and_each_once() {
+        for chosen in PRESETS {
+            let others = others_by_distance(&chosen.plan);
+            assert_eq!(others.len(), PRESETS.len() - 1);
+            assert!(others.is_sorted_by_key(|preset| preset.plan.distance(&chosen.plan)));
+            assert!(others.iter().all(|preset| preset.name != chosen.name));
+        }
+        assert_eq!(others_by_distance(&Plan::named("herd").unwrap())[0].name, "uc-rpc");
+    }
+}

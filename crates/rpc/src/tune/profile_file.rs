@@ -1,0 +1,329 @@
+//! The file of a profile: what it holds, where it is, what is refused.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use farcall_shm::trusted_variable;
+use farcall_verbs::{Error, Provider};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::choose::SOFTWARE_RNIC;
+use super::{InvalidProfile, LinkProfile, Posting, ReadCost};
+
+/// The layout below.
+const FORMAT: u32 = 2;
+/// No profile is longer.
+const LEN_BYTES_MAX: u64 = 64 << 10;
+
+/// Where the other end is: a way to this host's own RNIC costs something else than one over a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Peer {
+    /// On this host.
+    ThisHost,
+    /// On another one.
+    AnotherHost,
+}
+
+/// What a profile holds for, besides the version that measured it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// `provider/device`.
+    pub device: String,
+    /// The other end.
+    pub peer: Peer,
+}
+
+/// A profile with what it holds for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileFile {
+    farcall_profile: u32,
+    version: String,
+    device: String,
+    peer: Peer,
+    reads: Vec<ReadLine>,
+    reply_ns: u64,
+    posting: Option<PostingLine>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadLine {
+    len_bytes: u32,
+    alone_ns: u64,
+    each_ns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PostingLine {
+    inline_max_bytes: u32,
+    signal_every: u16,
+    idle_turn_ns: u64,
+    wake_ns: u64,
+}
+
+/// Why a file is of no use.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// The system's words.
+    #[error("cannot read the profile: {0}")]
+    Unreadable(#[from] std::io::Error),
+    /// It is something else.
+    #[error("the file is no profile: {0}")]
+    NotOne(#[from] serde_json::Error),
+    /// It holds for something else.
+    #[error("it is of {what} {there:?}, this is {here:?}")]
+    Other {
+        /// Format, version, device or peer.
+        what: &'static str,
+        /// The file's.
+        there: String,
+        /// What was asked for.
+        here: String,
+    },
+    /// Its numbers are those of no connection.
+    #[error(transparent)]
+    Invalid(#[from] InvalidProfile),
+}
+
+impl Peer {
+    /// Where the server of an address is, seen from a provider. Names other than `localhost` count as other hosts.
+    pub fn at(provider: &str, address: &str) -> Self {
+        let is_here = match address.parse::<SocketAddr>() {
+            // Only an address of this host can be bound to.
+            Ok(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
+            Err(_) => address.rsplit_once(':').is_some_and(|(host, _)| host == "localhost"),
+        };
+        if is_here || provider == SOFTWARE_RNIC { Self::ThisHost } else { Self::AnotherHost }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ThisHost => "this-host",
+            Self::AnotherHost => "another-host",
+        }
+    }
+}
+
+impl Scope {
+    /// That of a provider's first device.
+    ///
+    /// # Errors
+    /// If it has none, or does not say.
+    pub fn of(provider: &dyn Provider, peer: Peer) -> Result<Self, Error> {
+        let devices = provider.devices()?;
+        let name = provider.name();
+        let none = || Error::invalid("name the device", format!("provider {name} has no device"));
+        let device = devices.first().ok_or_else(none)?;
+        Ok(Self { device: format!("{name}/{}", device.name()), peer })
+    }
+
+    /// Where its profile is looked for: in `$XDG_CACHE_HOME/farcall`, or `~/.cache/farcall`. `None` where neither
+    /// variable is set, or the program has more rights than who started it.
+    pub fn usual_place(&self) -> Option<PathBuf> {
+        let folder = |name| trusted_variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
+        Some(self.place_below(&cache))
+    }
+
+    fn place_below(&self, cache: &Path) -> PathBuf {
+        let name = format!("profile-{}-{}.json", self.device.replace('/', "-"), self.peer.name());
+        cache.join("farcall").join(name)
+    }
+}
+
+impl ProfileFile {
+    /// For writing.
+    pub fn new(scope: &Scope, profile: &LinkProfile) -> Self {
+        let line = |read: &ReadCost| ReadLine {
+            len_bytes: read.len_bytes,
+            alone_ns: read.alone_ns,
+            each_ns: read.each_ns,
+        };
+        let posting = |Posting { inline_max_bytes, signal_every, idle_turn_ns, wake_ns }| PostingLine {
+            inline_max_bytes,
+            signal_every,
+            idle_turn_ns,
+            wake_ns,
+        };
+        Self {
+            farcall_profile: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            device: scope.device.clone(),
+            peer: scope.peer,
+            reads: profile.reads().iter().map(line).collect(),
+            reply_ns: profile.reply_ns(),
+            posting: profile.posting().map(posting),
+        }
+    }
+
+    /// Its text.
+    ///
+    /// # Errors
+    /// None of its own: numbers and words are always JSON.
+    pub fn to_json(&self) -> Result<String, ProfileError> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// What a file's bytes say.
+    ///
+    /// # Errors
+    /// If they are no profile.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ProfileError> {
+        #[derive(Deserialize)]
+        struct Format {
+            farcall_profile: u32,
+        }
+        // First of all: another format has other fields.
+        let Format { farcall_profile } = serde_json::from_slice(bytes)?;
+        must_be("format", FORMAT.to_string(), farcall_profile.to_string())?;
+        Ok(serde_json::from_slice(bytes)?)
+    }
+
+    /// Reads a file; never waits for one that is a pipe or a device.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no profile.
+    pub fn read(path: &Path) -> Result<Self, ProfileError> {
+        let file = File::options().read(true).custom_flags(O_NONBLOCK).open(path)?;
+        let mut bytes = Vec::new();
+        file.take(LEN_BYTES_MAX).read_to_end(&mut bytes)?;
+        Self::parse(&bytes)
+    }
+
+    /// What was measured, if it holds for `scope` and this version.
+    ///
+    /// # Errors
+    /// If it holds for something else, or its numbers are impossible.
+    pub fn check(&self, scope: &Scope) -> Result<LinkProfile, ProfileError> {
+        must_be("farcall", env!("CARGO_PKG_VERSION").to_owned(), self.version.clone())?;
+        must_be("device", scope.device.clone(), self.device.clone())?;
+        must_be("peer", scope.peer.name().to_owned(), self.peer.name().to_owned())?;
+        let cost = |line: &ReadLine| ReadCost {
+            len_bytes: line.len_bytes,
+            alone_ns: line.alone_ns,
+            each_ns: line.each_ns,
+        };
+        let profile = LinkProfile::new(self.reads.iter().map(cost).collect(), self.reply_ns)?;
+        let Some(PostingLine { inline_max_bytes, signal_every, idle_turn_ns, wake_ns }) = self.posting else {
+            return Ok(profile);
+        };
+        Ok(profile.with_posting(Posting { inline_max_bytes, signal_every, idle_turn_ns, wake_ns })?)
+    }
+}
+
+const O_NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+
+fn must_be(what: &'static str, here: String, there: String) -> Result<(), ProfileError> {
+    if here == there { Ok(()) } else { Err(ProfileError::Other { what, there, here }) }
+}
+
+/// The profile that a client takes by itself, if there is one, and in words where it is, or why it takes none.
+pub(crate) fn look_up(scope: &Scope) -> (Option<LinkProfile>, String) {
+    let Some(path) = scope.usual_place() else {
+        return (None, "the usual costs, for there is no directory where a profile could be".into());
+    };
+    look_at(&path, scope)
+}
+
+fn look_at(path: &Path, scope: &Scope) -> (Option<LinkProfile>, String) {
+    let place = path.display();
+    match ProfileFile::read(path).and_then(|file| file.check(scope)) {
+        Ok(profile) => (Some(profile), format!("the costs of the profile {place}")),
+        Err(ProfileError::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            (None, format!("the usual costs, for there is no profile {place}; farcall tune writes one"))
+        }
+        Err(error) => {
+            (None, format!("the usual costs, for {place} is ignored: {error}; farcall tune writes a new one"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> Scope {
+        Scope { device: "softnic/softnic0".into(), peer: Peer::ThisHost }
+    }
+
+    fn profile() -> LinkProfile {
+        let read = |len_bytes, each_ns| ReadCost { len_bytes, alone_ns: 2_000, each_ns };
+        let posting = Posting { inline_max_bytes: 64, signal_every: 16, idle_turn_ns: 20, wake_ns: 40_000 };
+        LinkProfile::new(vec![read(64, 90), read(4_096, 900)], 480).unwrap().with_posting(posting).unwrap()
+    }
+
+    #[test]
+    fn a_profile_holds_for_its_device_peer_and_version_only() {
+        let file = ProfileFile::new(&here(), &profile());
+        let read = ProfileFile::parse(file.to_json().unwrap().as_bytes()).unwrap();
+        assert_eq!(read.check(&here()).unwrap(), profile());
+        let refusal = |file: &ProfileFile| file.check(&here()).unwrap_err().to_string();
+        let text = refusal(&ProfileFile { device: "ibv/mlx5_0".into(), ..file.clone() });
+        assert!(text.contains("ibv/mlx5_0") && text.contains("softnic0"), "{text}");
+        assert!(refusal(&ProfileFile { version: "0.0.9".into(), ..file.clone() }).contains("0.0.9"));
+        assert!(refusal(&ProfileFile { peer: Peer::AnotherHost, ..file.clone() }).contains("another-host"));
+        let text = refusal(&ProfileFile { reply_ns: 0, ..file.clone() });
+        assert!(text.contains("0 ns is no time"), "{text}");
+        let mut mixed_up = file.clone();
+        mixed_up.reads.reverse();
+        assert!(refusal(&mixed_up).contains("out of order"));
+        let never = PostingLine { inline_max_bytes: 0, signal_every: 0, idle_turn_ns: 1, wake_ns: 1 };
+        assert!(refusal(&ProfileFile { posting: Some(never), ..file.clone() }).contains("signal_every"));
+        assert!(refusal(&ProfileFile { reads: Vec::new(), ..file }).contains("no READ was measured"));
+    }
+
+    #[test]
+    fn a_profile_that_does_not_fit_is_ignored_in_words() {
+        let folder = std::env::temp_dir().join(format!("farcall-profile-{}", std::process::id()));
+        let path = here().place_below(&folder);
+        assert!(path.ends_with("farcall/profile-softnic-softnic0-this-host.json"), "{}", path.display());
+        let (known, why) = look_at(&path, &here());
+        assert!(
+            known.is_none() && why.contains("there is no profile") && why.contains("farcall tune"),
+            "{why}"
+        );
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let good = ProfileFile::new(&here(), &profile());
+        let written = |file: &ProfileFile| file.to_json().unwrap().into_bytes();
+        let old_format = ProfileFile { farcall_profile: 1, ..good.clone() };
+        for (bytes, reason) in [
+            (b"\xff\0 not json".to_vec(), "no profile"),
+            (Vec::new(), "no profile"),
+            (vec![b' '; 1 << 20], "no profile"),
+            (written(&ProfileFile { version: "0.0.9".into(), ..good.clone() }), "0.0.9"),
+            (written(&ProfileFile { device: "ibv/mlx5_0".into(), ..good.clone() }), "ibv/mlx5_0"),
+            (written(&old_format), "format \"1\""),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            let (known, why) = look_at(&path, &here());
+            assert!(known.is_none() && why.contains("ignored") && why.contains(reason), "{reason}: {why}");
+        }
+        std::fs::write(&path, written(&good)).unwrap();
+        let (known, why) = look_at(&path, &here());
+        assert!(known == Some(profile()) && why.contains(&path.display().to_string()), "{why}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_peer_is_on_this_host_if_its_address_is() {
+        for (provider, address, peer) in [
+            ("ibv", "127.0.0.1:9", Peer::ThisHost),
+            ("ibv", "localhost:9", Peer::ThisHost),
+            // Reserved for documents: no host has it.
+            ("ibv", "192.0.2.1:9", Peer::AnotherHost),
+            ("ibv", "elsewhere.example:9", Peer::AnotherHost),
+            ("ibv", "", Peer::AnotherHost),
+            ("softnic", "192.0.2.1:9", Peer::ThisHost),
+        ] {
+            assert_eq!(Peer::at(provider, address), peer, "{address}");
+        }
+    }
+}
