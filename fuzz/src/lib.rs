@@ -8,6 +8,7 @@ pub mod cm_message;
 pub mod memcached;
 pub mod rpc_batch;
 pub mod rpc_header;
+pub mod rpc_profile;
 pub mod softnic_frame;
 pub mod stats_file;
 pub mod store_read;

@@ -306,6 +306,12 @@ mod tests {
             let (known, why) = look_at(&path, &here());
             assert!(known.is_none() && why.contains("ignored") && why.contains(reason), "{reason}: {why}");
         }
+        // A pipe that nobody writes to: it is not waited for.
+        std::fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(look_at(&path, &here()).1.contains("ignored"));
+        std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, written(&good)).unwrap();
         let (known, why) = look_at(&path, &here());
         assert!(known == Some(profile()) && why.contains(&path.display().to_string()), "{why}");
