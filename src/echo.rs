@@ -12,6 +12,8 @@ pub const HEAD: u16 = 2;
 pub const WORK: u16 = 3;
 /// Answers with as many bytes as the first four of the request say (u32, little-endian), out of memory that lies ready.
 pub const BLOCK: u16 = 4;
+/// Computes for as many microseconds as the second four bytes say, as [`WORK`], then answers as [`BLOCK`].
+pub const JOB: u16 = 5;
 
 /// Longest work asked for at once; more is refused, because it holds up every client of the thread.
 const WORK_MAX: Duration = Duration::from_millis(100);
@@ -29,7 +31,7 @@ const BAD_BLOCK: u16 = 2;
 /// Made when the first block is asked for.
 static REGION: LazyLock<Vec<u8>> = LazyLock::new(|| vec![BLOCK_BYTE; REGION_LEN_BYTES]);
 
-/// Serves [`ECHO`], [`HEAD`], [`WORK`] and [`BLOCK`].
+/// Serves [`ECHO`], [`HEAD`], [`WORK`], [`BLOCK`] and [`JOB`].
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Echo {
     /// Where the next block begins.
@@ -45,6 +47,10 @@ impl Handler for Echo {
             HEAD => reply.extend_from_slice(&payload[..payload.len().min(8)]),
             WORK => work(payload)?,
             BLOCK => reply.extend_from_slice(self.block(payload)?),
+            JOB => {
+                work(payload.get(4..8).unwrap_or_default())?;
+                reply.extend_from_slice(self.block(payload)?);
+            }
             other => return Err(HandlerError::unknown_method(other)),
         }
         Ok(())
@@ -109,6 +115,8 @@ mod tests {
             for len in [0u32, 1, 4096, 100_000] {
                 assert_eq!(call(BLOCK, &len.to_le_bytes()).unwrap(), vec![BLOCK_BYTE; len as usize]);
             }
+            assert_eq!(call(JOB, &[9, 0, 0, 0, 1, 0, 0, 0, 7, 7]).unwrap(), [BLOCK_BYTE; 9]);
+            assert!(matches!(call(JOB, b"short"), Err(CallError::Application { code: BAD_WORK, .. })));
             for refused in [&b"abc"[..], &u32::MAX.to_le_bytes()] {
                 assert!(matches!(call(BLOCK, refused), Err(CallError::Application { code: BAD_BLOCK, .. })));
             }

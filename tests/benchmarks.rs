@@ -2,12 +2,19 @@
 #![cfg(feature = "full")]
 
 use serde_json::Value;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// A short run. Whether its figures are good says nothing here; whether there are any does.
 fn bench(options: &[&str]) -> Value {
+    bench_with_cache(Path::new("/nonexistent"), options)
+}
+
+/// The same, of a user with this directory for caches, where profiles are looked for.
+fn bench_with_cache(cache: &Path, options: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
         .args(options)
+        .env("XDG_CACHE_HOME", cache)
         .args(["--json", "--repetitions", "1", "--duration-ms", "5"])
         .stdin(Stdio::null())
         .output()
@@ -86,6 +93,97 @@ fn stores_that_are_read_are_measured_with_the_reads_of_a_get_beside_the_publishe
     }
     let problems = report["problems"].to_string();
     assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
+}
+
+/// The table with this title.
+fn rows<'a>(report: &'a Value, title: &str) -> &'a Vec<Value> {
+    let mut tables = report["tables"].as_array().unwrap().iter();
+    let table = tables.find(|table| table["title"].as_str().unwrap().starts_with(title));
+    table.unwrap_or_else(|| panic!("no table {title:?}: {report}"))["rows"].as_array().unwrap()
+}
+
+#[test]
+fn the_choice_is_measured_and_told_beside_the_best_of_the_presets() {
+    let presets = ["--preset", "auto", "--preset", "fetch", "--preset", "server-reply"];
+    let report = bench(&[&["rpc", "bench", "--window", "1", "--window", "4"], &presets[..]].concat());
+    let of_auto = |what: &&Value| what.as_str().unwrap().starts_with("auto echo");
+    assert_eq!(column(&report, "what").into_iter().filter(of_auto).count(), 2, "{report}");
+    let told = report["conditions"]["auto"].as_str().unwrap();
+    assert!(told.starts_with("server-reply: ") && told.contains("there is no profile"), "{told}");
+    let choices = rows(&report, "What the library chooses");
+    assert_eq!(choices.len(), 2);
+    for choice in choices {
+        assert_eq!(choice["chosen"], "server-reply");
+        assert!(["fetch", "server-reply"].contains(&choice["best"].as_str().unwrap()), "{choice}");
+        assert!(choice["ratio"].as_f64().unwrap() > 0.0, "{choice}");
+        assert_eq!(choice["is_near"], "too few repetitions");
+    }
+    let options = ["kv", "bench", "--preset", "auto", "--window", "4", "--records", "200", "--batch", "4"];
+    let report = bench(&options);
+    assert_eq!(
+        column(&report, "front_end").into_iter().filter(|name| *name == "auto").count(),
+        2,
+        "{report}"
+    );
+    assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
+    let problems = report["problems"].to_string();
+    assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
+}
+
+#[test]
+fn advice_names_a_winner_that_was_measured() {
+    let shape =
+        ["--request", "100", "--response", "5000", "--clients", "3", "--process-us", "1", "--window", "2"];
+    let report = bench(&[&["advise"], &shape[..]].concat());
+    let measured = column(&report, "preset");
+    let advice = rows(&report, "Advice");
+    let places: Vec<&str> = advice.iter().map(|row| row["place"].as_str().unwrap()).collect();
+    assert_eq!(places, ["winner", "second", "auto"], "{report}");
+    let presets = [&advice[0]["preset"], &advice[1]["preset"]];
+    assert!(presets.iter().all(|preset| measured.contains(preset) && *preset != "auto"), "{report}");
+    assert_ne!(presets[0], presets[1]);
+    assert_eq!(advice[2]["preset"], "server-reply", "what the library chooses here");
+    let notes: Vec<&str> =
+        report["notes"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+    for said in [
+        &format!("Take {}: ", presets[0].as_str().unwrap())[..],
+        &format!("Second is {} ", presets[1].as_str().unwrap()),
+        "Left out: herd, because a result takes",
+        "By itself (auto) a client takes server-reply: ",
+        "does not carry over to an RNIC",
+    ] {
+        assert!(notes.iter().any(|note| note.contains(said)), "{said:?} is not said: {notes:#?}");
+    }
+    assert!(!measured.iter().any(|preset| *preset == "herd"), "{report}");
+    assert_eq!(report["problems"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn clients_that_choose_take_the_profile_that_tune_wrote() {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-cache", std::process::id()));
+    bench_with_cache(&cache, &["tune"]);
+    let written = cache.join("farcall/profile-softnic-softnic0-this-host.json");
+    let mut profile: Value = serde_json::from_slice(&std::fs::read(&written).unwrap()).unwrap();
+    let told = || {
+        let report = bench_with_cache(&cache, &["rpc", "bench", "--preset", "auto", "--window", "1"]);
+        report["conditions"]["auto"].as_str().unwrap().to_owned()
+    };
+    // Costs that make the difference, whatever was measured.
+    for (reply_ns, preset) in [(1, "server-reply"), (1_000_000_000, "rf-rpc")] {
+        profile["reply_ns"] = reply_ns.into();
+        std::fs::write(&written, profile.to_string()).unwrap();
+        let told = told();
+        let place = format!("the costs of the profile {}", written.display());
+        assert!(told.starts_with(&format!("{preset}: ")) && told.ends_with(&place), "{told}");
+    }
+    profile["version"] = "0.0.1".into();
+    std::fs::write(&written, profile.to_string()).unwrap();
+    let told = told();
+    assert!(
+        told.starts_with("server-reply: ") && told.contains("ignored") && told.contains("0.0.1"),
+        "{told}"
+    );
+    std::fs::remove_dir_all(cache).unwrap();
 }
 
 #[test]

@@ -85,3 +85,20 @@ fn what_cannot_be_is_refused_in_words() {
     let missing = figures(&["report", "--input", "/nonexistent/figures.json"]);
     assert!(text(&missing.stderr).contains("farcall figures run"));
 }
+
+#[test]
+fn the_choice_is_measured_beside_every_preset_on_the_workloads_of_each_paper() {
+    let run = figures(&["auto", "--json", "--repetitions", "1", "--duration-ms", "1"]);
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap_or_else(|_| panic!("no report: {run:?}"));
+    let [choices, all] = [0, 1].map(|at| json["tables"][at]["rows"].as_array().unwrap());
+    for paper in ["A, ", "B, ", "E: "] {
+        let of_paper = choices.iter().filter(|row| row["workload"].as_str().unwrap().starts_with(paper));
+        assert!(of_paper.count() > 0, "nothing of paper {paper}: {json}");
+    }
+    for choice in choices {
+        let measured = all.iter().filter(|row| row["workload"] == choice["workload"]);
+        let presets: Vec<&Value> = measured.map(|row| &row["preset"]).collect();
+        assert!(presets.len() > 10 && presets.contains(&&choice["best"]), "{choice}: {presets:?}");
+        assert!(presets.contains(&&choice["chosen"]), "{choice}");
+    }
+}

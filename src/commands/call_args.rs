@@ -2,6 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use farcall_bench::load::AUTO;
 use farcall_link::PRESETS;
 
 /// Stands for every preset.
@@ -10,9 +11,11 @@ const ALL: &str = "all";
 /// A preset's name, and how it works in a sentence.
 pub type Named = (&'static str, &'static str);
 
-/// The presets of calls.
+/// The presets of calls, and the choice among them.
 pub fn call_presets() -> impl Iterator<Item = Named> {
-    PRESETS.iter().map(|preset| (preset.name, preset.summary))
+    let auto =
+        (AUTO, "What clients take by themselves: by rules, from the profile of farcall tune if there is one");
+    PRESETS.iter().map(|preset| (preset.name, preset.summary)).chain([auto])
 }
 
 fn values(presets: impl Iterator<Item = Named>) -> PossibleValuesParser {
@@ -29,7 +32,8 @@ pub fn presets_or_all(presets: impl Iterator<Item = Named>) -> PossibleValuesPar
     values(presets.chain([(ALL, "All of them")]))
 }
 
-/// Those of `presets` that were named, in their order; `usual` if none was.
+/// Those of `presets` that were named, in their order; `usual` if none was. The choice among them is measured only if it
+/// was named.
 pub fn chosen_presets(
     named: &[String],
     presets: impl Iterator<Item = Named>,
@@ -37,7 +41,7 @@ pub fn chosen_presets(
 ) -> Vec<&'static str> {
     let is_wanted = |name: &str| match named {
         [] => usual(name),
-        named => named.iter().any(|wanted| wanted == name || wanted == ALL),
+        named => named.iter().any(|wanted| wanted == name || (wanted == ALL && name != AUTO)),
     };
     presets.map(|(name, _)| name).filter(|name| is_wanted(name)).collect()
 }
@@ -73,6 +77,7 @@ mod tests {
     fn presets_are_named_each_once_or_all_or_left_out() {
         assert_eq!(presets_of(&["send-send", "fetch", "fetch"]), ["fetch", "send-send"]);
         assert_eq!(presets_of(&["fetch", ALL]).len(), PRESETS.len());
+        assert_eq!(presets_of(&["auto", ALL]).len(), PRESETS.len() + 1);
         assert_eq!(presets_of(&[]), ["rf-rpc", "server-reply"]);
     }
 }

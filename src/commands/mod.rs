@@ -1,5 +1,7 @@
 //! The commands, one file each.
 
+#[cfg(feature = "full")]
+mod advise;
 mod batch_args;
 mod call_args;
 mod choice;
@@ -58,6 +60,11 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     #[cfg(feature = "full")]
+    Advise(advise::Advise),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Advise(not_built_in::NotBuiltIn),
+    #[cfg(feature = "full")]
     Conform(conform::Conform),
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
@@ -105,6 +112,7 @@ impl Cli {
     pub fn run(self) -> Result<Exit, Failure> {
         let console = self.console();
         match self.command {
+            Command::Advise(advise) => advise.run(console),
             Command::Conform(conform) => conform.run(console),
             Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),

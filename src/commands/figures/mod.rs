@@ -1,5 +1,6 @@
 //! `farcall figures`: the figures of the papers, measured here.
 
+mod auto;
 mod list;
 mod report;
 mod run;
@@ -19,6 +20,7 @@ const RESULTS_FILE: &str = "figures.json";
 pub enum Figures {
     List(list::List),
     Run(run::Run),
+    Auto(auto::Auto),
     Report(report::Report),
 }
 
@@ -31,6 +33,7 @@ impl Figures {
         match self {
             Self::List(list) => list.run(console),
             Self::Run(run) => run.run(console),
+            Self::Auto(auto) => auto.run(console),
             Self::Report(report) => report.run(console),
         }
     }

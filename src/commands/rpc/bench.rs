@@ -9,16 +9,19 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::rpc_echo::{self, RpcEchoPlan};
+use farcall_bench::load::AUTO;
 
 /// Measure echo calls (64 B there, 8 B back) beside bare ping-pongs, sockets and UCX.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. All rivals are measured
-/// interleaved, calls under every preset unless some are named. Both are on one machine: the software RNIC measures
+/// interleaved, calls under every preset unless some are named. With --preset auto what clients take by themselves is
+/// measured, and compared with the best of the other presets. Both are on one machine: the software RNIC measures
 /// inter-process communication, an RNIC (--provider ibv) its own loopback, not a network.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall rpc bench\n  farcall rpc bench --preset fetch --preset server-reply --window 4\n  \
                   farcall rpc bench --preset server-reply --window 64 --batch 16 --batch auto:20\n  \
+                  farcall rpc bench --preset all --preset auto --repetitions 6\n  \
                   farcall rpc bench --against ucx --json | jq '.tables[0].rows'"
 )]
 pub struct Bench {
@@ -52,7 +55,7 @@ impl Bench {
             stage: self.stage.stage(0)?,
             nic,
             profile,
-            presets: chosen_presets(&self.preset, call_presets(), |_| true),
+            presets: chosen_presets(&self.preset, call_presets(), |name| name != AUTO),
             windows: self.calls.windows(),
             connections: self.calls.connections,
             batches: self.batches.batches(),

@@ -30,7 +30,7 @@ pub struct Call {
     #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
     server: SocketAddr,
     /// How the result comes back.
-    #[arg(long, default_value = "rf-rpc", value_parser = one_preset())]
+    #[arg(long, default_value = "auto", value_parser = one_preset())]
     preset: String,
     /// Give up after so many milliseconds.
     #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
@@ -59,7 +59,7 @@ impl Call {
 
     fn call(&self) -> Result<(Vec<u8>, Duration), Failure> {
         let patience = Duration::from_millis(self.timeout_ms);
-        // One call: nothing to come back for, nothing to tune.
+        // One call: nothing to come back for, nothing to tune. No preset of the table: the client's own choice.
         let options = ClientOptions::preset(&self.preset)
             .unwrap_or_default()
             .connect_timeout(patience)

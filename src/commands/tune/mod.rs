@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Measure READs and replies of a provider, and write them to a profile for clients.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. Prints what READs cost by
-/// size, what a reply costs, and which R, F and N of the RF-RPC paper follow. Clients that choose their preset by
+/// size, what a reply costs, which R, F and N of the RF-RPC paper follow, and what suits posting and waiting. Clients that choose their preset by
 /// themselves take the profile from its usual place; kv bench and rpc bench take it from there or from another
 /// (--profile FILE). It holds for this device, for servers of this host, and for this version of farcall.
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ impl Tune {
         let out = self.out.map_or_else(|| usual_place(&scope), Ok)?;
         let stage = self.stage.stage(0)?;
         measuring::run(console, |progress| {
-            let (mut report, profile) = tune::run(&stage, &chosen.selection, progress).map_err(|error| {
+            let (mut report, profile) = tune::run(&stage, &chosen, progress).map_err(|error| {
                 Failure::because("cannot measure what a connection can do", &*error)
                     .remedy("see what is missing: farcall doctor")
             })?;

@@ -4,12 +4,12 @@ use super::ExperimentError;
 use super::line;
 use super::server::{ServerError, ServerProcess};
 use super::stage::Stage;
-use crate::load::{Traffic, client_options, in_batches};
+use crate::load::{Traffic, client_options, in_batches, settle};
 use crate::measure::{LatencySummary, cpu_time, ping_pong};
 use crate::peer::PeerLauncher;
 use farcall_link::{BatchSizing, MemoryPolicy, ResponsePath as ResponseAxis};
 use farcall_providers::Selection;
-use farcall_rpc::tune::LinkProfile;
+use farcall_rpc::tune::{Decision, LinkProfile};
 use farcall_rpc::{
     AnyCaller, BySend, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Fetch, FetchThenReply,
     NoticeThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply, ServerReply, StaticClient,
@@ -48,6 +48,19 @@ pub(crate) enum Callee {
         /// How many.
         len_bytes: u32,
     },
+    /// What somebody's calls are like.
+    Job(Job),
+}
+
+/// A call of a certain shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// Bytes there: eight at least.
+    pub request_bytes: u32,
+    /// Bytes back.
+    pub response_bytes: u32,
+    /// How long the server computes, in microseconds.
+    pub process_us: u32,
 }
 
 /// What to call, and how.
@@ -80,6 +93,9 @@ pub(crate) struct CallSample {
     pub(crate) verbs_per_call: f64,
     pub(crate) empty_reads_per_call: f64,
     pub(crate) server_cpu_us_per_call: f64,
+    pub(crate) client_cpu_us_per_call: f64,
+    /// What was chosen, if that was left to the library.
+    pub(crate) decision: Option<Decision>,
     /// R and F at the end, of each connection that fetches.
     pub(crate) tunings: Vec<(u32, u32)>,
 }
@@ -98,36 +114,51 @@ impl CallTask {
         }
     }
 
-    /// The response slot it needs, if the usual one is too small.
-    fn response_slot_bytes(&self) -> Option<u32> {
-        match self.callee {
-            Callee::Block { len_bytes } if (4096 + 1..=SLOT_PAYLOAD_MAX_BYTES).contains(&len_bytes) => {
-                Some((len_bytes + SLOT_OVERHEAD_BYTES).next_multiple_of(SLOT_OVERHEAD_BYTES))
-            }
-            _ => None,
-        }
+    /// The request and the response slot it needs, where the usual one is too small.
+    fn slots_bytes(&self) -> [Option<u32>; 2] {
+        let len_bytes = match self.callee {
+            Callee::Block { len_bytes } => [0, len_bytes],
+            Callee::Job(job) => [job.request_bytes, job.response_bytes],
+            Callee::Head | Callee::Work { .. } => [0, 0],
+        };
+        len_bytes.map(|len_bytes| {
+            let is_longer = (4096 + 1..=SLOT_PAYLOAD_MAX_BYTES).contains(&len_bytes);
+            is_longer.then(|| (len_bytes + SLOT_OVERHEAD_BYTES).next_multiple_of(SLOT_OVERHEAD_BYTES))
+        })
+    }
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { request_bytes, response_bytes, process_us } = self;
+        write!(f, "{request_bytes} B there, {process_us} µs, {response_bytes} B back")
     }
 }
 
 impl fmt::Display for CallTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", self.preset)?;
-        match self.callee {
-            Callee::Head => f.write_str("echo")?,
-            Callee::Work { us } => write!(f, "calls of {us} µs")?,
-            Callee::Block { len_bytes } => write!(f, "replies of {len_bytes} B")?,
-        }
-        write!(f, ", window {}", self.window)?;
-        if let Some(batch) = self.batch {
-            write!(f, ", {batch}")?;
-        }
+        write!(f, "{} {}", self.preset, self.workload())
+    }
+}
+
+impl CallTask {
+    /// All but the preset.
+    pub(crate) fn workload(&self) -> String {
+        let mut text = match self.callee {
+            Callee::Head => "echo".to_owned(),
+            Callee::Work { us } => format!("calls of {us} µs"),
+            Callee::Block { len_bytes } => format!("replies of {len_bytes} B"),
+            Callee::Job(job) => job.to_string(),
+        };
+        text += &format!(", window {}", self.window);
+        text.extend(self.batch.map(|batch| format!(", {batch}")));
         if self.connections > 1 {
-            write!(f, ", {} connections", self.connections)?;
+            text += &format!(", {} connections", self.connections);
         }
         if self.silent_connections > 0 {
-            write!(f, " and {} silent", self.silent_connections)?;
+            text += &format!(" and {} silent", self.silent_connections);
         }
-        Ok(())
+        text
     }
 }
 
@@ -156,15 +187,27 @@ pub(crate) struct Ground<'a> {
 /// # Errors
 /// When the preset is measured by nothing, the service cannot be reached, or a call fails.
 pub(crate) fn measure(task: &CallTask, ground: &Ground<'_>) -> Result<CallSample, ExperimentError> {
-    if let Some(batch) = task.batch {
-        return batched_sample(task, ground, batch);
-    }
-    let sample = sample_of(task.preset)
-        .ok_or_else(|| format!("{} is measured by nothing; this is a defect", task.preset))?;
-    sample(task, ground)
+    let mut options = options_of(task, ground);
+    let (preset, decision) = settle(task.preset, &mut options, ground.nic, ground.address()?)?;
+    let sample = match task.batch {
+        Some(batch) => batched_sample(task, ground, preset, options, batch),
+        None => {
+            let sample = sample_of(preset)
+                .ok_or_else(|| format!("{preset} is measured by nothing; this is a defect"))?;
+            sample(task, ground, options)
+        }
+    };
+    Ok(CallSample { decision, ..sample? })
 }
 
-type TakeSample = fn(&CallTask, &Ground<'_>) -> Result<CallSample, ExperimentError>;
+impl Ground<'_> {
+    fn address(&self) -> Result<&str, ExperimentError> {
+        let address = self.server.ready().rpc.as_deref();
+        Ok(address.ok_or("the server process did not say where RPC clients connect")?)
+    }
+}
+
+type TakeSample = fn(&CallTask, &Ground<'_>, ClientOptions) -> Result<CallSample, ExperimentError>;
 
 /// What measures a preset: its paths are fixed when the program is compiled.
 fn sample_of(preset: &str) -> Option<TakeSample> {
@@ -183,21 +226,26 @@ fn sample_of(preset: &str) -> Option<TakeSample> {
     })
 }
 
-fn sample<P: Path>(task: &CallTask, ground: &Ground<'_>) -> Result<CallSample, ExperimentError> {
+fn sample<P: Path>(
+    task: &CallTask,
+    ground: &Ground<'_>,
+    options: ClientOptions,
+) -> Result<CallSample, ExperimentError> {
     let connect = |provider: &dyn Provider, address: &str, options| {
         StaticClient::<P>::connect(provider, address, options)
     };
-    sample_by(task, ground, options_of(task, ground), P::Response::FETCHES, connect)
+    sample_by(task, ground, options, P::Response::FETCHES, connect)
 }
 
 /// Calls that travel in batches: a dynamic call each, among the copies into and out of a batch.
 fn batched_sample(
     task: &CallTask,
     ground: &Ground<'_>,
+    preset: &str,
+    options: ClientOptions,
     batch: BatchSizing,
 ) -> Result<CallSample, ExperimentError> {
-    let options = in_batches(options_of(task, ground), task.preset, batch)
-        .ok_or_else(|| format!("no preset {}", task.preset))?;
+    let options = in_batches(options, preset, batch).ok_or_else(|| format!("no preset {preset}"))?;
     let response = options.config.plan.response;
     let fetches = matches!(response, ResponseAxis::Fetch | ResponseAxis::FetchThenReply);
     let connect =
@@ -211,9 +259,10 @@ fn options_of(task: &CallTask, ground: &Ground<'_>) -> ClientOptions {
     if let Some(memory) = task.memory {
         options.config.plan.memory = memory;
     }
-    if let Some(bytes) = task.response_slot_bytes() {
-        options.config.plan.geometry.response_slot_bytes = bytes;
-    }
+    let geometry = &mut options.config.plan.geometry;
+    let [request_bytes, response_bytes] = task.slots_bytes();
+    geometry.request_slot_bytes = request_bytes.unwrap_or(geometry.request_slot_bytes);
+    geometry.response_slot_bytes = response_bytes.unwrap_or(geometry.response_slot_bytes);
     options
 }
 
@@ -225,25 +274,29 @@ fn sample_by<C: AnyCaller + ?Sized>(
     connect: impl Fn(&dyn Provider, &str, ClientOptions) -> Result<ClientOf<C>, ConnectError>,
 ) -> Result<CallSample, ExperimentError> {
     let (stage, server) = (ground.stage, ground.server);
-    let address =
-        server.ready().rpc.clone().ok_or("the server process did not say where RPC clients connect")?;
-    let connect = |_| ground.nic.connect(|provider| connect(provider, &address, options.clone()), |_| false);
+    let address = ground.address()?;
+    let connect = |_| ground.nic.connect(|provider| connect(provider, address, options.clone()), |_| false);
     let _silent = (0..task.silent_connections).map(connect).collect::<Result<Vec<_>, _>>()?;
     let mut clients = (0..task.connections).map(connect).collect::<Result<Vec<_>, _>>()?;
     let traffic_of = |clients: &[ClientOf<C>]| Traffic::of_all(clients.iter().map(ClientOf::counters));
     let traffic_before = traffic_of(&clients);
-    let cpu_before = cpu_time(server.pid())?;
+    let cpu_of_both = || Ok::<_, ExperimentError>([cpu_time(server.pid())?, cpu_time(std::process::id())?]);
+    let cpu_before = cpu_of_both()?;
     let at_once = task.window * task.connections;
     let mut calls = 0u64;
-    let mut reply = Vec::with_capacity(REPLY_LEN_BYTES);
+    let (mut request, mut reply) = (Request::new(task.callee), Vec::with_capacity(REPLY_LEN_BYTES));
     let round_trips = ping_pong(stage.warm_up, stage.duration, |number| {
         calls += u64::from(at_once);
         match &mut clients[..] {
-            [client] if task.window == 1 => call_once(client, task.callee, number, &mut reply),
-            clients => call_windows(clients, task, number),
+            [client] if task.window == 1 => call_once(client, &mut request, number, &mut reply),
+            clients => call_windows(clients, task.window, &mut request, number),
         }
     })?;
-    let server_cpu = cpu_time(server.pid())?.saturating_sub(cpu_before);
+    let [server_cpu_us_per_call, client_cpu_us_per_call] = {
+        let [server, client] = cpu_of_both()?;
+        [server.saturating_sub(cpu_before[0]), client.saturating_sub(cpu_before[1])]
+            .map(|cpu| cpu.as_secs_f64() * 1e6 / calls as f64)
+    };
     let traffic = traffic_of(&clients).since(traffic_before);
     // With several calls under way only the time of all of them is known.
     let latency = (at_once == 1).then_some(round_trips.latency);
@@ -260,7 +313,9 @@ fn sample_by<C: AnyCaller + ?Sized>(
         round_mean_us: round_trips.latency.mean_ns / 1e3,
         verbs_per_call: traffic.verbs as f64 / calls as f64,
         empty_reads_per_call: traffic.empty_reads as f64 / calls as f64,
-        server_cpu_us_per_call: server_cpu.as_secs_f64() * 1e6 / calls as f64,
+        server_cpu_us_per_call,
+        client_cpu_us_per_call,
+        decision: None,
         tunings: fetching.map(ClientOf::tuning).collect(),
     })
 }
@@ -268,13 +323,13 @@ fn sample_by<C: AnyCaller + ?Sized>(
 #[inline]
 fn call_once<C: AnyCaller + ?Sized>(
     client: &mut ClientOf<C>,
-    callee: Callee,
+    request: &mut Request,
     number: u64,
     reply: &mut Vec<u8>,
 ) -> Result<(), ExperimentError> {
-    let request = Request::new(callee, number);
+    let callee = request.callee;
     reply.clear();
-    client.call(callee.method(), request.bytes(), reply)?;
+    client.call(callee.method(), request.numbered(number), reply)?;
     if callee.is_right(number, reply) { Ok(()) } else { Err(WRONG_ECHO.into()) }
 }
 
@@ -282,14 +337,14 @@ fn call_once<C: AnyCaller + ?Sized>(
 #[inline]
 fn call_windows<C: AnyCaller + ?Sized>(
     clients: &mut [ClientOf<C>],
-    task: &CallTask,
+    window: u32,
+    request: &mut Request,
     number: u64,
 ) -> Result<(), ExperimentError> {
-    let CallTask { callee, window, .. } = *task;
-    let request = Request::new(callee, number);
+    let (callee, bytes) = (request.callee, request.numbered(number));
     for client in &mut *clients {
         for _ in 0..window {
-            client.submit(callee.method(), request.bytes())?;
+            client.submit(callee.method(), bytes)?;
         }
         client.flush();
     }
@@ -308,34 +363,32 @@ fn call_windows<C: AnyCaller + ?Sized>(
     Ok(())
 }
 
-/// A request: its bytes, of which the first few are used.
+/// A request, made once and numbered anew for each call.
 struct Request {
-    bytes: [u8; REQUEST_LEN_BYTES],
-    len_bytes: usize,
+    callee: Callee,
+    bytes: Vec<u8>,
 }
 
 impl Request {
-    fn new(callee: Callee, number: u64) -> Self {
-        let mut bytes = [number as u8; REQUEST_LEN_BYTES];
-        let len_bytes = match callee {
-            Callee::Head => {
-                bytes[..8].copy_from_slice(&number.to_le_bytes());
-                REQUEST_LEN_BYTES
-            }
-            Callee::Work { us } => {
-                bytes[..4].copy_from_slice(&us.to_le_bytes());
-                4
-            }
-            Callee::Block { len_bytes } => {
-                bytes[..4].copy_from_slice(&len_bytes.to_le_bytes());
-                REQUEST_LEN_BYTES
-            }
+    fn new(callee: Callee) -> Self {
+        let (words, len_bytes) = match callee {
+            Callee::Head => ([0, 0], REQUEST_LEN_BYTES),
+            Callee::Work { us } => ([us, 0], size_of::<u32>()),
+            Callee::Block { len_bytes } => ([len_bytes, 0], REQUEST_LEN_BYTES),
+            Callee::Job(job) => ([job.response_bytes, job.process_us], job.request_bytes as usize),
         };
-        Self { bytes, len_bytes }
+        let mut bytes = words.map(u32::to_le_bytes).concat();
+        bytes.resize(len_bytes, 0);
+        Self { callee, bytes }
     }
 
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len_bytes]
+    /// The bytes of the call with this number.
+    #[inline]
+    fn numbered(&mut self, number: u64) -> &[u8] {
+        if self.callee == Callee::Head {
+            self.bytes[..REPLY_LEN_BYTES].copy_from_slice(&number.to_le_bytes());
+        }
+        &self.bytes
     }
 }
 
@@ -346,6 +399,7 @@ impl Callee {
             Self::Head => 2,
             Self::Work { .. } => 3,
             Self::Block { .. } => 4,
+            Self::Job(_) => 5,
         }
     }
 
@@ -354,6 +408,7 @@ impl Callee {
             Self::Head => REPLY_LEN_BYTES,
             Self::Work { .. } => 0,
             Self::Block { len_bytes } => len_bytes as usize,
+            Self::Job(job) => job.response_bytes as usize,
         }
     }
 
@@ -362,9 +417,9 @@ impl Callee {
         match self {
             Self::Head => *reply == number.to_le_bytes(),
             Self::Work { .. } => reply.is_empty(),
-            Self::Block { len_bytes } => {
-                let is_ours = |byte: Option<&u8>| byte == Some(&BLOCK_BYTE);
-                reply.len() == len_bytes as usize && is_ours(reply.first()) && is_ours(reply.last())
+            Self::Block { .. } | Self::Job(_) => {
+                let is_ours = |byte: Option<&u8>| byte.is_none_or(|byte| *byte == BLOCK_BYTE);
+                reply.len() == self.reply_len_bytes() && is_ours(reply.first()) && is_ours(reply.last())
             }
         }
     }
@@ -384,9 +439,15 @@ mod tests {
     #[test]
     fn long_results_get_slots_that_hold_them() {
         let slot = |len_bytes| {
-            CallTask { callee: Callee::Block { len_bytes }, ..CallTask::small("fetch") }.response_slot_bytes()
+            let [request, response] =
+                CallTask { callee: Callee::Block { len_bytes }, ..CallTask::small("fetch") }.slots_bytes();
+            assert_eq!(request, None);
+            response
         };
         assert_eq!((slot(64), slot(4096), slot(16_384), slot(1 << 20)), (None, None, Some(16_512), None));
         assert!(slot(5000).unwrap().is_multiple_of(64));
+        let job = Job { request_bytes: 5_000, response_bytes: 8, process_us: 0 };
+        let task = CallTask { callee: Callee::Job(job), ..CallTask::small("fetch") };
+        assert_eq!(task.slots_bytes(), [slot(5_000), None]);
     }
 }

@@ -2,7 +2,11 @@
 //! alike.
 
 #[cfg(feature = "verbs")]
+pub mod advise;
+#[cfg(feature = "verbs")]
 pub(crate) mod calls;
+#[cfg(feature = "verbs")]
+pub(crate) mod contest;
 #[cfg(feature = "verbs")]
 pub mod herd;
 pub mod kv_main;
@@ -13,6 +17,8 @@ pub(crate) mod line;
 pub mod own_syscalls;
 #[cfg(feature = "verbs")]
 pub mod perf;
+#[cfg(feature = "verbs")]
+mod posting;
 #[cfg(feature = "verbs")]
 pub mod qps;
 #[cfg(feature = "verbs")]

@@ -2,12 +2,13 @@
 
 use super::ExperimentError;
 use super::calls::{self, CallSample, CallTask, Ground, PATIENCE, REPLY_LEN_BYTES, REQUEST_LEN_BYTES};
+use super::contest::{self, Contender};
 use super::limits::find_ucx;
 use super::line::Rival;
 use super::server::ServerProcess;
 use super::stage::{Progress, Stage};
 use crate::baseline::Baseline;
-use crate::load::tuning_condition;
+use crate::load::{AUTO, tuning_condition};
 use crate::measure::pin_thread;
 use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
@@ -90,6 +91,7 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     )?;
     report.tables.push(table(&lines));
     report.notes.push(VERBS_NOTE.to_owned());
+    tell_what_was_chosen(&lines, &mut report);
     let tunings =
         lines.iter().flat_map(|(_, samples)| samples).flat_map(|sample| sample.tunings.iter().copied());
     if let Some(condition) = tuning_condition(tunings, plan.profile.as_ref()) {
@@ -147,8 +149,31 @@ impl What {
             verbs_per_call: f64::NAN,
             empty_reads_per_call: f64::NAN,
             server_cpu_us_per_call: f64::NAN,
+            client_cpu_us_per_call: f64::NAN,
+            decision: None,
             tunings: Vec::new(),
         }))
+    }
+}
+
+/// What the library chose where that was left to it, and how near that is to the best preset.
+fn tell_what_was_chosen(lines: &[(What, Vec<CallSample>)], report: &mut Report) {
+    let decision = lines.iter().flat_map(|(_, samples)| samples).find_map(|sample| sample.decision.as_ref());
+    let Some(decision) = decision else { return };
+    report.conditions.push(AUTO, decision.to_string());
+    let mut workloads: Vec<(String, Vec<Contender>)> = Vec::new();
+    for (what, samples) in lines {
+        let What::Rpc(task) = what else { continue };
+        let workload = task.workload();
+        let contender = Contender::of_calls(task.preset, samples);
+        match workloads.iter_mut().find(|(known, _)| *known == workload) {
+            Some((_, contenders)) => contenders.push(contender),
+            None => workloads.push((workload, vec![contender])),
+        }
+    }
+    if let Some(table) = contest::auto_beside_the_best(&workloads) {
+        report.tables.push(table);
+        report.note(contest::AUTO_NOTE);
     }
 }
 

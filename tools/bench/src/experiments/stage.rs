@@ -62,6 +62,14 @@ impl Stage {
         usual.mul_f64(self.duration.div_duration_f64(USUAL_DURATION).clamp(SCALE_MIN, 1.0))
     }
 
+    /// The same for measurements that take a part of the time, because there are many.
+    #[must_use]
+    pub fn shortened(&self, parts: u32) -> Self {
+        let mut stage = self.clone();
+        (stage.warm_up, stage.duration) = (self.warm_up / parts, self.duration / parts);
+        stage
+    }
+
     /// The plan of one measurement on these cores.
     #[must_use]
     pub fn pair_plan(&self) -> PairPlan {

@@ -7,10 +7,10 @@ use crate::load::client_options;
 use crate::measure::{Spread, pin_thread};
 use crate::peer::PeerLauncher;
 use crate::report::{Column, Figure, Report, Table};
-use farcall_providers::Selection;
-use farcall_rpc::tune::{Chooser, LinkProfile, ReadCost, Sample};
+use farcall_providers::{Chosen, Selection};
+use farcall_rpc::tune::{Chooser, LinkProfile, Posting, ReadCost, Sample, TIME_NS_MAX};
 use farcall_rpc::{FetchThenReply, StaticClient};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server that does not answer for so long is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,9 +31,10 @@ const NOTE: &str = "alone: one READ, waited for. A reply is a WRITE of 64 B, wit
 /// When it cannot be measured.
 pub fn run(
     stage: &Stage,
-    nic: &Selection,
+    chosen: &Chosen,
     progress: Progress<'_>,
 ) -> Result<(Report, Option<LinkProfile>), ExperimentError> {
+    let nic = &chosen.selection;
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
     conditions.push("provider", format!("{} (RC)", nic.wish));
@@ -50,19 +51,26 @@ pub fn run(
         &mut report,
         progress,
         |_| "READs by size and replies".to_owned(),
-        |profiles, _, _| {
-            profiles.push(measure(stage, nic, &server)?);
+        |taken, _, _| {
+            taken.push(measure(stage, nic, &server)?);
             Ok::<(), ExperimentError>(())
         },
     )?;
     if let Err(error) = server.stop(PATIENCE) {
         report.problems.push(error.to_string());
     }
-    let [profiles] = taken;
+    let [taken] = taken;
     if !is_complete {
         return Ok((report, None));
     }
-    let profile = medians(&profiles)?;
+    let (profiles, mut idle_turns_ns): (Vec<LinkProfile>, Vec<u64>) = taken.into_iter().unzip();
+    idle_turns_ns.sort_unstable();
+    let idle_turn_ns = idle_turns_ns[idle_turns_ns.len() / 2];
+    let Some(profile) =
+        with_posting(medians(&profiles)?, chosen, stage, idle_turn_ns, &mut report, progress)?
+    else {
+        return Ok((report, None));
+    };
     let ranges = format!(
         "reply {} ns, N {}, L {} B, H {} B",
         profile.reply_ns(),
@@ -71,13 +79,27 @@ pub fn run(
         profile.high_bytes()
     );
     report.conditions.push("found", ranges);
+    if let Some(Posting { inline_max_bytes, signal_every, idle_turn_ns, wake_ns }) = profile.posting() {
+        let found = format!(
+            "inline up to {inline_max_bytes} B, one WRITE in {signal_every} signalled; a turn in vain takes \
+             {idle_turn_ns} ns, being woken {wake_ns} ns more than polling"
+        );
+        report.conditions.push("posting", found);
+    }
     report.tables.push(costs(&profiles));
     report.tables.push(choices(&profile));
     Ok((report, Some(profile)))
 }
 
-/// One connection, probed for the stage's duration, or once.
-fn measure(stage: &Stage, nic: &Selection, server: &ServerProcess) -> Result<LinkProfile, ExperimentError> {
+/// Turns of which the mean is taken.
+const IDLE_TURNS: u32 = 10_000;
+
+/// One connection, probed for the stage's duration, or once; and the nanoseconds of a turn in vain.
+fn measure(
+    stage: &Stage,
+    nic: &Selection,
+    server: &ServerProcess,
+) -> Result<(LinkProfile, u64), ExperimentError> {
     let address =
         server.ready().rpc.clone().ok_or("the server process did not say where RPC clients connect")?;
     let options = client_options(1, PATIENCE, None).probe(false);
@@ -85,7 +107,38 @@ fn measure(stage: &Stage, nic: &Selection, server: &ServerProcess) -> Result<Lin
         |provider| StaticClient::<FetchThenReply>::connect(provider, address.clone(), options.clone()),
         |_| false,
     )?;
-    client.measure(stage.duration).ok_or_else(|| "the connection broke while it was measured".into())
+    let profile = client.measure(stage.duration).ok_or("the connection broke while it was measured")?;
+    let start = Instant::now();
+    (0..IDLE_TURNS).for_each(|_| client.progress());
+    let idle_turn_ns = start.elapsed().as_nanos() as u64 / u64::from(IDLE_TURNS);
+    Ok((profile, idle_turn_ns.clamp(1, TIME_NS_MAX)))
+}
+
+/// The profile with what posting and waiting cost. `None` if `progress` ended it early.
+#[cfg(feature = "verbs")]
+fn with_posting(
+    profile: LinkProfile,
+    chosen: &Chosen,
+    stage: &Stage,
+    idle_turn_ns: u64,
+    report: &mut Report,
+    progress: Progress<'_>,
+) -> Result<Option<LinkProfile>, ExperimentError> {
+    let posting = super::posting::measure(chosen, stage, idle_turn_ns, report, progress)?;
+    Ok(posting.map(|posting| profile.with_posting(posting)).transpose()?)
+}
+
+/// Without what measures verbs the profile says nothing of posting.
+#[cfg(not(feature = "verbs"))]
+fn with_posting(
+    profile: LinkProfile,
+    _: &Chosen,
+    _: &Stage,
+    _: u64,
+    _: &mut Report,
+    _: Progress<'_>,
+) -> Result<Option<LinkProfile>, ExperimentError> {
+    Ok(Some(profile))
 }
 
 /// The profile of the medians.

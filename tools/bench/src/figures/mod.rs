@@ -3,8 +3,10 @@
 //! - [`papers`]: one file an experiment, in a folder for each paper;
 //! - [`Experiment`]: what such a file says; [`Trial`]: one thing that it measures, by the code of [`crate::experiments`];
 //! - [`run`]: measures experiments; [`Results`]: what came of it, as versioned JSON;
-//! - [`page`]: the results as one HTML file.
+//! - [`page`]: the results as one HTML file;
+//! - [`auto`]: what the library chooses on the papers' workloads, beside the best preset.
 
+mod auto;
 mod experiment;
 mod page;
 pub mod papers;
@@ -18,6 +20,7 @@ mod text;
 mod trial;
 mod verdict;
 
+pub use auto::auto;
 pub use experiment::{Axis, Experiment, How, Paper, Published, Scale};
 pub use page::page;
 pub use results::{FORMAT, Measured, Outcome, PublishedSeries, Results, ResultsError, Series};

@@ -10,7 +10,7 @@ use crate::experiments::{ExperimentError, Stage};
 use crate::measure::pin_thread;
 use crate::report::Report;
 use crate::workload::RecordShape;
-use farcall_providers::Chosen;
+use farcall_providers::{Chosen, Selection};
 
 /// Records of the store (RF-RPC has 128 million).
 const RECORDS: u64 = 20_000;
@@ -25,6 +25,11 @@ pub(super) struct Servers<'a> {
     echo: Option<ServerProcess>,
     store: Option<Stand>,
     pilaf: Option<PilafStand>,
+}
+
+/// Starts a store with the records of the papers.
+pub(super) fn open_store(stage: &Stage, nic: &Selection) -> Result<Stand, ExperimentError> {
+    Stand::open(stage, nic, RECORDS, RecordShape::new(KEY_LEN_BYTES, VALUE_LEN_BYTES)?)
 }
 
 impl<'a> Servers<'a> {
@@ -63,10 +68,7 @@ impl<'a> Servers<'a> {
         pin_thread(self.stage.client_core)?;
         let mut store = match self.store.take() {
             Some(store) => store,
-            None => {
-                let shape = RecordShape::new(KEY_LEN_BYTES, VALUE_LEN_BYTES)?;
-                Stand::open(self.stage, &self.chosen.selection, RECORDS, shape)?
-            }
+            None => open_store(self.stage, &self.chosen.selection)?,
         };
         let sample = store.run(task, repetition, &mut report.problems)?;
         self.store = Some(store);

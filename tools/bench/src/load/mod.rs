@@ -13,6 +13,6 @@ pub use bypass::BypassTarget;
 pub use ledger::Ledger;
 pub use memcached::MemcachedTarget;
 pub use result::{LoadError, LoadResult};
-pub use rpc::{RpcTarget, Traffic, client_options, in_batches, tuning_condition};
+pub use rpc::{AUTO, RpcTarget, Traffic, client_options, in_batches, settle, tuning_condition};
 pub use runner::{Connection, Load, LoadPlan};
 pub use target::{Outcome, Request, Target, TargetError};

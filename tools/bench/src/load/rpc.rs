@@ -4,9 +4,11 @@ use super::target::{Outcome, Request, Target, TargetError};
 use farcall_kv::store::PutMode;
 use farcall_kv::wire::{Request as KvRequest, Status, decode_item, decode_version};
 use farcall_link::{BatchConfig, BatchSizing, Batching, Geometry, Plan};
-use farcall_rpc::tune::LinkProfile;
+use farcall_providers::Selection;
+use farcall_rpc::tune::{Decision, LinkProfile};
 use farcall_rpc::{
-    AnyCaller, CallError, CallId, ClientOf, ClientOptions, Counters, Executed, UnknownBecause, Verbs,
+    AnyCaller, CallError, CallId, Client, ClientOf, ClientOptions, ConnectError, Counters, Executed,
+    UnknownBecause, Verbs,
 };
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,30 @@ pub fn client_options(window: u32, patience: Duration, profile: Option<&LinkProf
     let slots = (2 * window).next_power_of_two().clamp(16, u32::from(Geometry::WINDOW_MAX));
     let options = ClientOptions::default().connect_timeout(patience).profile(profile.cloned());
     options.window(slots as u16).call_timeout(patience)
+}
+
+/// Stands for the preset that a client takes which was told none.
+pub const AUTO: &str = "auto";
+
+/// The preset that is named; of [`AUTO`] the one that the library chooses at this server, with its reasons. Then
+/// `options` become what was chosen, for clients whose paths are fixed when the program is compiled.
+///
+/// # Errors
+/// When the server cannot be reached.
+pub fn settle<'a>(
+    preset: &'a str,
+    options: &mut ClientOptions,
+    nic: &Selection,
+    address: &str,
+) -> Result<(&'a str, Option<Decision>), ConnectError> {
+    if preset != AUTO {
+        return Ok((preset, None));
+    }
+    let client = nic.connect(|provider| Client::connect(provider, address, options.clone()), |_| false)?;
+    let Some(decision) = client.decision() else { return Ok((preset, None)) };
+    options.config.plan = decision.plan;
+    options.profile.clone_from(&decision.profile);
+    Ok((decision.preset(), Some(decision.clone())))
 }
 
 /// These options for a client that sends its calls in batches, by the paths of a preset; `None` if there is no such

@@ -4,8 +4,8 @@ use super::super::ExperimentError;
 use super::super::server::Ready;
 use super::KvMainPlan;
 use crate::load::{
-    BypassTarget, MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic, client_options,
-    in_batches,
+    AUTO, BypassTarget, MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic,
+    client_options, in_batches, settle,
 };
 use crate::rivals::Rival;
 use crate::workload::Workload;
@@ -13,9 +13,10 @@ use farcall_kv::bypass::{ReadCounters, Scheme};
 use farcall_kv::memcached::client::Client as MemcachedClient;
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::BatchSizing;
+use farcall_rpc::tune::Decision;
 use farcall_rpc::{
-    AnyCaller, BySend, Caller, Client, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd,
-    Path, SendReply, ServerReply, StaticClient,
+    AnyCaller, BySend, Caller, Client, ClientOptions, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch,
+    OverUc, OverUd, Path, SendReply, ServerReply, StaticClient,
 };
 use std::fmt;
 use std::net::SocketAddr;
@@ -52,6 +53,8 @@ pub enum FrontEnd {
     RdmaMemcached,
     /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, with the switch to server-reply.
     RfRpc,
+    /// RPC over RDMA verbs under the preset that the library chooses.
+    Auto,
     /// Another store.
     Rival(Rival),
 }
@@ -71,6 +74,7 @@ impl fmt::Display for FrontEnd {
             Self::SendSend => "send-send",
             Self::RdmaMemcached => "rdma-memcached",
             Self::RfRpc => "rf-rpc",
+            Self::Auto => AUTO,
             Self::Rival(rival) => rival.name(),
         })
     }
@@ -78,7 +82,7 @@ impl fmt::Display for FrontEnd {
 
 impl FrontEnd {
     /// Those of RPC.
-    const OVER_VERBS: [Self; 10] = [
+    const OVER_VERBS: [Self; 11] = [
         Self::ServerReply,
         Self::UcRpc,
         Self::Herd,
@@ -89,6 +93,7 @@ impl FrontEnd {
         Self::SendSend,
         Self::RdmaMemcached,
         Self::RfRpc,
+        Self::Auto,
     ];
 
     /// RPC under a preset or another store, by its name.
@@ -139,36 +144,57 @@ impl FrontEnd {
         let absent = || TargetError::Lost("the server does not serve this front end".to_owned());
         let parse = |address: &String| address.parse::<SocketAddr>().map_err(|error| lost(&error));
         let rpc_address = || ready.rpc.as_ref().ok_or_else(absent).and_then(parse);
-        let client = match self {
+        let mut options = client_options(window, PATIENCE, plan.profile.as_ref());
+        let client = match self.settle(plan, ready, &mut options)?.0 {
             Self::Tcp => MemcachedClient::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
             Self::Unix => MemcachedClient::connect_unix(ready.unix.first().ok_or_else(absent)?),
             Self::ServerReply => {
-                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::ServerReply);
+                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::ServerReply);
             }
-            Self::UcRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::UcRpc),
-            Self::Herd => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Herd),
-            Self::UdRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::UdRpc),
-            Self::Fetch => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Fetch),
+            Self::UcRpc => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::UcRpc),
+            Self::Herd => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::Herd),
+            Self::UdRpc => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::UdRpc),
+            Self::Fetch => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::Fetch),
             Self::WriteSend => {
-                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::WriteSend);
+                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::WriteSend);
             }
             Self::SendWrite => {
-                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::SendWrite);
+                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::SendWrite);
             }
-            Self::SendSend => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::SendSend),
+            Self::SendSend => {
+                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::SendSend);
+            }
             Self::RdmaMemcached => {
-                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::RdmaMemcached);
+                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::RdmaMemcached);
             }
-            Self::RfRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::RfRpc),
+            Self::RfRpc => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::RfRpc),
             Self::Rival(Rival::Pilaf) => {
                 return connect_store(plan, rpc_address()?, window).map(FrontEndTarget::Pilaf);
             }
             Self::Rival(Rival::Farm | Rival::FarmVar) => {
                 return connect_store(plan, rpc_address()?, window).map(FrontEndTarget::Farm);
             }
+            Self::Auto => return Err(lost(&"nothing was chosen; this is a defect")),
         };
         let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
         Ok(FrontEndTarget::Memcached(Box::new(MemcachedTarget::new(client.map_err(|error| lost(&error))?))))
+    }
+
+    /// This one; of the automatic one that which the library chooses at this server, and why. `options` become what was
+    /// chosen.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub(super) fn settle(
+        self,
+        plan: &KvMainPlan,
+        ready: &Ready,
+        options: &mut ClientOptions,
+    ) -> Result<(Self, Option<Decision>), TargetError> {
+        let (Self::Auto, Some(address)) = (self, &ready.rpc) else { return Ok((self, None)) };
+        let (preset, decision) = settle(AUTO, options, &plan.nic, address)
+            .map_err(|error| TargetError::Lost(error.to_string()))?;
+        Ok((Self::of_preset(preset).unwrap_or(self), decision))
     }
 
     /// Whether its operations may travel in batches.
@@ -190,8 +216,9 @@ impl FrontEnd {
         let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
         let address =
             ready.rpc.as_ref().ok_or_else(|| lost(&"the server does not serve calls over verbs"))?;
-        let options = client_options(window, PATIENCE, plan.profile.as_ref());
-        let options = in_batches(options, &self.to_string(), batch)
+        let mut options = client_options(window, PATIENCE, plan.profile.as_ref());
+        let (front_end, _) = self.settle(plan, ready, &mut options)?;
+        let options = in_batches(options, &front_end.to_string(), batch)
             .ok_or_else(|| lost(&format!("there are no batches over {self}")))?;
         plan.nic
             .connect(|provider| Client::connect(provider, address, options.clone()), |_| false)
@@ -208,9 +235,8 @@ impl FrontEnd {
 fn connect_rpc<P: Path>(
     plan: &KvMainPlan,
     address: SocketAddr,
-    window: u32,
+    options: &ClientOptions,
 ) -> Result<StaticTarget<P>, TargetError> {
-    let options = client_options(window, PATIENCE, plan.profile.as_ref());
     plan.nic
         .connect(|provider| StaticClient::connect(provider, address.to_string(), options.clone()), |_| false)
         .map(|client| Box::new(RpcTarget::new(client, &options.config.plan)))

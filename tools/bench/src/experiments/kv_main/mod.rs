@@ -21,14 +21,14 @@ use super::ExperimentError;
 use super::server::{Ready, ServerError, ServerProcess};
 use super::stage::{Progress, Stage};
 use crate::baseline::{self, Baseline, BaselineResult};
-use crate::load::{Ledger, tuning_condition};
+use crate::load::{AUTO, Ledger, client_options, tuning_condition};
 use crate::measure::{Footprint, pin_thread};
 use crate::peer::PeerLauncher;
 use crate::report::Report;
 use crate::workload::{Distribution, RecordShape, Workload};
 use farcall_link::BatchSizing;
 use farcall_providers::Selection;
-use farcall_rpc::tune::LinkProfile;
+use farcall_rpc::tune::{Decision, LinkProfile};
 use figures::{Figure, Sample};
 #[cfg(feature = "verbs")]
 pub(crate) use stand::{KvTask, Stand};
@@ -87,7 +87,11 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
         ))) {
             return Ok(report);
         }
-        posts.push(open(plan, *front_end)?);
+        let post = open(plan, *front_end)?;
+        if let Some(chosen) = chosen_at(plan, &post)? {
+            report.conditions.push(AUTO, chosen.to_string());
+        }
+        posts.push(post);
     }
     let mut figures: Vec<Figure> = Figure::all_of(plan);
     let mut limits: Vec<BaselineResult> = Vec::new();
@@ -178,6 +182,13 @@ impl FrontEnd {
         let launcher = PeerLauncher::with_args(self.serve_args(plan, again));
         ServerProcess::start(&launcher, plan.stage.server_core)
     }
+}
+
+/// What the library chooses at a server, if that is left to it.
+fn chosen_at(plan: &KvMainPlan, post: &Post) -> Result<Option<Decision>, ExperimentError> {
+    let mut options = client_options(1, STOP_PATIENCE, plan.profile.as_ref());
+    let settled = post.front_end.settle(plan, post.server.ready(), &mut options);
+    Ok(settled.map_err(|error| post.front_end.failed(error))?.1)
 }
 
 fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<Post, ExperimentError> {

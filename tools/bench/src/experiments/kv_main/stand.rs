@@ -1,11 +1,12 @@
 //! One server with its records, and single runs against it under any front end over verbs.
 
 use super::figures::{Figure, Sample};
-use super::{ExperimentError, FrontEnd, KvMainPlan, Post, open};
+use super::{ExperimentError, FrontEnd, KvMainPlan, Post, chosen_at, open};
 use crate::experiments::Stage;
 use crate::workload::{Distribution, RecordShape, Workload};
 use farcall_link::BatchSizing;
 use farcall_providers::Selection;
+use farcall_rpc::tune::Decision;
 use std::fmt;
 
 /// One run.
@@ -68,6 +69,15 @@ impl Stand {
         // The same server speaks under every preset.
         let post = open(&plan, FrontEnd::ServerReply)?;
         Ok(Self { plan, post })
+    }
+
+    /// What the library chooses at this server.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub(crate) fn chosen(&mut self) -> Result<Option<Decision>, ExperimentError> {
+        self.post.front_end = FrontEnd::Auto;
+        chosen_at(&self.plan, &self.post)
     }
 
     /// Connects, runs, disconnects. What was wrong goes into `problems`.

@@ -1,0 +1,66 @@
+//! `farcall advise`: which preset calls of a certain shape should take.
+
+use crate::commands::measuring::{self, StageArgs};
+use crate::commands::nic_args::NicArgs;
+use crate::commands::tune::ProfileArg;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use farcall_bench::experiments::advise::{self, AdvisePlan, Job};
+
+/// Measure which preset suits calls of a certain shape here, and explain the choice.
+///
+/// Starts an echo service of its own, pinned to one core, with the client pinned to another, and measures every preset
+/// that fits in short interleaved rounds. Says which is fastest and why, which comes second and by how much, what was
+/// left out, and what a client takes by itself. All connections are run by one client thread.
+#[derive(Debug, Args)]
+#[command(
+    mut_arg("repetitions", |arg| arg.default_value("6")),
+    mut_arg("duration_ms", |arg| arg.default_value("100")),
+    after_help = "Examples:\n  farcall advise --request 64 --response 4096 --clients 40\n  \
+                  farcall advise --process-us 3 --window 16 --json | jq '.tables[1].rows'"
+)]
+pub struct Advise {
+    /// Bytes of a request.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(8..=1_048_576))]
+    request: u32,
+    /// Bytes of a result.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=8_388_608))]
+    response: u32,
+    /// Clients, each with its own connection.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
+    clients: u32,
+    /// How long the server computes for each call, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    process_us: u32,
+    /// Calls that each client has under way.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
+    window: u32,
+    #[command(flatten)]
+    nic: NicArgs,
+    #[command(flatten)]
+    profile: ProfileArg,
+    #[command(flatten)]
+    stage: StageArgs,
+}
+
+impl Advise {
+    /// Measures, explains, prints.
+    ///
+    /// # Errors
+    /// When nothing can be measured.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let chosen = self.nic.choose()?;
+        let profile = self.profile.read(&chosen)?;
+        let job =
+            Job { request_bytes: self.request, response_bytes: self.response, process_us: self.process_us };
+        let (clients, window) = (self.clients, self.window);
+        let plan = AdvisePlan { stage: self.stage.stage(0)?, chosen, profile, job, clients, window };
+        measuring::run(console, |progress| {
+            advise::run(&plan, progress).map_err(|error| {
+                Failure::because("cannot measure the presets", &*error)
+                    .remedy("see what is missing: farcall doctor")
+            })
+        })
+    }
+}

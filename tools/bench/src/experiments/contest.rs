@@ -1,0 +1,123 @@
+//! Presets beside each other, and what the library chooses beside the best of them.
+
+use super::calls::CallSample;
+use crate::load::AUTO;
+use crate::measure::{PairedRatio, Spread};
+use crate::report::{Cell, Column, Table};
+
+/// The choice shall be as fast as the best preset, but for so much.
+const NEAR: f64 = 0.9;
+
+/// A preset, or [`AUTO`], with its operations a second in each repetition.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Contender {
+    pub(crate) preset: &'static str,
+    /// What was chosen, if that was left to the library.
+    pub(crate) chosen: Option<&'static str>,
+    pub(crate) per_second: Vec<f64>,
+}
+
+impl Contender {
+    /// Of what was measured of calls.
+    pub(crate) fn of_calls(preset: &'static str, samples: &[CallSample]) -> Self {
+        let decision = samples.iter().find_map(|sample| sample.decision.as_ref());
+        Self {
+            preset,
+            chosen: decision.map(|decision| decision.preset()),
+            per_second: samples.iter().map(|sample| sample.figures.per_second).collect(),
+        }
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        Spread::of(self.per_second.iter().copied()).map_or(f64::NAN, |spread| spread.median)
+    }
+
+    /// How much faster it is than the other, repetition by repetition.
+    pub(crate) fn over(&self, other: &Self) -> Option<PairedRatio> {
+        PairedRatio::of(self.per_second.iter().copied().zip(other.per_second.iter().copied()))
+    }
+}
+
+/// Those that were measured, the fastest first, without [`AUTO`].
+pub(crate) fn ranked(contenders: &[Contender]) -> Vec<&Contender> {
+    let is_ranked = |it: &&Contender| it.preset != AUTO && it.median().is_finite();
+    let mut ranked: Vec<&Contender> = contenders.iter().filter(is_ranked).collect();
+    ranked.sort_by(|a, b| b.median().total_cmp(&a.median()));
+    ranked
+}
+
+/// For each workload: what was chosen, over the best preset that was found. `None` if nothing was chosen.
+pub(crate) fn auto_beside_the_best(workloads: &[(String, Vec<Contender>)]) -> Option<Table> {
+    let columns = vec![
+        Column::new("workload", "workload"),
+        Column::new("best", "best preset"),
+        Column::new("chosen", "auto takes"),
+        Column::with_decimals("ratio", "auto/best", 3),
+        Column::with_decimals("ratio_low", "from", 3),
+        Column::with_decimals("ratio_high", "to", 3),
+        Column::with_decimals("confidence_percent", "sure, %", 1),
+        Column::new("is_near", "at least 0.9"),
+    ];
+    let mut table =
+        Table::new("What the library chooses, beside the best preset of an exhaustive search", columns);
+    for (workload, contenders) in workloads {
+        let auto = contenders.iter().find(|it| it.preset == AUTO);
+        let (Some(auto), Some(best)) = (auto, ranked(contenders).first().copied()) else { continue };
+        let Some(ratio) = auto.over(best) else { continue };
+        let chosen = auto.chosen.map_or(Cell::None, Cell::from);
+        let mut row = vec![workload.as_str().into(), best.preset.into(), chosen];
+        row.extend([ratio.median, ratio.low, ratio.high, ratio.confidence_percent].map(Cell::from));
+        row.push(nearness(&ratio).into());
+        table.push(row);
+    }
+    (!table.rows().is_empty()).then_some(table)
+}
+
+fn nearness(ratio: &PairedRatio) -> &'static str {
+    match ratio {
+        ratio if ratio.confidence_percent < 95.0 => "too few repetitions",
+        ratio if ratio.low >= NEAR => "yes",
+        ratio if ratio.high < NEAR => "no",
+        _ => "cannot be told",
+    }
+}
+
+/// What must be known to read the table.
+pub(crate) const AUTO_NOTE: &str = "auto/best: medians of ratios taken repetition by repetition, with the bounds \
+                                    between which the true median lies; at least six repetitions are needed to be \
+                                    95 % sure. The best of many is a little lucky: the ratio errs on the low side.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contender(preset: &'static str, per_second: &[f64]) -> Contender {
+        let chosen = (preset == AUTO).then_some("fetch");
+        Contender { preset, chosen, per_second: per_second.to_vec() }
+    }
+
+    fn verdict(auto: &[f64]) -> String {
+        let others = [contender("rf-rpc", &[50.0; 6]), contender("fetch", &[100.0; 6])];
+        let all = [contender(AUTO, auto)].into_iter().chain(others).collect();
+        let table = auto_beside_the_best(&[("w".to_owned(), all)]).unwrap();
+        let row = &table.rows()[0];
+        assert_eq!((&row[1], &row[2]), (&Cell::from("fetch"), &Cell::from("fetch")));
+        let Cell::Text(verdict) = row.last().unwrap() else { panic!("{row:?}") };
+        verdict.clone()
+    }
+
+    #[test]
+    fn the_choice_is_near_the_best_or_not_or_it_cannot_be_told() {
+        assert_eq!(verdict(&[99.0, 101.0, 95.0, 92.0, 100.0, 97.0]), "yes");
+        assert_eq!(verdict(&[70.0, 80.0, 75.0, 85.0, 89.0, 60.0]), "no");
+        assert_eq!(verdict(&[99.0, 101.0, 95.0, 80.0, 100.0, 97.0]), "cannot be told");
+        assert_eq!(verdict(&[99.0; 5]), "too few repetitions");
+    }
+
+    #[test]
+    fn without_a_choice_there_is_no_table_and_what_was_not_measured_has_no_rank() {
+        let all = [contender("rf-rpc", &[1.0]), contender("herd", &[]), contender("fetch", &[2.0])];
+        assert_eq!(ranked(&all).iter().map(|it| it.preset).collect::<Vec<_>>(), ["fetch", "rf-rpc"]);
+        assert!(auto_beside_the_best(&[("w".to_owned(), all.to_vec())]).is_none());
+    }
+}
