@@ -37,6 +37,20 @@ impl Attempts {
         Ok(attempts)
     }
 
+    /// Connects by `connect`, preset after preset, until one can be had.
+    pub fn run<T>(
+        mut self,
+        mut connect: impl FnMut(ClientOptions) -> Result<T, ConnectError>,
+    ) -> Result<(T, Option<Decision>), ConnectError> {
+        loop {
+            match connect(self.options()) {
+                Ok(connected) => return Ok((connected, self.decision)),
+                Err(error) if self.goes_on_after(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     pub fn options(&self) -> ClientOptions {
         self.options.clone()
     }

@@ -77,19 +77,10 @@ impl Client {
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
         let (nic, address) = (Nic::open(provider)?, address.into());
-        let mut attempts = Attempts::new(provider, &address, options)?;
-        loop {
-            let options = attempts.options();
-            let caller = any_caller(nic.clone(), &options);
-            match caller.and_then(|caller| Self::start(caller, address.clone(), options)) {
-                Ok(mut client) => {
-                    client.decision = attempts.decision();
-                    return Ok(client);
-                }
-                Err(error) if attempts.goes_on_after(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let start = |options| Self::start(any_caller(nic.clone(), &options)?, address.clone(), options);
+        let (mut client, decision) = Attempts::new(provider, &address, options)?.run(start)?;
+        client.decision = decision;
+        Ok(client)
     }
 }
 

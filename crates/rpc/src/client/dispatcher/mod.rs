@@ -23,6 +23,7 @@ use self::connection::Connection;
 use self::mailbox::{DispatcherEnd, LocalCall, Outcomes, mailbox};
 pub use self::requester::Requester;
 use super::ClientOptions;
+use super::automatic::Attempts;
 use super::erased::{AnyCaller, any_caller};
 use super::session::Session;
 use super::shared::SharedCall;
@@ -96,7 +97,11 @@ impl Dispatcher {
         let stop = Stop::new().map_err(os("a descriptor for the stop"))?;
         let nic = Nic::open(provider)?;
         let clock = MonotonicClock::new();
-        let sessions = servers.iter().map(|server| connect(&nic, server, &options, clock));
+        let sessions = servers.iter().map(|server| {
+            let attempts = Attempts::new(provider, &server.address, options.clone().thread(server.thread))?;
+            let connect = |options| connect(&nic, &server.address, options, clock);
+            attempts.run(connect).map(|(session, _)| session)
+        });
         let sessions = sessions.collect::<std::result::Result<Vec<_>, ConnectError>>()?;
         let mut driver = Driver::new(clock, options.waiting(), stop.clone());
         let (queue, own, ended) = (joining.clone(), Arc::clone(&sleeper), stop.clone());
@@ -160,14 +165,13 @@ impl Drop for Dispatcher {
 
 fn connect(
     nic: &Nic,
-    server: &ServerThread,
-    options: &ClientOptions,
+    address: &str,
+    options: ClientOptions,
     clock: MonotonicClock,
 ) -> std::result::Result<Session<dyn AnyCaller>, ConnectError> {
-    let options = options.clone().thread(server.thread);
     let caller = any_caller(nic.clone(), &options)?;
     let timeout = options.connect_timeout;
-    let mut session = Session::new(caller, server.address.clone(), options);
+    let mut session = Session::new(caller, address.to_owned(), options);
     // Requesters count deadlines by it.
     session.clock = clock;
     session.connect(timeout)?;

@@ -102,7 +102,7 @@ impl Requester {
             return Err(NothingOutstanding);
         }
         while self.end.outcomes.is_empty() && !self.is_lost() {
-            if self.idle_turns.was_idle() {
+            if self.idle_turns.was_idle(1) {
                 self.sleep();
             } else {
                 std::hint::spin_loop();
