@@ -74,7 +74,7 @@ impl Runner {
                     return Err(ErrorKind::TimedOut.into());
                 }
             }
-            if self.idle_turns.was_idle() {
+            if self.idle_turns.was_idle(endpoint.looks()) {
                 self.sleep(endpoint, deadline)?;
             } else {
                 std::hint::spin_loop();

@@ -60,7 +60,7 @@ impl Opening {
         connection.post_empty_receives(RECEIVES)?;
         let ring_bytes = config.ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let [words, bytes] = Region::alloc_two(&*nic.pd, [WORDS_BYTES, ring_bytes], access)?.map(Arc::new);
+        let [words, bytes] = Region::alloc_two(&*nic.pd, 0, [WORDS_BYTES, ring_bytes], access)?.map(Arc::new);
         Ok(Self { nic: nic.clone(), config, connection, cq, channel, words, bytes })
     }
 
