@@ -47,8 +47,8 @@ enum Phase {
         machine: Initiator,
     },
     Asked {
-        nic: Nic,
-        config: StreamConfig,
+        nic: Box<Nic>,
+        config: Box<StreamConfig>,
         machine: Acceptor,
     },
     Open {
@@ -86,7 +86,11 @@ impl<C: Carrier> Carried<C> {
     /// Waits for the peer to ask for a stream. Nothing is made before.
     pub fn accept(nic: &Nic, config: StreamConfig, carrier: C) -> Self {
         let machine = Acceptor::new(VersionRange::CURRENT);
-        Self::new(carrier, Vec::new(), Phase::Asked { nic: nic.clone(), config, machine })
+        Self::new(
+            carrier,
+            Vec::new(),
+            Phase::Asked { nic: Box::new(nic.clone()), config: Box::new(config), machine },
+        )
     }
 
     fn new(carrier: C, unsent: Vec<u8>, phase: Phase) -> Self {
@@ -236,7 +240,7 @@ impl<C: Carrier> Carried<C> {
         else {
             return;
         };
-        match Stream::accept(&nic, config, theirs) {
+        match Stream::accept(&nic, *config, theirs) {
             Ok((stream, ours)) => {
                 self.unsent.extend_from_slice(&machine.stream_opened(&ours));
                 self.opened(stream, Talk::Server(machine));

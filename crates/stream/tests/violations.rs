@@ -39,7 +39,9 @@ fn peer() -> (Peer, Stream) {
     let region = |len| Arc::new(Region::alloc(&*nic.pd, len, ACCESS).unwrap());
     let (words, ring, local) = (region(192), region(RING_BYTES), region(4_096));
     // It keeps them, too.
-    [&local, &words, &ring].map(|region| connection.attach(Arc::clone(region)));
+    for region in [&local, &words, &ring] {
+        connection.attach(Arc::clone(region));
+    }
     let ours = StreamEnd {
         provider: nic.provider.into(),
         qp: connection.info(&nic),
@@ -84,7 +86,7 @@ fn whatever_a_peer_writes_the_stream_breaks_or_goes_on() {
             let value = match random.next_u64() % 5 {
                 0 => random.next_u64(),
                 1 => u64::MAX - random.next_u64() % 3,
-                2 => random.next_u64() % 4 << 48 | random.next_u64() % 9_000,
+                2 => ((random.next_u64() % 4) << 48) | (random.next_u64() % 9_000),
                 _ => random.next_u64() % 20_000,
             };
             let imm = match random.next_u64() % 3 {

@@ -50,6 +50,7 @@ impl Door {
         self.arrived.pop_front()
     }
 
+    #[cfg(feature = "tokio")]
     pub fn has_any(&self) -> bool {
         !self.arrived.is_empty()
     }
