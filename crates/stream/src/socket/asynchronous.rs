@@ -18,7 +18,7 @@ use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
 use crate::stream::Stream;
 
-/// A byte stream for tokio. The tasks that read and write it run it; two of them may, after [`tokio::io::split`].
+/// A byte stream for tokio. The tasks that read and write it run it; two of them may, after `tokio::io::split`.
 ///
 /// `shutdown` ends what this end writes and waits until everything has arrived.
 pub struct AsyncStream {
