@@ -2,6 +2,7 @@
 
 use crate::commands::batch_args::BatchArgs;
 use crate::commands::call_args::{CallArgs, call_presets, chosen_presets, presets_or_all};
+use crate::commands::halves::HalvesArgs;
 use crate::commands::measuring::{self, Rival, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
@@ -14,12 +15,15 @@ use farcall_bench::experiments::rpc_echo::{self, RpcEchoPlan};
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. All rivals are measured
 /// interleaved, calls under every preset unless some are named. Both are on one machine: the software RNIC measures
-/// inter-process communication, an RNIC (--provider ibv) its own loopback, not a network.
+/// inter-process communication, an RNIC (--provider ibv) its own loopback, not a network. Between two hosts each does its
+/// half: --listen, --connect; then bare limits and UCX, which are of one host, are left out.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall rpc bench\n  farcall rpc bench --preset fetch --preset server-reply --window 4\n  \
                   farcall rpc bench --preset server-reply --window 64 --batch 16 --batch auto:20\n  \
-                  farcall rpc bench --against ucx --json | jq '.tables[0].rows'"
+                  farcall rpc bench --against ucx --json | jq '.tables[0].rows'\n  \
+                  farcall rpc bench --listen 0.0.0.0:11400 --provider ibv      on the server's host, and on the client's:\n  \
+                  farcall rpc bench --connect server:11400 --provider ibv"
 )]
 pub struct Bench {
     /// Measure calls under this preset. May be given several times.
@@ -35,6 +39,8 @@ pub struct Bench {
     profile: ProfileArg,
     #[command(flatten)]
     stage: StageArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
     /// Measure another system in the same run.
     #[arg(long)]
     against: Option<Rival>,
@@ -46,10 +52,13 @@ impl Bench {
     /// # Errors
     /// When it cannot be measured.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        if let Some(exit) = self.halves.serve(console, &self.nic)? {
+            return Ok(exit);
+        }
         let chosen = self.nic.choose()?;
         let (profile, nic) = (self.profile.read(&chosen)?, chosen.selection);
         let plan = RpcEchoPlan {
-            stage: self.stage.stage(0)?,
+            stage: self.halves.stage(&self.stage, 0)?,
             nic,
             profile,
             presets: chosen_presets(&self.preset, call_presets(), |_| true),

@@ -24,6 +24,9 @@ pub struct Serve {
     /// Listen for handshakes on this TCP address; port 0 lets the system choose.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
     listen: SocketAddr,
+    /// Server threads; each polls the connections that it was given.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
     #[command(flatten)]
     nic: NicArgs,
 }
@@ -39,7 +42,7 @@ impl Serve {
         let stop = StopFlag::install()?;
         bound_kept_memory();
         let room = open_files::raise_limit();
-        let server = Server::builder().address(self.listen.to_string());
+        let server = Server::builder().address(self.listen.to_string()).threads(self.threads);
         let chosen = self.nic.choose()?;
         let server = server.start(&*chosen.provider, |_| Echo::default()).map_err(|error| {
             Failure::because("cannot start the echo service", &error)

@@ -29,6 +29,17 @@ pub fn run_peer() -> Result<(), PeerError> {
     }
 }
 
+/// Whether a server half does tasks of this kind for another host: the passive ends of measurements, nothing else.
+#[cfg(feature = "verbs")]
+pub(crate) fn is_done_for_others(kind: &str) -> bool {
+    [Target::KIND, EchoServer::KIND].contains(&kind)
+}
+
+#[cfg(not(feature = "verbs"))]
+pub(crate) fn is_done_for_others(_kind: &str) -> bool {
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,11 +2,10 @@
 
 use super::ExperimentError;
 use super::line;
-use super::server::{ServerError, ServerProcess};
+use super::server::{Served, ServerError, ServerProcess, Service};
 use super::stage::Stage;
 use crate::load::{Traffic, client_options, in_batches};
-use crate::measure::{LatencySummary, cpu_time, ping_pong};
-use crate::peer::PeerLauncher;
+use crate::measure::{LatencySummary, ping_pong};
 use farcall_link::{BatchSizing, MemoryPolicy, ResponsePath as ResponseAxis};
 use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
@@ -131,14 +130,12 @@ impl fmt::Display for CallTask {
     }
 }
 
-/// Starts an echo service on the stage's server core.
+/// Starts an echo service where the stage has its servers.
 ///
 /// # Errors
 /// When it cannot be started.
 pub(crate) fn start_echo(stage: &Stage, nic: &Selection) -> Result<ServerProcess, ServerError> {
-    let mut args = ["--json", "rpc", "serve", "--listen", "127.0.0.1:0"].map(str::to_owned).to_vec();
-    args.extend(nic.args());
-    ServerProcess::start(&PeerLauncher::with_args(args), stage.server_core)
+    ServerProcess::serve(stage, &Service { nic: nic.clone(), what: Served::Echo { threads: 1 } })
 }
 
 /// What runs meet.
@@ -232,7 +229,7 @@ fn sample_by<C: AnyCaller + ?Sized>(
     let mut clients = (0..task.connections).map(connect).collect::<Result<Vec<_>, _>>()?;
     let traffic_of = |clients: &[ClientOf<C>]| Traffic::of_all(clients.iter().map(ClientOf::counters));
     let traffic_before = traffic_of(&clients);
-    let cpu_before = cpu_time(server.pid())?;
+    let cpu_before = server.cpu_time()?;
     let at_once = task.window * task.connections;
     let mut calls = 0u64;
     let mut reply = Vec::with_capacity(REPLY_LEN_BYTES);
@@ -243,7 +240,7 @@ fn sample_by<C: AnyCaller + ?Sized>(
             clients => call_windows(clients, task, number),
         }
     })?;
-    let server_cpu = cpu_time(server.pid())?.saturating_sub(cpu_before);
+    let server_cpu = server.cpu_time()?.saturating_sub(cpu_before);
     let traffic = traffic_of(&clients).since(traffic_before);
     // With several calls under way only the time of all of them is known.
     let latency = (at_once == 1).then_some(round_trips.latency);

@@ -74,7 +74,7 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     conditions.push("threads", threads);
     let mut report = Report::new("Echo calls between two processes", conditions).over(nic.wish);
     report.notes.extend(stage.single_core_note());
-    let ucx = find_ucx(plan.with_ucx, &mut report);
+    let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
     let server = calls::start_echo(stage, nic)?;
     let mut lines: Vec<(What, Vec<CallSample>)> =
         plan.whats(ucx.is_some()).into_iter().map(|what| (what, Vec::new())).collect();
@@ -104,7 +104,7 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
 impl RpcEchoPlan {
     fn whats(&self, with_ucx: bool) -> Vec<What> {
         let bare = |baseline| What::Rival(Rival::Bare(baseline));
-        let mut whats = vec![bare(Baseline::SharedMemory)];
+        let mut whats = Vec::new();
         for &window in &self.windows {
             let fills = |batch: &&BatchSizing| batch.least() <= window;
             for &preset in &self.presets {
@@ -114,6 +114,11 @@ impl RpcEchoPlan {
                 whats.extend(tasks.map(What::Rpc));
             }
         }
+        if self.stage.server_half().is_some() {
+            // The bare limits are those of one host.
+            return whats;
+        }
+        whats.insert(0, bare(Baseline::SharedMemory));
         if with_ucx {
             whats.push(What::Rival(Rival::Ucx(UcxTest::AmLatency)));
         }

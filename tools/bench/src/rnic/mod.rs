@@ -204,7 +204,7 @@ impl PeerTask for Initiator {
 
 fn run(end: &mut End, task: RnicTask, plan: &PairPlan, peer: &Peer) -> Result<RnicResult, RnicError> {
     let mut watch = Watch::initiator(peer.control());
-    let meter = Meter::start(peer.pid())?;
+    let meter = Meter::start(peer)?;
     let is_inline = end.is_inline && !task.operation.returns_data();
     let result = |latency, messages_per_second, samples, sent, lost| {
         let cores = meter.stop()?;

@@ -90,11 +90,11 @@ impl Sample {
         let front_end = post.front_end;
         let mut connections = connect(plan, figure, post, repetition)?;
         let load = Load::new(load_plan(plan, figure.window));
-        let (server, client) = (post.server.pid(), std::process::id());
+        let server = &post.server;
         let completed = load.completed();
         let mut marks = Vec::with_capacity(2);
         let result = load
-            .run(&mut connections, &mut post.ledger, |_| marks.push((cpu_time(server), cpu_time(client))))
+            .run(&mut connections, &mut post.ledger, |_| marks.push((server.cpu_time(), cpu_time(std::process::id()))))
             .map_err(|error| front_end.failed(error))?;
         problems.extend(result.problems().into_iter().map(|problem| format!("{figure}: {problem}")));
         let all_ops = completed.load(Ordering::Relaxed).max(1) as f64;

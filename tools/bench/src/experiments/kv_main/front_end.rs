@@ -8,7 +8,6 @@ use crate::load::{
     in_batches,
 };
 use crate::rivals::Rival;
-use crate::workload::Workload;
 use farcall_kv::bypass::{ReadCounters, Scheme};
 use farcall_kv::memcached::client::Client as MemcachedClient;
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
@@ -17,16 +16,16 @@ use farcall_rpc::{
     AnyCaller, BySend, Caller, Client, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd,
     Path, SendReply, ServerReply, StaticClient,
 };
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A service that does not answer for so long is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A way to the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FrontEnd {
     /// The memcached protocol over loopback TCP.
     Tcp,
@@ -96,32 +95,6 @@ impl FrontEnd {
     pub fn of_preset(name: &str) -> Option<Self> {
         let preset = Self::OVER_VERBS.into_iter().find(|front_end| front_end.to_string() == name);
         preset.or_else(|| Rival::named(name).map(Self::Rival))
-    }
-
-    /// The arguments that start a server with this front end only, on the plan's RNIC; `again` is where an earlier one
-    /// served.
-    #[must_use]
-    pub fn serve_args(self, plan: &KvMainPlan, again: Option<&Ready>) -> Vec<String> {
-        let mut args = vec!["--json".to_owned(), "kv".to_owned(), "serve".to_owned()];
-        let address = |known: Option<&String>| known.cloned().unwrap_or_else(|| "127.0.0.1:0".to_owned());
-        match self {
-            Self::Tcp => {
-                args.extend(["--tcp".to_owned(), address(again.and_then(|ready| ready.tcp.first()))])
-            }
-            Self::Unix => {
-                let known = again.and_then(|ready| ready.unix.first()).cloned();
-                let path = known.unwrap_or_else(private_socket);
-                args.extend(["--unix".to_owned(), path.to_string_lossy().into_owned()]);
-            }
-            _ => {
-                args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
-                args.extend(plan.nic.args());
-            }
-        }
-        if let Self::Rival(rival) = self {
-            args.extend(rival_args(rival, plan));
-        }
-        args
     }
 
     /// Connects to a server of this front end, by the plan's RNIC where verbs are used, for up to `window` requests at
@@ -227,36 +200,6 @@ fn connect_store<S: Scheme>(
         .connect(|provider| BypassTarget::connect(provider, address, &options), |_| false)
         .map(Box::new)
         .map_err(|error| TargetError::Lost(error.to_string()))
-}
-
-/// Of each connection's script, no more records than this are inserted.
-const INSERTS_MAX: u64 = 1 << 12;
-
-/// The sizes of another store: its index is as full as it is meant to be.
-fn rival_args(rival: Rival, plan: &KvMainPlan) -> Vec<String> {
-    let inserts =
-        if plan.workloads.iter().any(|(workload, _)| *workload == Workload::D) { INSERTS_MAX } else { 0 };
-    let records = plan.records + inserts * u64::from(plan.connections);
-    let records = u32::try_from(records).unwrap_or(u32::MAX);
-    // A byte says how long the key is.
-    let pair_bytes = 1 + plan.shape.key_len_bytes() + plan.shape.value_len_bytes();
-    let memory_mib = rival.memory_bytes(records, pair_bytes).div_ceil(1 << 20);
-    let options = [
-        ("--preset", rival.name().to_owned()),
-        ("--records", records.to_string()),
-        ("--memory-mib", memory_mib.to_string()),
-        ("--value-max", plan.shape.value_len_bytes().to_string()),
-        ("--inline-bytes", pair_bytes.to_string()),
-    ];
-    options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
-}
-
-/// A fresh path for a socket. The server makes it usable by this user alone, and removes it when it ends.
-fn private_socket() -> PathBuf {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("farcall-bench-{}-{number}.sock", std::process::id()))
 }
 
 /// Over verbs, by paths that are fixed when the program is compiled.

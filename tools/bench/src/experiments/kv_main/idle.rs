@@ -38,7 +38,8 @@ pub(super) fn measure(
     thread::sleep(plan.stage.scaled(SETTLE));
     let meters = posts
         .iter()
-        .map(|post| CpuMeter::start(post.server.pid()))
+        .filter_map(|post| post.server.pid())
+        .map(CpuMeter::start)
         .collect::<Result<Vec<_>, ProcessError>>()?;
     thread::sleep(window(plan));
     let mut shares = Vec::new();

@@ -14,11 +14,13 @@ mod rows;
 #[cfg(feature = "verbs")]
 mod stand;
 mod steady;
+mod store_service;
 
 pub use front_end::{FrontEnd, FrontEndTarget};
+pub use store_service::StoreService;
 
 use super::ExperimentError;
-use super::server::{Ready, ServerError, ServerProcess};
+use super::server::{Ready, Served, ServerError, ServerProcess, Service};
 use super::stage::{Progress, Stage};
 use crate::baseline::{self, Baseline, BaselineResult};
 use crate::load::{Ledger, tuning_condition};
@@ -67,8 +69,8 @@ pub(super) struct Post {
     pub(super) front_end: FrontEnd,
     pub(super) server: ServerProcess,
     pub(super) ledger: Ledger,
-    /// What the server held when it was filled and nobody was connected.
-    pub(super) before: Footprint,
+    /// What the server held when it was filled and nobody was connected, if it is on this host.
+    pub(super) before: Option<Footprint>,
 }
 
 /// Does the main job. The calling thread is pinned to the stage's client core.
@@ -175,7 +177,11 @@ fn finish(
 impl FrontEnd {
     /// Starts a server of this front end, at the place of an earlier one if there is one.
     fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
-        let launcher = PeerLauncher::with_args(self.serve_args(plan, again));
+        let (nic, store) = (plan.nic.clone(), StoreService::new(self, plan));
+        if again.is_none() {
+            return ServerProcess::serve(&plan.stage, &Service { nic, what: Served::Store(store) });
+        }
+        let launcher = PeerLauncher::with_args(store.args(&nic, "", again));
         ServerProcess::start(&launcher, plan.stage.server_core)
     }
 }
@@ -183,7 +189,7 @@ impl FrontEnd {
 fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<Post, ExperimentError> {
     let server = front_end.serve(plan, None)?;
     fill::fill(plan, front_end, &server)?;
-    let before = Footprint::of(server.pid())?;
+    let before = server.pid().map(Footprint::of).transpose()?;
     Ok(Post { front_end, server, ledger: Ledger::new(plan.records), before })
 }
 
@@ -192,9 +198,10 @@ const MEMORY_SLACK_BYTES: u64 = 8 << 20;
 
 /// Looks for leaks, then ends the server.
 fn close(post: Post, report: &mut Report) -> Result<(), ExperimentError> {
-    let leaks =
-        idle::settled_footprint(post.server.pid(), post.before)?.leaks_since(post.before, MEMORY_SLACK_BYTES);
-    report.problems.extend(leaks.iter().map(|leak| format!("{}: server: {leak}", post.front_end)));
+    if let (Some(pid), Some(before)) = (post.server.pid(), post.before) {
+        let leaks = idle::settled_footprint(pid, before)?.leaks_since(before, MEMORY_SLACK_BYTES);
+        report.problems.extend(leaks.iter().map(|leak| format!("{}: server: {leak}", post.front_end)));
+    }
     if let Err(error) = post.server.stop(STOP_PATIENCE) {
         report.problems.push(format!("{}: {error}", post.front_end));
     }

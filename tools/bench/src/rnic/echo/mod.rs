@@ -227,7 +227,7 @@ pub fn measure(chosen: &Chosen, task: EchoTask, plan: &PairPlan) -> Result<EchoR
         end.require_order(task.assumes_order)?;
     }
     let mut watch = Watch::initiator(peer.control());
-    let meter = Meter::start(peer.pid())?;
+    let meter = Meter::start(&peer)?;
     let echoed = client::measure(&mut end, &task, plan, &mut watch)?;
     let cores = meter.stop()?;
     handshake::send(peer.control(), &Stop)?;
