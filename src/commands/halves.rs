@@ -27,11 +27,6 @@ pub struct HalvesArgs {
 }
 
 impl HalvesArgs {
-    /// Whether this is the server half.
-    pub fn is_server(&self) -> bool {
-        self.listen.is_some()
-    }
-
     /// The stage of an experiment: both ends here, or the serving end at a server half.
     ///
     /// # Errors
@@ -54,10 +49,26 @@ impl HalvesArgs {
         let failed = |error: PeerError| Failure::because("cannot be a server half", &error).at(address);
         let listener = Listener::bind(address, nic.selection()).map_err(failed)?;
         let (address, pid) = (listener.address(), std::process::id());
-        let text = format!("server half on {address} (pid {pid}); at the other host: --connect HOST:{}", address.port());
+        let text = format!(
+            "server half on {address} (pid {pid}); at the other host: --connect HOST:{}",
+            address.port()
+        );
         console.say_line(&text, &json!({ "listening": address, "pid": pid }))?;
         listener.serve(|| !stop.is_raised(), |what| eprintln!("{what}")).map_err(failed)?;
         Ok(Some(Exit::Success))
+    }
+}
+
+/// The failure of a measurement; also names a server half that is gone.
+pub fn cannot_measure(what: &str, error: &(dyn std::error::Error + 'static), stage: &Stage) -> Failure {
+    let failure = Failure::because(what, error);
+    match stage.server_half() {
+        Some(run) if run.is_lost() => {
+            let address = run.far().address();
+            failure.at(format!("the server half at {address} is gone")).exit(Exit::Unreachable)
+        }
+        Some(run) => failure.at(run.far().address()).remedy("see what the server half says"),
+        None => failure.remedy("see what is missing: farcall doctor"),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::commands::batch_args::BatchArgs;
 use crate::commands::call_args::{CallArgs, Named, call_presets, chosen_presets, presets_or_all};
 use crate::commands::choice::{Choice, one_of};
+use crate::commands::halves::{HalvesArgs, cannot_measure};
 use crate::commands::measuring::{self, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
@@ -22,11 +23,14 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
 /// and farm-var are other stores, which their clients READ. Prints tables of medians. Exits with 1 if anything was wrong.
 ///
 /// Between the two processes lies one machine: the software RNIC measures inter-process communication, and an RNIC
-/// (--provider ibv) its own loopback, not a network.
+/// (--provider ibv) its own loopback, not a network. Between two hosts each does its half (--listen, --connect), and
+/// speed alone is measured.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --preset all --workload all --json > kv.json\n  farcall kv bench --preset pilaf --preset farm --workload B\n  \
                         farcall kv bench --preset rf-rpc --preset server-reply --window 64 --batch 16 --batch auto:20\n  \
+                        farcall kv bench --listen 0.0.0.0:11400 --provider ibv       on the server's host, and on the client's:\n  \
+                        farcall kv bench --connect server:11400 --provider ibv\n  \
                         farcall kv bench --workload A --workload F --value-len 1024 --connections 4"
 )]
 pub struct Bench {
@@ -59,6 +63,8 @@ pub struct Bench {
     profile: ProfileArg,
     #[command(flatten)]
     stage: StageArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -90,12 +96,13 @@ impl Bench {
     /// # Errors
     /// When it cannot be measured at all.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let plan = self.plan(self.stage.stage(self.seed)?)?;
+        if let Some(exit) = self.halves.serve(console, &self.nic)? {
+            return Ok(exit);
+        }
+        let plan = self.plan(self.halves.stage(&self.stage, self.seed)?)?;
         measuring::run(console, |progress| {
-            kv_main::run(&plan, progress).map_err(|error| {
-                Failure::because("cannot measure the key-value service", &*error)
-                    .remedy("see what is missing: farcall doctor")
-            })
+            kv_main::run(&plan, progress)
+                .map_err(|error| cannot_measure("cannot measure the key-value service", &*error, &plan.stage))
         })
     }
 
@@ -105,7 +112,9 @@ impl Bench {
         })?;
         let chosen = self.nic.choose()?;
         let profile = self.profile.read(&chosen)?;
-        let mut front_ends = vec![FrontEnd::Tcp, FrontEnd::Unix];
+        let mut front_ends = vec![FrontEnd::Tcp];
+        // Its socket is of one host.
+        front_ends.extend(stage.server_half().is_none().then_some(FrontEnd::Unix));
         // The first and the last are killed: the usual preset, which the table begins with, comes last.
         let is_usual = |name: &str| ["server-reply", "rf-rpc"].contains(&name);
         let presets = chosen_presets(&self.preset, all_presets(), is_usual);

@@ -2,7 +2,7 @@
 
 use crate::commands::batch_args::BatchArgs;
 use crate::commands::call_args::{CallArgs, call_presets, chosen_presets, presets_or_all};
-use crate::commands::halves::HalvesArgs;
+use crate::commands::halves::{HalvesArgs, cannot_measure};
 use crate::commands::measuring::{self, Rival, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
@@ -68,10 +68,8 @@ impl Bench {
             with_ucx: self.against == Some(Rival::Ucx),
         };
         measuring::run(console, |progress| {
-            rpc_echo::run(&plan, progress).map_err(|error| {
-                Failure::because("cannot measure echo calls", &*error)
-                    .remedy("see what is missing: farcall doctor")
-            })
+            rpc_echo::run(&plan, progress)
+                .map_err(|error| cannot_measure("cannot measure echo calls", &*error, &plan.stage))
         })
     }
 }

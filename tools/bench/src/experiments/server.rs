@@ -121,11 +121,11 @@ impl ServerProcess {
     /// # Errors
     /// When it cannot be started, or ends or hangs before it serves.
     pub(crate) fn serve(stage: &Stage, service: &Service) -> Result<Self, ServerError> {
-        let PeerLauncher::There(far) = &stage.launcher else {
+        let Some(run) = stage.server_half() else {
             let args = service.args(Ipv4Addr::LOCALHOST.into());
             return Self::start(&PeerLauncher::with_args(args), stage.server_core);
         };
-        let (process, control, ready) = far.serve(service)?;
+        let (process, control, ready) = run.far().serve(service)?;
         Ok(Self { process: Process::There { process, control }, ready })
     }
 
@@ -135,7 +135,7 @@ impl ServerProcess {
     /// When it cannot be started, or ends or hangs before it serves.
     pub fn start(launcher: &PeerLauncher, core: usize) -> Result<Self, ServerError> {
         let allocations = SharedAllocations::create()?;
-        let mut command = launcher.command()?;
+        let mut command = launcher.command();
         command.env(ALLOCATIONS_VARIABLE, allocations.fd().as_raw_fd().to_string()).stdout(Stdio::piped());
         let mut child = ChildProcess::start(&mut command, core, &[allocations.fd()])?;
         let output = child.0.stdout.take().ok_or_else(|| not_ready("has no standard output"))?;

@@ -63,7 +63,7 @@ impl Stage {
     /// The same with the serving end at a server half.
     #[must_use]
     pub fn with_server_half(self, run: Run) -> Self {
-        Self { launcher: PeerLauncher::There(run.far().clone()), run: Some(Arc::new(run)), ..self }
+        Self { run: Some(Arc::new(run)), ..self }
     }
 
     /// The server half, if the serving end is one.
@@ -84,6 +84,7 @@ impl Stage {
         PairPlan {
             launcher: self.launcher.clone(),
             server_core: self.server_core,
+            server_half: self.run.as_ref().map(|run| run.far().clone()),
             client_core: self.client_core,
             warm_up: self.warm_up,
             duration: self.duration,
@@ -95,7 +96,8 @@ impl Stage {
     pub fn conditions(&self) -> Conditions {
         let mut conditions = Conditions::of_this_machine();
         if let Some(run) = &self.run {
-            conditions.push("client half", format!("this host, core {}: measured everything", self.client_core));
+            conditions
+                .push("client half", format!("this host, core {}: measured everything", self.client_core));
             let about: Vec<_> = run.about().iter().map(|(name, value)| format!("{name} {value}")).collect();
             let about = about.join(", ");
             let told = "told its own CPU time";
@@ -157,7 +159,9 @@ impl Stage {
                         let title = title(line);
                         report.problems.push(format!("{title}: {error}; what was measured before is told"));
                         if let Some(run) = self.run.as_ref().filter(|run| run.is_lost()) {
-                            report.problems.push(format!("the server half at {} is gone", run.far().address()));
+                            report
+                                .problems
+                                .push(format!("the server half at {} is gone", run.far().address()));
                         }
                         return Ok(false);
                     }

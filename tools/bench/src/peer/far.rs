@@ -5,7 +5,7 @@
 //! asked for it. A peer's connection is its control stream from then on.
 
 use super::control::{Control, receive, send};
-use super::{Order, PeerError};
+use super::{Order, Peer, PeerError, PeerTask, Process};
 use crate::experiments::server::{Ready, Service};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -124,10 +124,12 @@ impl Far {
         self.address
     }
 
-    /// Starts a peer, which then speaks on the control stream.
-    pub(super) fn start(&self, order: Order) -> Result<(FarProcess, Control), PeerError> {
-        let (number, control) = ask(self.address, &Wish::Peer { run: self.run, order })?;
-        Ok((FarProcess { far: self.clone(), number }, control))
+    /// Starts a peer and waits until it is ready.
+    pub(super) fn peer<T: PeerTask>(&self, task: &T) -> Result<Peer, PeerError> {
+        let wish = Wish::Peer { run: self.run, order: Order::of(task)? };
+        let (number, control) = ask(self.address, &wish)?;
+        let process = Process::There(FarProcess { far: self.clone(), number });
+        Peer { process, control }.when_ready()
     }
 
     /// Starts a server.
@@ -148,8 +150,9 @@ impl FarProcess {
 
 /// Asks a server to end, and waits for that.
 pub(crate) fn stop_server(control: &Control) -> Result<(), PeerError> {
-    send(control, &StopServer)?;
-    receive::<Result<(), String>>(control)?.map_err(PeerError::Part)
+    send(control, &StopServer).map_err(|_| PeerError::Ended)?;
+    let stopped: Result<(), String> = receive(control).map_err(|_| PeerError::Ended)?;
+    stopped.map_err(PeerError::Part)
 }
 
 /// Connects, says what is wished, and waits for the answer.
@@ -159,7 +162,8 @@ fn ask<T: DeserializeOwned>(address: SocketAddr, wish: &Wish) -> Result<(T, Cont
     let control = Control::of_tcp(stream).map_err(unreachable)?;
     control.set_patience(Some(GREETING_PATIENCE)).map_err(unreachable)?;
     (&control).write_all(greeting().as_bytes()).map_err(unreachable)?;
-    let said = read_greeting(&control).map_err(|_| PeerError::Stranger { address, said: "nothing".into() })?;
+    let said =
+        read_greeting(&control).map_err(|_| PeerError::Stranger { address, said: "nothing".into() })?;
     match judge(&said) {
         Greeted::Alike => {}
         Greeted::OtherVersion => {

@@ -57,12 +57,27 @@ pub struct PairPlan {
     pub launcher: PeerLauncher,
     /// Core of the other end.
     pub server_core: usize,
+    /// Where the other end is started instead, on a core that is chosen there.
+    pub server_half: Option<Far>,
     /// Core of the calling thread, which is pinned to it.
     pub client_core: usize,
     /// Unrecorded start.
     pub warm_up: Duration,
     /// Recorded stretch.
     pub duration: Duration,
+}
+
+impl PairPlan {
+    /// Starts the other end and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it cannot be started, or ends before it is ready.
+    pub(crate) fn start<T: PeerTask>(&self, task: &T) -> Result<Peer, PeerError> {
+        match &self.server_half {
+            Some(far) => far.peer(task),
+            None => self.launcher.start(task, self.server_core, &[]),
+        }
+    }
 }
 
 /// Starting or running the other end failed.
@@ -172,16 +187,9 @@ impl PeerError {
 
 /// How to start this program again as a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PeerLauncher {
-    /// On this host.
-    Here {
-        /// What to start.
-        program: PathBuf,
-        /// With which arguments.
-        args: Vec<OsString>,
-    },
-    /// By a server half.
-    There(Far),
+pub struct PeerLauncher {
+    program: PathBuf,
+    args: Vec<OsString>,
 }
 
 impl PeerLauncher {
@@ -198,24 +206,17 @@ impl PeerLauncher {
 
     /// Starts `program` with `args`; it must do what its [`Order`] says.
     pub fn new(program: impl Into<PathBuf>, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        Self::Here { program: program.into(), args: args.into_iter().map(Into::into).collect() }
+        Self { program: program.into(), args: args.into_iter().map(Into::into).collect() }
     }
 
     /// The command, without input.
-    ///
-    /// # Errors
-    /// When it would be one on another host.
-    pub(crate) fn command(&self) -> Result<Command, PeerError> {
-        let Self::Here { program, args } = self else {
-            return Err(PeerError::Task("one that a server half does not do"));
-        };
-        let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::null());
-        Ok(command)
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).stdin(Stdio::null());
+        command
     }
 
-    /// Starts a peer on `core` and waits until it is ready. It inherits `fds` and dies with the calling thread. On
-    /// another host it runs on a core that the server half chooses, and nothing can be inherited.
+    /// Starts a peer on `core` and waits until it is ready. It inherits `fds` and dies with the calling thread.
     ///
     /// # Errors
     /// When it cannot be started, or ends before it is ready.
@@ -225,31 +226,15 @@ impl PeerLauncher {
         core: usize,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Peer, PeerError> {
-        let task = serde_json::to_value(task).map_err(|error| PeerError::Exchange(error.to_string()))?;
-        let order = Order { kind: T::KIND.to_owned(), task, fds: Vec::new(), own_nic: None };
-        let (process, control) = match self {
-            Self::There(far) if fds.is_empty() => {
-                let (process, control) = far.start(order)?;
-                (Process::There(process), control)
-            }
-            _ => {
-                let (control, theirs) = Control::pair()?;
-                let child = self.spawn(order, core, &[&[theirs.as_fd()], fds].concat())?;
-                (Process::Here(child), control)
-            }
-        };
-        (&control).read_exact(&mut [0]).map_err(|_| PeerError::NotReady)?;
-        Ok(Peer { process, control })
+        let (control, theirs) = Control::pair()?;
+        let child = self.spawn(Order::of(task)?, core, &[&[theirs.as_fd()], fds].concat())?;
+        drop(theirs);
+        Peer { process: Process::Here(child), control }.when_ready()
     }
 
-    /// Starts a peer on this host. It inherits `fds`, of which the first is its control stream.
-    fn spawn(
-        &self,
-        order: Order,
-        core: usize,
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<ChildProcess, PeerError> {
-        let mut command = self.command()?;
+    /// Starts a peer. It inherits `fds`, of which the first is its control stream.
+    fn spawn(&self, order: Order, core: usize, fds: &[BorrowedFd<'_>]) -> Result<ChildProcess, PeerError> {
+        let mut command = self.command();
         let order = Order { fds: fds.iter().map(AsRawFd::as_raw_fd).collect(), ..order };
         let order = serde_json::to_string(&order).map_err(|error| PeerError::Exchange(error.to_string()))?;
         ChildProcess::start(command.env(TASK_VARIABLE, order).stdout(Stdio::null()), core, fds)
@@ -269,6 +254,11 @@ pub struct Order {
 }
 
 impl Order {
+    fn of<T: PeerTask>(task: &T) -> Result<Self, PeerError> {
+        let task = serde_json::to_value(task).map_err(|error| PeerError::Exchange(error.to_string()))?;
+        Ok(Self { kind: T::KIND.to_owned(), task, fds: Vec::new(), own_nic: None })
+    }
+
     /// What the environment says.
     ///
     /// # Errors
@@ -342,6 +332,11 @@ enum Process {
 }
 
 impl Peer {
+    fn when_ready(self) -> Result<Self, PeerError> {
+        (&self.control).read_exact(&mut [0]).map_err(|_| PeerError::NotReady)?;
+        Ok(self)
+    }
+
     /// Its process id, if it is on this host.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {

@@ -40,10 +40,7 @@ pub(super) struct Seen {
 }
 
 /// Sends `mine` and receives the other end's.
-pub(super) fn exchange<T: Serialize + DeserializeOwned>(
-    control: &Control,
-    mine: &T,
-) -> Result<T, PeerError> {
+pub(super) fn exchange<T: Serialize + DeserializeOwned>(control: &Control, mine: &T) -> Result<T, PeerError> {
     send(control, mine)?;
     receive(control)
 }

@@ -159,7 +159,7 @@ pub fn measure(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicR
     task.check_device(&survey.attr, &survey.port.attr)?;
     pin_thread(plan.client_core)?;
     let order = Target { task, selection: chosen.selection.clone() };
-    let peer = plan.launcher.start(&order, plan.server_core, &[])?;
+    let peer = plan.start(&order)?;
     let mut end = End::connect(provider, peer.control(), &task.end_plan(Role::Initiator))?;
     if task.needs_order() {
         end.require_order(task.tuning.assumes_order)?;

@@ -24,6 +24,8 @@ impl PeerTask for Target {
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
         let Self { task, selection } = &self;
+        // It may have come from another host.
+        task.check().map_err(|refusal| PeerError::Part(refusal.to_string()))?;
         let plan = task.end_plan(Role::Target);
         serve(selection, &plan, &place, |end, watch| take_part(end, task, place.control(), watch))
     }

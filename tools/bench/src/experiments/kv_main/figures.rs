@@ -94,7 +94,9 @@ impl Sample {
         let completed = load.completed();
         let mut marks = Vec::with_capacity(2);
         let result = load
-            .run(&mut connections, &mut post.ledger, |_| marks.push((server.cpu_time(), cpu_time(std::process::id()))))
+            .run(&mut connections, &mut post.ledger, |_| {
+                marks.push((server.cpu_time(), cpu_time(std::process::id())))
+            })
             .map_err(|error| front_end.failed(error))?;
         problems.extend(result.problems().into_iter().map(|problem| format!("{figure}: {problem}")));
         let all_ops = completed.load(Ordering::Relaxed).max(1) as f64;

@@ -39,6 +39,9 @@ use std::time::Duration;
 /// How long a server may take to end after SIGTERM.
 pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
+/// What a measurement between two halves leaves out.
+const OF_ONE_HOST_NOTE: &str = "System calls, heap operations, idle servers, leaks and killed servers are measured with both ends on one host.";
+
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct KvMainPlan {
@@ -99,7 +102,7 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
         progress,
         |figure| figure.to_string(),
         |figure, repetition, report| {
-            if limits.len() < repetition as usize {
+            if limits.len() < repetition as usize && plan.stage.server_half().is_none() {
                 limits.push(baseline::measure(Baseline::SharedMemory, &plan.stage.pair_plan())?);
             }
             if let Some(post) = posts.iter_mut().find(|post| post.front_end == figure.front_end) {
@@ -122,11 +125,24 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
     if !is_complete {
         return Ok(report);
     }
+    if plan.stage.server_half().is_some() {
+        report.notes.push(OF_ONE_HOST_NOTE.to_owned());
+        stop_all(posts, &mut report);
+        return Ok(report);
+    }
     // What was measured before is worth its report all the same.
     if let Err(error) = finish(plan, posts, &mut report, progress) {
         report.problems.push(error.to_string());
     }
     Ok(report)
+}
+
+fn stop_all(posts: Vec<Post>, report: &mut Report) {
+    for Post { front_end, server, .. } in posts {
+        if let Err(error) = server.stop(STOP_PATIENCE) {
+            report.problems.push(format!("{front_end}: {error}"));
+        }
+    }
 }
 
 /// Everything but speed.

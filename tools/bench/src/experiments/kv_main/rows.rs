@@ -89,6 +89,9 @@ pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table
         |limit| limit.latency.p99_ns as f64 / 1e3,
         |limit| limit.latency.p999_ns as f64 / 1e3,
     ];
+    if limits.is_empty() {
+        return table;
+    }
     let mut row = vec!["bare shared memory".into(), Cell::None, 1u64.into()];
     row.extend(has_batches.then_some(Cell::None));
     row.extend(bounds.map(|bound| Spread::of(limits.iter().map(|limit| bound(&limit.round_trips))).into()));

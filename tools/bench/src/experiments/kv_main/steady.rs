@@ -88,7 +88,8 @@ fn count(
     // Operations completed when a window begins, and when it ends.
     let mut marks = Vec::new();
     let server_syscalls = server.pid().and_then(|pid| {
-        let counted = count_syscalls(Traced::Process(pid), window, || marks.push(ops.load(Ordering::Relaxed)));
+        let counted =
+            count_syscalls(Traced::Process(pid), window, || marks.push(ops.load(Ordering::Relaxed)));
         or_note(counted, "server", report)
     });
     let mut own_marks = Vec::new();

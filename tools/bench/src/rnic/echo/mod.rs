@@ -221,7 +221,7 @@ pub fn measure(chosen: &Chosen, task: EchoTask, plan: &PairPlan) -> Result<EchoR
     task.check_device(&Survey::of(provider)?)?;
     pin_thread(plan.client_core)?;
     let order = EchoServer { task, selection: chosen.selection.clone() };
-    let peer = plan.launcher.start(&order, plan.server_core, &[])?;
+    let peer = plan.start(&order)?;
     let mut end = End::connect(provider, peer.control(), &task.end_plan(task.response))?;
     if task.needs_order() {
         end.require_order(task.assumes_order)?;
