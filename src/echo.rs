@@ -13,6 +13,10 @@ pub const WORK: u16 = 3;
 /// Answers with as many bytes as the first four of the request say (u32, little-endian), out of memory that lies ready.
 pub const BLOCK: u16 = 4;
 
+/// Computes for as many microseconds as the first four bytes of the request say, then answers as [`BLOCK`] with as many
+/// bytes as the next four say.
+pub const TASK: u16 = 5;
+
 /// Longest work asked for at once; more is refused, because it holds up every client of the thread.
 const WORK_MAX: Duration = Duration::from_millis(100);
 /// The refusal of a request to [`WORK`] that is none.
@@ -29,7 +33,7 @@ const BAD_BLOCK: u16 = 2;
 /// Made when the first block is asked for.
 static REGION: LazyLock<Vec<u8>> = LazyLock::new(|| vec![BLOCK_BYTE; REGION_LEN_BYTES]);
 
-/// Serves [`ECHO`], [`HEAD`], [`WORK`] and [`BLOCK`].
+/// Serves [`ECHO`], [`HEAD`], [`WORK`], [`BLOCK`] and [`TASK`].
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Echo {
     /// Where the next block begins.
@@ -45,6 +49,11 @@ impl Handler for Echo {
             HEAD => reply.extend_from_slice(&payload[..payload.len().min(8)]),
             WORK => work(payload)?,
             BLOCK => reply.extend_from_slice(self.block(payload)?),
+            TASK => {
+                let (us, rest) = payload.split_at_checked(4).unwrap_or_default();
+                work(us)?;
+                reply.extend_from_slice(self.block(rest)?);
+            }
             other => return Err(HandlerError::unknown_method(other)),
         }
         Ok(())
@@ -109,6 +118,10 @@ mod tests {
             for len in [0u32, 1, 4096, 100_000] {
                 assert_eq!(call(BLOCK, &len.to_le_bytes()).unwrap(), vec![BLOCK_BYTE; len as usize]);
             }
+            let task = [1u32.to_le_bytes(), 100u32.to_le_bytes()].concat();
+            assert_eq!(call(TASK, &[&task[..], &[0; 1000]].concat()).unwrap(), [BLOCK_BYTE; 100]);
+            assert!(matches!(call(TASK, b"abc"), Err(CallError::Application { code: BAD_WORK, .. })));
+            assert!(matches!(call(TASK, &task[..6]), Err(CallError::Application { code: BAD_BLOCK, .. })));
             for refused in [&b"abc"[..], &u32::MAX.to_le_bytes()] {
                 assert!(matches!(call(BLOCK, refused), Err(CallError::Application { code: BAD_BLOCK, .. })));
             }

@@ -10,8 +10,8 @@ use crate::commands::tune::ProfileArg;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_bench::experiments::Stage;
 use farcall_bench::experiments::kv_main::{self, FrontEnd, KvMainPlan};
+use farcall_bench::experiments::{Reach, Stage};
 use farcall_bench::rivals::Rival;
 use farcall_bench::workload::{Distribution, RecordShape, Workload};
 
@@ -31,7 +31,8 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
                         farcall kv bench --preset rf-rpc --preset server-reply --window 64 --batch 16 --batch auto:20\n  \
                         farcall kv bench --listen 0.0.0.0:11400 --provider ibv       on the server's host, and on the client's:\n  \
                         farcall kv bench --connect server:11400 --provider ibv\n  \
-                        farcall kv bench --workload A --workload F --value-len 1024 --connections 4"
+                        farcall kv bench --workload A --workload F --value-len 32-256 --connections 4\n  \
+                        farcall kv bench --workload B --distribution uniform --rate 200000 --window 64 --clients 2"
 )]
 pub struct Bench {
     /// Measure the store behind calls of this preset, or another store. May be given several times.
@@ -54,9 +55,9 @@ pub struct Bench {
     /// Bytes of each key.
     #[arg(long, default_value_t = 16, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(8..=250))]
     key_len: u16,
-    /// Bytes of each value.
-    #[arg(long, default_value_t = 32, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(16..=32_768))]
-    value_len: u16,
+    /// Bytes of each value, or a range of which each record draws: 32-256.
+    #[arg(long, default_value = "32", value_name = "BYTES|MIN-MAX", value_parser = value_lens)]
+    value_len: ValueLens,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
@@ -68,6 +69,24 @@ pub struct Bench {
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// Bytes of the shortest and of the longest values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ValueLens(u16, u16);
+
+/// The longest value measured.
+const VALUE_LEN_BYTES_MAX: u16 = 32_768;
+
+fn value_lens(text: &str) -> Result<ValueLens, String> {
+    let (min, max) = text.split_once('-').unwrap_or((text, text));
+    let len = |text: &str| text.parse::<u16>().ok().filter(|len| (8..=VALUE_LEN_BYTES_MAX).contains(len));
+    match (len(min), len(max)) {
+        (Some(min), Some(max)) if min <= max => Ok(ValueLens(min, max)),
+        _ => Err(format!(
+            "{text:?} is no length from 8 to {VALUE_LEN_BYTES_MAX}, and no range of such: 32-256"
+        )),
+    }
 }
 
 /// The presets of calls, and other stores.
@@ -107,7 +126,9 @@ impl Bench {
     }
 
     fn plan(&self, stage: Stage) -> Result<KvMainPlan, Failure> {
-        let shape = RecordShape::new(self.key_len.into(), self.value_len.into()).map_err(|error| {
+        let ValueLens(min, max) = self.value_len;
+        let values = min.into()..=max.into();
+        let shape = RecordShape::with_values(self.key_len.into(), values).map_err(|error| {
             Failure::because("cannot measure with such records", &error).exit(Exit::Usage)
         })?;
         let chosen = self.nic.choose()?;
@@ -128,11 +149,26 @@ impl Bench {
             shape,
             workloads: workloads.into_iter().map(with_distribution).collect(),
             windows: self.calls.windows(),
+            clients: self.calls.clients,
             connections: self.calls.connections,
+            rate: self.calls.rate,
             batches: self.batches.batches(),
             front_ends,
-            nic: chosen.selection,
-            profile,
+            reach: Reach { nic: chosen.selection, profile },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_values_are_one_or_a_range() {
+        assert_eq!(value_lens("32"), Ok(ValueLens(32, 32)));
+        assert_eq!(value_lens("8-1000"), Ok(ValueLens(8, 1000)));
+        for text in ["", "7", "32769", "9-8", "8-", "-8", "8-9-10", "a"] {
+            assert!(value_lens(text).unwrap_err().contains("32-256"), "{text:?}");
+        }
     }
 }

@@ -9,18 +9,19 @@ use crate::commands::tune::ProfileArg;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_bench::experiments::rpc_echo::{self, RpcEchoPlan};
+use farcall_bench::experiments::rpc_echo::{self, EchoCallee, RpcEchoPlan};
 
-/// Measure echo calls (64 B there, 8 B back) beside bare ping-pongs, sockets and UCX.
+/// Measure echo calls (64 B there, 8 B back, unless told otherwise) beside bare ping-pongs, sockets and UCX.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. All rivals are measured
 /// interleaved, calls under every preset unless some are named. Both are on one machine: the software RNIC measures
-/// inter-process communication, an RNIC (--provider ibv) its own loopback, not a network. Between two hosts each does its
-/// half: --listen, --connect; then bare limits and UCX, which are of one host, are left out.
+/// inter-process communication, an RNIC (--provider ibv) its own loopback, not a network. Between two hosts each does
+/// its half: --listen, --connect; then bare limits and UCX, which are of one host, are left out.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall rpc bench\n  farcall rpc bench --preset fetch --preset server-reply --window 4\n  \
                   farcall rpc bench --preset server-reply --window 64 --batch 16 --batch auto:20\n  \
+                  farcall rpc bench --rate 100000 --window 64 --process-us 4 --reply-len 1024 --clients 2\n  \
                   farcall rpc bench --against ucx --json | jq '.tables[0].rows'\n  \
                   farcall rpc bench --listen 0.0.0.0:11400 --provider ibv      on the server's host, and on the client's:\n  \
                   farcall rpc bench --connect server:11400 --provider ibv"
@@ -33,6 +34,18 @@ pub struct Bench {
     calls: CallArgs,
     #[command(flatten)]
     batches: BatchArgs,
+    /// Bytes of each request.
+    #[arg(long, default_value_t = 64, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(8..=4 << 20))]
+    request_len: u32,
+    /// Bytes of each reply.
+    #[arg(long, default_value_t = 8, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=4 << 20))]
+    reply_len: u32,
+    /// How long the service computes for each call.
+    #[arg(long, default_value_t = 0, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    process_us: u32,
+    /// Threads of the service.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    server_threads: u16,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
@@ -63,7 +76,15 @@ impl Bench {
             profile,
             presets: chosen_presets(&self.preset, call_presets(), |_| true),
             windows: self.calls.windows(),
+            callee: EchoCallee {
+                request_len_bytes: self.request_len,
+                reply_len_bytes: self.reply_len,
+                process_us: self.process_us,
+            },
+            server_threads: self.server_threads,
+            clients: self.calls.clients,
             connections: self.calls.connections,
+            rate: self.calls.rate,
             batches: self.batches.batches(),
             with_ucx: self.against == Some(Rival::Ucx),
         };

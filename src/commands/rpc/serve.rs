@@ -14,7 +14,7 @@ use farcall_drive::bound_kept_memory;
 use std::net::SocketAddr;
 
 /// Serve an echo service: method 1 answers with the request, 2 with its first 8 bytes, 3 computes for as many
-/// microseconds as the request says, 4 answers with as many bytes as it says.
+/// microseconds as the request says, 4 answers with as many bytes as it says, 5 does both.
 ///
 /// Runs until SIGINT or SIGTERM, then finishes the calls that came and ends. TCP carries only the handshake; calls go
 /// over RDMA verbs.

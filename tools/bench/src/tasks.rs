@@ -1,6 +1,10 @@
 //! Which tasks a peer process may be given.
 
 use crate::baseline::Answer;
+#[cfg(feature = "verbs")]
+use crate::experiments::calls::CallClient;
+use crate::experiments::clients::ClientProcess;
+use crate::experiments::kv_main::StoreClient;
 use crate::experiments::own_syscalls::TraceParent;
 #[cfg(feature = "verbs")]
 use crate::experiments::server_bypass::PilafServer;
@@ -25,6 +29,9 @@ pub fn run_peer() -> Result<(), PeerError> {
         EchoServer::KIND => order.run::<EchoServer>(),
         #[cfg(feature = "verbs")]
         PilafServer::KIND => order.run::<PilafServer>(),
+        ClientProcess::<StoreClient>::KIND => order.run::<ClientProcess<StoreClient>>(),
+        #[cfg(feature = "verbs")]
+        ClientProcess::<CallClient>::KIND => order.run::<ClientProcess<CallClient>>(),
         _ => Err(PeerError::Task("of another version")),
     }
 }

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "verbs")]
 pub(crate) mod calls;
+pub(crate) mod clients;
 #[cfg(feature = "verbs")]
 pub mod herd;
 pub mod kv_main;
@@ -15,6 +16,7 @@ pub mod own_syscalls;
 pub mod perf;
 #[cfg(feature = "verbs")]
 pub mod qps;
+mod reach;
 #[cfg(feature = "verbs")]
 pub mod rpc_echo;
 pub mod server;
@@ -23,6 +25,7 @@ pub(crate) mod server_bypass;
 mod stage;
 pub mod tune;
 
+pub use reach::Reach;
 pub use stage::{Progress, Stage};
 
 /// Why an experiment could not be done at all; what was wrong with its results is in the report instead.

@@ -82,6 +82,14 @@ pub enum Served {
 }
 
 impl Service {
+    /// Threads that serve.
+    pub(crate) fn threads(&self) -> u16 {
+        match self.what {
+            Served::Echo { threads } => threads,
+            Served::Store(_) => 1,
+        }
+    }
+
     /// The arguments that make this program serve it, reached under `ip`.
     pub(crate) fn args(&self, ip: IpAddr) -> Vec<String> {
         let address = SocketAddr::new(ip, 0).to_string();
@@ -123,21 +131,21 @@ impl ServerProcess {
     pub(crate) fn serve(stage: &Stage, service: &Service) -> Result<Self, ServerError> {
         let Some(run) = stage.server_half() else {
             let args = service.args(Ipv4Addr::LOCALHOST.into());
-            return Self::start(&PeerLauncher::with_args(args), stage.server_core);
+            return Self::start(&PeerLauncher::with_args(args), &stage.server_cores(service.threads()));
         };
         let (process, control, ready) = run.far().serve(service)?;
         Ok(Self { process: Process::There { process, control }, ready })
     }
 
-    /// Starts a server of this host on `core` and waits until it says that it serves. It dies with the calling thread.
+    /// Starts a server of this host on `cores` and waits until it says that it serves. It dies with the calling thread.
     ///
     /// # Errors
     /// When it cannot be started, or ends or hangs before it serves.
-    pub fn start(launcher: &PeerLauncher, core: usize) -> Result<Self, ServerError> {
+    pub fn start(launcher: &PeerLauncher, cores: &[usize]) -> Result<Self, ServerError> {
         let allocations = SharedAllocations::create()?;
         let mut command = launcher.command();
         command.env(ALLOCATIONS_VARIABLE, allocations.fd().as_raw_fd().to_string()).stdout(Stdio::piped());
-        let mut child = ChildProcess::start(&mut command, core, &[allocations.fd()])?;
+        let mut child = ChildProcess::start(&mut command, cores, &[allocations.fd()])?;
         let output = child.0.stdout.take().ok_or_else(|| not_ready("has no standard output"))?;
         let mut output = BufReader::new(output);
         let ready = wait_until_ready(&mut output)?;
@@ -236,7 +244,7 @@ mod tests {
 
     fn shell(script: &str) -> Result<ServerProcess, ServerError> {
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
-        ServerProcess::start(&PeerLauncher::new("/bin/sh", ["-c", script]), core)
+        ServerProcess::start(&PeerLauncher::new("/bin/sh", ["-c", script]), &[core])
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct Stage {
     pub duration: Duration,
     /// Seed of everything random.
     pub seed: u64,
-    has_two_cores: bool,
+    cores: Cores,
     /// The serving end, if it is a server half.
     run: Option<Arc<Run>>,
 }
@@ -55,7 +55,7 @@ impl Stage {
             warm_up: (duration / 5).min(Duration::from_millis(200)),
             duration,
             seed,
-            has_two_cores: cores.has_two(),
+            cores,
             run: None,
         })
     }
@@ -64,6 +64,16 @@ impl Stage {
     #[must_use]
     pub fn with_server_half(self, run: Run) -> Self {
         Self { run: Some(Arc::new(run)), ..self }
+    }
+
+    /// Cores of a server of so many threads on this host.
+    pub(crate) fn server_cores(&self, threads: u16) -> Vec<usize> {
+        self.cores.of_server(threads)
+    }
+
+    /// The core of a client process.
+    pub(crate) fn core_of_client(&self, number: u32) -> usize {
+        self.cores.of_client(number)
     }
 
     /// The server half, if the serving end is one.
@@ -123,7 +133,7 @@ impl Stage {
     /// A note when both ends share a core.
     #[must_use]
     pub fn single_core_note(&self) -> Option<String> {
-        (!self.has_two_cores && self.run.is_none()).then(|| {
+        (!self.cores.has_two() && self.run.is_none()).then(|| {
             "Only one core may be used: both ends share it, so these figures measure the scheduler."
                 .to_owned()
         })
@@ -171,6 +181,14 @@ impl Stage {
         }
         Ok(true)
     }
+}
+
+/// The condition that tells how operations begin.
+pub(super) fn load_condition(rate: Option<u32>) -> String {
+    rate.map_or_else(
+        || "closed: an operation begins when another has ended".to_owned(),
+        |rate| format!("open: {rate} a second at fixed intervals; latencies count from the intended times"),
+    )
 }
 
 #[cfg(test)]

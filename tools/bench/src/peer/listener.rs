@@ -1,7 +1,7 @@
 //! The server half: starts peers and servers for a client half on another host, one run at a time.
 //!
-//! A thread for each connection. A process lives as long as the connection that asked for it, a run as long as any of its
-//! connections; both end when the client half dies or cannot be reached any more.
+//! A thread for each connection. A process lives as long as the connection that asked for it, a run as long as any of
+//! its connections; both end when the client half dies or cannot be reached any more.
 
 use super::control::{Control, receive_up_to, send};
 use super::far::{Begun, GREETING_PATIENCE, Greeted, StopServer, Wish, greeting, judge, read_greeting};
@@ -31,7 +31,7 @@ const WISH_LEN_BYTES_MAX: u32 = 64 << 10;
 /// How often the end of everything is looked for.
 const WATCH: Duration = Duration::from_millis(50);
 /// How long a new run waits for the end of the one before, whose client half may just have ended.
-const RUN_PATIENCE: Duration = Duration::from_secs(1);
+const RUN_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a server may take to end after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -46,8 +46,7 @@ pub struct Listener {
 #[derive(Debug)]
 struct Half {
     nic: Selection,
-    /// Where all processes are pinned.
-    core: usize,
+    cores: Cores,
     run: Mutex<Weak<Run>>,
 }
 
@@ -76,8 +75,8 @@ impl Listener {
         let socket = TcpListener::bind(address).map_err(cannot_listen)?;
         socket.set_nonblocking(true).map_err(cannot_listen)?;
         let address = socket.local_addr().map_err(cannot_listen)?;
-        let (core, _) = Cores::allowed()?.server_and_client();
-        Ok(Self { socket, address, half: Arc::new(Half { nic, core, run: Mutex::default() }) })
+        let half = Half { nic, cores: Cores::allowed()?, run: Mutex::default() };
+        Ok(Self { socket, address, half: Arc::new(half) })
     }
 
     /// Where it listens.
@@ -200,7 +199,7 @@ impl Half {
         let conditions = Conditions::of_this_machine();
         let here = conditions.iter().filter(|(name, _)| ["host", "kernel", "cpu"].contains(name));
         let mut about: Vec<_> = here.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        about.push(("core".to_owned(), self.core.to_string()));
+        about.push(("core".to_owned(), self.cores.server_and_client().0.to_string()));
         about
     }
 
@@ -212,7 +211,8 @@ impl Half {
             let number = processes.next();
             // Before the peer says anything.
             answer(control, &number)?;
-            let child = PeerLauncher::this_program().spawn(order, self.core, &[control.as_fd()])?;
+            let (core, _) = self.cores.server_and_client();
+            let child = PeerLauncher::this_program().spawn(order, core, &[control.as_fd()])?;
             processes.pids.insert(number, child.0.id());
             (number, child)
         };
@@ -226,7 +226,7 @@ impl Half {
         let ip = control.local_address().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip());
         let service = Service { nic: nic_of(&self.nic, &service.nic), ..service.clone() };
         let launcher = PeerLauncher::with_args(service.args(ip));
-        let server = match ServerProcess::start(&launcher, self.core) {
+        let server = match ServerProcess::start(&launcher, &self.cores.of_server(service.threads())) {
             Ok(server) => server,
             Err(error) => return refuse(control, error.to_string()),
         };

@@ -72,7 +72,7 @@ impl PairPlan {
     ///
     /// # Errors
     /// When it cannot be started, or ends before it is ready.
-    pub(crate) fn start<T: PeerTask>(&self, task: &T) -> Result<Peer, PeerError> {
+    pub fn start<T: PeerTask>(&self, task: &T) -> Result<Peer, PeerError> {
         match &self.server_half {
             Some(far) => far.peer(task),
             None => self.launcher.start(task, self.server_core, &[]),
@@ -237,7 +237,7 @@ impl PeerLauncher {
         let mut command = self.command();
         let order = Order { fds: fds.iter().map(AsRawFd::as_raw_fd).collect(), ..order };
         let order = serde_json::to_string(&order).map_err(|error| PeerError::Exchange(error.to_string()))?;
-        ChildProcess::start(command.env(TASK_VARIABLE, order).stdout(Stdio::null()), core, fds)
+        ChildProcess::start(command.env(TASK_VARIABLE, order).stdout(Stdio::null()), &[core], fds)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The ways to the store.
 
 use super::super::ExperimentError;
+use super::super::reach::Reach;
 use super::super::server::Ready;
-use super::KvMainPlan;
 use crate::load::{
     BypassTarget, MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic, client_options,
     in_batches,
@@ -97,17 +97,12 @@ impl FrontEnd {
         preset.or_else(|| Rival::named(name).map(Self::Rival))
     }
 
-    /// Connects to a server of this front end, by the plan's RNIC where verbs are used, for up to `window` requests at
+    /// Connects to a server of this front end, by the RNIC of `reach` where verbs are used, for up to `window` requests at
     /// a time.
     ///
     /// # Errors
     /// When it cannot be reached.
-    pub fn connect(
-        self,
-        plan: &KvMainPlan,
-        ready: &Ready,
-        window: u32,
-    ) -> Result<FrontEndTarget, TargetError> {
+    pub fn connect(self, reach: &Reach, ready: &Ready, window: u32) -> Result<FrontEndTarget, TargetError> {
         let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
         let absent = || TargetError::Lost("the server does not serve this front end".to_owned());
         let parse = |address: &String| address.parse::<SocketAddr>().map_err(|error| lost(&error));
@@ -116,28 +111,30 @@ impl FrontEnd {
             Self::Tcp => MemcachedClient::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
             Self::Unix => MemcachedClient::connect_unix(ready.unix.first().ok_or_else(absent)?),
             Self::ServerReply => {
-                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::ServerReply);
+                return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::ServerReply);
             }
-            Self::UcRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::UcRpc),
-            Self::Herd => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Herd),
-            Self::UdRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::UdRpc),
-            Self::Fetch => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::Fetch),
+            Self::UcRpc => return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::UcRpc),
+            Self::Herd => return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::Herd),
+            Self::UdRpc => return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::UdRpc),
+            Self::Fetch => return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::Fetch),
             Self::WriteSend => {
-                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::WriteSend);
+                return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::WriteSend);
             }
             Self::SendWrite => {
-                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::SendWrite);
+                return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::SendWrite);
             }
-            Self::SendSend => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::SendSend),
+            Self::SendSend => {
+                return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::SendSend);
+            }
             Self::RdmaMemcached => {
-                return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::RdmaMemcached);
+                return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::RdmaMemcached);
             }
-            Self::RfRpc => return connect_rpc(plan, rpc_address()?, window).map(FrontEndTarget::RfRpc),
+            Self::RfRpc => return connect_rpc(reach, rpc_address()?, window).map(FrontEndTarget::RfRpc),
             Self::Rival(Rival::Pilaf) => {
-                return connect_store(plan, rpc_address()?, window).map(FrontEndTarget::Pilaf);
+                return connect_store(reach, rpc_address()?, window).map(FrontEndTarget::Pilaf);
             }
             Self::Rival(Rival::Farm | Rival::FarmVar) => {
-                return connect_store(plan, rpc_address()?, window).map(FrontEndTarget::Farm);
+                return connect_store(reach, rpc_address()?, window).map(FrontEndTarget::Farm);
             }
         };
         let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
@@ -155,7 +152,7 @@ impl FrontEnd {
     /// When it cannot be reached.
     pub(super) fn connect_in_batches(
         self,
-        plan: &KvMainPlan,
+        reach: &Reach,
         ready: &Ready,
         window: u32,
         batch: BatchSizing,
@@ -163,10 +160,11 @@ impl FrontEnd {
         let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
         let address =
             ready.rpc.as_ref().ok_or_else(|| lost(&"the server does not serve calls over verbs"))?;
-        let options = client_options(window, PATIENCE, plan.profile.as_ref());
+        let options = reach.options(window, PATIENCE);
         let options = in_batches(options, &self.to_string(), batch)
             .ok_or_else(|| lost(&format!("there are no batches over {self}")))?;
-        plan.nic
+        reach
+            .nic
             .connect(|provider| Client::connect(provider, address, options.clone()), |_| false)
             .map(|client| FrontEndTarget::Batched(Box::new(RpcTarget::new(client, &options.config.plan))))
             .map_err(|error| lost(&error))
@@ -179,24 +177,26 @@ impl FrontEnd {
 }
 
 fn connect_rpc<P: Path>(
-    plan: &KvMainPlan,
+    reach: &Reach,
     address: SocketAddr,
     window: u32,
 ) -> Result<StaticTarget<P>, TargetError> {
-    let options = client_options(window, PATIENCE, plan.profile.as_ref());
-    plan.nic
+    let options = reach.options(window, PATIENCE);
+    reach
+        .nic
         .connect(|provider| StaticClient::connect(provider, address.to_string(), options.clone()), |_| false)
         .map(|client| Box::new(RpcTarget::new(client, &options.config.plan)))
         .map_err(|error| TargetError::Lost(error.to_string()))
 }
 
 fn connect_store<S: Scheme>(
-    plan: &KvMainPlan,
+    reach: &Reach,
     address: SocketAddr,
     window: u32,
 ) -> Result<Box<BypassTarget<S>>, TargetError> {
     let options = client_options(window, PATIENCE, None);
-    plan.nic
+    reach
+        .nic
         .connect(|provider| BypassTarget::connect(provider, address, &options), |_| false)
         .map(Box::new)
         .map_err(|error| TargetError::Lost(error.to_string()))

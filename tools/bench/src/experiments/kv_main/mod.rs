@@ -14,12 +14,15 @@ mod rows;
 #[cfg(feature = "verbs")]
 mod stand;
 mod steady;
+mod store_client;
 mod store_service;
 
 pub use front_end::{FrontEnd, FrontEndTarget};
+pub(crate) use store_client::StoreClient;
 pub use store_service::StoreService;
 
 use super::ExperimentError;
+use super::reach::Reach;
 use super::server::{Ready, Served, ServerError, ServerProcess, Service};
 use super::stage::{Progress, Stage};
 use crate::baseline::{self, Baseline, BaselineResult};
@@ -29,8 +32,6 @@ use crate::peer::PeerLauncher;
 use crate::report::Report;
 use crate::workload::{Distribution, RecordShape, Workload};
 use farcall_link::BatchSizing;
-use farcall_providers::Selection;
-use farcall_rpc::tune::LinkProfile;
 use figures::{Figure, Sample};
 #[cfg(feature = "verbs")]
 pub(crate) use stand::{KvTask, Stand};
@@ -40,7 +41,8 @@ use std::time::Duration;
 pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a measurement between two halves leaves out.
-const OF_ONE_HOST_NOTE: &str = "System calls, heap operations, idle servers, leaks and killed servers are measured with both ends on one host.";
+const OF_ONE_HOST_NOTE: &str = "System calls, heap operations, idle servers, leaks and killed servers are measured \
+                                with both ends on one host.";
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -55,16 +57,18 @@ pub struct KvMainPlan {
     pub workloads: Vec<(Workload, Distribution)>,
     /// Outstanding operations on each connection.
     pub windows: Vec<u32>,
-    /// Connections, all run by one client thread.
+    /// Client processes, of one thread each; a single one is this process.
+    pub clients: u32,
+    /// Connections of each client.
     pub connections: u32,
+    /// Operations a second of all clients together, at fixed intervals; without, each begins when another has ended.
+    pub rate: Option<u32>,
     /// Ways of batching; each window is measured without, and with each that it can fill, over verbs.
     pub batches: Vec<BatchSizing>,
     /// Ways to the store.
     pub front_ends: Vec<FrontEnd>,
-    /// The RNIC of both ends.
-    pub nic: Selection,
-    /// What connections begin with instead of a probe.
-    pub profile: Option<LinkProfile>,
+    /// The RNIC of both ends, and what connections begin with.
+    pub reach: Reach,
 }
 
 /// A front end, its server, and what must be true of its records.
@@ -82,7 +86,7 @@ pub(super) struct Post {
 /// When it cannot be done at all; wrong results are problems of the report.
 pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     pin_thread(plan.stage.client_core)?;
-    let mut report = Report::new(rows::TITLE, rows::conditions(plan)).over(plan.nic.wish);
+    let mut report = Report::new(rows::TITLE, rows::conditions(plan)).over(plan.reach.nic.wish);
     report.notes.extend(plan.stage.single_core_note());
     let mut posts = Vec::new();
     for front_end in &plan.front_ends {
@@ -119,7 +123,7 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
     }
     let tunings =
         figures.iter().flat_map(|figure| &figure.samples).flat_map(|sample| sample.tunings.iter().copied());
-    if let Some(condition) = tuning_condition(tunings, plan.profile.as_ref()) {
+    if let Some(condition) = tuning_condition(tunings, plan.reach.profile.as_ref()) {
         report.conditions.push("fetching presets", condition);
     }
     if !is_complete {
@@ -193,12 +197,12 @@ fn finish(
 impl FrontEnd {
     /// Starts a server of this front end, at the place of an earlier one if there is one.
     fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
-        let (nic, store) = (plan.nic.clone(), StoreService::new(self, plan));
+        let (nic, store) = (plan.reach.nic.clone(), StoreService::new(self, plan));
         if again.is_none() {
             return ServerProcess::serve(&plan.stage, &Service { nic, what: Served::Store(store) });
         }
         let launcher = PeerLauncher::with_args(store.args(&nic, "", again));
-        ServerProcess::start(&launcher, plan.stage.server_core)
+        ServerProcess::start(&launcher, &[plan.stage.server_core])
     }
 }
 
@@ -206,7 +210,8 @@ fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<Post, ExperimentError>
     let server = front_end.serve(plan, None)?;
     fill::fill(plan, front_end, &server)?;
     let before = server.pid().map(Footprint::of).transpose()?;
-    Ok(Post { front_end, server, ledger: Ledger::new(plan.records), before })
+    let ledger = if plan.clients > 1 { Ledger::shared(plan.records) } else { Ledger::new(plan.records) };
+    Ok(Post { front_end, server, ledger, before })
 }
 
 /// Memory that allocators and the kernel may keep without it being a leak.

@@ -24,7 +24,7 @@ pub struct StoreService {
 impl StoreService {
     pub(super) fn new(front_end: FrontEnd, plan: &KvMainPlan) -> Self {
         let inserts = plan.workloads.iter().any(|(workload, _)| *workload == Workload::D);
-        let inserts = if inserts { INSERTS_MAX * u64::from(plan.connections) } else { 0 };
+        let inserts = if inserts { INSERTS_MAX * u64::from(plan.clients * plan.connections) } else { 0 };
         Self { front_end, records: plan.records + inserts, shape: plan.shape }
     }
 
