@@ -206,7 +206,7 @@ impl Load {
         let now = self.clock.now();
         for schedule in connections.iter_mut().filter_map(|connection| connection.schedule.as_mut()) {
             while let Some(intended) = schedule.due(end) {
-                if intended >= self.record_from {
+                if (self.record_from..end).contains(&intended) {
                     self.latencies.record_ns(now.0.saturating_sub(intended.0));
                     self.result.unsent += 1;
                 }

@@ -202,7 +202,7 @@ impl CallClient {
         let now = clock.now();
         for line in &mut lines {
             while let Some(intended) = line.schedule.due(end) {
-                if intended >= record_from {
+                if (record_from..end).contains(&intended) {
                     run.latencies.record_ns(now.0 - intended.0);
                     run.unsent += 1;
                 }
