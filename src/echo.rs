@@ -115,8 +115,11 @@ mod tests {
             for len in [0u32, 1, 4096, 100_000] {
                 assert_eq!(call(BLOCK, &len.to_le_bytes()).unwrap(), vec![BLOCK_BYTE; len as usize]);
             }
-            assert_eq!(call(JOB, &[9, 0, 0, 0, 1, 0, 0, 0, 7, 7]).unwrap(), [BLOCK_BYTE; 9]);
-            assert!(matches!(call(JOB, b"short"), Err(CallError::Application { code: BAD_WORK, .. })));
+            let job = [100u32.to_le_bytes(), 1u32.to_le_bytes()].concat();
+            assert_eq!(call(JOB, &[&job[..], &[0; 1000]].concat()).unwrap(), [BLOCK_BYTE; 100]);
+            assert!(matches!(call(JOB, &job[..6]), Err(CallError::Application { code: BAD_WORK, .. })));
+            let too_long = [u32::MAX.to_le_bytes(), 1u32.to_le_bytes()].concat();
+            assert!(matches!(call(JOB, &too_long), Err(CallError::Application { code: BAD_BLOCK, .. })));
             for refused in [&b"abc"[..], &u32::MAX.to_le_bytes()] {
                 assert!(matches!(call(BLOCK, refused), Err(CallError::Application { code: BAD_BLOCK, .. })));
             }

@@ -45,6 +45,67 @@ fn calls_are_measured_under_the_presets_named_at_one_connection_a_few_and_many()
 }
 
 #[test]
+fn calls_of_any_size_and_work_are_measured_by_several_clients_and_server_threads() {
+    let sizes = ["--request-len", "1000", "--reply-len", "100000", "--process-us", "10"];
+    let crowd = ["--clients", "3", "--connections", "2", "--server-threads", "2", "--window", "2"];
+    let presets = ["--preset", "rf-rpc", "--preset", "write-send"];
+    let report = bench(&[&["rpc", "bench"][..], &presets, &sizes, &crowd].concat());
+    assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
+    let row = |preset: &str| {
+        let rows = report["tables"][0]["rows"].as_array().unwrap();
+        let is_wanted = |row: &&Value| row["what"].as_str().unwrap().starts_with(preset);
+        rows.iter().find(is_wanted).unwrap_or_else(|| panic!("{report}"))
+    };
+    for preset in ["rf-rpc", "write-send"] {
+        let what = row(preset)["what"].as_str().unwrap();
+        assert!(what.contains("1000 B there, 10 µs, 100000 B back, window 2"), "{what}");
+        assert!(row(preset)["verbs_per_call"]["median"].as_f64().unwrap() > 1.0, "{report}");
+    }
+    let threads = report["conditions"]["threads"].as_str().unwrap();
+    assert!(threads.contains("2 server thread") && threads.contains("3 client process"), "{threads}");
+}
+
+/// The service computes for 20 ms a call, and 100 calls a second are to begin: the n-th call ends 20 n ms after the
+/// start at the earliest, and was to begin after 10 n ms. The first 80 ms are not recorded.
+#[test]
+fn calls_to_a_schedule_show_how_far_a_slow_service_falls_behind() {
+    let options = ["rpc", "bench", "--preset", "server-reply", "--window", "1", "--process-us", "20000"];
+    let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
+        .args(options)
+        .args(["--rate", "100", "--json", "--repetitions", "1", "--duration-ms", "400"])
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = report["tables"][0]["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["what"].as_str().unwrap().starts_with("server-reply"));
+    let p50_us = row.unwrap()["p50_us"]["median"].as_f64().unwrap();
+    assert!(p50_us >= 80_000.0, "{report}");
+    assert!(report["problems"].to_string().contains("did not keep up"), "{report}");
+    assert!(report["conditions"]["load"].as_str().unwrap().starts_with("open: 100 a second"), "{report}");
+}
+
+#[test]
+fn the_store_is_measured_by_several_clients_to_a_schedule_with_values_of_many_lengths() {
+    let options =
+        ["kv", "bench", "--preset", "rf-rpc", "--preset", "farm-var", "--workload", "A", "--workload", "D"];
+    let crowd = ["--clients", "2", "--connections", "2", "--window", "2", "--rate", "2000"];
+    let records = ["--records", "300", "--value-len", "8-1000", "--distribution", "uniform"];
+    let report = bench(&[&options[..], &crowd, &records].concat());
+    let problems = report["problems"].to_string();
+    for wrong in ["wrong", "refused", "no record"] {
+        assert!(!problems.contains(wrong), "{problems}");
+    }
+    let front_ends = column(&report, "front_end");
+    assert_eq!(front_ends.iter().filter(|front_end| **front_end == "farm-var").count(), 2, "{report}");
+    let threads = report["conditions"]["threads"].as_str().unwrap();
+    assert!(threads.contains("2 client process(es)"), "{threads}");
+    assert!(report["conditions"]["records"].as_str().unwrap().contains("8 to 1000 B values"), "{report}");
+}
+
+#[test]
 fn the_store_is_measured_under_the_presets_and_workloads_named() {
     let options = ["kv", "bench", "--preset", "send-write", "--workload", "all", "--window", "2"];
     let report = bench(&[&options[..], &["--records", "200"]].concat());
@@ -128,6 +189,32 @@ fn the_choice_is_measured_and_told_beside_the_best_of_the_presets() {
     assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
     let problems = report["problems"].to_string();
     assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
+}
+
+#[test]
+fn each_of_several_clients_chooses_and_the_report_tells_what_the_first_chose() {
+    let crowd = ["--clients", "2", "--window", "4", "--batch", "4", "--preset", "auto"];
+    let report = bench(&[&["rpc", "bench", "--preset", "send-send"], &crowd[..]].concat());
+    assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
+    assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
+    let choices = rows(&report, "What the library chooses");
+    let chosen: Vec<&Value> = choices.iter().map(|choice| &choice["chosen"]).collect();
+    assert_eq!(chosen, ["server-reply"; 2], "alone, and in batches: {report}");
+    let report = bench(&[&["kv", "bench", "--workload", "A", "--records", "200"], &crowd[..]].concat());
+    let of_auto = column(&report, "front_end").into_iter().filter(|name| *name == "auto");
+    assert_eq!(of_auto.count(), 2, "{report}");
+    assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
+    let problems = report["problems"].to_string();
+    assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
+}
+
+/// Calls to a schedule are as many a second under every preset: there is no best.
+#[test]
+fn what_is_chosen_for_calls_to_a_schedule_is_told_and_not_compared() {
+    let presets = ["--preset", "auto", "--preset", "fetch", "--window", "4", "--rate", "500"];
+    let report = bench(&[&["rpc", "bench"], &presets[..]].concat());
+    assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
+    assert_eq!(report["tables"].as_array().unwrap().len(), 1, "{report}");
 }
 
 #[test]

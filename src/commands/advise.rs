@@ -6,7 +6,8 @@ use crate::commands::tune::ProfileArg;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_bench::experiments::advise::{self, AdvisePlan, Job};
+use farcall_bench::experiments::Job;
+use farcall_bench::experiments::advise::{self, AdvisePlan};
 
 /// Measure which preset suits calls of a certain shape here, and explain the choice.
 ///

@@ -46,15 +46,23 @@ pub fn chosen_presets(
     presets.map(|(name, _)| name).filter(|name| is_wanted(name)).collect()
 }
 
-/// Windows, connections.
+/// Windows, connections, clients, rate.
 #[derive(Debug, Clone, Args)]
 pub struct CallArgs {
     /// Outstanding operations on each connection. May be given several times; by default 1 and 16.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     window: Vec<u32>,
-    /// Connections, all run by one client thread.
+    /// Connections of each client, all run by one thread.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub connections: u32,
+    /// Client processes, each on a core in turn.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub clients: u32,
+    /// Begin so many operations a second, of all clients together, at fixed intervals (open loop). Latencies then count
+    /// from the intended times, also of operations that a stalled service held up. By default an operation begins when
+    /// another has ended.
+    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub rate: Option<u32>,
 }
 
 impl CallArgs {

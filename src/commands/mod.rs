@@ -11,6 +11,7 @@ mod devices;
 mod doctor;
 #[cfg(feature = "full")]
 mod figures;
+mod halves;
 mod kv;
 mod measuring;
 mod nic_args;

@@ -3,14 +3,15 @@
 use crate::commands::batch_args::BatchArgs;
 use crate::commands::call_args::{CallArgs, Named, call_presets, chosen_presets, presets_or_all};
 use crate::commands::choice::{Choice, one_of};
+use crate::commands::halves::{HalvesArgs, cannot_measure};
 use crate::commands::measuring::{self, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_bench::experiments::Stage;
 use farcall_bench::experiments::kv_main::{self, FrontEnd, KvMainPlan};
+use farcall_bench::experiments::{Reach, Stage};
 use farcall_bench::rivals::Rival;
 use farcall_bench::workload::{Distribution, RecordShape, Workload};
 
@@ -22,12 +23,16 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
 /// and farm-var are other stores, which their clients READ. Prints tables of medians. Exits with 1 if anything was wrong.
 ///
 /// Between the two processes lies one machine: the software RNIC measures inter-process communication, and an RNIC
-/// (--provider ibv) its own loopback, not a network.
+/// (--provider ibv) its own loopback, not a network. Between two hosts each does its half (--listen, --connect), and
+/// speed alone is measured.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --preset all --workload all --json > kv.json\n  farcall kv bench --preset pilaf --preset farm --workload B\n  \
                         farcall kv bench --preset rf-rpc --window 64 --batch 16 --batch auto:20\n  \
-                        farcall kv bench --workload A --workload F --value-len 1024 --connections 4"
+                        farcall kv bench --listen 0.0.0.0:11400 --provider ibv       on the server's host, and on the client's:\n  \
+                        farcall kv bench --connect server:11400 --provider ibv\n  \
+                        farcall kv bench --workload A --workload F --value-len 32-256 --connections 4\n  \
+                        farcall kv bench --workload B --distribution uniform --rate 200000 --window 64 --clients 2"
 )]
 pub struct Bench {
     /// Measure the store behind calls of this preset, or another store. May be given several times.
@@ -50,18 +55,38 @@ pub struct Bench {
     /// Bytes of each key.
     #[arg(long, default_value_t = 16, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(8..=250))]
     key_len: u16,
-    /// Bytes of each value.
-    #[arg(long, default_value_t = 32, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(16..=32_768))]
-    value_len: u16,
+    /// Bytes of each value, or a range of which each record draws: 32-256.
+    #[arg(long, default_value = "32", value_name = "BYTES|MIN-MAX", value_parser = value_lens)]
+    value_len: ValueLens,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
     profile: ProfileArg,
     #[command(flatten)]
     stage: StageArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// Bytes of the shortest and of the longest values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ValueLens(u16, u16);
+
+/// The longest value measured.
+const VALUE_LEN_BYTES_MAX: u16 = 32_768;
+
+fn value_lens(text: &str) -> Result<ValueLens, String> {
+    let (min, max) = text.split_once('-').unwrap_or((text, text));
+    let len = |text: &str| text.parse::<u16>().ok().filter(|len| (8..=VALUE_LEN_BYTES_MAX).contains(len));
+    match (len(min), len(max)) {
+        (Some(min), Some(max)) if min <= max => Ok(ValueLens(min, max)),
+        _ => Err(format!(
+            "{text:?} is no length from 8 to {VALUE_LEN_BYTES_MAX}, and no range of such: 32-256"
+        )),
+    }
 }
 
 /// The presets of calls, and other stores.
@@ -90,22 +115,27 @@ impl Bench {
     /// # Errors
     /// When it cannot be measured at all.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let plan = self.plan(self.stage.stage(self.seed)?)?;
+        if let Some(exit) = self.halves.serve(console, &self.nic)? {
+            return Ok(exit);
+        }
+        let plan = self.plan(self.halves.stage(&self.stage, self.seed)?)?;
         measuring::run(console, |progress| {
-            kv_main::run(&plan, progress).map_err(|error| {
-                Failure::because("cannot measure the key-value service", &*error)
-                    .remedy("see what is missing: farcall doctor")
-            })
+            kv_main::run(&plan, progress)
+                .map_err(|error| cannot_measure("cannot measure the key-value service", &*error, &plan.stage))
         })
     }
 
     fn plan(&self, stage: Stage) -> Result<KvMainPlan, Failure> {
-        let shape = RecordShape::new(self.key_len.into(), self.value_len.into()).map_err(|error| {
+        let ValueLens(min, max) = self.value_len;
+        let values = min.into()..=max.into();
+        let shape = RecordShape::with_values(self.key_len.into(), values).map_err(|error| {
             Failure::because("cannot measure with such records", &error).exit(Exit::Usage)
         })?;
         let chosen = self.nic.choose()?;
         let profile = self.profile.read(&chosen)?;
-        let mut front_ends = vec![FrontEnd::Tcp, FrontEnd::Unix];
+        let mut front_ends = vec![FrontEnd::Tcp];
+        // Its socket is of one host.
+        front_ends.extend(stage.server_half().is_none().then_some(FrontEnd::Unix));
         // The first and the last are killed: the usual preset, which the table begins with, comes last.
         let is_usual = |name: &str| ["server-reply", "rf-rpc"].contains(&name);
         let presets = chosen_presets(&self.preset, all_presets(), is_usual);
@@ -119,11 +149,26 @@ impl Bench {
             shape,
             workloads: workloads.into_iter().map(with_distribution).collect(),
             windows: self.calls.windows(),
+            clients: self.calls.clients,
             connections: self.calls.connections,
+            rate: self.calls.rate,
             batches: self.batches.batches(),
             front_ends,
-            nic: chosen.selection,
-            profile,
+            reach: Reach { nic: chosen.selection, profile },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_values_are_one_or_a_range() {
+        assert_eq!(value_lens("32"), Ok(ValueLens(32, 32)));
+        assert_eq!(value_lens("8-1000"), Ok(ValueLens(8, 1000)));
+        for text in ["", "7", "32769", "9-8", "8-", "-8", "8-9-10", "a"] {
+            assert!(value_lens(text).unwrap_err().contains("32-256"), "{text:?}");
+        }
     }
 }

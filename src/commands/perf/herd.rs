@@ -2,9 +2,11 @@
 
 use super::failure;
 use crate::commands::choice::{Choice, one_of};
+use crate::commands::halves::HalvesArgs;
 use crate::commands::measuring::StageArgs;
 use crate::commands::nic_args::NicArgs;
-use crate::failure::Failure;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::Progress;
 use farcall_bench::experiments::herd::{self, HerdFigure};
@@ -35,6 +37,8 @@ pub(super) struct HerdArgs {
     stage: StageArgs,
     #[command(flatten)]
     nic: NicArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
 }
 
 const FIGURES: [Choice<HerdFigure>; 3] = [
@@ -48,6 +52,10 @@ const FIGURES: [Choice<HerdFigure>; 3] = [
 ];
 
 impl HerdArgs {
+    pub(super) fn serve(&self, console: Console) -> Result<Option<Exit>, Failure> {
+        self.halves.serve(console, &self.nic)
+    }
+
     pub(super) fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
         let figures = if self.figures.is_empty() { HerdFigure::ALL.to_vec() } else { self.figures.clone() };
         let plan = herd::HerdPlan {
@@ -57,7 +65,7 @@ impl HerdArgs {
             connections: self.connections,
             assumes_order: self.assume_order,
         };
-        herd::run(&self.nic.choose()?, &self.stage.stage(0)?, &plan, progress)
-            .map_err(|error| failure(&error))
+        let stage = self.halves.stage(&self.stage, 0)?;
+        herd::run(&self.nic.choose()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
     }
 }

@@ -5,18 +5,20 @@ mod limits;
 mod qps;
 mod verbs;
 
+use crate::commands::halves::cannot_measure;
 use crate::commands::measuring;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand};
-use farcall_bench::experiments::Progress;
+use farcall_bench::experiments::{Progress, Stage};
 use farcall_bench::report::Report;
 use farcall_bench::rnic::{Operation, RnicError};
 use verbs::VerbsArgs;
 
 /// Measure latency, rate and bandwidth of verbs between two pinned processes.
 ///
-/// All rivals are measured in one run, interleaved; figures are medians with ranges over the repetitions.
+/// All rivals are measured in one run, interleaved; figures are medians with ranges over the repetitions. Between two
+/// hosts each does its half: --listen, --connect; then bare limits and UCX, which are of one host, are left out.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall perf all --against ucx         every operation and transport, beside UCX over shared memory\n  \
@@ -26,6 +28,8 @@ use verbs::VerbsArgs;
                         farcall perf all --provider ibv        over the first RNIC with an active port\n  \
                         farcall perf qps                       1,000 queue pairs through one completion queue\n  \
                         farcall perf herd --figure echo        HERD's echoes, beside what the paper states\n  \
+                        farcall perf all --listen 0.0.0.0:11400 --provider ibv         the server's host; on the client's:\n  \
+                        farcall perf all --connect server:11400 --provider ibv\n  \
                         farcall perf limits                    what bare memory and sockets can do here\n  \
                         farcall perf send --json | jq '.tables[0].rows'"
 )]
@@ -66,11 +70,31 @@ impl Perf {
     /// # Errors
     /// When something cannot be measured.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        if let Some(exit) = self.what.serve(console)? {
+            return Ok(exit);
+        }
         measuring::run(console, |progress| self.what.measure(progress))
     }
 }
 
 impl What {
+    /// Serves client halves, if this is the server half.
+    fn serve(&self, console: Console) -> Result<Option<Exit>, Failure> {
+        match self {
+            Self::Write(args)
+            | Self::WriteImm(args)
+            | Self::Read(args)
+            | Self::Send(args)
+            | Self::SendImm(args)
+            | Self::Cas(args)
+            | Self::Faa(args)
+            | Self::All(args) => args.serve(console),
+            Self::Qps(args) => args.serve(console),
+            Self::Herd(args) => args.serve(console),
+            Self::Limits(_) => Ok(None),
+        }
+    }
+
     fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
         match self {
             Self::Write(args) => args.measure(&[Operation::Write], progress),
@@ -89,13 +113,12 @@ impl What {
 }
 
 /// Says what to do about a measurement of verbs that failed.
-fn failure(error: &RnicError) -> Failure {
+fn failure(error: &RnicError, stage: &Stage) -> Failure {
     match error {
         RnicError::Illegal(refusal) => Failure::new("this cannot be measured")
             .why(&refusal.what)
             .remedy(&refusal.nearest)
             .exit(Exit::Usage),
-        error => Failure::because("cannot measure the verbs of this machine", error)
-            .remedy("see what is missing: farcall doctor"),
+        error => cannot_measure("cannot measure the verbs of this machine", error, stage),
     }
 }

@@ -3,9 +3,11 @@
 use super::failure;
 use super::verbs::TRANSPORTS;
 use crate::commands::choice::{Choice, one_of};
+use crate::commands::halves::HalvesArgs;
 use crate::commands::measuring::StageArgs;
 use crate::commands::nic_args::NicArgs;
-use crate::failure::Failure;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::{Progress, qps};
 use farcall_bench::report::Report;
@@ -37,6 +39,8 @@ pub(super) struct QpsArgs {
     stage: StageArgs,
     #[command(flatten)]
     nic: NicArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
 }
 
 const OPERATIONS: [Choice<Operation>; 4] = [
@@ -47,6 +51,10 @@ const OPERATIONS: [Choice<Operation>; 4] = [
 ];
 
 impl QpsArgs {
+    pub(super) fn serve(&self, console: Console) -> Result<Option<Exit>, Failure> {
+        self.halves.serve(console, &self.nic)
+    }
+
     pub(super) fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
         let plan = qps::QpsPlan {
             counts: self.counts.clone(),
@@ -55,6 +63,7 @@ impl QpsArgs {
             len_bytes: self.len_bytes as usize,
             window: self.window,
         };
-        qps::run(&self.nic.choose()?, &self.stage.stage(0)?, &plan, progress).map_err(|error| failure(&error))
+        let stage = self.halves.stage(&self.stage, 0)?;
+        qps::run(&self.nic.choose()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
     }
 }

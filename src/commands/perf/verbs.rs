@@ -2,9 +2,11 @@
 
 use super::failure;
 use crate::commands::choice::{Choice, one_of};
+use crate::commands::halves::HalvesArgs;
 use crate::commands::measuring::{Rival, StageArgs};
 use crate::commands::nic_args::NicArgs;
-use crate::failure::Failure;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::Progress;
 use farcall_bench::experiments::perf::{self, Figure};
@@ -37,6 +39,8 @@ pub(super) struct VerbsArgs {
     against: Option<Rival>,
     #[command(flatten)]
     nic: NicArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
 }
 
 /// How requests are posted and completions found.
@@ -85,6 +89,10 @@ const FIGURES: [Choice<Figure>; 3] = [
 ];
 
 impl VerbsArgs {
+    pub(super) fn serve(&self, console: Console) -> Result<Option<Exit>, Failure> {
+        self.halves.serve(console, &self.nic)
+    }
+
     pub(super) fn measure(
         &self,
         operations: &[Operation],
@@ -92,8 +100,9 @@ impl VerbsArgs {
     ) -> Result<Report, Failure> {
         let selection = self.selection(operations);
         let with_ucx = self.against == Some(Rival::Ucx);
-        perf::run(&self.nic.choose()?, &self.stage.stage(0)?, &selection, with_ucx, progress)
-            .map_err(|error| failure(&error))
+        let stage = self.halves.stage(&self.stage, 0)?;
+        perf::run(&self.nic.choose()?, &stage, &selection, with_ucx, progress)
+            .map_err(|error| failure(&error, &stage))
     }
 
     fn selection(&self, operations: &[Operation]) -> perf::Selection {

@@ -14,7 +14,7 @@ use farcall_drive::bound_kept_memory;
 use std::net::SocketAddr;
 
 /// Serve an echo service: method 1 answers with the request, 2 with its first 8 bytes, 3 computes for as many
-/// microseconds as the request says, 4 answers with as many bytes as it says.
+/// microseconds as the request says, 4 answers with as many bytes as it says, 5 does both.
 ///
 /// Runs until SIGINT or SIGTERM, then finishes the calls that came and ends. TCP carries only the handshake; calls go
 /// over RDMA verbs.
@@ -24,6 +24,9 @@ pub struct Serve {
     /// Listen for handshakes on this TCP address; port 0 lets the system choose.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
     listen: SocketAddr,
+    /// Server threads; each polls the connections that it was given.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
     #[command(flatten)]
     nic: NicArgs,
 }
@@ -39,7 +42,7 @@ impl Serve {
         let stop = StopFlag::install()?;
         bound_kept_memory();
         let room = open_files::raise_limit();
-        let server = Server::builder().address(self.listen.to_string());
+        let server = Server::builder().address(self.listen.to_string()).threads(self.threads);
         let chosen = self.nic.choose()?;
         let server = server.start(&*chosen.provider, |_| Echo::default()).map_err(|error| {
             Failure::because("cannot start the echo service", &error)

@@ -5,7 +5,7 @@
 //! - `figures` (feature `verbs`): the papers' figures, what they publish beside what is measured here;
 //! - [`load`]: the load generator, over any [`load::Target`];
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
-//! - [`peer`]: the other process of a measurement;
+//! - [`peer`]: the other process of a measurement, on this host or another;
 //! - [`baseline`]: the bare limits of the machine;
 //! - [`rivals`]: stores to compare with;
 //! - `rnic` (feature `verbs`): what verbs can do between two processes;

@@ -4,9 +4,10 @@ use farcall_kv::bypass::{BypassConfig, serve};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_rpc::{Server, ServerError};
 use farcall_verbs::{Error, Provider};
+use serde::{Deserialize, Serialize};
 
 /// A store that is not ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rival {
     /// A 3-way cuckoo table and extents.
     Pilaf,

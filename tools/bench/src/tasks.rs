@@ -1,6 +1,10 @@
 //! Which tasks a peer process may be given.
 
 use crate::baseline::Answer;
+#[cfg(feature = "verbs")]
+use crate::experiments::calls::CallClient;
+use crate::experiments::clients::ClientProcess;
+use crate::experiments::kv_main::StoreClient;
 use crate::experiments::own_syscalls::TraceParent;
 #[cfg(feature = "verbs")]
 use crate::experiments::server_bypass::PilafServer;
@@ -25,8 +29,22 @@ pub fn run_peer() -> Result<(), PeerError> {
         EchoServer::KIND => order.run::<EchoServer>(),
         #[cfg(feature = "verbs")]
         PilafServer::KIND => order.run::<PilafServer>(),
+        ClientProcess::<StoreClient>::KIND => order.run::<ClientProcess<StoreClient>>(),
+        #[cfg(feature = "verbs")]
+        ClientProcess::<CallClient>::KIND => order.run::<ClientProcess<CallClient>>(),
         _ => Err(PeerError::Task("of another version")),
     }
+}
+
+/// Whether a server half does tasks of this kind for another host: the passive ends of measurements, nothing else.
+#[cfg(feature = "verbs")]
+pub(crate) fn is_done_for_others(kind: &str) -> bool {
+    [Target::KIND, EchoServer::KIND].contains(&kind)
+}
+
+#[cfg(not(feature = "verbs"))]
+pub(crate) fn is_done_for_others(_kind: &str) -> bool {
+    false
 }
 
 #[cfg(test)]

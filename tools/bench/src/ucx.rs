@@ -132,7 +132,7 @@ impl Ucx {
     pub fn run(&self, test: UcxTest, server_core: usize, client_core: usize) -> Result<UcxResult, UcxError> {
         let port = free_port().map_err(|error| UcxError::of(test, error))?;
         let start = |command: &mut Command, core| {
-            ChildProcess::start(command, core, &[]).map_err(|error| UcxError::of(test, error))
+            ChildProcess::start(command, &[core], &[]).map_err(|error| UcxError::of(test, error))
         };
         let mut server = self.command(test, port);
         let mut server = start(server.stdout(Stdio::null()).stderr(Stdio::null()), server_core)?;

@@ -44,7 +44,7 @@ impl Attempts {
     ) -> Result<(T, Option<Decision>), ConnectError> {
         loop {
             match connect(self.options()) {
-                Ok(connected) => return Ok((connected, self.decision)),
+                Ok(connected) => return Ok((connected, self.decision())),
                 Err(error) if self.goes_on_after(&error) => {}
                 Err(error) => return Err(error),
             }

@@ -122,6 +122,7 @@ mod tests {
         let plan = PairPlan {
             launcher: crate::peer::tests::launcher(),
             server_core,
+            server_half: None,
             client_core,
             warm_up: Duration::from_millis(1),
             duration: Duration::from_millis(10),

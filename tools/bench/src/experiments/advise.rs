@@ -1,7 +1,7 @@
 //! Which preset calls of a certain shape should take here, and why.
 
 use super::ExperimentError;
-use super::calls::{self, CallSample, CallTask, Callee, Ground, PATIENCE};
+use super::calls::{self, CallSample, CallTask, Callee, Ground, Job, PATIENCE};
 use super::contest::{Contender, ranked};
 use super::stage::{Progress, Stage};
 use crate::load::AUTO;
@@ -11,8 +11,6 @@ use farcall_link::{Nic, PRESETS, Plan, Preset, RequestPath, ResponsePath};
 use farcall_providers::{Chosen, Wish};
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, message_bytes};
-
-pub use super::calls::Job;
 
 const SOFTWARE_NOTE: &str = "This was measured over shared memory: a verb is a few memory accesses of a processor of \
                              this host. The advice does not carry over to an RNIC; there measure again, with \
@@ -59,7 +57,7 @@ pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, Experime
     let mut report = Report::new("Advice on the preset of such calls", conditions).over(nic.wish);
     report.notes.extend(stage.single_core_note());
     let (fitting, unfit) = candidates(&Nic::open(&*chosen.provider)?, job);
-    let server = calls::start_echo(stage, nic)?;
+    let server = calls::start_echo(stage, nic, 1)?;
     let ground = Ground { stage, nic, profile: plan.profile.as_ref(), server: &server };
     let mut taken: Vec<Candidate> = fitting
         .into_iter()
@@ -191,11 +189,11 @@ fn explain(taken: &[Candidate], left_out: &[(&str, String)], report: &mut Report
         report.note(beside(winner, second, taken));
     }
     if let Some(auto) = auto {
-        place(AUTO, auto.chosen.unwrap_or(AUTO), auto);
+        place(AUTO, auto.chosen.as_deref().unwrap_or(AUTO), auto);
     }
     report.tables.push(advice);
-    let decision = taken.iter().flat_map(|it| &it.samples).find_map(|sample| sample.decision.as_ref());
-    report.notes.extend(decision.map(|decision| format!("By itself (auto) a client takes {decision}.")));
+    let choice = taken.iter().flat_map(|it| &it.samples).find_map(|sample| sample.choice.as_ref());
+    report.notes.extend(choice.map(|choice| format!("By itself (auto) a client takes {choice}.")));
     for (preset, why) in left_out {
         report.note(format!("Left out: {preset}, because {why}."));
     }

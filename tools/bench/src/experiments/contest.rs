@@ -13,17 +13,17 @@ const NEAR: f64 = 0.9;
 pub(crate) struct Contender {
     pub(crate) preset: &'static str,
     /// What was chosen, if that was left to the library.
-    pub(crate) chosen: Option<&'static str>,
+    pub(crate) chosen: Option<String>,
     pub(crate) per_second: Vec<f64>,
 }
 
 impl Contender {
     /// Of what was measured of calls.
     pub(crate) fn of_calls(preset: &'static str, samples: &[CallSample]) -> Self {
-        let decision = samples.iter().find_map(|sample| sample.decision.as_ref());
+        let choice = samples.iter().find_map(|sample| sample.choice.as_ref());
         Self {
             preset,
-            chosen: decision.map(|decision| decision.preset()),
+            chosen: choice.map(|choice| choice.preset.clone()),
             per_second: samples.iter().map(|sample| sample.figures.per_second).collect(),
         }
     }
@@ -64,7 +64,7 @@ pub(crate) fn auto_beside_the_best(workloads: &[(String, Vec<Contender>)]) -> Op
         let auto = contenders.iter().find(|it| it.preset == AUTO);
         let (Some(auto), Some(best)) = (auto, ranked(contenders).first().copied()) else { continue };
         let Some(ratio) = auto.over(best) else { continue };
-        let chosen = auto.chosen.map_or(Cell::None, Cell::from);
+        let chosen = auto.chosen.as_deref().map_or(Cell::None, Cell::from);
         let mut row = vec![workload.as_str().into(), best.preset.into(), chosen];
         row.extend([ratio.median, ratio.low, ratio.high, ratio.confidence_percent].map(Cell::from));
         row.push(nearness(&ratio).into());
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     fn contender(preset: &'static str, per_second: &[f64]) -> Contender {
-        let chosen = (preset == AUTO).then_some("fetch");
+        let chosen = (preset == AUTO).then(|| "fetch".to_owned());
         Contender { preset, chosen, per_second: per_second.to_vec() }
     }
 

@@ -5,6 +5,7 @@
 pub mod advise;
 #[cfg(feature = "verbs")]
 pub(crate) mod calls;
+pub(crate) mod clients;
 #[cfg(feature = "verbs")]
 pub(crate) mod contest;
 #[cfg(feature = "verbs")]
@@ -21,6 +22,7 @@ pub mod perf;
 mod posting;
 #[cfg(feature = "verbs")]
 pub mod qps;
+mod reach;
 #[cfg(feature = "verbs")]
 pub mod rpc_echo;
 pub mod server;
@@ -29,6 +31,9 @@ pub(crate) mod server_bypass;
 mod stage;
 pub mod tune;
 
+#[cfg(feature = "verbs")]
+pub use calls::Job;
+pub use reach::Reach;
 pub use stage::{Progress, Stage};
 
 /// Why an experiment could not be done at all; what was wrong with its results is in the report instead.

@@ -27,7 +27,7 @@ pub fn count_own_thread(
     mut mark: impl FnMut(),
 ) -> Result<u64, PeerError> {
     let peer = launcher.start(&TraceParent { tid, window }, core, &[])?;
-    permit_tracing_by(peer.pid());
+    peer.pid().into_iter().for_each(permit_tracing_by);
     peer::send(peer.control(), &())?;
     loop {
         match peer::receive(peer.control())? {

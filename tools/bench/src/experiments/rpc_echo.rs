@@ -1,12 +1,12 @@
 //! The round trip of a small call beside what bounds it and what people use: 64 bytes there, 8 bytes back.
 
 use super::ExperimentError;
-use super::calls::{self, CallSample, CallTask, Ground, PATIENCE, REPLY_LEN_BYTES, REQUEST_LEN_BYTES};
+use super::calls::{self, CallSample, CallTask, Callee, Ground, Job, PATIENCE};
 use super::contest::{self, Contender};
 use super::limits::find_ucx;
 use super::line::Rival;
 use super::server::ServerProcess;
-use super::stage::{Progress, Stage};
+use super::stage::{Progress, Stage, load_condition};
 use crate::baseline::Baseline;
 use crate::load::{AUTO, tuning_condition};
 use crate::measure::pin_thread;
@@ -35,8 +35,16 @@ pub struct RpcEchoPlan {
     pub presets: Vec<&'static str>,
     /// Calls under way on each connection.
     pub windows: Vec<u32>,
-    /// Connections, all run by one client thread.
+    /// What the service does for each call.
+    pub job: Job,
+    /// Threads of the server.
+    pub server_threads: u16,
+    /// Client processes, of one thread each; a single one is this process.
+    pub clients: u32,
+    /// Connections of each client.
     pub connections: u32,
+    /// Calls a second of all clients together, at fixed intervals; without, each call begins when another has ended.
+    pub rate: Option<u32>,
     /// Ways of batching; each window is measured without, and with each that it can fill.
     pub batches: Vec<BatchSizing>,
     /// Whether UCX's active messages are measured, too.
@@ -55,8 +63,8 @@ impl fmt::Display for What {
         match self {
             Self::Rival(rival @ Rival::Bare(_)) => rival.fmt(f),
             Self::Rival(rival @ Rival::Ucx(_)) => write!(f, "{rival}, there and back"),
-            // Connections are a condition of the whole report.
-            Self::Rpc(task) => CallTask { connections: 1, ..*task }.fmt(f),
+            // These are conditions of the whole report.
+            Self::Rpc(task) => CallTask { connections: 1, clients: 1, rate: None, ..*task }.fmt(f),
         }
     }
 }
@@ -70,13 +78,19 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
     conditions.push("provider", format!("{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD)", nic.wish));
-    conditions.push("sizes", format!("{REQUEST_LEN_BYTES} B requests, {REPLY_LEN_BYTES} B replies"));
-    let threads = format!("1 server thread, 1 client thread, {} connection(s)", plan.connections);
+    let Job { request_bytes, response_bytes, process_us } = plan.job;
+    let sizes = format!("{request_bytes} B requests, {response_bytes} B replies, {process_us} µs of work");
+    conditions.push("sizes", sizes);
+    let RpcEchoPlan { server_threads, clients, connections, .. } = plan;
+    let threads = format!(
+        "{server_threads} server thread(s), {clients} client process(es) of one thread and {connections} connection(s)"
+    );
     conditions.push("threads", threads);
+    conditions.push("load", load_condition(plan.rate));
     let mut report = Report::new("Echo calls between two processes", conditions).over(nic.wish);
     report.notes.extend(stage.single_core_note());
-    let ucx = find_ucx(plan.with_ucx, &mut report);
-    let server = calls::start_echo(stage, nic)?;
+    let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
+    let server = calls::start_echo(stage, nic, plan.server_threads)?;
     let mut lines: Vec<(What, Vec<CallSample>)> =
         plan.whats(ucx.is_some()).into_iter().map(|what| (what, Vec::new())).collect();
     stage.interleave(
@@ -103,19 +117,41 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     Ok(report)
 }
 
+/// That a service did not keep up with its schedule.
+fn unsent_problem(what: &dyn fmt::Display, unsent: u64) -> Option<String> {
+    (unsent > 0).then(|| {
+        format!(
+            "{what}: the service did not keep up: {unsent} of the schedule never began; \
+             their latencies count to the end of the run, lower the rate or widen the window"
+        )
+    })
+}
+
 impl RpcEchoPlan {
     fn whats(&self, with_ucx: bool) -> Vec<What> {
         let bare = |baseline| What::Rival(Rival::Bare(baseline));
-        let mut whats = vec![bare(Baseline::SharedMemory)];
+        let mut whats = Vec::new();
         for &window in &self.windows {
             let fills = |batch: &&BatchSizing| batch.least() <= window;
             for &preset in &self.presets {
-                let task = CallTask { window, connections: self.connections, ..CallTask::small(preset) };
+                let task = CallTask {
+                    callee: Callee::of(self.job),
+                    window,
+                    clients: self.clients,
+                    connections: self.connections,
+                    rate: self.rate,
+                    ..CallTask::small(preset)
+                };
                 let batches = self.batches.iter().filter(fills).copied().map(Some);
                 let tasks = [None].into_iter().chain(batches).map(|batch| CallTask { batch, ..task });
                 whats.extend(tasks.map(What::Rpc));
             }
         }
+        if self.stage.server_half().is_some() {
+            // The bare limits are those of one host.
+            return whats;
+        }
+        whats.insert(0, bare(Baseline::SharedMemory));
         if with_ucx {
             whats.push(What::Rival(Rival::Ucx(UcxTest::AmLatency)));
         }
@@ -136,7 +172,9 @@ impl What {
             Self::Rpc(task) => {
                 let RpcEchoPlan { stage, nic, profile, .. } = plan;
                 let ground = Ground { stage, nic, profile: profile.as_ref(), server };
-                return calls::measure(&task, &ground).map(Some);
+                let sample = calls::measure(&task, &ground)?;
+                report.problems.extend(unsent_problem(&task, sample.unsent));
+                return Ok(Some(sample));
             }
             Self::Rival(rival) => rival,
         };
@@ -150,20 +188,22 @@ impl What {
             empty_reads_per_call: f64::NAN,
             server_cpu_us_per_call: f64::NAN,
             client_cpu_us_per_call: f64::NAN,
-            decision: None,
+            choice: None,
             tunings: Vec::new(),
+            unsent: 0,
         }))
     }
 }
 
 /// What the library chose where that was left to it, and how near that is to the best preset.
 fn tell_what_was_chosen(lines: &[(What, Vec<CallSample>)], report: &mut Report) {
-    let decision = lines.iter().flat_map(|(_, samples)| samples).find_map(|sample| sample.decision.as_ref());
-    let Some(decision) = decision else { return };
-    report.conditions.push(AUTO, decision.to_string());
+    let choice = lines.iter().flat_map(|(_, samples)| samples).find_map(|sample| sample.choice.as_ref());
+    let Some(choice) = choice else { return };
+    report.conditions.push(AUTO, choice.to_string());
     let mut workloads: Vec<(String, Vec<Contender>)> = Vec::new();
     for (what, samples) in lines {
-        let What::Rpc(task) = what else { continue };
+        // To a schedule calls come equally fast under every preset that keeps up.
+        let What::Rpc(task @ CallTask { rate: None, .. }) = what else { continue };
         let workload = task.workload();
         let contender = Contender::of_calls(task.preset, samples);
         match workloads.iter_mut().find(|(known, _)| *known == workload) {

@@ -1,10 +1,14 @@
 //! A server as a process of its own: this program started again, pinned, watched, and killed when asked.
 
-use crate::measure::SharedAllocations;
-use crate::peer::{ChildProcess, PeerError, PeerLauncher, adopt};
+use super::kv_main::StoreService;
+use super::stage::Stage;
+use crate::measure::{SharedAllocations, cpu_time};
+use crate::peer::{ChildProcess, Control, FarProcess, PeerError, PeerLauncher, adopt, stop_server};
 use farcall_drive::sleep_on;
+use farcall_providers::Selection;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::process::{ChildStdout, ExitStatus, Stdio};
@@ -56,35 +60,105 @@ pub enum ServerError {
     Allocations(#[from] farcall_verbs::Error),
 }
 
+/// A server to start, on whichever host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// Its RNIC.
+    pub nic: Selection,
+    /// What it serves.
+    pub what: Served,
+}
+
+/// What is served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Served {
+    /// The echo service.
+    Echo {
+        /// By so many threads.
+        threads: u16,
+    },
+    /// A key-value store behind one front end.
+    Store(StoreService),
+}
+
+impl Service {
+    /// Threads that serve.
+    pub(crate) fn threads(&self) -> u16 {
+        match self.what {
+            Served::Echo { threads } => threads,
+            Served::Store(_) => 1,
+        }
+    }
+
+    /// The arguments that make this program serve it, reached under `ip`.
+    pub(crate) fn args(&self, ip: IpAddr) -> Vec<String> {
+        let address = SocketAddr::new(ip, 0).to_string();
+        match &self.what {
+            Served::Echo { threads } => {
+                let threads = threads.to_string();
+                let args = ["--json", "rpc", "serve", "--listen", &address, "--threads", &threads];
+                args.map(str::to_owned).into_iter().chain(self.nic.args()).collect()
+            }
+            Served::Store(store) => store.args(&self.nic, &address, None),
+        }
+    }
+}
+
 /// A running server; dropping it kills it.
 pub struct ServerProcess {
-    child: ChildProcess,
-    /// Open as long as the server may write to it.
-    _output: BufReader<ChildStdout>,
+    process: Process,
     ready: Ready,
-    allocations: SharedAllocations,
+}
+
+enum Process {
+    Here {
+        child: ChildProcess,
+        /// Open as long as the server may write to it.
+        _output: BufReader<ChildStdout>,
+        allocations: SharedAllocations,
+    },
+    There {
+        process: FarProcess,
+        control: Control,
+    },
 }
 
 impl ServerProcess {
-    /// Starts a server on `core` and waits until it says that it serves. It dies with the calling thread.
+    /// Starts a server where the stage has its server half, or on its server core.
     ///
     /// # Errors
     /// When it cannot be started, or ends or hangs before it serves.
-    pub fn start(launcher: &PeerLauncher, core: usize) -> Result<Self, ServerError> {
+    pub(crate) fn serve(stage: &Stage, service: &Service) -> Result<Self, ServerError> {
+        let Some(run) = stage.server_half() else {
+            let args = service.args(Ipv4Addr::LOCALHOST.into());
+            return Self::start(&PeerLauncher::with_args(args), &stage.server_cores(service.threads()));
+        };
+        let (process, control, ready) = run.far().serve(service)?;
+        Ok(Self { process: Process::There { process, control }, ready })
+    }
+
+    /// Starts a server of this host on `cores` and waits until it says that it serves. It dies with the calling thread.
+    ///
+    /// # Errors
+    /// When it cannot be started, or ends or hangs before it serves.
+    pub fn start(launcher: &PeerLauncher, cores: &[usize]) -> Result<Self, ServerError> {
         let allocations = SharedAllocations::create()?;
         let mut command = launcher.command();
         command.env(ALLOCATIONS_VARIABLE, allocations.fd().as_raw_fd().to_string()).stdout(Stdio::piped());
-        let mut child = ChildProcess::start(&mut command, core, &[allocations.fd()])?;
+        let mut child = ChildProcess::start(&mut command, cores, &[allocations.fd()])?;
         let output = child.0.stdout.take().ok_or_else(|| not_ready("has no standard output"))?;
         let mut output = BufReader::new(output);
         let ready = wait_until_ready(&mut output)?;
-        Ok(Self { child, _output: output, ready, allocations })
+        Ok(Self { process: Process::Here { child, _output: output, allocations }, ready })
     }
 
-    /// Its process id.
+    /// Its process id, if it is on this host.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.0.id()
+    pub fn pid(&self) -> Option<u32> {
+        match &self.process {
+            Process::Here { child, .. } => Some(child.0.id()),
+            Process::There { .. } => None,
+        }
     }
 
     /// Where it serves.
@@ -93,10 +167,24 @@ impl ServerProcess {
         &self.ready
     }
 
-    /// Its allocations so far.
+    /// The CPU time that it has used so far.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn cpu_time(&self) -> Result<Duration, PeerError> {
+        match &self.process {
+            Process::Here { child, .. } => Ok(cpu_time(child.0.id())?),
+            Process::There { process, .. } => process.cpu_time(),
+        }
+    }
+
+    /// Its allocations so far, if it is on this host.
     #[must_use]
-    pub fn allocations(&self) -> u64 {
-        self.allocations.read()
+    pub fn allocations(&self) -> Option<u64> {
+        match &self.process {
+            Process::Here { allocations, .. } => Some(allocations.read()),
+            Process::There { .. } => None,
+        }
     }
 
     /// Asks it to end (SIGTERM) and waits.
@@ -104,7 +192,10 @@ impl ServerProcess {
     /// # Errors
     /// When it does not end in time, or ends with a failure.
     pub fn stop(mut self, patience: Duration) -> Result<(), ServerError> {
-        let child = &mut self.child.0;
+        let child = match &mut self.process {
+            Process::Here { child, .. } => &mut child.0,
+            Process::There { control, .. } => return Ok(stop_server(control)?),
+        };
         let pid = rustix::process::Pid::from_child(child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)
             .map_err(PeerError::system("kill"))?;
@@ -153,7 +244,7 @@ mod tests {
 
     fn shell(script: &str) -> Result<ServerProcess, ServerError> {
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
-        ServerProcess::start(&PeerLauncher::new("/bin/sh", ["-c", script]), core)
+        ServerProcess::start(&PeerLauncher::new("/bin/sh", ["-c", script]), &[core])
     }
 
     #[test]
@@ -161,7 +252,7 @@ mod tests {
         let script = r#"trap 'exit 0' TERM; echo '{"serving":"kv","pid":7,"tcp":["127.0.0.1:9"]}'; while :; do sleep 0.01; done"#;
         let server = shell(script).unwrap();
         assert_eq!(server.ready().tcp, ["127.0.0.1:9"]);
-        assert_eq!(server.allocations(), 0);
+        assert_eq!(server.allocations(), Some(0));
         server.stop(Duration::from_secs(10)).unwrap();
     }
 

@@ -1,9 +1,10 @@
 //! What every experiment needs to know: cores, durations, repetitions, and how to say how far it is.
 
 use crate::measure::{CoreError, Cores};
-use crate::peer::{PairPlan, PeerLauncher};
+use crate::peer::{PairPlan, PeerLauncher, Run};
 use crate::report::{Conditions, Report};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Called with what an experiment is about to do. Returns whether to go on.
@@ -26,7 +27,9 @@ pub struct Stage {
     pub duration: Duration,
     /// Seed of everything random.
     pub seed: u64,
-    has_two_cores: bool,
+    cores: Cores,
+    /// The serving end, if it is a server half.
+    run: Option<Arc<Run>>,
 }
 
 /// The usual recorded stretch: what `--duration-ms` is by default.
@@ -52,8 +55,31 @@ impl Stage {
             warm_up: (duration / 5).min(Duration::from_millis(200)),
             duration,
             seed,
-            has_two_cores: cores.has_two(),
+            cores,
+            run: None,
         })
+    }
+
+    /// The same with the serving end at a server half.
+    #[must_use]
+    pub fn with_server_half(self, run: Run) -> Self {
+        Self { run: Some(Arc::new(run)), ..self }
+    }
+
+    /// Cores of a server of so many threads on this host.
+    pub(crate) fn server_cores(&self, threads: u16) -> Vec<usize> {
+        self.cores.of_server(threads)
+    }
+
+    /// The core of a client process.
+    pub(crate) fn core_of_client(&self, number: u32) -> usize {
+        self.cores.of_client(number)
+    }
+
+    /// The server half, if the serving end is one.
+    #[must_use]
+    pub fn server_half(&self) -> Option<&Run> {
+        self.run.as_deref()
     }
 
     /// A time that an experiment takes besides: `usual`, or less if the stage's measurements are shorter than usual.
@@ -76,6 +102,7 @@ impl Stage {
         PairPlan {
             launcher: self.launcher.clone(),
             server_core: self.server_core,
+            server_half: self.run.as_ref().map(|run| run.far().clone()),
             client_core: self.client_core,
             warm_up: self.warm_up,
             duration: self.duration,
@@ -86,10 +113,19 @@ impl Stage {
     #[must_use]
     pub fn conditions(&self) -> Conditions {
         let mut conditions = Conditions::of_this_machine();
-        conditions.push(
-            "pinning",
-            format!("server on core {}, client on core {}", self.server_core, self.client_core),
-        );
+        if let Some(run) = &self.run {
+            conditions
+                .push("client half", format!("this host, core {}: measured everything", self.client_core));
+            let about: Vec<_> = run.about().iter().map(|(name, value)| format!("{name} {value}")).collect();
+            let about = about.join(", ");
+            let told = "told its own CPU time";
+            conditions.push("server half", format!("{} ({about}): {told}", run.far().address()));
+        } else {
+            conditions.push(
+                "pinning",
+                format!("server on core {}, client on core {}", self.server_core, self.client_core),
+            );
+        }
         conditions.push(
             "repetitions",
             format!(
@@ -105,7 +141,7 @@ impl Stage {
     /// A note when both ends share a core.
     #[must_use]
     pub fn single_core_note(&self) -> Option<String> {
-        (!self.has_two_cores).then(|| {
+        (!self.cores.has_two() && self.run.is_none()).then(|| {
             "Only one core may be used: both ends share it, so these figures measure the scheduler."
                 .to_owned()
         })
@@ -138,9 +174,13 @@ impl Stage {
                 match measure(line, repetition, report) {
                     Ok(()) => has_any = true,
                     Err(error) if has_any => {
-                        report
-                            .problems
-                            .push(format!("{}: {error}; what was measured before is told", title(line)));
+                        let title = title(line);
+                        report.problems.push(format!("{title}: {error}; what was measured before is told"));
+                        if let Some(run) = self.run.as_ref().filter(|run| run.is_lost()) {
+                            report
+                                .problems
+                                .push(format!("the server half at {} is gone", run.far().address()));
+                        }
                         return Ok(false);
                     }
                     Err(error) => return Err(error),
@@ -149,6 +189,14 @@ impl Stage {
         }
         Ok(true)
     }
+}
+
+/// The condition that tells how operations begin.
+pub(super) fn load_condition(rate: Option<u32>) -> String {
+    rate.map_or_else(
+        || "closed: an operation begins when another has ended".to_owned(),
+        |rate| format!("open: {rate} a second at fixed intervals; latencies count from the intended times"),
+    )
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub fn run(
     report.note(NOTE);
     let mut args = ["--json", "rpc", "serve", "--listen", "127.0.0.1:0"].map(str::to_owned).to_vec();
     args.extend(nic.args());
-    let server = ServerProcess::start(&PeerLauncher::with_args(args), stage.server_core)?;
+    let server = ServerProcess::start(&PeerLauncher::with_args(args), &[stage.server_core])?;
     let mut taken = [Vec::new()];
     let is_complete = stage.interleave(
         &mut taken,

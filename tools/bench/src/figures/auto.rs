@@ -62,7 +62,7 @@ pub fn auto(chosen: &Chosen, stage: &Stage, progress: Progress<'_>) -> Result<Re
     let title = "The library's choice of a preset, on the workloads of the papers";
     let mut report = Report::new(title, conditions).over(nic.wish);
     report.notes.extend(stage.single_core_note());
-    let (echo, mut store) = (calls::start_echo(stage, nic)?, open_store(stage, nic)?);
+    let (echo, mut store) = (calls::start_echo(stage, nic, 1)?, open_store(stage, nic)?);
     if let Some(decision) = store.chosen()? {
         report.conditions.push(AUTO, decision.to_string());
     }
@@ -108,7 +108,7 @@ impl Line {
                 let ground = Ground { stage, nic: &chosen.selection, profile: None, server: echo };
                 let sample = calls::measure(&CallTask { preset: contender.preset, ..task }, &ground)?;
                 contender.per_second.push(sample.figures.per_second);
-                contender.chosen = sample.decision.map(|decision| decision.preset());
+                contender.chosen = sample.choice.map(|choice| choice.preset);
             }
             Load::Store(workload, window) => {
                 let front_end =
@@ -124,7 +124,7 @@ impl Line {
                 let sample = store.run(&task, repetition, &mut report.problems)?;
                 contender.per_second.push(sample.load.ops_per_second());
                 if contender.preset == AUTO && contender.chosen.is_none() {
-                    contender.chosen = store.chosen()?.map(|decision| decision.preset());
+                    contender.chosen = store.chosen()?.map(|decision| decision.preset().to_owned());
                 }
             }
         }

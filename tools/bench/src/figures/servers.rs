@@ -43,7 +43,7 @@ impl<'a> Servers<'a> {
         let nic = &self.chosen.selection;
         let server = match self.echo.take() {
             Some(server) => server,
-            None => calls::start_echo(self.stage, nic)?,
+            None => calls::start_echo(self.stage, nic, 1)?,
         };
         // A server that failed a call is not asked again: the next call starts another.
         let sample =

@@ -22,13 +22,21 @@ struct Entry {
 pub struct Ledger {
     entries: Vec<Entry>,
     has_writes: bool,
+    /// Whether others write, too, of whom nothing is known.
+    is_shared: bool,
 }
 
 impl Ledger {
     /// All of `records` records at version 0.
     #[must_use]
     pub fn new(records: u64) -> Self {
-        Self { entries: vec![Entry::default(); records as usize], has_writes: false }
+        Self { entries: vec![Entry::default(); records as usize], has_writes: false, is_shared: false }
+    }
+
+    /// The same where other processes write, too: any version may be found.
+    #[must_use]
+    pub fn shared(records: u64) -> Self {
+        Self { is_shared: true, ..Self::new(records) }
     }
 
     /// A write of `record` begins; returns the version it carries. Records inserted beyond the end are added.
@@ -59,7 +67,7 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub fn oldest(&self, record: u64) -> u64 {
-        if !self.has_writes {
+        if !self.has_writes || self.is_shared {
             return 0;
         }
         self.entries.get(record as usize).map_or(0, |entry| u64::from(entry.acknowledged))
@@ -69,6 +77,9 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub fn expected(&self, record: u64, oldest: u64) -> RangeInclusive<u64> {
+        if self.is_shared {
+            return 0..=u64::MAX;
+        }
         if !self.has_writes {
             return 0..=0;
         }
@@ -92,6 +103,15 @@ mod tests {
         // The read that began before the acknowledgement may still have seen version 0.
         assert_eq!(ledger.expected(2, oldest), 0..=1);
         assert_eq!(ledger.expected(3, ledger.oldest(3)), 0..=0);
+    }
+
+    #[test]
+    fn beside_other_writers_any_version_may_be_found() {
+        let mut ledger = Ledger::shared(1);
+        assert!(ledger.expected(0, ledger.oldest(0)).contains(&7));
+        let version = ledger.begin_write(0);
+        ledger.end_write(0, version, true);
+        assert!(ledger.expected(0, ledger.oldest(0)).contains(&0), "another's version 0 may have come later");
     }
 
     #[test]

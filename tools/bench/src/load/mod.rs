@@ -1,5 +1,5 @@
-//! The load generator: a closed loop over any number of connections, each with a window of outstanding operations,
-//! that checks every value it reads.
+//! The load generator: a loop over any number of connections, each with a window of outstanding operations, closed or
+//! to a schedule, that checks every value it reads.
 
 mod bypass;
 mod ledger;

@@ -1,11 +1,12 @@
-//! The closed loop.
+//! The loop: closed, or open, to a schedule.
 
 use super::ledger::Ledger;
 use super::result::{LoadError, LoadResult};
 use super::target::{Outcome, Request, Target, TargetError};
-use crate::measure::LatencyRecorder;
+use crate::measure::{LatencyRecorder, Schedule, Share};
 use crate::workload::{Op, OpKind, RecordShape};
 use farcall_verbs::{Clock, MonotonicClock, Nanos};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 const MISMATCHES_DESCRIBED_MAX: usize = 5;
 
 /// How a run goes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct LoadPlan {
     /// Outstanding operations on each connection; at least 1.
     pub window: u32,
@@ -26,6 +27,8 @@ pub struct LoadPlan {
     pub shape: RecordShape,
     /// Records `0..loaded` exist before the run.
     pub loaded: u64,
+    /// The schedule of operations; without, each begins when another has ended.
+    pub share: Option<Share>,
 }
 
 /// A connection with the operations it is to issue, over and over.
@@ -38,12 +41,14 @@ pub struct Connection<T> {
     free: Vec<u32>,
     /// Slots whose read-modify-write has read and is to write now.
     to_write: Vec<u32>,
+    schedule: Option<Schedule>,
 }
 
 /// An outstanding operation.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     op: Op,
+    /// Under a schedule: when it was to begin.
     started: Nanos,
     /// A read: the oldest version it may find. A write: the version it carries.
     version: u64,
@@ -58,7 +63,8 @@ impl<T: Target> Connection<T> {
     #[must_use]
     pub fn new(target: T, script: Vec<Op>) -> Self {
         assert!(!script.is_empty(), "a connection has operations to issue");
-        Self { target, script, next: 0, slots: Vec::new(), free: Vec::new(), to_write: Vec::new() }
+        let (slots, free, to_write) = (Vec::new(), Vec::new(), Vec::new());
+        Self { target, script, next: 0, slots, free, to_write, schedule: None }
     }
 
     /// The target itself, for its statistics.
@@ -79,6 +85,15 @@ impl<T: Target> Connection<T> {
         self.to_write = Vec::with_capacity(window as usize);
     }
 
+    /// When the next operation begins, if it does by `now`.
+    #[inline]
+    fn next_start(&mut self, now: Nanos) -> Option<Nanos> {
+        match &mut self.schedule {
+            Some(schedule) => schedule.due(now),
+            None => Some(now),
+        }
+    }
+
     /// Operations that were submitted and have not ended. After a failed run: those that failed with it.
     #[must_use]
     pub fn outstanding(&self) -> usize {
@@ -96,6 +111,8 @@ pub struct Load {
     key: Vec<u8>,
     value: Vec<u8>,
     is_recording: bool,
+    /// Under a schedule: what was to begin from then on is timed, whenever it ended.
+    record_from: Nanos,
     /// Operations completed, warm-up included, and where observers read them.
     completed: u64,
     observed: Arc<AtomicU64>,
@@ -118,6 +135,7 @@ impl Load {
             key: vec![0; plan.shape.key_len_bytes()],
             value: vec![0; plan.shape.value_len_bytes()],
             is_recording: false,
+            record_from: Nanos(0),
             completed: 0,
             observed: Arc::new(AtomicU64::new(0)),
             end: Arc::new(AtomicBool::new(false)),
@@ -147,10 +165,16 @@ impl Load {
         ledger: &mut Ledger,
         mut on_recording: impl FnMut(bool),
     ) -> Result<LoadResult, LoadError> {
-        connections.iter_mut().for_each(|connection| connection.open_window(self.plan.window));
+        let start = self.clock.now();
+        self.record_from = start + self.plan.warm_up;
+        for (number, connection) in (0..).zip(&mut *connections) {
+            connection.open_window(self.plan.window);
+            connection.schedule = self.plan.share.map(|share| share.schedule(number, start));
+        }
         let ended = self.run_stretches(connections, ledger, &mut on_recording);
         self.publish();
         self.result.latency = self.latencies.summary();
+        self.result.latencies = self.latencies.into();
         match ended {
             Ok(()) => Ok(self.result),
             Err(error) => Err(LoadError { error, so_far: Box::new(self.result) }),
@@ -163,15 +187,31 @@ impl Load {
         ledger: &mut Ledger,
         on_recording: &mut impl FnMut(bool),
     ) -> Result<(), TargetError> {
-        self.turn_until(self.clock.now() + self.plan.warm_up, connections, ledger)?;
+        self.turn_until(self.record_from, connections, ledger)?;
         on_recording(false);
         self.is_recording = true;
         let start = self.clock.now();
-        let end = self.turn_until(start + self.plan.duration, connections, ledger)?;
+        let planned = if self.plan.share.is_some() { self.record_from } else { start } + self.plan.duration;
+        let end = self.turn_until(planned, connections, ledger)?;
         self.is_recording = false;
         on_recording(true);
         self.result.elapsed_ns = end.0.saturating_sub(start.0);
-        self.drain(connections, ledger)
+        self.drain(connections, ledger)?;
+        self.record_unsent(connections, end.min(planned));
+        Ok(())
+    }
+
+    /// What was to begin before `end` and could not has waited until now at least.
+    fn record_unsent<T>(&mut self, connections: &mut [Connection<T>], end: Nanos) {
+        let now = self.clock.now();
+        for schedule in connections.iter_mut().filter_map(|connection| connection.schedule.as_mut()) {
+            while let Some(intended) = schedule.due(end) {
+                if (self.record_from..end).contains(&intended) {
+                    self.latencies.record_ns(now.0.saturating_sub(intended.0));
+                    self.result.unsent += 1;
+                }
+            }
+        }
     }
 
     /// Turns the loop until `deadline`, or until it is to end; returns when it stopped.
@@ -225,14 +265,17 @@ impl Load {
         now: Nanos,
     ) -> Result<(), TargetError> {
         self.submit_second_halves(connection, ledger)?;
-        while let Some(slot) = connection.free.pop() {
+        while let Some(&slot) = connection.free.last()
+            && let Some(started) = connection.next_start(now)
+        {
+            connection.free.pop();
             let op = connection.script[connection.next];
             connection.next += 1;
             if connection.next == connection.script.len() {
                 connection.next = 0;
             }
             let is_write = matches!(op.kind, OpKind::Update | OpKind::Insert);
-            connection.slots[slot as usize] = Slot { op, started: now, version: 0, is_write };
+            connection.slots[slot as usize] = Slot { op, started, version: 0, is_write };
             self.submit(connection, ledger, slot)?;
         }
         connection.target.flush()
@@ -289,10 +332,14 @@ impl Load {
             }
             free.push(slot_number);
             self.completed += 1;
-            if self.is_recording {
+            self.result.ops += u64::from(self.is_recording);
+            let is_timed = match self.plan.share {
+                Some(_) => slot.started >= self.record_from,
+                None => self.is_recording,
+            };
+            if is_timed {
                 let now = *now.get_or_insert_with(|| self.clock.now());
                 self.latencies.record_ns(now.0.saturating_sub(slot.started.0));
-                self.result.ops += 1;
             }
         })
     }

@@ -1,6 +1,6 @@
 //! Which cores this process may use, and pinning threads to them.
 
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 
 /// Pinning or reading the affinity failed.
@@ -49,6 +49,20 @@ impl Cores {
         (server, self.allowed.get(1).copied().unwrap_or(server))
     }
 
+    /// Cores for a server of so many threads: the first ones, each once.
+    #[must_use]
+    pub fn of_server(&self, threads: u16) -> Vec<usize> {
+        self.allowed.iter().copied().take(threads.max(1).into()).collect()
+    }
+
+    /// The core of client process `number`: in turn those that no server of one thread has.
+    #[must_use]
+    pub fn of_client(&self, number: u32) -> usize {
+        let (server, client) = self.server_and_client();
+        let others: Vec<usize> = self.allowed.iter().copied().filter(|core| *core != server).collect();
+        others.get(number as usize % others.len().max(1)).copied().unwrap_or(client)
+    }
+
     /// Whether two ends can spin without sharing a core.
     #[must_use]
     pub fn has_two(&self) -> bool {
@@ -62,6 +76,22 @@ impl Cores {
 /// When the core does not exist or is not allowed.
 pub fn pin_thread(core: usize) -> Result<(), CoreError> {
     farcall_drive::pin_to_core(core).map_err(|source| CoreError::Pin { core, source })
+}
+
+/// Lets the calling thread (and what it spawns) use these cores only.
+///
+/// # Errors
+/// When one does not exist, or none is allowed.
+pub(crate) fn keep_thread_on(cores: &[usize]) -> Result<(), CoreError> {
+    let mut set = CpuSet::new();
+    for &core in cores {
+        if core >= CpuSet::MAX_CPU {
+            return Err(CoreError::Pin { core, source: io::ErrorKind::InvalidInput.into() });
+        }
+        set.set(core);
+    }
+    let first = cores.first().copied().unwrap_or(0);
+    sched_setaffinity(None, &set).map_err(|errno| CoreError::Pin { core: first, source: errno.into() })
 }
 
 #[cfg(test)]

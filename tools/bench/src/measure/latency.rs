@@ -12,9 +12,28 @@ const SIGNIFICANT_DIGITS: u8 = 3;
 pub const QUANTILES: [f64; 11] = [0.01, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999];
 
 /// Records latencies into a high-dynamic-range histogram of fixed size: recording allocates nothing.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Vec<(u64, u64)>", from = "Vec<(u64, u64)>")]
 pub struct LatencyRecorder {
     histogram: Histogram<u64>,
+}
+
+/// Latencies in nanoseconds, each with its count.
+impl From<LatencyRecorder> for Vec<(u64, u64)> {
+    fn from(recorder: LatencyRecorder) -> Self {
+        let recorded = recorder.histogram.iter_recorded();
+        recorded.map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
+    }
+}
+
+impl From<Vec<(u64, u64)>> for LatencyRecorder {
+    fn from(counts: Vec<(u64, u64)>) -> Self {
+        let mut recorder = Self::default();
+        for (latency_ns, count) in counts {
+            recorder.histogram.saturating_record_n(latency_ns, count);
+        }
+        recorder
+    }
 }
 
 impl Default for LatencyRecorder {
@@ -30,6 +49,19 @@ impl LatencyRecorder {
     #[inline]
     pub fn record_ns(&mut self, latency_ns: u64) {
         self.histogram.saturating_record(latency_ns);
+    }
+
+    /// Adds what another recorded.
+    pub fn add(&mut self, other: &Self) {
+        // Both have the same bounds.
+        let added = self.histogram.add(&other.histogram);
+        debug_assert!(added.is_ok());
+    }
+
+    /// How many were recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
     }
 
     /// The figures people compare.
@@ -69,6 +101,20 @@ pub struct LatencySummary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_several_processes_recorded_adds_up() {
+        let mut all = LatencyRecorder::default();
+        for part in 0..3 {
+            let mut recorder = LatencyRecorder::default();
+            (1..=1000).for_each(|latency_ns| recorder.record_ns(latency_ns * 10 + part));
+            let text = serde_json::to_string(&recorder).unwrap();
+            all.add(&serde_json::from_str(&text).unwrap());
+        }
+        let summary = all.summary();
+        assert_eq!(summary.count, 3000);
+        assert!(summary.p50_ns.abs_diff(5000) <= 10, "{summary:?}");
+    }
 
     #[test]
     fn percentiles_of_a_known_sequence() {

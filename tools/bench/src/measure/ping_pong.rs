@@ -24,8 +24,23 @@ pub struct RoundTrips {
 pub fn ping_pong<E>(
     warm_up: Duration,
     duration: Duration,
-    mut round_trip: impl FnMut(u64) -> Result<(), E>,
+    round_trip: impl FnMut(u64) -> Result<(), E>,
 ) -> Result<RoundTrips, E> {
+    let (latencies, elapsed_ns) = record_ping_pong(warm_up, duration, round_trip)?;
+    let latency = latencies.summary();
+    let per_second = latency.count as f64 * 1e9 / elapsed_ns.max(1) as f64;
+    Ok(RoundTrips { latency, per_second, count: latency.count })
+}
+
+/// As [`ping_pong`]: all recorded latencies, and the length of the recorded stretch in nanoseconds.
+///
+/// # Errors
+/// As [`ping_pong`].
+pub(crate) fn record_ping_pong<E>(
+    warm_up: Duration,
+    duration: Duration,
+    mut round_trip: impl FnMut(u64) -> Result<(), E>,
+) -> Result<(LatencyRecorder, u64), E> {
     let clock = MonotonicClock::new();
     let mut number = 0;
     let warm_until = clock.now() + warm_up;
@@ -47,9 +62,7 @@ pub fn ping_pong<E>(
         latencies.record_ns(after.0.saturating_sub(before.0));
         before = after;
     }
-    let latency = latencies.summary();
-    let per_second = latency.count as f64 * 1e9 / (before.0 - start.0).max(1) as f64;
-    Ok(RoundTrips { latency, per_second, count: latency.count })
+    Ok((latencies, before.0 - start.0))
 }
 
 #[cfg(test)]

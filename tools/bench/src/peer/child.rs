@@ -1,7 +1,7 @@
 //! A child process: pinned, tied to its parent's life, killed when it is dropped.
 
 use super::PeerError;
-use crate::measure::pin_thread;
+use crate::measure::keep_thread_on;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -13,15 +13,16 @@ use std::process::{Child, Command};
 pub(crate) struct ChildProcess(pub(crate) Child);
 
 impl ChildProcess {
-    /// Starts `command` on `core`. The child inherits `fds` under the same numbers and dies with the calling thread.
+    /// Starts `command` on `cores`. The child inherits `fds` under the same numbers and dies with the calling thread.
     pub(crate) fn start(
         command: &mut Command,
-        core: usize,
+        cores: &[usize],
         fds: &[BorrowedFd<'_>],
     ) -> Result<Self, PeerError> {
         let inherited: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let cores = cores.to_vec();
         // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls.
-        unsafe { command.pre_exec(move || prepare_child(&inherited, core)) };
+        unsafe { command.pre_exec(move || prepare_child(&inherited, &cores)) };
         let program = PathBuf::from(command.get_program());
         command.spawn().map(Self).map_err(|source| PeerError::Start { program, source })
     }
@@ -41,7 +42,7 @@ impl Drop for ChildProcess {
 }
 
 /// Lets the descriptors pass exec, and ties the child's life to its parent's.
-fn prepare_child(fds: &[RawFd], core: usize) -> io::Result<()> {
+fn prepare_child(fds: &[RawFd], cores: &[usize]) -> io::Result<()> {
     for fd in fds {
         // SAFETY: the parent keeps these descriptors open until spawn returns, so the number is valid here.
         let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
@@ -50,7 +51,7 @@ fn prepare_child(fds: &[RawFd], core: usize) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // SAFETY: async-signal-safe. Ctrl-C reaches the whole group, and what it means the parent decides.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
-    pin_thread(core).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+    keep_thread_on(cores).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 /// Takes over an inherited descriptor after checking that it is one.

@@ -1,20 +1,33 @@
 //! The other end of a measurement: a process of its own, pinned to its own core.
 //!
 //! The peer is this same program started again. What it has to do travels as JSON in an environment variable, its
-//! descriptors are inherited by number. It says `1` on its control socket once it is ready; it ends when the parent
+//! descriptors are inherited by number. It says `1` on its control stream once it is ready; it ends when the parent
 //! kills it, which dropping [`Peer`] does, or when the parent dies.
+//!
+//! A peer on another host is started by a server half there ([`Listener`]), for a client half ([`Run`]) here: its
+//! control stream is the TCP connection between them, and everything else is the same.
 
 mod child;
+mod control;
+mod far;
+mod listener;
+
+pub use control::Control;
+pub use far::{Far, Run};
+pub use listener::Listener;
 
 pub(crate) use child::{ChildProcess, adopt};
+pub(crate) use control::{receive, send};
+pub(crate) use far::{FarProcess, stop_server};
 
-use crate::measure::CoreError;
+use crate::measure::{CoreError, ProcessError, cpu_time};
+use farcall_providers::Selection;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -24,8 +37,6 @@ use std::{env, io};
 const TASK_VARIABLE: &str = "FARCALL_PEER_TASK";
 /// The hidden subcommand of the `farcall` binary that does a peer's task.
 const SUBCOMMAND: &str = "__peer";
-/// A longer message between the two ends is not ours.
-const MESSAGE_LEN_BYTES_MAX: u32 = 1 << 26;
 
 /// What a peer does until it is killed: plain data that travels to its process.
 pub trait PeerTask: Serialize + DeserializeOwned {
@@ -46,12 +57,27 @@ pub struct PairPlan {
     pub launcher: PeerLauncher,
     /// Core of the other end.
     pub server_core: usize,
+    /// Where the other end is started instead, on a core that is chosen there.
+    pub server_half: Option<Far>,
     /// Core of the calling thread, which is pinned to it.
     pub client_core: usize,
     /// Unrecorded start.
     pub warm_up: Duration,
     /// Recorded stretch.
     pub duration: Duration,
+}
+
+impl PairPlan {
+    /// Starts the other end and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it cannot be started, or ends before it is ready.
+    pub fn start<T: PeerTask>(&self, task: &T) -> Result<Peer, PeerError> {
+        match &self.server_half {
+            Some(far) => far.peer(task),
+            None => self.launcher.start(task, self.server_core, &[]),
+        }
+    }
 }
 
 /// Starting or running the other end failed.
@@ -89,6 +115,59 @@ pub enum PeerError {
     /// Memory could not be shared.
     #[error(transparent)]
     Memory(#[from] farcall_verbs::Error),
+    /// What a process used could not be read.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// Nobody is there.
+    #[error("cannot reach the server half at {address}: {source}")]
+    Unreachable {
+        /// Where it should be.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A server half cannot listen.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where it should.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Somebody else is there.
+    #[error("{address} is no server half of a measurement; it said {said:?}")]
+    Stranger {
+        /// Where the server half should be.
+        address: SocketAddr,
+        /// The beginning of what was said.
+        said: String,
+    },
+    /// The two halves are of different versions.
+    #[error("the server half at {address} is {theirs:?}, this client half is {mine:?}; use the same release")]
+    Version {
+        /// Where the server half is.
+        address: SocketAddr,
+        /// How it greets.
+        theirs: String,
+        /// How this half greets.
+        mine: String,
+    },
+    /// The server half does not do it.
+    #[error("the server half at {address} refused: {why}")]
+    Refused {
+        /// Where it is.
+        address: SocketAddr,
+        /// Its words.
+        why: String,
+    },
+    /// The server half does not answer.
+    #[error("the server half at {address} gave no answer: {why}")]
+    Lost {
+        /// Where it was.
+        address: SocketAddr,
+        /// How that was found.
+        why: String,
+    },
     /// A system call failed.
     #[error("{call} failed: {source}")]
     System {
@@ -147,18 +226,18 @@ impl PeerLauncher {
         core: usize,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Peer, PeerError> {
-        let (control, theirs) = UnixStream::pair().map_err(PeerError::system("socketpair"))?;
-        let fds = [&[theirs.as_fd()], fds].concat();
-        let order = serde_json::to_value(task).and_then(|task| {
-            let fds = fds.iter().map(AsRawFd::as_raw_fd).collect();
-            serde_json::to_string(&Order { kind: T::KIND.to_owned(), task, fds })
-        });
-        let order = order.map_err(|error| PeerError::Exchange(error.to_string()))?;
-        let mut command = self.command();
-        let child = ChildProcess::start(command.env(TASK_VARIABLE, order).stdout(Stdio::null()), core, &fds)?;
+        let (control, theirs) = Control::pair()?;
+        let child = self.spawn(Order::of(task)?, core, &[&[theirs.as_fd()], fds].concat())?;
         drop(theirs);
-        (&control).read_exact(&mut [0]).map_err(|_| PeerError::NotReady)?;
-        Ok(Peer { child, control })
+        Peer { process: Process::Here(child), control }.when_ready()
+    }
+
+    /// Starts a peer. It inherits `fds`, of which the first is its control stream.
+    fn spawn(&self, order: Order, core: usize, fds: &[BorrowedFd<'_>]) -> Result<ChildProcess, PeerError> {
+        let mut command = self.command();
+        let order = Order { fds: fds.iter().map(AsRawFd::as_raw_fd).collect(), ..order };
+        let order = serde_json::to_string(&order).map_err(|error| PeerError::Exchange(error.to_string()))?;
+        ChildProcess::start(command.env(TASK_VARIABLE, order).stdout(Stdio::null()), &[core], fds)
     }
 }
 
@@ -168,11 +247,18 @@ pub struct Order {
     /// [`PeerTask::KIND`] of the task.
     pub kind: String,
     task: serde_json::Value,
-    /// The control socket, then those of the task.
+    /// The control stream, then those of the task.
     fds: Vec<RawFd>,
+    /// What the server half was told about its RNIC, if it started the peer.
+    own_nic: Option<Selection>,
 }
 
 impl Order {
+    fn of<T: PeerTask>(task: &T) -> Result<Self, PeerError> {
+        let task = serde_json::to_value(task).map_err(|error| PeerError::Exchange(error.to_string()))?;
+        Ok(Self { kind: T::KIND.to_owned(), task, fds: Vec::new(), own_nic: None })
+    }
+
     /// What the environment says.
     ///
     /// # Errors
@@ -190,22 +276,29 @@ impl Order {
         let task: T = serde_json::from_value(self.task).map_err(|_| PeerError::Task("not understood"))?;
         let mut fds = self.fds.iter().map(|fd| adopt(*fd)).collect::<Result<Vec<_>, _>>()?.into_iter();
         let control = fds.next().ok_or(PeerError::Task("short of descriptors"))?;
-        task.run(PeerPlace { control: control.into(), fds })
+        task.run(PeerPlace { control: control.into(), fds, own_nic: self.own_nic })
     }
 }
 
 /// What a peer inherited.
 #[derive(Debug)]
 pub struct PeerPlace {
-    control: UnixStream,
+    control: Control,
     fds: std::vec::IntoIter<OwnedFd>,
+    own_nic: Option<Selection>,
 }
 
 impl PeerPlace {
     /// The stream between the two ends.
     #[must_use]
-    pub fn control(&self) -> &UnixStream {
+    pub fn control(&self) -> &Control {
         &self.control
+    }
+
+    /// The RNIC to use where the other end uses `theirs`.
+    #[must_use]
+    pub fn nic(&self, theirs: &Selection) -> Selection {
+        self.own_nic.as_ref().map_or_else(|| theirs.clone(), |own| listener::nic_of(own, theirs))
     }
 
     /// The next of the task's descriptors.
@@ -221,58 +314,62 @@ impl PeerPlace {
     /// # Errors
     /// When the parent is gone.
     pub fn ready(&self) -> Result<(), PeerError> {
-        rustix::io::write(&self.control, b"1").map(drop).map_err(PeerError::system("write"))
+        (&self.control).write_all(b"1").map_err(PeerError::system("write"))
     }
 }
 
 /// A running peer; dropping it kills it.
 #[derive(Debug)]
 pub struct Peer {
-    child: ChildProcess,
-    control: UnixStream,
+    process: Process,
+    control: Control,
+}
+
+#[derive(Debug)]
+enum Process {
+    Here(ChildProcess),
+    There(FarProcess),
 }
 
 impl Peer {
-    /// Its process id.
+    fn when_ready(self) -> Result<Self, PeerError> {
+        (&self.control).read_exact(&mut [0]).map_err(|_| PeerError::NotReady)?;
+        Ok(self)
+    }
+
+    /// Its process id, if it is on this host.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.0.id()
+    pub fn pid(&self) -> Option<u32> {
+        match &self.process {
+            Process::Here(child) => Some(child.0.id()),
+            Process::There(_) => None,
+        }
+    }
+
+    /// The CPU time that it has used so far.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn cpu_time(&self) -> Result<Duration, PeerError> {
+        match &self.process {
+            Process::Here(child) => Ok(cpu_time(child.0.id())?),
+            Process::There(process) => process.cpu_time(),
+        }
     }
 
     /// The stream between the two ends, silent once the peer is ready.
     #[must_use]
-    pub fn control(&self) -> &UnixStream {
+    pub fn control(&self) -> &Control {
         &self.control
     }
 
     /// Whether it is still there. A spinning end asks now and then, so that a dead peer cannot hang it.
     pub fn is_alive(&mut self) -> bool {
-        self.child.is_alive()
+        match &mut self.process {
+            Process::Here(child) => child.is_alive(),
+            Process::There(_) => !self.control.is_closed(),
+        }
     }
-}
-
-/// Sends a message to the other end: its length, then JSON.
-pub(crate) fn send<T: Serialize>(mut control: &UnixStream, message: &T) -> Result<(), PeerError> {
-    let text = serde_json::to_vec(message).map_err(not_understood)?;
-    let len = u32::try_from(text.len()).map_err(not_understood)?;
-    control.write_all(&len.to_le_bytes()).and_then(|()| control.write_all(&text)).map_err(not_understood)
-}
-
-/// Receives a message of the other end.
-pub(crate) fn receive<T: DeserializeOwned>(mut control: &UnixStream) -> Result<T, PeerError> {
-    let mut len = [0; 4];
-    control.read_exact(&mut len).map_err(not_understood)?;
-    let len = u32::from_le_bytes(len);
-    if len > MESSAGE_LEN_BYTES_MAX {
-        return Err(PeerError::Exchange(format!("a message of {len} bytes")));
-    }
-    let mut text = vec![0; len as usize];
-    control.read_exact(&mut text).map_err(not_understood)?;
-    serde_json::from_slice(&text).map_err(not_understood)
-}
-
-fn not_understood(error: impl std::fmt::Display) -> PeerError {
-    PeerError::Exchange(error.to_string())
 }
 
 #[cfg(test)]
@@ -305,19 +402,5 @@ pub(crate) mod tests {
         let launcher = PeerLauncher::new("/nonexistent/farcall", [""; 0]);
         let error = launcher.start(&Nothing, 0, &[]).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/farcall"));
-    }
-
-    #[test]
-    fn messages_arrive_whole_and_garbage_is_refused() {
-        let (left, right) = UnixStream::pair().unwrap();
-        send(&left, &"first").unwrap();
-        send(&left, &2).unwrap();
-        assert_eq!(receive::<String>(&right).unwrap(), "first");
-        assert_eq!(receive::<u32>(&right).unwrap(), 2);
-        (&left).write_all(&[255; 8]).unwrap();
-        assert!(receive::<String>(&right).is_err());
-        send(&left, &"something else").unwrap();
-        drop(left);
-        assert!(receive::<u32>(&right).is_err());
     }
 }

@@ -1,7 +1,9 @@
 //! What a measurement costs both ends.
 
-use crate::measure::{CpuMeter, ProcessError};
+use crate::measure::CpuMeter;
+use crate::peer::{Peer, PeerError};
 use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
 
 /// Processor time of both ends over the whole of a measurement, in cores: 1.0 is a core kept busy.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -12,17 +14,23 @@ pub struct BothEnds {
     pub server: f64,
 }
 
-pub(super) struct Meter {
+pub(super) struct Meter<'a> {
     client: CpuMeter,
-    server: CpuMeter,
+    server: &'a Peer,
+    /// When the measurement began, and what its peer had used by then.
+    server_start: (Instant, Duration),
 }
 
-impl Meter {
-    pub(super) fn start(peer_pid: u32) -> Result<Self, ProcessError> {
-        Ok(Self { client: CpuMeter::start(std::process::id())?, server: CpuMeter::start(peer_pid)? })
+impl<'a> Meter<'a> {
+    pub(super) fn start(server: &'a Peer) -> Result<Self, PeerError> {
+        let server_start = (Instant::now(), server.cpu_time()?);
+        Ok(Self { client: CpuMeter::start(std::process::id())?, server, server_start })
     }
 
-    pub(super) fn stop(self) -> Result<BothEnds, ProcessError> {
-        Ok(BothEnds { client: self.client.core_share()?, server: self.server.core_share()? })
+    pub(super) fn stop(self) -> Result<BothEnds, PeerError> {
+        let (start, used_before) = self.server_start;
+        let client = self.client.core_share()?;
+        let (wall, used) = (start.elapsed(), self.server.cpu_time()?.saturating_sub(used_before));
+        Ok(BothEnds { client, server: used.div_duration_f64(wall.max(Duration::from_nanos(1))) })
     }
 }

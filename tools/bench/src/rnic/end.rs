@@ -9,7 +9,7 @@ use super::operation::Operation;
 use super::receives::Receives;
 use super::task::Inlining;
 use super::waiting::{Halt, Watch};
-use crate::peer::PeerError;
+use crate::peer::{Control, PeerError};
 use farcall_drive::arm_then_look;
 use farcall_link::{
     Chain, Nic, Operation as Verb, PairConfig, Piece, QueuePair, Remote, SharedReceives, Transport,
@@ -18,7 +18,6 @@ use farcall_link::{
 use farcall_verbs::{
     Access, CompChannel, CqInitAttr, DeviceAttr, Endpoint, Nanos, Next, Notify, Provider, RawCq, WaitSet, Wc,
 };
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 /// Of messages that are inlined by default, the longest.
@@ -78,7 +77,7 @@ impl End {
     /// Connects to the process behind `control`, which does the same.
     pub(super) fn connect(
         provider: &dyn Provider,
-        control: &UnixStream,
+        control: &Control,
         plan: &EndPlan,
     ) -> Result<Self, RnicError> {
         let nic = Nic::open(provider)?;
@@ -141,7 +140,7 @@ impl End {
     }
 
     /// Posts receives; no end goes on before the other has, too.
-    fn start(&mut self, control: &UnixStream) -> Result<(), RnicError> {
+    fn start(&mut self, control: &Control) -> Result<(), RnicError> {
         self.receives.post_all(&mut self.lanes)?;
         let region = self.memory.region();
         let mut qps =

@@ -1,11 +1,10 @@
 //! What the two ends tell each other over their control socket.
 
-use crate::peer::PeerError;
+use crate::peer::{Control, PeerError};
 pub(super) use crate::peer::{receive, send};
 use farcall_link::RemoteRegion;
 use farcall_link::bootstrap::QpInfo;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::os::unix::net::UnixStream;
 
 /// What one end must know of the other to connect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,10 +40,7 @@ pub(super) struct Seen {
 }
 
 /// Sends `mine` and receives the other end's.
-pub(super) fn exchange<T: Serialize + DeserializeOwned>(
-    control: &UnixStream,
-    mine: &T,
-) -> Result<T, PeerError> {
+pub(super) fn exchange<T: Serialize + DeserializeOwned>(control: &Control, mine: &T) -> Result<T, PeerError> {
     send(control, mine)?;
     receive(control)
 }

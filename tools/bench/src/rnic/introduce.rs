@@ -7,10 +7,9 @@ use super::handshake;
 use super::memory::FILL;
 use super::operation::Operation;
 use super::waiting::LOSS_AFTER;
-use crate::peer::PeerError;
+use crate::peer::{Control, PeerError};
 use farcall_link::Transport;
 use serde::{Deserialize, Serialize};
-use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 /// How often introductions are sent again.
@@ -23,7 +22,7 @@ struct Missing(Vec<usize>);
 
 impl End {
     /// Sends a datagram over each datagram queue pair and waits for the other end's; what is lost is sent again.
-    pub(super) fn introduce(&mut self, control: &UnixStream) -> Result<(), RnicError> {
+    pub(super) fn introduce(&mut self, control: &Control) -> Result<(), RnicError> {
         let mut mine = Missing(self.datagram_qps());
         if mine.0.is_empty() {
             return Ok(());

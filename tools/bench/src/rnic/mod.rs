@@ -159,7 +159,7 @@ pub fn measure(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicR
     task.check_device(&survey.attr, &survey.port.attr)?;
     pin_thread(plan.client_core)?;
     let order = Target { task, selection: chosen.selection.clone() };
-    let peer = plan.launcher.start(&order, plan.server_core, &[])?;
+    let peer = plan.start(&order)?;
     let mut end = End::connect(provider, peer.control(), &task.end_plan(Role::Initiator))?;
     if task.needs_order() {
         end.require_order(task.tuning.assumes_order)?;
@@ -204,7 +204,7 @@ impl PeerTask for Initiator {
 
 fn run(end: &mut End, task: RnicTask, plan: &PairPlan, peer: &Peer) -> Result<RnicResult, RnicError> {
     let mut watch = Watch::initiator(peer.control());
-    let meter = Meter::start(peer.pid())?;
+    let meter = Meter::start(peer)?;
     let is_inline = end.is_inline && !task.operation.returns_data();
     let result = |latency, messages_per_second, samples, sent, lost| {
         let cores = meter.stop()?;

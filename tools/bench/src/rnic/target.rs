@@ -6,12 +6,11 @@ use super::operation::Operation;
 use super::task::{RnicTask, RnicTest};
 use super::waiting::{Halt, Watch};
 use super::{RnicError, Role, latency, throughput};
-use crate::peer::{PeerError, PeerPlace, PeerTask};
+use crate::peer::{Control, PeerError, PeerPlace, PeerTask};
 use farcall_providers::Selection;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
-use std::os::unix::net::UnixStream;
 
 /// The target's part, until it is called; then it tells what it saw.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -25,6 +24,8 @@ impl PeerTask for Target {
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
         let Self { task, selection } = &self;
+        // It may have come from another host.
+        task.check().map_err(|refusal| PeerError::Part(refusal.to_string()))?;
         let plan = task.end_plan(Role::Target);
         serve(selection, &plan, &place, |end, watch| take_part(end, task, place.control(), watch))
     }
@@ -38,7 +39,7 @@ pub(super) fn serve(
     take_part: impl FnOnce(&mut End, &mut Watch<'_>) -> Result<Infallible, Halt>,
 ) -> Result<(), PeerError> {
     let part = || -> Result<(), RnicError> {
-        let chosen = selection.choose()?;
+        let chosen = place.nic(selection).choose()?;
         place.ready()?;
         let control = place.control();
         let mut end = End::connect(&*chosen.provider, control, plan)?;
@@ -51,7 +52,7 @@ pub(super) fn serve(
 fn take_part(
     end: &mut End,
     task: &RnicTask,
-    control: &UnixStream,
+    control: &Control,
     watch: &mut Watch<'_>,
 ) -> Result<Infallible, Halt> {
     match (task.test, task.operation) {
@@ -64,7 +65,7 @@ fn take_part(
 }
 
 /// Sleeps until the initiator calls or is gone.
-fn wait_for_call(control: &UnixStream) -> Result<Infallible, Halt> {
+fn wait_for_call(control: &Control) -> Result<Infallible, Halt> {
     loop {
         match poll(&mut [PollFd::new(control, PollFlags::IN)], None) {
             Ok(_) => return Err(Halt::Called),
@@ -77,7 +78,7 @@ fn wait_for_call(control: &UnixStream) -> Result<Infallible, Halt> {
 }
 
 /// Tells what was seen, if the initiator still wants to know.
-fn finish(end: &End, control: &UnixStream, halt: Halt) -> Result<(), RnicError> {
+fn finish(end: &End, control: &Control, halt: Halt) -> Result<(), RnicError> {
     if let Halt::Failed(error) = halt {
         return Err(error);
     }

@@ -8,6 +8,7 @@ fn plan() -> PairPlan {
     PairPlan {
         launcher: tests_launcher(),
         server_core,
+        server_half: None,
         client_core,
         warm_up: Duration::from_millis(1),
         duration: Duration::from_millis(3),

@@ -1,11 +1,10 @@
 //! Waiting for the other end: when to look whether it is still there, and when to give up.
 
 use super::RnicError;
-use crate::peer::PeerError;
+use crate::peer::{Control, PeerError};
 use farcall_drive::sleep_on;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Fruitless looks in a row between two looks at the control socket, which cost a system call.
@@ -44,7 +43,7 @@ impl Halt {
 
 /// Watches the control socket while an end waits.
 pub(super) struct Watch<'a> {
-    control: &'a UnixStream,
+    control: &'a Control,
     looks: u32,
     silent_since: Option<Instant>,
     /// When something was last taken for lost in this silence.
@@ -54,12 +53,12 @@ pub(super) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Of an initiator: gives up when nothing happens for long.
-    pub(super) fn initiator(control: &'a UnixStream) -> Self {
+    pub(super) fn initiator(control: &'a Control) -> Self {
         Self { silence_max: Some(SILENCE_MAX), ..Self::target(control) }
     }
 
     /// Of a target: waits until it is called.
-    pub(super) fn target(control: &'a UnixStream) -> Self {
+    pub(super) fn target(control: &'a Control) -> Self {
         Self { control, looks: 0, silent_since: None, lost_at: None, silence_max: None }
     }
 
@@ -127,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_message_is_lost_once_in_a_while_and_silence_ends_in_the_end() {
-        let (mine, _theirs) = UnixStream::pair().unwrap();
+        let (mine, _theirs) = Control::pair().unwrap();
         let mut watch = Watch::initiator(&mine);
         look_until_checked(&mut watch).unwrap();
         assert!(!watch.is_lost());
@@ -141,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_other_ends_word_or_death_ends_waiting() {
-        let (mine, theirs) = UnixStream::pair().unwrap();
+        let (mine, theirs) = Control::pair().unwrap();
         let mut watch = Watch::target(&mine);
         look_until_checked(&mut watch).unwrap();
         drop(theirs);

@@ -2,10 +2,11 @@
 
 use super::zipf::{ScrambledZipf, YCSB_THETA, Zipf};
 use rand::{Rng, RngExt};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A request distribution by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Distribution {
     /// Scrambled Zipfian with skew 0.99.
     Zipfian,

@@ -2,6 +2,7 @@
 
 use super::chooser::Distribution;
 use rand::{Rng, RngExt};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A kind of operation.
@@ -18,7 +19,7 @@ pub enum OpKind {
 }
 
 /// A YCSB core workload. E (short ranges) needs an ordered store, so it is not here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Workload {
     /// Update heavy: half reads, half updates.
     A,

@@ -1,25 +1,27 @@
 //! Keys and values of records: a reader can recompute any value from the record's number and a version it carries.
 
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// Below this a value cannot carry its version and a check.
-pub const VALUE_LEN_BYTES_MIN: usize = 16;
+pub const VALUE_LEN_BYTES_MIN: usize = 8;
 /// Keys below this length could not name every record.
 const KEY_LEN_BYTES_MIN: usize = 8;
 /// Bytes of the version at the start of every value.
-const VERSION_LEN_BYTES: usize = 8;
+const VERSION_LEN_BYTES: usize = 4;
 
-/// The sizes of keys and values.
+/// The sizes of keys and values: of values a range, evenly drawn by record and version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordShape {
     key_len_bytes: usize,
+    value_len_bytes_min: usize,
     value_len_bytes: usize,
 }
 
 impl Default for RecordShape {
     /// The sizes of the RF-RPC evaluation: 16-byte keys, 32-byte values.
     fn default() -> Self {
-        Self { key_len_bytes: 16, value_len_bytes: 32 }
+        Self { key_len_bytes: 16, value_len_bytes_min: 32, value_len_bytes: 32 }
     }
 }
 
@@ -77,10 +79,26 @@ impl RecordShape {
     /// # Errors
     /// When they are too small to name the record and to carry a version with a check.
     pub fn new(key_len_bytes: usize, value_len_bytes: usize) -> Result<Self, ShapeTooSmall> {
-        if key_len_bytes < KEY_LEN_BYTES_MIN || value_len_bytes < VALUE_LEN_BYTES_MIN {
-            return Err(ShapeTooSmall { key_len_bytes, value_len_bytes });
+        Self::with_values(key_len_bytes, value_len_bytes..=value_len_bytes)
+    }
+
+    /// Keys of this size, and values of these.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_values(
+        key_len_bytes: usize,
+        values_len_bytes: RangeInclusive<usize>,
+    ) -> Result<Self, ShapeTooSmall> {
+        let (value_len_bytes_min, value_len_bytes) = values_len_bytes.into_inner();
+        if key_len_bytes < KEY_LEN_BYTES_MIN || value_len_bytes_min < VALUE_LEN_BYTES_MIN {
+            return Err(ShapeTooSmall { key_len_bytes, value_len_bytes: value_len_bytes_min });
         }
-        Ok(Self { key_len_bytes, value_len_bytes })
+        Ok(Self {
+            key_len_bytes,
+            value_len_bytes_min,
+            value_len_bytes: value_len_bytes.max(value_len_bytes_min),
+        })
     }
 
     /// Length of every key.
@@ -89,10 +107,25 @@ impl RecordShape {
         self.key_len_bytes
     }
 
-    /// Length of every value.
+    /// Length of the longest values.
     #[must_use]
     pub fn value_len_bytes(&self) -> usize {
         self.value_len_bytes
+    }
+
+    /// Lengths of values.
+    #[must_use]
+    pub fn values_len_bytes(&self) -> RangeInclusive<usize> {
+        self.value_len_bytes_min..=self.value_len_bytes
+    }
+
+    /// Length of version `version` of the value of `record`.
+    fn len_of(&self, record: u64, version: u32) -> usize {
+        let lens = (self.value_len_bytes - self.value_len_bytes_min) as u64 + 1;
+        if lens == 1 {
+            return self.value_len_bytes;
+        }
+        self.value_len_bytes_min + (next_word(&mut !seed_of(record, version)) % lens) as usize
     }
 
     /// Writes the key of `record` into the first bytes of `out` and returns them: `k`, then the number in decimal
@@ -118,10 +151,13 @@ impl RecordShape {
 
     /// Writes version `version` of the value of `record` into the first bytes of `out` and returns them.
     ///
+    /// Versions are numbers of 32 bits.
+    ///
     /// # Panics
     /// When `out` is shorter than a value.
     pub fn value<'a>(&self, record: u64, version: u64, out: &'a mut [u8]) -> &'a [u8] {
-        let value = &mut out[..self.value_len_bytes];
+        let version = version as u32;
+        let value = &mut out[..self.len_of(record, version)];
         value[..VERSION_LEN_BYTES].copy_from_slice(&version.to_le_bytes());
         let mut state = seed_of(record, version);
         for chunk in value[VERSION_LEN_BYTES..].chunks_mut(8) {
@@ -136,21 +172,23 @@ impl RecordShape {
     /// # Errors
     /// When its length or any byte is wrong.
     pub fn verify(&self, record: u64, value: &[u8]) -> Result<u64, Mismatch> {
-        if value.len() != self.value_len_bytes {
-            return Err(Mismatch::Length { record, found: value.len(), expected: self.value_len_bytes });
+        let Some((head, tail)) = value.split_first_chunk::<VERSION_LEN_BYTES>() else {
+            return Err(Mismatch::Length { record, found: value.len(), expected: self.value_len_bytes_min });
+        };
+        let version = u32::from_le_bytes(*head);
+        let expected = self.len_of(record, version);
+        if value.len() != expected {
+            return Err(Mismatch::Length { record, found: value.len(), expected });
         }
-        let (head, tail) = value.split_at(VERSION_LEN_BYTES);
-        let mut version_bytes = [0; VERSION_LEN_BYTES];
-        version_bytes.copy_from_slice(head);
-        let version = u64::from_le_bytes(version_bytes);
         let mut state = seed_of(record, version);
         for (index, chunk) in tail.chunks(8).enumerate() {
             let word = next_word(&mut state).to_le_bytes();
             if let Some(wrong) = chunk.iter().zip(word).position(|(found, expected)| *found != expected) {
-                return Err(Mismatch::Bytes { record, version, at: VERSION_LEN_BYTES + index * 8 + wrong });
+                let at = VERSION_LEN_BYTES + index * 8 + wrong;
+                return Err(Mismatch::Bytes { record, version: version.into(), at });
             }
         }
-        Ok(version)
+        Ok(version.into())
     }
 
     /// Checks as [`Self::verify`] does, and that the version lies in `oldest..=newest`.
@@ -172,8 +210,8 @@ impl RecordShape {
     }
 }
 
-fn seed_of(record: u64, version: u64) -> u64 {
-    record.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ version.rotate_left(32) ^ 0x5851_f42d_4c95_7f2d
+fn seed_of(record: u64, version: u32) -> u64 {
+    record.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ u64::from(version).rotate_left(32) ^ 0x5851_f42d_4c95_7f2d
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): a few cycles a word and every bit of the seed matters.
@@ -199,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_value_verifies_only_for_its_record_version_and_bytes() {
-        for len in [16, 17, 32, 100, 1000] {
+        for len in [8, 9, 16, 17, 32, 100, 1000] {
             let shape = RecordShape::new(16, len).unwrap();
             let mut buffer = vec![0; len];
             shape.value(77, 5, &mut buffer);
@@ -212,6 +250,21 @@ mod tests {
             }
             assert!(matches!(shape.verify(77, &buffer[1..]), Err(Mismatch::Length { .. })));
         }
+    }
+
+    #[test]
+    fn values_of_a_range_have_all_its_lengths_and_verify_with_no_other() {
+        let shape = RecordShape::with_values(16, 8..=1000).unwrap();
+        let mut counts = vec![0u32; 1001];
+        let mut buffer = [0; 1000];
+        for record in 0..100_000 {
+            let len = shape.value(record, record % 3, &mut buffer).len();
+            counts[len] += 1;
+            assert_eq!(shape.verify(record, &buffer[..len]), Ok(record % 3));
+            assert!(shape.verify(record, &buffer[..len - 1]).is_err());
+        }
+        // About 100 of each; none at all has a chance of one in 10^43.
+        assert!(counts[..8].iter().all(|count| *count == 0) && counts[8..].iter().all(|count| *count > 0));
     }
 
     #[test]
@@ -236,7 +289,7 @@ mod tests {
 
     #[test]
     fn shapes_too_small_are_refused_with_the_limits() {
-        assert!(RecordShape::new(16, 15).unwrap_err().to_string().contains("at least 16"));
+        assert!(RecordShape::new(16, 7).unwrap_err().to_string().contains("at least 8"));
         assert!(RecordShape::new(7, 32).is_err());
     }
 }

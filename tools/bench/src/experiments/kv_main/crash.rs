@@ -161,7 +161,7 @@ fn call_until_answered(
 ) -> Result<(Instant, bool), ExperimentError> {
     let deadline = Instant::now() + RECONNECT_PATIENCE;
     loop {
-        let target = front_end.connect(plan, server.ready(), 1);
+        let target = front_end.connect(&plan.reach, server.ready(), 1);
         match target.and_then(|mut target| call_once(plan, &mut target)) {
             Ok(is_absent) => return Ok((Instant::now(), is_absent)),
             Err(source) if Instant::now() > deadline => return Err(front_end.failed(source)),
@@ -184,7 +184,8 @@ fn verify_again(
 ) -> Result<LoadResult, ExperimentError> {
     fill::fill(plan, front_end, server)?;
     let load = Load::new(load_plan(plan, 1));
-    let target = front_end.connect(plan, server.ready(), 1).map_err(|source| front_end.failed(source))?;
+    let target =
+        front_end.connect(&plan.reach, server.ready(), 1).map_err(|source| front_end.failed(source))?;
     let script = vec![Op { kind: OpKind::Read, record: 0 }];
     let mut connections = [Connection::new(target, script)];
     let result = load.run(&mut connections, &mut Ledger::new(plan.records), |_| {});

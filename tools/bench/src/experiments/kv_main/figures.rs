@@ -1,17 +1,14 @@
 //! One line of the main table, and the samples taken for it.
 
-use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post};
-use crate::load::{Connection, Load, LoadPlan, LoadResult};
-use crate::measure::cpu_time;
-use crate::workload::{Distribution, OpStream, StreamConfig, Workload};
-use farcall_kv::bypass::ReadCounters;
+use super::super::clients;
+use super::store_client::{GetCosts, StoreRun};
+use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post, StoreClient};
+use crate::load::{Connection, LoadPlan, LoadResult};
+use crate::measure::{ProcessError, cpu_time};
+use crate::workload::{Distribution, Workload};
 use farcall_link::BatchSizing;
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Operations drawn for each connection; a run goes through them again and again.
-const SCRIPT_LEN: usize = 1 << 16;
 
 /// What one line of the table is about.
 #[derive(Debug)]
@@ -75,7 +72,7 @@ pub(crate) struct Sample {
     /// R and F at the end, of each connection that fetches.
     pub(super) tunings: Vec<(u32, u32)>,
     /// What GETs took, of each connection whose GETs are READs.
-    pub(super) gets: Vec<ReadCounters>,
+    pub(super) gets: Vec<GetCosts>,
 }
 
 impl Sample {
@@ -88,37 +85,56 @@ impl Sample {
         problems: &mut Vec<String>,
     ) -> Result<Self, ExperimentError> {
         let front_end = post.front_end;
-        let mut connections = connect(plan, figure, post, repetition)?;
-        let load = Load::new(load_plan(plan, figure.window));
-        let (server, client) = (post.server.pid(), std::process::id());
-        let completed = load.completed();
-        let mut marks = Vec::with_capacity(2);
-        let result = load
-            .run(&mut connections, &mut post.ledger, |_| marks.push((cpu_time(server), cpu_time(client))))
-            .map_err(|error| front_end.failed(error))?;
-        problems.extend(result.problems().into_iter().map(|problem| format!("{figure}: {problem}")));
-        let all_ops = completed.load(Ordering::Relaxed).max(1) as f64;
-        let targets = || connections.iter().map(Connection::target);
-        let (verbs, empty_reads) = targets()
-            .map(FrontEndTarget::traffic)
-            .fold((0, 0), |sum, traffic| (sum.0 + traffic.verbs, sum.1 + traffic.empty_reads));
-        let tunings = targets().filter_map(FrontEndTarget::tuning).collect();
-        let gets = targets().filter_map(FrontEndTarget::gets).collect();
-        let [start, end]: [_; 2] = marks.try_into().map_err(|_| front_end.failed("the run took no time"))?;
-        Ok(Self {
-            load: result,
-            server_cpu: end.0?.saturating_sub(start.0?),
-            client_cpu: end.1?.saturating_sub(start.1?),
-            verbs_per_op: verbs as f64 / all_ops,
-            empty_reads_per_op: empty_reads as f64 / all_ops,
+        let client = |number| StoreClient::new(plan, figure, post.server.ready(), repetition, number);
+        let sample = if plan.clients == 1 {
+            let (client, server) = (client(0), &post.server);
+            let mut marks = Vec::with_capacity(2);
+            let run =
+                client.run_here(&mut post.ledger, |_| marks.push((server.cpu_time(), own_cpu_time())))?;
+            let marks: [_; 2] = marks.try_into().map_err(|_| front_end.failed("the run took no time"))?;
+            let [(server_start, client_start), (server_end, client_end)] = marks;
+            let server_cpu = server_end?.saturating_sub(server_start?);
+            Self::of(vec![run], server_cpu, client_end?.saturating_sub(client_start?))
+        } else {
+            let clients: Vec<_> = (0..plan.clients).map(client).collect();
+            let server = &post.server;
+            let (runs, [before, after]) = clients::run_all(&plan.stage, &clients, || server.cpu_time())?;
+            // Theirs is that of the whole run: so much of it belongs to the recorded stretch.
+            let all_ops: u64 = runs.iter().map(|run| run.all_ops).sum();
+            let share = runs.iter().map(|run| run.load.ops).sum::<u64>() as f64 / all_ops.max(1) as f64;
+            let client_cpu: Duration = runs.iter().map(|run| run.cpu).sum();
+            Self::of(runs, after.saturating_sub(before).mul_f64(share), client_cpu.mul_f64(share))
+        };
+        let found = sample.load.problems();
+        problems.extend(found.into_iter().map(|problem| format!("{figure}: {problem}")));
+        Ok(sample)
+    }
+
+    fn of(runs: Vec<StoreRun>, server_cpu: Duration, client_cpu: Duration) -> Self {
+        let all_ops = runs.iter().map(|run| run.all_ops).sum::<u64>().max(1) as f64;
+        let sum = |count: fn(&StoreRun) -> u64| runs.iter().map(count).sum::<u64>() as f64;
+        let (verbs, empty_reads) = (sum(|run| run.verbs), sum(|run| run.empty_reads));
+        let tunings = runs.iter().flat_map(|run| run.tunings.iter().copied()).collect();
+        let gets = runs.iter().flat_map(|run| run.gets.iter().copied()).collect();
+        let mut loads = runs.into_iter().map(|run| run.load);
+        let mut load = loads.next().unwrap_or_default();
+        loads.for_each(|more| load.add(&more));
+        // Its summary is enough from here on.
+        load.latencies = Vec::new();
+        Self {
+            load,
+            server_cpu,
+            client_cpu,
+            verbs_per_op: verbs / all_ops,
+            empty_reads_per_op: empty_reads / all_ops,
             tunings,
             gets,
-        })
+        }
     }
 
     /// So much of this a GET; not a number if no GET is READs.
-    pub(super) fn per_get(&self, count: impl Fn(&ReadCounters) -> u64) -> f64 {
-        let sum = |count: &dyn Fn(&ReadCounters) -> u64| self.gets.iter().map(count).sum::<u64>() as f64;
+    pub(super) fn per_get(&self, count: impl Fn(&GetCosts) -> u64) -> f64 {
+        let sum = |count: &dyn Fn(&GetCosts) -> u64| self.gets.iter().map(count).sum::<u64>() as f64;
         sum(&count) / sum(&|counters| counters.gets)
     }
 
@@ -128,7 +144,7 @@ impl Sample {
     }
 }
 
-/// The plan of a run at `window`.
+/// The plan of a run at `window`, of this process alone and closed.
 pub(super) fn load_plan(plan: &KvMainPlan, window: u32) -> LoadPlan {
     LoadPlan {
         window,
@@ -136,35 +152,20 @@ pub(super) fn load_plan(plan: &KvMainPlan, window: u32) -> LoadPlan {
         duration: plan.stage.duration,
         shape: plan.shape,
         loaded: plan.records,
+        share: None,
     }
 }
 
-/// Fresh connections, each with its own sequence of operations.
+/// Fresh connections of this process, each with its own sequence of operations.
 pub(super) fn connect(
     plan: &KvMainPlan,
     figure: &Figure,
     post: &Post,
     repetition: u32,
 ) -> Result<Vec<Connection<FrontEndTarget>>, ExperimentError> {
-    let &Figure { workload, distribution, window, batch, .. } = figure;
-    let (front_end, ready) = (post.front_end, post.server.ready());
-    (0..plan.connections)
-        .map(|stream| {
-            let target = match batch {
-                Some(batch) => front_end.connect_in_batches(plan, ready, window, batch),
-                None => front_end.connect(plan, ready, window),
-            };
-            let target = target.map_err(|error| post.front_end.failed(error))?;
-            let mut ops = OpStream::new(StreamConfig {
-                workload,
-                distribution,
-                records: plan.records,
-                // Repetitions differ, front ends do not: every rival of a repetition does the same operations.
-                seed: plan.stage.seed.wrapping_add(u64::from(repetition)),
-                stream: u64::from(stream),
-                streams: u64::from(plan.connections),
-            });
-            Ok(Connection::new(target, ops.script(SCRIPT_LEN)))
-        })
-        .collect()
+    StoreClient::new(plan, figure, post.server.ready(), repetition, 0).connect()
+}
+
+fn own_cpu_time() -> Result<Duration, ProcessError> {
+    cpu_time(std::process::id())
 }

@@ -14,7 +14,7 @@ pub(super) fn fill(
     server: &ServerProcess,
 ) -> Result<(), ExperimentError> {
     let connect = |error: TargetError| front_end.failed(error);
-    let mut target = front_end.connect(plan, server.ready(), WINDOW).map_err(connect)?;
+    let mut target = front_end.connect(&plan.reach, server.ready(), WINDOW).map_err(connect)?;
     let (mut key, mut value) = (vec![0; plan.shape.key_len_bytes()], vec![0; plan.shape.value_len_bytes()]);
     let mut refused = 0u64;
     each_record(

@@ -1,14 +1,13 @@
 //! The ways to the store.
 
 use super::super::ExperimentError;
+use super::super::reach::Reach;
 use super::super::server::Ready;
-use super::KvMainPlan;
 use crate::load::{
     AUTO, BypassTarget, MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic,
     client_options, in_batches, settle,
 };
 use crate::rivals::Rival;
-use crate::workload::Workload;
 use farcall_kv::bypass::{ReadCounters, Scheme};
 use farcall_kv::memcached::client::Client as MemcachedClient;
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
@@ -18,16 +17,16 @@ use farcall_rpc::{
     AnyCaller, BySend, Caller, Client, ClientOptions, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch,
     OverUc, OverUd, Path, SendReply, ServerReply, StaticClient,
 };
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A service that does not answer for so long is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A way to the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FrontEnd {
     /// The memcached protocol over loopback TCP.
     Tcp,
@@ -103,76 +102,45 @@ impl FrontEnd {
         preset.or_else(|| Rival::named(name).map(Self::Rival))
     }
 
-    /// The arguments that start a server with this front end only, on the plan's RNIC; `again` is where an earlier one
-    /// served.
-    #[must_use]
-    pub fn serve_args(self, plan: &KvMainPlan, again: Option<&Ready>) -> Vec<String> {
-        let mut args = vec!["--json".to_owned(), "kv".to_owned(), "serve".to_owned()];
-        let address = |known: Option<&String>| known.cloned().unwrap_or_else(|| "127.0.0.1:0".to_owned());
-        match self {
-            Self::Tcp => {
-                args.extend(["--tcp".to_owned(), address(again.and_then(|ready| ready.tcp.first()))])
-            }
-            Self::Unix => {
-                let known = again.and_then(|ready| ready.unix.first()).cloned();
-                let path = known.unwrap_or_else(private_socket);
-                args.extend(["--unix".to_owned(), path.to_string_lossy().into_owned()]);
-            }
-            _ => {
-                args.extend(["--rpc".to_owned(), address(again.and_then(|ready| ready.rpc.as_ref()))]);
-                args.extend(plan.nic.args());
-            }
-        }
-        if let Self::Rival(rival) = self {
-            args.extend(rival_args(rival, plan));
-        }
-        args
-    }
-
-    /// Connects to a server of this front end, by the plan's RNIC where verbs are used, for up to `window` requests at
+    /// Connects to a server of this front end, by the RNIC of `reach` where verbs are used, for up to `window` requests at
     /// a time.
     ///
     /// # Errors
     /// When it cannot be reached.
-    pub fn connect(
-        self,
-        plan: &KvMainPlan,
-        ready: &Ready,
-        window: u32,
-    ) -> Result<FrontEndTarget, TargetError> {
+    pub fn connect(self, reach: &Reach, ready: &Ready, window: u32) -> Result<FrontEndTarget, TargetError> {
         let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
         let absent = || TargetError::Lost("the server does not serve this front end".to_owned());
         let parse = |address: &String| address.parse::<SocketAddr>().map_err(|error| lost(&error));
         let rpc_address = || ready.rpc.as_ref().ok_or_else(absent).and_then(parse);
-        let mut options = client_options(window, PATIENCE, plan.profile.as_ref());
-        let client = match self.settle(plan, ready, &mut options)?.0 {
+        let mut options = reach.options(window, PATIENCE);
+        let client = match self.settle(reach, ready, &mut options)?.0 {
             Self::Tcp => MemcachedClient::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
             Self::Unix => MemcachedClient::connect_unix(ready.unix.first().ok_or_else(absent)?),
             Self::ServerReply => {
-                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::ServerReply);
+                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::ServerReply);
             }
-            Self::UcRpc => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::UcRpc),
-            Self::Herd => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::Herd),
-            Self::UdRpc => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::UdRpc),
-            Self::Fetch => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::Fetch),
+            Self::UcRpc => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::UcRpc),
+            Self::Herd => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::Herd),
+            Self::UdRpc => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::UdRpc),
+            Self::Fetch => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::Fetch),
             Self::WriteSend => {
-                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::WriteSend);
+                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::WriteSend);
             }
             Self::SendWrite => {
-                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::SendWrite);
+                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::SendWrite);
             }
             Self::SendSend => {
-                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::SendSend);
+                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::SendSend);
             }
             Self::RdmaMemcached => {
-                return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::RdmaMemcached);
+                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::RdmaMemcached);
             }
-            Self::RfRpc => return connect_rpc(plan, rpc_address()?, &options).map(FrontEndTarget::RfRpc),
+            Self::RfRpc => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::RfRpc),
             Self::Rival(Rival::Pilaf) => {
-                return connect_store(plan, rpc_address()?, window).map(FrontEndTarget::Pilaf);
+                return connect_store(reach, rpc_address()?, window).map(FrontEndTarget::Pilaf);
             }
             Self::Rival(Rival::Farm | Rival::FarmVar) => {
-                return connect_store(plan, rpc_address()?, window).map(FrontEndTarget::Farm);
+                return connect_store(reach, rpc_address()?, window).map(FrontEndTarget::Farm);
             }
             Self::Auto => return Err(lost(&"nothing was chosen; this is a defect")),
         };
@@ -187,12 +155,12 @@ impl FrontEnd {
     /// When the server cannot be reached.
     pub(super) fn settle(
         self,
-        plan: &KvMainPlan,
+        reach: &Reach,
         ready: &Ready,
         options: &mut ClientOptions,
     ) -> Result<(Self, Option<Decision>), TargetError> {
         let (Self::Auto, Some(address)) = (self, &ready.rpc) else { return Ok((self, None)) };
-        let (preset, decision) = settle(AUTO, options, &plan.nic, address)
+        let (preset, decision) = settle(AUTO, options, &reach.nic, address)
             .map_err(|error| TargetError::Lost(error.to_string()))?;
         Ok((Self::of_preset(preset).unwrap_or(self), decision))
     }
@@ -208,7 +176,7 @@ impl FrontEnd {
     /// When it cannot be reached.
     pub(super) fn connect_in_batches(
         self,
-        plan: &KvMainPlan,
+        reach: &Reach,
         ready: &Ready,
         window: u32,
         batch: BatchSizing,
@@ -216,11 +184,12 @@ impl FrontEnd {
         let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
         let address =
             ready.rpc.as_ref().ok_or_else(|| lost(&"the server does not serve calls over verbs"))?;
-        let mut options = client_options(window, PATIENCE, plan.profile.as_ref());
-        let (front_end, _) = self.settle(plan, ready, &mut options)?;
+        let mut options = reach.options(window, PATIENCE);
+        let (front_end, _) = self.settle(reach, ready, &mut options)?;
         let options = in_batches(options, &front_end.to_string(), batch)
             .ok_or_else(|| lost(&format!("there are no batches over {self}")))?;
-        plan.nic
+        reach
+            .nic
             .connect(|provider| Client::connect(provider, address, options.clone()), |_| false)
             .map(|client| FrontEndTarget::Batched(Box::new(RpcTarget::new(client, &options.config.plan))))
             .map_err(|error| lost(&error))
@@ -233,56 +202,28 @@ impl FrontEnd {
 }
 
 fn connect_rpc<P: Path>(
-    plan: &KvMainPlan,
+    reach: &Reach,
     address: SocketAddr,
     options: &ClientOptions,
 ) -> Result<StaticTarget<P>, TargetError> {
-    plan.nic
+    reach
+        .nic
         .connect(|provider| StaticClient::connect(provider, address.to_string(), options.clone()), |_| false)
         .map(|client| Box::new(RpcTarget::new(client, &options.config.plan)))
         .map_err(|error| TargetError::Lost(error.to_string()))
 }
 
 fn connect_store<S: Scheme>(
-    plan: &KvMainPlan,
+    reach: &Reach,
     address: SocketAddr,
     window: u32,
 ) -> Result<Box<BypassTarget<S>>, TargetError> {
     let options = client_options(window, PATIENCE, None);
-    plan.nic
+    reach
+        .nic
         .connect(|provider| BypassTarget::connect(provider, address, &options), |_| false)
         .map(Box::new)
         .map_err(|error| TargetError::Lost(error.to_string()))
-}
-
-/// Of each connection's script, no more records than this are inserted.
-const INSERTS_MAX: u64 = 1 << 12;
-
-/// The sizes of another store: its index is as full as it is meant to be.
-fn rival_args(rival: Rival, plan: &KvMainPlan) -> Vec<String> {
-    let inserts =
-        if plan.workloads.iter().any(|(workload, _)| *workload == Workload::D) { INSERTS_MAX } else { 0 };
-    let records = plan.records + inserts * u64::from(plan.connections);
-    let records = u32::try_from(records).unwrap_or(u32::MAX);
-    // A byte says how long the key is.
-    let pair_bytes = 1 + plan.shape.key_len_bytes() + plan.shape.value_len_bytes();
-    let memory_mib = rival.memory_bytes(records, pair_bytes).div_ceil(1 << 20);
-    let options = [
-        ("--preset", rival.name().to_owned()),
-        ("--records", records.to_string()),
-        ("--memory-mib", memory_mib.to_string()),
-        ("--value-max", plan.shape.value_len_bytes().to_string()),
-        ("--inline-bytes", pair_bytes.to_string()),
-    ];
-    options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
-}
-
-/// A fresh path for a socket. The server makes it usable by this user alone, and removes it when it ends.
-fn private_socket() -> PathBuf {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("farcall-bench-{}-{number}.sock", std::process::id()))
 }
 
 /// Over verbs, by paths that are fixed when the program is compiled.

@@ -31,14 +31,15 @@ pub(super) fn measure(
     let mut targets = Vec::new();
     for post in posts {
         let lost = |error: TargetError| post.front_end.failed(error);
-        let mut target = post.front_end.connect(plan, post.server.ready(), 1).map_err(lost)?;
+        let mut target = post.front_end.connect(&plan.reach, post.server.ready(), 1).map_err(lost)?;
         get_record(plan, &mut target, 0).map_err(lost)?;
         targets.push(target);
     }
     thread::sleep(plan.stage.scaled(SETTLE));
     let meters = posts
         .iter()
-        .map(|post| CpuMeter::start(post.server.pid()))
+        .filter_map(|post| post.server.pid())
+        .map(CpuMeter::start)
         .collect::<Result<Vec<_>, ProcessError>>()?;
     thread::sleep(window(plan));
     let mut shares = Vec::new();

@@ -14,21 +14,25 @@ mod rows;
 #[cfg(feature = "verbs")]
 mod stand;
 mod steady;
+mod store_client;
+mod store_service;
 
 pub use front_end::{FrontEnd, FrontEndTarget};
+pub(crate) use store_client::StoreClient;
+pub use store_service::StoreService;
 
 use super::ExperimentError;
-use super::server::{Ready, ServerError, ServerProcess};
+use super::reach::Reach;
+use super::server::{Ready, Served, ServerError, ServerProcess, Service};
 use super::stage::{Progress, Stage};
 use crate::baseline::{self, Baseline, BaselineResult};
-use crate::load::{AUTO, Ledger, client_options, tuning_condition};
+use crate::load::{AUTO, Ledger, tuning_condition};
 use crate::measure::{Footprint, pin_thread};
 use crate::peer::PeerLauncher;
 use crate::report::Report;
 use crate::workload::{Distribution, RecordShape, Workload};
 use farcall_link::BatchSizing;
-use farcall_providers::Selection;
-use farcall_rpc::tune::{Decision, LinkProfile};
+use farcall_rpc::tune::Decision;
 use figures::{Figure, Sample};
 #[cfg(feature = "verbs")]
 pub(crate) use stand::{KvTask, Stand};
@@ -36,6 +40,10 @@ use std::time::Duration;
 
 /// How long a server may take to end after SIGTERM.
 pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a measurement between two halves leaves out.
+const OF_ONE_HOST_NOTE: &str = "System calls, heap operations, idle servers, leaks and killed servers are measured \
+                                with both ends on one host.";
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -50,16 +58,18 @@ pub struct KvMainPlan {
     pub workloads: Vec<(Workload, Distribution)>,
     /// Outstanding operations on each connection.
     pub windows: Vec<u32>,
-    /// Connections, all run by one client thread.
+    /// Client processes, of one thread each; a single one is this process.
+    pub clients: u32,
+    /// Connections of each client.
     pub connections: u32,
+    /// Operations a second of all clients together, at fixed intervals; without, each begins when another has ended.
+    pub rate: Option<u32>,
     /// Ways of batching; each window is measured without, and with each that it can fill, over verbs.
     pub batches: Vec<BatchSizing>,
     /// Ways to the store.
     pub front_ends: Vec<FrontEnd>,
-    /// The RNIC of both ends.
-    pub nic: Selection,
-    /// What connections begin with instead of a probe.
-    pub profile: Option<LinkProfile>,
+    /// The RNIC of both ends, and what connections begin with.
+    pub reach: Reach,
 }
 
 /// A front end, its server, and what must be true of its records.
@@ -67,8 +77,8 @@ pub(super) struct Post {
     pub(super) front_end: FrontEnd,
     pub(super) server: ServerProcess,
     pub(super) ledger: Ledger,
-    /// What the server held when it was filled and nobody was connected.
-    pub(super) before: Footprint,
+    /// What the server held when it was filled and nobody was connected, if it is on this host.
+    pub(super) before: Option<Footprint>,
 }
 
 /// Does the main job. The calling thread is pinned to the stage's client core.
@@ -77,7 +87,7 @@ pub(super) struct Post {
 /// When it cannot be done at all; wrong results are problems of the report.
 pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     pin_thread(plan.stage.client_core)?;
-    let mut report = Report::new(rows::TITLE, rows::conditions(plan)).over(plan.nic.wish);
+    let mut report = Report::new(rows::TITLE, rows::conditions(plan)).over(plan.reach.nic.wish);
     report.notes.extend(plan.stage.single_core_note());
     let mut posts = Vec::new();
     for front_end in &plan.front_ends {
@@ -101,7 +111,7 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
         progress,
         |figure| figure.to_string(),
         |figure, repetition, report| {
-            if limits.len() < repetition as usize {
+            if limits.len() < repetition as usize && plan.stage.server_half().is_none() {
                 limits.push(baseline::measure(Baseline::SharedMemory, &plan.stage.pair_plan())?);
             }
             if let Some(post) = posts.iter_mut().find(|post| post.front_end == figure.front_end) {
@@ -118,10 +128,15 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
     }
     let tunings =
         figures.iter().flat_map(|figure| &figure.samples).flat_map(|sample| sample.tunings.iter().copied());
-    if let Some(condition) = tuning_condition(tunings, plan.profile.as_ref()) {
+    if let Some(condition) = tuning_condition(tunings, plan.reach.profile.as_ref()) {
         report.conditions.push("fetching presets", condition);
     }
     if !is_complete {
+        return Ok(report);
+    }
+    if plan.stage.server_half().is_some() {
+        report.notes.push(OF_ONE_HOST_NOTE.to_owned());
+        stop_all(posts, &mut report);
         return Ok(report);
     }
     // What was measured before is worth its report all the same.
@@ -129,6 +144,14 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
         report.problems.push(error.to_string());
     }
     Ok(report)
+}
+
+fn stop_all(posts: Vec<Post>, report: &mut Report) {
+    for Post { front_end, server, .. } in posts {
+        if let Err(error) = server.stop(STOP_PATIENCE) {
+            report.problems.push(format!("{front_end}: {error}"));
+        }
+    }
 }
 
 /// Everything but speed.
@@ -179,23 +202,28 @@ fn finish(
 impl FrontEnd {
     /// Starts a server of this front end, at the place of an earlier one if there is one.
     fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
-        let launcher = PeerLauncher::with_args(self.serve_args(plan, again));
-        ServerProcess::start(&launcher, plan.stage.server_core)
+        let (nic, store) = (plan.reach.nic.clone(), StoreService::new(self, plan));
+        if again.is_none() {
+            return ServerProcess::serve(&plan.stage, &Service { nic, what: Served::Store(store) });
+        }
+        let launcher = PeerLauncher::with_args(store.args(&nic, "", again));
+        ServerProcess::start(&launcher, &[plan.stage.server_core])
     }
 }
 
 /// What the library chooses at a server, if that is left to it.
 fn chosen_at(plan: &KvMainPlan, post: &Post) -> Result<Option<Decision>, ExperimentError> {
-    let mut options = client_options(1, STOP_PATIENCE, plan.profile.as_ref());
-    let settled = post.front_end.settle(plan, post.server.ready(), &mut options);
+    let mut options = plan.reach.options(1, STOP_PATIENCE);
+    let settled = post.front_end.settle(&plan.reach, post.server.ready(), &mut options);
     Ok(settled.map_err(|error| post.front_end.failed(error))?.1)
 }
 
 fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<Post, ExperimentError> {
     let server = front_end.serve(plan, None)?;
     fill::fill(plan, front_end, &server)?;
-    let before = Footprint::of(server.pid())?;
-    Ok(Post { front_end, server, ledger: Ledger::new(plan.records), before })
+    let before = server.pid().map(Footprint::of).transpose()?;
+    let ledger = if plan.clients > 1 { Ledger::shared(plan.records) } else { Ledger::new(plan.records) };
+    Ok(Post { front_end, server, ledger, before })
 }
 
 /// Memory that allocators and the kernel may keep without it being a leak.
@@ -203,9 +231,10 @@ const MEMORY_SLACK_BYTES: u64 = 8 << 20;
 
 /// Looks for leaks, then ends the server.
 fn close(post: Post, report: &mut Report) -> Result<(), ExperimentError> {
-    let leaks =
-        idle::settled_footprint(post.server.pid(), post.before)?.leaks_since(post.before, MEMORY_SLACK_BYTES);
-    report.problems.extend(leaks.iter().map(|leak| format!("{}: server: {leak}", post.front_end)));
+    if let (Some(pid), Some(before)) = (post.server.pid(), post.before) {
+        let leaks = idle::settled_footprint(pid, before)?.leaks_since(before, MEMORY_SLACK_BYTES);
+        report.problems.extend(leaks.iter().map(|leak| format!("{}: server: {leak}", post.front_end)));
+    }
     if let Err(error) = post.server.stop(STOP_PATIENCE) {
         report.problems.push(format!("{}: {error}", post.front_end));
     }

@@ -1,5 +1,6 @@
 //! The tables of the main job.
 
+use super::super::stage::load_condition;
 use super::crash::Crash;
 use super::figures::{Figure, Sample};
 use super::steady::Costs;
@@ -8,6 +9,7 @@ use crate::baseline::BaselineResult;
 use crate::measure::{RoundTrips, Spread};
 use crate::report::{self, Cell, Column, Conditions, Table};
 use farcall_link::BatchSizing;
+use std::ops::RangeInclusive;
 
 pub(super) const TITLE: &str = "One key-value store behind several front ends, between two processes";
 
@@ -25,21 +27,32 @@ pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
     let mut conditions = plan.stage.conditions();
     let provider = format!(
         "{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD); sockets: kernel TCP on loopback and Unix streams",
-        plan.nic.wish
+        plan.reach.nic.wish
     );
     conditions.push("provider", provider);
-    conditions
-        .push("threads", format!("1 server thread, 1 client thread, {} connection(s)", plan.connections));
+    let threads = format!(
+        "1 server thread, {} client process(es) of one thread and {} connection(s)",
+        plan.clients, plan.connections
+    );
+    conditions.push("threads", threads);
+    conditions.push("load", load_condition(plan.rate));
     conditions.push(
         "records",
         format!(
-            "{} with {} B keys and {} B values; every value read is verified",
+            "{} with {} B keys and {} values; every value read is verified{}",
             plan.records,
             plan.shape.key_len_bytes(),
-            plan.shape.value_len_bytes()
+            sizes(plan.shape.values_len_bytes()),
+            // Of several writers nobody knows the order.
+            if plan.clients > 1 { ", its version is not" } else { "" }
         ),
     );
     conditions
+}
+
+fn sizes(lens_bytes: RangeInclusive<usize>) -> String {
+    let (min, max) = lens_bytes.into_inner();
+    if min == max { format!("{max} B") } else { format!("{min} to {max} B") }
 }
 
 pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table {
@@ -90,6 +103,9 @@ pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table
         |limit| limit.latency.p99_ns as f64 / 1e3,
         |limit| limit.latency.p999_ns as f64 / 1e3,
     ];
+    if limits.is_empty() {
+        return table;
+    }
     let mut row = vec!["bare shared memory".into(), Cell::None, 1u64.into()];
     row.extend(has_batches.then_some(Cell::None));
     row.extend(bounds.map(|bound| Spread::of(limits.iter().map(|limit| bound(&limit.round_trips))).into()));

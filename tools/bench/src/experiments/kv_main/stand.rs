@@ -2,7 +2,7 @@
 
 use super::figures::{Figure, Sample};
 use super::{ExperimentError, FrontEnd, KvMainPlan, Post, chosen_at, open};
-use crate::experiments::Stage;
+use crate::experiments::{Reach, Stage};
 use crate::workload::{Distribution, RecordShape, Workload};
 use farcall_link::BatchSizing;
 use farcall_providers::Selection;
@@ -61,10 +61,11 @@ impl Stand {
             workloads: Vec::new(),
             windows: Vec::new(),
             batches: Vec::new(),
+            clients: 1,
             connections: 1,
+            rate: None,
             front_ends: Vec::new(),
-            nic: nic.clone(),
-            profile: None,
+            reach: Reach { nic: nic.clone(), profile: None },
         };
         // The same server speaks under every preset.
         let post = open(&plan, FrontEnd::ServerReply)?;

@@ -78,7 +78,7 @@ fn count(
     thread::sleep(plan.stage.scaled(SETTLE));
     // Heap operations first: tracing makes some of its own in this process.
     count_allocations();
-    let now = || [ops.load(Ordering::Relaxed), server.allocations(), own_allocations()];
+    let now = || [ops.load(Ordering::Relaxed), server.allocations().unwrap_or(0), own_allocations()];
     let start = now();
     thread::sleep(window);
     let end = now();
@@ -87,9 +87,11 @@ fn count(
 
     // Operations completed when a window begins, and when it ends.
     let mut marks = Vec::new();
-    let counted =
-        count_syscalls(Traced::Process(server.pid()), window, || marks.push(ops.load(Ordering::Relaxed)));
-    let server_syscalls = or_note(counted, "server", report);
+    let server_syscalls = server.pid().and_then(|pid| {
+        let counted =
+            count_syscalls(Traced::Process(pid), window, || marks.push(ops.load(Ordering::Relaxed)));
+        or_note(counted, "server", report)
+    });
     let mut own_marks = Vec::new();
     let (launcher, core) = (&plan.stage.launcher, plan.stage.server_core);
     let counted =

@@ -33,8 +33,10 @@ pub fn run(
     );
     describe(&mut report, &picked.tasks);
     report.notes.extend(picked.left_out.iter().map(|refusal| format!("Not measured: {refusal}.")));
-    let ucx = find_ucx(with_ucx, &mut report);
-    let mut lines = vec![Line::new(Subject::Rival(Rival::Bare(Baseline::SharedMemory)))];
+    let is_one_host = stage.server_half().is_none();
+    let ucx = find_ucx(with_ucx && is_one_host, &mut report);
+    let bare = is_one_host.then(|| Line::new(Subject::Rival(Rival::Bare(Baseline::SharedMemory))));
+    let mut lines: Vec<Line> = bare.into_iter().collect();
     lines.extend(picked.tasks.into_iter().map(Line::from));
     if ucx.is_some() {
         lines.extend(UcxTest::ALL.map(|test| Line::new(Subject::Rival(Rival::Ucx(test)))));

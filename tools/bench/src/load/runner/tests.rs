@@ -1,4 +1,5 @@
 use super::*;
+use crate::measure::Share;
 use crate::workload::{OpStream, StreamConfig, Workload};
 use std::collections::{HashMap, VecDeque};
 
@@ -96,6 +97,7 @@ fn plan(window: u32) -> LoadPlan {
         duration: Duration::from_millis(30),
         shape: RecordShape::default(),
         loaded: RECORDS,
+        share: None,
     }
 }
 
@@ -164,4 +166,43 @@ fn a_run_ends_when_it_is_told_to() {
 fn a_lost_connection_ends_the_run() {
     let (result, _) = run(Workload::C, 4, Fault::Dies);
     assert!(matches!(result, Err(LoadError { error: TargetError::Lost(_), so_far }) if so_far.verified > 0));
+}
+
+/// A store that stalls once.
+struct StallingTarget(MapTarget);
+
+const STALLS_AT_REQUEST: u64 = 50;
+const STALL: Duration = Duration::from_millis(60);
+
+impl Target for StallingTarget {
+    fn submit(&mut self, slot: u32, request: Request<'_>) -> Result<(), TargetError> {
+        self.0.submit(slot, request)
+    }
+
+    fn flush(&mut self) -> Result<(), TargetError> {
+        self.0.flush()
+    }
+
+    fn poll(&mut self, done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
+        if self.0.requests == STALLS_AT_REQUEST && !self.0.waiting.is_empty() {
+            std::thread::sleep(STALL);
+        }
+        self.0.poll(done)
+    }
+}
+
+#[test]
+fn a_schedule_shows_what_a_stall_costs_everybody_and_leaves_nothing_out() {
+    // An operation a millisecond over one connection, one at a time.
+    let share = Some(Share { per_second: 1_000, before: 0, connections: 1 });
+    let plan = LoadPlan { share, duration: Duration::from_millis(200), ..plan(1) };
+    let target = StallingTarget(MapTarget::loaded(plan.shape, RECORDS, Fault::None));
+    let mut connections = [Connection::new(target, vec![Op { kind: OpKind::Read, record: 0 }])];
+    let result = Load::new(plan).run(&mut connections, &mut Ledger::new(RECORDS), |_| {}).unwrap();
+    // Warm-up takes the first millisecond; each other one has its operation, begun or not.
+    assert_eq!(result.latency.count, 200);
+    // Those of the first half of the stall waited for the other half; a closed loop has one operation under way then.
+    let half = STALL.as_nanos() as u64 / 2;
+    let long: u64 = result.latencies.iter().filter(|(ns, _)| *ns >= half).map(|(_, count)| count).sum();
+    assert!(long >= 29, "{long}");
 }

@@ -221,13 +221,13 @@ pub fn measure(chosen: &Chosen, task: EchoTask, plan: &PairPlan) -> Result<EchoR
     task.check_device(&Survey::of(provider)?)?;
     pin_thread(plan.client_core)?;
     let order = EchoServer { task, selection: chosen.selection.clone() };
-    let peer = plan.launcher.start(&order, plan.server_core, &[])?;
+    let peer = plan.start(&order)?;
     let mut end = End::connect(provider, peer.control(), &task.end_plan(task.response))?;
     if task.needs_order() {
         end.require_order(task.assumes_order)?;
     }
     let mut watch = Watch::initiator(peer.control());
-    let meter = Meter::start(peer.pid())?;
+    let meter = Meter::start(&peer)?;
     let echoed = client::measure(&mut end, &task, plan, &mut watch)?;
     let cores = meter.stop()?;
     handshake::send(peer.control(), &Stop)?;

@@ -24,6 +24,7 @@ impl PeerTask for EchoServer {
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
         let Self { task, selection } = &self;
+        task.check().map_err(|refusal| PeerError::Part(refusal.to_string()))?;
         let connections = task.connections as usize;
         let mut server = Server {
             task,

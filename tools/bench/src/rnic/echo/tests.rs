@@ -9,6 +9,7 @@ fn try_measure(task: EchoTask) -> Option<EchoResult> {
     let plan = PairPlan {
         launcher: tests_launcher(),
         server_core,
+        server_half: None,
         client_core,
         warm_up: Duration::from_millis(1),
         duration: Duration::from_millis(3),

@@ -1,0 +1,83 @@
+//! `--listen` and `--connect`: a measurement between two hosts, of which each does a half.
+
+use crate::commands::kv::resolve;
+use crate::commands::measuring::StageArgs;
+use crate::commands::nic_args::NicArgs;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use crate::open_files;
+use crate::signals::StopFlag;
+use clap::Args;
+use farcall_bench::experiments::Stage;
+use farcall_bench::peer::{Listener, PeerError, Run};
+use serde_json::json;
+use std::net::SocketAddr;
+
+/// Which half this process is, if not both.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Two hosts")]
+pub struct HalvesArgs {
+    /// Be the server half: do what client halves ask for, one run at a time, until SIGINT. Of the other options only
+    /// the provider's count. Whoever reaches the address may measure: listen where you trust the network.
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve, conflicts_with = "connect")]
+    listen: Option<SocketAddr>,
+    /// Be the client half: measure against the server half that listens there, with the same release.
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
+    connect: Option<SocketAddr>,
+}
+
+impl HalvesArgs {
+    /// The stage of an experiment: both ends here, or the serving end at a server half.
+    ///
+    /// # Errors
+    /// When there is no such server half, or it is busy.
+    pub fn stage(&self, stage: &StageArgs, seed: u64) -> Result<Stage, Failure> {
+        let stage = stage.stage(seed)?;
+        let Some(address) = self.connect else { return Ok(stage) };
+        let run = Run::begin(address).map_err(|error| cannot_begin(&error, address))?;
+        Ok(stage.with_server_half(run))
+    }
+
+    /// Serves client halves, if this is the server half, until told to stop.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub fn serve(&self, console: Console, nic: &NicArgs) -> Result<Option<Exit>, Failure> {
+        let Some(address) = self.listen else { return Ok(None) };
+        let stop = StopFlag::install()?;
+        open_files::raise_limit();
+        let failed = |error: PeerError| Failure::because("cannot be a server half", &error).at(address);
+        let listener = Listener::bind(address, nic.selection()).map_err(failed)?;
+        let (address, pid) = (listener.address(), std::process::id());
+        let text = format!(
+            "server half on {address} (pid {pid}); at the other host: --connect HOST:{}",
+            address.port()
+        );
+        console.say_line(&text, &json!({ "listening": address, "pid": pid }))?;
+        listener.serve(|| !stop.is_raised(), |what| eprintln!("{what}")).map_err(failed)?;
+        Ok(Some(Exit::Success))
+    }
+}
+
+/// The failure of a measurement; also names a server half that is gone.
+pub fn cannot_measure(what: &str, error: &(dyn std::error::Error + 'static), stage: &Stage) -> Failure {
+    let failure = Failure::because(what, error);
+    match stage.server_half() {
+        Some(run) if run.is_lost() => {
+            let address = run.far().address();
+            failure.at(format!("the server half at {address} is gone")).exit(Exit::Unreachable)
+        }
+        Some(run) => failure.at(run.far().address()).remedy("see what the server half says"),
+        None => failure.remedy("see what is missing: farcall doctor"),
+    }
+}
+
+fn cannot_begin(error: &PeerError, address: SocketAddr) -> Failure {
+    let failure = Failure::because("cannot measure against the server half", error).at(address);
+    match error {
+        PeerError::Unreachable { .. } => {
+            failure.exit(Exit::Unreachable).remedy("start it there: the same command with --listen HOST:PORT")
+        }
+        _ => failure.exit(Exit::Unreachable),
+    }
+}

@@ -1,0 +1,213 @@
+//! A measurement between two halves, which here run on one host.
+#![cfg(feature = "full")]
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::thread;
+
+/// A server half; killed when dropped.
+struct ServerHalf {
+    child: Child,
+    address: String,
+    said: BufReader<ChildStderr>,
+}
+
+impl ServerHalf {
+    fn of(command: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_farcall"))
+            .args(command)
+            .args(["--listen", "127.0.0.1:0", "--json"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap());
+        Self { child, address: ready["listening"].as_str().unwrap().to_owned(), said }
+    }
+
+    /// Waits until it says a line with this in it.
+    fn says(&mut self, what: &str) {
+        let mut line = String::new();
+        while !line.contains(what) {
+            line.clear();
+            assert!(self.said.read_line(&mut line).unwrap() > 0, "it ended without saying {what:?}");
+        }
+    }
+
+    fn client(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farcall"));
+        command.args(options).args(["--connect", &self.address, "--json"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// A short run of a client half.
+    fn measure(&self, options: &[&str]) -> Value {
+        let output = self.client(&[options, &SHORT].concat()).output().unwrap();
+        report(&output)
+    }
+}
+
+impl Drop for ServerHalf {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A short run. Whether its figures are good says nothing here; whether there are any does.
+const SHORT: [&str; 4] = ["--repetitions", "1", "--duration-ms", "5"];
+/// Calls for longer than any test takes.
+const LONG: [&str; 8] =
+    ["rpc", "bench", "--preset", "server-reply", "--repetitions", "1000", "--duration-ms", "1000"];
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("printed no report: {output:?}"))
+}
+
+fn rows(report: &Value) -> &Vec<Value> {
+    report["tables"][0]["rows"].as_array().unwrap_or_else(|| panic!("{report}"))
+}
+
+fn end(mut child: Child, signal: Signal) -> Output {
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    let mut output = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut output).unwrap();
+    Output { status: child.wait().unwrap(), stdout: output, stderr: Vec::new() }
+}
+
+#[test]
+fn every_command_measures_between_two_halves_which_tell_who_measured_what() {
+    let of_calls = ["rpc", "bench", "--preset", "auto", "--preset", "send-send", "--window", "4"];
+    let of_store = ["kv", "bench", "--preset", "auto", "--preset", "farm", "--window", "4"];
+    let of_store = [&of_store[..], &["--workload", "A", "--records", "200"]].concat();
+    let of_verbs = ["perf", "send", "--size", "64", "--transport", "rc,ud"];
+    let of_pairs = ["perf", "qps", "--qps", "2"];
+    let cases: [(&[&str], usize, &str); 4] = [
+        (&of_calls, 2, "server_cpu_us_per_call"),
+        (&of_store, 3, "server_cpu_us_per_op"),
+        (&of_verbs, 6, "server_cores"),
+        (&of_pairs, 2, "server_cores"),
+    ];
+    for (command, lines, cpu) in cases {
+        let half = ServerHalf::of(&command[..2]);
+        let report = half.measure(command);
+        let problems = report["problems"].to_string();
+        assert!(!problems.contains("half") && !problems.contains("wrong"), "{command:?}: {problems}");
+        // The client half chooses, for the server half that it reaches.
+        let told = &report["conditions"]["auto"];
+        assert_eq!(told.is_string(), command.contains(&"auto"), "{command:?}: {report}");
+        let rows = rows(&report);
+        // Neither bare limits nor Unix sockets, which are of one host.
+        assert_eq!(rows.len(), lines, "{command:?}: {report}");
+        let cpu: f64 = rows.iter().filter_map(|row| row[cpu]["median"].as_f64()).sum();
+        assert!(cpu > 0.0, "{command:?}: the server half told no CPU time: {report}");
+        let [server, client] =
+            ["server_half", "client_half"].map(|half| report["conditions"][half].to_string());
+        assert!(server.contains(&half.address) && server.contains("told its own CPU time"), "{server}");
+        assert!(client.contains("measured everything"), "{client}");
+    }
+}
+
+#[test]
+fn whatever_is_no_client_half_is_refused_in_words_and_harms_nobody() {
+    let half = ServerHalf::of(&["rpc", "bench"]);
+    let greeting = {
+        let mut line = String::new();
+        BufReader::new(TcpStream::connect(&half.address).unwrap()).read_line(&mut line).unwrap();
+        line
+    };
+    let with = |more: &[u8]| [greeting.as_bytes(), more].concat();
+    let wish = |text: &str| with(&[&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat());
+    let cases: [(Vec<u8>, &str); 8] = [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), "no client half"),
+        (vec![0xff; 64], "no client half"),
+        (b"farcall-bench 0 0.0.1\n".to_vec(), "another version"),
+        (with(&[0xff; 4]), "4294967295 bytes"),
+        (wish("7"), "did not come together"),
+        (
+            wish(r#"{"Serve":{"run":1,"service":{"nic":{"wish":"softnic"},"what":{"Echo":{"threads":1}}}}}"#),
+            "never begun",
+        ),
+        (wish(r#"{"CpuTime":{"run":1,"process":1}}"#), "never begun"),
+        (wish(r#"{"Peer":{"run":1,"order":{"kind":"trace-parent","task":{},"fds":[]}}}"#), "never begun"),
+    ];
+    for (bytes, words) in cases {
+        let mut stream = TcpStream::connect(&half.address).unwrap();
+        stream.write_all(&bytes).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with(&greeting) && answer.contains(words), "{words}: {answer}");
+    }
+    // Those that say nothing hold nobody up.
+    let _silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&half.address).unwrap()).collect();
+    let report = half.measure(&["rpc", "bench", "--preset", "server-reply", "--window", "1"]);
+    assert_eq!(rows(&report).len(), 1, "{report}");
+}
+
+#[test]
+fn a_client_half_says_what_is_at_the_address_if_that_is_no_server_half() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let measure = |address: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
+            .args(["rpc", "bench", "--connect", address])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let answering = thread::spawn(move || {
+        for said in ["HTTP/1.1 400 Bad Request\r\n", "farcall-bench 99 7.0.0\n"] {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(said.as_bytes()).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    let error = measure(&address);
+    assert!(error.contains("is no server half") && error.contains("400 Bad Request"), "{error}");
+    let error = measure(&address);
+    assert!(error.contains("farcall-bench 99 7.0.0") && error.contains("same release"), "{error}");
+    answering.join().unwrap();
+    let error = measure(&address);
+    assert!(error.contains("cannot reach the server half") && error.contains("--listen"), "{error}");
+}
+
+#[test]
+fn a_server_half_does_one_run_at_a_time_and_the_next_when_its_client_is_killed() {
+    let mut half = ServerHalf::of(&["rpc", "bench"]);
+    let first = half.client(&LONG).spawn().unwrap();
+    half.says("a run begins");
+    let second = half.client(&LONG).output().unwrap();
+    assert_eq!(second.status.code(), Some(4), "{second:?}");
+    assert!(report(&second)["error"]["why"].to_string().contains("busy with a run of"), "{second:?}");
+    end(first, Signal::KILL);
+    half.says("the run ends");
+    let report = half.measure(&["rpc", "bench", "--preset", "server-reply", "--window", "1"]);
+    assert_eq!(rows(&report).len(), 1, "{report}");
+}
+
+#[test]
+fn a_killed_server_half_ends_the_run_with_words() {
+    let mut half = ServerHalf::of(&["rpc", "bench"]);
+    let client = half.client(&LONG).spawn().unwrap();
+    half.says("a run begins");
+    drop(half);
+    let output = client.wait_with_output().unwrap();
+    // If something was measured, it is told; if not, the failure is.
+    assert!(matches!(output.status.code(), Some(1 | 4)), "{output:?}");
+    let words = report(&output).to_string();
+    assert!(
+        words.contains("server half") && (words.contains("is gone") || words.contains("no answer")),
+        "{words}"
+    );
+}

@@ -1,0 +1,263 @@
+//! Calls to an echo service in another process, under one preset.
+
+mod callee;
+mod client;
+
+pub(crate) use callee::Callee;
+pub use callee::Job;
+pub(crate) use client::{CallClient, Choice};
+
+use super::ExperimentError;
+use super::clients;
+use super::line;
+use super::server::{Served, ServerError, ServerProcess, Service};
+use super::stage::Stage;
+use crate::load::AUTO;
+use crate::measure::{LatencyRecorder, LatencySummary};
+use client::CallRun;
+use farcall_link::{BatchSizing, MemoryPolicy, PRESETS};
+use farcall_providers::Selection;
+use farcall_rpc::tune::LinkProfile;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// A server that does not answer for so long is dead.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// Header and tail of a slot, and more, so that slots stay odd in units of 128 bytes (see `Geometry::default`).
+const SLOT_OVERHEAD_BYTES: u32 = 128;
+/// Requests and results up to this long get slots that hold them, where the usual ones do not.
+const SLOT_PAYLOAD_MAX_BYTES: u32 = 16 << 10;
+
+/// By another name: serde would borrow what has this type from its input.
+type PresetName = &'static str;
+
+/// What to call, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CallTask {
+    /// A name of the preset table, or [`AUTO`].
+    #[serde(deserialize_with = "named_preset")]
+    pub(crate) preset: PresetName,
+    pub(crate) callee: Callee,
+    /// Calls under way on each connection.
+    pub(crate) window: u32,
+    /// Processes that call, each with as many connections.
+    pub(crate) clients: u32,
+    /// Connections of a client, all run by one thread.
+    pub(crate) connections: u32,
+    /// Connections beside them on which nobody calls.
+    pub(crate) silent_connections: u32,
+    /// Whether calls travel in batches, and in which.
+    pub(crate) batch: Option<BatchSizing>,
+    /// Inlining and signalling; the preset's own if `None`.
+    pub(crate) memory: Option<MemoryPolicy>,
+    /// Calls a second of all clients together, at fixed intervals; without, each call begins when another has ended.
+    pub(crate) rate: Option<u32>,
+}
+
+/// One run of calls.
+#[derive(Debug, Clone)]
+pub(crate) struct CallSample {
+    /// Round trips.
+    pub(crate) figures: line::Sample,
+    /// Latencies, where single calls were timed.
+    pub(crate) latency: Option<LatencySummary>,
+    /// Until the last of all calls that were under way at a time had its result.
+    pub(crate) round_mean_us: f64,
+    pub(crate) verbs_per_call: f64,
+    pub(crate) empty_reads_per_call: f64,
+    pub(crate) server_cpu_us_per_call: f64,
+    /// Of this process, or of all client processes.
+    pub(crate) client_cpu_us_per_call: f64,
+    /// What was chosen, if that was left to the library; of several clients what the first chose.
+    pub(crate) choice: Option<Choice>,
+    /// R and F at the end, of each connection that fetches.
+    pub(crate) tunings: Vec<(u32, u32)>,
+    /// Calls of the schedule that were never sent, because those before had not ended.
+    pub(crate) unsent: u64,
+}
+
+impl CallTask {
+    /// Small calls, one at a time on each connection.
+    pub(crate) const fn small(preset: &'static str) -> Self {
+        Self {
+            preset,
+            callee: Callee::Head,
+            window: 1,
+            clients: 1,
+            connections: 1,
+            silent_connections: 0,
+            batch: None,
+            memory: None,
+            rate: None,
+        }
+    }
+
+    /// The request and the response slot it needs, where the usual one is too small.
+    fn slots_bytes(&self) -> [Option<u32>; 2] {
+        [self.callee.request_len_bytes(), self.callee.reply_len_bytes()].map(|len_bytes| {
+            let is_longer = (4096 + 1..=SLOT_PAYLOAD_MAX_BYTES).contains(&len_bytes);
+            is_longer.then(|| (len_bytes + SLOT_OVERHEAD_BYTES).next_multiple_of(SLOT_OVERHEAD_BYTES))
+        })
+    }
+
+    /// Calls under way at a time on all connections of a client.
+    fn at_once(&self) -> u32 {
+        self.window * self.connections
+    }
+
+    /// Whether single calls are timed; else only that all of them that were under way at a time have ended.
+    fn times_calls(&self) -> bool {
+        self.at_once() == 1 || self.rate.is_some()
+    }
+}
+
+impl fmt::Display for CallTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.preset, self.workload())
+    }
+}
+
+impl CallTask {
+    /// All but the preset.
+    pub(crate) fn workload(&self) -> String {
+        let mut text = match self.callee {
+            Callee::Head => "echo".to_owned(),
+            Callee::Work { us } => format!("calls of {us} µs"),
+            Callee::Block { len_bytes } => format!("replies of {len_bytes} B"),
+            Callee::Job(job) => job.to_string(),
+        };
+        text += &format!(", window {}", self.window);
+        text.extend(self.batch.map(|batch| format!(", {batch}")));
+        text.extend(self.rate.map(|rate| format!(", {rate}/s")));
+        for (count, what) in [(self.clients, "clients"), (self.connections, "connections")] {
+            text.extend((count > 1).then(|| format!(", {count} {what}")));
+        }
+        if self.silent_connections > 0 {
+            text += &format!(" and {} silent", self.silent_connections);
+        }
+        text
+    }
+}
+
+/// Starts an echo service where the stage has its servers.
+///
+/// # Errors
+/// When it cannot be started.
+pub(crate) fn start_echo(stage: &Stage, nic: &Selection, threads: u16) -> Result<ServerProcess, ServerError> {
+    ServerProcess::serve(stage, &Service { nic: nic.clone(), what: Served::Echo { threads } })
+}
+
+/// What runs meet.
+pub(crate) struct Ground<'a> {
+    pub(crate) stage: &'a Stage,
+    /// The RNIC of both ends.
+    pub(crate) nic: &'a Selection,
+    /// What connections begin with instead of a probe.
+    pub(crate) profile: Option<&'a LinkProfile>,
+    pub(crate) server: &'a ServerProcess,
+}
+
+/// Connects, calls for the stage's duration, disconnects; by processes of their own if there are several clients.
+///
+/// # Errors
+/// When the preset is measured by nothing, the service cannot be reached, or a call fails.
+pub(crate) fn measure(task: &CallTask, ground: &Ground<'_>) -> Result<CallSample, ExperimentError> {
+    let Ground { stage, server, .. } = ground;
+    let client_of = |number| CallClient::new(task, ground, number);
+    let (runs, [before, after]) = if task.clients == 1 {
+        let mut before = None;
+        let run = client_of(0)?.run(|| {
+            before = Some(server.cpu_time()?);
+            Ok(())
+        })?;
+        (vec![run], [before.unwrap_or_default(), server.cpu_time()?])
+    } else {
+        let clients = (0..task.clients).map(client_of).collect::<Result<Vec<_>, _>>()?;
+        clients::run_all(stage, &clients, || server.cpu_time())?
+    };
+    Ok(CallSample::of(task, &runs, after.saturating_sub(before)))
+}
+
+impl CallSample {
+    fn of(task: &CallTask, runs: &[CallRun], server_cpu: Duration) -> Self {
+        let sum = |count: fn(&CallRun) -> u64| runs.iter().map(count).sum::<u64>() as f64;
+        let calls = sum(|run| run.calls);
+        let mut latencies = LatencyRecorder::default();
+        runs.iter().for_each(|run| latencies.add(&run.latencies));
+        let latency = latencies.summary();
+        let us_per_call = |cpu: Duration| cpu.as_secs_f64() * 1e6 / calls;
+        let each = if task.times_calls() { 1 } else { task.at_once() };
+        let per_second: f64 =
+            runs.iter().map(|run| run.ended as f64 * 1e9 / run.elapsed_ns.max(1) as f64).sum();
+        let per_second = per_second * f64::from(each);
+        Self {
+            figures: line::Sample {
+                per_second,
+                bytes_per_second: per_second * f64::from(task.callee.reply_len_bytes()),
+                ..line::Sample::of_latency(&latency, if task.times_calls() { 1.0 } else { f64::NAN })
+            },
+            latency: task.times_calls().then_some(latency),
+            round_mean_us: latency.mean_ns / 1e3,
+            verbs_per_call: sum(|run| run.verbs) / calls,
+            empty_reads_per_call: sum(|run| run.empty_reads) / calls,
+            server_cpu_us_per_call: us_per_call(server_cpu),
+            client_cpu_us_per_call: us_per_call(runs.iter().map(|run| run.cpu).sum()),
+            choice: runs.iter().find_map(|run| run.choice.clone()),
+            tunings: runs.iter().flat_map(|run| run.tunings.iter().copied()).collect(),
+            unsent: runs.iter().map(|run| run.unsent).sum(),
+        }
+    }
+}
+
+fn named_preset<'de, D: Deserializer<'de>>(from: D) -> Result<&'static str, D::Error> {
+    let name = String::deserialize(from)?;
+    let known = PRESETS.iter().map(|preset| preset.name).chain([AUTO]).find(|known| *known == name);
+    known.ok_or_else(|| D::Error::custom(format!("no preset {name:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_results_get_slots_that_hold_them() {
+        let slot = |len_bytes| {
+            let [request, response] =
+                CallTask { callee: Callee::Block { len_bytes }, ..CallTask::small("fetch") }.slots_bytes();
+            assert_eq!(request, None);
+            response
+        };
+        assert_eq!((slot(64), slot(4096), slot(16_384), slot(1 << 20)), (None, None, Some(16_512), None));
+        assert!(slot(5000).unwrap().is_multiple_of(64));
+        let job = Job { request_bytes: 5_000, response_bytes: 8, process_us: 0 };
+        let task = CallTask { callee: Callee::Job(job), ..CallTask::small("fetch") };
+        assert_eq!(task.slots_bytes(), [slot(5_000), None]);
+    }
+
+    #[test]
+    fn what_clients_took_is_told_of_all_and_what_they_chose_of_the_first() {
+        let run = |calls, cpu_us, preset: &str| CallRun {
+            calls,
+            cpu: Duration::from_micros(cpu_us),
+            choice: Some(Choice { preset: preset.to_owned(), because: "it is cheap".to_owned() }),
+            ..CallRun::of(LatencyRecorder::default(), 1)
+        };
+        let runs = [run(10, 30, "fetch"), run(30, 50, "herd")];
+        let sample = CallSample::of(&CallTask::small(AUTO), &runs, Duration::from_micros(20));
+        assert_eq!((sample.server_cpu_us_per_call, sample.client_cpu_us_per_call), (0.5, 2.0));
+        assert_eq!(sample.choice.unwrap().to_string(), "fetch: it is cheap");
+    }
+
+    #[test]
+    fn tasks_travel_with_the_preset_and_with_the_choice() {
+        for preset in ["herd", AUTO] {
+            let task = CallTask::small(preset);
+            let text = serde_json::to_string(&task).unwrap();
+            assert_eq!(serde_json::from_str::<CallTask>(&text).unwrap(), task);
+            let unknown = serde_json::from_str::<CallTask>(&text.replace(preset, "none")).unwrap_err();
+            assert!(unknown.to_string().contains("no preset \"none\""), "{unknown}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Several client processes that measure at the same time.
+
+use super::ExperimentError;
+use super::stage::Stage;
+use crate::peer::{Peer, PeerError, PeerPlace, PeerTask, receive, send};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// What a client process does.
+pub(crate) trait Client: Serialize + DeserializeOwned {
+    /// The name of this kind of tasks.
+    const KIND: &'static str;
+    /// What it tells.
+    type Outcome: Serialize + DeserializeOwned;
+
+    /// Connects, says so, and waits there for all others; then measures.
+    fn run(
+        &self,
+        connected: impl FnMut() -> Result<(), ExperimentError>,
+    ) -> Result<Self::Outcome, ExperimentError>;
+}
+
+/// A client as the task of a process of its own.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "")]
+pub(crate) struct ClientProcess<C: Client>(C);
+
+/// All clients are connected: begin.
+#[derive(Serialize, Deserialize)]
+struct Begin;
+
+/// What a client says after it is ready to connect: that it is connected, then its outcome.
+type Said<T> = Result<T, String>;
+
+impl<C: Client> PeerTask for ClientProcess<C> {
+    const KIND: &'static str = C::KIND;
+
+    fn run(self, place: PeerPlace) -> Result<(), PeerError> {
+        place.ready()?;
+        let outcome = self.0.run(|| {
+            send(place.control(), &Said::Ok(()))?;
+            Ok(receive::<Begin>(place.control()).map(drop)?)
+        });
+        send(place.control(), &outcome.map_err(|error| error.to_string()))
+    }
+}
+
+/// Runs clients in processes of their own, on the client cores in turn. `mark` is called when all are connected, and
+/// again when all have ended.
+///
+/// # Errors
+/// When one cannot be started, or fails.
+pub(crate) fn run_all<C: Client + Clone, M>(
+    stage: &Stage,
+    clients: &[C],
+    mut mark: impl FnMut() -> Result<M, PeerError>,
+) -> Result<(Vec<C::Outcome>, [M; 2]), ExperimentError> {
+    let start = |(number, client): (u32, &C)| {
+        stage.launcher.start(&ClientProcess(client.clone()), stage.core_of_client(number), &[])
+    };
+    let peers = (0..).zip(clients).map(start).collect::<Result<Vec<_>, _>>()?;
+    peers.iter().try_for_each(heard::<()>)?;
+    let before = mark()?;
+    peers.iter().try_for_each(|peer| send(peer.control(), &Begin))?;
+    let outcomes = peers.iter().map(heard).collect::<Result<_, _>>()?;
+    Ok((outcomes, [before, mark()?]))
+}
+
+fn heard<T: DeserializeOwned>(peer: &Peer) -> Result<T, ExperimentError> {
+    Ok(receive::<Said<T>>(peer.control())?.map_err(PeerError::Part)?)
+}

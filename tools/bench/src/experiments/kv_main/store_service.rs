@@ -1,0 +1,81 @@
+//! A server of the store behind one front end, as the arguments that start it.
+
+use super::super::server::Ready;
+use super::{FrontEnd, KvMainPlan};
+use crate::rivals::Rival;
+use crate::workload::{RecordShape, Workload};
+use farcall_providers::Selection;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Of each connection's script, no more records than this are inserted.
+const INSERTS_MAX: u64 = 1 << 12;
+
+/// A store behind a front end, and what it is to hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreService {
+    front_end: FrontEnd,
+    /// Inserted ones included.
+    records: u64,
+    shape: RecordShape,
+}
+
+impl StoreService {
+    pub(super) fn new(front_end: FrontEnd, plan: &KvMainPlan) -> Self {
+        let inserts = plan.workloads.iter().any(|(workload, _)| *workload == Workload::D);
+        let inserts = if inserts { INSERTS_MAX * u64::from(plan.clients * plan.connections) } else { 0 };
+        Self { front_end, records: plan.records + inserts, shape: plan.shape }
+    }
+
+    /// The arguments that start a server with this front end only, reached under `address`, or where an earlier one
+    /// served.
+    pub(in crate::experiments) fn args(
+        &self,
+        nic: &Selection,
+        address: &str,
+        again: Option<&Ready>,
+    ) -> Vec<String> {
+        let at = |earlier: Option<&String>| earlier.cloned().unwrap_or_else(|| address.to_owned());
+        let mut args = vec!["--json".to_owned(), "kv".to_owned(), "serve".to_owned()];
+        match self.front_end {
+            FrontEnd::Tcp => args.extend(["--tcp".to_owned(), at(again.and_then(|ready| ready.tcp.first()))]),
+            FrontEnd::Unix => {
+                let earlier = again.and_then(|ready| ready.unix.first()).cloned();
+                let path = earlier.unwrap_or_else(private_socket);
+                args.extend(["--unix".to_owned(), path.to_string_lossy().into_owned()]);
+            }
+            _ => {
+                args.extend(["--rpc".to_owned(), at(again.and_then(|ready| ready.rpc.as_ref()))]);
+                args.extend(nic.args());
+            }
+        }
+        if let FrontEnd::Rival(rival) = self.front_end {
+            args.extend(self.rival_args(rival));
+        }
+        args
+    }
+
+    /// The sizes of another store: its index is as full as it is meant to be.
+    fn rival_args(&self, rival: Rival) -> impl Iterator<Item = String> {
+        let records = u32::try_from(self.records).unwrap_or(u32::MAX);
+        // A byte says how long the key is.
+        let pair_bytes = 1 + self.shape.key_len_bytes() + self.shape.value_len_bytes();
+        let memory_mib = rival.memory_bytes(records, pair_bytes).div_ceil(1 << 20);
+        let options = [
+            ("--preset", rival.name().to_owned()),
+            ("--records", records.to_string()),
+            ("--memory-mib", memory_mib.to_string()),
+            ("--value-max", self.shape.value_len_bytes().to_string()),
+            ("--inline-bytes", pair_bytes.to_string()),
+        ];
+        options.into_iter().flat_map(|(name, value)| [name.to_owned(), value])
+    }
+}
+
+/// A fresh path for a socket. The server makes it usable by this user alone, and removes it when it ends.
+fn private_socket() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("farcall-bench-{}-{number}.sock", std::process::id()))
+}

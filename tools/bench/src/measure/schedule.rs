@@ -1,0 +1,72 @@
+//! When the operations of an open loop are to begin: at fixed intervals, whatever became of those before.
+//!
+//! A closed loop stops asking while a service stalls, and so leaves out of its latencies what the stall would have cost
+//! everybody else (coordinated omission). Under a schedule each latency counts from the intended time.
+
+use farcall_verbs::Nanos;
+
+/// The intended times of one connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedule {
+    first: Nanos,
+    interval_ns: f64,
+    given: u64,
+}
+
+/// The part of a client process in a schedule that several share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Share {
+    /// Operations a second, of all together.
+    pub per_second: u32,
+    /// Connections before those of this process.
+    pub before: u32,
+    /// Connections in all.
+    pub connections: u32,
+}
+
+impl Share {
+    /// The schedule of connection `number` of this process, from `start` on: all connections take turns.
+    #[must_use]
+    pub fn schedule(&self, number: u32, start: Nanos) -> Schedule {
+        let each_ns = 1e9 / f64::from(self.per_second.max(1));
+        let offset_ns = each_ns * f64::from(self.before + number);
+        let interval_ns = each_ns * f64::from(self.connections.max(1));
+        Schedule { first: Nanos(start.0 + offset_ns as u64), interval_ns, given: 0 }
+    }
+}
+
+impl Schedule {
+    /// The intended time of the next operation if that has come by `now`. Each is given once.
+    #[inline]
+    pub fn due(&mut self, now: Nanos) -> Option<Nanos> {
+        let next = Nanos(self.first.0 + (self.given as f64 * self.interval_ns) as u64);
+        if next > now {
+            return None;
+        }
+        self.given += 1;
+        Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_take_turns_and_late_ones_keep_their_intended_times() {
+        // Two processes with two connections each, together one operation a microsecond.
+        let mut times = Vec::new();
+        for before in [0, 2] {
+            let share = Share { per_second: 1_000_000, before, connections: 4 };
+            for number in 0..2 {
+                let mut schedule = share.schedule(number, Nanos(500));
+                // Nothing was asked for in time: all are given late, none is left out.
+                times.extend(
+                    std::iter::from_fn(|| schedule.due(Nanos(500 + 99_999))).map(|time| time.0 - 500),
+                );
+            }
+        }
+        times.sort_unstable();
+        assert_eq!(times, (0..100).map(|at| at * 1000).collect::<Vec<_>>());
+    }
+}

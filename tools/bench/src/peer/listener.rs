@@ -1,0 +1,315 @@
+//! The server half: starts peers and servers for a client half on another host, one run at a time.
+//!
+//! A thread for each connection. A process lives as long as the connection that asked for it, a run as long as any of
+//! its connections; both end when the client half dies or cannot be reached any more.
+
+use super::control::{Control, receive_up_to, send};
+use super::far::{Begun, GREETING_PATIENCE, Greeted, StopServer, Wish, greeting, judge, read_greeting};
+use super::{ChildProcess, Order, PeerError, PeerLauncher};
+use crate::experiments::server::{ServerProcess, Service};
+use crate::measure::{Cores, cpu_time};
+use crate::report::Conditions;
+use crate::tasks::is_done_for_others;
+use farcall_drive::sleep_on;
+use farcall_providers::Selection;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Connections at a time; each may have a process.
+const CONNECTIONS_MAX: usize = 64;
+/// No wish is longer: it becomes an environment variable.
+const WISH_LEN_BYTES_MAX: u32 = 64 << 10;
+/// How often the end of everything is looked for.
+const WATCH: Duration = Duration::from_millis(50);
+/// How long a new run waits for the end of the one before, whose client half may just have ended.
+const RUN_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a server may take to end after SIGTERM.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A server half that listens.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+    half: Arc<Half>,
+}
+
+#[derive(Debug)]
+struct Half {
+    nic: Selection,
+    cores: Cores,
+    run: Mutex<Weak<Run>>,
+}
+
+/// A run of a client half.
+#[derive(Debug)]
+struct Run {
+    token: u64,
+    client: SocketAddr,
+    processes: Mutex<Processes>,
+}
+
+#[derive(Debug, Default)]
+struct Processes {
+    started: u32,
+    /// By their numbers, those that live.
+    pids: HashMap<u32, u32>,
+}
+
+impl Listener {
+    /// Listens on `address`. Peers use `nic`, or what the client half uses if that names nothing.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub fn bind(address: SocketAddr, nic: Selection) -> Result<Self, PeerError> {
+        let cannot_listen = |source| PeerError::Listen { address, source };
+        let socket = TcpListener::bind(address).map_err(cannot_listen)?;
+        socket.set_nonblocking(true).map_err(cannot_listen)?;
+        let address = socket.local_addr().map_err(cannot_listen)?;
+        let half = Half { nic, cores: Cores::allowed()?, run: Mutex::default() };
+        Ok(Self { socket, address, half: Arc::new(half) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves client halves while `goes_on`. `tell` hears of what they do, and why something failed.
+    ///
+    /// # Errors
+    /// When the system takes no connections any more.
+    pub fn serve(&self, goes_on: impl Fn() -> bool, tell: fn(&str)) -> Result<(), PeerError> {
+        let failed = |call| move |source: io::Error| PeerError::System { call, source };
+        let attended = Arc::new(());
+        while goes_on() {
+            sleep_on(&[self.socket.as_raw_fd()], Some(WATCH)).map_err(failed("poll"))?;
+            let (stream, client) = match self.socket.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if is_of_one_connection(&error) => continue,
+                Err(error) => return Err(failed("accept")(error)),
+            };
+            if Arc::strong_count(&attended) > CONNECTIONS_MAX {
+                tell(&format!("{client}: refused: {CONNECTIONS_MAX} connections are open"));
+                continue;
+            }
+            let (half, attended) = (Arc::clone(&self.half), Arc::clone(&attended));
+            let attend = move || {
+                if let Err(error) = half.attend(stream, client, tell) {
+                    tell(&format!("{client}: {error}"));
+                }
+                drop(attended);
+            };
+            thread::Builder::new().name("half".to_owned()).spawn(attend).map_err(failed("clone"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether accepting failed because of the connection, or because of a want that passes.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
+}
+
+impl Half {
+    /// Greets, then does what is wished, until the connection ends.
+    fn attend(&self, stream: TcpStream, client: SocketAddr, tell: fn(&str)) -> Result<(), PeerError> {
+        let system = |source: io::Error| PeerError::System { call: "setsockopt", source };
+        stream.set_nonblocking(false).map_err(system)?;
+        let control = Control::of_tcp(stream).map_err(system)?;
+        control.set_patience(Some(GREETING_PATIENCE)).map_err(system)?;
+        greet(&control)?;
+        let wish = match receive_up_to(&control, WISH_LEN_BYTES_MAX) {
+            Ok(wish) => wish,
+            Err(error) => return refuse(&control, error.to_string()),
+        };
+        // A process that inherits the stream waits as it likes.
+        control.set_patience(None).map_err(system)?;
+        match wish {
+            Wish::Run => match self.begin(client) {
+                Ok(run) => {
+                    tell(&format!("{client}: a run begins"));
+                    answer(&control, &Begun { run: run.token, about: self.about() })?;
+                    wait_for_end(&control, None)?;
+                    tell(&format!("{client}: the run ends"));
+                    Ok(())
+                }
+                Err(why) => refuse(&control, why),
+            },
+            Wish::Peer { run, order } => match self.run(run) {
+                Ok(_) if !is_done_for_others(&order.kind) => {
+                    refuse(&control, format!("no task {:?} is done for another host", order.kind))
+                }
+                Ok(run) => self.peer(&run, order, &control),
+                Err(why) => refuse(&control, why),
+            },
+            Wish::Serve { run, service } => match self.run(run) {
+                Ok(run) => self.server(&run, &service, &control),
+                Err(why) => refuse(&control, why),
+            },
+            Wish::CpuTime { run, process } => match self.run(run).and_then(|run| run.cpu_time(process)) {
+                Ok(time) => answer(&control, &time),
+                Err(why) => refuse(&control, why),
+            },
+        }
+    }
+
+    /// A new run, once there is no other.
+    fn begin(&self, client: SocketAddr) -> Result<Arc<Run>, String> {
+        let deadline = Instant::now() + RUN_PATIENCE;
+        loop {
+            {
+                let mut current = locked(&self.run);
+                let Some(run) = current.upgrade() else {
+                    let token = RandomState::new().hash_one(client);
+                    let run = Arc::new(Run { token, client, processes: Mutex::default() });
+                    *current = Arc::downgrade(&run);
+                    return Ok(run);
+                };
+                if Instant::now() > deadline {
+                    return Err(format!(
+                        "it is busy with a run of {}; it does one at a time, try again later",
+                        run.client
+                    ));
+                }
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The present run, if it is this one.
+    fn run(&self, token: u64) -> Result<Arc<Run>, String> {
+        let run = locked(&self.run).upgrade().filter(|run| run.token == token);
+        run.ok_or_else(|| "this run has ended, or was never begun".to_owned())
+    }
+
+    /// What a client half should know of this host.
+    fn about(&self) -> Vec<(String, String)> {
+        let conditions = Conditions::of_this_machine();
+        let here = conditions.iter().filter(|(name, _)| ["host", "kernel", "cpu"].contains(name));
+        let mut about: Vec<_> = here.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        about.push(("core".to_owned(), self.cores.server_and_client().0.to_string()));
+        about
+    }
+
+    /// Starts a peer on the stream, and waits until it or the stream ends.
+    fn peer(&self, run: &Run, order: Order, control: &Control) -> Result<(), PeerError> {
+        let order = Order { own_nic: Some(self.nic.clone()), ..order };
+        let (number, child) = {
+            let mut processes = locked(&run.processes);
+            let number = processes.next();
+            // Before the peer says anything.
+            answer(control, &number)?;
+            let (core, _) = self.cores.server_and_client();
+            let child = PeerLauncher::this_program().spawn(order, core, &[control.as_fd()])?;
+            processes.pids.insert(number, child.0.id());
+            (number, child)
+        };
+        let ended = wait_for_end(control, Some(&child));
+        locked(&run.processes).pids.remove(&number);
+        ended
+    }
+
+    /// Starts a server, and waits until it is to end, or it or the stream ends.
+    fn server(&self, run: &Run, service: &Service, control: &Control) -> Result<(), PeerError> {
+        let ip = control.local_address().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip());
+        let service = Service { nic: nic_of(&self.nic, &service.nic), ..service.clone() };
+        let launcher = PeerLauncher::with_args(service.args(ip));
+        let server = match ServerProcess::start(&launcher, &self.cores.of_server(service.threads())) {
+            Ok(server) => server,
+            Err(error) => return refuse(control, error.to_string()),
+        };
+        let number = {
+            let mut processes = locked(&run.processes);
+            let number = processes.next();
+            processes.pids.extend(server.pid().map(|pid| (number, pid)));
+            number
+        };
+        answer(control, &(number, server.ready()))?;
+        // A client half that vanishes asks for nothing: the server is killed.
+        let asked = receive_up_to::<StopServer>(control, WISH_LEN_BYTES_MAX);
+        locked(&run.processes).pids.remove(&number);
+        if asked.is_ok() {
+            send(control, &server.stop(STOP_PATIENCE).map_err(|error| error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    fn cpu_time(&self, process: u32) -> Result<Duration, String> {
+        let processes = locked(&self.processes);
+        let pid = processes.pids.get(&process).ok_or("there is no such process any more")?;
+        cpu_time(*pid).map_err(|error| error.to_string())
+    }
+}
+
+impl Processes {
+    fn next(&mut self) -> u32 {
+        self.started += 1;
+        self.started
+    }
+}
+
+/// The RNIC of this host: its own if it names one, else of the kind that the client half uses.
+pub(super) fn nic_of(own: &Selection, theirs: &Selection) -> Selection {
+    if *own == Selection::default() {
+        Selection { wish: theirs.wish, ..Selection::default() }
+    } else {
+        own.clone()
+    }
+}
+
+/// Exchanges greetings.
+fn greet(mut control: &Control) -> Result<(), PeerError> {
+    let unheard = |error: io::Error| PeerError::Exchange(format!("no greeting came: {error}"));
+    control.write_all(greeting().as_bytes()).map_err(unheard)?;
+    let what = match judge(&read_greeting(control).map_err(unheard)?) {
+        Greeted::Alike => return Ok(()),
+        Greeted::OtherVersion => "a client half of another version",
+        Greeted::Stranger => "no client half",
+    };
+    let _ = control
+        .write_all(format!("refused: you are {what} of farcall perf, rpc bench or kv bench\n").as_bytes());
+    Err(PeerError::Exchange(format!("refused: the other side is {what}")))
+}
+
+fn answer<T: Serialize>(control: &Control, answer: &T) -> Result<(), PeerError> {
+    send(control, &Ok::<_, &str>(answer))
+}
+
+/// Says why not; the caller hears it, too.
+fn refuse(control: &Control, why: String) -> Result<(), PeerError> {
+    let _ = send(control, &Err::<(), _>(&why));
+    Err(PeerError::Exchange(format!("refused: {why}")))
+}
+
+/// Sleeps until the other side hangs up, or the child has ended.
+fn wait_for_end(control: &Control, child: Option<&ChildProcess>) -> Result<(), PeerError> {
+    let child = child.map(|child| pidfd_open(Pid::from_child(&child.0), PidfdFlags::empty())).transpose();
+    let child = child.map_err(PeerError::system("pidfd_open"))?;
+    let mut fds = vec![PollFd::new(control, PollFlags::RDHUP)];
+    fds.extend(child.as_ref().map(|child| PollFd::new(child, PollFlags::IN)));
+    loop {
+        match poll(&mut fds, None::<&Timespec>) {
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(PeerError::system("poll")(errno)),
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
