@@ -1,8 +1,9 @@
 //! A measurement between two halves, which here run on one host.
 #![cfg(feature = "full")]
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -149,6 +150,25 @@ fn whatever_is_no_client_half_is_refused_in_words_and_harms_nobody() {
     }
     // Those that say nothing hold nobody up.
     let _silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&half.address).unwrap()).collect();
+    let report = half.measure(&["rpc", "bench", "--preset", "server-reply", "--window", "1"]);
+    assert_eq!(rows(&report).len(), 1, "{report}");
+}
+
+#[test]
+fn a_server_half_goes_on_after_a_shortage_of_descriptors() {
+    let mut half = ServerHalf::of(&["rpc", "bench"]);
+    let pid = Pid::from_child(&half.child);
+    let open = fs::read_dir(format!("/proc/{}/fd", half.child.id())).unwrap().count() as u64;
+    let before = prlimit(
+        Some(pid),
+        Resource::Nofile,
+        Rlimit { current: Some(open + 2), ..getrlimit(Resource::Nofile) },
+    )
+    .unwrap();
+    let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&half.address).unwrap()).collect();
+    half.says("new connections have to wait");
+    drop(silent);
+    prlimit(Some(pid), Resource::Nofile, before).unwrap();
     let report = half.measure(&["rpc", "bench", "--preset", "server-reply", "--window", "1"]);
     assert_eq!(rows(&report).len(), 1, "{report}");
 }

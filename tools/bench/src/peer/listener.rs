@@ -10,7 +10,7 @@ use crate::experiments::server::{ServerProcess, Service};
 use crate::measure::{Cores, cpu_time};
 use crate::report::Conditions;
 use crate::tasks::is_done_for_others;
-use farcall_drive::sleep_on;
+use farcall_drive::{AcceptRest, sleep_on};
 use farcall_providers::Selection;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -88,16 +88,25 @@ impl Listener {
     /// Serves client halves while `goes_on`. `tell` hears of what they do, and why something failed.
     ///
     /// # Errors
-    /// When the system takes no connections any more.
+    /// When the system cannot wait for connections.
     pub fn serve(&self, goes_on: impl Fn() -> bool, tell: fn(&str)) -> Result<(), PeerError> {
         let failed = |call| move |source: io::Error| PeerError::System { call, source };
         let attended = Arc::new(());
+        let mut rest = AcceptRest::new(format!("server half at {}", self.address));
         while goes_on() {
-            sleep_on(&[self.socket.as_raw_fd()], Some(WATCH)).map_err(failed("poll"))?;
+            match rest.left() {
+                Some(left) => thread::sleep(left.min(WATCH)),
+                None => sleep_on(&[self.socket.as_raw_fd()], Some(WATCH)).map_err(failed("poll"))?,
+            }
+            if rest.left().is_some() && !rest.is_over() {
+                continue;
+            }
             let (stream, client) = match self.socket.accept() {
                 Ok(accepted) => accepted,
-                Err(error) if is_of_one_connection(&error) => continue,
-                Err(error) => return Err(failed("accept")(error)),
+                Err(error) => {
+                    rest.goes_on_after(&error);
+                    continue;
+                }
             };
             if Arc::strong_count(&attended) > CONNECTIONS_MAX {
                 tell(&format!("{client}: refused: {CONNECTIONS_MAX} connections are open"));
@@ -110,16 +119,12 @@ impl Listener {
                 }
                 drop(attended);
             };
-            thread::Builder::new().name("half".to_owned()).spawn(attend).map_err(failed("clone"))?;
+            if let Err(error) = thread::Builder::new().name("half".to_owned()).spawn(attend) {
+                tell(&format!("{client}: refused: no thread for it: {error}"));
+            }
         }
         Ok(())
     }
-}
-
-/// Whether accepting failed because of the connection, or because of a want that passes.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
 }
 
 impl Half {
