@@ -41,6 +41,8 @@ const REGRESSIONS: &str = include_str!("regressions.txt");
 
 /// Seeds of each scenario in a quick run.
 const QUICK: u64 = 6;
+/// In so many there are streams that ask for silence.
+const SILENT: u64 = 100;
 
 fn scenario(name: &str) -> &'static Scenario {
     ALL.iter().find(|scenario| scenario.name == name).unwrap_or_else(|| panic!("no scenario {name:?}"))
@@ -118,13 +120,14 @@ fn seeds_hold() {
     let done = hold(first..last, seconds.map(Duration::from_secs), !is_quick, only);
     println!("{done} seeds of {} scenarios hold, from {first} on", meant(only).count());
     assert!(done > 0, "no seed was run");
-    let streams = [&HAPPENED.streams, &HAPPENED.broken, &HAPPENED.wishes, &HAPPENED.stalls]
-        .map(|count| count.load(Relaxed));
-    println!("streams read to their end, broken, wishes, stalls: {streams:?}");
+    let streams = [&HAPPENED.streams, &HAPPENED.broken, &HAPPENED.stalls].map(|count| count.load(Relaxed));
+    let wishes = HAPPENED.wishes.load(Relaxed);
+    println!("streams read to their end, broken, stalls: {streams:?}, wishes: {wishes}");
     if only.is_some() {
         return;
     }
     assert!(done < QUICK || streams.iter().all(|count| *count > 0), "{streams:?}");
+    assert!(done < SILENT || wishes > 0, "no stream asked for anything in {done} seeds");
     let received = scenarios::traffic::received();
     assert!(
         received.iter().all(|messages| *messages > 0),
