@@ -32,8 +32,8 @@ pub fn presets_or_all(presets: impl Iterator<Item = Named>) -> PossibleValuesPar
     values(presets.chain([(ALL, "All of them")]))
 }
 
-/// Those of `presets` that were named, in their order; `usual` if none was. The choice among them is measured only if it
-/// was named.
+/// Those of `presets` that were named, in their order; `usual` if none was. The choice among them is measured only if
+/// it was named.
 pub fn chosen_presets(
     named: &[String],
     presets: impl Iterator<Item = Named>,

@@ -1,6 +1,6 @@
 //! A thousand connections to one server: what they cost it and their owner, that nobody works for those who do nothing,
-//! and that a client that is stopped costs the others nothing. The server and the client to be stopped have processes of
-//! their own; what a process holds is counted, so this is the file's one test.
+//! and that a client that is stopped costs the others nothing. The server and the client to be stopped have processes
+//! of their own; what a process holds is counted, so this is the file's one test.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

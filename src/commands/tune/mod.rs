@@ -20,9 +20,10 @@ use std::path::{Path, PathBuf};
 /// Measure READs and replies of a provider, and write them to a profile for clients.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. Prints what READs cost by
-/// size, what a reply costs, which R, F and N of the RF-RPC paper follow, and what suits posting and waiting. Clients that choose their preset by
-/// themselves take the profile from its usual place; kv bench and rpc bench take it from there or from another
-/// (--profile FILE). It holds for this device, for servers of this host, and for this version of farcall.
+/// size, what a reply costs, which R, F and N of the RF-RPC paper follow, and what suits posting and waiting. Clients
+/// that choose their preset by themselves take the profile from its usual place; kv bench and rpc bench take it from
+/// there or from another (--profile FILE). It holds for this device, for servers of this host, and for this version of
+/// farcall.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall tune\n  farcall tune --provider ibv --out rnic.json\n  \
                         farcall rpc bench --provider ibv --profile rnic.json")]

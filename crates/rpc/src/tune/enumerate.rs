@@ -103,8 +103,8 @@ impl Chooser {
     }
 }
 
-/// Results a nanosecond that READs at full rate bring. On the mean P / (time of one alone) of them fail: rounded down, a
-/// longer F would seem to save one.
+/// Results a nanosecond that READs at full rate bring. On the mean P / (time of one alone) of them fail: rounded down,
+/// a longer F would seem to save one.
 fn rate_of_fetching(sample: &Sample, read: ReadCost) -> f64 {
     let failed = sample.time_ns as f64 / read.alone_ns as f64;
     1.0 / ((failed + 1.0) * read.each_ns as f64)

@@ -1,8 +1,8 @@
 //! The client half: what it says to a server half on another host, and what that answers.
 //!
-//! Each TCP connection begins with a line from both sides, then carries one wish and its answer. The first wish begins a
-//! run, which lasts as long as any of its connections; a process at the other host lives as long as the connection that
-//! asked for it. A peer's connection is its control stream from then on.
+//! Each TCP connection begins with a line from both sides, then carries one wish and its answer. The first wish begins
+//! a run, which lasts as long as any of its connections; a process at the other host lives as long as the connection
+//! that asked for it. A peer's connection is its control stream from then on.
 
 use super::control::{Control, receive, send};
 use super::{Order, Peer, PeerError, PeerTask, Process};

@@ -102,8 +102,8 @@ impl FrontEnd {
         preset.or_else(|| Rival::named(name).map(Self::Rival))
     }
 
-    /// Connects to a server of this front end, by the RNIC of `reach` where verbs are used, for up to `window` requests at
-    /// a time.
+    /// Connects to a server of this front end, by the RNIC of `reach` where verbs are used, for up to `window` requests
+    /// at a time.
     ///
     /// # Errors
     /// When it cannot be reached.
