@@ -157,7 +157,7 @@ worlds() {
 }
 
 step_seeds() {
-    worlds 4000
+    worlds 3000
 }
 
 # Half an hour of a processor; to look elsewhere, run it without FARCALL_SIM_FIRST: the day chooses then.
