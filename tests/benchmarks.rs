@@ -285,3 +285,45 @@ fn an_unknown_preset_is_refused_with_the_names_of_all() {
         assert!(error.contains("rf-rpc") && error.contains("all"), "{error}");
     }
 }
+
+/// Stores of other projects, and their programs.
+const FOREIGN: [(&str, &str); 2] = [("memcached", "memcached"), ("redis", "redis-server")];
+
+#[test]
+fn other_programs_are_measured_beside_the_store_if_they_are_installed() {
+    for (store, program) in FOREIGN {
+        if Command::new(program).arg("--version").stdout(Stdio::null()).status().is_err() {
+            eprintln!("SKIPPED: {program} is not installed");
+            continue;
+        }
+        let options = ["kv", "bench", "--preset", "server-reply", "--workload", "A", "--records", "200"];
+        let crowd = ["--window", "4", "--connections", "3", "--against", store];
+        let report = bench(&[&options[..], &crowd].concat());
+        // All records were stored and read back before, or there were no report.
+        let problems = report["problems"].to_string();
+        assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
+        let [tcp, unix] = ["TCP", "Unix socket"].map(|socket| format!("{store} {socket}"));
+        let front_ends = column(&report, "front_end");
+        assert_eq!(front_ends[..5], ["TCP", "Unix socket", &tcp, &unix, "server-reply"], "{report}");
+        assert!(report["conditions"][store].as_str().unwrap().contains("one thread"), "{report}");
+    }
+}
+
+#[test]
+fn a_program_that_is_not_installed_is_named_with_its_package() {
+    for (store, program) in FOREIGN {
+        let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
+            .args(["kv", "bench", "--repetitions", "1", "--duration-ms", "5", "--records", "200"])
+            .args(["--against", store])
+            .env("PATH", "/nonexistent")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success());
+        assert!(
+            error.contains(&format!("{program} is not installed (Debian: apt-get install {program})")),
+            "{error}"
+        );
+    }
+}

@@ -12,6 +12,7 @@ use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::kv_main::{self, FrontEnd, KvMainPlan};
 use farcall_bench::experiments::{Reach, Stage};
+use farcall_bench::foreign_store::{ForeignStore, Socket};
 use farcall_bench::rivals::Rival;
 use farcall_bench::workload::{Distribution, RecordShape, Workload};
 
@@ -28,6 +29,7 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv bench\n  farcall kv bench --preset all --workload all --json > kv.json\n  farcall kv bench --preset pilaf --preset farm --workload B\n  \
+                        farcall kv bench --against memcached,redis\n  \
                         farcall kv bench --preset rf-rpc --window 64 --batch 16 --batch auto:20\n  \
                         farcall kv bench --listen 0.0.0.0:11400 --provider ibv       on the server's host, and on the client's:\n  \
                         farcall kv bench --connect server:11400 --provider ibv\n  \
@@ -38,6 +40,9 @@ pub struct Bench {
     /// Measure the store behind calls of this preset, or another store. May be given several times.
     #[arg(long, value_name = "NAME", value_parser = presets_or_all(all_presets()))]
     preset: Vec<String>,
+    /// Measure these programs beside it, over TCP and a Unix socket, with one thread each and without persistence.
+    #[arg(long, value_name = "STORE", value_delimiter = ',', value_parser = one_of(&FOREIGN), conflicts_with = "connect")]
+    against: Vec<ForeignStore>,
     #[command(flatten)]
     calls: CallArgs,
     #[command(flatten)]
@@ -89,6 +94,11 @@ fn value_lens(text: &str) -> Result<ValueLens, String> {
     }
 }
 
+const FOREIGN: [Choice<ForeignStore>; 2] = [
+    (ForeignStore::Memcached, "memcached", "memcached (Debian: apt-get install memcached)"),
+    (ForeignStore::Redis, "redis", "Redis (Debian: apt-get install redis-server)"),
+];
+
 /// The presets of calls, and other stores.
 fn all_presets() -> impl Iterator<Item = Named> {
     call_presets().chain(Rival::ALL.map(|rival| (rival.name(), rival.summary())))
@@ -136,6 +146,9 @@ impl Bench {
         let mut front_ends = vec![FrontEnd::Tcp];
         // Its socket is of one host.
         front_ends.extend(stage.server_half().is_none().then_some(FrontEnd::Unix));
+        for store in FOREIGN.iter().map(|choice| choice.0).filter(|store| self.against.contains(store)) {
+            front_ends.extend(Socket::ALL.map(|socket| FrontEnd::Foreign(store, socket)));
+        }
         // The first and the last are killed: the usual preset, which the table begins with, comes last.
         let is_usual = |name: &str| ["server-reply", "rf-rpc"].contains(&name);
         let presets = chosen_presets(&self.preset, all_presets(), is_usual);

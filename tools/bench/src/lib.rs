@@ -7,7 +7,7 @@
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
 //! - [`peer`]: the other process of a measurement, on this host or another;
 //! - [`baseline`]: the bare limits of the machine;
-//! - [`rivals`]: stores to compare with;
+//! - [`rivals`]: stores to compare with, [`foreign_store`]: those that are other programs;
 //! - `rnic` (feature `verbs`): what verbs can do between two processes;
 //! - `ucx` (feature `verbs`): the yardstick, UCX over shared memory;
 //! - [`report`]: one table model, as text or JSON, always with its conditions.
@@ -16,6 +16,7 @@ pub mod baseline;
 pub mod experiments;
 #[cfg(feature = "verbs")]
 pub mod figures;
+pub mod foreign_store;
 pub mod load;
 pub mod measure;
 pub mod peer;

@@ -8,10 +8,11 @@ use farcall_drive::sleep_on;
 use farcall_providers::Selection;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{ChildStdout, ExitStatus, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
@@ -49,6 +50,9 @@ pub enum ServerError {
     /// The process did not say that it serves.
     #[error("the server process {0}; its own message is on standard error")]
     NotReady(String),
+    /// Another project's program is not there.
+    #[error("{0} is not installed (Debian: apt-get install {0})")]
+    NotInstalled(&'static str),
     /// The process did not end when asked to.
     #[error("the server process {0} did not end within {1:?} of SIGTERM; it was killed")]
     Stuck(u32, Duration),
@@ -113,14 +117,20 @@ pub struct ServerProcess {
 enum Process {
     Here {
         child: ChildProcess,
-        /// Open as long as the server may write to it.
-        _output: BufReader<ChildStdout>,
-        allocations: SharedAllocations,
+        /// `None` of another project's program.
+        own: Option<Own>,
     },
     There {
         process: FarProcess,
         control: Control,
     },
+}
+
+/// What a server of this program tells.
+struct Own {
+    /// Open as long as the server may write to it.
+    _output: BufReader<ChildStdout>,
+    allocations: SharedAllocations,
 }
 
 impl ServerProcess {
@@ -149,7 +159,33 @@ impl ServerProcess {
         let output = child.0.stdout.take().ok_or_else(|| not_ready("has no standard output"))?;
         let mut output = BufReader::new(output);
         let ready = wait_until_ready(&mut output)?;
-        Ok(Self { process: Process::Here { child, _output: output, allocations }, ready })
+        let own = Some(Own { _output: output, allocations });
+        Ok(Self { process: Process::Here { child, own }, ready })
+    }
+
+    /// Starts another project's program on `cores`, and waits until it takes connections where `ready` says.
+    ///
+    /// # Errors
+    /// When it cannot be started, or ends or hangs before it serves.
+    pub(crate) fn start_foreign(
+        command: &mut Command,
+        cores: &[usize],
+        ready: Ready,
+    ) -> Result<Self, ServerError> {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = ChildProcess::start(command, cores, &[])?;
+        let deadline = Instant::now() + START_PATIENCE;
+        while !takes_connections(&ready) {
+            if !child.is_alive() {
+                return Err(not_ready("ended before it served"));
+            }
+            if Instant::now() > deadline {
+                return Err(not_ready("takes no connections"));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let ready = Ready { pid: child.0.id(), ..ready };
+        Ok(Self { process: Process::Here { child, own: None }, ready })
     }
 
     /// Its process id, if it is on this host.
@@ -178,11 +214,11 @@ impl ServerProcess {
         }
     }
 
-    /// Its allocations so far, if it is on this host.
+    /// Its allocations so far, if it is this program on this host.
     #[must_use]
     pub fn allocations(&self) -> Option<u64> {
         match &self.process {
-            Process::Here { allocations, .. } => Some(allocations.read()),
+            Process::Here { own, .. } => own.as_ref().map(|own| own.allocations.read()),
             Process::There { .. } => None,
         }
     }
@@ -209,6 +245,11 @@ impl ServerProcess {
             }
         }
     }
+}
+
+fn takes_connections(at: &Ready) -> bool {
+    let over_tcp = at.tcp.iter().all(|address| TcpStream::connect(address).is_ok());
+    over_tcp && at.unix.iter().all(|path| UnixStream::connect(path).is_ok())
 }
 
 /// The line that a server writes when it serves.

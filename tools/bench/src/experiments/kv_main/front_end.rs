@@ -3,9 +3,10 @@
 use super::super::ExperimentError;
 use super::super::reach::Reach;
 use super::super::server::Ready;
+use crate::foreign_store::{ForeignStore, Socket};
 use crate::load::{
-    AUTO, BypassTarget, MemcachedTarget, Outcome, Request, RpcTarget, Target, TargetError, Traffic,
-    client_options, in_batches, settle,
+    AUTO, BypassTarget, MemcachedTarget, Outcome, RedisTarget, Request, RpcTarget, Target, TargetError,
+    Traffic, client_options, in_batches, settle,
 };
 use crate::rivals::Rival;
 use farcall_kv::bypass::{ReadCounters, Scheme};
@@ -56,6 +57,8 @@ pub enum FrontEnd {
     Auto,
     /// Another store.
     Rival(Rival),
+    /// Another project's program.
+    Foreign(ForeignStore, Socket),
 }
 
 impl fmt::Display for FrontEnd {
@@ -75,6 +78,7 @@ impl fmt::Display for FrontEnd {
             Self::RfRpc => "rf-rpc",
             Self::Auto => AUTO,
             Self::Rival(rival) => rival.name(),
+            Self::Foreign(store, socket) => return write!(f, "{store} {socket}"),
         })
     }
 }
@@ -112,10 +116,23 @@ impl FrontEnd {
         let absent = || TargetError::Lost("the server does not serve this front end".to_owned());
         let parse = |address: &String| address.parse::<SocketAddr>().map_err(|error| lost(&error));
         let rpc_address = || ready.rpc.as_ref().ok_or_else(absent).and_then(parse);
+        let tcp_address = || ready.tcp.first().ok_or_else(absent).and_then(parse);
+        let unix_path = || ready.unix.first().ok_or_else(absent);
         let mut options = reach.options(window, PATIENCE);
         let client = match self.settle(reach, ready, &mut options)?.0 {
-            Self::Tcp => MemcachedClient::connect_tcp(ready.tcp.first().ok_or_else(absent).and_then(parse)?),
-            Self::Unix => MemcachedClient::connect_unix(ready.unix.first().ok_or_else(absent)?),
+            Self::Tcp | Self::Foreign(ForeignStore::Memcached, Socket::Tcp) => {
+                MemcachedClient::connect_tcp(tcp_address()?)
+            }
+            Self::Unix | Self::Foreign(ForeignStore::Memcached, Socket::Unix) => {
+                MemcachedClient::connect_unix(unix_path()?)
+            }
+            Self::Foreign(ForeignStore::Redis, socket) => {
+                let target = match socket {
+                    Socket::Tcp => RedisTarget::connect_tcp(tcp_address()?, PATIENCE),
+                    Socket::Unix => RedisTarget::connect_unix(unix_path()?, PATIENCE),
+                };
+                return Ok(FrontEndTarget::Redis(Box::new(target.map_err(|error| lost(&error))?)));
+            }
             Self::ServerReply => {
                 return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::ServerReply);
             }
@@ -233,6 +250,8 @@ type StaticTarget<P> = Box<RpcTarget<Caller<P>>>;
 pub enum FrontEndTarget {
     /// Over a stream socket.
     Memcached(Box<MemcachedTarget>),
+    /// Over a stream socket, to Redis.
+    Redis(Box<RedisTarget>),
     /// Over verbs, replies written.
     ServerReply(StaticTarget<ServerReply>),
     /// The same over UC.
@@ -269,6 +288,7 @@ macro_rules! each {
     ($front_end:expr, $target:ident => $call:expr, $of_sockets:expr) => {
         match $front_end {
             FrontEndTarget::Memcached($target) => $of_sockets,
+            FrontEndTarget::Redis($target) => $of_sockets,
             FrontEndTarget::ServerReply($target) => $call,
             FrontEndTarget::UcRpc($target) => $call,
             FrontEndTarget::Herd($target) => $call,

@@ -45,7 +45,8 @@ pub(super) fn measure(
     let mut shares = Vec::new();
     for (post, meter) in posts.iter().zip(&meters) {
         let share = meter.core_share()?;
-        if share > CORE_SHARE_MAX {
+        let is_ours = !matches!(post.front_end, FrontEnd::Foreign(..));
+        if is_ours && share > CORE_SHARE_MAX {
             report.problems.push(format!(
                 "{}: the idle server used {:.1} % of a core",
                 post.front_end,

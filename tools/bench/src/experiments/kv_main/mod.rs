@@ -20,6 +20,7 @@ mod store_service;
 pub use front_end::{FrontEnd, FrontEndTarget};
 pub(crate) use store_client::StoreClient;
 pub use store_service::StoreService;
+use store_service::private_socket;
 
 use super::ExperimentError;
 use super::reach::Reach;
@@ -37,6 +38,10 @@ use figures::{Figure, Sample};
 #[cfg(feature = "verbs")]
 pub(crate) use stand::{KvTask, Stand};
 use std::time::Duration;
+
+/// What another project's store may need for a record beside key and value, and at least in all.
+const RECORD_OVERHEAD_BYTES: usize = 128;
+const MEMORY_MIN_BYTES: u64 = 64 << 20;
 
 /// How long a server may take to end after SIGTERM.
 pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -202,6 +207,9 @@ fn finish(
 impl FrontEnd {
     /// Starts a server of this front end, at the place of an earlier one if there is one.
     fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
+        if let Self::Foreign(store, socket) = self {
+            return store.serve(socket, private_socket(), memory_bytes(plan), &[plan.stage.server_core]);
+        }
         let (nic, store) = (plan.reach.nic.clone(), StoreService::new(self, plan));
         if again.is_none() {
             return ServerProcess::serve(&plan.stage, &Service { nic, what: Served::Store(store) });
@@ -209,6 +217,12 @@ impl FrontEnd {
         let launcher = PeerLauncher::with_args(store.args(&nic, "", again));
         ServerProcess::start(&launcher, &[plan.stage.server_core])
     }
+}
+
+/// Room for all records with what a store needs beside them, so that none is evicted.
+fn memory_bytes(plan: &KvMainPlan) -> u64 {
+    let record_bytes = plan.shape.key_len_bytes() + plan.shape.value_len_bytes() + RECORD_OVERHEAD_BYTES;
+    2 * plan.records * record_bytes as u64 + MEMORY_MIN_BYTES
 }
 
 /// What the library chooses at a server, if that is left to it.
@@ -221,7 +235,9 @@ fn chosen_at(plan: &KvMainPlan, post: &Post) -> Result<Option<Decision>, Experim
 fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<Post, ExperimentError> {
     let server = front_end.serve(plan, None)?;
     fill::fill(plan, front_end, &server)?;
-    let before = server.pid().map(Footprint::of).transpose()?;
+    // What another project's program keeps is its own affair.
+    let own_pid = server.pid().filter(|_| !matches!(front_end, FrontEnd::Foreign(..)));
+    let before = own_pid.map(Footprint::of).transpose()?;
     let ledger = if plan.clients > 1 { Ledger::shared(plan.records) } else { Ledger::new(plan.records) };
     Ok(Post { front_end, server, ledger, before })
 }

@@ -6,6 +6,7 @@ use super::figures::{Figure, Sample};
 use super::steady::Costs;
 use super::{FrontEnd, KvMainPlan};
 use crate::baseline::BaselineResult;
+use crate::foreign_store::ForeignStore;
 use crate::measure::{RoundTrips, Spread};
 use crate::report::{self, Cell, Column, Conditions, Table};
 use farcall_link::BatchSizing;
@@ -35,6 +36,11 @@ pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
         plan.clients, plan.connections
     );
     conditions.push("threads", threads);
+    for store in [ForeignStore::Memcached, ForeignStore::Redis] {
+        if plan.front_ends.iter().any(|it| matches!(it, FrontEnd::Foreign(of, _) if *of == store)) {
+            conditions.push(store.to_string(), format!("{}, one thread, in memory only", store.version()));
+        }
+    }
     conditions.push("load", load_condition(plan.rate));
     conditions.push(
         "records",

@@ -102,7 +102,7 @@ fn count(
         front_end,
         server_syscalls_per_op: server_syscalls.and_then(|count| per_op(count, between(&marks))),
         client_syscalls_per_op: client_syscalls.and_then(|count| per_op(count, between(&own_marks))),
-        server_allocations_per_op: per_op(at_server, done),
+        server_allocations_per_op: server.allocations().and_then(|_| per_op(at_server, done)),
         client_allocations_per_op: per_op(at_client, done),
     }
 }

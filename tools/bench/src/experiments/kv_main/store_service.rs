@@ -74,7 +74,7 @@ impl StoreService {
 }
 
 /// A fresh path for a socket. The server makes it usable by this user alone, and removes it when it ends.
-fn private_socket() -> PathBuf {
+pub(super) fn private_socket() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("farcall-bench-{}-{number}.sock", std::process::id()))

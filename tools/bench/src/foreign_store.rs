@@ -1,0 +1,165 @@
+//! Stores of other projects, as programs of this host: memcached and Redis, with one thread each and in memory only, as
+//! our server is.
+
+use crate::experiments::server::{Ready, ServerError, ServerProcess};
+use crate::peer::PeerError;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A store that is another program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ForeignStore {
+    /// memcached, by its text protocol.
+    Memcached,
+    /// Redis, by RESP2.
+    Redis,
+}
+
+/// By which kind of socket it is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Socket {
+    /// Loopback TCP.
+    Tcp,
+    /// A Unix stream socket.
+    Unix,
+}
+
+impl Socket {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Tcp, Self::Unix];
+}
+
+impl fmt::Display for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Unix => "Unix socket",
+        })
+    }
+}
+
+impl fmt::Display for ForeignStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memcached => "memcached",
+            Self::Redis => "redis",
+        })
+    }
+}
+
+impl ForeignStore {
+    /// Its server's program, which is also the name of Debian's package.
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Memcached => "memcached",
+            Self::Redis => "redis-server",
+        }
+    }
+
+    /// What the program says of its version, in one line.
+    #[must_use]
+    pub fn version(self) -> String {
+        let output = Command::new(self.program()).arg("--version").output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        text.unwrap_or_else(|error| format!("unknown: {error}"))
+    }
+
+    /// Starts it at a free port or a socket of this user's, with room for so many bytes.
+    ///
+    /// # Errors
+    /// When it is not installed, or ends or hangs before it serves.
+    pub(crate) fn serve(
+        self,
+        socket: Socket,
+        unix_path: PathBuf,
+        memory_bytes: u64,
+        cores: &[usize],
+    ) -> Result<ServerProcess, ServerError> {
+        let mut ready = Ready { serving: self.to_string(), ..Ready::default() };
+        match socket {
+            Socket::Tcp => ready.tcp.push(free_port()?),
+            Socket::Unix => ready.unix.push(unix_path),
+        }
+        let mut command = Command::new(self.program());
+        command.args(self.args(&ready, memory_bytes));
+        ServerProcess::start_foreign(&mut command, cores, ready).map_err(|error| match error {
+            ServerError::Start(PeerError::Start { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                ServerError::NotInstalled(self.program())
+            }
+            error => error,
+        })
+    }
+
+    fn args(self, at: &Ready, memory_bytes: u64) -> Vec<String> {
+        let host_and_port = at.tcp.first().and_then(|address| address.rsplit_once(':'));
+        let path = at.unix.first().map(|path| path.to_string_lossy().into_owned());
+        let mut args: Vec<&str> = Vec::new();
+        let memory_mib = memory_bytes.div_ceil(1 << 20).to_string();
+        match self {
+            Self::Memcached => {
+                args.extend(["-t", "1", "-m", &memory_mib]);
+                if let Some((host, port)) = host_and_port {
+                    args.extend(["-l", host, "-p", port, "-U", "0"]);
+                }
+                if let Some(path) = &path {
+                    args.extend(["-s", path, "-a", "600"]);
+                }
+                if rustix::process::geteuid().is_root() {
+                    args.extend(["-u", "root"]);
+                }
+            }
+            Self::Redis => {
+                args.extend([
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                    "--io-threads",
+                    "1",
+                    "--loglevel",
+                    "warning",
+                ]);
+                match host_and_port {
+                    Some((host, port)) => args.extend(["--bind", host, "--port", port]),
+                    None => args.extend(["--port", "0"]),
+                }
+                if let Some(path) = &path {
+                    args.extend(["--unixsocket", path, "--unixsocketperm", "600"]);
+                }
+            }
+        }
+        args.into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// A port of the loopback interface that nobody has now.
+fn free_port() -> Result<String, ServerError> {
+    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    Ok(bound.map_err(|source| PeerError::System { call: "bind", source })?.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_told_where_to_serve_and_keeps_nothing_on_disk() {
+        let tcp = Ready { tcp: vec!["127.0.0.1:4711".to_owned()], ..Ready::default() };
+        let unix = Ready { unix: vec!["/tmp/s".into()], ..Ready::default() };
+        let args = |store: ForeignStore, at| format!("{} ", store.args(at, 5 << 20).join(" "));
+        let memcached = args(ForeignStore::Memcached, &tcp);
+        assert!(memcached.starts_with("-t 1 -m 5 -l 127.0.0.1 -p 4711 -U 0 "), "{memcached}");
+        assert!(args(ForeignStore::Memcached, &unix).contains("-s /tmp/s -a 600 "));
+        let redis = args(ForeignStore::Redis, &tcp);
+        assert!(
+            redis.contains("--save  --appendonly no ") && redis.contains("--bind 127.0.0.1 --port 4711 ")
+        );
+        assert!(
+            args(ForeignStore::Redis, &unix).contains("--port 0 --unixsocket /tmp/s --unixsocketperm 600 ")
+        );
+    }
+}
