@@ -81,7 +81,12 @@ fn transition(table: &mut Table, qp_type: QpType, from: QpState, to: QpState) {
         let whole = matches!(from, QpState::Reset | QpState::Init | QpState::Rtr) || !is_legal;
         let attr = if whole { a.attr_to(to, &to_b) } else { QpAttr::to(to) };
         if is_legal {
-            a.modify(a.qp, attr)?;
+            if from == QpState::Sqd && to != QpState::Err {
+                // A queue that is still being drained does not leave SQD; nothing bounds how long that takes.
+                a.until("the queue to be drained and leave SQD", |a| Ok(a.modify(a.qp, attr).ok()))?;
+            } else {
+                a.modify(a.qp, attr)?;
+            }
             return a.expect_state(a.qp, to);
         }
         refused(&format!("{from} to {to}"), a.modify(a.qp, attr))?;
