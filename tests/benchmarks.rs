@@ -163,6 +163,75 @@ fn rows<'a>(report: &'a Value, title: &str) -> &'a Vec<Value> {
     table.unwrap_or_else(|| panic!("no table {title:?}: {report}"))["rows"].as_array().unwrap()
 }
 
+/// Fails unless each of these cells is a figure: a median that is positive and finite (JSON has no other).
+fn assert_figures(rows: &[Value], names: &[&str]) {
+    for (row, name) in rows.iter().flat_map(|row| names.iter().map(move |name| (row, name))) {
+        assert!(row[name]["median"].as_f64().is_some_and(|median| median > 0.0), "{name} of {row}");
+    }
+}
+
+#[test]
+fn byte_streams_are_measured_beside_what_is_named_and_what_bounds_them() {
+    let options = ["stream", "bench", "--size", "16,4099", "--size", "1048576", "--against", "unix,tcp"];
+    let report = bench(&options);
+    assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
+    let trips = rows(&report, "Round trips");
+    let names: Vec<&str> = trips.iter().map(|row| row["what"].as_str().unwrap()).collect();
+    let bare = "bare shared-memory ping-pong, 64 B";
+    assert_eq!(names, [bare, "rpc echo, server-reply", "stream", "TCP", "Unix socket"]);
+    assert_figures(trips, &["p50_us", "p99_us", "per_second"]);
+    let writes = rows(&report, "Writes in one direction");
+    let mut names = writes.iter().map(|row| (row["what"].as_str().unwrap(), &row["write_bytes"]));
+    assert_eq!(names.next().unwrap(), ("bare copy of 1 MiB into shared memory", &(1 << 20).into()));
+    for len_bytes in [16, 4099, 1 << 20] {
+        for what in ["raw WRITE", "stream", "TCP", "Unix socket"] {
+            assert_eq!(names.next().unwrap(), (what, &len_bytes.into()));
+        }
+    }
+    assert_figures(writes, &["gb_per_second", "per_second"]);
+    assert_figures(&writes[1..], &["writer_cpu_us_per_mib", "reader_cpu_us_per_mib"]);
+    let ratios = rows(&report, "Ratios");
+    let is_of = |row: &&Value, figure: &str, over: &str| row["figure"] == figure && row["over"] == over;
+    for (figure, over) in [
+        ("p50, 64 B", "rpc echo, server-reply"),
+        ("p50, 64 B", "TCP"),
+        ("rate, 16 B", "Unix socket"),
+        ("rate, 1048576 B", "bare copy of 1 MiB into shared memory"),
+    ] {
+        let row = ratios.iter().find(|row| is_of(row, figure, over)).unwrap_or_else(|| panic!("{ratios:?}"));
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+/// Where there is no UCX, its rows say so.
+#[test]
+fn streams_of_ucx_are_measured_or_said_to_be_missing() {
+    let options = [
+        "stream",
+        "bench",
+        "--size",
+        "64",
+        "--against",
+        "ucx",
+        "--json",
+        "--repetitions",
+        "1",
+        "--duration-ms",
+        "5",
+    ];
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_farcall")).args(options).env("PATH", "/nonexistent").output();
+    let report: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    for (title, name) in
+        [("Round trips", "UCX stream_lat (missing)"), ("Writes in one direction", "UCX stream_bw (missing)")]
+    {
+        let row = rows(&report, title).iter().find(|row| row["what"] == name);
+        assert_eq!(row.unwrap_or_else(|| panic!("{report}"))["per_second"], Value::Null);
+    }
+    assert!(report["notes"].to_string().contains("apt-get install ucx-utils"), "{report}");
+    assert!(!rows(&report, "Round trips").iter().any(|row| row["what"] == "TCP"), "{report}");
+}
+
 #[test]
 fn the_choice_is_measured_and_told_beside_the_best_of_the_presets() {
     let presets = ["--preset", "auto", "--preset", "fetch", "--preset", "server-reply"];

@@ -21,6 +21,8 @@ mod not_built_in;
 mod perf;
 mod rpc;
 mod stats;
+#[cfg(feature = "full")]
+mod stream;
 mod tune;
 #[cfg(feature = "full")]
 mod verbs;
@@ -88,6 +90,12 @@ enum Command {
     #[command(subcommand)]
     Rpc(rpc::Rpc),
     Stats(stats::Stats),
+    #[cfg(feature = "full")]
+    #[command(subcommand)]
+    Stream(stream::Stream),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Stream(not_built_in::NotBuiltIn),
     Tune(tune::Tune),
     #[cfg(feature = "full")]
     #[command(subcommand)]
@@ -122,6 +130,7 @@ impl Cli {
             Command::Perf(perf) => perf.run(console),
             Command::Rpc(rpc) => rpc.run(console),
             Command::Stats(stats) => stats.run(console),
+            Command::Stream(stream) => stream.run(console),
             Command::Tune(tune) => tune.run(console),
             Command::Verbs(verbs) => verbs.run(console),
             Command::Peer => farcall_bench::run_peer()

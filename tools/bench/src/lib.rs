@@ -9,6 +9,7 @@
 //! - [`baseline`]: the bare limits of the machine;
 //! - [`rivals`]: stores to compare with, [`foreign_store`]: those that are other programs;
 //! - `rnic` (feature `verbs`): what verbs can do between two processes;
+//! - `streams` (feature `verbs`): byte streams between two processes;
 //! - `ucx` (feature `verbs`): the yardstick, UCX over shared memory;
 //! - [`report`]: one table model, as text or JSON, always with its conditions.
 
@@ -24,6 +25,8 @@ pub mod report;
 pub mod rivals;
 #[cfg(feature = "verbs")]
 pub mod rnic;
+#[cfg(feature = "verbs")]
+pub mod streams;
 mod tasks;
 #[cfg(feature = "verbs")]
 pub mod ucx;

@@ -11,6 +11,8 @@ use crate::experiments::server_bypass::PilafServer;
 use crate::peer::{Order, PeerError, PeerTask};
 #[cfg(feature = "verbs")]
 use crate::rnic::{Initiator, Target, echo::EchoServer};
+#[cfg(feature = "verbs")]
+use crate::streams;
 
 /// Does what the environment says, until killed or until the other end is gone. The whole of the hidden subcommand.
 ///
@@ -32,6 +34,8 @@ pub fn run_peer() -> Result<(), PeerError> {
         ClientProcess::<StoreClient>::KIND => order.run::<ClientProcess<StoreClient>>(),
         #[cfg(feature = "verbs")]
         ClientProcess::<CallClient>::KIND => order.run::<ClientProcess<CallClient>>(),
+        #[cfg(feature = "verbs")]
+        streams::Server::KIND => order.run::<streams::Server>(),
         _ => Err(PeerError::Task("of another version")),
     }
 }

@@ -29,10 +29,14 @@ pub enum UcxTest {
     PutBandwidth,
     /// `am_bw`: active messages of 64 bytes, for their rate.
     AmRate,
+    /// `stream_lat`: a byte stream; so many bytes there, then back.
+    StreamLatency(usize),
+    /// `stream_bw`: a byte stream; writes of so many bytes in one direction.
+    StreamBandwidth(usize),
 }
 
 impl UcxTest {
-    /// All of them.
+    /// Those of single messages.
     pub const ALL: [Self; 4] = [Self::PutLatency, Self::AmLatency, Self::PutBandwidth, Self::AmRate];
 
     fn name(self) -> &'static str {
@@ -41,6 +45,8 @@ impl UcxTest {
             Self::AmLatency => "am_lat",
             Self::PutBandwidth => "put_bw",
             Self::AmRate => "am_bw",
+            Self::StreamLatency(_) => "stream_lat",
+            Self::StreamBandwidth(_) => "stream_bw",
         }
     }
 
@@ -51,6 +57,7 @@ impl UcxTest {
             Self::PutLatency => 8,
             Self::AmLatency | Self::AmRate => 64,
             Self::PutBandwidth => 1 << 20,
+            Self::StreamLatency(len_bytes) | Self::StreamBandwidth(len_bytes) => len_bytes,
         }
     }
 
@@ -60,7 +67,21 @@ impl UcxTest {
             Self::PutLatency | Self::AmLatency => 1_000_000,
             Self::PutBandwidth => 8_000,
             Self::AmRate => 4_000_000,
+            Self::StreamLatency(_) => 300_000,
+            Self::StreamBandwidth(len_bytes) => ((2 << 30) / len_bytes as u64).clamp(2_000, 1_000_000),
         }
+    }
+
+    /// Whether single messages are timed.
+    #[must_use]
+    pub fn is_latency(self) -> bool {
+        matches!(self, Self::PutLatency | Self::AmLatency | Self::StreamLatency(_))
+    }
+
+    /// Whether it is of UCX's upper floor (UCP), which chooses among the transports that it is left; the others name
+    /// one to the lower floor (UCT).
+    fn is_of_stream(self) -> bool {
+        matches!(self, Self::StreamLatency(_) | Self::StreamBandwidth(_))
     }
 }
 
@@ -153,8 +174,13 @@ impl Ucx {
 
     fn command(&self, test: UcxTest, port: u16) -> Command {
         let mut command = Command::new(&self.perftest);
+        if test.is_of_stream() {
+            command.env("UCX_TLS", "shm");
+        } else {
+            command.args(["-d", "memory", "-x", TRANSPORT]);
+        }
         command
-            .args(["-t", test.name(), "-d", "memory", "-x", TRANSPORT, "-f", "-v"])
+            .args(["-t", test.name(), "-f", "-v"])
             .args(["-s", &test.message_len_bytes().to_string(), "-n", &test.iterations().to_string()])
             .args(["-p", &port.to_string()])
             .stdin(Stdio::null());

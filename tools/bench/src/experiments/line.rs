@@ -2,7 +2,7 @@
 
 use super::stage::Stage;
 use crate::baseline::{self, Baseline, BaselineResult};
-use crate::measure::LatencySummary;
+use crate::measure::{LatencySummary, RoundTrips};
 use crate::peer::PeerError;
 use crate::report::Report;
 use crate::rnic::echo::{self, EchoResult, EchoTask};
@@ -49,7 +49,7 @@ pub(crate) struct Line {
 }
 
 impl Sample {
-    const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         p50_us: f64::NAN,
         mean_us: f64::NAN,
         p99_us: f64::NAN,
@@ -88,14 +88,17 @@ impl Sample {
 }
 
 /// Round trips.
+impl From<RoundTrips> for Sample {
+    fn from(trips: RoundTrips) -> Self {
+        let (per_second, count) = (trips.per_second, trips.count as f64);
+        Self { per_second, count, ..Self::of_latency(&trips.latency, 1.0) }
+    }
+}
+
+/// Round trips.
 impl From<BaselineResult> for Sample {
     fn from(result: BaselineResult) -> Self {
-        Self {
-            per_second: result.round_trips.per_second,
-            bytes_per_second: result.bytes_per_second.unwrap_or(f64::NAN),
-            count: result.round_trips.count as f64,
-            ..Self::of_latency(&result.round_trips.latency, 1.0)
-        }
+        Self { bytes_per_second: result.bytes_per_second.unwrap_or(f64::NAN), ..result.round_trips.into() }
     }
 }
 
@@ -170,9 +173,9 @@ impl Rival {
                         report.note(error.to_string());
                         None
                     })
-                    .map(|result| match test {
-                        UcxTest::PutLatency | UcxTest::AmLatency => result.into(),
-                        _ => Sample { p50_us: f64::NAN, mean_us: f64::NAN, ..result.into() },
+                    .map(|result| match test.is_latency() {
+                        true => result.into(),
+                        false => Sample { p50_us: f64::NAN, mean_us: f64::NAN, ..result.into() },
                     }))
             }
         }

@@ -4,6 +4,8 @@
 #[cfg(feature = "verbs")]
 pub mod advise;
 #[cfg(feature = "verbs")]
+pub mod byte_streams;
+#[cfg(feature = "verbs")]
 pub(crate) mod calls;
 pub(crate) mod clients;
 #[cfg(feature = "verbs")]

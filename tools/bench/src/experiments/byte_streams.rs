@@ -1,0 +1,267 @@
+//! Byte streams beside what bounds them and what people use: round trips, and writes in one direction.
+
+use super::ExperimentError;
+use super::calls::{self, CallTask, Ground, PATIENCE};
+use super::limits::find_ucx;
+use super::line::{Rival, Sample};
+use super::server::ServerProcess;
+use super::stage::{Progress, Stage};
+use crate::baseline::{Baseline, COPY_LEN_BYTES};
+use crate::measure::{PairedRatio, pin_thread};
+use crate::report::{Column, Figure, Report, Table};
+use crate::rnic::{self, Operation, RnicTask, RnicTest, Tuning};
+use crate::streams::{self, MESSAGE_LEN_BYTES, Medium};
+use crate::ucx::{Ucx, UcxTest};
+use farcall_link::Transport;
+use farcall_providers::Chosen;
+use std::fmt;
+
+/// Lengths of writes: those of RR-Compound's comparison with sockets and raw WRITE, and longer ones.
+pub const LENS_BYTES: [usize; 7] = [16, 64, 512, 4 << 10, 32 << 10, 512 << 10, 1 << 20];
+
+/// The preset whose echo bounds a round trip.
+const ECHO_PRESET: &str = "server-reply";
+/// From this length on raw WRITEs are measured with few outstanding, as `perf` does it.
+const LONG_WRITE_BYTES: usize = 4 << 10;
+
+/// How the columns of the table of writes are to be read.
+const NOTES: [&str; 3] = [
+    "Every byte of a round trip is checked, and of 16 MiB before each timed run of writes; while that is timed, the first \
+     and the last eight bytes of each write. Raw WRITE, the copy and UCX check nothing.",
+    "CPU: processor time of each end for each MiB. An end that polls uses its core while it waits, too; the target of raw \
+     WRITEs has nothing to do.",
+    "The copy has one end and one block, which stays in its caches; a stream's bytes change cores.",
+];
+
+/// What to measure.
+pub struct StreamPlan {
+    /// Cores, durations, repetitions.
+    pub stage: Stage,
+    /// The RNIC of both ends.
+    pub chosen: Chosen,
+    /// Lengths of writes.
+    pub lens_bytes: Vec<usize>,
+    /// Sockets to compare with.
+    pub sockets: Vec<Medium>,
+    /// Whether UCX's streams are measured, too.
+    pub with_ucx: bool,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum What {
+    Trips(Medium),
+    Echo,
+    Writes(Medium, usize),
+    RawWrite(usize),
+    Bound(Baseline),
+    Ucx(UcxTest),
+}
+
+/// One of them, with everything measured for it.
+struct Line {
+    what: What,
+    samples: Vec<Sample>,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Trips(medium) => medium.fmt(f),
+            Self::Echo => write!(f, "rpc echo, {ECHO_PRESET}"),
+            Self::Writes(medium, _) => medium.fmt(f),
+            Self::RawWrite(_) => f.write_str("raw WRITE"),
+            Self::Bound(baseline) => baseline.fmt(f),
+            Self::Ucx(UcxTest::StreamLatency(_)) => f.write_str("UCX stream_lat"),
+            Self::Ucx(_) => f.write_str("UCX stream_bw"),
+        }
+    }
+}
+
+/// Measures streams beside their rivals, interleaved.
+///
+/// # Errors
+/// When ours cannot be measured. A missing UCX is a note.
+pub fn run(plan: &StreamPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
+    let StreamPlan { stage, chosen, .. } = plan;
+    pin_thread(stage.client_core)?;
+    let mut conditions = stage.conditions();
+    conditions.push("provider", format!("{} (RC)", chosen.selection.wish));
+    conditions.push("threads", "1 at each end, both polling");
+    let mut report =
+        Report::new("Byte streams between two processes", conditions).over(chosen.selection.wish);
+    report.notes.extend(stage.single_core_note());
+    let ucx = find_ucx(plan.with_ucx, &mut report);
+    let server = calls::start_echo(stage, &chosen.selection)?;
+    let mut lines: Vec<Line> =
+        plan.whats().into_iter().map(|what| Line { what, samples: Vec::new() }).collect();
+    stage.interleave(
+        &mut lines,
+        &mut report,
+        progress,
+        |line| match line.what.len_bytes() {
+            Some(len_bytes) => format!("{}, {len_bytes} B", line.what),
+            None => line.what.to_string(),
+        },
+        |line, _, report| {
+            line.samples.extend(plan.measure(line.what, &server, ucx.as_ref(), report)?);
+            Ok::<(), ExperimentError>(())
+        },
+    )?;
+    report.tables.push(table_of_trips(&lines, ucx.is_some()));
+    report.tables.push(table_of_writes(&lines, ucx.is_some()));
+    report.tables.push(table_of_ratios(&lines));
+    report.notes.extend(NOTES.map(str::to_owned));
+    if let Err(error) = server.stop(PATIENCE) {
+        report.problems.push(error.to_string());
+    }
+    Ok(report)
+}
+
+impl StreamPlan {
+    fn whats(&self) -> Vec<What> {
+        let media = || std::iter::once(Medium::Stream).chain(self.sockets.iter().copied());
+        let ucx = |test| self.with_ucx.then_some(What::Ucx(test));
+        let mut whats = vec![What::Bound(Baseline::SharedMemory), What::Echo];
+        whats.extend(media().map(What::Trips));
+        whats.extend(ucx(UcxTest::StreamLatency(MESSAGE_LEN_BYTES)));
+        whats.push(What::Bound(Baseline::CopyShared));
+        for len_bytes in self.lens_bytes.iter().copied() {
+            whats.push(What::RawWrite(len_bytes));
+            whats.extend(media().map(|medium| What::Writes(medium, len_bytes)));
+            whats.extend(ucx(UcxTest::StreamBandwidth(len_bytes)));
+        }
+        whats
+    }
+
+    fn measure(
+        &self,
+        what: What,
+        server: &ServerProcess,
+        ucx: Option<&Ucx>,
+        report: &mut Report,
+    ) -> Result<Option<Sample>, ExperimentError> {
+        let Self { stage, chosen, .. } = self;
+        let plan = stage.pair_plan();
+        Ok(match what {
+            What::Trips(medium) => Some(streams::round_trips(medium, chosen, &plan)?.into()),
+            What::Echo => {
+                let ground = Ground { stage, nic: &chosen.selection, profile: None, server };
+                Some(calls::measure(&CallTask::small(ECHO_PRESET), &ground)?.figures)
+            }
+            What::Writes(medium, len_bytes) => {
+                let result = streams::one_way(medium, len_bytes, chosen, &plan)?;
+                Some(Sample {
+                    per_second: result.writes_per_second,
+                    bytes_per_second: result.writes_per_second * len_bytes as f64,
+                    client_cores: result.writer_cores,
+                    server_cores: result.reader_cores,
+                    count: result.writes as f64,
+                    ..Sample::NONE
+                })
+            }
+            What::RawWrite(len_bytes) => Some(rnic::measure(chosen, raw_write(len_bytes), &plan)?.into()),
+            What::Bound(baseline) => Rival::Bare(baseline).measure(stage, None, report)?,
+            // UCX reports half of a round trip.
+            What::Ucx(test) => Rival::Ucx(test)
+                .measure(stage, ucx, report)?
+                .map(|sample| sample.stretched(if test.is_latency() { 2.0 } else { 1.0 })),
+        })
+    }
+}
+
+fn raw_write(len_bytes: usize) -> RnicTask {
+    let tuning = if len_bytes < LONG_WRITE_BYTES { Tuning::RATE } else { Tuning::BANDWIDTH };
+    RnicTask {
+        operation: Operation::Write,
+        transport: Transport::Rc,
+        test: RnicTest::Throughput,
+        len_bytes,
+        tuning,
+    }
+}
+
+impl What {
+    fn len_bytes(self) -> Option<usize> {
+        match self {
+            Self::Trips(_) | Self::Echo | Self::Bound(Baseline::SharedMemory) => None,
+            Self::Writes(_, len_bytes) | Self::RawWrite(len_bytes) => Some(len_bytes),
+            Self::Bound(_) => Some(COPY_LEN_BYTES),
+            Self::Ucx(test) => (!test.is_latency()).then_some(test.message_len_bytes()),
+        }
+    }
+
+    fn name(self, has_ucx: bool) -> String {
+        if matches!(self, Self::Ucx(_)) && !has_ucx { format!("{self} (missing)") } else { self.to_string() }
+    }
+}
+
+fn table_of_trips(lines: &[Line], has_ucx: bool) -> Table {
+    let figures: [Figure<Sample>; 3] = [
+        (Column::with_decimals("p50_us", "p50 µs", 3), |sample| sample.p50_us),
+        (Column::with_decimals("p99_us", "p99 µs", 3).median_only(), |sample| sample.p99_us),
+        (Column::new("per_second", "round trips/s"), |sample| sample.per_second),
+    ];
+    let title = format!("Round trips, {MESSAGE_LEN_BYTES} B there and back (rpc echo: 8 B back)");
+    let mut table = Table::of_figures(title, vec![Column::new("what", "what")], &figures);
+    for line in lines.iter().filter(|line| line.what.len_bytes().is_none()) {
+        table.push_figures(vec![line.what.name(has_ucx).into()], &figures, &line.samples);
+    }
+    table
+}
+
+fn table_of_writes(lines: &[Line], has_ucx: bool) -> Table {
+    let figures: [Figure<Sample>; 4] = [
+        (Column::with_decimals("gb_per_second", "GB/s", 2), |sample| sample.bytes_per_second / 1e9),
+        (Column::new("per_second", "writes/s"), |sample| sample.per_second),
+        (Column::new("writer_cpu_us_per_mib", "writer CPU\nµs/MiB").median_only(), |sample| {
+            cpu_us_per_mib(sample.client_cores, sample)
+        }),
+        (Column::new("reader_cpu_us_per_mib", "reader CPU\nµs/MiB").median_only(), |sample| {
+            cpu_us_per_mib(sample.server_cores, sample)
+        }),
+    ];
+    let lead = vec![Column::new("what", "what"), Column::new("write_bytes", "write, B")];
+    let mut table = Table::of_figures("Writes in one direction", lead, &figures);
+    for line in lines {
+        let Some(len_bytes) = line.what.len_bytes() else { continue };
+        let lead = vec![line.what.name(has_ucx).into(), (len_bytes as u64).into()];
+        table.push_figures(lead, &figures, &line.samples);
+    }
+    table
+}
+
+fn cpu_us_per_mib(cores: f64, sample: &Sample) -> f64 {
+    cores * 1e6 / (sample.bytes_per_second / (1 << 20) as f64)
+}
+
+/// Streams beside each of the others, repetition by repetition.
+fn table_of_ratios(lines: &[Line]) -> Table {
+    let columns = vec![
+        Column::new("figure", "stream's figure"),
+        Column::new("over", "over that of"),
+        Column::with_decimals("ratio", "ratio", 2),
+        Column::with_decimals("low", "low", 2),
+        Column::with_decimals("high", "high", 2),
+        Column::with_decimals("confidence_percent", "% sure", 1),
+    ];
+    let mut table = Table::new("Ratios, and between which bounds their true medians lie", columns);
+    let of = |what| lines.iter().find(|line| line.what == what);
+    for other in lines {
+        let len_bytes = other.what.len_bytes();
+        let (ours, name, figure): (_, _, fn(&Sample) -> f64) = match len_bytes {
+            None => (What::Trips(Medium::Stream), format!("p50, {MESSAGE_LEN_BYTES} B"), |it| it.p50_us),
+            Some(len) => {
+                (What::Writes(Medium::Stream, len), format!("rate, {len} B"), |it| it.bytes_per_second)
+            }
+        };
+        let Some(ours) = of(ours).filter(|ours| ours.what != other.what) else { continue };
+        let pairs = ours.samples.iter().map(figure).zip(other.samples.iter().map(figure));
+        if let Some(ratio) = PairedRatio::of(pairs) {
+            let bounds = [ratio.median, ratio.low, ratio.high, ratio.confidence_percent].map(Into::into);
+            let lead = [name.into(), other.what.to_string().into()];
+            table.push(lead.into_iter().chain(bounds).collect());
+        }
+    }
+    table
+}

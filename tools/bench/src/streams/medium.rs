@@ -1,0 +1,178 @@
+//! What carries the bytes, and how the two ends of it come together.
+
+use super::{Job, PATIENCE, Server};
+use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace};
+use farcall_link::{Nic, Waiting};
+use farcall_providers::{Chosen, Selection};
+use farcall_stream::{StreamListener, StreamOptions, StreamSocket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+/// What carries the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Medium {
+    /// `farcall-stream`, over verbs.
+    Stream,
+    /// TCP over loopback.
+    Tcp,
+    /// A Unix stream socket.
+    Unix,
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stream => "stream",
+            Self::Tcp => "TCP",
+            Self::Unix => "Unix socket",
+        })
+    }
+}
+
+/// One end, whatever carries the bytes. It waits by polling, and not longer than [`PATIENCE`].
+pub(super) trait Bytes: Read + Write {}
+
+impl<T: Read + Write> Bytes for T {}
+
+/// The measuring end, and the process of the other.
+pub(super) struct Opened {
+    // Goes before its peer is killed.
+    pub(super) stream: Box<dyn Bytes>,
+    pub(super) peer: Peer,
+}
+
+/// How the serving end is reached.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ServingEnd {
+    /// By a listener, whose address is the first message over the control socket.
+    Listen(Selection),
+    /// It inherits a socket.
+    Inherit(Medium),
+}
+
+fn options() -> StreamOptions {
+    StreamOptions::default().waiting(Waiting::Busy)
+}
+
+fn not_opened(error: impl fmt::Display) -> PeerError {
+    PeerError::Exchange(error.to_string())
+}
+
+impl Medium {
+    /// Starts the other end and connects to it.
+    pub(super) fn open(self, job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<Opened, PeerError> {
+        match self {
+            Self::Stream => {
+                let server = Server { end: ServingEnd::Listen(chosen.selection.clone()), job };
+                let peer = plan.launcher.start(&server, plan.server_core, &[])?;
+                let address: SocketAddr = peer::receive(peer.control())?;
+                let nic = Nic::open(&*chosen.provider)?;
+                let stream = StreamSocket::connect(&nic, address, options()).map_err(not_opened)?;
+                Ok(Opened { stream: patient(stream), peer })
+            }
+            Self::Tcp => self.open_pair(tcp_pair()?, job, plan),
+            Self::Unix => {
+                let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+                self.open_pair(pair.map_err(PeerError::system("socketpair"))?, job, plan)
+            }
+        }
+    }
+
+    fn open_pair(self, pair: (OwnedFd, OwnedFd), job: Job, plan: &PairPlan) -> Result<Opened, PeerError> {
+        let (client, server) = pair;
+        let order = Server { end: ServingEnd::Inherit(self), job };
+        // Only the peer holds its end afterwards, so its death is the end of the stream.
+        let peer = plan.launcher.start(&order, plan.server_core, &[server.as_fd()])?;
+        Ok(Opened { stream: self.polled(client)?, peer })
+    }
+
+    /// A socket as an end that polls.
+    fn polled(self, socket: OwnedFd) -> Result<Box<dyn Bytes>, PeerError> {
+        rustix::io::ioctl_fionbio(&socket, true).map_err(PeerError::system("ioctl(FIONBIO)"))?;
+        Ok(match self {
+            Self::Unix => Box::new(Polled(UnixStream::from(socket))),
+            Self::Tcp | Self::Stream => Box::new(Polled(TcpStream::from(socket))),
+        })
+    }
+}
+
+impl ServingEnd {
+    /// Waits for the measuring end.
+    pub(super) fn open(&self, place: &mut PeerPlace) -> Result<Box<dyn Bytes>, PeerError> {
+        match self {
+            Self::Listen(selection) => {
+                let chosen = selection.choose().map_err(not_opened)?;
+                let nic = Nic::open(&*chosen.provider)?;
+                let mut listener = StreamListener::bind(&nic, (Ipv4Addr::LOCALHOST, 0), options())
+                    .map_err(PeerError::system("bind"))?;
+                let address = listener.address().map_err(PeerError::system("getsockname"))?;
+                place.ready()?;
+                peer::send(place.control(), &address)?;
+                Ok(patient(listener.accept().map_err(PeerError::system("accept"))?))
+            }
+            Self::Inherit(medium) => {
+                let end = medium.polled(place.next_fd()?)?;
+                place.ready()?;
+                Ok(end)
+            }
+        }
+    }
+}
+
+fn patient(mut stream: StreamSocket) -> Box<dyn Bytes> {
+    stream.set_timeouts(Some(PATIENCE), Some(PATIENCE));
+    Box::new(stream)
+}
+
+/// Two ends of a TCP connection, without delay of small writes.
+fn tcp_pair() -> Result<(OwnedFd, OwnedFd), PeerError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(PeerError::system("bind"))?;
+    let address = listener.local_addr().map_err(PeerError::system("getsockname"))?;
+    let client = TcpStream::connect(address).map_err(PeerError::system("connect"))?;
+    let (server, _) = listener.accept().map_err(PeerError::system("accept"))?;
+    for socket in [&client, &server] {
+        socket.set_nodelay(true).map_err(PeerError::system("setsockopt"))?;
+    }
+    Ok((client.into(), server.into()))
+}
+
+/// A non-blocking socket that is asked again until it is ready.
+struct Polled<T>(T);
+
+impl<T> Polled<T> {
+    #[inline]
+    fn again<R>(&mut self, mut attempt: impl FnMut(&mut T) -> io::Result<R>) -> io::Result<R> {
+        let mut since = None;
+        loop {
+            match attempt(&mut self.0) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        }
+    }
+}
+
+impl<T: Read> Read for Polled<T> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.again(|socket| socket.read(bytes))
+    }
+}
+
+impl<T: Write> Write for Polled<T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.again(|socket| socket.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}

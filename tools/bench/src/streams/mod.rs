@@ -1,0 +1,119 @@
+//! Byte streams between two processes: ours, and those of the system to compare with.
+//!
+//! One thread an end, both polling. Round trips are of [`MESSAGE_LEN_BYTES`] bytes; one way, writes follow each other as
+//! fast as the stream takes them. All bytes are checked: those of round trips always, those that go one way in a run
+//! before the timed one, of which the first and the last eight bytes of each write are checked.
+
+mod medium;
+mod one_way;
+mod ping_pong;
+mod record;
+
+pub use medium::Medium;
+pub use one_way::OneWay;
+pub use ping_pong::MESSAGE_LEN_BYTES;
+pub use record::WRITE_LEN_BYTES_MIN;
+
+use crate::measure::{RoundTrips, pin_thread};
+use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
+use farcall_providers::Chosen;
+use medium::{Bytes, Opened, ServingEnd};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::time::Duration;
+
+/// An end that waits for the other longer than this waits in vain.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the serving end does with what it reads.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum Job {
+    /// Answers each message.
+    Answer,
+    /// Takes writes of this length.
+    Take { len_bytes: usize },
+}
+
+/// The serving end.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Server {
+    end: ServingEnd,
+    job: Job,
+}
+
+impl PeerTask for Server {
+    const KIND: &'static str = "byte-stream";
+
+    fn run(self, mut place: PeerPlace) -> Result<(), PeerError> {
+        let mut stream = self.end.open(&mut place)?;
+        let done = self.job.serve(&mut *stream);
+        // The other end is told before it finds the stream closed; it may be gone itself.
+        let told = done.as_ref().map_err(ToString::to_string);
+        let _ = peer::send(place.control(), &told);
+        done
+    }
+}
+
+impl Job {
+    fn serve(self, stream: &mut dyn Bytes) -> Result<(), PeerError> {
+        match self {
+            Self::Answer => ping_pong::answer(stream),
+            Self::Take { len_bytes } => one_way::take(stream, len_bytes),
+        }
+    }
+}
+
+/// Measures round trips over a fresh stream.
+///
+/// # Errors
+/// When the other end cannot be started, the stream breaks, or a byte is wrong.
+pub fn round_trips(medium: Medium, chosen: &Chosen, plan: &PairPlan) -> Result<RoundTrips, PeerError> {
+    with_peer(medium, Job::Answer, chosen, plan, |opened| {
+        ping_pong::round_trips(&mut *opened.stream, plan.warm_up, plan.duration)
+    })
+}
+
+/// Measures writes of `len_bytes` over a fresh stream.
+///
+/// # Errors
+/// As [`round_trips`].
+pub fn one_way(
+    medium: Medium,
+    len_bytes: usize,
+    chosen: &Chosen,
+    plan: &PairPlan,
+) -> Result<OneWay, PeerError> {
+    with_peer(medium, Job::Take { len_bytes }, chosen, plan, |opened| {
+        one_way::measure(&mut *opened.stream, len_bytes, plan, opened.peer.pid())
+    })
+}
+
+/// Measures with the other end in a process of its own. Pins the calling thread.
+fn with_peer<T>(
+    medium: Medium,
+    job: Job,
+    chosen: &Chosen,
+    plan: &PairPlan,
+    measure: impl FnOnce(&mut Opened) -> Result<T, PeerError>,
+) -> Result<T, PeerError> {
+    pin_thread(plan.client_core)?;
+    let mut opened = medium.open(job, chosen, plan)?;
+    measure(&mut opened).map_err(|error| match error {
+        // The other end closed the stream; it has said why.
+        PeerError::System { ref source, .. } if is_end(source.kind()) => {
+            match peer::receive::<Result<(), String>>(opened.peer.control()) {
+                Ok(Err(why)) => PeerError::Part(why),
+                _ => error,
+            }
+        }
+        error => error,
+    })
+}
+
+fn is_end(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof, WriteZero};
+    matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof | WriteZero)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! Writes that follow each other in one direction, in three phases: all bytes checked, warm-up, timed. The reader
+//! answers each phase with how many writes were right.
+
+use super::medium::Bytes;
+use super::record::{Reads, Writes, is_whole};
+use crate::measure::CpuMeter;
+use crate::peer::{PairPlan, PeerError};
+use std::time::{Duration, Instant};
+
+/// About so many bytes are checked one by one.
+const CHECKED_BYTES: usize = 16 << 20;
+/// The bounds of how many writes that are.
+const CHECKED_WRITES: (usize, usize) = (32, 20_000);
+/// Bytes between two looks at the clock, if that is more than one write.
+const BURST_BYTES: usize = 1 << 10;
+
+/// What came of it.
+#[derive(Debug, Clone, Copy)]
+pub struct OneWay {
+    /// Writes a second, until the reader had the last.
+    pub writes_per_second: f64,
+    /// How many were timed.
+    pub writes: u64,
+    /// The cores that the writer kept busy.
+    pub writer_cores: f64,
+    /// The cores that the reader kept busy.
+    pub reader_cores: f64,
+}
+
+/// The writing end.
+pub(super) fn measure(
+    stream: &mut dyn Bytes,
+    len_bytes: usize,
+    plan: &PairPlan,
+    reader_pid: u32,
+) -> Result<OneWay, PeerError> {
+    let mut writes = Writes::new(len_bytes);
+    let checked = (CHECKED_BYTES / len_bytes).clamp(CHECKED_WRITES.0, CHECKED_WRITES.1);
+    for left in (0..checked).rev() {
+        put(stream, writes.next_whole(left == 0))?;
+    }
+    confirm(stream, &writes)?;
+    write_for(stream, &mut writes, plan.warm_up)?;
+    let before = writes.count();
+    let (reader, writer) = (CpuMeter::start(reader_pid)?, CpuMeter::start(std::process::id())?);
+    let start = Instant::now();
+    write_for(stream, &mut writes, plan.duration)?;
+    let elapsed = start.elapsed();
+    let count = writes.count() - before;
+    Ok(OneWay {
+        writes_per_second: count as f64 / elapsed.as_secs_f64().max(1e-9),
+        writes: count,
+        writer_cores: writer.core_share()?,
+        reader_cores: reader.core_share()?,
+    })
+}
+
+fn write_for(stream: &mut dyn Bytes, writes: &mut Writes, duration: Duration) -> Result<(), PeerError> {
+    let burst = (BURST_BYTES / writes.len_bytes()).max(1);
+    let start = Instant::now();
+    while start.elapsed() < duration {
+        for _ in 0..burst {
+            put(stream, writes.next(false))?;
+        }
+    }
+    put(stream, writes.next(true))?;
+    confirm(stream, writes)
+}
+
+#[inline]
+fn put(stream: &mut dyn Bytes, bytes: &[u8]) -> Result<(), PeerError> {
+    stream.write_all(bytes).map_err(PeerError::system("write"))
+}
+
+/// Waits until the reader says that it has all writes.
+fn confirm(stream: &mut dyn Bytes, writes: &Writes) -> Result<(), PeerError> {
+    let mut count = [0; 8];
+    stream.read_exact(&mut count).map_err(PeerError::system("read"))?;
+    let count = u64::from_le_bytes(count);
+    if count == writes.count() {
+        return Ok(());
+    }
+    Err(PeerError::Part(format!("{count} writes were read instead of {}", writes.count())))
+}
+
+/// The reading end, until the stream ends.
+pub(super) fn take(stream: &mut dyn Bytes, len_bytes: usize) -> Result<(), PeerError> {
+    let mut reads = Reads::new(len_bytes);
+    let mut is_there = reads.phase(stream, is_whole)?;
+    while is_there {
+        put(stream, &reads.count().to_le_bytes())?;
+        is_there = reads.phase(stream, |_, _| true)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! What a write consists of, and how its reader knows that it is right.
+//!
+//! The first word of a write tells its number and whether it is the last of a phase, the last word is its complement.
+//! In the phase that verifies, all bytes between follow from the number; later they stay what they are.
+
+use crate::peer::PeerError;
+use std::io::Read;
+
+/// The shortest write: the first word and the last.
+pub const WRITE_LEN_BYTES_MIN: usize = 2 * WORD;
+
+const WORD: usize = 8;
+/// About so many bytes are read at once, in whole writes.
+const READ_AT_ONCE_BYTES: usize = 64 << 10;
+/// Spreads numbers over all bits.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Writes in their order, as their writer makes them.
+pub(super) struct Writes {
+    bytes: Vec<u8>,
+    number: u64,
+}
+
+impl Writes {
+    pub(super) fn new(len_bytes: usize) -> Self {
+        Self { bytes: vec![0; len_bytes], number: 0 }
+    }
+
+    /// How many were made.
+    pub(super) fn count(&self) -> u64 {
+        self.number
+    }
+
+    /// Bytes of each.
+    pub(super) fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The next one, of which only the first and the last word are new.
+    #[inline]
+    pub(super) fn next(&mut self, is_last: bool) -> &[u8] {
+        self.number += 1;
+        let head = head_of(self.number, is_last);
+        let tail = self.bytes.len() - WORD;
+        self.bytes[..WORD].copy_from_slice(&head.to_le_bytes());
+        self.bytes[tail..].copy_from_slice(&(!head).to_le_bytes());
+        &self.bytes
+    }
+
+    /// The next one, all of whose bytes are new.
+    pub(super) fn next_whole(&mut self, is_last: bool) -> &[u8] {
+        let body = WORD..self.bytes.len() - WORD;
+        for (at, bytes) in self.bytes[body].chunks_mut(WORD).enumerate() {
+            bytes.copy_from_slice(&body_word(self.number + 1, at)[..bytes.len()]);
+        }
+        self.next(is_last)
+    }
+}
+
+const fn head_of(number: u64, is_last: bool) -> u64 {
+    number << 1 | is_last as u64
+}
+
+fn body_word(number: u64, at: usize) -> [u8; WORD] {
+    ((number << 32) + at as u64).wrapping_mul(SPREAD).to_le_bytes()
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + WORD].try_into().expect("a word's bytes"))
+}
+
+/// Writes in their order, as their reader checks them.
+pub(super) struct Reads {
+    /// Holds whole writes, so that none has a part of it at either end.
+    bytes: Vec<u8>,
+    len_bytes: usize,
+    number: u64,
+}
+
+impl Reads {
+    pub(super) fn new(len_bytes: usize) -> Self {
+        let at_once = (READ_AT_ONCE_BYTES / len_bytes).max(1);
+        Self { bytes: vec![0; at_once * len_bytes], len_bytes, number: 0 }
+    }
+
+    /// How many were right.
+    pub(super) fn count(&self) -> u64 {
+        self.number
+    }
+
+    /// Reads all writes of a phase. Returns whether there was one; false means that the stream ended before it. `check`
+    /// looks at what is between the first and the last word.
+    pub(super) fn phase<R: Read + ?Sized>(
+        &mut self,
+        from: &mut R,
+        check: impl Fn(u64, &[u8]) -> bool,
+    ) -> Result<bool, PeerError> {
+        let (mut read, mut checked) = (0, 0);
+        let before = self.number;
+        loop {
+            match from.read(&mut self.bytes[read..]).map_err(PeerError::system("read"))? {
+                0 if self.number == before && read == 0 => return Ok(false),
+                0 => return Err(PeerError::Ended),
+                count => read += count,
+            }
+            while read - checked >= self.len_bytes {
+                self.number += 1;
+                let write = &self.bytes[checked..checked + self.len_bytes];
+                checked += self.len_bytes;
+                if self.judge(write, &check)? {
+                    return if read == checked { Ok(true) } else { Err(self.wrong("after")) };
+                }
+            }
+            if read == self.bytes.len() {
+                (read, checked) = (0, 0);
+            }
+        }
+    }
+
+    /// Whether this write is the last of its phase, if it is the one that must come.
+    #[inline]
+    fn judge(&self, write: &[u8], check: &impl Fn(u64, &[u8]) -> bool) -> Result<bool, PeerError> {
+        let (head, tail) = (word_at(write, 0), word_at(write, self.len_bytes - WORD));
+        let is_last = head & 1 == 1;
+        let is_right = head == head_of(self.number, is_last) && tail == !head;
+        if is_right && check(self.number, &write[WORD..self.len_bytes - WORD]) {
+            Ok(is_last)
+        } else {
+            Err(self.wrong("in"))
+        }
+    }
+
+    #[cold]
+    fn wrong(&self, place: &str) -> PeerError {
+        PeerError::Part(format!("wrong bytes arrived, {place} write {} of {} B", self.number, self.len_bytes))
+    }
+}
+
+/// Whether the bytes between are those of a write that is new as a whole.
+pub(super) fn is_whole(number: u64, body: &[u8]) -> bool {
+    body.chunks(WORD).enumerate().all(|(at, bytes)| *bytes == body_word(number, at)[..bytes.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a reader says to two phases, of which `change` may change the bytes.
+    fn read_changed(len_bytes: usize, change: impl Fn(&mut Vec<u8>)) -> Result<u64, PeerError> {
+        let mut writes = Writes::new(len_bytes);
+        let mut stream = Vec::new();
+        (0..5).for_each(|number| stream.extend_from_slice(writes.next_whole(number == 4)));
+        let timed = stream.len();
+        (0..5).for_each(|number| stream.extend_from_slice(writes.next(number == 4)));
+        change(&mut stream);
+        let (mut checked, mut rest) = stream.split_at(timed.min(stream.len()));
+        let mut reads = Reads::new(len_bytes);
+        assert!(reads.phase(&mut checked, is_whole)?);
+        assert!(reads.phase(&mut rest, |_, _| true)?);
+        Ok(reads.count())
+    }
+
+    #[test]
+    fn each_byte_is_checked_in_the_first_phase_and_the_first_and_last_later() {
+        for len_bytes in [16, 17, 64, 1_000] {
+            assert_eq!(read_changed(len_bytes, |_| ()).unwrap(), 10);
+            for at in 0..10 * len_bytes {
+                let (is_checked, place) = (at < 5 * len_bytes, at % len_bytes);
+                let result = read_changed(len_bytes, |stream| stream[at] ^= 4);
+                let is_noticed = is_checked || place < WORD || place >= len_bytes - WORD;
+                assert_eq!(result.is_err(), is_noticed, "byte {at} of writes of {len_bytes} B");
+            }
+        }
+    }
+
+    #[test]
+    fn writes_that_are_lost_swapped_or_twice_there_are_noticed() {
+        let wrong = |change: fn(&mut Vec<u8>)| read_changed(64, change).unwrap_err().to_string();
+        assert_eq!(wrong(|stream| drop(stream.drain(64..128))), "wrong bytes arrived, in write 2 of 64 B");
+        assert!(wrong(|stream| stream.copy_within(384..448, 448)).contains("in write 8"));
+        assert!(wrong(|stream| stream[320..448].rotate_left(64)).contains("in write 6"));
+        assert!(wrong(|stream| stream.push(0)).contains("after write 10"));
+        assert!(wrong(|stream| stream.truncate(639)).contains("ended"));
+    }
+
+    #[test]
+    fn a_stream_may_end_between_phases_only() {
+        let mut writes = Writes::new(16);
+        let mut reads = Reads::new(16);
+        assert!(!reads.phase(&mut &[0; 0][..], is_whole).unwrap());
+        let part = writes.next_whole(false).to_vec();
+        assert!(matches!(reads.phase(&mut &part[..], is_whole), Err(PeerError::Ended)));
+    }
+}

@@ -1,0 +1,56 @@
+use super::*;
+use crate::measure::Cores;
+use crate::peer::tests::launcher;
+use farcall_providers::Selection;
+use record::Writes;
+
+const MEDIA: [Medium; 3] = [Medium::Stream, Medium::Tcp, Medium::Unix];
+
+fn plan() -> PairPlan {
+    let (server_core, client_core) = Cores::allowed().unwrap().server_and_client();
+    PairPlan {
+        launcher: launcher(),
+        server_core,
+        client_core,
+        warm_up: Duration::from_millis(1),
+        duration: Duration::from_millis(10),
+    }
+}
+
+fn chosen() -> Chosen {
+    Selection::softnic().choose().unwrap()
+}
+
+#[test]
+fn round_trips_and_writes_are_measured_over_every_medium() {
+    let (chosen, plan) = (chosen(), plan());
+    for medium in MEDIA {
+        let trips = round_trips(medium, &chosen, &plan).unwrap_or_else(|error| panic!("{medium}: {error}"));
+        assert!(trips.count >= 1 && trips.per_second > 0.0, "{medium}");
+        for len_bytes in [WRITE_LEN_BYTES_MIN, 4_099, 1 << 20] {
+            let result = one_way(medium, len_bytes, &chosen, &plan);
+            let result = result.unwrap_or_else(|error| panic!("{medium}, {len_bytes} B: {error}"));
+            assert!(result.writes >= 1 && result.writes_per_second > 0.0, "{medium}, {len_bytes} B");
+        }
+    }
+}
+
+#[test]
+fn the_other_end_says_which_byte_it_found_wrong() {
+    let (chosen, plan) = (chosen(), plan());
+    for medium in MEDIA {
+        let wrong = with_peer(medium, Job::Take { len_bytes: 100 }, &chosen, &plan, |opened| {
+            let mut bytes = Writes::new(100).next_whole(true).to_vec();
+            bytes[50] ^= 1;
+            opened.stream.write_all(&bytes).map_err(PeerError::system("write"))?;
+            opened.stream.read_exact(&mut [0; 8]).map_err(PeerError::system("read"))
+        });
+        let told = wrong.unwrap_err().to_string();
+        assert_eq!(told, "wrong bytes arrived, in write 1 of 100 B", "{medium}");
+        let wrong = with_peer(medium, Job::Answer, &chosen, &plan, |opened| {
+            opened.stream.write_all(&[7; MESSAGE_LEN_BYTES]).map_err(PeerError::system("write"))?;
+            opened.stream.read_exact(&mut [0; 8]).map_err(PeerError::system("read"))
+        });
+        assert_eq!(wrong.unwrap_err().to_string(), "wrong bytes arrived, in message 1", "{medium}");
+    }
+}
