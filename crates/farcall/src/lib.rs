@@ -34,8 +34,9 @@
 //! | feature | by default | what it adds |
 //! |---|---|---|
 //! | `rpc` | yes | [`rpc`]: servers and blocking clients of remote calls |
-//! | `tokio` | | `rpc::AsyncClient`: the asynchronous client |
+//! | `tokio` | | `rpc::AsyncClient` and `stream::AsyncStream`: the asynchronous ends |
 //! | `kv` | yes | [`kv`]: clients of the key-value store, and its partitions |
+//! | `stream` | yes | [`stream`]: byte streams, used as sockets are |
 //! | `kv-server` | | `kv::KvServer`: the store as a service, for RPC and memcached clients |
 //! | `softnic` | yes | [`SoftNic`]: the software RNIC, between processes of one host |
 //! | `ibv` | yes | [`Ibv`]: the system's libibverbs, loaded at run time |
@@ -61,6 +62,8 @@ pub mod kv;
 pub mod rpc;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(feature = "stream")]
+pub mod stream;
 pub mod verbs;
 
 /// The choice of a provider: the software RNIC or the system's libibverbs, with the reason for people.
