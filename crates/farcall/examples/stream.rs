@@ -33,7 +33,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut stream = StreamSocket::connect(&nic, address, StreamOptions::default())?;
     stream.write_all(b"remote\ndirect\nmemory\naccess\n")?;
     // A message may be composed in the memory that it is sent from.
-    stream.operate(None, |stream| stream.write_with(16, |space| drop(space.put(b"in place\n"))))?;
+    stream.operate(None, |stream| {
+        stream.write_with(16, |space| {
+            space.put(b"in place\n");
+        })
+    })?;
     // Each direction ends by itself: the answers still come.
     stream.finish()?;
     let mut answers = String::new();
