@@ -92,7 +92,7 @@ pub fn run(plan: &StreamPlan, progress: Progress<'_>) -> Result<Report, Experime
         Report::new("Byte streams between two processes", conditions).over(chosen.selection.wish);
     report.notes.extend(stage.single_core_note());
     let ucx = find_ucx(plan.with_ucx, &mut report);
-    let server = calls::start_echo(stage, &chosen.selection)?;
+    let server = calls::start_echo(stage, &chosen.selection, 1)?;
     let mut lines: Vec<Line> =
         plan.whats().into_iter().map(|what| Line { what, samples: Vec::new() }).collect();
     stage.interleave(

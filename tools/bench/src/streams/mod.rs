@@ -84,7 +84,7 @@ pub fn one_way(
     plan: &PairPlan,
 ) -> Result<OneWay, PeerError> {
     with_peer(medium, Job::Take { len_bytes }, chosen, plan, |opened| {
-        one_way::measure(&mut *opened.stream, len_bytes, plan, opened.peer.pid())
+        one_way::measure(&mut *opened.stream, len_bytes, plan, &opened.peer)
     })
 }
 

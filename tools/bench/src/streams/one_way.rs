@@ -4,7 +4,7 @@
 use super::medium::Bytes;
 use super::record::{Reads, Writes, is_whole};
 use crate::measure::CpuMeter;
-use crate::peer::{PairPlan, PeerError};
+use crate::peer::{PairPlan, Peer, PeerError};
 use std::time::{Duration, Instant};
 
 /// About so many bytes are checked one by one.
@@ -32,7 +32,7 @@ pub(super) fn measure(
     stream: &mut dyn Bytes,
     len_bytes: usize,
     plan: &PairPlan,
-    reader_pid: u32,
+    reader: &Peer,
 ) -> Result<OneWay, PeerError> {
     let mut writes = Writes::new(len_bytes);
     let checked = (CHECKED_BYTES / len_bytes).clamp(CHECKED_WRITES.0, CHECKED_WRITES.1);
@@ -42,16 +42,17 @@ pub(super) fn measure(
     confirm(stream, &writes)?;
     write_for(stream, &mut writes, plan.warm_up)?;
     let before = writes.count();
-    let (reader, writer) = (CpuMeter::start(reader_pid)?, CpuMeter::start(std::process::id())?);
+    let (reader_before, writer) = (reader.cpu_time()?, CpuMeter::start(std::process::id())?);
     let start = Instant::now();
     write_for(stream, &mut writes, plan.duration)?;
     let elapsed = start.elapsed();
-    let count = writes.count() - before;
+    let (count, seconds) = (writes.count() - before, elapsed.as_secs_f64().max(1e-9));
+    let reader_cpu = reader.cpu_time()?.saturating_sub(reader_before);
     Ok(OneWay {
-        writes_per_second: count as f64 / elapsed.as_secs_f64().max(1e-9),
+        writes_per_second: count as f64 / seconds,
         writes: count,
         writer_cores: writer.core_share()?,
-        reader_cores: reader.core_share()?,
+        reader_cores: reader_cpu.as_secs_f64() / seconds,
     })
 }
 
