@@ -14,6 +14,7 @@ fn plan() -> PairPlan {
         client_core,
         warm_up: Duration::from_millis(1),
         duration: Duration::from_millis(10),
+        server_half: None,
     }
 }
 
