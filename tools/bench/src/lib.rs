@@ -8,6 +8,7 @@
 //! - [`peer`]: the other process of a measurement, on this host or another;
 //! - [`baseline`]: the bare limits of the machine;
 //! - [`rivals`]: stores to compare with, [`foreign_store`]: those that are other programs;
+//! - `remio` (feature `verbs`): one-sided I/O to memory that another process donates;
 //! - `rnic` (feature `verbs`): what verbs can do between two processes;
 //! - `streams` (feature `verbs`): byte streams between two processes;
 //! - `ucx` (feature `verbs`): the yardstick, UCX over shared memory;
@@ -21,6 +22,8 @@ pub mod foreign_store;
 pub mod load;
 pub mod measure;
 pub mod peer;
+#[cfg(feature = "verbs")]
+pub mod remio;
 pub mod report;
 pub mod rivals;
 #[cfg(feature = "verbs")]

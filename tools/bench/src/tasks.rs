@@ -10,6 +10,8 @@ use crate::experiments::own_syscalls::TraceParent;
 use crate::experiments::server_bypass::PilafServer;
 use crate::peer::{Order, PeerError, PeerTask};
 #[cfg(feature = "verbs")]
+use crate::remio::Donor;
+#[cfg(feature = "verbs")]
 use crate::rnic::{Initiator, Target, echo::EchoServer};
 #[cfg(feature = "verbs")]
 use crate::streams;
@@ -36,6 +38,8 @@ pub fn run_peer() -> Result<(), PeerError> {
         ClientProcess::<CallClient>::KIND => order.run::<ClientProcess<CallClient>>(),
         #[cfg(feature = "verbs")]
         streams::Server::KIND => order.run::<streams::Server>(),
+        #[cfg(feature = "verbs")]
+        Donor::KIND => order.run::<Donor>(),
         _ => Err(PeerError::Task("of another version")),
     }
 }

@@ -1,0 +1,60 @@
+//! Admission as it is measured: a window, told what is in flight, and closed while a burst is not whole.
+
+use farcall_flow::{Admission, Window};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Seen from outside of a session.
+#[derive(Default)]
+pub(super) struct Seen {
+    is_closed: AtomicBool,
+    /// Bytes in flight after each post, and how many posts.
+    sum_bytes: AtomicU64,
+    posts: AtomicU64,
+}
+
+impl Seen {
+    /// Holds everything back, but what nothing may hold back, or lets it go.
+    pub(super) fn close(&self, is_closed: bool) {
+        self.is_closed.store(is_closed, Ordering::Release);
+    }
+
+    /// Bytes in flight, summed after each post, and how many posts.
+    pub(super) fn in_flight(&self) -> (u64, u64) {
+        (self.sum_bytes.load(Ordering::Relaxed), self.posts.load(Ordering::Relaxed))
+    }
+}
+
+pub(super) struct Watched {
+    window: Window,
+    seen: Arc<Seen>,
+    in_flight_bytes: u64,
+}
+
+impl Watched {
+    pub(super) fn new(window_bytes: Option<u64>, seen: Arc<Seen>) -> Self {
+        let window = window_bytes.map_or(Window::OPEN, |bytes| Window { bytes });
+        Self { window, seen, in_flight_bytes: 0 }
+    }
+}
+
+/// One writer: whoever has the session's turn.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
+
+impl Admission for Watched {
+    fn admits(&mut self, in_flight_bytes: u64, bytes: u64) -> bool {
+        !self.seen.is_closed.load(Ordering::Acquire) && self.window.admits(in_flight_bytes, bytes)
+    }
+
+    fn posted(&mut self, bytes: u64) {
+        self.in_flight_bytes += bytes;
+        add(&self.seen.sum_bytes, self.in_flight_bytes);
+        add(&self.seen.posts, 1);
+    }
+
+    fn ended(&mut self, bytes: u64) {
+        self.in_flight_bytes -= bytes;
+    }
+}

@@ -1,0 +1,125 @@
+//! The process whose memory is read and written.
+
+use super::pages::{Pages, Version, Written};
+use crate::experiments::ExperimentError;
+use crate::peer::{PairPlan, Peer, PeerError, PeerPlace, PeerTask, receive, send};
+use farcall_link::bootstrap::QpInfo;
+use farcall_link::{Nic, Region, RemoteRegion};
+use farcall_providers::{Chosen, Selection};
+use farcall_remio::Target;
+use farcall_verbs::Access;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Grants a region, sleeps while it is read and written, and tells what is in it at the end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Donor {
+    selection: Selection,
+    pages: Pages,
+    connections: usize,
+}
+
+/// What a donor grants, and over which queue pairs.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Card {
+    pub(super) qps: Vec<QpInfo>,
+    pub(super) grant: RemoteRegion,
+}
+
+/// The donor's queue pairs are connected.
+#[derive(Debug, Serialize, Deserialize)]
+struct Connected;
+
+/// Asks for what is in the donor's memory.
+#[derive(Debug, Serialize, Deserialize)]
+struct Stop;
+
+/// What is in a donor's memory.
+#[derive(Debug, Serialize, Deserialize)]
+struct Found {
+    written: u64,
+    wrong: Option<u64>,
+}
+
+impl PeerTask for Donor {
+    const KIND: &'static str = "remio-donor";
+
+    fn run(self, place: PeerPlace) -> Result<(), PeerError> {
+        self.donate(&place).map_err(|error| PeerError::Part(error.to_string()))
+    }
+}
+
+impl Donor {
+    fn donate(&self, place: &PeerPlace) -> Result<(), ExperimentError> {
+        let Self { selection, pages, connections } = self;
+        let chosen = selection.choose()?;
+        let nic = Nic::open(&*chosen.provider)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let memory = Arc::new(Region::alloc(&*nic.pd, pages.offset(pages.count), access)?);
+        let mut page_bytes = vec![0; pages.len_bytes];
+        for page in 0..pages.count {
+            pages.fill(page, Version::Granted, &mut page_bytes);
+            memory.copy_in(pages.offset(page), &page_bytes);
+        }
+        let mut target = Target::new(&nic, Arc::clone(&memory), *connections)?;
+        place.ready()?;
+        let control = place.control();
+        send(control, &Card { qps: target.infos(), grant: target.grant() })?;
+        target.connect(&receive::<Vec<QpInfo>>(control)?)?;
+        send(control, &Connected)?;
+        if receive::<Stop>(control).is_err() {
+            // The other end is gone: there is nobody to tell.
+            return Ok(());
+        }
+        let mut found = Found { written: 0, wrong: None };
+        for page in 0..pages.count {
+            memory.copy_out(pages.offset(page), &mut page_bytes);
+            match pages.version(page, &page_bytes) {
+                Some(Version::Written) => found.written += 1,
+                Some(Version::Granted) => {}
+                None => found.wrong = found.wrong.or(Some(page)),
+            }
+        }
+        send(control, &found)?;
+        // The queue pairs stay until the other end has its own down: it may still wait for an acknowledgement.
+        let _ = receive::<Stop>(control);
+        Ok(())
+    }
+}
+
+/// Starts donors, each with so many queue pairs, on the core of servers: they sleep.
+pub(super) fn start(
+    chosen: &Chosen,
+    plan: &PairPlan,
+    pages: Pages,
+    count: u32,
+    connections: usize,
+) -> Result<Vec<Peer>, PeerError> {
+    let donor = Donor { selection: chosen.selection.clone(), pages, connections };
+    (0..count).map(|_| plan.launcher.start(&donor, plan.server_core, &[])).collect()
+}
+
+/// Connects queue pairs with those of the donor.
+pub(super) fn meet(
+    donor: &Peer,
+    connect: impl FnOnce(&Card) -> Result<Vec<QpInfo>, ExperimentError>,
+) -> Result<(), ExperimentError> {
+    let infos = connect(&receive(donor.control())?)?;
+    send(donor.control(), &infos)?;
+    let Connected = receive(donor.control())?;
+    Ok(())
+}
+
+/// Holds what the donor has against what was written, when nothing is under way any more.
+pub(super) fn check(donor: &Peer, written: &Written) -> Result<(), ExperimentError> {
+    send(donor.control(), &Stop)?;
+    let found: Found = receive(donor.control())?;
+    if let Some(page) = found.wrong {
+        return Err(format!("wrong bytes: page {page} of the donor holds what does not belong there").into());
+    }
+    if found.written != written.count() {
+        let (found, wanted) = (found.written, written.count());
+        return Err(format!("wrong bytes: the donor has {found} written pages; {wanted} were written").into());
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! One-sided I/O to memory that another process donates: how many requests a second, how long each takes, and what they
+//! cost, through `farcall-remio` and through bare verbs.
+//!
+//! - [`RemioTask`]: requests of one or several threads through sessions; [`VerbsTask`]: the same with nothing between a
+//!   thread and its queue pair, the limit;
+//! - [`Donor`]: the other process. Its memory holds bytes that tell where they belong. Every byte that is read is
+//!   checked, and at the end the donor checks all that was written.
+
+mod admission;
+mod chooser;
+mod donor;
+mod pages;
+mod sample;
+mod sessions;
+mod task;
+mod user;
+mod verbs;
+
+pub use donor::Donor;
+pub use sample::Sample;
+pub use task::{Arrival, LocalMemory, Places, Polling, RemioTask, VerbsTask, Workload, combining_name};
+
+pub use farcall_flow::Combining;
+
+use crate::experiments::ExperimentError;
+use crate::peer::PairPlan;
+use farcall_providers::Chosen;
+use std::fmt;
+
+/// Something to measure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Task {
+    /// Through sessions.
+    Remio(RemioTask),
+    /// Through bare verbs.
+    Verbs(VerbsTask),
+}
+
+impl From<RemioTask> for Task {
+    fn from(task: RemioTask) -> Self {
+        Self::Remio(task)
+    }
+}
+
+impl From<VerbsTask> for Task {
+    fn from(task: VerbsTask) -> Self {
+        Self::Verbs(task)
+    }
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remio(task) => task.fmt(f),
+            Self::Verbs(task) => task.fmt(f),
+        }
+    }
+}
+
+/// Measures one task between this process and fresh donors. Of `seed` are places, and the bytes of the donors.
+///
+/// # Errors
+/// When the task is impossible, a request fails, or a byte is wrong.
+pub fn measure(chosen: &Chosen, task: &Task, plan: &PairPlan, seed: u64) -> Result<Sample, ExperimentError> {
+    match task {
+        Task::Remio(task) => {
+            task.check()?;
+            let donors = donor::start(chosen, plan, task.pages(seed), task.peers, task.connections)?;
+            sessions::measure(chosen, task, plan, seed, &donors)
+        }
+        Task::Verbs(task) => {
+            let donors = donor::start(chosen, plan, task.pages(seed), 1, 1)?;
+            verbs::measure(chosen, task, plan, seed, &donors[0])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

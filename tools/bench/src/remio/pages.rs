@@ -1,0 +1,179 @@
+//! What a donor's memory holds: bytes that tell where they belong, and whether they were written.
+
+use farcall_link::{Region, SplitMix64};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORD: usize = 8;
+/// From a word of a page to the next; odd, so that all of them differ.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Enough for the patterns of [`super::Places`].
+const PAGES_MIN: u64 = 128;
+
+/// A page of a donor as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// As it was granted.
+    Granted,
+    /// As it is after a WRITE.
+    Written,
+}
+
+/// The pages of a donor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pages {
+    /// So that no bytes of another run pass.
+    salt: u64,
+    pub(super) count: u64,
+    /// Bytes of a page: of a request.
+    pub(super) len_bytes: usize,
+}
+
+impl Pages {
+    /// As many pages of whole words as there is room for, but some at least.
+    pub(super) fn of(len_bytes: usize, region_bytes: usize, salt: u64) -> Self {
+        let len_bytes = len_bytes.next_multiple_of(WORD).max(WORD);
+        Self { salt, count: ((region_bytes / len_bytes) as u64).max(PAGES_MIN), len_bytes }
+    }
+
+    pub(super) fn offset(&self, page: u64) -> usize {
+        page as usize * self.len_bytes
+    }
+
+    fn words(&self, page: u64, version: Version) -> impl Iterator<Item = u64> {
+        let first = SplitMix64::mix(self.salt ^ (page << 1 | version as u64));
+        (0..(self.len_bytes / WORD) as u64).map(move |at| first.wrapping_add(at.wrapping_mul(STEP)))
+    }
+
+    /// Fills a buffer with what belongs into a page.
+    pub(super) fn fill(&self, page: u64, version: Version, bytes: &mut [u8]) {
+        for (bytes, word) in bytes.chunks_exact_mut(WORD).zip(self.words(page, version)) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// The same at a place of a region.
+    pub(super) fn fill_region(&self, page: u64, version: Version, region: &Region, offset: usize) {
+        for (at, word) in self.words(page, version).enumerate() {
+            region.store_relaxed(offset + at * WORD, word.to_le());
+        }
+    }
+
+    /// Makes a buffer that is read into differ from every page, so that a READ which brings nothing is noticed.
+    pub(super) fn spoil(&self, bytes: &mut [u8]) {
+        for at in [0, self.len_bytes - WORD] {
+            bytes[at..at + WORD].fill(0);
+        }
+    }
+
+    /// The same at a place of a region.
+    pub(super) fn spoil_region(&self, region: &Region, offset: usize) {
+        for at in [0, self.len_bytes - WORD] {
+            region.store_relaxed(offset + at, 0);
+        }
+    }
+
+    /// Which version of the page these bytes are, all of them; none if one is wrong.
+    pub(super) fn version(&self, page: u64, bytes: &[u8]) -> Option<Version> {
+        let found =
+            bytes.chunks_exact(WORD).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("a word")));
+        self.version_of(page, bytes.len(), found)
+    }
+
+    /// The same of bytes at a place of a region.
+    pub(super) fn version_in_region(&self, page: u64, region: &Region, offset: usize) -> Option<Version> {
+        let words = self.len_bytes / WORD;
+        let found = (0..words).map(|at| u64::from_le(region.load_relaxed(offset + at * WORD)));
+        self.version_of(page, self.len_bytes, found)
+    }
+
+    fn version_of(
+        &self,
+        page: u64,
+        len_bytes: usize,
+        found: impl Iterator<Item = u64> + Clone,
+    ) -> Option<Version> {
+        let is = |version| {
+            // Not `all`: without an early end the loop takes several words at a time.
+            let words = self.words(page, version).zip(found.clone());
+            len_bytes == self.len_bytes
+                && words.fold(0, |wrong, (wanted, found)| wrong | (wanted ^ found)) == 0
+        };
+        [Version::Written, Version::Granted].into_iter().find(|version| is(*version))
+    }
+}
+
+/// Which pages were written, of one donor.
+pub(super) struct Written(Vec<AtomicU64>);
+
+impl Written {
+    pub(super) fn none_of(pages: &Pages) -> Self {
+        Self((0..pages.count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// A WRITE of the page is over.
+    pub(super) fn add(&self, page: u64) {
+        self.0[page as usize / 64].fetch_or(1 << (page % 64), Ordering::Release);
+    }
+
+    /// Whether a WRITE of the page is over: what is read from now on must bring it.
+    pub(super) fn has(&self, page: u64) -> bool {
+        self.0[page as usize / 64].load(Ordering::Acquire) & 1 << (page % 64) != 0
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
+    }
+}
+
+/// Checks what a READ brought.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn check_read(found: Option<Version>, page: u64, was_written: bool) -> Result<(), String> {
+    match found {
+        None => Err(format!("wrong bytes: a READ of page {page} brought bytes that do not belong there")),
+        Some(Version::Granted) if was_written => Err(format!(
+            "wrong bytes: a READ of page {page} brought what was there before a WRITE that was over"
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_tells_its_place_and_version_and_every_wrong_byte_is_noticed() {
+        let pages = Pages::of(64, 0, 7);
+        let mut bytes = vec![0; 64];
+        for version in [Version::Granted, Version::Written] {
+            pages.fill(5, version, &mut bytes);
+            assert_eq!(pages.version(5, &bytes), Some(version));
+            assert_eq!(pages.version(6, &bytes), None, "of another page");
+            assert_eq!(Pages::of(64, 0, 8).version(5, &bytes), None, "of another run");
+            assert_eq!(pages.version(5, &bytes[..56]), None, "too short");
+            for at in 0..64 {
+                bytes[at] ^= 0x10;
+                assert_eq!(pages.version(5, &bytes), None, "byte {at}");
+                bytes[at] ^= 0x10;
+            }
+            pages.spoil(&mut bytes);
+            assert_eq!(pages.version(5, &bytes), None);
+        }
+    }
+
+    #[test]
+    fn a_read_after_a_write_that_was_over_must_bring_it() {
+        let pages = Pages::of(8, 0, 0);
+        let written = Written::none_of(&pages);
+        assert!(!written.has(70));
+        written.add(70);
+        assert!(written.has(70) && !written.has(69) && written.count() == 1);
+        assert!(check_read(Some(Version::Granted), 70, false).is_ok());
+        assert!(check_read(Some(Version::Written), 70, false).is_ok(), "of a WRITE under way");
+        assert!(check_read(Some(Version::Granted), 70, true).unwrap_err().contains("before a WRITE"));
+        assert!(check_read(None, 70, false).unwrap_err().contains("wrong bytes"));
+    }
+}

@@ -1,0 +1,259 @@
+//! A thread that submits requests in bursts and waits for each.
+
+use super::admission::Seen;
+use super::chooser::Chooser;
+use super::pages::{Pages, Version, Written, check_read};
+use super::task::{Arrival, RemioTask};
+use crate::experiments::ExperimentError;
+use crate::measure::LatencyRecorder;
+use farcall_flow::Direction;
+use farcall_remio::{Attached, Buffer, Done, Failure, Handler, Poller, Request, Session};
+use farcall_verbs::{Endpoint, Nanos};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// Requests that are not over for so long are lost.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How often a thread that sleeps looks at the clock.
+const NAP: Duration = Duration::from_millis(500);
+
+/// How far a measurement is.
+pub(super) const WARM_UP: u8 = 0;
+pub(super) const RECORDED: u8 = 1;
+pub(super) const OVER: u8 = 2;
+
+/// What a request carries.
+pub(super) struct Asked {
+    thread: usize,
+    slot: usize,
+    page: u64,
+    reads: bool,
+    was_written: bool,
+    start: Instant,
+}
+
+/// A request that is over.
+struct Over {
+    asked: Asked,
+    buffer: Buffer,
+    result: Result<(), Failure>,
+    took: Duration,
+}
+
+/// Where a thread's requests come back.
+#[derive(Default)]
+struct Inbox {
+    over: Mutex<Vec<Over>>,
+    /// Requests of its burst that are not over.
+    left: AtomicUsize,
+    owner: OnceLock<Thread>,
+}
+
+/// Those of all threads; each session tells the same.
+#[derive(Clone)]
+pub(super) struct Inboxes(Arc<[Inbox]>);
+
+impl Inboxes {
+    pub(super) fn new(threads: u32) -> Self {
+        Self((0..threads).map(|_| Inbox::default()).collect())
+    }
+}
+
+impl Handler for Inboxes {
+    type Context = Asked;
+
+    fn done(&self, done: Done<Asked>) {
+        let Done { context: asked, buffer, result } = done;
+        let took = asked.start.elapsed();
+        let inbox = &self.0[asked.thread];
+        let mut over = inbox.over.lock().unwrap_or_else(PoisonError::into_inner);
+        over.push(Over { asked, buffer, result, took });
+        drop(over);
+        if inbox.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            inbox.owner.get().into_iter().for_each(Thread::unpark);
+        }
+    }
+}
+
+/// What all threads of a measurement share.
+pub(super) struct Ground<'a> {
+    pub(super) task: &'a RemioTask,
+    pub(super) pages: Pages,
+    /// Of each donor, one for each session.
+    pub(super) written: &'a [Written],
+    pub(super) seen: &'a [Arc<Seen>],
+    pub(super) phase: &'a AtomicU8,
+    pub(super) inboxes: &'a Inboxes,
+}
+
+/// What a thread did while it was recorded.
+pub(super) struct UserSample {
+    pub(super) per_second: f64,
+    pub(super) requests: u64,
+    pub(super) latencies: LatencyRecorder,
+}
+
+pub(super) struct User<'a> {
+    number: usize,
+    ground: &'a Ground<'a>,
+    sessions: &'a [Session<Inboxes>],
+    /// Of each session, where requests use registered memory.
+    attached: &'a [Attached],
+    chooser: Chooser<'a>,
+    /// Of each place in a burst.
+    buffers: Vec<Vec<u8>>,
+    /// If it looks for completions itself.
+    poller: Option<Poller<Inboxes>>,
+    over: Vec<Over>,
+    latencies: LatencyRecorder,
+}
+
+impl<'a> User<'a> {
+    pub(super) fn new(
+        number: usize,
+        ground: &'a Ground<'a>,
+        sessions: &'a [Session<Inboxes>],
+        attached: &'a [Attached],
+        chooser: Chooser<'a>,
+        poller: Option<Poller<Inboxes>>,
+    ) -> Self {
+        let burst = ground.task.burst as usize;
+        let buffers = (0..burst).map(|_| vec![0; ground.pages.len_bytes]).collect();
+        let latencies = LatencyRecorder::default();
+        Self { number, ground, sessions, attached, chooser, buffers, poller, over: Vec::new(), latencies }
+    }
+
+    /// Submits bursts until the measurement is over, one of them recorded at least. Its poller comes back.
+    pub(super) fn run(mut self) -> Result<(UserSample, Option<Poller<Inboxes>>), ExperimentError> {
+        let _ = self.inbox().owner.set(thread::current());
+        let (mut start, mut requests, mut bursts) = (None, 0, self.number);
+        loop {
+            let phase = self.ground.phase.load(Ordering::Acquire);
+            if phase == OVER && requests > 0 {
+                break;
+            }
+            if phase >= RECORDED && start.is_none() {
+                start = Some(Instant::now());
+            }
+            self.burst(bursts % self.sessions.len(), start.is_some())?;
+            bursts += 1;
+            if start.is_some() {
+                requests += u64::from(self.ground.task.burst);
+            }
+        }
+        let elapsed = start.map_or(Duration::ZERO, |start| start.elapsed());
+        let per_second = requests as f64 / elapsed.as_secs_f64().max(1e-9);
+        Ok((UserSample { per_second, requests, latencies: self.latencies }, self.poller))
+    }
+
+    fn inbox(&self) -> &'a Inbox {
+        &self.ground.inboxes.0[self.number]
+    }
+
+    fn burst(&mut self, session: usize, is_recorded: bool) -> Result<(), ExperimentError> {
+        let task = self.ground.task;
+        self.inbox().left.store(task.burst as usize, Ordering::Release);
+        let stacks = task.arrival == Arrival::Stacked;
+        if stacks {
+            self.ground.seen[session].close(true);
+        }
+        for slot in 0..task.burst as usize {
+            self.submit(session, slot)?;
+        }
+        if stacks {
+            self.ground.seen[session].close(false);
+        }
+        self.wait()?;
+        let mut over = std::mem::take(&mut self.over);
+        over.append(&mut self.inbox().over.lock().unwrap_or_else(PoisonError::into_inner));
+        for request in over.drain(..) {
+            self.check(session, request, is_recorded)?;
+        }
+        self.over = over;
+        Ok(())
+    }
+
+    /// Where a place in a burst lies in attached memory.
+    fn offset(&self, slot: usize) -> usize {
+        self.ground.pages.offset((self.number * self.ground.task.burst as usize + slot) as u64)
+    }
+
+    fn submit(&mut self, session: usize, slot: usize) -> Result<(), ExperimentError> {
+        let (page, reads) = (self.chooser.page(), self.chooser.reads());
+        let Ground { pages, written, .. } = self.ground;
+        let was_written = written[session].has(page);
+        let buffer: Buffer = match self.attached.get(session) {
+            None => {
+                let mut bytes = std::mem::take(&mut self.buffers[slot]);
+                if reads {
+                    pages.spoil(&mut bytes);
+                } else {
+                    pages.fill(page, Version::Written, &mut bytes);
+                }
+                bytes.into()
+            }
+            Some(attached) => {
+                let offset = self.offset(slot);
+                if reads {
+                    pages.spoil_region(attached.region(), offset);
+                } else {
+                    pages.fill_region(page, Version::Written, attached.region(), offset);
+                }
+                attached.slice(offset, pages.len_bytes).into()
+            }
+        };
+        let direction = if reads { Direction::Read } else { Direction::Write };
+        let start = Instant::now();
+        let context = Asked { thread: self.number, slot, page, reads, was_written, start };
+        let request = Request { direction, grant: 0, offset: pages.offset(page) as u64, buffer, context };
+        self.sessions[session]
+            .submit(request)
+            .map_err(|refused| format!("a request was not taken: {}", refused.why).into())
+    }
+
+    /// Until all of the burst is over.
+    fn wait(&mut self) -> Result<(), ExperimentError> {
+        let (left, start) = (&self.inbox().left, Instant::now());
+        while left.load(Ordering::Acquire) > 0 {
+            match &mut self.poller {
+                Some(poller) => _ = poller.progress(Nanos(0)),
+                None => thread::park_timeout(NAP),
+            }
+            if start.elapsed() > SILENCE_MAX {
+                let left = left.load(Ordering::Acquire);
+                return Err(format!("{left} requests are not over after {SILENCE_MAX:?}").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, session: usize, request: Over, is_recorded: bool) -> Result<(), ExperimentError> {
+        let Over { asked, buffer, result, took } = request;
+        let Asked { slot, page, reads, was_written, .. } = asked;
+        result.map_err(|failure| format!("a request failed: {failure}"))?;
+        let Ground { pages, written, .. } = self.ground;
+        if !reads {
+            written[session].add(page);
+        }
+        let found = match buffer {
+            Buffer::Owned(bytes) => {
+                let found = if reads { pages.version(page, &bytes) } else { None };
+                self.buffers[slot] = bytes;
+                found
+            }
+            Buffer::Registered(_) if reads => {
+                pages.version_in_region(page, self.attached[session].region(), self.offset(slot))
+            }
+            Buffer::Registered(_) => None,
+        };
+        if reads {
+            check_read(found, page, was_written)?;
+        }
+        if is_recorded {
+            self.latencies.record_ns(took.as_nanos() as u64);
+        }
+        Ok(())
+    }
+}
