@@ -343,6 +343,48 @@ fn clients_that_choose_take_the_profile_that_tune_wrote() {
 }
 
 #[test]
+fn one_sided_requests_are_measured_by_the_choices_named() {
+    let workloads = ["--workload", "adjacent-write,mixed", "--combining", "single,merge+chain"];
+    let choices =
+        ["--window-kib", "0,32", "--memory", "pre,attached", "--waiting", "event,adaptive", "--burst", "8"];
+    let short = ["--region-mib", "1", "--against", "verbs"];
+    let report = bench(&[&["remio", "bench"], &workloads[..], &choices, &short].concat());
+    assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
+    let as_they_come = rows(&report, "Requests as they come");
+    assert_eq!(as_they_come.len(), 2 * 2 * 2 * 2 * 2);
+    let stacked = rows(&report, "Bursts that stack up");
+    let bare = rows(&report, "Bare verbs");
+    assert_eq!((stacked.len(), bare.len()), (4, 4));
+    let median = |row: &Value, column: &str| {
+        row[column]["median"].as_f64().unwrap_or_else(|| panic!("{column}: {row}"))
+    };
+    for row in as_they_come.iter().chain(stacked).chain(bare) {
+        for column in [
+            "per_second",
+            "p50_us",
+            "p99_us",
+            "cpu_us_per_request",
+            "work_per_request",
+            "doorbells_per_request",
+        ] {
+            let figure = median(row, column);
+            assert!(figure > 0.0 && figure.is_finite(), "{column}: {row}");
+        }
+    }
+    for row in as_they_come.iter().filter(|row| row["how"] == "single") {
+        assert_eq!(
+            (median(row, "work_per_request"), median(row, "doorbells_per_request")),
+            (1.0, 1.0),
+            "{row}"
+        );
+    }
+    // Of eight adjacent requests the first is alone, and seven are one work request.
+    let merged =
+        stacked.iter().find(|row| row["workload"] == "adjacent-write" && row["how"] == "merge+chain");
+    assert_eq!(median(merged.unwrap(), "work_per_request"), 2.0 / 8.0);
+}
+
+#[test]
 fn an_unknown_preset_is_refused_with_the_names_of_all() {
     for command in ["kv", "rpc"] {
         let output = Command::new(env!("CARGO_BIN_EXE_farcall"))

@@ -96,7 +96,7 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 22] = [
+    let commands: [&[&str]; 23] = [
         &["devices"],
         &["doctor"],
         &["perf"],
@@ -109,6 +109,7 @@ fn every_command_has_help_with_examples() {
         &["rpc", "serve"],
         &["rpc", "call"],
         &["rpc", "bench"],
+        &["remio", "bench"],
         &["figures", "list"],
         &["figures", "run"],
         &["figures", "report"],

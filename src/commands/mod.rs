@@ -19,6 +19,8 @@ mod nic_args;
 mod not_built_in;
 #[cfg(feature = "full")]
 mod perf;
+#[cfg(feature = "full")]
+mod remio;
 mod rpc;
 mod stats;
 #[cfg(feature = "full")]
@@ -87,6 +89,12 @@ enum Command {
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Perf(not_built_in::NotBuiltIn),
+    #[cfg(feature = "full")]
+    #[command(subcommand)]
+    Remio(remio::Remio),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Remio(not_built_in::NotBuiltIn),
     #[command(subcommand)]
     Rpc(rpc::Rpc),
     Stats(stats::Stats),
@@ -128,6 +136,7 @@ impl Cli {
             Command::Figures(figures) => figures.run(console),
             Command::Kv(kv) => kv.run(console),
             Command::Perf(perf) => perf.run(console),
+            Command::Remio(remio) => remio.run(console),
             Command::Rpc(rpc) => rpc.run(console),
             Command::Stats(stats) => stats.run(console),
             Command::Stream(stream) => stream.run(console),

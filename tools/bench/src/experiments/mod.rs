@@ -26,6 +26,8 @@ mod posting;
 pub mod qps;
 mod reach;
 #[cfg(feature = "verbs")]
+pub mod remio_bench;
+#[cfg(feature = "verbs")]
 pub mod rpc_echo;
 pub mod server;
 #[cfg(feature = "verbs")]

@@ -1,0 +1,25 @@
+//! `farcall remio`: one-sided I/O to the memory of other processes.
+
+mod bench;
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Subcommand;
+
+/// Measure one-sided I/O to the memory of another process (RDMAbox).
+#[derive(Debug, Subcommand)]
+pub enum Remio {
+    Bench(bench::Bench),
+}
+
+impl Remio {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// When it could not be done.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        match self {
+            Self::Bench(bench) => bench.run(console),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! One-sided I/O to memory that another process donates: what merging, chaining and admission are worth, beside
+//! bare
+//! verbs, which are the limit.
+
+use super::ExperimentError;
+use super::stage::{Progress, Stage};
+use crate::measure::Spread;
+use crate::remio::{
+    LocalMemory, Polling, RemioTask, Sample, Task, VerbsTask, Workload, combining_name, measure,
+};
+use crate::report::{Cell, Column, Figure, Report, Table};
+use farcall_flow::Combining;
+use farcall_providers::Chosen;
+
+/// What the columns mean.
+const COLUMNS_NOTE: &str = "Completion time: from submitting a request until it is told of, waiting for the window \
+                            and for others included. Work requests, doorbells, looks for completions and sleeps \
+                            are for each request. CPU: of all threads of this process, bytes made and checked \
+                            included; the donor sleeps.";
+const STACKED_NOTE: &str = "Bursts that stack up: a policy of admission holds all but the first request back until \
+                            the burst is whole. RDMAbox reports 0.83 work requests for each request to read (table \
+                            I, merging).";
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct RemioPlan {
+    /// Cores, durations, repetitions, seed.
+    pub stage: Stage,
+    /// Where to, and which.
+    pub workloads: Vec<Workload>,
+    /// Ways to put requests together.
+    pub combinings: Vec<Combining>,
+    /// Windows of admission in bytes, and without.
+    pub windows: Vec<Option<u64>>,
+    /// Numbers of threads that submit.
+    pub threads: Vec<u32>,
+    /// Whose memory.
+    pub memories: Vec<LocalMemory>,
+    /// Who looks for completions.
+    pub pollings: Vec<Polling>,
+    /// What all of them have in common.
+    pub usual: RemioTask,
+    /// Whether bare verbs are measured, too.
+    pub with_verbs: bool,
+}
+
+/// A task and everything measured for it.
+struct Line {
+    task: Task,
+    samples: Vec<Sample>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// When a task is impossible, or the first measurement fails. Later failures, wrong bytes among them, are problems
+/// of
+/// the report.
+pub fn run(chosen: &Chosen, plan: &RemioPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
+    let stage = &plan.stage;
+    let mut report = Report::new("One-sided I/O to the memory of another process", plan.conditions(chosen))
+        .over(chosen.selection.wish);
+    report.notes.extend(stage.single_core_note());
+    let line = |task| Line { task, samples: Vec::new() };
+    let (as_they_come, stacked) = (plan.as_they_come(), plan.stacked());
+    as_they_come.iter().chain(&stacked).try_for_each(RemioTask::check)?;
+    let counts = [as_they_come.len(), stacked.len()];
+    let all = as_they_come.into_iter().chain(stacked).map(Task::Remio);
+    let mut lines: Vec<Line> = all.chain(plan.verbs().into_iter().map(Task::Verbs)).map(line).collect();
+    stage.interleave(
+        &mut lines,
+        &mut report,
+        progress,
+        |line| line.task.to_string(),
+        |line, repetition, _| {
+            let seed = stage.seed.wrapping_add(u64::from(repetition));
+            line.samples.push(measure(chosen, &line.task, &stage.pair_plan(), seed)?);
+            Ok::<(), ExperimentError>(())
+        },
+    )?;
+    let (as_they_come, rest) = lines.split_at(counts[0]);
+    let (stacked, verbs) = rest.split_at(counts[1]);
+    report.tables.push(table("Requests as they come", as_they_come));
+    if !stacked.is_empty() {
+        report.tables.push(table("Bursts that stack up, one thread", stacked));
+        report.note(STACKED_NOTE);
+    }
+    if !verbs.is_empty() {
+        report.tables.push(table("Bare verbs, the limit: one thread, one queue pair", verbs));
+    }
+    report.note(COLUMNS_NOTE);
+    Ok(report)
+}
+
+impl RemioPlan {
+    fn conditions(&self, chosen: &Chosen) -> crate::report::Conditions {
+        let RemioTask { burst, len_bytes, region_bytes, connections, .. } = self.usual;
+        let mut conditions = self.stage.conditions();
+        conditions.push("provider", chosen.selection.wish.name());
+        conditions.push("because", chosen.explanation.clone());
+        conditions.push(
+            "requests",
+            format!(
+                "{len_bytes} B, in bursts of {burst} by each thread, to {} MiB of a sleeping process over \
+                 {connections} queue pairs; every byte is checked",
+                region_bytes >> 20
+            ),
+        );
+        conditions.push(
+            "threads",
+            "those that submit on both cores in turn; who looks for completions on the server's, where the donor \
+             sleeps",
+        );
+        conditions
+    }
+
+    /// Every choice with every other.
+    fn as_they_come(&self) -> Vec<RemioTask> {
+        let mut tasks = vec![self.usual];
+        tasks = each(&tasks, &self.workloads, |task, workload| RemioTask { workload, ..task });
+        tasks = each(&tasks, &self.threads, |task, threads| RemioTask { threads, ..task });
+        tasks = each(&tasks, &self.memories, |task, memory| RemioTask { memory, ..task });
+        tasks = each(&tasks, &self.pollings, |task, polling| RemioTask { polling, ..task });
+        tasks = each(&tasks, &self.windows, |task, window_bytes| RemioTask { window_bytes, ..task });
+        each(&tasks, &self.combinings, |task, combining| RemioTask { combining, ..task })
+    }
+
+    fn stacked(&self) -> Vec<RemioTask> {
+        let tasks = each(&[self.usual.stacked()], &self.workloads, |task, workload| {
+            // As many requests as have the paper's share of adjacent ones.
+            let burst = if workload == Workload::TABLE_1 { 6 } else { task.burst };
+            RemioTask { workload, burst, ..task }
+        });
+        each(&tasks, &self.combinings, |task, combining| RemioTask { combining, ..task })
+    }
+
+    /// One at a time, and as many as a thread's burst.
+    fn verbs(&self) -> Vec<VerbsTask> {
+        let RemioTask { burst, len_bytes, region_bytes, .. } = self.usual;
+        let workloads = if self.with_verbs { &self.workloads[..] } else { &[] };
+        let task = |workload, window| VerbsTask { workload, window, len_bytes, region_bytes };
+        let mut windows = vec![1, burst];
+        windows.dedup();
+        workloads.iter().flat_map(|workload| windows.iter().map(|window| task(*workload, *window))).collect()
+    }
+}
+
+/// Every task with every value.
+fn each<V: Copy>(
+    tasks: &[RemioTask],
+    values: &[V],
+    with: impl Fn(RemioTask, V) -> RemioTask,
+) -> Vec<RemioTask> {
+    tasks.iter().flat_map(|task| values.iter().map(|value| with(*task, *value))).collect()
+}
+
+/// The figures of a sample.
+fn figures() -> [Figure<Sample>; 11] {
+    [
+        (Column::new("per_second", "requests/s"), |sample| sample.per_second),
+        (Column::with_decimals("p50_us", "p50 µs", 1).median_only(), Sample::p50_us),
+        (Column::with_decimals("p99_us", "p99 µs", 1).median_only(), Sample::p99_us),
+        (Column::with_decimals("work_per_request", "work", 3).median_only(), Sample::work_per_request),
+        (
+            Column::with_decimals("doorbells_per_request", "bells", 3).median_only(),
+            Sample::doorbells_per_request,
+        ),
+        (Column::with_decimals("cpu_us_per_request", "CPU µs", 2).median_only(), |sample| {
+            sample.cpu_us_per_request
+        }),
+        (
+            Column::with_decimals("merged_per_request", "merged", 3).median_only().wide(),
+            Sample::merged_per_request,
+        ),
+        (
+            Column::with_decimals("chained_per_request", "chained", 3).median_only().wide(),
+            Sample::chained_per_request,
+        ),
+        (
+            Column::with_decimals("polls_per_request", "looks", 2).median_only().wide(),
+            Sample::polls_per_request,
+        ),
+        (
+            Column::with_decimals("sleeps_per_request", "sleeps", 3).median_only().wide(),
+            Sample::sleeps_per_request,
+        ),
+        (Column::new("in_flight_kib", "KiB in flight").median_only().wide(), Sample::in_flight_kib),
+    ]
+}
+
+fn table(title: &str, lines: &[Line]) -> Table {
+    let lead = vec![
+        Column::new("workload", "workload"),
+        Column::new("how", "how"),
+        Column::new("threads", "threads"),
+        Column::new("window_kib", "window KiB"),
+        Column::new("memory", "memory").wide(),
+        Column::new("waiting", "waiting").wide(),
+        Column::with_decimals("ratio_of_single", "× single", 2),
+    ];
+    let mut table = Table::of_figures(title, lead, &figures());
+    for line in lines {
+        let lead = match &line.task {
+            Task::Remio(task) => vec![
+                task.workload.name.into(),
+                combining_name(task.combining).into(),
+                u64::from(task.threads).into(),
+                task.window_bytes.map(|bytes| bytes >> 10).into(),
+                task.memory.name().into(),
+                task.polling.name().into(),
+                ratio_of_single(task, line, lines),
+            ],
+            Task::Verbs(task) => {
+                let how =
+                    if task.window == 1 { "one".to_owned() } else { format!("{} at a time", task.window) };
+                let (workload, memory) = (task.workload.name, LocalMemory::RegisteredOnce.name());
+                let waiting = Polling::Inline.name();
+                vec![
+                    workload.into(),
+                    how.into(),
+                    1_u64.into(),
+                    Cell::None,
+                    memory.into(),
+                    waiting.into(),
+                    Cell::None,
+                ]
+            }
+        };
+        table.push_figures(lead, &figures(), &line.samples);
+    }
+    table
+}
+
+/// Requests a second over those of the same task with a work request and a doorbell for each, within each
+/// repetition.
+fn ratio_of_single(task: &RemioTask, line: &Line, lines: &[Line]) -> Cell {
+    let single = Task::Remio(RemioTask { combining: Combining::Single, ..*task });
+    let reference = lines.iter().find(|other| other.task == single);
+    let pairs = reference.iter().flat_map(|reference| line.samples.iter().zip(&reference.samples));
+    Spread::of(pairs.map(|(sample, single)| sample.per_second / single.per_second)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farcall_providers::Selection;
+    use std::time::Duration;
+
+    fn plan() -> RemioPlan {
+        let mut stage = Stage::new(1, Duration::from_millis(2), 0).unwrap();
+        stage.launcher = crate::peer::tests::launcher();
+        let usual = RemioTask::of(Workload::MIXED, Combining::MergeAndChain);
+        RemioPlan {
+            stage,
+            workloads: vec![Workload::ADJACENT_WRITES, Workload::TABLE_1],
+            combinings: vec![Combining::Single, Combining::MergeAndChain],
+            windows: vec![None, Some(64 << 10)],
+            threads: vec![2],
+            memories: vec![LocalMemory::Copied],
+            pollings: vec![Polling::Adaptive],
+            usual: RemioTask { region_bytes: 1 << 20, burst: 8, ..usual },
+            with_verbs: true,
+        }
+    }
+
+    #[test]
+    fn every_choice_has_its_row_and_its_ratio() {
+        let chosen = Selection::softnic().choose().unwrap();
+        let report = run(&chosen, &plan(), &mut |_| true).unwrap();
+        assert!(report.is_sound(), "{report}");
+        let json = report.to_json();
+        let rows = |at: usize| json["tables"][at]["rows"].as_array().unwrap();
+        assert_eq!([rows(0).len(), rows(1).len(), rows(2).len()], [8, 4, 4]);
+        let median = |row: &serde_json::Value, column: &str| row[column]["median"].as_f64().unwrap();
+        for row in rows(0).iter().chain(rows(1)).chain(rows(2)) {
+            assert!(median(row, "per_second") > 0.0 && median(row, "p99_us") > 0.0, "{row}");
+        }
+        for row in rows(0).iter().filter(|row| row["how"] == "single") {
+            assert_eq!(
+                (median(row, "ratio_of_single"), median(row, "work_per_request")),
+                (1.0, 1.0),
+                "{row}"
+            );
+        }
+        // Of six requests two are adjacent: 5 work requests.
+        let table_1 = rows(1).iter().find(|row| row["workload"] == "table-1" && row["how"] == "merge+chain");
+        let work = median(table_1.unwrap(), "work_per_request");
+        assert!((work - 5.0 / 6.0).abs() < 1e-9, "{work}");
+    }
+
+    #[test]
+    fn an_impossible_choice_ends_it_before_anything_is_measured() {
+        let chosen = Selection::softnic().choose().unwrap();
+        let plan = RemioPlan { pollings: vec![Polling::Inline], ..plan() };
+        let error = run(&chosen, &plan, &mut |_| true).unwrap_err().to_string();
+        assert!(error.contains("only one thread"), "{error}");
+    }
+}
