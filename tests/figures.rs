@@ -26,18 +26,18 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn the_list_names_what_is_measured_and_why_others_are_not() {
     let listed = text(&figures(&["list"]).stdout);
-    for part in ["A.1 ", "B.3a", "E.2", "not yet measurable, because"] {
+    for part in ["A.1 ", "B.3a", "C.8a", "E.2", "not yet measurable, because"] {
         assert!(listed.contains(part), "{part} missing in\n{listed}");
     }
     let json: Value = serde_json::from_slice(&figures(&["list", "--json"]).stdout).unwrap();
     assert!(json["experiments"].as_array().unwrap().len() > 30);
 }
 
-/// Verbs, the stores and calls: an experiment of each kind, from the run to the page.
+/// Verbs, the stores, calls and one-sided I/O: an experiment of each kind, from the run to the page.
 #[test]
 fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
     let (results, page) = (place("figures.json"), place("report.html"));
-    let names = ["A.2", "A.7", "B.4b"];
+    let names = ["A.2", "A.7", "B.4b", "C.table-1"];
     let run = figures(
         &[
             &["run"],
@@ -58,7 +58,15 @@ fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
         // On a busy machine nothing may be done in so short a time: then the number is 0, and a problem says so.
         assert!(medians.len() >= 2 && medians.iter().all(|y| y.is_finite() && *y >= 0.0), "{experiment}");
     }
-    assert_eq!(json["findings"].as_array().unwrap().len(), 7, "those of B, which was among them");
+    assert_eq!(json["findings"].as_array().unwrap().len(), 7 + 5, "those of B and C, which were among them");
+    let of = |curve: &str| {
+        let mut curves = experiments[3]["measured"].as_array().unwrap().iter();
+        let curve = curves.find(|measured| measured["name"] == curve).unwrap();
+        curve["points"][0]["y"]["median"].as_f64().unwrap()
+    };
+    // Counts are exact, however short the run and busy the machine.
+    let (hybrid, single, doorbell) = (of("Hybrid dynMR"), of("Single dynMR"), of("Doorbell dynMR"));
+    assert_eq!((hybrid, single, doorbell), (25.0 / 30.0, 1.0, 1.0));
     let report =
         figures(&["report", "--input", results.to_str().unwrap(), "--output", page.to_str().unwrap()]);
     assert!(report.status.success(), "{report:?}");

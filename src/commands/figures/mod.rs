@@ -15,7 +15,7 @@ const RESULTS_FILE: &str = "figures.json";
 
 /// Measure the figures of the papers here, beside what they publish.
 ///
-/// The papers: A is RF-RPC and its store Jakiro, B a study of communication patterns, E HERD.
+/// The papers: A is RF-RPC and its store Jakiro, B a study of communication patterns, C RDMAbox, E HERD.
 #[derive(Debug, Subcommand)]
 pub enum Figures {
     List(list::List),

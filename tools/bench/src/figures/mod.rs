@@ -31,7 +31,7 @@ pub use verdict::{Finding, Verdict};
 /// No experiment is named so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no experiment {0:?}; there are those of `farcall figures list`, and the papers A, B and E as a whole"
+    "there is no experiment {0:?}; there are those of `farcall figures list`, and the papers A, B, C and E as a whole"
 )]
 pub struct Unknown(pub String);
 

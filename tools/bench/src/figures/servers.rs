@@ -8,6 +8,7 @@ use crate::experiments::server::ServerProcess;
 use crate::experiments::server_bypass::PilafStand;
 use crate::experiments::{ExperimentError, Stage};
 use crate::measure::pin_thread;
+use crate::remio::{self, Task};
 use crate::report::Report;
 use crate::workload::RecordShape;
 use farcall_providers::{Chosen, Selection};
@@ -55,6 +56,7 @@ impl<'a> Servers<'a> {
             round_mean_us: sample.round_mean_us,
             verbs_per_call: sample.verbs_per_call,
             server_cpu_us_per_call: sample.server_cpu_us_per_call,
+            remio: None,
         })
     }
 
@@ -81,8 +83,19 @@ impl<'a> Servers<'a> {
             round_mean_us: f64::NAN,
             verbs_per_call: sample.verbs_per_op,
             server_cpu_us_per_call: sample.us_per_op(sample.server_cpu),
+            remio: None,
         })
     }
+
+    /// One-sided I/O to donors of its own.
+    pub(super) fn transfer(&self, task: &Task, repetition: u32) -> Result<Sample, ExperimentError> {
+        let seed = self.stage.seed.wrapping_add(repetition.into());
+        let sample = remio::measure(self.chosen, task, &self.stage.pair_plan(), seed)?;
+        let line =
+            line::Sample { per_second: sample.per_second, ..line::Sample::of_latency(&sample.latency, 1.0) };
+        Ok(Sample { latency: Some(sample.latency), remio: Some(sample), ..Sample::of_line(line) })
+    }
+
     /// GETs of a store that the client READs.
     pub(super) fn get_by_reads(&mut self, repetition: u32) -> Result<Sample, ExperimentError> {
         let mut pilaf = match self.pilaf.take() {
@@ -101,6 +114,7 @@ impl<'a> Servers<'a> {
             round_mean_us: f64::NAN,
             verbs_per_call: sample.reads_per_get,
             server_cpu_us_per_call: f64::NAN,
+            remio: None,
         })
     }
 }

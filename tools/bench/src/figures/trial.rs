@@ -8,6 +8,7 @@ use crate::experiments::herd::{HerdFigure, HerdPlan};
 use crate::experiments::kv_main::KvTask;
 use crate::experiments::line::{self, Line, Rival};
 use crate::measure::{LatencySummary, QUANTILES};
+use crate::remio::{self, Task};
 use crate::report::Report;
 use crate::rnic::{Operation, RnicError, RnicTask, Tuning};
 use farcall_link::Transport;
@@ -30,6 +31,8 @@ pub(super) enum Subject {
     Kv(KvTask),
     /// GETs of a store that its client READs.
     Pilaf,
+    /// One-sided I/O.
+    Remio(Task),
 }
 
 /// What one run gave; what it does not tell is not a number.
@@ -42,6 +45,8 @@ pub(super) struct Sample {
     pub(super) round_mean_us: f64,
     pub(super) verbs_per_call: f64,
     pub(super) server_cpu_us_per_call: f64,
+    /// Of one-sided I/O.
+    pub(super) remio: Option<remio::Sample>,
 }
 
 /// A point of a curve; without an x, a level.
@@ -69,6 +74,7 @@ impl fmt::Display for Trial {
             Subject::Calls(task) => task.fmt(f),
             Subject::Kv(task) => task.fmt(f),
             Subject::Pilaf => f.write_str("pilaf GETs"),
+            Subject::Remio(task) => task.fmt(f),
         }
     }
 }
@@ -93,6 +99,17 @@ impl Trial {
     ) -> Self {
         let points = Box::new(move |sample: &Sample| vec![Point { x: None, y: y(sample) }]);
         Self { series, subject: subject.into(), points }
+    }
+
+    /// One point at `x` of one-sided I/O.
+    pub(super) fn remio(
+        series: &'static str,
+        x: f64,
+        task: impl Into<Task>,
+        y: fn(&remio::Sample) -> f64,
+    ) -> Self {
+        let subject = Subject::Remio(task.into());
+        Self::at(series, x, subject, move |sample| sample.remio.as_ref().map_or(f64::NAN, y))
     }
 
     /// A point that lies where the run was, in both directions: each repetition is one.
@@ -170,6 +187,7 @@ impl Trial {
             Subject::Calls(task) => Some(servers.call(task)?),
             Subject::Kv(task) => Some(servers.operate(task, repetition, report)?),
             Subject::Pilaf => Some(servers.get_by_reads(repetition)?),
+            Subject::Remio(task) => Some(servers.transfer(task, repetition)?),
         };
         let mut points = taken.as_ref().map_or_else(Vec::new, &self.points);
         points.retain(|point| point.y.is_finite() && point.x.is_none_or(f64::is_finite));
@@ -178,9 +196,16 @@ impl Trial {
 }
 
 impl Sample {
-    fn of_line(line: line::Sample) -> Self {
+    pub(super) fn of_line(line: line::Sample) -> Self {
         let none = f64::NAN;
-        Self { line, latency: None, round_mean_us: none, verbs_per_call: none, server_cpu_us_per_call: none }
+        Self {
+            line,
+            latency: None,
+            round_mean_us: none,
+            verbs_per_call: none,
+            server_cpu_us_per_call: none,
+            remio: None,
+        }
     }
 
     /// Million operations a second.

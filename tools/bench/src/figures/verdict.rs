@@ -1,5 +1,6 @@
 //! Whether what a paper found was found here, by a rule on measured ranges.
 
+use super::experiment::{Experiment, Paper};
 use super::results::Results;
 use crate::measure::Spread;
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,7 @@ use std::fmt;
 
 /// Fewer repetitions do not tell what their range would be.
 const REPETITIONS_MIN: usize = 3;
+const MISSING: &str = "what it needs was not measured, or not three times";
 
 /// What became of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +45,41 @@ pub struct Finding {
     pub verdict: Verdict,
     /// On which figures.
     pub because: String,
+}
+
+/// What a rule decided, and on which figures; nothing if they were not measured.
+pub(super) type Decision = Option<(Verdict, String)>;
+
+/// A statement of a paper, and how it is decided about.
+pub(super) struct Rule {
+    pub(super) statement: &'static str,
+    pub(super) source: &'static str,
+    pub(super) rule: &'static str,
+    pub(super) decide: fn(&Results) -> Decision,
+}
+
+/// Decides by all rules of a paper, as soon as one of its experiments was run.
+pub(super) fn decided(
+    rules: &[Rule],
+    paper: &Paper,
+    experiments: &[&Experiment],
+    results: &Results,
+) -> Vec<Finding> {
+    if !experiments.iter().any(|experiment| results.of(experiment.id).is_some()) {
+        return Vec::new();
+    }
+    let decided = rules.iter().map(|rule| {
+        let (verdict, because) =
+            (rule.decide)(results).unwrap_or_else(|| (Verdict::CannotBeTold, MISSING.to_owned()));
+        Finding {
+            statement: rule.statement.to_owned(),
+            source: format!("{}, {}", paper.letter, rule.source),
+            rule: rule.rule.to_owned(),
+            verdict,
+            because,
+        }
+    });
+    decided.collect()
 }
 
 /// Numbers that lie somewhere in a range.
@@ -122,10 +159,58 @@ pub(super) fn all(verdicts: &[Verdict]) -> Verdict {
     }
 }
 
+/// How many verdicts say what.
+pub(super) fn counts(verdicts: &[Verdict]) -> String {
+    let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+    format!(
+        "of {} comparisons {} say so, {} the opposite, {} nothing",
+        verdicts.len(),
+        count(Verdict::Confirmed),
+        count(Verdict::Refuted),
+        count(Verdict::CannotBeTold)
+    )
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::figures::results::{Measured, Outcome, Series};
     use Verdict::{CannotBeTold, Confirmed, Refuted};
+
+    /// What a paper's rules say when its experiments measured these points: of an experiment a curve, x and y, three
+    /// times, within 1 %.
+    pub(in crate::figures) fn verdicts_on(
+        experiments: &[&Experiment],
+        findings: fn(&Results) -> Vec<Finding>,
+        points: &[(&str, &str, f64, f64)],
+    ) -> Vec<Verdict> {
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        for (id, name, x, y) in points {
+            let y = Spread { median: *y, min: 0.99 * y, max: 1.01 * y, repetitions: 3 };
+            let point = Measured { x: Some(*x), y };
+            if !outcomes.iter().any(|outcome| outcome.id == *id) {
+                outcomes
+                    .push(Outcome::new(experiments.iter().find(|experiment| experiment.id == *id).unwrap()));
+            }
+            let outcome = outcomes.iter_mut().find(|outcome| outcome.id == *id).unwrap();
+            match outcome.measured.iter_mut().find(|series| series.name == *name) {
+                Some(series) => series.points.push(point),
+                None => outcome.measured.push(Series { name: (*name).to_owned(), points: vec![point] }),
+            }
+        }
+        let results = Results {
+            farcall_figures: crate::figures::FORMAT,
+            version: String::new(),
+            provider: String::new(),
+            seed: 0,
+            conditions: Vec::new(),
+            notes: Vec::new(),
+            experiments: outcomes,
+            findings: Vec::new(),
+            is_complete: true,
+        };
+        findings(&results).iter().map(|finding| finding.verdict).collect()
+    }
 
     #[test]
     fn ranges_decide_only_where_they_are_apart() {

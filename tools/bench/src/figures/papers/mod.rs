@@ -5,6 +5,7 @@
 
 mod herd;
 mod patterns;
+mod rdmabox;
 mod rf_rpc;
 
 use super::experiment::Experiment;
@@ -13,10 +14,13 @@ use super::verdict::Finding;
 
 /// All experiments, paper by paper.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
-    [rf_rpc::EXPERIMENTS, patterns::EXPERIMENTS, herd::EXPERIMENTS].into_iter().flatten().copied()
+    [rf_rpc::EXPERIMENTS, patterns::EXPERIMENTS, rdmabox::EXPERIMENTS, herd::EXPERIMENTS]
+        .into_iter()
+        .flatten()
+        .copied()
 }
 
 /// What the papers found about what was run.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
-    patterns::findings(results)
+    [patterns::findings(results), rdmabox::findings(results)].concat()
 }

@@ -7,21 +7,10 @@ use super::{
     figure_4b, figure_5, figure_7, figure_9b,
 };
 use crate::figures::results::Results;
-use crate::figures::verdict::{Finding, Range, Verdict, all, majority};
+use crate::figures::verdict::{Decision, Finding, Range, Rule, all, counts, decided, majority};
 
 const FEWEST: f64 = REQUESTERS[0] as f64;
 const MOST: f64 = REQUESTERS[REQUESTERS.len() - 1] as f64;
-const MISSING: &str = "what it needs was not measured, or not three times";
-
-/// What a rule decided, and on which figures.
-type Decision = Option<(Verdict, String)>;
-
-struct Rule {
-    statement: &'static str,
-    source: &'static str,
-    rule: &'static str,
-    decide: fn(&Results) -> Decision,
-}
 
 const RULES: [Rule; 7] = [
     Rule {
@@ -71,23 +60,7 @@ const RULES: [Rule; 7] = [
 
 /// Decides about all of them, as soon as one of the paper's experiments was run.
 pub(in crate::figures::papers) fn findings(results: &Results) -> Vec<Finding> {
-    if !super::EXPERIMENTS.iter().any(|experiment| results.of(experiment.id).is_some()) {
-        return Vec::new();
-    }
-    RULES
-        .iter()
-        .map(|rule| {
-            let (verdict, because) =
-                (rule.decide)(results).unwrap_or_else(|| (Verdict::CannotBeTold, MISSING.to_owned()));
-            Finding {
-                statement: rule.statement.to_owned(),
-                source: format!("{}, {}", super::PAPER.letter, rule.source),
-                rule: rule.rule.to_owned(),
-                verdict,
-                because,
-            }
-        })
-        .collect()
+    decided(&RULES, &super::PAPER, super::EXPERIMENTS, results)
 }
 
 fn writes_answer_best(results: &Results) -> Decision {
@@ -154,92 +127,52 @@ fn empty_mailboxes_decide(results: &Results) -> Decision {
     Some((all(&verdicts), said.join("; ")))
 }
 
-fn counts(verdicts: &[Verdict]) -> String {
-    let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
-    format!(
-        "of {} comparisons {} say so, {} the opposite, {} nothing",
-        verdicts.len(),
-        count(Verdict::Confirmed),
-        count(Verdict::Refuted),
-        count(Verdict::CannotBeTold)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::results::{Measured, Outcome, Series};
-    use crate::measure::Spread;
+    use crate::figures::verdict::{Verdict, tests::verdicts_on};
 
-    /// An experiment in which the curves measured `y` at `x`, three times, within 1 %.
-    fn measured(id: &str, points: &[(&str, f64, f64)]) -> Outcome {
-        let experiment = super::super::EXPERIMENTS.iter().find(|experiment| experiment.id == id).unwrap();
-        let mut outcome = Outcome::new(experiment);
-        for (name, x, y) in points {
-            let y = Spread { median: *y, min: 0.99 * y, max: 1.01 * y, repetitions: 3 };
-            let point = Measured { x: Some(*x), y };
-            match outcome.measured.iter_mut().find(|series| series.name == *name) {
-                Some(series) => series.points.push(point),
-                None => outcome.measured.push(Series { name: (*name).to_owned(), points: vec![point] }),
-            }
-        }
-        outcome
+    type Point = (&'static str, &'static str, f64, f64);
+
+    fn verdicts(points: &[Point]) -> Vec<Verdict> {
+        verdicts_on(super::super::EXPERIMENTS, findings, points)
     }
 
-    fn verdicts(experiments: Vec<Outcome>) -> Vec<Verdict> {
-        let results = Results {
-            farcall_figures: crate::figures::FORMAT,
-            version: String::new(),
-            provider: String::new(),
-            seed: 0,
-            conditions: Vec::new(),
-            notes: Vec::new(),
-            experiments,
-            findings: Vec::new(),
-            is_complete: true,
-        };
-        findings(&results).iter().map(|finding| finding.verdict).collect()
-    }
-
-    /// All experiments that rules look at; `sends` and `writes` are what patterns that reply so are worth.
-    fn all_measured(sends: f64, writes: f64) -> Vec<Outcome> {
+    /// All that rules look at; `sends` and `writes` are what patterns that reply so are worth.
+    fn all_measured(sends: f64, writes: f64) -> Vec<Point> {
         let worth = |series: &str| if series.ends_with("Write") { writes } else { sends };
-        let (mut bandwidth, mut bytes, mut page, mut costs) = (vec![], vec![], vec![], vec![]);
+        let mut points = Vec::new();
         for (series, _) in PATTERNS {
             for len_bytes in RESPONSE_LENS_BYTES.map(f64::from) {
-                bandwidth.push((series, len_bytes, worth(series)));
-                bytes.push((series, len_bytes, worth(series) / len_bytes));
+                points.push((figure_3a::ID, series, len_bytes, worth(series)));
+                points.push((figure_4b::ID, series, len_bytes, worth(series) / len_bytes));
             }
             let asks_by_write = series.starts_with("Write");
             for requesters in REQUESTERS.map(f64::from) {
-                page.push((series, requesters, if asks_by_write { writes } else { sends }));
-                costs.push((series, requesters, if asks_by_write { 1.0 / requesters } else { 1.0 }));
+                let page = if asks_by_write { writes } else { sends };
+                points.push((figure_5::PAGE_ID, series, requesters, page));
+                let costs = if asks_by_write { 1.0 / requesters } else { 1.0 };
+                points.push((figure_7::ID, series, requesters, costs));
             }
         }
-        let mut empty = vec![];
         for series in [WRITE_WRITE, WRITE_SEND] {
-            empty.extend([(series, 0.0, 10.0), (series, 70.0, 9.0), (series, 90.0, 4.0)]);
+            let empty = [(0.0, 10.0), (70.0, 9.0), (90.0, 4.0)];
+            points.extend(empty.map(|(percent, y)| (figure_9b::ID, series, percent, y)));
         }
-        vec![
-            measured(figure_3a::ID, &bandwidth),
-            measured(figure_4b::ID, &bytes),
-            measured(figure_5::PAGE_ID, &page),
-            measured(figure_7::ID, &costs),
-            measured(figure_9b::ID, &empty),
-        ]
+        points
     }
 
     #[test]
     fn findings_follow_their_rules() {
         use Verdict::{CannotBeTold, Confirmed, Refuted};
-        assert_eq!(verdicts(all_measured(1.0, 1.4)), [Confirmed; 7]);
-        let opposite = verdicts(all_measured(1.4, 1.0));
+        assert_eq!(verdicts(&all_measured(1.0, 1.4)), [Confirmed; 7]);
+        let opposite = verdicts(&all_measured(1.4, 1.0));
         assert_eq!(opposite[..2], [Refuted; 2]);
         assert_eq!(opposite[4], Refuted, "SendWrite is above WriteSend");
-        let alike = verdicts(all_measured(1.0, 1.0));
+        let alike = verdicts(&all_measured(1.0, 1.0));
         assert_eq!((alike[0], alike[1], alike[4]), (CannotBeTold, Refuted, CannotBeTold));
-        let missing = verdicts(vec![measured(figure_7::ID, &[])]);
+        let missing = verdicts(&[(figure_7::ID, "another", 0.0, 1.0)]);
         assert_eq!(missing, [CannotBeTold; 7]);
-        assert!(verdicts(Vec::new()).is_empty(), "nothing of this paper was run");
+        assert!(verdicts(&[]).is_empty(), "nothing of this paper was run");
     }
 }
