@@ -17,32 +17,54 @@ pub(super) struct Chooser<'a> {
     rng: SplitMix64,
     /// Where all threads together are.
     cursor: &'a AtomicU64,
-    asked: usize,
-    six: u64,
 }
 
 impl<'a> Chooser<'a> {
     pub(super) fn new(workload: Workload, pages: Pages, seed: u64, cursor: &'a AtomicU64) -> Self {
-        Self { workload, pages, rng: SplitMix64::new(SplitMix64::mix(seed)), cursor, asked: 0, six: 0 }
+        Self { workload, pages, rng: SplitMix64::new(SplitMix64::mix(seed)), cursor }
     }
 
     pub(super) fn page(&mut self) -> u64 {
         let Pages { count, .. } = self.pages;
         match self.workload.places {
-            Places::Adjacent => self.cursor.fetch_add(1, Ordering::Relaxed) % count,
+            Places::Adjacent => self.next() % count,
             Places::Random => 2 * self.rng.below(count / 2),
             Places::TwoOfSix => {
-                let at = self.asked % TWO_OF_SIX.len();
-                self.asked += 1;
-                if at == 0 {
-                    self.six = SIX_SPAN * self.rng.below(count / SIX_SPAN);
-                }
-                self.six + TWO_OF_SIX[at]
+                // One six after the other: two that meet in a burst would overlap.
+                let next = self.next();
+                next / 6 % (count / SIX_SPAN) * SIX_SPAN + TWO_OF_SIX[next as usize % 6]
             }
         }
     }
 
+    fn next(&self) -> u64 {
+        self.cursor.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(super) fn reads(&mut self) -> bool {
         self.rng.below(100) < self.workload.reads_percent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(workload: Workload, count: usize) -> Vec<u64> {
+        let cursor = AtomicU64::new(0);
+        let mut chooser = Chooser::new(workload, Pages::of(4096, 1 << 20, 0), 3, &cursor);
+        (0..count).map(|_| chooser.page()).collect()
+    }
+
+    #[test]
+    fn places_are_as_adjacent_as_their_names_say() {
+        assert_eq!(chosen(Workload::ADJACENT_READS, 3), [0, 1, 2]);
+        let random = chosen(Workload::RANDOM_READS, 500);
+        assert!(random.iter().all(|page| page % 2 == 0 && *page < 256));
+        let mut sixes = chosen(Workload::TABLE_1, 30);
+        assert_eq!(sixes[6..12], [50, 60, 70, 71, 80, 90]);
+        sixes.sort_unstable();
+        let gaps = sixes.windows(2).map(|pair| pair[1] - pair[0]);
+        assert_eq!((gaps.clone().filter(|gap| *gap == 1).count(), gaps.min()), (5, Some(1)), "none twice");
     }
 }
