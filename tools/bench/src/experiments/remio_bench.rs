@@ -8,15 +8,15 @@ use crate::measure::Spread;
 use crate::remio::{
     LocalMemory, Polling, RemioTask, Sample, Task, VerbsTask, Workload, combining_name, measure,
 };
-use crate::report::{Cell, Column, Figure, Report, Table};
+use crate::report::{Cell, Column, Figure, Report, Shown, Table};
 use farcall_flow::Combining;
 use farcall_providers::Chosen;
 
 /// What the columns mean.
-const COLUMNS_NOTE: &str = "Completion time: from submitting a request until it is told of, waiting for the window \
-                            and for others included. Work requests, doorbells, looks for completions and sleeps \
-                            are for each request. CPU: of all threads of this process, bytes made and checked \
-                            included; the donor sleeps.";
+const COLUMNS_NOTE: &str = "KiB: the window of admission. Completion time: from submitting a request until it is told \
+                            of, waiting for the window and for others included. Work requests (work), doorbells \
+                            (bells), looks for completions and sleeps are for each request. CPU: of all threads of \
+                            this process, bytes made and checked included; the donor sleeps.";
 const STACKED_NOTE: &str = "Bursts that stack up: a policy of admission holds all but the first request back until \
                             the burst is whole. RDMAbox reports 0.83 work requests for each request to read (table \
                             I, merging).";
@@ -157,9 +157,9 @@ fn each<V: Copy>(
 /// The figures of a sample.
 fn figures() -> [Figure<Sample>; 11] {
     [
-        (Column::new("per_second", "requests/s"), |sample| sample.per_second),
+        (Column::new("per_second", "per second"), |sample| sample.per_second),
         (Column::with_decimals("p50_us", "p50 µs", 1).median_only(), Sample::p50_us),
-        (Column::with_decimals("p99_us", "p99 µs", 1).median_only(), Sample::p99_us),
+        (Column::with_decimals("p99_us", "p99 µs", 0).median_only(), Sample::p99_us),
         (Column::with_decimals("work_per_request", "work", 3).median_only(), Sample::work_per_request),
         (
             Column::with_decimals("doorbells_per_request", "bells", 3).median_only(),
@@ -188,47 +188,49 @@ fn figures() -> [Figure<Sample>; 11] {
     ]
 }
 
+/// A row for each line; what all of them have in common is shown in wide text.
 fn table(title: &str, lines: &[Line]) -> Table {
-    let lead = vec![
+    let rows: Vec<Vec<Cell>> = lines.iter().map(|line| lead(line, lines)).collect();
+    let mut columns = vec![
         Column::new("workload", "workload"),
         Column::new("how", "how"),
         Column::new("threads", "threads"),
-        Column::new("window_kib", "window KiB"),
-        Column::new("memory", "memory").wide(),
-        Column::new("waiting", "waiting").wide(),
-        Column::with_decimals("ratio_of_single", "× single", 2),
+        Column::new("window_kib", "KiB"),
+        Column::new("memory", "memory"),
+        Column::new("waiting", "waiting"),
+        Column::with_decimals("ratio_of_single", "× single", 2).median_only(),
     ];
-    let mut table = Table::of_figures(title, lead, &figures());
-    for line in lines {
-        let lead = match &line.task {
-            Task::Remio(task) => vec![
-                task.workload.name.into(),
-                combining_name(task.combining).into(),
-                u64::from(task.threads).into(),
-                task.window_bytes.map(|bytes| bytes >> 10).into(),
-                task.memory.name().into(),
-                task.polling.name().into(),
-                ratio_of_single(task, line, lines),
-            ],
-            Task::Verbs(task) => {
-                let how =
-                    if task.window == 1 { "one".to_owned() } else { format!("{} at a time", task.window) };
-                let (workload, memory) = (task.workload.name, LocalMemory::RegisteredOnce.name());
-                let waiting = Polling::Inline.name();
-                vec![
-                    workload.into(),
-                    how.into(),
-                    1_u64.into(),
-                    Cell::None,
-                    memory.into(),
-                    waiting.into(),
-                    Cell::None,
-                ]
-            }
-        };
+    for (at, column) in columns.iter_mut().enumerate().skip(2) {
+        if rows.windows(2).all(|pair| pair[0][at] == pair[1][at]) {
+            column.shown = Shown::InWideText;
+        }
+    }
+    let mut table = Table::of_figures(title, columns, &figures());
+    for (lead, line) in rows.into_iter().zip(lines) {
         table.push_figures(lead, &figures(), &line.samples);
     }
     table
+}
+
+/// What tells a row from others.
+fn lead(line: &Line, lines: &[Line]) -> Vec<Cell> {
+    match &line.task {
+        Task::Remio(task) => vec![
+            task.workload.name.into(),
+            combining_name(task.combining).into(),
+            u64::from(task.threads).into(),
+            task.window_bytes.map(|bytes| bytes >> 10).into(),
+            task.memory.name().into(),
+            task.polling.name().into(),
+            ratio_of_single(task, line, lines),
+        ],
+        Task::Verbs(task) => {
+            let (workload, how) = (task.workload.name, format!("{} at a time", task.window));
+            let (memory, waiting) = (LocalMemory::RegisteredOnce.name(), Polling::Inline.name());
+            let one = 1_u64.into();
+            vec![workload.into(), how.into(), one, Cell::None, memory.into(), waiting.into(), Cell::None]
+        }
+    }
 }
 
 /// Requests a second over those of the same task with a work request and a doorbell for each, within each

@@ -52,7 +52,7 @@ mod tests {
 
     fn chosen(workload: Workload, count: usize) -> Vec<u64> {
         let cursor = AtomicU64::new(0);
-        let mut chooser = Chooser::new(workload, Pages::of(4096, 1 << 20, 0), 3, &cursor);
+        let mut chooser = Chooser::new(workload, Pages::of(4096, 1 << 20, 50, 0), 3, &cursor);
         (0..count).map(|_| chooser.page()).collect()
     }
 

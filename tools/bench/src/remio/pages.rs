@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const WORD: usize = 8;
 /// From a word of a page to the next; odd, so that all of them differ.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Enough for the patterns of [`super::Places`].
-const PAGES_MIN: u64 = 128;
 
 /// A page of a donor as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,10 +28,10 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// As many pages of whole words as there is room for, but some at least.
-    pub(super) fn of(len_bytes: usize, region_bytes: usize, salt: u64) -> Self {
+    /// As many pages of whole words as there is room for, but so many at least.
+    pub(super) fn of(len_bytes: usize, region_bytes: usize, count_min: u64, salt: u64) -> Self {
         let len_bytes = len_bytes.next_multiple_of(WORD).max(WORD);
-        Self { salt, count: ((region_bytes / len_bytes) as u64).max(PAGES_MIN), len_bytes }
+        Self { salt, count: ((region_bytes / len_bytes) as u64).max(count_min), len_bytes }
     }
 
     pub(super) fn offset(&self, page: u64) -> usize {
@@ -146,13 +144,13 @@ mod tests {
 
     #[test]
     fn a_page_tells_its_place_and_version_and_every_wrong_byte_is_noticed() {
-        let pages = Pages::of(64, 0, 7);
+        let pages = Pages::of(64, 0, 100, 7);
         let mut bytes = vec![0; 64];
         for version in [Version::Granted, Version::Written] {
             pages.fill(5, version, &mut bytes);
             assert_eq!(pages.version(5, &bytes), Some(version));
             assert_eq!(pages.version(6, &bytes), None, "of another page");
-            assert_eq!(Pages::of(64, 0, 8).version(5, &bytes), None, "of another run");
+            assert_eq!(Pages::of(64, 0, 100, 8).version(5, &bytes), None, "of another run");
             assert_eq!(pages.version(5, &bytes[..56]), None, "too short");
             for at in 0..64 {
                 bytes[at] ^= 0x10;
@@ -166,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_read_after_a_write_that_was_over_must_bring_it() {
-        let pages = Pages::of(8, 0, 0);
+        let pages = Pages::of(8, 0, 100, 0);
         let written = Written::none_of(&pages);
         assert!(!written.has(70));
         written.add(70);

@@ -29,6 +29,16 @@ pub struct Workload {
     pub reads_percent: u64,
 }
 
+impl Places {
+    /// The fewest pages for which that can be.
+    const fn pages_min(self) -> u64 {
+        match self {
+            Self::Adjacent | Self::Random => 4,
+            Self::TwoOfSix => 50,
+        }
+    }
+}
+
 impl Workload {
     /// Pages one after the other, read.
     pub const ADJACENT_READS: Self =
@@ -162,7 +172,7 @@ pub struct RemioTask {
     pub burst: u32,
     /// Bytes of a request.
     pub len_bytes: usize,
-    /// Bytes that each donor grants.
+    /// Bytes that each donor grants; more if the workload needs more pages.
     pub region_bytes: usize,
     /// Queue pairs of a session.
     pub connections: usize,
@@ -223,7 +233,7 @@ impl RemioTask {
     }
 
     pub(super) fn pages(&self, seed: u64) -> Pages {
-        Pages::of(self.len_bytes, self.region_bytes, seed)
+        Pages::of(self.len_bytes, self.region_bytes, self.workload.places.pages_min(), seed)
     }
 
     pub(super) fn config(&self) -> Config {
@@ -286,7 +296,9 @@ pub struct VerbsTask {
 
 impl VerbsTask {
     pub(super) fn pages(&self, seed: u64) -> Pages {
-        Pages::of(self.len_bytes, self.region_bytes, seed)
+        // Of those under way no two are the same.
+        let count_min = self.workload.places.pages_min().max(4 * u64::from(self.window));
+        Pages::of(self.len_bytes, self.region_bytes, count_min, seed)
     }
 }
 

@@ -44,7 +44,7 @@ fn trials() -> Vec<Trial> {
         polling: Polling::Inline,
         threads: 1,
         burst: 1,
-        region_bytes: 64 << 20,
+        region_bytes: 32 << 20,
         ..RemioTask::of(Workload::RANDOM_WRITES, Combining::Single)
     };
     let mut trials = Vec::new();
