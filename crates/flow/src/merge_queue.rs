@@ -73,6 +73,8 @@ pub struct MergeQueue {
     in_flight: Coverage,
     in_flight_bytes: u64,
     in_flight_work: usize,
+    /// Bytes of the work request that admission held back, if nothing has ended since.
+    held_back: Option<u64>,
     counts: Counts,
     // Kept for their memory.
     ahead: Coverage,
@@ -95,6 +97,7 @@ impl MergeQueue {
             in_flight: Coverage::default(),
             in_flight_bytes: 0,
             in_flight_work: 0,
+            held_back: None,
             counts: Counts::default(),
             ahead: Coverage::default(),
             candidates: Vec::new(),
@@ -123,7 +126,7 @@ impl MergeQueue {
         doorbell.work.clear();
         doorbell.members.clear();
         let most = room.min(self.limits.chain);
-        if most == 0 || self.held.is_empty() {
+        if most == 0 || self.held.is_empty() || self.is_still_held_back() {
             return false;
         }
         let depth = self.find_candidates(most);
@@ -132,6 +135,14 @@ impl MergeQueue {
         self.forget_taken(depth);
         self.count(doorbell);
         !doorbell.work.is_empty()
+    }
+
+    /// Whether admission still holds back what it held back last. It is asked before anything is looked through: while
+    /// it lets nothing pass, requests come one by one, and each would have all that wait looked through again.
+    fn is_still_held_back(&mut self) -> bool {
+        self.held_back = self.held_back.filter(|bytes| !self.admission.admits(self.in_flight_bytes, *bytes));
+        self.counts.window_stalls += u64::from(self.held_back.is_some());
+        self.held_back.is_some()
     }
 
     /// Looks for requests that overlap nothing before them. Returns how many were looked at.
@@ -167,6 +178,7 @@ impl MergeQueue {
             let bytes = counted(group.span.len_bytes());
             if self.in_flight_work > 0 && !self.admission.admits(self.in_flight_bytes, bytes) {
                 self.counts.window_stalls += 1;
+                self.held_back = Some(bytes);
                 break;
             }
             let Some(piece) = self.pool.take(group.pool_bytes as usize) else {
@@ -220,6 +232,7 @@ impl MergeQueue {
     /// part of the pool is free.
     pub fn ended(&mut self, work: &Work) {
         let bytes = counted(work.span.len_bytes());
+        self.held_back = None;
         self.in_flight.remove(work.direction, work.span);
         self.in_flight_bytes -= bytes;
         self.in_flight_work -= 1;
