@@ -49,9 +49,11 @@ pub(super) fn measure(
     thread::scope(|scope| {
         let lookers: Vec<_> = pollers
             .into_iter()
-            .map(|poller| {
+            .enumerate()
+            .map(|(number, poller)| {
                 let stop = stop.clone();
-                scope.spawn(move || look(poller, task.polling, plan.server_core, stop))
+                let core = [plan.server_core, plan.client_core][number % 2];
+                scope.spawn(move || look(poller, task.polling, core, stop))
             })
             .collect();
         let users: Vec<_> = (0..task.threads as usize)
@@ -59,7 +61,7 @@ pub(super) fn measure(
                 let seed = seed.wrapping_add(number as u64);
                 let chooser = Chooser::new(task.workload, pages, seed, &cursor);
                 let user = User::new(number, &ground, &sessions, &attached, chooser, inline.take());
-                // The donor's core is free but for who looks for completions.
+                // The donor's core is free: it sleeps.
                 let core = [plan.client_core, plan.server_core][number % 2];
                 scope.spawn(move || {
                     pin_thread(core)?;
@@ -68,13 +70,14 @@ pub(super) fn measure(
             })
             .collect();
         thread::sleep(plan.warm_up);
-        let before = cpu_time(std::process::id())?;
+        // Errors wait until the threads have ended.
+        let before = cpu_time(std::process::id());
         phase.store(RECORDED, Ordering::Release);
         thread::sleep(plan.duration);
         phase.store(OVER, Ordering::Release);
         let ended: Vec<Result<_, ExperimentError>> =
             users.into_iter().map(|user| user.join().unwrap_or_else(|_| Err(PANICKED.into()))).collect();
-        let cpu = cpu_time(std::process::id())?.saturating_sub(before);
+        let after = cpu_time(std::process::id());
         // Nothing is under way any more; sessions are still there.
         let checked = donors.iter().zip(&written).try_for_each(|(peer, written)| donor::check(peer, written));
         stop.request();
@@ -89,6 +92,7 @@ pub(super) fn measure(
             samples.push(sample);
         }
         checked?;
+        let cpu = after?.saturating_sub(before?);
         let requests: u64 = samples.iter().map(|sample| sample.requests).sum();
         let (polls, switches) = sum_of_looks(looked)?;
         Ok(Sample {

@@ -1,8 +1,7 @@
 //! What the paper found about its engine, and by which rule each is confirmed or refuted here.
 
 use super::{
-    BATCHING, DOORBELL_DYN, HYBRID_DYN, MERGE_DYN, SINGLE_DYN, figure_2, figure_5, figure_6, figure_8,
-    table_1,
+    DOORBELL_DYN, HYBRID_DYN, MERGE_DYN, SINGLE_DYN, figure_2, figure_5, figure_6, figure_8, table_1,
 };
 use crate::figures::results::Results;
 use crate::figures::verdict::{Decision, Finding, Range, Rule, all, counts, decided, majority};
