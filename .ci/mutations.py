@@ -138,6 +138,12 @@ def all_mutations():
         Mutation("readers-not-waited-for", "Coverage::conflicts",
                  Replace("s.writers > 0 || direction == Direction::Write", "s.writers > 0"),
                  unit("one_after_another")),
+        # What admission holds back.
+        Mutation("admission-not-asked-again", "MergeQueue::is_still_held_back",
+                 Replace("self.held_back.filter(|bytes| !self.admission.admits(self.in_flight_bytes, *bytes))",
+                         "self.held_back"), unit("counts_of_the_paper")),
+        Mutation("held-back-for-ever", "MergeQueue::ended", Delete("self.held_back = None;"),
+                 unit("counts_of_the_paper")),
         # Keys, bounds and permissions of one-sided requests.
         Mutation("generation-not-rechecked", "Grants::one_sided", Replace(generation, "true"),
                  conformance("rc/*/keys/deregistered-after-use")),

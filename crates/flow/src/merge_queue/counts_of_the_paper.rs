@@ -202,6 +202,32 @@ fn a_policy_of_the_user_is_asked_and_told_and_cannot_stop_the_queue() {
 }
 
 #[test]
+fn what_is_held_back_goes_when_the_policy_changes_its_mind() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    struct Gate(Arc<AtomicBool>);
+    impl Admission for Gate {
+        fn admits(&mut self, _in_flight_bytes: u64, _bytes: u64) -> bool {
+            self.0.load(Relaxed)
+        }
+    }
+    let is_open = Arc::new(AtomicBool::new(false));
+    let mut queue = MergeQueue::new(limits(Hybrid), Box::new(Gate(is_open.clone())), 1 << 20);
+    let mut doorbell = Doorbell::default();
+    push(&mut queue, Direction::Write, 0);
+    assert!(queue.next(16, &mut doorbell));
+    for page in [10, 11, 12] {
+        push(&mut queue, Direction::Write, page);
+        assert!(!queue.next(16, &mut doorbell));
+    }
+    is_open.store(true, Relaxed);
+    push(&mut queue, Direction::Write, 13);
+    // Though nothing has ended.
+    assert!(queue.next(16, &mut doorbell));
+    assert_eq!((doorbell.work.len(), doorbell.members.len(), queue.counts().window_stalls), (1, 4, 3));
+}
+
+#[test]
 fn what_the_pool_has_no_room_for_waits_until_something_ends() {
     let mut queue = MergeQueue::new(limits(Hybrid), Box::new(Window::OPEN), 4 * PAGE as usize);
     (0..10).for_each(|page| push(&mut queue, Direction::Write, page));
