@@ -108,8 +108,8 @@ impl RemioPlan {
         );
         conditions.push(
             "threads",
-            "those that submit on both cores in turn, from the client's on; those that only look for completions likewise, \
-             from the server's on, where the donor sleeps",
+            "those that submit on both cores in turn, from the client's on; those that only look for completions \
+             likewise, from the server's on, where the donor sleeps",
         );
         conditions
     }

@@ -107,6 +107,7 @@ fn admission_helps(results: &Results) -> Decision {
 
 #[cfg(test)]
 mod tests {
+    use super::super::BATCHING;
     use super::*;
     use crate::figures::verdict::{Verdict, tests::verdicts_on};
 
