@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use farcall_kv::bypass::{Answer, BypassClient, BypassConfig, BypassError, OperationId, Scheme, serve};
+use farcall_kv::bypass::{
+    Answer, BypassClient, BypassConfig, BypassError, OperationId, Scheme, Service, serve,
+};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
-use farcall_rpc::{CallError, Client, Server};
+use farcall_link::Nic;
+use farcall_rpc::{CallError, Client, ResponderParts, Server};
 use farcall_softnic::SoftNic;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -80,7 +83,11 @@ fn one_stores_another_reads<S: Scheme>(inline_bytes: u32) {
 
 fn full_store_refuses<S: Scheme>(inline_bytes: u32) {
     let config = BypassConfig::default().entries(64).extents_bytes(1 << 16).value_max_bytes(1 << 12);
-    let server = server::<S>(config.inline_bytes(inline_bytes));
+    let config = config.inline_bytes(inline_bytes);
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    // How much a small store takes is a matter of its seed.
+    let with_store = move |parts: ResponderParts| parts.with(Service::<S>::new(nic.clone(), config, 1)?);
+    let server = Server::builder().start_endpoints(&SoftNic::new(), with_store).unwrap();
     let mut store = client::<S>(&server);
     let mut stored = 0_u32;
     let refused = loop {

@@ -23,7 +23,7 @@ use std::io;
 use std::time::Duration;
 
 /// An end that waits for the other longer than this waits in vain.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the serving end does with what it reads.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
