@@ -189,7 +189,10 @@ fn byte_streams_are_measured_beside_what_is_named_and_what_bounds_them() {
         }
     }
     assert_figures(writes, &["gb_per_second", "per_second"]);
-    assert_figures(&writes[1..], &["writer_cpu_us_per_mib", "reader_cpu_us_per_mib"]);
+    assert_figures(&writes[1..], &["writer_cpu_us_per_mib"]);
+    // In so short a run it may be nothing: the kernel tells it of another process by its ticks.
+    let is_told = |row: &Value| row["reader_cpu_us_per_mib"]["median"].as_f64().is_some_and(|cpu| cpu >= 0.0);
+    assert!(writes[1..].iter().all(is_told), "{writes:?}");
     let ratios = rows(&report, "Ratios");
     let is_of = |row: &&Value, figure: &str, over: &str| row["figure"] == figure && row["over"] == over;
     for (figure, over) in [

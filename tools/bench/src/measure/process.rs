@@ -26,7 +26,7 @@ pub enum ProcessError {
 }
 
 /// User and system time together that process `pid` used so far, over all its threads, those that ended included; from
-/// its CPU clock, exact to the nanosecond.
+/// its CPU clock, in nanoseconds. A thread that runs now, other than the caller, is counted up to its last timer tick.
 ///
 /// # Errors
 /// When it ended or may not be watched.
