@@ -192,7 +192,11 @@ impl Load {
         self.is_recording = true;
         let start = self.clock.now();
         let planned = if self.plan.share.is_some() { self.record_from } else { start } + self.plan.duration;
-        let end = self.turn_until(planned, connections, ledger)?;
+        let mut end = self.turn_until(planned, connections, ledger)?;
+        // However short the stretch: an operation that ends in it. Only a schedule says when there is none.
+        while self.result.ops == 0 && self.plan.share.is_none() && !self.end.load(Ordering::Relaxed) {
+            end = self.turn_until(end + Duration::from_millis(1), connections, ledger)?;
+        }
         self.is_recording = false;
         on_recording(true);
         self.result.elapsed_ns = end.0.saturating_sub(start.0);

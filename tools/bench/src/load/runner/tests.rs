@@ -143,6 +143,15 @@ fn wrong_values_lost_writes_and_lost_records_are_found() {
     assert!(lost.absent > 0 && lost.problems().iter().any(|problem| problem.contains("no record")));
 }
 
+#[test]
+fn however_short_a_run_is_an_operation_ends_in_it() {
+    let plan = LoadPlan { duration: Duration::ZERO, ..plan(1) };
+    let target = MapTarget::loaded(plan.shape, RECORDS, Fault::None);
+    let mut connections = [Connection::new(target, vec![Op { kind: OpKind::Read, record: 0 }])];
+    let result = Load::new(plan).run(&mut connections, &mut Ledger::new(RECORDS), |_| {}).unwrap();
+    assert!(result.ops > 0 && result.latency.count > 0 && result.elapsed_ns > 0);
+}
+
 /// One that did not end would take an hour.
 #[test]
 fn a_run_ends_when_it_is_told_to() {
