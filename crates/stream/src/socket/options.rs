@@ -6,7 +6,7 @@ use farcall_link::Waiting;
 
 use crate::config::StreamConfig;
 
-/// How a [`super::StreamSocket`] or an [`AsyncStream`](crate::AsyncStream) behaves.
+/// How a [`super::StreamSocket`] or an `AsyncStream` behaves.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StreamOptions {
