@@ -89,18 +89,16 @@ impl Initiator {
         if is_inline && (sge.length > inline_bytes_max || wr.opcode.returns_data()) {
             return false;
         }
-        let grants = match wr.opcode {
-            WrOpcode::WRITE => &self.write_grants,
-            WrOpcode::READ => &self.read_grants,
-            _ => &self.change_grants,
-        };
+        if wr.opcode == WrOpcode::WRITE {
+            self.wrote = true;
+            // SAFETY: the caller's promise.
+            let write = |grants: &Grants| unsafe { grants.write(wr, sge) };
+            return self.write_grants.as_ref().is_some_and(write)
+                || self.earlier_write_grants.as_ref().is_some_and(write);
+        }
+        let grants = if wr.opcode == WrOpcode::READ { &self.read_grants } else { &self.change_grants };
         let Some(grants) = grants else { return false };
         match wr.opcode {
-            WrOpcode::WRITE => {
-                self.wrote = true;
-                // SAFETY: the caller's promise.
-                unsafe { grants.write(wr, sge) }
-            }
             WrOpcode::READ => {
                 if std::mem::take(&mut self.wrote) {
                     fence(Ordering::SeqCst);
@@ -137,8 +135,17 @@ impl Initiator {
         {
             let lkey = (!inline).then_some(sge.lkey);
             let local = lkey.and_then(|lkey| core.host.process.regions.local(lkey, core.pd));
-            if !self.grants_of(request.opcode).as_ref().is_some_and(|known| known.covers(rkey, lkey)) {
-                *self.grants_of(request.opcode) = Grants::of(self, at, lkey.zip(local));
+            let covers = |known: &Grants| known.covers(rkey, lkey);
+            let is_write = request.opcode == WrOpcode::WRITE;
+            let is_known = self.grants_of(request.opcode).as_ref().is_some_and(covers)
+                || is_write && self.earlier_write_grants.as_ref().is_some_and(covers);
+            if is_known {
+                return;
+            }
+            let grants = Grants::of(self, at, lkey.zip(local));
+            let before = std::mem::replace(self.grants_of(request.opcode), grants);
+            if is_write {
+                self.earlier_write_grants = before;
             }
         }
     }

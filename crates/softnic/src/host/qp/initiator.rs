@@ -59,6 +59,8 @@ pub(crate) struct Initiator {
     pub(crate) write_grants: Option<Grants>,
     pub(crate) read_grants: Option<Grants>,
     pub(crate) change_grants: Option<Grants>,
+    /// What a WRITE before was granted: a protocol's words may lie in another region than its bytes.
+    pub(crate) earlier_write_grants: Option<Grants>,
     pub(crate) in_flight: InFlight,
     /// The oldest request, if the target's service thread executes it.
     pub(crate) owner_request: OwnerRequest,
@@ -151,6 +153,7 @@ impl Initiator {
             write_grants: None,
             read_grants: None,
             change_grants: None,
+            earlier_write_grants: None,
             in_flight: InFlight::default(),
             owner_request: OwnerRequest::default(),
             interest,
