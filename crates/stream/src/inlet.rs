@@ -84,6 +84,10 @@ impl Inlet {
             return Ok(false);
         }
         let written = self.watch.load_acquire();
+        if written == self.seen {
+            self.ring.touch(self.seen);
+            return Ok(false);
+        }
         self.arrived(written)
     }
 

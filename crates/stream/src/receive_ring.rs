@@ -142,6 +142,13 @@ impl ReceiveRing {
         }
     }
 
+    /// Loads the byte at a position where nothing has come yet: when it comes, its cache line is on the way here at the
+    /// same time as the one of the word that says so, not after it.
+    #[inline]
+    pub fn touch(&self, position: u64) {
+        std::hint::black_box(self.bytes.load_byte_acquire(self.ring.offset(position)));
+    }
+
     /// Where the bytes from `read` on lie, as far as they lie together: region, offset, and how many of `most`.
     #[inline]
     pub fn together(&self, read: u64, most: u64) -> (&Region, usize, usize) {

@@ -37,6 +37,9 @@ struct Timeouts {
     write: Option<Duration>,
 }
 
+/// Idle turns between two looks at the clock, which costs as much as a turn.
+const TURNS_PER_CLOCK: u32 = 16;
+
 /// Runs endpoints in the calling thread.
 struct Runner {
     clock: MonotonicClock,
@@ -57,13 +60,16 @@ impl Runner {
         timeout: Option<Duration>,
         mut done: impl FnMut(&mut E) -> Option<T>,
     ) -> io::Result<T> {
-        let mut deadline = None;
+        let (mut deadline, mut now, mut turns) = (None, Nanos(0), 0);
         loop {
             if let Some(done) = done(endpoint) {
                 self.idle_turns.worked();
                 return Ok(done);
             }
-            let now = self.clock.now();
+            if turns == 0 {
+                now = self.clock.now();
+            }
+            turns = (turns + 1) % TURNS_PER_CLOCK;
             if endpoint.progress(now) == Next::Again {
                 self.idle_turns.worked();
                 continue;
@@ -76,6 +82,7 @@ impl Runner {
             }
             if self.idle_turns.was_idle(endpoint.looks()) {
                 self.sleep(endpoint, deadline)?;
+                turns = 0;
             } else {
                 std::hint::spin_loop();
             }
