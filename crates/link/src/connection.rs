@@ -1,6 +1,6 @@
 //! Queue pairs with one peer.
 
-use farcall_verbs::{Error, QpAttr, QpType, RawCq, SendFlags, SendWr};
+use farcall_verbs::{Error, QpAttr, QpType, RawCq, SendFlags, SendWr, Sge};
 
 use crate::bootstrap::QpInfo;
 use crate::queue_pair::{PSN_MASK, PairConfig, QueuePair, is_queue_pair};
@@ -65,6 +65,22 @@ impl Connection {
         let sges = [self.0.regions.sge(from)];
         let addr = self.0.target(to, from.len_bytes as u64)?;
         self.0.post_seldom_signalled(SendWr::write(0, &sges, addr, to.grant.rkey))
+    }
+
+    /// WRITEs bytes of private memory, which the device takes before this returns.
+    ///
+    /// # Errors
+    /// If the queue is full, the target outside of the grant, or the pair refuses.
+    ///
+    /// # Panics
+    /// If they are more than [`crate::QueuePair::inline_max_bytes`].
+    #[inline]
+    pub fn write_bytes(&mut self, bytes: &[u8], to: Remote<'_>) -> Result<(), PostRefused> {
+        assert!(bytes.len() as u64 <= u64::from(self.0.inline_max_bytes()), "more bytes than go inline");
+        let addr = bytes.as_ptr().expose_provenance() as u64;
+        let sges = [Sge { addr, length: bytes.len() as u32, lkey: 0 }];
+        let addr = self.0.target(to, bytes.len() as u64)?;
+        self.0.post_seldom_signalled(SendWr::write(0, &sges, addr, to.grant.rkey)).map(drop)
     }
 
     /// WRITEs a piece of ours and wakes the peer with `imm`.

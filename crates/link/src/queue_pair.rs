@@ -275,6 +275,12 @@ impl QueuePair {
         ticket.0 <= self.reaped
     }
 
+    /// Bytes of the longest request that goes inline.
+    #[inline]
+    pub const fn inline_max_bytes(&self) -> u32 {
+        self.config.inline_max_bytes
+    }
+
     #[inline]
     const fn is_inline(&self, len_bytes: u64) -> bool {
         len_bytes <= self.config.inline_max_bytes as u64
@@ -417,7 +423,8 @@ impl QueuePair {
             return Err(self.full());
         }
         wr.wr_id = send_wr_id(tag, self.posted + 1);
-        // SAFETY: as in `post_chain`; bounds are checked by `sge`.
+        // SAFETY: as in `post_chain`; bounds are checked by `sge`. Inline bytes that are no piece of a region are
+        // borrowed by the caller's caller until this returns, and read no later.
         let posted = unsafe { self.qp.post_send(&[wr]) };
         self.posted_many(posted, 1)
     }

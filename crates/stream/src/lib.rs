@@ -9,9 +9,9 @@
 //! Each end has a receive *ring* of registered memory, a row of *words* beside it, and private memory half as long as
 //! the peer's ring to send from. The byte at position `p` of a stream lies at `(p - base) mod length` of the ring, so
 //! nothing is moved when the ring wraps. A write copies bytes into the send ring ([`Stream::write_with`] composes them
-//! there), WRITEs them into the peer's ring, and WRITEs one word behind them. A read copies bytes out, or is lent them
-//! in a private copy ([`Stream::fill`]): the ring itself is never a reference. What a write has accepted is posted; it
-//! arrives without further calls.
+//! there), WRITEs them into the peer's ring, and WRITEs one word behind them; a device that takes whole pieces inline
+//! copies them by itself. A read copies bytes out, or is lent them in a private copy ([`Stream::fill`]): the ring itself
+//! is never a reference. What a write has accepted is posted; it arrives without further calls.
 //!
 //! # Words
 //!

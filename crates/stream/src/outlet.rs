@@ -19,10 +19,18 @@ pub(crate) const SEND_DEPTH: u32 = 128;
 const FOR_WORDS: u32 = 16;
 /// The longest single WRITE: the peer reads one piece while the next is copied.
 const PIECE_BYTES_MAX: usize = 64 << 10;
+/// What goes inline where that costs a device memory for each request.
+const SHORT_BYTES: u32 = 256;
 /// Where, in our own memory, words are composed: one place for each send that can be outstanding, then the send ring.
 const WORD_PLACES_BYTES: usize = 8 * SEND_DEPTH as usize;
 /// Of those, and of one offer: no second one is said before the peer has answered.
 pub(crate) const COMPOSED_BYTES: usize = WORD_PLACES_BYTES + 8 * OFFER_WORDS;
+
+/// Bytes that go inline: whole pieces where the device takes them, as one that copies them while they are posted does.
+/// They need no place in the send ring then.
+pub(crate) const fn inline_bytes(device_max_bytes: u32) -> u32 {
+    if device_max_bytes as usize >= PIECE_BYTES_MAX { PIECE_BYTES_MAX as u32 } else { SHORT_BYTES }
+}
 
 pub(crate) struct Outlet {
     local: Arc<Region>,
@@ -86,14 +94,20 @@ impl Outlet {
         self.ring.free(self.written, self.consumed)
     }
 
+    /// Where in the peer's ring the next piece goes, of at most `most` bytes: offset, length.
+    #[inline]
+    fn target(&self, connection: &Connection, most: usize) -> (usize, usize) {
+        let room = self.room(connection).min(most.min(PIECE_BYTES_MAX) as u64);
+        if room == 0 { (0, 0) } else { self.ring.together(self.written, room) }
+    }
+
     /// Where the next bytes are to be composed in our own memory, at most `most`: offset, length.
     #[inline]
     pub fn place(&mut self, connection: &Connection, most: usize) -> (usize, usize) {
-        let room = self.room(connection).min(most.min(PIECE_BYTES_MAX) as u64);
-        if room == 0 {
+        let (_, together) = self.target(connection, most);
+        if together == 0 {
             return (COMPOSED_BYTES, 0);
         }
-        let (_, together) = self.ring.together(self.written, room);
         self.staging.reclaim(|ticket| connection.is_done(ticket));
         let (at, len) = self.staging.place(together);
         (COMPOSED_BYTES + at, len)
@@ -128,15 +142,29 @@ impl Outlet {
     pub fn put(&mut self, connection: &mut Connection, bytes: &[u8]) -> Result<usize, PostRefused> {
         let mut done = 0;
         while done < bytes.len() {
-            let (at, len) = self.place(connection, bytes.len() - done);
-            if len == 0 {
+            let sent = self.put_piece(connection, &bytes[done..])?;
+            if sent == 0 {
                 break;
             }
-            self.local.copy_in(at, &bytes[done..done + len]);
-            self.send(connection, at, len)?;
-            done += len;
+            done += sent;
         }
         Ok(done)
+    }
+
+    /// Sends as many bytes as one piece has room for.
+    #[inline]
+    fn put_piece(&mut self, connection: &mut Connection, bytes: &[u8]) -> Result<usize, PostRefused> {
+        let (offset, len) = self.target(connection, bytes.len());
+        if len == 0 || len > connection.inline_max_bytes() as usize {
+            let (at, len) = self.place(connection, len);
+            self.local.copy_in(at, &bytes[..len]);
+            self.send(connection, at, len)?;
+            return Ok(len);
+        }
+        connection.write_bytes(&bytes[..len], Remote { grant: &self.grant, offset })?;
+        self.written += len as u64;
+        self.say(connection, WRITTEN, self.written)?;
+        Ok(len)
     }
 
     /// WRITEs a word, with a wake-up if the peer wants one.

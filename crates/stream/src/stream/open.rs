@@ -11,7 +11,7 @@ use super::{COMPLETIONS_AT_ONCE, Counters, Stream};
 use crate::config::{RING_BYTES_MAX, RING_BYTES_MIN, StreamConfig};
 use crate::error::OpenError;
 use crate::inlet::Inlet;
-use crate::outlet::{COMPOSED_BYTES, Outlet, SEND_DEPTH};
+use crate::outlet::{COMPOSED_BYTES, Outlet, SEND_DEPTH, inline_bytes};
 use crate::receive_ring::ReceiveRing;
 use crate::waking::{RECEIVES, Waker, Woken};
 use crate::words::{WISH, WORDS_BYTES, Wish};
@@ -53,7 +53,7 @@ impl Opening {
             recv_depth: RECEIVES,
             sges_max: 1,
             signal_every: 16,
-            inline_max_bytes: 256,
+            inline_max_bytes: inline_bytes(nic.attr.max_inline_data),
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         };
         let mut connection = Connection::new(nic, Transport::Rc, &*cq, pair, None)?;

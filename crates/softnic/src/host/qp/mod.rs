@@ -41,5 +41,8 @@ pub(crate) use wait_queue::TARGET_WAIT_MIN;
 pub(crate) const MAX_SGE: usize = 16;
 /// Requests in one queue.
 pub(crate) const MAX_WR: u32 = 16_384;
-/// Bytes of inline data.
-pub(crate) const MAX_INLINE_BYTES: u32 = 1024;
+/// Bytes of inline data that can be asked for. Most requests are executed while they are posted: they cost the same
+/// inline and not.
+pub(crate) const MAX_INLINE_BYTES: u32 = 64 << 10;
+/// Bytes of inline data that a queue pair has whatever was asked for.
+pub(crate) const USUAL_INLINE_BYTES: u32 = 1024;

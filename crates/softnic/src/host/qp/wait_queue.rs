@@ -5,6 +5,7 @@ use std::time::Duration;
 use farcall_shm::WaitTime;
 use farcall_verbs::{SendFlags, SendWr, Sge, WcStatus, WrOpcode, WrTarget};
 
+use super::USUAL_INLINE_BYTES;
 use super::request::Request;
 use super::transfer::gather_to_vec;
 
@@ -192,6 +193,10 @@ impl WaitQueue {
     pub(crate) fn pop(&mut self) -> Option<(u64, WrOpcode, SendFlags)> {
         let front = self.front()?;
         let popped = (front.wr_id, WrOpcode(front.opcode), front.flags);
+        let data = &mut self.slots[self.head as usize].inline_data;
+        if data.capacity() > USUAL_INLINE_BYTES as usize {
+            *data = Vec::new();
+        }
         self.head = self.at(1) as u32;
         self.len -= 1;
         Some(popped)

@@ -11,7 +11,9 @@ use farcall_verbs::{
 };
 
 use crate::host::events::Events;
-use crate::host::qp::{Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Polled, QpCore, RecvQueue};
+use crate::host::qp::{
+    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Polled, QpCore, RecvQueue, USUAL_INLINE_BYTES,
+};
 use crate::host::state::Step;
 use crate::host::{CqSlot, Host};
 use crate::verbs::mr::Mr;
@@ -141,7 +143,7 @@ pub(crate) fn checked_cap(cap: &QpCap) -> Result<QpCap> {
         max_recv_wr: cap.max_recv_wr.max(1).next_power_of_two(),
         max_send_sge: cap.max_send_sge.max(1),
         max_recv_sge: cap.max_recv_sge.max(1),
-        max_inline_data: MAX_INLINE_BYTES,
+        max_inline_data: cap.max_inline_data.max(USUAL_INLINE_BYTES),
     })
 }
 
