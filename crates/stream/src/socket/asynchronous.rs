@@ -98,6 +98,32 @@ impl AsyncStream {
         self.peer
     }
 
+    /// The stream below, which never waits. What it answers with `WouldBlock` is waited for by
+    /// [`AsyncStream::poll_until`].
+    ///
+    /// # Errors
+    /// If there is none any more.
+    pub fn get_mut(&mut self) -> Result<&mut Stream, StreamError> {
+        self.carried.stream().ok_or(StreamError::BrokenPipe)
+    }
+
+    /// Runs the stream; ready when `done` says so. For an owner whose one task runs it on behalf of others: it takes the
+    /// place of reading and writing, whose tasks are not woken by it.
+    ///
+    /// # Errors
+    /// If the runtime cannot wait for descriptors.
+    pub fn poll_until(
+        &mut self,
+        context: &mut Context<'_>,
+        mut done: impl FnMut(&mut Stream) -> bool,
+    ) -> Poll<io::Result<()>> {
+        let mut is_done = |carried: &mut Carried<TcpStream>| carried.stream().is_none_or(&mut done);
+        if is_done(&mut self.carried) {
+            return Poll::Ready(Ok(()));
+        }
+        self.driver.poll(context, &mut self.carried, is_done).map_err(io::Error::other)
+    }
+
     /// Does something with the stream, as soon as it does not answer `WouldBlock`.
     fn poll_operate<T>(
         &mut self,
