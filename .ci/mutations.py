@@ -144,6 +144,17 @@ def all_mutations():
                          "self.held_back"), unit("counts_of_the_paper")),
         Mutation("held-back-for-ever", "MergeQueue::ended", Delete("self.held_back = None;"),
                  unit("counts_of_the_paper")),
+        # Calls of gRPC: what a peer may send, and that every call ends.
+        Mutation("data-beyond-the-window-taken", "Calls::take_data",
+                 Replace('checked_sub(len).ok_or(Garbled("more data than this end has room for"))?',
+                         "wrapping_sub(len)"), unit("goes_beyond_what_it_was_told")),
+        Mutation("window-given-before-it-is-told", "Calls::was_read",
+                 Replace("call.outbox.credit +=", "inbox.window_left += inbox.owed; call.outbox.credit +="),
+                 unit("goes_beyond_what_it_was_told")),
+        Mutation("end-of-an-unsent-call-told", "Calls::fail", Replace("!call.was_opened {", "false {"),
+                 unit("no_call_is_left_behind")),
+        Mutation("given-up-calls-not-counted", "Calls::take_call",
+                 Replace("*running + accepted.len()", "accepted.len()"), unit("given_up_and_do_not_end")),
         # Keys, bounds and permissions of one-sided requests.
         Mutation("generation-not-rechecked", "Grants::one_sided", Replace(generation, "true"),
                  conformance("rc/*/keys/deregistered-after-use")),

@@ -1,0 +1,356 @@
+//! The calls of a connection: frames in, frames out, and tasks that wait for either. It knows neither stream nor clock.
+//!
+//! A file for each concern: [`call`] (the state of one), [`incoming`] (frames that came), [`outgoing`] (frames that
+//! go), [`reading`] (who waits for what came), [`paths`] (numbers of methods).
+
+mod call;
+mod incoming;
+mod outgoing;
+mod paths;
+mod reading;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Uri};
+use tokio::sync::Semaphore;
+use tonic::{Code, Status};
+
+use crate::frame::Hello;
+use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
+use crate::options::WINDOW_BYTES_MAX;
+use call::{Call, Ending};
+pub(crate) use call::{Going, Opening, Submission};
+pub(crate) use outgoing::Outbound;
+use paths::{Known, Numbers};
+pub(crate) use reading::Answer;
+
+/// A call, as long as it is that one: numbers are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallId {
+    number: u16,
+    generation: u32,
+}
+
+/// What an end does, with what only that end knows.
+enum Role {
+    Client {
+        free: Vec<u16>,
+        numbers: Numbers,
+        /// One for each call that may be opened.
+        permits: Arc<Semaphore>,
+    },
+    Server {
+        known: Known,
+        /// Calls that began and wait to be answered.
+        accepted: Vec<Accepted>,
+        /// Calls whose answers somebody works on, given up or not.
+        running: usize,
+    },
+}
+
+/// A call that began at a server.
+pub(crate) struct Accepted {
+    pub id: CallId,
+    pub uri: Uri,
+    pub metadata: HeaderMap,
+    /// The request, if this is all of it.
+    pub whole: Option<Bytes>,
+}
+
+/// See the module.
+pub(crate) struct Calls {
+    role: Role,
+    ours: Hello,
+    theirs: Hello,
+    table: Vec<Call>,
+    open: usize,
+    /// Calls with something to send, in turn.
+    turns: VecDeque<u16>,
+    /// What this server still has to say before it takes no more calls.
+    goodbye: Option<String>,
+    /// The server takes no more calls.
+    is_leaving: bool,
+    broken: Option<Status>,
+    /// Tasks to wake when nothing is locked any more.
+    pub wakes: Vec<Waker>,
+}
+
+impl Calls {
+    pub fn of_client(ours: Hello, theirs: Hello) -> (Self, Arc<Semaphore>) {
+        let calls_max = ours.calls_max.min(theirs.calls_max);
+        let permits = Arc::new(Semaphore::new(calls_max.into()));
+        let free = (0..calls_max).rev().collect();
+        let role = Role::Client { free, numbers: Numbers::default(), permits: Arc::clone(&permits) };
+        (Self::new(role, ours, theirs), permits)
+    }
+
+    pub fn of_server(ours: Hello, theirs: Hello) -> Self {
+        let role = Role::Server { known: Known::default(), accepted: Vec::new(), running: 0 };
+        Self::new(role, ours, theirs)
+    }
+
+    fn new(role: Role, ours: Hello, theirs: Hello) -> Self {
+        Self {
+            role,
+            ours,
+            theirs,
+            table: Vec::new(),
+            open: 0,
+            turns: VecDeque::new(),
+            goodbye: None,
+            is_leaving: false,
+            broken: None,
+            wakes: Vec::new(),
+        }
+    }
+
+    /// Begins a call, for which the caller has a permit. What it consists of is submitted next.
+    pub fn open(&mut self) -> Result<CallId, Status> {
+        if let Some(why) = self.refuses_calls() {
+            self.give_permit();
+            return Err(why);
+        }
+        let Role::Client { free, .. } = &mut self.role else {
+            return Err(Status::internal("a server's end"));
+        };
+        let number = free.pop().ok_or_else(|| Status::internal("a permit without a number"))?;
+        Ok(self.begin(number))
+    }
+
+    fn begin(&mut self, number: u16) -> CallId {
+        let place = usize::from(number);
+        if self.table.len() <= place {
+            self.table.resize_with(place + 1, Call::default);
+        }
+        let call = &mut self.table[place];
+        call.begin(self.ours.window_bytes, self.theirs.window_bytes.min(WINDOW_BYTES_MAX));
+        self.open += 1;
+        CallId { number, generation: call.generation }
+    }
+
+    fn give_permit(&self) {
+        if let Role::Client { permits, .. } = &self.role {
+            permits.add_permits(1);
+        }
+    }
+
+    /// Why no call can be begun here any more.
+    pub fn refuses_calls(&self) -> Option<Status> {
+        let leaving = || Status::unavailable("the server takes no more calls over this connection");
+        self.broken.clone().or_else(|| self.is_leaving.then(leaving))
+    }
+
+    pub fn has_any_open(&self) -> bool {
+        self.open > 0
+    }
+
+    /// Whether nothing happens here any more once the open calls are over.
+    pub fn is_ending(&self) -> bool {
+        self.is_leaving || self.broken.is_some()
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    pub fn has_turns(&self) -> bool {
+        !self.turns.is_empty() || self.goodbye.is_some()
+    }
+
+    fn call(&mut self, id: CallId) -> Option<&mut Call> {
+        let call = self.table.get_mut(usize::from(id.number))?;
+        (call.is_open && call.generation == id.generation).then_some(call)
+    }
+
+    /// Hands the next part of a call over, to be sent when there is room: at once, if the part before has been sent.
+    pub fn poll_submit(
+        &mut self,
+        id: CallId,
+        context: &Context<'_>,
+        submission: &mut Option<Submission>,
+    ) -> Poll<Result<(), Status>> {
+        let Some(call) = self.call(id) else { return Poll::Ready(Err(self.gone())) };
+        let outbox = &mut call.outbox;
+        if outbox.is_ended || outbox.reset.is_some() {
+            return Poll::Ready(Err(self.gone()));
+        }
+        if outbox.is_full {
+            outbox.wait(context);
+            return Poll::Pending;
+        }
+        if let Some(submission) = submission.take() {
+            outbox.submit(submission);
+            self.queue(id.number);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready when a call is over, whoever ended it; the task that answers it is woken then.
+    pub fn poll_over(&mut self, id: CallId, context: &Context<'_>) -> Poll<()> {
+        match self.call(id) {
+            Some(call) if call.outbox.reset.is_none() => {
+                call.outbox.wait(context);
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// Ends this side of a call, with a reason, whatever has been sent of it.
+    pub fn reset(&mut self, id: CallId, code: Code, reason: &str) {
+        if self.call(id).is_none() {
+            return;
+        }
+        let is_client = matches!(self.role, Role::Client { .. });
+        let call = &mut self.table[usize::from(id.number)];
+        call.inbox.has_reader = false;
+        call.inbox.bytes = Vec::new();
+        self.wakes.extend(call.inbox.waker.take());
+        call.outbox.clear(&mut self.wakes);
+        if is_client && !call.was_opened {
+            // The server never hears of it.
+            call.inbox.is_ended = true;
+            call.outbox.is_ended = true;
+        } else if !call.inbox.is_ended || !call.outbox.is_ended {
+            call.outbox.reset = Some((code, reason.to_owned()));
+            self.queue(id.number);
+        }
+        self.release_if_over(id.number);
+    }
+
+    /// Ends this side of a call with a status: at a client for its reader, at a server for the client. Does nothing if
+    /// it has ended.
+    pub fn fail(&mut self, id: CallId, why: &Status) {
+        if self.call(id).is_none_or(|call| call.outbox.is_ended || call.outbox.reset.is_some()) {
+            return;
+        }
+        let call = &mut self.table[usize::from(id.number)];
+        if matches!(self.role, Role::Client { .. }) {
+            call.outbox.clear(&mut self.wakes);
+            let ending = Ending::Reset(why.clone());
+            if !call.was_opened {
+                // The server never hears of it.
+                call.outbox.is_ended = true;
+                call.inbox.end(ending, &mut self.wakes);
+                return self.release_if_over(id.number);
+            }
+            // The reader takes it; the peer's own end still comes.
+            call.inbox.ending = Some(ending);
+            self.wakes.extend(call.inbox.waker.take());
+            call.outbox.reset = Some((Code::Cancelled, String::new()));
+            return self.queue(id.number);
+        }
+        let is_silent = !call.was_opened && !call.outbox.is_full;
+        let mut map = HeaderMap::new();
+        let fits = why.add_header(&mut map).is_ok() && weight(&map) <= METADATA_BYTES_MAX;
+        if is_silent && fits {
+            let (opening, ending) = (Opening::Response(200, map), Going::Trailers(HeaderMap::new()));
+            let ending = Some(ending);
+            call.outbox.submit(Submission { opening: Some(opening), ending, ..Submission::default() });
+            self.queue(id.number);
+        } else {
+            self.reset(id, why.code(), why.message());
+        }
+    }
+
+    /// The stream is lost: all calls end.
+    pub fn break_off(&mut self, why: &Status) {
+        if self.broken.is_some() {
+            return;
+        }
+        self.broken = Some(why.clone());
+        self.turns.clear();
+        self.goodbye = None;
+        for number in 0..self.table.len() {
+            let call = &mut self.table[number];
+            if !call.is_open {
+                continue;
+            }
+            if !call.inbox.is_ended {
+                call.inbox.end(Ending::Reset(why.clone()), &mut self.wakes);
+            }
+            call.outbox.clear(&mut self.wakes);
+            call.outbox.is_ended = true;
+            self.release_if_over(number as u16);
+        }
+        if let Role::Client { permits, .. } = &self.role {
+            permits.close();
+        }
+    }
+
+    /// This server takes no more calls. Those that run go on.
+    pub fn leave(&mut self, reason: &str) {
+        if !self.is_leaving {
+            self.is_leaving = true;
+            self.goodbye = Some(reason.to_owned());
+        }
+    }
+
+    /// What began since the last time goes to where it is answered.
+    pub fn take_accepted(&mut self, into: &mut Vec<Accepted>) {
+        if let Role::Server { accepted, running, .. } = &mut self.role {
+            *running += accepted.len();
+            into.append(accepted);
+        }
+    }
+
+    /// Nobody works on this side of the call any more. What it did not send by now it never will.
+    pub fn stopped(&mut self, id: CallId) {
+        let is_unfinished = self.call(id).is_some_and(|call| !call.outbox.has_end());
+        if let Role::Server { running, .. } = &mut self.role {
+            *running -= 1;
+            if is_unfinished {
+                self.reset(id, Code::Unknown, "the method ended without an answer");
+            }
+        } else if is_unfinished {
+            self.fail(id, &Status::cancelled("the stream of requests stopped before its end"));
+        }
+    }
+
+    fn queue(&mut self, number: u16) {
+        let outbox = &mut self.table[usize::from(number)].outbox;
+        if !std::mem::replace(&mut outbox.is_queued, true) {
+            self.turns.push_back(number);
+        }
+    }
+
+    /// Both sides have ended the call, and nobody reads it any more: its number is free.
+    fn release_if_over(&mut self, number: u16) {
+        let call = &mut self.table[usize::from(number)];
+        let is_over = call.is_open && call.inbox.is_ended && call.outbox.is_ended;
+        match &mut self.role {
+            Role::Client { free, permits, .. } if is_over && !call.inbox.has_reader => {
+                free.push(number);
+                call.release(&mut self.wakes);
+                self.open -= 1;
+                permits.add_permits(1);
+            }
+            Role::Server { .. } if is_over => {
+                call.release(&mut self.wakes);
+                self.open -= 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The path of a request, if it can be sent.
+pub(crate) fn path_of(uri: &Uri) -> Result<PathAndQuery, Status> {
+    let path = uri.path_and_query().ok_or_else(|| Status::internal("the request names no method"))?;
+    let len = path.as_str().len();
+    if len > crate::frame::PATH_BYTES_MAX {
+        let most = crate::frame::PATH_BYTES_MAX;
+        return Err(Status::internal(format!("the method's path has {len} bytes, more than {most}")));
+    }
+    if !path.as_str().starts_with('/') {
+        return Err(Status::internal(format!("the method's path does not begin with a slash: {path}")));
+    }
+    Ok(path.clone())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Who waits for what came.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::Frame;
+use tonic::Status;
+
+use super::call::Ending;
+use super::{CallId, Calls};
+
+/// The beginning of an answer, and the rest, if it has come.
+pub(crate) struct Answer {
+    pub http_status: u16,
+    pub metadata: HeaderMap,
+    pub rest: Option<(Bytes, Option<HeaderMap>)>,
+}
+
+impl Calls {
+    pub(super) fn gone(&self) -> Status {
+        self.broken.clone().unwrap_or_else(|| Status::cancelled("the call is over"))
+    }
+
+    /// Waits for the answer to begin. A call whose whole answer has come is over then.
+    pub fn poll_answer(&mut self, id: CallId, context: &Context<'_>) -> Poll<Result<Answer, Status>> {
+        let Some(call) = self.call(id) else { return Poll::Ready(Err(self.gone())) };
+        let inbox = &mut call.inbox;
+        if let Some((http_status, metadata)) = inbox.answer.take() {
+            let trailers = match inbox.ending.take_if(|ending| !matches!(ending, Ending::Reset(_))) {
+                None => return Poll::Ready(Ok(Answer { http_status, metadata, rest: None })),
+                Some(Ending::Trailers(trailers)) => Some(trailers),
+                Some(_) => None,
+            };
+            let rest = Some((Bytes::from(std::mem::take(&mut inbox.bytes)), trailers));
+            self.leave_unread(id);
+            return Poll::Ready(Ok(Answer { http_status, metadata, rest }));
+        }
+        if let Some(Ending::Reset(status)) = inbox.ending.take() {
+            self.leave_unread(id);
+            return Poll::Ready(Err(status));
+        }
+        inbox.wait(context);
+        Poll::Pending
+    }
+
+    /// Waits for the next bytes, the trailers or the end.
+    pub fn poll_frame(
+        &mut self,
+        id: CallId,
+        context: &Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Some(call) = self.call(id) else { return Poll::Ready(Some(Err(self.gone()))) };
+        let inbox = &mut call.inbox;
+        if !inbox.has_reader {
+            return Poll::Ready(Some(Err(self.gone())));
+        }
+        if !inbox.bytes.is_empty() {
+            let bytes = Bytes::from(std::mem::take(&mut inbox.bytes));
+            self.was_read(id.number, bytes.len() as u32);
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        let frame = match inbox.ending.take() {
+            None if !inbox.is_ended => {
+                inbox.wait(context);
+                return Poll::Pending;
+            }
+            Some(Ending::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
+            Some(Ending::Reset(status)) => Some(Err(status)),
+            Some(Ending::End) | None => None,
+        };
+        self.leave_unread(id);
+        Poll::Ready(frame)
+    }
+
+    /// Nobody reads this call any more. The number is free, if that was all.
+    pub fn leave_unread(&mut self, id: CallId) {
+        let Some(call) = self.call(id) else { return };
+        call.inbox.has_reader = false;
+        let unread = std::mem::take(&mut call.inbox.bytes).len() as u32;
+        self.was_read(id.number, unread);
+        self.release_if_over(id.number);
+    }
+}

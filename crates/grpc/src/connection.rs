@@ -1,0 +1,314 @@
+//! A connection: its stream, its calls, and the task that runs both.
+//!
+//! Who submits something writes it into the stream at once, if there is room. One task, the driver, reads what comes,
+//! hands it to those who wait for it, and writes what had found no room. It yields to the runtime after each turn.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use farcall_stream::{AsyncStream, StreamError};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tonic::{Code, Status};
+
+use crate::calls::{Accepted, Answer, CallId, Calls, Outbound, Submission};
+use crate::frame::hello::HELLO_BYTES;
+use crate::frame::{HEAD_BYTES, Head, Hello};
+use crate::options::GrpcOptions;
+
+/// Bytes that a turn reads before others get theirs.
+const TURN_BYTES: usize = 256 << 10;
+
+/// See the module.
+pub(crate) struct Connection {
+    pub peer: SocketAddr,
+    state: Mutex<State>,
+    linger: Duration,
+}
+
+struct State {
+    stream: AsyncStream,
+    calls: Calls,
+    out: Outbound,
+    /// The driver, to be woken when there is something to do for it.
+    driver: Option<Waker>,
+    /// More comes at once: what is submitted meanwhile is sent together.
+    is_gathering: bool,
+    /// No client has a way to begin further calls.
+    is_left: bool,
+    /// Bytes without which nothing that came can be understood.
+    need: usize,
+}
+
+/// What a driver's turn brought.
+#[derive(Default)]
+pub(crate) struct Turn {
+    /// Calls that began.
+    pub accepted: Vec<Accepted>,
+    wakes: Vec<Waker>,
+}
+
+/// Why a connection cannot be used from its beginning.
+fn unusable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Says hello, and hears the other end's.
+async fn greet(stream: &mut AsyncStream, options: &GrpcOptions) -> io::Result<Hello> {
+    let ours = options.hello();
+    stream.write_all(&ours.encode()).await?;
+    let mut bytes = [0; HELLO_BYTES];
+    stream.read_exact(&mut bytes).await?;
+    let theirs = Hello::parse(&bytes).map_err(unusable)?;
+    ours.version_with(theirs).map(|_| theirs).ok_or_else(|| {
+        unusable(format!(
+            "the other end speaks versions {} to {} of gRPC over streams, this one {} to {}; update the older one",
+            theirs.version_min, theirs.version_max, ours.version_min, ours.version_max,
+        ))
+    })
+}
+
+async fn greet_in_time(stream: &mut AsyncStream, options: &GrpcOptions) -> io::Result<Hello> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the other end does not speak gRPC over streams");
+    let greeted = tokio::time::timeout(options.stream.connect_timeout, greet(stream, options)).await;
+    let greeted = greeted.map_err(late).flatten();
+    if greeted.is_err() {
+        // The other end learns what this one speaks.
+        let _late_or_broken = tokio::time::timeout(options.stream.linger, stream.shutdown()).await;
+    }
+    greeted
+}
+
+impl Connection {
+    /// A client's end, with a permit for each call that may be open.
+    pub async fn of_client(
+        mut stream: AsyncStream,
+        options: &GrpcOptions,
+    ) -> io::Result<(Arc<Self>, Arc<Semaphore>)> {
+        let theirs = greet_in_time(&mut stream, options).await?;
+        let (calls, permits) = Calls::of_client(options.hello(), theirs);
+        Ok((Self::new(stream, calls, options), permits))
+    }
+
+    /// A server's end.
+    pub async fn of_server(mut stream: AsyncStream, options: &GrpcOptions) -> io::Result<Arc<Self>> {
+        let theirs = greet_in_time(&mut stream, options).await?;
+        Ok(Self::new(stream, Calls::of_server(options.hello(), theirs), options))
+    }
+
+    fn new(stream: AsyncStream, calls: Calls, options: &GrpcOptions) -> Arc<Self> {
+        let (peer, linger) = (stream.peer_address(), options.stream.linger);
+        let out = Outbound::default();
+        let state =
+            State { stream, calls, out, driver: None, is_gathering: false, is_left: false, need: HEAD_BYTES };
+        Arc::new(Self { peer, state: Mutex::new(state), linger })
+    }
+
+    /// Does something with the calls, sends what that gives, and wakes whom it concerns.
+    pub fn with<T>(&self, action: impl FnOnce(&mut Calls) -> T) -> T {
+        self.with_state(|state| action(&mut state.calls))
+    }
+
+    fn with_state<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock();
+        let result = action(&mut state);
+        let has_sent = state.calls.has_turns();
+        if has_sent && !state.is_gathering {
+            state.flush(self.peer);
+        }
+        let wakes = std::mem::take(&mut state.calls.wakes);
+        let ends = state.is_left || state.calls.is_ending();
+        let driver = if has_sent || ends { state.driver.take() } else { None };
+        drop(state);
+        wakes.into_iter().chain(driver).for_each(Waker::wake);
+        result
+    }
+
+    /// What is submitted during `action` is sent together when it has ended.
+    pub fn gather(&self, action: impl FnOnce()) {
+        self.state.lock().is_gathering = true;
+        action();
+        self.with_state(|state| state.is_gathering = false);
+    }
+
+    /// No further calls come from this end: the connection ends when those that are open are over.
+    pub fn leave(&self) {
+        self.with_state(|state| state.is_left = true);
+    }
+
+    /// A turn of the driver; ready when the connection has ended.
+    pub fn poll_turn(&self, context: &mut Context<'_>, turn: &mut Turn) -> Poll<()> {
+        let mut state = self.state.lock();
+        if !state.driver.as_ref().is_some_and(|driver| driver.will_wake(context.waker())) {
+            state.driver = Some(context.waker().clone());
+        }
+        let over = state.turn(context, self.peer);
+        state.calls.take_accepted(&mut turn.accepted);
+        std::mem::swap(&mut turn.wakes, &mut state.calls.wakes);
+        drop(state);
+        turn.wakes.drain(..).for_each(Waker::wake);
+        over
+    }
+
+    /// Runs a client's end.
+    pub async fn drive(self: Arc<Self>) {
+        let _guard = Driving(&self);
+        let mut turn = Turn::default();
+        poll_fn(|context| self.poll_turn(context, &mut turn)).await;
+        self.close().await;
+    }
+
+    /// Ends the stream: what was written arrives, if the peer takes it in time.
+    pub async fn close(&self) {
+        let closing = poll_fn(|context| Pin::new(&mut self.state.lock().stream).poll_shutdown(context));
+        let _late_or_broken = tokio::time::timeout(self.linger, closing).await;
+        self.break_off(&Status::unavailable(format!("the connection to {} has ended", self.peer)));
+    }
+
+    /// All calls end; so does the connection.
+    pub fn break_off(&self, why: &Status) {
+        self.with(|calls| calls.break_off(why));
+    }
+}
+
+/// Nobody runs the connection any more when this is dropped.
+pub(crate) struct Driving<'a>(pub &'a Connection);
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        let why = format!("the runtime that ran the connection to {} has ended", self.0.peer);
+        self.0.break_off(&Status::unavailable(why));
+    }
+}
+
+impl State {
+    /// Writes what there is room for.
+    fn flush(&mut self, peer: SocketAddr) {
+        loop {
+            if !self.out.is_pending() {
+                self.calls.emit(&mut self.out);
+            }
+            let left = self.out.len_bytes() - self.out.sent;
+            if left == 0 {
+                return;
+            }
+            let pieces = self.out.pieces();
+            let written = self.stream.get_mut().and_then(|stream| {
+                stream.write_with(left, |space| {
+                    for piece in pieces {
+                        space.put(piece);
+                    }
+                })
+            });
+            match written {
+                Ok(len_bytes) => self.out.advance(len_bytes),
+                Err(StreamError::WouldBlock) => return,
+                Err(error) => {
+                    self.out = Outbound::default();
+                    return self.calls.break_off(&lost(peer, &error));
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>, peer: SocketAddr) -> Poll<()> {
+        self.flush(peer);
+        if self.calls.is_broken() {
+            return Poll::Ready(());
+        }
+        if (self.is_left || self.calls.is_ending()) && !self.calls.has_any_open() && !self.out.is_pending() {
+            return Poll::Ready(());
+        }
+        let Self { stream, out, need, .. } = self;
+        let (is_pending, need) = (out.is_pending(), *need);
+        let polled = stream.poll_until(context, |stream| {
+            stream.fill(need) != Err(StreamError::WouldBlock) || is_pending && stream.is_writable()
+        });
+        match polled {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(error)) => {
+                self.calls.break_off(&Status::unavailable(format!("the connection to {peer}: {error}")));
+            }
+            Poll::Ready(Ok(())) => {
+                let Self { stream, calls, need, .. } = self;
+                match take_frames(stream, calls) {
+                    Ok(now) => *need = now,
+                    Err(why) => calls.break_off(&lost(peer, &why)),
+                }
+                self.flush(peer);
+            }
+        }
+        // Those whom this turn wakes come before the next one.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+fn lost(peer: SocketAddr, why: &dyn std::fmt::Display) -> Status {
+    Status::unavailable(format!("the connection to {peer} is lost: {why}; the call may have run"))
+}
+
+/// Hands what came to the calls. Returns how many bytes the next look needs.
+fn take_frames(stream: &mut AsyncStream, calls: &mut Calls) -> Result<usize, String> {
+    let stream = stream.get_mut().map_err(|error| error.to_string())?;
+    let mut taken = 0;
+    while taken < TURN_BYTES {
+        let bytes = match stream.fill(HEAD_BYTES) {
+            Err(StreamError::WouldBlock) => return Ok(HEAD_BYTES),
+            bytes => bytes.map_err(|error| error.to_string())?,
+        };
+        let Some(head) = bytes.first_chunk() else {
+            return Err("the peer ended it".to_owned());
+        };
+        let head = Head::parse(head).map_err(|error| error.to_string())?;
+        let whole = HEAD_BYTES + head.len_bytes;
+        let bytes = match stream.fill(whole) {
+            Err(StreamError::WouldBlock) => return Ok(whole),
+            bytes => bytes.map_err(|error| error.to_string())?,
+        };
+        let payload = bytes.get(HEAD_BYTES..whole).ok_or("it ends within a frame")?;
+        calls.take(head, payload).map_err(|error| error.to_string())?;
+        stream.consume(whole);
+        taken += whole;
+    }
+    Ok(HEAD_BYTES)
+}
+
+/// A call of a connection.
+pub(crate) struct CallRef {
+    pub connection: Arc<Connection>,
+    pub id: CallId,
+}
+
+impl CallRef {
+    /// Hands the next part over, as soon as the part before has been sent.
+    pub async fn submit(&self, part: Submission) -> Result<(), Status> {
+        let mut part = Some(part);
+        poll_fn(|context| self.connection.with(|calls| calls.poll_submit(self.id, context, &mut part))).await
+    }
+
+    pub fn poll_answer(&self, context: &Context<'_>) -> Poll<Result<Answer, Status>> {
+        self.connection.with(|calls| calls.poll_answer(self.id, context))
+    }
+
+    pub fn poll_frame(
+        &self,
+        context: &Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Status>>> {
+        self.connection.with(|calls| calls.poll_frame(self.id, context))
+    }
+
+    pub fn poll_over(&self, context: &Context<'_>) -> Poll<()> {
+        self.connection.with(|calls| calls.poll_over(self.id, context))
+    }
+
+    pub fn reset(&self, code: Code, reason: &str) {
+        self.connection.with(|calls| calls.reset(self.id, code, reason));
+    }
+}

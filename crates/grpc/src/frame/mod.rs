@@ -1,0 +1,296 @@
+//! What goes over a stream: one [`Hello`] each way, then frames of a [`Head`] and at most [`PAYLOAD_BYTES_MAX`] bytes.
+//!
+//! | frame | from | payload | flags |
+//! |---|---|---|---|
+//! | `CALL` | client | path, metadata, first bytes of the request | `END`, `DEFINES` |
+//! | `RESPONSE` | server | HTTP status, metadata, trailers, first bytes of the response | `END` |
+//! | `DATA` | both | bytes | `END` from a client |
+//! | `TRAILERS` | server | trailers; ends its side of the call | |
+//! | `RESET` | both | code and reason; a client's cancels the call, a server's ends it | |
+//! | `WINDOW` | both | bytes of this call that the other end may send in addition | |
+//! | `GOODBYE` | server | reason: it takes no more calls over this stream | |
+//!
+//! Numbers are little-endian. A path is the number that a `CALL` with `DEFINES` gave it, or, with the number
+//! [`LITERAL`], the text itself. Metadata: see [`metadata`]. A call's number is free again when both sides have ended
+//! it; the client then uses it for another one. A `RESET` or a `WINDOW` that comes too late is ignored.
+
+pub mod hello;
+pub mod metadata;
+
+use thiserror::Error;
+
+pub use hello::Hello;
+
+/// Bytes of a [`Head`].
+pub const HEAD_BYTES: usize = 8;
+/// The longest payload.
+pub const PAYLOAD_BYTES_MAX: usize = 64 << 10;
+/// The longest path.
+pub const PATH_BYTES_MAX: usize = 1 << 10;
+/// The longest reason of a `RESET` or `GOODBYE`.
+pub const REASON_BYTES_MAX: usize = 1 << 10;
+/// The number of a path that is not defined, but spelled out.
+pub const LITERAL: u16 = u16::MAX;
+
+/// The sender's side of the call ends with this frame.
+const END: u8 = 1;
+/// The path's text follows its number, which stands for it from now on.
+const DEFINES: u8 = 2;
+
+/// A frame that cannot be: the peer breaks the rules, or is no peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct Garbled(pub &'static str);
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Begins a call.
+    Call = 1,
+    /// Begins the answer.
+    Response,
+    /// Bytes of either.
+    Data,
+    /// Ends the answer.
+    Trailers,
+    /// Breaks the call off.
+    Reset,
+    /// Lets the other end send more.
+    Window,
+    /// No more calls.
+    Goodbye,
+}
+
+/// The first bytes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// What it is.
+    pub kind: Kind,
+    flags: u8,
+    /// Which call it belongs to.
+    pub call: u16,
+    /// Bytes that follow.
+    pub len_bytes: usize,
+}
+
+impl Head {
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// If no frame begins so.
+    pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, Garbled> {
+        let [kind, flags, call0, call1, len @ ..] = *bytes;
+        let kind = match kind {
+            1 => Kind::Call,
+            2 => Kind::Response,
+            3 => Kind::Data,
+            4 => Kind::Trailers,
+            5 => Kind::Reset,
+            6 => Kind::Window,
+            7 => Kind::Goodbye,
+            _ => return Err(Garbled("a frame of a kind that does not exist")),
+        };
+        let allowed = match kind {
+            Kind::Call => END | DEFINES,
+            Kind::Response | Kind::Data => END,
+            _ => 0,
+        };
+        if flags & !allowed != 0 {
+            return Err(Garbled("a frame with flags that do not exist"));
+        }
+        let len_bytes = u32::from_le_bytes(len) as usize;
+        if len_bytes > PAYLOAD_BYTES_MAX {
+            return Err(Garbled("a frame that is longer than allowed"));
+        }
+        Ok(Self { kind, flags, call: u16::from_le_bytes([call0, call1]), len_bytes })
+    }
+}
+
+/// How a `CALL` names its method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path<'a> {
+    /// A number that was defined before.
+    Known(u16),
+    /// A number and what it stands for from now on.
+    Defined(u16, &'a str),
+    /// The path itself.
+    Literal(&'a str),
+}
+
+/// A frame, with its parts where they lie. Blocks of metadata are not yet looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the parts are those of the module's table")]
+pub enum Frame<'a> {
+    Call { path: Path<'a>, metadata: &'a [u8], data: &'a [u8], is_end: bool },
+    Response { http_status: u16, metadata: &'a [u8], trailers: &'a [u8], data: &'a [u8], is_end: bool },
+    Data { data: &'a [u8], is_end: bool },
+    Trailers { trailers: &'a [u8] },
+    Reset { code: u8, reason: &'a str },
+    Window { more_bytes: u32 },
+    Goodbye { reason: &'a str },
+}
+
+/// Takes a payload apart.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Garbled> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(Garbled("a frame shorter than its parts"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn u16(&mut self) -> Result<u16, Garbled> {
+        self.take(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
+    }
+
+    fn block(&mut self) -> Result<&'a [u8], Garbled> {
+        let len = self.u16()?;
+        self.take(len.into())
+    }
+
+    fn path(&mut self) -> Result<&'a str, Garbled> {
+        let text = self.block()?;
+        if text.len() > PATH_BYTES_MAX {
+            return Err(Garbled("a path that is longer than allowed"));
+        }
+        std::str::from_utf8(text).map_err(|_| Garbled("a path that is no text"))
+    }
+
+    fn reason(&mut self) -> Result<&'a str, Garbled> {
+        if self.0.len() > REASON_BYTES_MAX {
+            return Err(Garbled("a reason that is longer than allowed"));
+        }
+        std::str::from_utf8(self.rest()).map_err(|_| Garbled("a reason that is no text"))
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Reads the payload of a frame.
+    ///
+    /// # Errors
+    /// If it is not what the head says.
+    pub fn parse(head: Head, payload: &'a [u8]) -> Result<Self, Garbled> {
+        let mut reader = Reader(payload);
+        let is_end = head.flags & END != 0;
+        let frame = match head.kind {
+            Kind::Call => {
+                let path = match (reader.u16()?, head.flags & DEFINES != 0) {
+                    (LITERAL, false) => Path::Literal(reader.path()?),
+                    (LITERAL, true) => return Err(Garbled("a path that defines the number of no path")),
+                    (number, true) => Path::Defined(number, reader.path()?),
+                    (number, false) => Path::Known(number),
+                };
+                Self::Call { path, metadata: reader.block()?, data: reader.rest(), is_end }
+            }
+            Kind::Response => Self::Response {
+                http_status: reader.u16()?,
+                metadata: reader.block()?,
+                trailers: reader.block()?,
+                data: reader.rest(),
+                is_end,
+            },
+            Kind::Data => Self::Data { data: reader.rest(), is_end },
+            Kind::Trailers => Self::Trailers { trailers: reader.rest() },
+            Kind::Reset => Self::Reset { code: reader.take(1)?[0], reason: reader.reason()? },
+            Kind::Window => {
+                let bytes = reader.take(4)?;
+                Self::Window { more_bytes: u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) }
+            }
+            Kind::Goodbye => Self::Goodbye { reason: reader.reason()? },
+        };
+        if !reader.0.is_empty() {
+            return Err(Garbled("a frame that is longer than its parts"));
+        }
+        Ok(frame)
+    }
+}
+
+/// Writes frames one behind another.
+pub struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    at: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// Begins a frame behind what is there.
+    pub fn begin(out: &'a mut Vec<u8>, kind: Kind, call: u16) -> Self {
+        let at = out.len();
+        out.extend_from_slice(&[kind as u8, 0]);
+        out.extend_from_slice(&call.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        Self { out, at }
+    }
+
+    /// Says that the sender's side of the call ends with it.
+    pub fn end(&mut self) {
+        self.out[self.at + 1] |= END;
+    }
+
+    /// Names the method.
+    ///
+    /// # Panics
+    /// If the path is longer than allowed.
+    pub fn path(&mut self, path: Path<'_>) {
+        let (number, text) = match path {
+            Path::Known(number) => return self.u16(number),
+            Path::Defined(number, text) => {
+                self.out[self.at + 1] |= DEFINES;
+                (number, text)
+            }
+            Path::Literal(text) => (LITERAL, text),
+        };
+        assert!(text.len() <= PATH_BYTES_MAX, "a path of {} bytes", text.len());
+        self.u16(number);
+        self.u16(text.len() as u16);
+        self.put(text.as_bytes());
+    }
+
+    /// Appends a number.
+    pub fn u16(&mut self, number: u16) {
+        self.put(&number.to_le_bytes());
+    }
+
+    /// Appends bytes.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Appends what `write` writes.
+    pub fn put_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(self.out);
+    }
+
+    /// Appends a block that `write` writes, with its length before it.
+    pub fn block(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let at = self.out.len();
+        self.u16(0);
+        write(self.out);
+        let len = (self.out.len() - at - 2) as u16;
+        self.out[at..at + 2].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Bytes of payload so far.
+    pub fn len_bytes(&self) -> usize {
+        self.out.len() - self.at - HEAD_BYTES
+    }
+
+    /// Ends the frame, to which so many more bytes belong that its owner sends behind it.
+    pub fn finish(self, more_bytes: usize) {
+        let len = (self.len_bytes() + more_bytes) as u32;
+        self.out[self.at + 4..self.at + HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
+    }
+}
+
+/// As much of a text as may be a reason.
+pub fn reason(text: &str) -> &str {
+    &text[..text.floor_char_boundary(REASON_BYTES_MAX)]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Answers a call.
+
+use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::Body;
+use tonic::{Code, Status};
+use tower_service::Service;
+
+use crate::body::IncomingBody;
+use crate::calls::{Accepted, Going, Opening};
+use crate::connection::{CallRef, Connection};
+use crate::deadline::Deadline;
+use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
+use crate::pump;
+
+/// Somebody works on the call's answer.
+struct Work(CallRef);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.0.connection.with(|calls| calls.stopped(self.0.id));
+    }
+}
+
+/// Answers a call: in place as far as that goes without waiting, the rest in a task of its own.
+pub(super) fn start<S, B>(
+    connection: Arc<Connection>,
+    accepted: Accepted,
+    service: S,
+    context: &mut Context<'_>,
+) where
+    S: Service<http::Request<IncomingBody>, Response = http::Response<B>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut answering: Pin<Box<dyn Future<Output = ()> + Send>> =
+        Box::pin(answer(connection, accepted, service));
+    // A method that panics ends its call, not its connection: its end is noticed where it is dropped.
+    let polled = std::panic::catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(context)));
+    if let Ok(Poll::Pending) = polled {
+        tokio::spawn(answering);
+    }
+}
+
+async fn answer<S, B>(connection: Arc<Connection>, accepted: Accepted, mut service: S)
+where
+    S: Service<http::Request<IncomingBody>, Response = http::Response<B>>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let Accepted { id, uri, metadata, whole } = accepted;
+    let reference = || CallRef { connection: Arc::clone(&connection), id };
+    let call = Work(reference());
+    let mut deadline = Deadline::of(&metadata);
+    let body = match whole {
+        Some(data) => IncomingBody::whole(data, None),
+        None => IncomingBody::request(reference()),
+    };
+    let mut request = http::Request::new(body);
+    *request.uri_mut() = uri;
+    *request.method_mut() = http::Method::POST;
+    *request.version_mut() = http::Version::HTTP_2;
+    *request.headers_mut() = metadata;
+    request.extensions_mut().insert(crate::PeerAddress(connection.peer));
+    #[cfg(feature = "http2")]
+    request.extensions_mut().insert(crate::http2::connect_info(connection.peer));
+    let ended = {
+        let mut work = std::pin::pin!(work(&call.0, &mut service, request));
+        poll_fn(|context| {
+            if let Poll::Ready(worked) = work.as_mut().poll(context) {
+                return Poll::Ready(worked);
+            }
+            if call.0.poll_over(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let late = || Err(Status::deadline_exceeded("the call's deadline has passed"));
+            deadline.poll(context).map(|()| late())
+        })
+        .await
+    };
+    if let Err(why) = ended {
+        call.0.connection.with(|calls| calls.fail(id, &why));
+    }
+}
+
+async fn work<S, B>(
+    call: &CallRef,
+    service: &mut S,
+    request: http::Request<IncomingBody>,
+) -> Result<(), Status>
+where
+    S: Service<http::Request<IncomingBody>, Response = http::Response<B>>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let failed = |error: S::Error| Status::from_error(error.into());
+    poll_fn(|context| service.poll_ready(context)).await.map_err(failed)?;
+    let response = service.call(request).await.map_err(failed)?;
+    let (parts, body) = response.into_parts();
+    if weight(&parts.headers) > METADATA_BYTES_MAX {
+        return Err(Status::new(Code::Internal, "the answer has more metadata than allowed"));
+    }
+    let opening = Opening::Response(parts.status.as_u16(), parts.headers);
+    pump::send(call, opening, body, || Going::Trailers(HeaderMap::new())).await
+}

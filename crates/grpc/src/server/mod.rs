@@ -1,0 +1,162 @@
+//! The server: accepts connections, and answers their calls by a tower service.
+
+mod answer;
+mod services;
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use farcall_link::Nic;
+use farcall_stream::{AsyncStream, AsyncStreamListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tonic::Status;
+use tower_service::Service;
+
+use crate::body::IncomingBody;
+use crate::connection::{Connection, Driving, Turn};
+use crate::options::GrpcOptions;
+pub use services::Services;
+
+/// Serves gRPC over byte streams: what generated servers, tonic's `Routes` or [`Services`] answer, with whatever tower
+/// layers around them.
+pub struct Server {
+    listener: AsyncStreamListener,
+    options: GrpcOptions,
+}
+
+impl Server {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: GrpcOptions) -> io::Result<Self> {
+        let listener = AsyncStreamListener::bind(nic, address, options.streams())?;
+        Ok(Self { listener, options })
+    }
+
+    /// Where it listens: with the port that the system chose, if none was given.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.address()
+    }
+
+    /// Serves until this future is dropped, which ends all connections, with their calls.
+    ///
+    /// # Errors
+    /// If the runtime cannot wait for descriptors.
+    pub async fn serve<S, B>(self, service: S) -> io::Result<Infallible>
+    where
+        S: Service<http::Request<IncomingBody>, Response = http::Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.serve_until(service, std::future::pending::<Infallible>()).await
+    }
+
+    /// Serves until `stop` is ready. Then no connection is accepted and no call begins any more; returns when the calls
+    /// that ran are over. A client that does not read its answers can put that off.
+    ///
+    /// Who drops this future ends all connections, with their calls, at once.
+    ///
+    /// # Errors
+    /// If the runtime cannot wait for descriptors.
+    pub async fn serve_until<S, B, T>(mut self, service: S, stop: impl Future<Output = T>) -> io::Result<T>
+    where
+        S: Service<http::Request<IncomingBody>, Response = http::Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        // Who serves a connection holds a receiver: the sender learns when all of them are gone.
+        let (stopping, stops) = watch::channel(());
+        let places = Arc::new(Semaphore::new(self.options.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
+        let mut stop = std::pin::pin!(stop);
+        let stopped = loop {
+            tokio::select! {
+                stopped = &mut stop => break stopped,
+                accepted = accept(&mut self.listener, &places) => {
+                    let (stream, place) = accepted?;
+                    let (options, service, stops) = (self.options.clone(), service.clone(), stops.clone());
+                    tokio::spawn(async move {
+                        serve_connection(stream, options, service, stops).await;
+                        drop(place);
+                    });
+                }
+            }
+        };
+        drop(self.listener);
+        drop(stops);
+        let _none_is_left = stopping.send(());
+        stopping.closed().await;
+        Ok(stopped)
+    }
+}
+
+/// The next client, when there is a place for it.
+async fn accept(
+    listener: &mut AsyncStreamListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(AsyncStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    Ok((listener.accept().await?, place))
+}
+
+async fn serve_connection<S, B>(
+    stream: AsyncStream,
+    options: GrpcOptions,
+    service: S,
+    mut stops: watch::Receiver<()>,
+) where
+    S: Service<http::Request<IncomingBody>, Response = http::Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let connection = tokio::select! {
+        connection = Connection::of_server(stream, &options) => connection,
+        // Nothing was promised to it yet.
+        _ = stops.changed() => return,
+    };
+    let Ok(connection) = connection else { return };
+    let _guard = Driving(&connection);
+    let mut turn = Turn::default();
+    let mut stopping = std::pin::pin!(async {
+        if stops.changed().await.is_ok() {
+            connection.with(|calls| calls.leave("the server stops"));
+            let _never_or_dropped = stops.changed().await;
+        }
+        // Nobody waits for the calls any more.
+        connection.break_off(&Status::unavailable("the server was dropped"));
+        std::future::pending::<()>().await;
+    });
+    // Closures that borrow the service would ask it to be `Sync`.
+    let shared = &connection;
+    poll_fn(move |context| {
+        let _never = stopping.as_mut().poll(context);
+        let over = shared.poll_turn(context, &mut turn);
+        let has_many = turn.accepted.len() > 1;
+        let mut start = || {
+            for accepted in turn.accepted.drain(..) {
+                answer::start(Arc::clone(shared), accepted, service.clone(), context);
+            }
+        };
+        if has_many {
+            shared.gather(start)
+        } else {
+            start()
+        }
+        over
+    })
+    .await;
+    connection.close().await;
+}

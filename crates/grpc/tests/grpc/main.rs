@@ -1,0 +1,9 @@
+//! gRPC over streams, against tonic over TCP: the same service, the same assertions.
+
+mod endings;
+mod flow;
+mod hostile;
+mod kinds;
+mod lives;
+mod support;
+mod surroundings;
