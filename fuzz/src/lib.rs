@@ -5,6 +5,7 @@
 
 pub mod bootstrap;
 pub mod cm_message;
+pub mod grpc_frame;
 pub mod memcached;
 pub mod rpc_batch;
 pub mod rpc_header;

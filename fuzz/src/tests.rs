@@ -107,4 +107,4 @@ macro_rules! targets {
     };
 }
 
-targets!(bootstrap cm_message memcached rpc_batch rpc_header rpc_profile softnic_frame stats_file store_read);
+targets!(bootstrap cm_message grpc_frame memcached rpc_batch rpc_header rpc_profile softnic_frame stats_file store_read);
