@@ -37,6 +37,7 @@
 //! | `tokio` | | `rpc::AsyncClient` and `stream::AsyncStream`: the asynchronous ends |
 //! | `kv` | yes | [`kv`]: clients of the key-value store, and its partitions |
 //! | `stream` | yes | [`stream`]: byte streams, used as sockets are |
+//! | `grpc` | | `grpc`: clients and servers that tonic generates, without HTTP/2 |
 //! | `kv-server` | | `kv::KvServer`: the store as a service, for RPC and memcached clients |
 //! | `softnic` | yes | [`SoftNic`]: the software RNIC, between processes of one host |
 //! | `ibv` | yes | [`Ibv`]: the system's libibverbs, loaded at run time |
@@ -56,6 +57,8 @@ pub use farcall_ibv::Ibv;
 #[cfg(feature = "softnic")]
 pub use farcall_softnic::SoftNic;
 
+#[cfg(feature = "grpc")]
+pub mod grpc;
 #[cfg(feature = "kv")]
 pub mod kv;
 #[cfg(feature = "rpc")]
