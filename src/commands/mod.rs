@@ -11,6 +11,8 @@ mod devices;
 mod doctor;
 #[cfg(feature = "full")]
 mod figures;
+#[cfg(feature = "full")]
+mod grpc;
 mod halves;
 mod kv;
 mod measuring;
@@ -82,6 +84,12 @@ enum Command {
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Figures(not_built_in::NotBuiltIn),
+    #[cfg(feature = "full")]
+    #[command(subcommand)]
+    Grpc(grpc::Grpc),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Grpc(not_built_in::NotBuiltIn),
     #[command(subcommand)]
     Kv(kv::Kv),
     #[cfg(feature = "full")]
@@ -134,6 +142,7 @@ impl Cli {
             Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),
             Command::Figures(figures) => figures.run(console),
+            Command::Grpc(grpc) => grpc.run(console),
             Command::Kv(kv) => kv.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Remio(remio) => remio.run(console),

@@ -3,6 +3,7 @@
 //! - [`workload`]: the YCSB core workloads with values a reader can verify;
 //! - [`experiments`]: one file an experiment;
 //! - `figures` (feature `verbs`): the papers' figures, what they publish beside what is measured here;
+//! - `grpc` (feature `verbs`): gRPC between two processes, with HTTP/2 and without;
 //! - [`load`]: the load generator, over any [`load::Target`];
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
 //! - [`peer`]: the other process of a measurement, on this host or another;
@@ -19,6 +20,8 @@ pub mod experiments;
 #[cfg(feature = "verbs")]
 pub mod figures;
 pub mod foreign_store;
+#[cfg(feature = "verbs")]
+pub mod grpc;
 pub mod load;
 pub mod measure;
 pub mod peer;

@@ -8,6 +8,8 @@ use crate::experiments::kv_main::StoreClient;
 use crate::experiments::own_syscalls::TraceParent;
 #[cfg(feature = "verbs")]
 use crate::experiments::server_bypass::PilafServer;
+#[cfg(feature = "verbs")]
+use crate::grpc::GrpcServer;
 use crate::peer::{Order, PeerError, PeerTask};
 #[cfg(feature = "verbs")]
 use crate::remio::Donor;
@@ -38,6 +40,8 @@ pub fn run_peer() -> Result<(), PeerError> {
         ClientProcess::<CallClient>::KIND => order.run::<ClientProcess<CallClient>>(),
         #[cfg(feature = "verbs")]
         streams::Server::KIND => order.run::<streams::Server>(),
+        #[cfg(feature = "verbs")]
+        GrpcServer::KIND => order.run::<GrpcServer>(),
         #[cfg(feature = "verbs")]
         Donor::KIND => order.run::<Donor>(),
         _ => Err(PeerError::Task("of another version")),

@@ -11,6 +11,8 @@ pub(crate) mod clients;
 #[cfg(feature = "verbs")]
 pub(crate) mod contest;
 #[cfg(feature = "verbs")]
+pub mod grpc_calls;
+#[cfg(feature = "verbs")]
 pub mod herd;
 pub mod kv_main;
 #[cfg(feature = "verbs")]

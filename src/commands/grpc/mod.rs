@@ -1,0 +1,25 @@
+//! `farcall grpc`: gRPC over its transports.
+
+mod bench;
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Subcommand;
+
+/// Measure gRPC over streams, with HTTP/2 and without.
+#[derive(Debug, Subcommand)]
+pub enum Grpc {
+    Bench(bench::Bench),
+}
+
+impl Grpc {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// When it could not be done.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        match self {
+            Self::Bench(bench) => bench.run(console),
+        }
+    }
+}

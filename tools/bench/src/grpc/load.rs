@@ -1,0 +1,197 @@
+//! What the client does; it checks every answer.
+
+use super::failed;
+use crate::measure::{LatencyRecorder, RoundTrips};
+use crate::peer::{PairPlan, PeerError};
+use bytes::Bytes;
+use farcall_echo::v1::Message;
+use farcall_echo::v1::echo_client::EchoClient;
+use farcall_verbs::{Clock, MonotonicClock, Nanos};
+use http_body::Body as HttpBody;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::client::GrpcService;
+use tonic::codegen::StdError;
+
+/// Bytes of each message.
+pub const MESSAGE_LEN_BYTES: usize = 64;
+/// Unary calls that are open at once under [`Load::Window`].
+pub const CALLS_AT_ONCE: usize = 64;
+/// Messages of one call under [`Load::Repeat`].
+const REPEATED: u32 = 10_000;
+
+/// What the client does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Load {
+    /// Unary calls, one after another.
+    Unary,
+    /// One call, a message there and back, over and over.
+    Converse,
+    /// Unary calls, many at once.
+    Window,
+    /// Messages that a server streams.
+    Repeat,
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unary => f.write_str("unary"),
+            Self::Converse => f.write_str("bidirectional stream, one message there and back"),
+            Self::Window => write!(f, "unary, {CALLS_AT_ONCE} at once"),
+            Self::Repeat => f.write_str("server's stream, messages"),
+        }
+    }
+}
+
+/// Records what happens after the warm-up.
+struct Recorder {
+    clock: MonotonicClock,
+    start: Nanos,
+    end: Nanos,
+    before: Nanos,
+    latencies: LatencyRecorder,
+    count: u64,
+}
+
+impl Recorder {
+    fn new(warm_up: Duration, duration: Duration) -> Self {
+        let clock = MonotonicClock::new();
+        let before = clock.now();
+        let start = before + warm_up;
+        Self { clock, start, end: start + duration, before, latencies: LatencyRecorder::default(), count: 0 }
+    }
+
+    /// One more has come, which took as long as since the last one; returns whether to go on.
+    fn came(&mut self) -> bool {
+        let now = self.clock.now();
+        if self.before >= self.start {
+            self.latencies.record_ns(now.0 - self.before.0);
+            self.count += 1;
+        }
+        self.before = now;
+        now < self.end || self.count == 0
+    }
+
+    fn finish(self) -> RoundTrips {
+        let latency = self.latencies.summary();
+        let elapsed_ns = self.before.0.saturating_sub(self.start.0).max(1);
+        RoundTrips { latency, per_second: self.count as f64 * 1e9 / elapsed_ns as f64, count: self.count }
+    }
+}
+
+fn message(number: u64, times: u32) -> Message {
+    let mut payload = vec![0; MESSAGE_LEN_BYTES];
+    payload[..8].copy_from_slice(&number.to_le_bytes());
+    Message { payload: Bytes::from(payload), times }
+}
+
+fn check(number: u64, answer: &Message) -> Result<(), PeerError> {
+    if answer.payload.first_chunk() == Some(&number.to_le_bytes()) {
+        Ok(())
+    } else {
+        Err(PeerError::WrongEcho(number))
+    }
+}
+
+impl Load {
+    /// Does it.
+    pub(super) async fn run<T>(self, client: EchoClient<T>, plan: &PairPlan) -> Result<RoundTrips, PeerError>
+    where
+        T: GrpcService<Body> + Clone + 'static,
+        T::Error: Into<StdError>,
+        T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+        <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+    {
+        let recorder = Recorder::new(plan.warm_up, plan.duration);
+        match self {
+            Self::Unary => unary(client, recorder).await.map(Recorder::finish),
+            Self::Converse => converse(client, recorder).await.map(Recorder::finish),
+            Self::Repeat => repeat(client, recorder).await.map(Recorder::finish),
+            Self::Window => {
+                let tasks = tokio::task::LocalSet::new();
+                let (warm_up, duration) = (plan.warm_up, plan.duration);
+                let calls: Vec<_> = (0..CALLS_AT_ONCE)
+                    .map(|_| tasks.spawn_local(unary(client.clone(), Recorder::new(warm_up, duration))))
+                    .collect();
+                tasks
+                    .run_until(async {
+                        let mut all = RoundTrips::default();
+                        let mut latencies = LatencyRecorder::default();
+                        for call in calls {
+                            let recorder = call.await.map_err(failed)??;
+                            latencies.add(&recorder.latencies);
+                            let trips = recorder.finish();
+                            all.per_second += trips.per_second;
+                            all.count += trips.count;
+                        }
+                        Ok(RoundTrips { latency: latencies.summary(), ..all })
+                    })
+                    .await
+            }
+        }
+    }
+}
+
+async fn unary<T>(mut client: EchoClient<T>, mut recorder: Recorder) -> Result<Recorder, PeerError>
+where
+    T: GrpcService<Body>,
+    T::Error: Into<StdError>,
+    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+{
+    for number in 0.. {
+        let answer = client.unary(message(number, 0)).await.map_err(failed)?;
+        check(number, answer.get_ref())?;
+        if !recorder.came() {
+            break;
+        }
+    }
+    Ok(recorder)
+}
+
+async fn converse<T>(mut client: EchoClient<T>, mut recorder: Recorder) -> Result<Recorder, PeerError>
+where
+    T: GrpcService<Body>,
+    T::Error: Into<StdError>,
+    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+{
+    let (send, sent) = mpsc::channel(1);
+    send.send(message(0, 0)).await.map_err(failed)?;
+    let mut answers = client.converse(ReceiverStream::new(sent)).await.map_err(failed)?.into_inner();
+    for number in 0.. {
+        let answer = answers.message().await.map_err(failed)?.ok_or_else(|| failed("the stream ended"))?;
+        check(number, &answer)?;
+        if !recorder.came() {
+            break;
+        }
+        send.send(message(number + 1, 0)).await.map_err(failed)?;
+    }
+    Ok(recorder)
+}
+
+async fn repeat<T>(mut client: EchoClient<T>, mut recorder: Recorder) -> Result<Recorder, PeerError>
+where
+    T: GrpcService<Body>,
+    T::Error: Into<StdError>,
+    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+{
+    for number in 0.. {
+        let mut answers = client.repeat(message(number, REPEATED)).await.map_err(failed)?.into_inner();
+        let mut goes_on = true;
+        while let Some(answer) = answers.message().await.map_err(failed)? {
+            check(number, &answer)?;
+            goes_on = recorder.came();
+        }
+        if !goes_on {
+            break;
+        }
+    }
+    Ok(recorder)
+}

@@ -1,0 +1,155 @@
+//! gRPC between two processes of one thread each: the same generated code over tonic's transport on TCP, over the same
+//! with streams instead of TCP, and over frames without HTTP/2.
+
+mod load;
+mod service;
+
+use crate::measure::{CpuMeter, RoundTrips, pin_thread};
+use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
+use farcall_echo::v1::echo_client::EchoClient;
+use farcall_echo::v1::echo_server::EchoServer;
+use farcall_grpc::http2::{Connector, Incoming};
+use farcall_grpc::{Channel, GrpcOptions, Server, Services};
+use farcall_link::{Nic, Waiting};
+use farcall_providers::{Chosen, Selection};
+use farcall_stream::StreamOptions;
+pub use load::{CALLS_AT_ONCE, Load, MESSAGE_LEN_BYTES};
+use serde::{Deserialize, Serialize};
+use service::Answers;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use tokio::runtime::Runtime;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server as Http2Server};
+
+/// What carries the calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Preset {
+    /// HTTP/2 over TCP, as tonic does it.
+    Tcp,
+    /// HTTP/2 over a stream.
+    Http2,
+    /// Frames over a stream, without HTTP/2.
+    Native,
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Http2 => "http2",
+            Self::Native => "native",
+        })
+    }
+}
+
+/// The serving process.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GrpcServer {
+    preset: Preset,
+    nic: Selection,
+}
+
+fn failed(error: impl fmt::Display) -> PeerError {
+    PeerError::Part(error.to_string())
+}
+
+fn runtime() -> Result<Runtime, PeerError> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)
+}
+
+/// Both ends poll, as long as there is something to do.
+fn streams() -> StreamOptions {
+    StreamOptions::default().waiting(Waiting::Busy)
+}
+
+fn open(selection: &Selection) -> Result<Nic, PeerError> {
+    Ok(Nic::open(&*selection.choose().map_err(failed)?.provider)?)
+}
+
+impl PeerTask for GrpcServer {
+    const KIND: &'static str = "grpc";
+
+    fn run(self, place: PeerPlace) -> Result<(), PeerError> {
+        runtime()?.block_on(async {
+            let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            let ready = |address: SocketAddr| {
+                place.ready()?;
+                peer::send(place.control(), &address)
+            };
+            let router = || Http2Server::builder().add_service(EchoServer::new(Answers));
+            match self.preset {
+                Preset::Tcp => {
+                    let incoming = TcpIncoming::bind(any).map_err(failed)?.with_nodelay(Some(true));
+                    ready(incoming.local_addr().map_err(failed)?)?;
+                    router().serve_with_incoming(incoming).await.map_err(failed)
+                }
+                Preset::Http2 => {
+                    let incoming = Incoming::bind(&open(&self.nic)?, any, streams()).map_err(failed)?;
+                    ready(incoming.address().map_err(failed)?)?;
+                    router().serve_with_incoming(incoming).await.map_err(failed)
+                }
+                Preset::Native => {
+                    let options = GrpcOptions::default().stream(streams());
+                    let server = Server::bind(&open(&self.nic)?, any, options).map_err(failed)?;
+                    ready(server.address().map_err(failed)?)?;
+                    let services = Services::new().add_service(EchoServer::new(Answers));
+                    server.serve(services).await.map(|_never| ()).map_err(failed)
+                }
+            }
+        })
+    }
+}
+
+/// What came of a load.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// Calls, or messages.
+    pub trips: RoundTrips,
+    /// Cores that the client used,
+    pub client_cores: f64,
+    /// and the server.
+    pub server_cores: f64,
+}
+
+/// Measures a load over a fresh connection to a fresh server. Pins the calling thread.
+///
+/// # Errors
+/// When the other end cannot be started, a call fails, or an answer is wrong.
+pub fn measure(preset: Preset, load: Load, chosen: &Chosen, plan: &PairPlan) -> Result<Measured, PeerError> {
+    pin_thread(plan.client_core)?;
+    let server = GrpcServer { preset, nic: chosen.selection.clone() };
+    let peer = plan.launcher.start(&server, plan.server_core, &[])?;
+    let address: SocketAddr = peer::receive(peer.control())?;
+    let client_meter = CpuMeter::start(std::process::id())?;
+    let (server_before, start) = (peer.cpu_time()?, std::time::Instant::now());
+    let trips = runtime()?.block_on(async {
+        let endpoint = || Endpoint::from_shared(format!("http://{address}")).map_err(failed);
+        match preset {
+            Preset::Tcp => {
+                let channel = endpoint()?.tcp_nodelay(true).connect().await.map_err(failed)?;
+                load.run(EchoClient::new(channel), plan).await
+            }
+            Preset::Http2 => {
+                let connector = Connector::new(&Nic::open(&*chosen.provider)?, address, streams());
+                let channel = endpoint()?.connect_with_connector(connector).await.map_err(failed)?;
+                load.run(EchoClient::new(channel), plan).await
+            }
+            Preset::Native => {
+                let options = GrpcOptions::default().stream(streams());
+                let nic = Nic::open(&*chosen.provider)?;
+                let channel = Channel::connect(&nic, address, options).await.map_err(failed)?;
+                load.run(EchoClient::new(channel), plan).await
+            }
+        }
+    })?;
+    let served = peer.cpu_time()?.saturating_sub(server_before);
+    Ok(Measured {
+        trips,
+        client_cores: client_meter.core_share()?,
+        server_cores: served.as_secs_f64() / start.elapsed().as_secs_f64().max(1e-9),
+    })
+}
+
+#[cfg(test)]
+mod tests;
