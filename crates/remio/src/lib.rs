@@ -66,6 +66,7 @@
 //! ```
 
 mod config;
+mod grants;
 mod line;
 mod planner;
 mod poller;

@@ -10,6 +10,7 @@ use farcall_link::{
 };
 use farcall_verbs::{Wc, WcStatus};
 
+use crate::grants::Grants;
 use crate::planner::Batch;
 use crate::request::{Entry, Local};
 
@@ -26,6 +27,11 @@ pub(crate) struct Line<C> {
 struct Record<C> {
     work: Option<Work>,
     entries: Vec<Entry<C>>,
+}
+
+/// The grant of a request: it was there when the request was taken, and stays.
+fn granted(grants: &Grants, number: u32) -> &RemoteRegion {
+    grants.get(number).expect("a grant that a request names")
 }
 
 /// How a work request ended.
@@ -51,7 +57,7 @@ impl<C> Line<C> {
     }
 
     /// Posts a batch. What was posted is moved to the records; what was not is left in the batch.
-    pub fn post(&mut self, batch: &mut Batch<C>, grants: &[RemoteRegion]) -> Result<(), PostRefused> {
+    pub fn post(&mut self, batch: &mut Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
         let count = batch.doorbell.work.len();
         let refused = self.ring(batch, grants).err();
         let posted = match &refused {
@@ -71,7 +77,7 @@ impl<C> Line<C> {
     }
 
     /// One doorbell for all.
-    fn ring(&mut self, batch: &Batch<C>, grants: &[RemoteRegion]) -> Result<(), PostRefused> {
+    fn ring(&mut self, batch: &Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
         let work = &batch.doorbell.work;
         let mut pieces = [[Piece { region: self.pool, offset: 0, len_bytes: 0 }; SGES_MAX]; TOGETHER_MAX];
         let mut counts = [0; TOGETHER_MAX];
@@ -84,7 +90,7 @@ impl<C> Line<C> {
         tags_of.iter_mut().zip(tags).for_each(|(tag, of)| *tag = of);
         let request = |at: usize| {
             let Work { direction, span, .. } = &work[at];
-            let remote = Remote { grant: &grants[span.region as usize], offset: span.start as usize };
+            let remote = Remote { grant: granted(grants, span.region), offset: span.start as usize };
             let operation = match direction {
                 Direction::Read => Operation::Read(remote),
                 Direction::Write => Operation::Write(remote),

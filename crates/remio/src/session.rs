@@ -8,6 +8,7 @@ use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Connection, Nic, Region, RemoteRegion, Transport};
 use farcall_verbs::{Access, Error, Wc};
 
+use crate::grants::Grants;
 use crate::line::{EndedWork, Line, Outcome};
 use crate::planner::{Batch, Message, Planner};
 use crate::poller::SharedCq;
@@ -31,7 +32,8 @@ pub(crate) struct Shared<H: Handler> {
     // After the queue pairs, which must go first.
     _cq: SharedCq,
     pool: Arc<Region>,
-    grants: OnceLock<Box<[RemoteRegion]>>,
+    grants: Grants,
+    is_connected: OnceLock<()>,
     /// Requests that are not over.
     outstanding: AtomicUsize,
     end: OnceLock<SessionEnd>,
@@ -76,7 +78,8 @@ impl<H: Handler> Shared<H> {
             lines,
             _cq: Arc::clone(cq),
             pool,
-            grants: OnceLock::new(),
+            grants: Grants::new(),
+            is_connected: OnceLock::new(),
             outstanding: AtomicUsize::new(0),
             end: OnceLock::new(),
             handler,
@@ -98,7 +101,7 @@ impl<H: Handler> Shared<H> {
 
     /// Checks a request, and counts it.
     fn admit(&self, request: &Request<H::Context>) -> Result<Span, Refusal> {
-        let grants = self.grants.get().ok_or(Refusal::NotConnected)?;
+        self.is_connected.get().ok_or(Refusal::NotConnected)?;
         if let Some(end) = self.end.get() {
             return Err(Refusal::Ended(end.clone()));
         }
@@ -112,7 +115,7 @@ impl<H: Handler> Shared<H> {
         {
             return Err(Refusal::ForeignMemory);
         }
-        let granted = grants.get(*grant as usize).copied().unwrap_or_default();
+        let granted = self.grants.get(*grant).copied().unwrap_or_default();
         let span = Span::new(*grant, *offset, len_bytes as u64).filter(|span| span.end <= granted.len_bytes);
         let (grant, offset, granted_bytes) = (*grant, *offset, granted.len_bytes);
         let span = span.ok_or(Refusal::NoSuchRange { grant, offset, len_bytes, granted_bytes })?;
@@ -168,7 +171,7 @@ impl<H: Handler> Shared<H> {
             // Under the lock: what ends the session closes this pair after that.
             let refused = match self.end.get() {
                 Some(_) => None,
-                None => line.post(&mut batch, self.grants.get().map_or(&[], |grants| grants)).err(),
+                None => line.post(&mut batch, &self.grants).err(),
             };
             drop(line);
             let ended = refused.is_some_and(|why| self.end(SessionEnd::PostRefused(why.to_string())));
@@ -353,8 +356,21 @@ impl<H: Handler> Session<H> {
         for (line, info) in shared.lines.iter().zip(peer) {
             lock(line).connection.connect(&shared.nic, info)?;
         }
-        let set = shared.grants.set(grants.into());
-        set.map_err(|_| Error::invalid(OP, "it is connected already; open another session"))
+        shared
+            .is_connected
+            .set(())
+            .map_err(|()| Error::invalid(OP, "it is connected already; open another session"))?;
+        grants.iter().try_for_each(|grant| self.grant(*grant).map(drop))
+    }
+
+    /// Takes a further grant of the peer's. Returns the number by which requests name it. A grant that the peer takes
+    /// back keeps its number: requests that name it fail, and end the session.
+    ///
+    /// # Errors
+    /// If there are too many (16 million).
+    pub fn grant(&self, grant: RemoteRegion) -> Result<u32, Error> {
+        let number = self.shared().grants.push(grant);
+        number.ok_or_else(|| Error::invalid("grant", "more grants than a session has numbers; open another"))
     }
 
     /// Makes registered memory known, for requests without copies. READs need [`Access::LOCAL_WRITE`]. It is kept until

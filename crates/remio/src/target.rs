@@ -12,7 +12,7 @@ pub struct Target {
     // Before the completion queue: queue pairs go first.
     connections: Vec<Connection>,
     cq: Box<dyn RawCq>,
-    region: Arc<Region>,
+    region: Option<Arc<Region>>,
 }
 
 impl Target {
@@ -21,6 +21,20 @@ impl Target {
     /// # Errors
     /// If the device has no room for the queue pairs.
     pub fn new(nic: &Nic, region: Arc<Region>, connections: usize) -> Result<Self> {
+        let mut target = Self::without_memory(nic, connections)?;
+        for connection in &mut target.connections {
+            connection.attach(Arc::clone(&region));
+        }
+        target.region = Some(region);
+        Ok(target)
+    }
+
+    /// Queue pairs alone: the memory is its owner's, who tells the peer of each region, and takes one back by dropping
+    /// it.
+    ///
+    /// # Errors
+    /// As [`Target::new`].
+    pub fn without_memory(nic: &Nic, connections: usize) -> Result<Self> {
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 2 * connections as u32 + 2, channel: None })?;
         let config = PairConfig {
             send_depth: 2,
@@ -30,13 +44,9 @@ impl Target {
             inline_max_bytes: 0,
             access: Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE,
         };
-        let connection = |_| {
-            let mut connection = Connection::new(nic, Transport::Rc, &*cq, config, None)?;
-            connection.attach(Arc::clone(&region));
-            Ok(connection)
-        };
+        let connection = |_| Connection::new(nic, Transport::Rc, &*cq, config, None);
         let connections = (0..connections).map(connection).collect::<Result<_>>()?;
-        Ok(Self { nic: nic.clone(), connections, cq, region })
+        Ok(Self { nic: nic.clone(), connections, cq, region: None })
     }
 
     /// What the peer needs to connect.
@@ -46,7 +56,7 @@ impl Target {
 
     /// What the peer needs to reach the memory.
     pub fn grant(&self) -> RemoteRegion {
-        self.region.remote()
+        self.region.as_ref().map(|region| region.remote()).unwrap_or_default()
     }
 
     /// Connects to the peer's queue pairs, as many as ours and in the same order.

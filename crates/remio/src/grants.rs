@@ -1,0 +1,61 @@
+//! The peer's grants: some when a session is connected, more later. Requests look them up without a lock.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use farcall_link::RemoteRegion;
+
+/// Grants of the first chunk; each further one has twice as many.
+const FIRST: usize = 16;
+const CHUNKS: usize = 20;
+
+/// A list that grows, and never moves what it holds.
+pub(crate) struct Grants {
+    chunks: [OnceLock<Box<[OnceLock<RemoteRegion>]>>; CHUNKS],
+    count: Mutex<u32>,
+}
+
+impl Grants {
+    pub fn new() -> Self {
+        Self { chunks: [const { OnceLock::new() }; CHUNKS], count: Mutex::new(0) }
+    }
+
+    /// Adds one. Returns its number; `None` if there are too many.
+    pub fn push(&self, grant: RemoteRegion) -> Option<u32> {
+        // What a panic left is whole: the count is changed last.
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let (chunk, at) = place(*count);
+        let chunk_len = FIRST << chunk;
+        let chunk = self.chunks.get(chunk)?.get_or_init(|| (0..chunk_len).map(|_| OnceLock::new()).collect());
+        chunk[at].set(grant).ok()?;
+        *count += 1;
+        Some(*count - 1)
+    }
+
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<&RemoteRegion> {
+        let (chunk, at) = place(number);
+        self.chunks.get(chunk)?.get()?.get(at)?.get()
+    }
+}
+
+/// Which chunk, and where in it.
+const fn place(number: u32) -> (usize, usize) {
+    let from_first = number as usize + FIRST;
+    let chunk = (from_first.ilog2() - FIRST.ilog2()) as usize;
+    (chunk, from_first - (FIRST << chunk))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_grant_keeps_its_number() {
+        let grants = Grants::new();
+        assert!(grants.get(0).is_none() && grants.get(u32::MAX).is_none());
+        let grant = |rkey| RemoteRegion { addr: 0, len_bytes: 1, rkey };
+        assert!((0..1_000).all(|number| grants.push(grant(number + 7)) == Some(number)));
+        assert!((0..1_000).all(|number| grants.get(number) == Some(&grant(number + 7))));
+        assert!(grants.get(1_000).is_none());
+    }
+}
