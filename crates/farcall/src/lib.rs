@@ -38,6 +38,7 @@
 //! | `kv` | yes | [`kv`]: clients of the key-value store, and its partitions |
 //! | `stream` | yes | [`stream`]: byte streams, used as sockets are |
 //! | `grpc` | | `grpc`: clients and servers that tonic generates, without HTTP/2 |
+//! | `memory` | | `memory`: memory nodes, and replicated address spaces over them |
 //! | `kv-server` | | `kv::KvServer`: the store as a service, for RPC and memcached clients |
 //! | `softnic` | yes | [`SoftNic`]: the software RNIC, between processes of one host |
 //! | `ibv` | yes | [`Ibv`]: the system's libibverbs, loaded at run time |
@@ -61,6 +62,8 @@ pub use farcall_softnic::SoftNic;
 pub mod grpc;
 #[cfg(feature = "kv")]
 pub mod kv;
+#[cfg(feature = "memory")]
+pub mod memory;
 #[cfg(feature = "rpc")]
 pub mod rpc;
 #[cfg(feature = "sim")]

@@ -1,0 +1,10 @@
+//! Memory of other processes as an address space: replicated, checked, repaired.
+//!
+//! - [`MemoryServer`] donates memory; `farcall memory serve` is one.
+//! - [`RemoteMemory`] is an address space over several of them: reads and writes from any thread.
+//! - [`wire`] and [`call_node`] are for tools that look after nodes.
+
+pub use farcall_memory::{
+    CallFailed, ClientConfig, Counts, DonorStatus, IoError, LinkStatus, MemoryServer, NodeConfig, OpenError,
+    PAGE_BYTES, RemoteMemory, ServeError, SpaceStatus, call_node, wire,
+};

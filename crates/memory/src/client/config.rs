@@ -1,0 +1,266 @@
+//! What a client's address space is made of, and how its requests end.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Bytes of a page: what is replicated, checked and repaired as one.
+pub const PAGE_BYTES: usize = 4096;
+
+/// Sizes and limits of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// What nodes call it, for people.
+    pub name: String,
+    /// Bootstrap addresses of the nodes.
+    pub nodes: Vec<String>,
+    /// Bytes of the address space, whole pages. Slabs are taken when they are first written to.
+    pub size_bytes: u64,
+    /// Replicas of each page, on different nodes. With fewer nodes there are as many as nodes.
+    pub replicas: usize,
+    /// Bytes that each slab is used for: no more than the slabs of the nodes have.
+    pub slab_bytes: u64,
+    /// How long a node may be out of reach until its replicas are made anew elsewhere, if others have the same pages.
+    pub suspect_after: Duration,
+    /// How long a request tries before it ends with [`IoError::Unreachable`].
+    pub patience: Duration,
+    /// Pages of requests that are not over.
+    pub pages_max: usize,
+    /// Queue pairs with each node.
+    pub connections: usize,
+    /// Registered memory for each node, that pages are copied through.
+    pub pool_bytes: usize,
+    /// Where slabs go when no node has room: a file of this client's own, which is removed at its end.
+    pub spill: Option<PathBuf>,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            name: format!("pid {}", std::process::id()),
+            nodes: Vec::new(),
+            size_bytes: 1 << 30,
+            replicas: 2,
+            slab_bytes: 64 << 20,
+            suspect_after: Duration::from_millis(500),
+            patience: Duration::from_secs(10),
+            pages_max: 4_096,
+            connections: 2,
+            pool_bytes: 4 << 20,
+            spill: None,
+        }
+    }
+}
+
+impl ClientConfig {
+    /// Whether every number is in its range.
+    pub(super) fn check(&self) -> Result<(), OpenError> {
+        let page = PAGE_BYTES as u64;
+        let ranges = [
+            ("nodes", self.nodes.len() as u64, 1, 256),
+            ("size_bytes", self.size_bytes, page, 1 << 50),
+            ("replicas", self.replicas as u64, 1, 8),
+            ("slab_bytes", self.slab_bytes, page, 1 << 30),
+            ("size_bytes / slab_bytes", self.size_bytes.div_ceil(self.slab_bytes.max(1)), 1, 1 << 16),
+            ("pages_max", self.pages_max as u64, 256, 1 << 16),
+            ("connections", self.connections as u64, 1, 8),
+            ("pool_bytes", self.pool_bytes as u64, 16 * page, 1 << 30),
+        ];
+        for (name, value, min, max) in ranges {
+            if !(min..=max).contains(&value) {
+                return Err(OpenError::Range { name, value, min, max });
+            }
+        }
+        for (name, value) in [("size_bytes", self.size_bytes), ("slab_bytes", self.slab_bytes)] {
+            if !value.is_multiple_of(page) {
+                return Err(OpenError::NotPages { name, value });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no address space.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A number is impossible.
+    #[error("{name} is {value}: from {min} to {max}")]
+    Range {
+        /// Which.
+        name: &'static str,
+        /// What it is.
+        value: u64,
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// A size is not of whole pages.
+    #[error("{name} is {value}: make it a multiple of {PAGE_BYTES}")]
+    NotPages {
+        /// Which.
+        name: &'static str,
+        /// What it is.
+        value: u64,
+    },
+    /// No node can be used.
+    #[error("no memory node can be used: {0}")]
+    NoNode(String),
+    /// The device has no room.
+    #[error(transparent)]
+    Verbs(#[from] farcall_verbs::Error),
+    /// The system gives no thread, descriptor, file or random number.
+    #[error("cannot begin: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// What a client asks of its address space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What the caller calls it.
+    pub token: u64,
+    /// The first byte.
+    pub offset: u64,
+    /// What to do there.
+    pub work: Work,
+}
+
+/// What a request does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Reads so many bytes. What was never written is zero.
+    Read {
+        /// How many.
+        len_bytes: usize,
+    },
+    /// Writes these bytes.
+    Write(Vec<u8>),
+    /// Reads every replica of every page that was written, and repairs what is wrong. Offsets are of no account.
+    Scrub,
+}
+
+/// A request that is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The caller's name for it.
+    pub token: u64,
+    /// What was read, or an empty vector.
+    pub result: Result<Vec<u8>, IoError>,
+}
+
+/// Why a request brought nothing. After a write that failed its pages hold what they held before, or what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum IoError {
+    /// No replica has the bytes that were written.
+    #[error("page {page} is lost: no memory node has what was written there; write it anew")]
+    Lost {
+        /// Which page.
+        page: u64,
+    },
+    /// Nodes that have it, or would, do not answer.
+    #[error("page {page} cannot be reached: its memory nodes do not answer; see: farcall memory status")]
+    Unreachable {
+        /// Which page.
+        page: u64,
+    },
+    /// There is no slab for it.
+    #[error("page {page} has no place: no memory node has a free slab; add nodes or memory, or a spill file")]
+    NoRoom {
+        /// Which page.
+        page: u64,
+    },
+    /// The client was closed.
+    #[error("the client was closed")]
+    Closed,
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// It is not inside of the address space, or empty.
+    #[error("{len_bytes} bytes at {offset} are not inside of an address space of {size_bytes} bytes")]
+    Range {
+        /// The first byte.
+        offset: u64,
+        /// How many.
+        len_bytes: usize,
+        /// How many there are.
+        size_bytes: u64,
+    },
+    /// Too much is not over.
+    #[error("{pages} pages are not over, and {pages_max} may be; wait for some, or ask for less at once")]
+    Full {
+        /// How many are.
+        pages: usize,
+        /// How many may be.
+        pages_max: usize,
+    },
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages read for requests.
+    pub pages_read: u64,
+    /// Pages written for requests.
+    pub pages_written: u64,
+    /// Pages of a replica whose bytes were wrong.
+    pub wrong: u64,
+    /// Pages of a replica that were written anew for that.
+    pub repaired: u64,
+    /// Requests for a page that ended with [`IoError::Lost`].
+    pub lost: u64,
+    /// Replicas that were given up: their node was out of reach, forgot them or wants its memory back.
+    pub replicas_dropped: u64,
+    /// Pages copied to new replicas.
+    pub copied: u64,
+    /// Pages that a scrub looked at.
+    pub scrubbed: u64,
+}
+
+/// How an address space stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpaceStatus {
+    /// Its nodes.
+    pub nodes: Vec<DonorStatus>,
+    /// Slabs' worth of the address space that were written to.
+    pub extents: usize,
+    /// Of these, with fewer replicas in sync than asked for.
+    pub degraded: usize,
+    /// Of these, with no replica at all.
+    pub lost: usize,
+    /// Of these, with a replica in the spill file.
+    pub spilled: usize,
+    /// Local memory that keeps track of pages, in bytes.
+    pub table_bytes: usize,
+    /// What happened so far.
+    pub counts: Counts,
+}
+
+/// What a client knows of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DonorStatus {
+    /// Where it is.
+    pub address: String,
+    /// Whether it can be used.
+    pub link: LinkStatus,
+    /// Replicas there.
+    pub replicas: usize,
+    /// What went wrong last.
+    pub problem: Option<String>,
+}
+
+/// Whether a node can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkStatus {
+    /// It was never reached, or not since it was lost.
+    Down,
+    /// It is used.
+    Up,
+    /// It is used, and wants its memory back.
+    Draining,
+}

@@ -1,0 +1,99 @@
+//! Reading and writing a page of a replica.
+
+use farcall_flow::Direction;
+use farcall_remio::{Buffer, Config, Done, Request};
+use farcall_verbs::Nanos;
+
+use super::operation::Operation;
+use super::{BACKGROUND_MAX, Engine, Tag};
+use crate::client::PAGE_BYTES;
+use crate::client::config::ClientConfig;
+use crate::client::extent::Home;
+
+/// Work requests under way on one queue pair.
+pub(super) const SEND_DEPTH: u32 = 128;
+
+/// A session with one node: it has room for every page of ours that is not over.
+pub(super) fn session_config(config: &ClientConfig) -> Config {
+    Config {
+        connections: config.connections,
+        pool_bytes: config.pool_bytes,
+        work_max_bytes: (config.pool_bytes / 4).clamp(PAGE_BYTES, 1 << 20),
+        // Pages are copied: nothing is registered while it is used.
+        register_from_bytes: config.pool_bytes / 64 * 64,
+        outstanding: config.pages_max + BACKGROUND_MAX,
+        send_depth: SEND_DEPTH,
+        ..Config::default()
+    }
+}
+
+impl Engine {
+    pub(super) fn read_page(&mut self, id: u32, operation: &mut Operation, replica: u32, now: Nanos) {
+        self.transfer(id, operation, replica, Direction::Read, vec![0; PAGE_BYTES], now);
+    }
+
+    pub(super) fn write_page(&mut self, id: u32, operation: &mut Operation, replica: u32, now: Nanos) {
+        let bytes = Self::bytes_to_store(operation);
+        self.transfer(id, operation, replica, Direction::Write, bytes, now);
+    }
+
+    /// Begins a piece of I/O. One that cannot begin ends as one that failed, at the next step.
+    fn transfer(
+        &mut self,
+        id: u32,
+        operation: &mut Operation,
+        replica: u32,
+        direction: Direction,
+        bytes: Vec<u8>,
+        now: Nanos,
+    ) {
+        let (extent, at) = self.place(Self::page_of(operation));
+        let Some(home) = self.extents[extent].replica(replica).map(|replica| replica.home) else { return };
+        let offset = (at * PAGE_BYTES) as u64;
+        match home {
+            Home::Node { donor, grant: Some(grant), .. } => {
+                let context = self.tag(id, operation, replica);
+                let request = Request { direction, grant, offset, buffer: Buffer::Owned(bytes), context };
+                let session = self.donors[donor].session();
+                let refused = match session.map(|session| session.submit(request)) {
+                    Some(Ok(())) => return,
+                    Some(Err(refused)) => refused.why.to_string(),
+                    None => "there is no session".to_owned(),
+                };
+                self.later.push((context, Err(())));
+                self.link_down(donor, refused, now);
+            }
+            Home::File { place } => {
+                let context = self.tag(id, operation, replica);
+                let offset = place * self.config.slab_bytes + offset;
+                let result = self.spill.as_ref().ok_or(()).and_then(|spill| match direction {
+                    Direction::Read => spill.read(offset, bytes),
+                    Direction::Write => spill.write(offset, bytes),
+                });
+                if result.is_err() {
+                    self.spill_failed();
+                }
+                self.later.push((context, result));
+            }
+            Home::Node { grant: None, .. } => {}
+        }
+    }
+
+    /// A piece of I/O with a node has ended.
+    pub(super) fn io_ended(&mut self, done: Done<Tag>, now: Nanos) {
+        let Done { context, buffer, result } = done;
+        let result = result.map_err(|failure| self.replica_failed(context.replica, failure.to_string(), now));
+        self.step_with(context, result.map(|()| buffer.into_owned().unwrap_or_default()), now);
+    }
+
+    /// I/O failed, and with it the session.
+    fn replica_failed(&mut self, replica: u32, why: String, now: Nanos) {
+        let mut donors = self.extents.iter().filter_map(|extent| extent.replica(replica)?.donor());
+        // It may be of an earlier session: only one that has ended is closed.
+        if let Some(donor) = donors.next()
+            && self.donors[donor].session().is_some_and(|session| session.ended().is_some())
+        {
+            self.link_down(donor, why, now);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A client's address space, without thread, clock or socket: requests in, requests that are over out; calls to nodes
+//! out, their replies in; data by the sessions of `farcall-remio`.
+//!
+//! Requests are cut into operations on one page each. At a time one operation has a page; others wait in the order in
+//! which they came. That makes everything else simple: a page is read and written by nobody else while it is written,
+//! copied, checked or repaired.
+
+mod io;
+mod links;
+mod operation;
+mod requests;
+mod upkeep;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use farcall_link::{Nic, SplitMix64};
+use farcall_remio::{Done, Handler, Poller, PollerConfig};
+use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+
+use super::PAGE_BYTES;
+use super::config::{ClientConfig, Counts, Ended, OpenError, SpaceStatus};
+use super::donor::Donor;
+use super::extent::{Extent, Replica};
+use super::pages::Sums;
+use super::spill::SpillFile;
+use operation::Operation;
+use requests::Requests;
+
+/// Which operation a piece of I/O is of, and with which replica.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tag {
+    operation: u32,
+    replica: u32,
+}
+
+/// Keeps what has ended until the engine takes it.
+#[derive(Clone, Default)]
+pub(super) struct Told(Arc<Mutex<Vec<Done<Tag>>>>);
+
+impl Handler for Told {
+    type Context = Tag;
+
+    fn done(&self, done: Done<Tag>) {
+        // What a panic left is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+    }
+}
+
+impl Told {
+    fn take(&self) -> Vec<Done<Tag>> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Operations that copy or check, at once.
+const BACKGROUND_MAX: usize = 8;
+/// How often things are looked at that wait for something.
+const LOOK_PERIOD: Duration = Duration::from_millis(10);
+
+/// A client's address space.
+pub struct Engine {
+    config: ClientConfig,
+    poller: Poller<Told>,
+    told: Told,
+    donors: Vec<Donor<Told>>,
+    extents: Vec<Extent>,
+    spill: Option<SpillFile>,
+    sums: Sums,
+    /// Pages of which a write failed: what else than the checksum's they may hold.
+    unsure: BTreeMap<u64, Vec<u64>>,
+    operations: Vec<Option<Operation>>,
+    unused: Vec<u32>,
+    /// To be looked at.
+    ready: VecDeque<u32>,
+    /// Pages that an operation has; others wait for it.
+    locks: HashMap<u64, VecDeque<u32>>,
+    requests: Requests,
+    /// I/O that has ended already.
+    later: Vec<(Tag, Result<Vec<u8>, ()>)>,
+    /// I/O under way, by replica.
+    flying: BTreeMap<u32, u32>,
+    /// Replicas that were given up: their slabs are returned when nothing is under way there.
+    leaving: Vec<Replica>,
+    background: usize,
+    last_serial: u32,
+    last_slab: u64,
+    rng: SplitMix64,
+    look_at: Nanos,
+    counts: Counts,
+}
+
+impl Engine {
+    /// An address space of nothing but zeros. It has no node yet: see [`Engine::next_call`].
+    ///
+    /// # Errors
+    /// If a number is impossible, or the device or the system has no room.
+    pub fn new(nic: &Nic, config: ClientConfig) -> Result<Self, OpenError> {
+        config.check()?;
+        let seed = u64::from_le_bytes(nic.entropy.bytes()?);
+        let mut rng = SplitMix64::new(seed);
+        // Sessions that have ended may still be there when others are opened.
+        let depth = config.connections * usize::try_from(io::SEND_DEPTH).unwrap_or(0);
+        let completions = (4 * depth * config.nodes.len()) as u32;
+        let poller = Poller::new(nic, PollerConfig { completions, ..PollerConfig::default() })?;
+        let extents = config.size_bytes.div_ceil(config.slab_bytes);
+        let spill = config.spill.as_deref().map(SpillFile::create).transpose()?;
+        let donors = config.nodes.iter().map(|node| Donor::new(node.clone(), rng.next_u64())).collect();
+        Ok(Self {
+            poller,
+            told: Told::default(),
+            donors,
+            extents: (0..extents).map(|_| Extent::default()).collect(),
+            spill,
+            sums: Sums::new(rng.next_u64()),
+            unsure: BTreeMap::new(),
+            operations: Vec::new(),
+            unused: Vec::new(),
+            ready: VecDeque::new(),
+            locks: HashMap::new(),
+            requests: Requests::new(),
+            later: Vec::new(),
+            flying: BTreeMap::new(),
+            leaving: Vec::new(),
+            background: 0,
+            last_serial: 0,
+            // Numbers of slabs say nothing of other clients'.
+            last_slab: 0,
+            rng,
+            look_at: Nanos(0),
+            counts: Counts::default(),
+            config,
+        })
+    }
+
+    /// What it is made of.
+    pub const fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    /// A request that is over.
+    pub fn next_ended(&mut self) -> Option<Ended> {
+        self.requests.next_ended()
+    }
+
+    /// Requests that are not over.
+    pub fn pending(&self) -> usize {
+        self.requests.pending()
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> SpaceStatus {
+        let on = |donor| {
+            let replicas = self.extents.iter().flat_map(|extent| &extent.replicas);
+            replicas.filter(|replica| replica.donor() == Some(donor)).count()
+        };
+        let used = || self.extents.iter().filter(|extent| extent.is_touched);
+        let in_sync = |extent: &Extent| extent.replicas.iter().filter(|replica| replica.is_in_sync()).count();
+        SpaceStatus {
+            nodes: self.donors.iter().enumerate().map(|(at, donor)| donor.status(on(at))).collect(),
+            extents: used().count(),
+            degraded: used().filter(|extent| in_sync(extent) < self.config.replicas).count(),
+            lost: used().filter(|extent| extent.replicas.is_empty()).count(),
+            spilled: used()
+                .filter(|extent| extent.replicas.iter().any(|replica| replica.donor().is_none()))
+                .count(),
+            table_bytes: self.extents.iter().map(|extent| extent.pages.table_bytes()).sum(),
+            counts: self.counts,
+        }
+    }
+
+    /// The extent of a page, and the page's place in it.
+    const fn place(&self, page: u64) -> (usize, usize) {
+        let pages = self.pages_an_extent();
+        ((page / pages) as usize, (page % pages) as usize)
+    }
+
+    const fn pages_an_extent(&self) -> u64 {
+        self.config.slab_bytes / PAGE_BYTES as u64
+    }
+
+    /// Looks again, at once, at what waits for a replica of an extent.
+    fn wake(&mut self, extent: usize) {
+        self.ready.extend(self.extents[extent].waiting.drain(..));
+    }
+
+    fn step_ready(&mut self, now: Nanos) -> bool {
+        let any = !self.ready.is_empty();
+        // What becomes ready meanwhile has its turn after what has come.
+        for _ in 0..self.ready.len() {
+            if let Some(id) = self.ready.pop_front() {
+                self.step(id, now);
+            }
+        }
+        any
+    }
+}
+
+impl Endpoint for Engine {
+    fn progress(&mut self, now: Nanos) -> Next {
+        let polled = self.poller.progress(now);
+        let mut any = self.step_ready(now);
+        for done in self.told.take() {
+            any = true;
+            self.io_ended(done, now);
+        }
+        for (tag, result) in std::mem::take(&mut self.later) {
+            any = true;
+            self.step_with(tag, result, now);
+        }
+        if now >= self.look_at {
+            any |= self.look(now);
+        }
+        if any || polled == Next::Again || !self.ready.is_empty() || !self.later.is_empty() {
+            Next::Again
+        } else {
+            self.idle()
+        }
+    }
+
+    fn arm(&mut self) -> farcall_verbs::Result<()> {
+        self.poller.arm()
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        self.poller.wait_set(set);
+    }
+}
+
+impl Engine {
+    fn idle(&self) -> Next {
+        let donors = self.donors.iter().filter_map(Donor::due).min();
+        Next::Idle { until: Nanos::earlier(donors.map(|due| due.max(self.look_at)), self.look_due()) }
+    }
+}

@@ -1,0 +1,97 @@
+//! An operation stores the bytes of its page to replicas.
+
+use farcall_verbs::Nanos;
+
+use super::{Aim, Operation};
+use crate::client::config::IoError;
+use crate::client::engine::Engine;
+use crate::client::extent::Replica;
+
+/// Contents of an unsure page that are kept in mind.
+const UNSURE_MAX: usize = 8;
+
+impl Engine {
+    pub(super) fn store(
+        &mut self,
+        id: u32,
+        operation: &mut Operation,
+        now: Nanos,
+    ) -> Option<Result<(), IoError>> {
+        let (extent, _) = self.place(operation.page);
+        if operation.is_write() && !operation.was_posted {
+            // At first all slabs that were asked for are waited for; an extent without any waits for one.
+            let Some(targets) = self.write_targets(extent, now) else {
+                return self.wait_for_place(id, operation, now);
+            };
+            operation.left = targets;
+        }
+        let extent = &self.extents[extent];
+        operation.left.retain(|serial| extent.replica(*serial).is_some());
+        let is_reachable = |serial: &&u32| extent.replica(**serial).is_some_and(Replica::is_reachable);
+        let to: Vec<u32> = operation.left.iter().filter(is_reachable).copied().collect();
+        if !operation.is_late {
+            for serial in to {
+                if !operation.flying.contains(&serial) {
+                    self.write_page(id, operation, serial, now);
+                }
+            }
+        }
+        if !operation.flying.is_empty() {
+            return None;
+        }
+        if operation.left.is_empty() {
+            return self.stored(id, operation, now);
+        }
+        // The user has what he asked for, and a repair that fails is tried again by the next read.
+        if operation.is_late && matches!(operation.aim, Aim::Read(_) | Aim::Scrub) {
+            return Some(Ok(()));
+        }
+        self.wait(id, operation)
+    }
+
+    /// Nothing is left to be stored.
+    fn stored(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> Option<Result<(), IoError>> {
+        if !operation.is_write() {
+            return Some(Ok(()));
+        }
+        let (extent, at) = self.place(operation.page);
+        let extent = &self.extents[extent];
+        if !operation.stored.iter().any(|serial| extent.replica(*serial).is_some()) {
+            // Whoever had it is gone. Others may be there, or come.
+            operation.was_posted = false;
+            return if operation.is_late { self.wait(id, operation) } else { self.store(id, operation, now) };
+        }
+        // Who came meanwhile has it, too: no copy is made of a page that was not written when it came.
+        let is_missing = |serial: &u32| !operation.stored.contains(serial);
+        let missing: Vec<u32> =
+            extent.replicas.iter().map(|replica| replica.serial).filter(is_missing).collect();
+        if !missing.is_empty() {
+            operation.left = missing;
+            return self.store(id, operation, now);
+        }
+        let sum = self.sum_of(operation);
+        let (extent, _) = self.place(operation.page);
+        self.pages_of(extent).written(at, sum);
+        self.unsure.remove(&operation.page);
+        Some(Ok(()))
+    }
+
+    fn sum_of(&self, operation: &Operation) -> u64 {
+        operation.bytes.as_ref().map_or(0, |bytes| self.sums.of(operation.page, bytes))
+    }
+
+    /// A write failed: its replicas hold what they held, or what was written, or neither.
+    pub(super) fn leave_unsure(&mut self, operation: &Operation) {
+        let page = operation.page;
+        let (extent, at) = self.place(page);
+        let before = self.extents[extent].pages.sum(at).unwrap_or_else(|| self.sums.of_zeros(page));
+        let sum = self.sum_of(operation);
+        let sums = self.unsure.entry(page).or_default();
+        sums.push(before);
+        // What is forgotten is lost, if it should be the one: an error, never other bytes.
+        if sums.len() > UNSURE_MAX {
+            sums.remove(0);
+        }
+        self.pages_of(extent).written(at, sum);
+    }
+}

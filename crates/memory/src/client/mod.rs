@@ -1,0 +1,19 @@
+//! The client: an address space of pages over slabs of several nodes.
+
+mod config;
+mod control;
+mod donor;
+mod engine;
+mod extent;
+mod pages;
+mod remote;
+mod spill;
+
+pub use config::{
+    ClientConfig, Counts, DonorStatus, Ended, IoError, LinkStatus, OpenError, PAGE_BYTES, Refused, Request,
+    SpaceStatus, Work,
+};
+pub use control::call_node;
+pub use donor::CallFailed;
+pub use engine::Engine;
+pub use remote::RemoteMemory;

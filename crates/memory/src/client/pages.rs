@@ -1,0 +1,101 @@
+//! What a client keeps of every page: the checksum of what was written last, and how often it was written. Twelve bytes
+//! a page of 4 KiB: 3 MiB for each GiB.
+
+use farcall_link::SplitMix64;
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+
+use super::PAGE_BYTES;
+
+/// Makes checksums. They are keyed by a secret of the client's: a node cannot know which bytes match.
+pub(super) struct Sums {
+    secrets: RapidSecrets,
+    zeros: u64,
+}
+
+impl Sums {
+    pub fn new(seed: u64) -> Self {
+        let secrets = RapidSecrets::seed(seed);
+        Self { zeros: rapidhash_v3_seeded(&[0; PAGE_BYTES], &secrets), secrets }
+    }
+
+    /// Of the bytes of a page. The bytes of another page have another one.
+    pub fn of(&self, page: u64, bytes: &[u8]) -> u64 {
+        rapidhash_v3_seeded(bytes, &self.secrets) ^ SplitMix64::mix(page)
+    }
+
+    /// Of a page that was never written.
+    pub fn of_zeros(&self, page: u64) -> u64 {
+        self.zeros ^ SplitMix64::mix(page)
+    }
+}
+
+/// The pages of an extent.
+#[derive(Default)]
+pub(super) struct Pages {
+    sums: Vec<u64>,
+    /// 0: never written.
+    generations: Vec<u32>,
+}
+
+impl Pages {
+    /// Room for so many pages, none of them written.
+    pub fn new(count: usize) -> Self {
+        Self { sums: vec![0; count], generations: vec![0; count] }
+    }
+
+    /// The checksum of a page; `None` if it was never written.
+    pub fn sum(&self, at: usize) -> Option<u64> {
+        (*self.generations.get(at)? > 0).then(|| self.sums[at])
+    }
+
+    /// The page has other bytes now.
+    pub fn written(&mut self, at: usize, sum: u64) {
+        self.sums[at] = sum;
+        self.generations[at] = self.generations[at].wrapping_add(1).max(1);
+    }
+
+    /// Of what was written, this is what the page holds.
+    pub fn settled(&mut self, at: usize, sum: u64) {
+        self.sums[at] = sum;
+    }
+
+    /// The next page at `from` or after it that was written.
+    pub fn next_written(&self, from: usize) -> Option<usize> {
+        let rest = self.generations.get(from..)?;
+        rest.iter().position(|generation| *generation > 0).map(|at| from + at)
+    }
+
+    /// Memory of the table.
+    pub fn table_bytes(&self) -> usize {
+        self.sums.capacity() * size_of::<u64>() + self.generations.capacity() * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flipped_bit_and_another_page_have_other_checksums() {
+        let sums = Sums::new(7);
+        let mut bytes = [0; PAGE_BYTES];
+        assert_eq!(sums.of(3, &bytes), sums.of_zeros(3));
+        let right = sums.of(3, &bytes);
+        assert_ne!(right, sums.of(4, &bytes));
+        for bit in 0..PAGE_BYTES * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(sums.of(3, &bytes), right, "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_ne!(Sums::new(8).of(3, &bytes), right, "another client has another secret");
+    }
+
+    #[test]
+    fn a_table_takes_twelve_bytes_a_page() {
+        let mut pages = Pages::new(1_000);
+        assert_eq!(pages.table_bytes(), 12_000);
+        assert_eq!((pages.sum(5), pages.next_written(0), pages.next_written(2_000)), (None, None, None));
+        pages.written(5, 9);
+        assert_eq!((pages.sum(5), pages.next_written(0), pages.next_written(6)), (Some(9), Some(5), None));
+    }
+}

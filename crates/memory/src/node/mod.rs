@@ -1,0 +1,250 @@
+//! A memory node: slabs of registered memory, granted under leases.
+//!
+//! A node is told of requests and of the time; it owns no thread, clock or socket. Each grant of a slab has a
+//! registration, and so a key, of its own. Its memory is taken from the system when it is granted. When the grant ends,
+//! the registration does: that waits until no access is under way, and refuses later ones; then the memory goes back,
+//! and only then may the slab be granted again, as other memory, all zero, under another key.
+
+mod lease;
+mod server;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use farcall_link::bootstrap::{QpInfo, Secret};
+use farcall_link::{Nic, Region};
+use farcall_rpc::{Call, Handler, HandlerError};
+use farcall_verbs::Nanos;
+
+use crate::wire::{
+    Holder, LeaseKey, METHOD, NAME_BYTES_MAX, NodeStatus, Refusal, RefusalKind, Reply, Request, Room, VERSION,
+};
+use lease::{Connect, Lease};
+pub use server::{MemoryServer, ServeError};
+
+/// What a node donates, and its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Bytes of each slab.
+    pub slab_bytes: usize,
+    /// How many there are.
+    pub slabs: u32,
+    /// How long a lease lasts without being renewed.
+    pub term: Duration,
+    /// Leases at once.
+    pub leases_max: usize,
+    /// Slabs of one lease.
+    pub slabs_per_lease_max: u32,
+    /// Queue pairs of one lease.
+    pub pairs_max: usize,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            slab_bytes: 64 << 20,
+            slabs: 16,
+            term: Duration::from_secs(10),
+            leases_max: 64,
+            slabs_per_lease_max: u32::MAX,
+            pairs_max: 8,
+        }
+    }
+}
+
+/// When to look again whether something that was closed is at rest.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A memory node.
+pub struct Node {
+    nic: Nic,
+    config: NodeConfig,
+    incarnation: u64,
+    leases: BTreeMap<[u8; 16], Lease>,
+    /// Ended, with queue pairs that are not at rest yet.
+    ending: Vec<Lease>,
+    is_draining: bool,
+    expired: u64,
+}
+
+impl Node {
+    /// Donates memory on a device.
+    pub fn new(nic: Nic, config: NodeConfig, incarnation: u64) -> Self {
+        let (leases, ending) = (BTreeMap::new(), Vec::new());
+        Self { nic, config, incarnation, leases, ending, is_draining: false, expired: 0 }
+    }
+
+    /// Answers a request. Foreign bytes: whatever they are, they cost no more than the limits say.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn handle(&mut self, request: &[u8], now: Nanos) -> Result<Reply, Refusal> {
+        // Who comes too late is refused, whether or not somebody looked at the time since.
+        self.tick(now);
+        match Request::parse(request)? {
+            Request::Lease { version, name } => self.lease(version, name, now),
+            Request::Connect { lease, pairs } => self.connect(&lease, &pairs, now),
+            Request::Renew { lease } => self.renewed(&lease, now).map(drop).map(|()| self.done()),
+            Request::Grant { lease, slab } => self.grant(&lease, slab, now),
+            Request::Return { lease, slab } => {
+                // Its registration ends here.
+                drop(self.renewed(&lease, now)?.slabs.remove(&slab));
+                Ok(self.done())
+            }
+            Request::End { lease } => {
+                self.renewed(&lease, now)?;
+                self.end(&lease.0);
+                Ok(self.done())
+            }
+            Request::Status => Ok(Reply::Status(self.status(now))),
+            Request::Drain { is_wanted } => {
+                self.is_draining = is_wanted;
+                Ok(self.done())
+            }
+        }
+    }
+
+    /// Ends what has expired, and lets go of what is at rest. Returns when to come again, if not before.
+    pub fn tick(&mut self, now: Nanos) -> Option<Nanos> {
+        while let Some(key) = self.leases.iter().find(|(_, lease)| lease.until <= now).map(|(key, _)| *key) {
+            self.expired += 1;
+            self.end(&key);
+        }
+        self.ending.retain_mut(|lease| !lease.is_at_rest());
+        let look = (!self.ending.is_empty()).then(|| now + LOOK_AGAIN);
+        Nanos::earlier(look, self.leases.values().map(|lease| lease.until).min())
+    }
+
+    /// How it stands.
+    pub fn status(&self, now: Nanos) -> NodeStatus {
+        let holder = |lease: &Lease| Holder {
+            name: lease.name.clone(),
+            slabs: lease.slabs.len() as u32,
+            left_ms: lease.until.since(now).as_millis() as u32,
+            is_connected: lease.is_connected(),
+        };
+        NodeStatus {
+            incarnation: self.incarnation,
+            slab_bytes: self.config.slab_bytes as u64,
+            room: self.room(),
+            expired: self.expired,
+            holders: self.leases.values().map(holder).collect(),
+        }
+    }
+
+    /// The memory of granted slabs, with their holders' names: for tests that damage it.
+    pub fn granted(&self) -> impl Iterator<Item = (&str, &Region)> {
+        self.leases.values().flat_map(|lease| lease.slabs.values().map(|slab| (&*lease.name, slab)))
+    }
+
+    fn room(&self) -> Room {
+        let granted: u32 = self.leases.values().map(|lease| lease.slabs.len() as u32).sum();
+        let aside: u32 = self.ending.iter().map(|lease| lease.aside).sum();
+        let slabs = self.config.slabs;
+        Room { slabs, free: slabs.saturating_sub(granted + aside), is_draining: self.is_draining }
+    }
+
+    fn done(&self) -> Reply {
+        Reply::Done { room: self.room() }
+    }
+
+    fn lease(&mut self, version: u16, name: String, now: Nanos) -> Result<Reply, Refusal> {
+        if version != VERSION {
+            let why =
+                format!("we speak version {VERSION}, the client {version}; update the older of the two");
+            return Err(RefusalKind::Version.because(why));
+        }
+        if name.len() > NAME_BYTES_MAX {
+            let why = format!("a name of {} bytes; at most {NAME_BYTES_MAX}", name.len());
+            return Err(RefusalKind::Limit.because(why));
+        }
+        if self.is_draining {
+            return Err(RefusalKind::Draining.because("it wants its memory back; use another node"));
+        }
+        if self.leases.len() + self.ending.len() >= self.config.leases_max {
+            let why = format!("{} leases are held; end one, or use another node", self.config.leases_max);
+            return Err(RefusalKind::Limit.because(why));
+        }
+        let key: [u8; 16] = self.nic.entropy.bytes().map_err(|error| {
+            RefusalKind::Resources.because(format!("the system gives no random number: {error}"))
+        })?;
+        let lease = Lease::new(name, &self.nic, now + self.config.term)
+            .map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+        self.leases.insert(key, lease);
+        Ok(Reply::Leased {
+            incarnation: self.incarnation,
+            lease: Secret(key),
+            term_ms: self.config.term.as_millis() as u32,
+            slab_bytes: self.config.slab_bytes as u64,
+            room: self.room(),
+        })
+    }
+
+    /// A lease, for another term.
+    fn renewed(&mut self, key: &LeaseKey, now: Nanos) -> Result<&mut Lease, Refusal> {
+        let lease = self.leases.get_mut(&key.0).ok_or_else(|| {
+            let why = "it expired, or the node was started again; what was there is gone: take a new one";
+            RefusalKind::UnknownLease.because(why)
+        })?;
+        lease.until = now + self.config.term;
+        Ok(lease)
+    }
+
+    fn connect(&mut self, key: &LeaseKey, pairs: &[QpInfo], now: Nanos) -> Result<Reply, Refusal> {
+        let max = self.config.pairs_max;
+        if pairs.is_empty() || pairs.len() > max {
+            let why = format!("{} queue pairs; from 1 to {max}", pairs.len());
+            return Err(RefusalKind::Limit.because(why));
+        }
+        match self.renewed(key, now)?.connect(pairs) {
+            Ok(Connect::Connected(pairs)) => Ok(Reply::Connected { pairs }),
+            Ok(Connect::Wait) => Ok(Reply::Wait),
+            Err(error) => Err(RefusalKind::Resources.because(error.to_string())),
+        }
+    }
+
+    fn grant(&mut self, key: &LeaseKey, slab: u64, now: Nanos) -> Result<Reply, Refusal> {
+        let (room, config) = (self.room(), self.config);
+        let lease = self.renewed(key, now)?;
+        if let Some(region) = lease.slabs.get(&slab) {
+            return Ok(Reply::Granted { region: region.remote(), room });
+        }
+        if room.is_draining {
+            return Err(RefusalKind::Draining.because("it wants its memory back; use another node"));
+        }
+        if room.free == 0 {
+            let why = format!("all {} slabs are granted; use another node", room.slabs);
+            return Err(RefusalKind::NoRoom.because(why));
+        }
+        let max = config.slabs_per_lease_max;
+        if lease.slabs.len() as u64 >= u64::from(max) {
+            return Err(RefusalKind::Limit.because(format!("a client may have {max} slabs")));
+        }
+        let granted = lease.grant(slab, config.slab_bytes);
+        let region = granted.map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+        Ok(Reply::Granted { region, room: self.room() })
+    }
+
+    /// Fences a lease: its queue pairs are closed, its registrations end.
+    fn end(&mut self, key: &[u8; 16]) {
+        if let Some(mut lease) = self.leases.remove(key) {
+            lease.end();
+            self.ending.push(lease);
+        }
+    }
+}
+
+impl Handler for Node {
+    fn handle(&mut self, call: &Call<'_>, reply: &mut farcall_rpc::Reply<'_>) -> Result<(), HandlerError> {
+        if call.method() != METHOD {
+            return Err(HandlerError::unknown_method(call.method()));
+        }
+        match Self::handle(self, call.payload(), call.arrived()) {
+            Ok(answer) => {
+                reply.extend_from_slice(&answer.to_bytes());
+                Ok(())
+            }
+            Err(refusal) => Err(HandlerError::new(refusal.kind as u16, refusal.reason)),
+        }
+    }
+}

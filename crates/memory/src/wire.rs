@@ -1,0 +1,268 @@
+//! What clients and nodes say to each other over remote calls: one method, a request and a reply in postcard. Data never
+//! goes this way.
+
+use farcall_link::RemoteRegion;
+use farcall_link::bootstrap::{QpInfo, Secret};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The method of all requests.
+pub const METHOD: u16 = 1;
+/// The version that this build speaks. Later ones append fields and variants.
+pub const VERSION: u16 = 1;
+/// The longest name of a client.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// What names a lease, and proves that it is one's own.
+pub type LeaseKey = Secret<[u8; 16]>;
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// A lease, under which slabs are granted.
+    Lease {
+        /// What the client speaks.
+        version: u16,
+        /// What it calls itself, for people.
+        name: String,
+    },
+    /// Queue pairs, for one-sided access to all slabs of the lease. Earlier ones are closed first.
+    Connect {
+        /// Which lease.
+        lease: LeaseKey,
+        /// The client's ends.
+        pairs: Vec<QpInfo>,
+    },
+    /// The lease for another term. Every request that names it does the same.
+    Renew {
+        /// Which lease.
+        lease: LeaseKey,
+    },
+    /// A slab. Asking again for the same number brings the same slab.
+    Grant {
+        /// Which lease.
+        lease: LeaseKey,
+        /// What the client calls it.
+        slab: u64,
+    },
+    /// A slab is given back; it may be gone already.
+    Return {
+        /// Which lease.
+        lease: LeaseKey,
+        /// What the client calls it.
+        slab: u64,
+    },
+    /// The lease ends, with all its slabs.
+    End {
+        /// Which lease.
+        lease: LeaseKey,
+    },
+    /// How the node stands.
+    Status,
+    /// Whether the node wants its memory back: nothing more is granted, and clients move their pages elsewhere.
+    Drain {
+        /// Whether it does.
+        is_wanted: bool,
+    },
+}
+
+/// What a node answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Request::Lease`].
+    Leased {
+        /// The node's incarnation: another number after each start.
+        incarnation: u64,
+        /// The lease.
+        lease: LeaseKey,
+        /// How long it lasts without being renewed.
+        term_ms: u32,
+        /// Bytes of each slab.
+        slab_bytes: u64,
+        /// How much there is.
+        room: Room,
+    },
+    /// To [`Request::Connect`]: the node's ends, in the same order.
+    Connected {
+        /// The node's ends.
+        pairs: Vec<QpInfo>,
+    },
+    /// To [`Request::Connect`]: something of the earlier queue pairs is under way; ask again.
+    Wait,
+    /// To [`Request::Grant`].
+    Granted {
+        /// Where it is, and its key.
+        region: RemoteRegion,
+        /// How much is left.
+        room: Room,
+    },
+    /// To what has no answer of its own.
+    Done {
+        /// How much there is.
+        room: Room,
+    },
+    /// To [`Request::Status`].
+    Status(NodeStatus),
+}
+
+/// How much a node can still grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// Slabs that it donates.
+    pub slabs: u32,
+    /// Of these, granted to nobody.
+    pub free: u32,
+    /// It wants its memory back.
+    pub is_draining: bool,
+}
+
+/// How a node stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Another number after each start.
+    pub incarnation: u64,
+    /// Bytes of each slab.
+    pub slab_bytes: u64,
+    /// How much there is.
+    pub room: Room,
+    /// Leases that expired so far, and so were fenced.
+    pub expired: u64,
+    /// Who holds slabs.
+    pub holders: Vec<Holder>,
+}
+
+/// Who holds slabs of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// What it calls itself.
+    pub name: String,
+    /// How many.
+    pub slabs: u32,
+    /// When its lease expires if it is not renewed.
+    pub left_ms: u32,
+    /// Whether it has queue pairs here.
+    pub is_connected: bool,
+}
+
+/// Why a node does not do what it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// The bytes are no request.
+    Malformed = 1,
+    /// Another version.
+    Version = 2,
+    /// There is no such lease: it expired, or the node was started again.
+    UnknownLease = 3,
+    /// All slabs are granted.
+    NoRoom = 4,
+    /// The node wants its memory back.
+    Draining = 5,
+    /// More than one client, or all of them, may have.
+    Limit = 6,
+    /// The device, or the machine, has no more.
+    Resources = 7,
+}
+
+impl RefusalKind {
+    const ALL: [Self; 7] = [
+        Self::Malformed,
+        Self::Version,
+        Self::UnknownLease,
+        Self::NoRoom,
+        Self::Draining,
+        Self::Limit,
+        Self::Resources,
+    ];
+
+    /// That of a number; `None` if this version knows none.
+    pub fn of_code(code: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u16 == code)
+    }
+
+    /// A refusal with its reason.
+    pub fn because(self, reason: impl Into<String>) -> Refusal {
+        Refusal { kind: self, reason: reason.into() }
+    }
+}
+
+/// Why a node refuses.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the memory node refuses ({kind:?}): {reason}")]
+pub struct Refusal {
+    /// The class: what a program decides by.
+    pub kind: RefusalKind,
+    /// The reason, for people.
+    pub reason: String,
+}
+
+impl Request {
+    /// Its bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // Vectors grow: serialising plain data into one cannot fail.
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    /// Reads one. What a later version appended is ignored.
+    ///
+    /// # Errors
+    /// If the bytes are none.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+        let parsed = postcard::take_from_bytes(bytes).map(|(request, _appended)| request);
+        parsed.map_err(|error| RefusalKind::Malformed.because(format!("not a request: {error}")))
+    }
+}
+
+impl Reply {
+    /// Its bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // As above.
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    /// Reads one. What a later version appended is ignored.
+    ///
+    /// # Errors
+    /// If the bytes are none.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+        let parsed = postcard::take_from_bytes(bytes).map(|(reply, _appended)| reply);
+        parsed.map_err(|error| RefusalKind::Malformed.because(format!("not a reply: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests_and_replies_travel_and_appended_fields_are_ignored() {
+        let lease = Secret([7; 16]);
+        let request = Request::Grant { lease, slab: 9 };
+        let bytes = [request.to_bytes(), b"more of 2".into()].concat();
+        assert_eq!(Request::parse(&bytes), Ok(request));
+        let region = RemoteRegion { addr: 4_096, len_bytes: 64, rkey: 5 };
+        let reply = Reply::Granted { region, room: Room { slabs: 4, free: 3, is_draining: true } };
+        assert_eq!(Reply::parse(&reply.to_bytes()), Ok(reply));
+        assert_eq!(Request::parse(&[200]).unwrap_err().kind, RefusalKind::Malformed);
+    }
+
+    #[test]
+    fn a_lease_is_not_printed_and_refusals_keep_their_numbers() {
+        let text = format!("{:?}", Request::End { lease: Secret([0xab; 16]) });
+        assert!(text.contains("lease: ..") && !text.contains("171"), "{text}");
+        let numbers = RefusalKind::ALL.map(|kind| kind as u16);
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
+        assert!(RefusalKind::ALL.into_iter().all(|kind| RefusalKind::of_code(kind as u16) == Some(kind)));
+        assert_eq!(RefusalKind::of_code(99), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Request::parse(&bytes);
+            let _ = Reply::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! A load of random requests on an address space, and what each of them may bring.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::BTreeMap;
+
+use farcall_link::SplitMix64;
+use farcall_memory::{Ended, IoError, PAGE_BYTES, Request, Work};
+
+/// What a page may hold: one content, or several after a write that failed.
+type Contents = Vec<Vec<u8>>;
+
+/// A request under way.
+struct UnderWay {
+    offset: u64,
+    len_bytes: usize,
+    /// What is written.
+    written: Option<Vec<u8>>,
+}
+
+/// Makes requests, and keeps account of what every page may hold. Requests on one page may be under way together if they
+/// are on no other: they are executed, and so end, in the order in which they were made.
+pub struct Load {
+    rng: SplitMix64,
+    pages: Vec<Contents>,
+    under_way: BTreeMap<u64, UnderWay>,
+    pub made: u64,
+    pub failed: Vec<IoError>,
+}
+
+impl Load {
+    pub fn new(seed: u64, pages: usize) -> Self {
+        let pages = vec![vec![vec![0; PAGE_BYTES]]; pages];
+        Self { rng: SplitMix64::new(seed), pages, under_way: BTreeMap::new(), made: 0, failed: Vec::new() }
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.rng.below(100) < percent
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.rng.below(bound)
+    }
+
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// The next request, if its pages are free, or it is one more on a single page.
+    pub fn request(&mut self) -> Option<Request> {
+        let all = (self.pages.len() * PAGE_BYTES) as u64;
+        // Whole pages, pieces of pages, several pages.
+        let (offset, len_bytes) = match self.rng.below(3) {
+            0 => (self.rng.below(self.pages.len() as u64) * PAGE_BYTES as u64, PAGE_BYTES),
+            1 => (self.rng.below(all), 1 + self.rng.below(300) as usize),
+            _ => (self.rng.below(all), 1 + self.rng.below(5 * PAGE_BYTES as u64) as usize),
+        };
+        let len_bytes = len_bytes.min((all - offset) as usize);
+        let range = pages(offset, len_bytes);
+        let is_free = |of: &UnderWay| {
+            let other = pages(of.offset, of.len_bytes);
+            range.end <= other.start || other.end <= range.start || (range.len() == 1 && range == other)
+        };
+        if !self.under_way.values().all(is_free) {
+            return None;
+        }
+        self.made += 1;
+        let token = self.made;
+        let written = self.chance(50).then(|| {
+            let mut stream = SplitMix64::new(self.rng.next_u64());
+            (0..len_bytes).map(|_| stream.next_u64() as u8).collect::<Vec<u8>>()
+        });
+        let work = written.clone().map_or(Work::Read { len_bytes }, Work::Write);
+        self.under_way.insert(token, UnderWay { offset, len_bytes, written });
+        Some(Request { token, offset, work })
+    }
+
+    /// Reads everything, page by page: requests for when nothing else is under way.
+    pub fn read_page(&mut self, page: usize) -> Request {
+        self.made += 1;
+        let (offset, len_bytes) = ((page * PAGE_BYTES) as u64, PAGE_BYTES);
+        self.under_way.insert(self.made, UnderWay { offset, len_bytes, written: None });
+        Request { token: self.made, offset, work: Work::Read { len_bytes } }
+    }
+
+    /// Takes account of a write that somebody else makes.
+    pub fn adopt(&mut self, request: &Request) {
+        if let Work::Write(bytes) = &request.work {
+            let written = Some(bytes.clone());
+            let under_way = UnderWay { offset: request.offset, len_bytes: bytes.len(), written };
+            self.under_way.insert(request.token, under_way);
+        }
+    }
+
+    /// A walk over everything that was written.
+    pub fn scrub(&mut self) -> Request {
+        self.made += 1;
+        self.under_way.insert(self.made, UnderWay { offset: 0, len_bytes: 0, written: None });
+        Request { token: self.made, offset: 0, work: Work::Scrub }
+    }
+
+    pub fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// A request is over. What it brought must be right.
+    pub fn ended(&mut self, ended: Ended) {
+        let Some(of) = self.under_way.remove(&ended.token) else { panic!("told twice of {}", ended.token) };
+        for page in pages(of.offset, of.len_bytes) {
+            let first = page * PAGE_BYTES;
+            let from = of.offset as usize;
+            let (start, end) = (from.max(first), (from + of.len_bytes).min(first + PAGE_BYTES));
+            let (in_page, in_request) = (start - first..end - first, start - from..end - from);
+            let contents = &mut self.pages[page];
+            match (&of.written, &ended.result) {
+                (None, Ok(found)) => {
+                    let found = &found[in_request];
+                    let before = contents.len();
+                    contents.retain(|content| content[in_page.clone()] == *found);
+                    assert!(!contents.is_empty(), "page {page} brought none of the {before} right contents");
+                }
+                (None, Err(_)) => {}
+                (Some(written), result) => {
+                    let mut after = contents.clone();
+                    for content in &mut after {
+                        content[in_page.clone()].copy_from_slice(&written[in_request.clone()]);
+                    }
+                    if result.is_ok() {
+                        contents.clear();
+                    }
+                    contents.extend(after);
+                    contents.dedup();
+                }
+            }
+        }
+        self.failed.extend(ended.result.err());
+    }
+}
+
+fn pages(offset: u64, len_bytes: usize) -> std::ops::Range<usize> {
+    let (from, to) = (offset as usize, offset as usize + len_bytes);
+    from / PAGE_BYTES..to.div_ceil(PAGE_BYTES)
+}
