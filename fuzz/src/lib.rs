@@ -7,6 +7,7 @@ pub mod bootstrap;
 pub mod cm_message;
 pub mod grpc_frame;
 pub mod memcached;
+pub mod memory_control;
 pub mod rpc_batch;
 pub mod rpc_header;
 pub mod rpc_profile;

@@ -107,4 +107,7 @@ macro_rules! targets {
     };
 }
 
-targets!(bootstrap cm_message grpc_frame memcached rpc_batch rpc_header rpc_profile softnic_frame stats_file store_read);
+targets!(
+    bootstrap cm_message grpc_frame memcached memory_control rpc_batch rpc_header rpc_profile softnic_frame stats_file
+    store_read
+);

@@ -1,0 +1,68 @@
+//! Arbitrary requests to a memory node, and arbitrary replies to a client: no panic; the node grants no more than it
+//! has, the client takes what it reads for what it wrote or for an error.
+//!
+//! An input is a sequence of messages: whom it is for, its length, its bytes. The node's first lease has the same key in
+//! every run, so that inputs can name it.
+
+use std::time::Duration;
+
+use farcall_link::{Entropy, Nic};
+use farcall_memory::wire::{Request as Asked, VERSION};
+use farcall_memory::{ClientConfig, Engine, Node, NodeConfig, PAGE_BYTES, Request, Work};
+use farcall_softnic::SoftNic;
+use farcall_verbs::{Endpoint, Nanos};
+
+const SLABS: u32 = 3;
+
+thread_local! {
+    static NIC: Nic = Nic::open(&SoftNic::new()).expect("the software RNIC");
+}
+
+/// Runs one input.
+pub fn run(bytes: &[u8]) {
+    let nic = Nic { entropy: Entropy::seeded(1), ..NIC.with(Nic::clone) };
+    let donated = NodeConfig {
+        slab_bytes: PAGE_BYTES,
+        slabs: SLABS,
+        term: Duration::from_millis(20),
+        leases_max: 2,
+        slabs_per_lease_max: 2,
+        pairs_max: 2,
+    };
+    let mut node = Node::new(nic.clone(), donated, 7);
+    let lease = Asked::Lease { version: VERSION, name: "fuzz".into() };
+    let _ = node.handle(&lease.to_bytes(), Nanos(0));
+    let config = ClientConfig {
+        nodes: vec!["node".into()],
+        size_bytes: 4 * PAGE_BYTES as u64,
+        slab_bytes: PAGE_BYTES as u64,
+        pool_bytes: 16 * PAGE_BYTES,
+        patience: Duration::from_millis(40),
+        ..ClientConfig::default()
+    };
+    let mut engine = Engine::new(&nic, config).expect("an engine");
+    let write = Request { token: 1, offset: 5, work: Work::Write(vec![1; PAGE_BYTES]) };
+    engine.submit(write, Nanos(0)).expect("room for one request");
+    let mut now = Nanos(0);
+    let mut rest = bytes;
+    while let [whom, len, more @ ..] = rest {
+        let (message, after) = more.split_at((*len as usize).min(more.len()));
+        rest = after;
+        now = now + Duration::from_millis(1);
+        if whom % 2 == 0 {
+            let _ = node.handle(message, now);
+            assert!(node.granted().count() <= SLABS as usize, "more slabs than there are");
+        } else {
+            let _ = engine.next_call(now);
+            engine.answered(0, Ok(message.to_vec()), now);
+            engine.progress(now);
+        }
+    }
+    // Whatever was said, what was asked for is over in the end.
+    for _ in 0..200 {
+        now = now + Duration::from_millis(20);
+        engine.progress(now);
+        node.tick(now);
+    }
+    assert_eq!(node.granted().count(), 0, "leases end");
+}
