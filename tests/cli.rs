@@ -96,7 +96,7 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 23] = [
+    let commands: [&[&str]; 26] = [
         &["devices"],
         &["doctor"],
         &["perf"],
@@ -110,6 +110,9 @@ fn every_command_has_help_with_examples() {
         &["rpc", "call"],
         &["rpc", "bench"],
         &["remio", "bench"],
+        &["memory", "serve"],
+        &["memory", "status"],
+        &["memory", "drain"],
         &["figures", "list"],
         &["figures", "run"],
         &["figures", "report"],

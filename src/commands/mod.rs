@@ -16,6 +16,8 @@ mod grpc;
 mod halves;
 mod kv;
 mod measuring;
+#[cfg(feature = "full")]
+mod memory;
 mod nic_args;
 #[cfg(any(test, not(feature = "full")))]
 mod not_built_in;
@@ -93,6 +95,12 @@ enum Command {
     #[command(subcommand)]
     Kv(kv::Kv),
     #[cfg(feature = "full")]
+    #[command(subcommand)]
+    Memory(memory::Memory),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Memory(not_built_in::NotBuiltIn),
+    #[cfg(feature = "full")]
     Perf(perf::Perf),
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
@@ -144,6 +152,7 @@ impl Cli {
             Command::Figures(figures) => figures.run(console),
             Command::Grpc(grpc) => grpc.run(console),
             Command::Kv(kv) => kv.run(console),
+            Command::Memory(memory) => memory.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Remio(remio) => remio.run(console),
             Command::Rpc(rpc) => rpc.run(console),

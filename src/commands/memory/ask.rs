@@ -1,0 +1,58 @@
+//! Asking nodes.
+
+use crate::commands::kv::resolve;
+use crate::commands::nic_args::NicArgs;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use farcall::memory::wire::{NodeStatus, Reply, Request};
+use farcall::memory::{CallFailed, call_node};
+use farcall::select::Chosen;
+use std::net::SocketAddr;
+
+/// Which nodes.
+#[derive(Debug, Args)]
+pub struct Nodes {
+    /// The nodes: where each farcall memory serve listens, separated by commas.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required = true, value_parser = resolve)]
+    pub nodes: Vec<SocketAddr>,
+    #[command(flatten)]
+    nic: NicArgs,
+}
+
+impl Nodes {
+    /// What to ask them with.
+    ///
+    /// # Errors
+    /// When the provider cannot be used.
+    pub fn choose(&self) -> Result<Chosen, Failure> {
+        self.nic.choose()
+    }
+}
+
+/// Asks one node.
+///
+/// # Errors
+/// When it cannot be reached, or refuses.
+pub fn ask(chosen: &Chosen, node: SocketAddr, request: &Request) -> Result<Reply, Failure> {
+    call_node(&*chosen.provider, &node.to_string(), request).map_err(|failed| match failed {
+        CallFailed::Refused(refusal) => Failure::because("the memory node refuses", &refusal).at(node),
+        CallFailed::Unreachable(why) => Failure::new("cannot reach the memory node")
+            .at(node)
+            .why(why)
+            .remedy("start it: farcall memory serve; or name another one with --nodes")
+            .exit(Exit::Unreachable),
+    })
+}
+
+/// How one node stands.
+///
+/// # Errors
+/// As [`ask`].
+pub fn status_of(chosen: &Chosen, node: SocketAddr) -> Result<NodeStatus, Failure> {
+    match ask(chosen, node, &Request::Status)? {
+        Reply::Status(status) => Ok(status),
+        _ => Err(Failure::new("the memory node answers something else")
+            .at(node)
+            .remedy("update the older of the two")),
+    }
+}

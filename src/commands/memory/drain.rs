@@ -1,0 +1,78 @@
+//! `farcall memory drain`: a donor gets its memory back.
+
+use super::ask::{Nodes, ask, status_of};
+use super::size;
+use crate::console::{Console, spinner};
+use crate::failure::{Exit, Failure};
+use crate::signals::StopFlag;
+use clap::Args;
+use farcall::memory::wire::Request;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// How often a node is asked how far it is.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Have clients move their pages to other nodes, and wait until nothing is left on these: then they can be stopped.
+///
+/// The nodes grant nothing more. With --undo they grant again.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  farcall memory drain --nodes 127.0.0.1:11500\n  \
+                        farcall memory drain --nodes 127.0.0.1:11500 --undo")]
+pub struct Drain {
+    #[command(flatten)]
+    nodes: Nodes,
+    /// The nodes grant slabs again.
+    #[arg(long)]
+    undo: bool,
+    /// Give up waiting after so many seconds; the nodes go on draining.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u64,
+}
+
+impl Drain {
+    /// Tells the nodes, and waits.
+    ///
+    /// # Errors
+    /// When a node cannot be reached, or clients do not leave it in time.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let stop = StopFlag::install()?;
+        let chosen = self.nodes.choose()?;
+        let request = Request::Drain { is_wanted: !self.undo };
+        for node in &self.nodes.nodes {
+            ask(&chosen, *node, &request)?;
+        }
+        if self.undo {
+            console.say(&"the nodes grant slabs again", &json!({ "is_draining": false }))?;
+            return Ok(Exit::Success);
+        }
+        let (until, bar) = (Instant::now() + Duration::from_secs(self.timeout), spinner());
+        for node in &self.nodes.nodes {
+            loop {
+                let status = status_of(&chosen, *node)?;
+                let held = status.room.slabs - status.room.free.min(status.room.slabs);
+                if held == 0 {
+                    break;
+                }
+                let left = size::text(u64::from(held) * status.slab_bytes);
+                bar.set_message(format!("{node}: {left} to be moved"));
+                if stop.is_raised() {
+                    return Ok(Exit::Interrupted);
+                }
+                if Instant::now() > until {
+                    return Err(Failure::new("clients do not leave the memory node")
+                        .at(node)
+                        .why(format!("{left} are still held after {} s", self.timeout))
+                        .remedy("give them other nodes with free memory, or a spill file; see: farcall memory status"));
+                }
+                std::thread::sleep(LOOK_PERIOD);
+            }
+        }
+        bar.finish_and_clear();
+        console.say(
+            &"nothing is left on the nodes; they can be stopped",
+            &json!({ "is_draining": true, "slabs": 0 }),
+        )?;
+        Ok(Exit::Success)
+    }
+}

@@ -1,0 +1,33 @@
+//! `farcall memory`: nodes that lend memory to other processes.
+
+mod ask;
+mod drain;
+mod serve;
+mod size;
+mod status;
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Subcommand;
+
+/// Donate memory to other processes, and look after nodes that do.
+#[derive(Debug, Subcommand)]
+pub enum Memory {
+    Serve(serve::Serve),
+    Status(status::Status),
+    Drain(drain::Drain),
+}
+
+impl Memory {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// When it could not be done.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        match self {
+            Self::Serve(serve) => serve.run(console),
+            Self::Status(status) => status.run(console),
+            Self::Drain(drain) => drain.run(console),
+        }
+    }
+}

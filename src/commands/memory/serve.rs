@@ -1,0 +1,99 @@
+//! `farcall memory serve`: a memory node.
+
+use super::size;
+use crate::commands::kv::resolve;
+use crate::commands::nic_args::NicArgs;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use crate::open_files;
+use crate::signals::StopFlag;
+use clap::Args;
+use farcall::memory::{MemoryServer, NodeConfig, ServeError};
+use serde_json::json;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Donate memory: other processes keep pages here, and reach them by one-sided READ and WRITE.
+///
+/// Memory is taken from the system when a client asks for a slab, and goes back when the client returns it or lets its
+/// lease expire. What clients keep here is gone when this process ends: keep two replicas, on two nodes, or tell them to
+/// leave before: farcall memory drain. Whoever can connect may take all of it: bind to an address that you trust.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall memory serve --size 4G\n  farcall memory serve --listen 127.0.0.1:0 --size 512M --slab 16M --json"
+)]
+pub struct Serve {
+    /// Listen for handshakes on this TCP address; port 0 lets the system choose. Pages do not go this way.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11500", value_parser = resolve)]
+    listen: SocketAddr,
+    /// How much memory to donate, at most.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::bytes)]
+    size: u64,
+    /// What is granted at once. Clients use as much of each slab as they are told to, 64M by default.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::bytes)]
+    slab: u64,
+    /// How long a client that is not heard of keeps its slabs, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=3_600_000))]
+    lease_ms: u64,
+    /// Clients at once.
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    clients_max: u16,
+    /// Slabs of one client [default: all].
+    #[arg(long, value_name = "COUNT")]
+    slabs_per_client: Option<u32>,
+    #[command(flatten)]
+    nic: NicArgs,
+}
+
+impl Serve {
+    /// Serves until told to stop.
+    ///
+    /// # Errors
+    /// When the node cannot start, or fails.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let stop = StopFlag::install()?;
+        open_files::raise_limit();
+        let chosen = self.nic.choose()?;
+        let slabs = self.size.checked_div(self.slab).unwrap_or(0);
+        if slabs == 0 {
+            return Err(Failure::new("cannot donate less than one slab")
+                .why(format!("--size is {}, --slab is {}", size::text(self.size), size::text(self.slab)))
+                .remedy("raise --size or lower --slab")
+                .exit(Exit::Usage));
+        }
+        let config = NodeConfig {
+            slab_bytes: usize::try_from(self.slab).unwrap_or(usize::MAX),
+            slabs: u32::try_from(slabs).unwrap_or(u32::MAX),
+            term: Duration::from_millis(self.lease_ms),
+            leases_max: self.clients_max.into(),
+            slabs_per_lease_max: self.slabs_per_client.unwrap_or(u32::MAX),
+            ..NodeConfig::default()
+        };
+        let server =
+            MemoryServer::start(&*chosen.provider, self.listen.to_string(), config).map_err(|error| {
+                let failure = Failure::because("cannot start the memory node", &error);
+                match error {
+                    ServeError::Range { .. } => failure.remedy("change --size or --slab").exit(Exit::Usage),
+                    _ => failure.remedy(
+                        "choose another address with --listen; see what else is missing: farcall doctor",
+                    ),
+                }
+            })?;
+        let (address, pid) = (server.address().to_string(), std::process::id());
+        console.say_line(
+            &format!(
+                "donating {} in {slabs} slabs of {} on {address} (pid {pid})\n{}",
+                size::text(slabs * self.slab),
+                size::text(self.slab),
+                chosen.explanation
+            ),
+            &json!({ "serving": "memory", "pid": pid, "rpc": address, "slabs": slabs, "slab_bytes": self.slab }),
+        )?;
+        stop.wait_while(|| server.is_serving());
+        if server.is_serving() {
+            Ok(Exit::Success)
+        } else {
+            Err(Failure::new("the memory node failed; its message is on standard error"))
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `farcall memory status`.
+
+use super::ask::{Nodes, status_of};
+use super::size;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use farcall::memory::wire::NodeStatus;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+
+/// Say how memory nodes stand: what is free, and who holds the rest.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  farcall memory status --nodes 127.0.0.1:11500\n  \
+                        farcall memory status --nodes 10.0.0.1:11500,10.0.0.2:11500 --json")]
+pub struct Status {
+    #[command(flatten)]
+    nodes: Nodes,
+}
+
+impl Status {
+    /// Asks and prints.
+    ///
+    /// # Errors
+    /// When a node cannot be reached: the others' answers are printed.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let chosen = self.nodes.choose()?;
+        let (mut lines, mut values, mut failed) = (Vec::new(), Vec::new(), None);
+        for node in &self.nodes.nodes {
+            match status_of(&chosen, *node) {
+                Ok(status) => {
+                    lines.push(text(*node, &status));
+                    values.push(value(*node, &status));
+                }
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        if !values.is_empty() {
+            console.say(&lines.join("\n"), &Value::Array(values))?;
+        }
+        failed.map_or(Ok(Exit::Success), Err)
+    }
+}
+
+fn text(node: SocketAddr, status: &NodeStatus) -> String {
+    let room = status.room;
+    let bytes = |slabs: u32| size::text(u64::from(slabs) * status.slab_bytes);
+    let wish = if room.is_draining { ", wants its memory back" } else { "" };
+    let mut text = format!(
+        "{node}  {} free of {} (slabs of {}){wish}; {} leases expired",
+        bytes(room.free),
+        bytes(room.slabs),
+        size::text(status.slab_bytes),
+        status.expired
+    );
+    for holder in &status.holders {
+        let way = if holder.is_connected { "" } else { ", not connected" };
+        text += &format!(
+            "\n  {}: {}, lease for {:.1} s{way}",
+            holder.name.escape_debug(),
+            bytes(holder.slabs),
+            f64::from(holder.left_ms) / 1e3
+        );
+    }
+    text
+}
+
+fn value(node: SocketAddr, status: &NodeStatus) -> Value {
+    let holders = status.holders.iter().map(|holder| {
+        json!({ "name": holder.name, "slabs": holder.slabs, "lease_left_ms": holder.left_ms,
+                "is_connected": holder.is_connected })
+    });
+    json!({
+        "node": node.to_string(), "incarnation": format!("{:016x}", status.incarnation),
+        "slab_bytes": status.slab_bytes, "slabs": status.room.slabs, "slabs_free": status.room.free,
+        "is_draining": status.room.is_draining, "leases_expired": status.expired,
+        "holders": holders.collect::<Vec<_>>(),
+    })
+}

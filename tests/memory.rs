@@ -1,0 +1,94 @@
+//! `farcall memory`: donors as people and scripts use them, beside a program that keeps pages there.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+
+use farcall::SoftNic;
+use farcall::memory::{ClientConfig, RemoteMemory};
+use serde_json::Value;
+
+fn farcall(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_farcall")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// A `farcall memory serve`, killed when dropped.
+struct Donor {
+    child: Child,
+    address: String,
+}
+
+impl Donor {
+    fn start() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_farcall"))
+            .args(["--json", "memory", "serve", "--listen", "127.0.0.1:0", "--size", "16M", "--slab", "1M"])
+            .args(["--lease-ms", "10000"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((ready["slabs"].as_u64(), ready["slab_bytes"].as_u64()), (Some(16), Some(1 << 20)));
+        Self { child, address: ready["rpc"].as_str().unwrap().to_owned() }
+    }
+}
+
+impl Drop for Donor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn donors_tell_how_they_stand_and_are_drained_while_a_program_keeps_its_pages() {
+    let donors = [Donor::start(), Donor::start(), Donor::start()];
+    let all = donors.iter().map(|donor| &*donor.address).collect::<Vec<_>>().join(",");
+    let config = ClientConfig {
+        name: "a program".into(),
+        nodes: donors.iter().map(|donor| donor.address.clone()).collect(),
+        size_bytes: 4 << 20,
+        slab_bytes: 1 << 20,
+        ..ClientConfig::default()
+    };
+    let memory = RemoteMemory::open(Arc::new(SoftNic::new()), config).unwrap();
+    let bytes: Vec<u8> = (0..4_u32 << 20).map(|at| (at % 251) as u8).collect();
+    memory.write(0, &bytes).unwrap();
+    let status = json(&farcall(&["--json", "memory", "status", "--nodes", &all]));
+    let nodes = status.as_array().unwrap();
+    let held = |node: &Value| node["slabs"].as_u64().unwrap() - node["slabs_free"].as_u64().unwrap();
+    assert_eq!((nodes.len(), nodes.iter().map(held).sum::<u64>()), (3, 8), "{status}");
+    assert!(nodes.iter().any(|node| node["holders"][0]["name"] == "a program"));
+    let drained = farcall(&["--json", "memory", "drain", "--nodes", &donors[0].address]);
+    assert_eq!((drained.status.code(), json(&drained)["slabs"].as_u64()), (Some(0), Some(0)), "{drained:?}");
+    let text = farcall(&["memory", "status", "--nodes", &donors[0].address]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("16 MiB free of 16 MiB (slabs of 1 MiB), wants its memory back"), "{text}");
+    let mut found = vec![0; bytes.len()];
+    memory.read(0, &mut found).unwrap();
+    assert!(found == bytes);
+    assert_eq!(memory.status().degraded, 0);
+    let undone = farcall(&["memory", "drain", "--undo", "--nodes", &donors[0].address]);
+    assert_eq!(undone.status.code(), Some(0), "{undone:?}");
+}
+
+#[test]
+fn a_donor_that_is_not_there_and_sizes_that_are_none_are_said() {
+    let nobody = farcall(&["--json", "memory", "status", "--nodes", "127.0.0.1:1"]);
+    assert_eq!(nobody.status.code(), Some(4), "{nobody:?}");
+    assert!(json(&nobody)["error"]["remedy"].as_str().unwrap().contains("farcall memory serve"));
+    let small = farcall(&["memory", "serve", "--listen", "127.0.0.1:0", "--size", "1M"]);
+    let said = String::from_utf8_lossy(&small.stderr).into_owned();
+    assert!(
+        small.status.code() == Some(2) && said.contains("--size is 1 MiB, --slab is 64 MiB"),
+        "{small:?}"
+    );
+    let wrong = farcall(&["memory", "serve", "--size", "4X"]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("write a number with K, M, G or T"), "{wrong:?}");
+}
