@@ -1,11 +1,14 @@
 //! An address space over nodes of this process, on the software RNIC: against plain memory, and with memory that is
 //! damaged. Calls are handed over by the test.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use farcall_flow::{Direction, Window};
 use farcall_link::{Nic, SplitMix64};
 use farcall_memory::wire::{Reply, Request as Asked};
 use farcall_memory::*;
+use farcall_remio::{Buffer, Config, Done, Handler, Poller, PollerConfig};
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos};
 use proptest::prelude::*;
@@ -304,6 +307,57 @@ fn a_write_after_its_lease_fails_and_the_new_owner_keeps_its_bytes() {
     let mut found = [0; PAGE_BYTES];
     first.nodes[0].granted().for_each(|(_, slab)| slab.copy_out(0, &mut found));
     assert_eq!(found, [2; PAGE_BYTES]);
+}
+
+/// Keeps what a session tells.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<Done<()>>>>);
+
+impl Handler for Told {
+    type Context = ();
+
+    fn done(&self, done: Done<()>) {
+        self.0.lock().unwrap().push(done);
+    }
+}
+
+/// The second client has found out the address and key of a slab of the first one's.
+#[test]
+fn a_key_of_another_client_opens_nothing() {
+    let mut space = Space::new(1, 4, |config| config.replicas = 1);
+    space.write(0, &[1; PAGE_BYTES]);
+    let foreign = space.nodes[0].granted().next().unwrap().1.remote();
+    let now = space.clock.now();
+    let mut ask = |request: Asked| space.nodes[0].handle(&request.to_bytes(), now).unwrap();
+    let Reply::Leased { lease, .. } = ask(Asked::Lease { version: wire::VERSION, name: "other".into() })
+    else {
+        panic!()
+    };
+    let Reply::Granted { region: own, .. } = ask(Asked::Grant { lease, slab: 1 }) else { panic!() };
+    let mut read = |region, grant| {
+        let told = Told::default();
+        let mut poller = Poller::new(&Nic::open(&SoftNic::new()).unwrap(), PollerConfig::default()).unwrap();
+        let session = poller.open(Config::default(), Window::PAPER, told.clone()).unwrap();
+        let Reply::Connected { pairs } = ask(Asked::Connect { lease, pairs: session.infos() }) else {
+            panic!()
+        };
+        session.connect(&pairs, &[own, region]).unwrap();
+        let buffer = Buffer::Owned(vec![7; PAGE_BYTES]);
+        let request =
+            farcall_remio::Request { direction: Direction::Read, grant, offset: 0, buffer, context: () };
+        session.submit(request).unwrap();
+        let until = Instant::now() + LOST;
+        let done = loop {
+            if let Some(done) = told.0.lock().unwrap().pop() {
+                break done;
+            }
+            assert!(Instant::now() < until, "the READ does not end");
+            poller.progress(MonotonicClock::new().now());
+        };
+        done.result.map(|()| done.buffer.into_owned().unwrap())
+    };
+    assert!(read(foreign, 1).is_err(), "another's slab was read");
+    assert_eq!(read(own, 1).unwrap(), vec![0; PAGE_BYTES], "one's own is");
 }
 
 #[test]
