@@ -385,6 +385,24 @@ fn what_is_granted_again_is_zero_and_has_another_key() {
     }
 }
 
+/// One node answers at once, the other one long after.
+#[test]
+fn a_client_that_ends_takes_no_new_lease() {
+    let mut space = Space::new(2, 8, |_| ());
+    space.fill();
+    space.engine.close();
+    let mut now = space.clock.now();
+    let mut asked = Vec::new();
+    while let Some((at, bytes)) = space.engine.next_call(now) {
+        asked.push(at);
+        let answer = space.nodes[at].handle(&bytes, now).map(|reply| reply.to_bytes());
+        space.engine.answered(at, answer.map_err(CallFailed::Refused), now);
+        now = now + Duration::from_secs(1);
+    }
+    assert_eq!((asked, space.engine.is_closed()), (vec![0, 1], true));
+    assert!(space.nodes.iter().all(|node| node.status(now).holders.is_empty()));
+}
+
 #[test]
 fn a_node_keeps_to_its_limits_and_refuses_in_words() {
     let config = NodeConfig {

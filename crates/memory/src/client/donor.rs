@@ -65,6 +65,8 @@ pub(super) struct Donor<H: Handler> {
     pub problem: Option<String>,
     /// It refused a slab: nothing more is asked for before it was heard of again.
     pub is_full: bool,
+    /// The client ends: of this node it wants nothing any more but that its lease ends.
+    pub is_ending: bool,
 }
 
 impl<H: Handler> Donor<H> {
@@ -81,6 +83,7 @@ impl<H: Handler> Donor<H> {
             down_since: Some(Nanos(0)),
             problem: None,
             is_full: false,
+            is_ending: false,
         }
     }
 
@@ -121,6 +124,9 @@ impl<H: Handler> Donor<H> {
         if self.asked.is_some() || now < self.retry_at {
             return None;
         }
+        if self.is_ending {
+            return self.lease.map(|_| Call::End);
+        }
         if self.lease.is_none() {
             return Some(Call::Lease);
         }
@@ -151,7 +157,10 @@ impl<H: Handler> Donor<H> {
 
     /// When it wants to be looked at again.
     pub fn due(&self) -> Option<Nanos> {
-        let wants = self.lease.is_none() || !self.is_up() || !self.calls.is_empty();
+        let wants = match self.is_ending {
+            true => self.lease.is_some(),
+            false => self.lease.is_none() || !self.is_up() || !self.calls.is_empty(),
+        };
         let retry = (wants && self.asked.is_none()).then_some(self.retry_at);
         let renew = if self.asked.is_none() { self.renew_at().map(|at| at.max(self.retry_at)) } else { None };
         let lapses = self.lease.map(|lease| lease.until);

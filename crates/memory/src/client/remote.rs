@@ -99,7 +99,8 @@ impl RemoteMemory {
             asked: BTreeMap::new(),
             waiting: VecDeque::new(),
             last_token: 0,
-            is_closing: false,
+            close_by: None,
+            is_closed: false,
         };
         let thread = std::thread::Builder::new().name("memory-client".into()).spawn({
             let stop = stop.clone();
@@ -231,19 +232,16 @@ struct Space {
     /// One for each thread that asks, at most.
     waiting: VecDeque<Asked>,
     last_token: u64,
-    is_closing: bool,
+    /// It is being closed: until then nodes may answer.
+    close_by: Option<Nanos>,
+    is_closed: bool,
 }
 
 impl Space {
     fn run(mut self, stop: Stop) {
         let clock = MonotonicClock::new();
         let mut driver = Driver::new(clock, Waiting::Adaptive { max_retry: POLLS }, stop);
-        let mut close_by: Option<Instant> = None;
-        let ran = driver.run_until(&mut self, |space| {
-            let by =
-                space.is_closing.then(|| *close_by.get_or_insert_with(|| Instant::now() + NODES_MAX_WAIT));
-            by.is_some_and(|by| space.engine.is_closed() || Instant::now() > by)
-        });
+        let ran = driver.run_until(&mut self, |space| space.is_closed);
         // The system cannot sleep on a descriptor: nothing can go on.
         if let Err(error) = ran {
             eprintln!("farcall memory client: {error}");
@@ -252,13 +250,13 @@ impl Space {
 
     fn take(&mut self, message: Message, now: Nanos) {
         match message {
-            Message::Asked(_) if self.is_closing => {}
+            Message::Asked(_) if self.close_by.is_some() => {}
             Message::Asked(asked) => self.waiting.push_back(asked),
             Message::Answered { node, answer } => self.engine.answered(node, answer, now),
             // Nobody waits for it any more if this fails; so below.
             Message::Status(to) => drop(to.send(self.engine.status())),
             Message::Close => {
-                self.is_closing = true;
+                self.close_by = Some(now + NODES_MAX_WAIT);
                 self.asked.clear();
                 self.waiting.clear();
                 self.engine.close();
@@ -305,7 +303,8 @@ impl Endpoint for Space {
             // Its thread lives as long as we do.
             let _ = self.calls[node].send(bytes);
         }
-        if any { Next::Again } else { next }
+        self.is_closed = self.close_by.is_some_and(|by| now >= by || self.engine.is_closed());
+        if any { Next::Again } else { next.merge(Next::Idle { until: self.close_by }) }
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {

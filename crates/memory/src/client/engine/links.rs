@@ -9,7 +9,7 @@ use farcall_verbs::Nanos;
 
 use super::io::session_config;
 use super::{Engine, Told};
-use crate::client::donor::{Call, CallFailed, Lease, Link};
+use crate::client::donor::{Call, CallFailed, Donor, Lease, Link};
 use crate::client::extent::{Home, Replica};
 use crate::wire::{RefusalKind, Reply, Room};
 
@@ -28,7 +28,7 @@ impl Engine {
         if donor.asked.is_some() || now < donor.retry_at {
             return None;
         }
-        if donor.lease.is_some() && matches!(donor.link, Link::Down) {
+        if donor.lease.is_some() && !donor.is_ending && matches!(donor.link, Link::Down) {
             self.open_session(at, now);
         }
         let donor = &mut self.donors[at];
@@ -86,7 +86,7 @@ impl Engine {
                 self.granted(node, extent, slab, region);
             }
             (Call::End, _) => {
-                (donor.lease, donor.retry_at) = (None, Nanos(u64::MAX));
+                donor.lease = None;
                 self.link_down(node, "its lease was given back".to_owned(), now);
             }
             (_, Reply::Done { room }) => self.heard_of(node, room),
@@ -121,9 +121,7 @@ impl Engine {
                 }
             }
             // It ends by itself.
-            CallFailed::Unreachable(_) if call == Call::End => {
-                (donor.lease, donor.retry_at) = (None, Nanos(u64::MAX));
-            }
+            CallFailed::Unreachable(_) if call == Call::End => donor.lease = None,
             CallFailed::Unreachable(why) => {
                 match call {
                     // It may have been granted: then it is returned.
@@ -252,17 +250,16 @@ impl Engine {
     /// Gives all leases back. Nothing can be read or written afterwards.
     pub fn close(&mut self) {
         for donor in &mut self.donors {
-            donor.calls.clear();
-            match donor.lease {
-                Some(_) => donor.calls.push_back(Call::End),
-                None => donor.retry_at = Nanos(u64::MAX),
-            }
+            donor.is_ending = true;
+            donor.retry_at = Nanos(0);
         }
     }
 
     /// Whether nothing is left to be given back after [`Engine::close`].
     pub fn is_closed(&self) -> bool {
-        self.donors.iter().all(|donor| donor.lease.is_none())
+        let is_free =
+            |donor: &Donor<_>| donor.lease.is_none() && !matches!(donor.asked, Some((Call::Lease, _)));
+        self.donors.iter().all(is_free)
     }
 }
 
