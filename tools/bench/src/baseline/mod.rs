@@ -3,7 +3,6 @@
 //! Every figure with two ends is measured between two *processes*, each pinned to a core of its own; the peer is
 //! this same program, started again (see [`crate::peer`]).
 
-mod copy_through;
 mod events;
 mod memory;
 mod shared_line;
@@ -38,13 +37,11 @@ pub enum Baseline {
     CopyPrivate,
     /// Copying 1 MiB from private memory into a shared mapping.
     CopyShared,
-    /// Copying 1 MiB into a shared ring, out of which another process copies it.
-    CopyThrough,
 }
 
 impl Baseline {
     /// All of them, fastest first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::SharedMemory,
         Self::TcpSpin,
         Self::TcpEpoll,
@@ -53,7 +50,6 @@ impl Baseline {
         Self::SystemCall,
         Self::CopyPrivate,
         Self::CopyShared,
-        Self::CopyThrough,
     ];
 }
 
@@ -69,7 +65,6 @@ impl fmt::Display for Baseline {
             Self::SystemCall => "bare system call (getppid)",
             Self::CopyPrivate => "bare copy of 1 MiB, private memory",
             Self::CopyShared => "bare copy of 1 MiB into shared memory",
-            Self::CopyThrough => "bare copy of 1 MiB to another core, by two copies",
         })
     }
 }
@@ -98,7 +93,6 @@ pub fn measure(baseline: Baseline, plan: &PairPlan) -> Result<BaselineResult, Pe
         Baseline::SystemCall => (syscall::calls(plan)?, None),
         Baseline::CopyPrivate => (memory::copies_private(plan)?, Some(COPY_LEN_BYTES)),
         Baseline::CopyShared => (memory::copies_shared(plan)?, Some(COPY_LEN_BYTES)),
-        Baseline::CopyThrough => (copy_through::copies(plan)?, Some(COPY_LEN_BYTES)),
     };
     let bytes_per_second = copied.map(|len_bytes| round_trips.per_second * len_bytes as f64);
     Ok(BaselineResult { round_trips, bytes_per_second })
@@ -112,7 +106,6 @@ impl PeerTask for Answer {
             Self::SharedLine => shared_line::answer(&place.next_fd()?, || place.ready()),
             Self::Echo(waiting) => sockets::echo(&place.next_fd()?, waiting, || place.ready()),
             Self::Eventfd => events::answer(&place.next_fd()?, &place.next_fd()?, || place.ready()),
-            Self::TakeOut => copy_through::take_out(&place.next_fd()?, || place.ready()),
         }
     }
 }
@@ -137,8 +130,7 @@ mod tests {
         for baseline in Baseline::ALL {
             let result = measure(baseline, &plan).unwrap_or_else(|error| panic!("{baseline}: {error}"));
             assert!(result.round_trips.count >= 1, "{baseline}");
-            let copies =
-                matches!(baseline, Baseline::CopyPrivate | Baseline::CopyShared | Baseline::CopyThrough);
+            let copies = matches!(baseline, Baseline::CopyPrivate | Baseline::CopyShared);
             assert_eq!(result.bytes_per_second.is_some(), copies, "{baseline}");
         }
     }

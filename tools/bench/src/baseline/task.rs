@@ -23,6 +23,4 @@ pub enum Answer {
     Echo(Waiting),
     /// One eventfd with another. Two descriptors.
     Eventfd,
-    /// Not at all: it copies out of a shared ring. One descriptor: the memory.
-    TakeOut,
 }

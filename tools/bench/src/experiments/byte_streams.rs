@@ -30,8 +30,7 @@ const NOTES: [&str; 3] = [
      and the last eight bytes of each write. Raw WRITE, the copy and UCX check nothing.",
     "CPU: processor time of each end for each MiB. An end that polls uses its core while it waits, too; the target of raw \
      WRITEs has nothing to do.",
-    "The copy into shared memory has one end and one block, which stays in its caches; a stream's bytes change cores, as \
-     those of the two copies do, and have one copy more where the device takes them from registered memory only.",
+    "The copy has one end and one block, which stays in its caches; a stream's bytes change cores.",
 ];
 
 /// What to measure.
@@ -126,7 +125,7 @@ impl StreamPlan {
         let mut whats = vec![What::Bound(Baseline::SharedMemory), What::Echo];
         whats.extend(media().map(What::Trips));
         whats.extend(ucx(UcxTest::StreamLatency(MESSAGE_LEN_BYTES)));
-        whats.extend([Baseline::CopyShared, Baseline::CopyThrough].map(What::Bound));
+        whats.push(What::Bound(Baseline::CopyShared));
         for len_bytes in self.lens_bytes.iter().copied() {
             whats.push(What::RawWrite(len_bytes));
             whats.extend(media().map(|medium| What::Writes(medium, len_bytes)));
