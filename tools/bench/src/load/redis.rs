@@ -94,12 +94,15 @@ impl RedisTarget {
                 self.input.resize(2 * self.filled, 0);
             }
         }
-        match self.stream.read(&mut self.input[self.filled..])? {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
-            got => {
+        match self.stream.read(&mut self.input[self.filled..]) {
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
+            Ok(got) => {
                 self.filled += got;
                 Ok(())
             }
+            // Whoever counts system calls stops this process for a moment. The next look reads.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }
