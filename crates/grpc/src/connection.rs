@@ -146,7 +146,8 @@ impl Connection {
             state.is_composed = false;
             state.flush(self.peer);
         }
-        let wakes = std::mem::take(&mut state.calls.wakes);
+        // Mostly there are none; their memory stays where it is then.
+        let wakes = state.calls.take_wakes();
         let ends = state.is_left || state.calls.is_ending();
         let driver = if has_sent || ends { state.driver.take() } else { None };
         drop(state);

@@ -163,6 +163,11 @@ impl Calls {
         self.broken.is_some()
     }
 
+    /// The tasks to wake, if there are any.
+    pub fn take_wakes(&mut self) -> Vec<Waker> {
+        if self.wakes.is_empty() { Vec::new() } else { std::mem::take(&mut self.wakes) }
+    }
+
     pub fn has_turns(&self) -> bool {
         !self.turns.is_empty() || self.goodbye.is_some()
     }
