@@ -145,6 +145,12 @@ def all_mutations():
         Mutation("held-back-for-ever", "MergeQueue::ended", Delete("self.held_back = None;"),
                  unit("counts_of_the_paper")),
         # Calls of gRPC: what a peer may send, and that every call ends.
+        Mutation("short-message-beyond-the-window", "Calls::takes_short",
+                 Replace("is_silent && outbox.window_left as usize >= len", "is_silent"),
+                 Check(("--test", "grpc", "direct_calls_beyond_those_that_may_be_open"))),
+        Mutation("direct-request-compressed-taken", "message::read",
+                 Replace("*is_compressed != 0", "false"),
+                 Check(("--test", "grpc", "requests_that_are_no_messages"))),
         Mutation("data-beyond-the-window-taken", "Calls::take_data",
                  Replace('checked_sub(len).ok_or(Garbled("more data than this end has room for"))?',
                          "wrapping_sub(len)"), unit("goes_beyond_what_it_was_told")),

@@ -161,7 +161,7 @@ async fn requests_that_are_no_messages_are_refused_and_the_connection_goes_on() 
     let mut stream = raw::connect(running.address).await;
     raw::greet(&mut stream, raw::HELLO).await.unwrap();
     let bad: [&[u8]; 6] =
-        [b"", b"\0\0\0", b"\x01\0\0\0\0", b"\0\0\0\0\x02a", b"\0\0\0\0\0a", b"\0\0\0\0\x02\xff\xff"];
+        [b"", b"\0\0\0", b"\x01\0\0\0\0", b"\0\0\0\0\x02a", b"\0\0\0\0\0\x10\x05", b"\0\0\0\0\x02\xff\xff"];
     for request in bad {
         let mut out = Vec::new();
         let mut writer = Writer::begin(&mut out, Kind::Call, 3);
