@@ -78,7 +78,7 @@ impl Generation {
 fn inherited(operation: &'static str, object: String) -> Error {
     Error::InvalidState {
         operation,
-        object: object.into(),
+        object,
         state: "inherited by a fork".into(),
         remedy: "it works in the process that made it; a forked child opens the device anew",
     }

@@ -30,7 +30,7 @@ pub(crate) enum Came<T> {
     /// All of it at once, and what became of it.
     Whole(T),
     /// Its beginning.
-    Part(Answer),
+    Part(Box<Answer>),
 }
 
 impl Calls {
@@ -120,7 +120,7 @@ impl Calls {
         let inbox = &mut call.inbox;
         let is_whole = matches!(&inbox.ending, Some(ending) if !matches!(ending, Ending::Reset(_)));
         let Some((http_status, metadata)) = inbox.answer.take_if(|_| is_whole) else {
-            return self.poll_answer(id, context).map_ok(Came::Part);
+            return self.poll_answer(id, context).map_ok(|answer| Came::Part(Box::new(answer)));
         };
         let trailers = match inbox.ending.take() {
             Some(Ending::Success) => None,

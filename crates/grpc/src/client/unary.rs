@@ -16,7 +16,7 @@ use tonic::{Code, Extensions, Request, Response, Status};
 use super::channel::{Channel, Inner};
 use super::response::check_metadata;
 use crate::body::{IncomingBody, deadline_exceeded};
-use crate::calls::{Came, Going, Opening, Submission, Whole};
+use crate::calls::{Answer, Came, Going, Opening, Submission, Whole};
 use crate::connection::CallRef;
 use crate::deadline::Deadline;
 use crate::message::{self, MESSAGE_BYTES_MAX, PREFIX_BYTES};
@@ -73,14 +73,15 @@ impl Channel {
                 answer
             }
             Came::Part(answer) => {
+                let Answer { http_status, metadata, rest } = *answer;
                 // From here on the body gives the call up.
-                let body = match (answer.rest, open.0.take()) {
+                let body = match (rest, open.0.take()) {
                     (Some((data, trailers)), _) => IncomingBody::whole(data, trailers),
                     (None, Some(call)) => IncomingBody::response(call, deadline),
                     (None, None) => IncomingBody::default(),
                 };
                 let (data, trailers) = collect(body).await?;
-                read(answer.http_status, answer.metadata, &data, trailers)
+                read(http_status, metadata, &data, trailers)
             }
         }
     }
