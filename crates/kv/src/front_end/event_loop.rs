@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use farcall_drive::AcceptRest;
+use farcall_drive::{AcceptRest, Seldom};
 use mio::event::Source;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -64,6 +64,8 @@ pub struct FrontEnd {
     read_buffer: Vec<u8>,
     reply_buffer: Vec<u8>,
     buffers: Buffers,
+    refusals: Seldom,
+    sheds: Seldom,
     counts: Arc<ConnectionCounts>,
     config: FrontEndConfig,
 }
@@ -146,6 +148,8 @@ impl FrontEnd {
                 config.buffers_max_bytes / threads as usize,
                 Arc::clone(&counts.buffer_bytes),
             ),
+            refusals: Seldom::default(),
+            sheds: Seldom::default(),
             counts,
             config,
         }
@@ -280,6 +284,14 @@ impl FrontEnd {
     fn admit(&mut self, mut stream: TcpStream, now_ms: u64, due: &mut Vec<usize>) {
         if self.counts.open.load(Ordering::Relaxed) >= self.config.connections_max {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
+            if let Some(count) = self.refusals.count() {
+                let max = self.config.connections_max;
+                tracing::warn!(
+                    count,
+                    max,
+                    "refused memcached connections: all places are taken (connections_max)"
+                );
+            }
             // Best effort: a fresh socket's buffer has room for one line.
             let _ = io::Write::write(&mut stream, TOO_MANY);
             return;
@@ -318,6 +330,7 @@ impl FrontEnd {
         }
         self.next_id += 1;
         let activity = self.counts.list.add(&stream, now_ms);
+        tracing::debug!(socket = stream.as_raw_fd(), "a memcached connection begins");
         self.connections[place] = Some(Connection::new(self.next_id, stream, activity));
         due.push(place);
     }
@@ -393,6 +406,7 @@ impl FrontEnd {
 
     fn close(&mut self, place: usize) {
         let Some(connection) = self.connections[place].take() else { return };
+        tracing::debug!(socket = connection.stream.as_raw_fd(), "a memcached connection ends");
         self.counts.list.remove(&connection.stream);
         self.buffers.count(connection.counted_bytes, 0);
         self.free.push(place);
@@ -408,6 +422,15 @@ impl FrontEnd {
             return false;
         }
         self.counts.shed.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = self.sheds.count() {
+            let (held_bytes, max_bytes) = (held_bytes(&most), self.config.buffers_max_bytes);
+            tracing::warn!(
+                count,
+                held_bytes,
+                max_bytes,
+                "closed memcached connections: their buffers took too much"
+            );
+        }
         self.close(most);
         true
     }
