@@ -35,6 +35,7 @@ mod verbs;
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
+use crate::log::LogFilter;
 use clap::{Parser, Subcommand};
 
 /// RDMA remote calls and a key-value service that run everywhere: with an RNIC, or without one through a software RNIC.
@@ -62,6 +63,10 @@ pub struct Cli {
     /// Print tables with all columns and ranges, wider than 100 columns.
     #[arg(long, global = true)]
     wide: bool,
+    /// Log on standard error: off, error, warn, info, debug, trace, or a list such as info,farcall_rpc=debug
+    /// [default: warn].
+    #[arg(long, global = true, value_name = "FILTER")]
+    log: Option<LogFilter>,
     #[command(subcommand)]
     command: Command,
 }
@@ -136,6 +141,11 @@ impl Cli {
     /// The form of the output.
     pub fn console(&self) -> Console {
         Console::new(self.json, self.wide)
+    }
+
+    /// What is logged, if it was said.
+    pub fn log_filter(&self) -> Option<LogFilter> {
+        self.log.clone()
     }
 
     /// Does what was asked.
