@@ -18,6 +18,7 @@ mod kv;
 mod measuring;
 #[cfg(feature = "full")]
 mod memory;
+mod metrics;
 mod nic_args;
 #[cfg(any(test, not(feature = "full")))]
 mod not_built_in;

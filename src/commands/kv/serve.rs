@@ -1,6 +1,7 @@
 //! `farcall kv serve`: the key-value service.
 
 use super::address::{MEMCACHED_PORT, resolve};
+use crate::commands::metrics::MetricsArgs;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
@@ -68,6 +69,8 @@ pub struct Serve {
     #[arg(long, default_value_t = 64, value_name = "BYTES", requires = "preset")]
     inline_bytes: u32,
     #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     nic: NicArgs,
 }
 
@@ -93,6 +96,7 @@ impl Serve {
             return self.serve_rival(rival, chosen, console, &stop);
         }
         let server = self.start(chosen.as_ref()).map_err(|error| cannot_start(&error))?;
+        let metrics = self.metrics.start()?;
         let explanation = chosen.as_ref().map(|chosen| chosen.explanation.as_str());
         let ready = Ready {
             serving: "kv".to_owned(),
@@ -100,6 +104,7 @@ impl Serve {
             tcp: server.tcp_addresses().iter().map(SocketAddr::to_string).collect(),
             unix: server.unix_paths().map(Into::into).collect(),
             rpc: server.rpc_address().map(|address| address.to_string()),
+            metrics: metrics.map(|address| address.to_string()),
         };
         say_ready(console, &ready, explanation.into_iter().chain([room.as_str()]))?;
         stop.wait_while(|| server.is_serving());
@@ -134,6 +139,7 @@ impl Serve {
             serving: rival.name().to_owned(),
             pid: std::process::id(),
             rpc: Some(server.address().to_string()),
+            metrics: self.metrics.start()?.map(|address| address.to_string()),
             ..Ready::default()
         };
         say_ready(console, &ready, [chosen.explanation.as_str()].into_iter())?;
@@ -188,7 +194,8 @@ fn say_ready<'a>(
         .iter()
         .map(|address| format!("tcp:{address}"))
         .chain(ready.unix.iter().map(|path| format!("unix:{}", path.display())))
-        .chain(ready.rpc.iter().map(|address| format!("rpc:{address}")));
+        .chain(ready.rpc.iter().map(|address| format!("rpc:{address}")))
+        .chain(ready.metrics.iter().map(|address| format!("http://{address}/metrics")));
     let mut text = format!("serving on {} (pid {})", front_ends.collect::<Vec<_>>().join(", "), ready.pid);
     for line in more {
         text = format!("{text}\n{line}");

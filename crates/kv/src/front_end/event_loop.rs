@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use farcall_drive::{AcceptRest, Seldom};
+use farcall_stats::Block;
 use mio::event::Source;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -28,6 +29,20 @@ use crate::store::Partition;
 pub struct FrontEndError {
     what: &'static str,
     source: io::Error,
+}
+
+farcall_stats::counters! {
+    /// What a thread's front end counted, for `farcall stats`.
+    struct FrontEndCounters {
+        /// Connections that this thread took.
+        connections_opened,
+        /// Of those, ended.
+        connections_closed,
+        /// Connections refused over the limit.
+        connections_refused,
+        /// Connections closed because buffers took too much.
+        connections_shed,
+    }
 }
 
 /// Counted over all threads.
@@ -67,6 +82,7 @@ pub struct FrontEnd {
     refusals: Seldom,
     sheds: Seldom,
     counts: Arc<ConnectionCounts>,
+    counters: Block<FrontEndCounters>,
     config: FrontEndConfig,
 }
 
@@ -113,8 +129,9 @@ impl FrontEnd {
         let mut front_ends: Vec<FrontEnd> = polls
             .into_iter()
             .zip(exchanges.iter_mut())
-            .map(|(poll, exchange)| {
-                FrontEnd::new(poll, exchange.take(), threads, counts.clone(), config.clone())
+            .enumerate()
+            .map(|(number, (poll, exchange))| {
+                FrontEnd::new(number, poll, exchange.take(), threads, counts.clone(), config.clone())
             })
             .collect();
         front_ends[0].listen(listeners)?;
@@ -122,6 +139,7 @@ impl FrontEnd {
     }
 
     fn new(
+        number: usize,
         poll: Poll,
         exchange: Option<Exchange>,
         threads: u32,
@@ -151,6 +169,7 @@ impl FrontEnd {
             refusals: Seldom::default(),
             sheds: Seldom::default(),
             counts,
+            counters: Block::new(&format!("kv front end {number}"), 0),
             config,
         }
     }
@@ -284,6 +303,7 @@ impl FrontEnd {
     fn admit(&mut self, mut stream: TcpStream, now_ms: u64, due: &mut Vec<usize>) {
         if self.counts.open.load(Ordering::Relaxed) >= self.config.connections_max {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
+            self.counters.connections_refused.increment();
             if let Some(count) = self.refusals.count() {
                 let max = self.config.connections_max;
                 tracing::warn!(
@@ -330,6 +350,7 @@ impl FrontEnd {
         }
         self.next_id += 1;
         let activity = self.counts.list.add(&stream, now_ms);
+        self.counters.connections_opened.increment();
         tracing::debug!(socket = stream.as_raw_fd(), "a memcached connection begins");
         self.connections[place] = Some(Connection::new(self.next_id, stream, activity));
         due.push(place);
@@ -406,6 +427,7 @@ impl FrontEnd {
 
     fn close(&mut self, place: usize) {
         let Some(connection) = self.connections[place].take() else { return };
+        self.counters.connections_closed.increment();
         tracing::debug!(socket = connection.stream.as_raw_fd(), "a memcached connection ends");
         self.counts.list.remove(&connection.stream);
         self.buffers.count(connection.counted_bytes, 0);
@@ -422,6 +444,7 @@ impl FrontEnd {
             return false;
         }
         self.counts.shed.fetch_add(1, Ordering::Relaxed);
+        self.counters.connections_shed.increment();
         if let Some(count) = self.sheds.count() {
             let (held_bytes, max_bytes) = (held_bytes(&most), self.config.buffers_max_bytes);
             tracing::warn!(
