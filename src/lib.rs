@@ -1,21 +1,28 @@
 //! The commands of the `farcall` binary: parse, call, print.
 
 mod commands;
+mod config;
 mod console;
 mod echo;
 mod failure;
 mod log;
 mod open_files;
 mod signals;
+mod systemd;
 mod whole_file;
 
+use std::env;
 use std::process::ExitCode;
-
-use clap::Parser;
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    let cli = commands::Cli::parse();
+    let cli = match config::parse(env::args_os().collect()) {
+        Ok(cli) => cli,
+        Err(failure) => {
+            eprintln!("{failure}");
+            return failure.exit.into();
+        }
+    };
     let console = cli.console();
     log::start(cli.log_filter());
     match cli.run() {

@@ -4,14 +4,17 @@ use std::env;
 use std::fmt;
 use std::io;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Registry;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// What is logged: a level, or a list of `PACKAGE=LEVEL`.
@@ -43,6 +46,9 @@ impl FromStr for LogFilter {
     }
 }
 
+/// Changes what is logged.
+static FILTER: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
+
 /// Lets the libraries speak on standard error: warnings, or what `filter` says.
 pub fn start(filter: Option<LogFilter>) {
     let goes_to_journal = env::var("JOURNAL_STREAM").is_ok_and(|name| is_standard_error(&name));
@@ -56,7 +62,15 @@ pub fn start(filter: Option<LogFilter>) {
         // Nobody is left to tell if standard error is gone.
         .log_internal_errors(false)
         .event_format(line);
+    let (targets, handle) = reload::Layer::new(targets);
+    FILTER.get_or_init(|| handle);
     tracing_subscriber::registry().with(targets).with(layer).init();
+}
+
+/// Logs something else from now on.
+pub fn change(filter: LogFilter) {
+    // Without a log there is nothing to change.
+    let _ = FILTER.get().map(|handle| handle.reload(filter.0));
 }
 
 /// Whether this is what systemd.exec(5) says of `$JOURNAL_STREAM`: the device and inode of our standard error.

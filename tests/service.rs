@@ -2,8 +2,12 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
 
 fn farcall(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_farcall")).args(args).stdin(Stdio::null()).output().unwrap()
@@ -187,4 +191,239 @@ fn without_a_process_stats_lists_all_and_with_watch_what_changes() {
     assert_eq!(last["alive"], false);
     assert!(watch.wait().unwrap().success());
     assert_eq!(listed(), None);
+}
+
+#[test]
+fn the_example_dashboard_asks_for_metrics_that_there_are() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/grafana/farcall.json");
+    let dashboard: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let server = Server::start(&[
+        "kv",
+        "serve",
+        "--tcp",
+        "127.0.0.1:0",
+        "--rpc",
+        "127.0.0.1:0",
+        "--metrics",
+        "127.0.0.1:0",
+    ]);
+    let metrics = get(&server.address("metrics"), "/metrics");
+    let targets =
+        dashboard["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let mut count = 0;
+    for expression in targets.map(|target| target["expr"].as_str().unwrap()) {
+        let names = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for name in names.filter(|name| name.starts_with("farcall_")) {
+            assert!(metrics.contains(&format!("\n{name}{{")), "{name} of {expression}");
+            count += 1;
+        }
+    }
+    assert!(count > 10, "only {count}: has the form of the dashboard changed?");
+}
+
+/// What memcached_exporter asks, and what it takes for a failure: keys of `stats` and `stats settings` that it needs.
+#[test]
+fn exporters_of_memcached_get_what_they_ask() {
+    let server = Server::start(&["kv", "serve", "--tcp", "127.0.0.1:0"]);
+    let mut socket = BufReader::new(TcpStream::connect(server.address("tcp")).unwrap());
+    let mut ask = |command: &str| -> Vec<(String, String)> {
+        socket.get_mut().write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        let mut pairs = Vec::new();
+        loop {
+            let mut line = String::new();
+            socket.read_line(&mut line).unwrap();
+            match line.trim_end().splitn(3, ' ').collect::<Vec<_>>()[..] {
+                ["STAT", name, value] => pairs.push((name.to_owned(), value.to_owned())),
+                ["END"] => return pairs,
+                _ => panic!("{command}: {line:?}"),
+            }
+        }
+    };
+    assert!(ask("stats slabs").iter().any(|(name, _)| name == "active_slabs"));
+    ask("stats items");
+    for (command, names) in [
+        (
+            "stats",
+            "uptime time cmd_set cas_misses cas_hits cas_badval get_hits get_misses bytes limit_maxbytes \
+          curr_items total_items curr_connections total_connections evictions reclaimed",
+        ),
+        ("stats settings", "maxconns maxbytes"),
+    ] {
+        let pairs = ask(command);
+        for name in names.split_whitespace() {
+            let value = pairs.iter().find(|(found, _)| found == name).map(|(_, value)| value.parse::<f64>());
+            assert!(matches!(value, Some(Ok(_))), "{command}: {name} is {value:?}");
+        }
+    }
+}
+
+/// A folder of a test's own; removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("farcall-service-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn options_come_from_a_file_and_the_command_line_wins() {
+    let folder = Folder::new("options");
+    let text = "tcp = ['127.0.0.1:0', '127.0.0.1:0']\nmemory-mib = 32\nvalue-max = 1000\nno-evict = true\n";
+    let file = folder.write("kv.toml", text);
+    let server = Server::start(&["kv", "serve", "--config", &file, "--memory-mib", "16"]);
+    assert_eq!(server.ready["tcp"].as_array().unwrap().len(), 2, "{}", server.ready);
+    let to = format!("tcp:{}", server.address("tcp"));
+    let stats: Value =
+        serde_json::from_slice(&farcall(&["kv", "stats", "--json", "--server", &to]).stdout).unwrap();
+    assert_eq!(stats["limit_maxbytes"], 16 << 20, "{stats}");
+    assert!(!farcall(&["kv", "set", "big", &"x".repeat(1001), "--server", &to]).status.success());
+
+    for (text, part) in [
+        ("memory_mib = 1", "no option --memory_mib"),
+        ("tcp = 7 7", "line 1"),
+        ("partitions = 0", "0 is not in 1..=256"),
+        ("tcp = ['nowhere']", "nowhere"),
+    ] {
+        let file = folder.write("wrong.toml", text);
+        let refused = farcall(&["kv", "serve", "--config", &file]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{text}: {said}");
+        assert!(said.contains(part), "{text}: {said}");
+    }
+    let missing = farcall(&["rpc", "serve", "--config", "/nonexistent.toml"]);
+    assert_eq!(missing.status.code(), Some(2));
+}
+
+#[test]
+fn after_a_hang_up_the_log_follows_the_file_and_the_service_goes_on() {
+    let folder = Folder::new("reload");
+    let file = folder.write("kv.toml", "rpc = '127.0.0.1:0'\nlog = 'warn'\n");
+    let mut server = Server::start(&["kv", "serve", "--config", &file]);
+    folder.write("kv.toml", "rpc = '127.0.0.1:0'\nlog = 'info'\nmemory-mib = 128\n");
+    let mut log = BufReader::new(server.child.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("read ") {
+        server.signal(rustix::process::Signal::HUP);
+        said.clear();
+        log.read_line(&mut said).unwrap();
+        if said.contains("to take effect when the service starts again") {
+            assert!(said.contains("memory-mib"), "{said}");
+        }
+    }
+    let to = format!("rpc:{}", server.address("rpc"));
+    assert!(farcall(&["kv", "set", "a", "b", "--server", &to]).status.success());
+    while !said.contains("a client connected") {
+        said.clear();
+        assert!(log.read_line(&mut said).unwrap() > 0, "the log ended");
+    }
+    folder.write("kv.toml", "log = 'loud'");
+    server.signal(rustix::process::Signal::HUP);
+    while !said.contains("stays as it was") {
+        said.clear();
+        assert!(log.read_line(&mut said).unwrap() > 0, "the log ended");
+    }
+    assert!(farcall(&["kv", "get", "a", "--server", &to]).status.success());
+}
+
+/// sd_notify(3).
+#[test]
+fn who_started_a_service_is_told_that_it_is_ready_and_that_it_stops() {
+    let folder = Folder::new("notify");
+    let socket = UnixDatagram::bind(folder.0.join("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let hear = || {
+        let mut state = [0; 100];
+        let len = socket.recv(&mut state).unwrap();
+        String::from_utf8_lossy(&state[..len]).into_owned()
+    };
+    for args in [&["kv", "serve", "--rpc", "127.0.0.1:0"], &["rpc", "serve", "--listen", "127.0.0.1:0"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farcall"));
+        let server = Server::from(command.args(args).env("NOTIFY_SOCKET", folder.0.join("notify")));
+        assert_eq!(hear(), "READY=1");
+        assert!(server.stop().0.success());
+        assert_eq!(hear(), "STOPPING=1");
+    }
+}
+
+/// sd_listen_fds(3): descriptors from 3 on, for the process whose pid is named.
+#[test]
+fn sockets_that_were_opened_before_are_served() {
+    let folder = Folder::new("sockets");
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let unix = UnixListener::bind(folder.0.join("kv.sock")).unwrap();
+    // Without the flag that closes it: the shell moves it to its place.
+    let keep = |socket: BorrowedFd<'_>| rustix::io::dup(socket).unwrap();
+    let (tcp_fd, unix_fd) = (keep(tcp.as_fd()), keep(unix.as_fd()));
+    let script = format!(
+        "exec 3<&{} 4<&{}; LISTEN_PID=$$ LISTEN_FDS=$1 exec \"$0\" kv serve --json",
+        tcp_fd.as_raw_fd(),
+        unix_fd.as_raw_fd()
+    );
+    let run = |count: &str, more: &str| {
+        let mut command = Command::new("bash");
+        command.args(["-c", &format!("{script} {more}"), env!("CARGO_BIN_EXE_farcall"), count]);
+        command
+    };
+    let server = Server::from(&mut run("2", ""));
+    assert_eq!(server.address("tcp"), tcp.local_addr().unwrap().to_string());
+    assert!(server.ready["rpc"].is_null(), "only what was opened is served: {}", server.ready);
+    let path = folder.0.join("kv.sock").display().to_string();
+    assert_eq!(server.address("unix"), path);
+    assert!(
+        farcall(&["kv", "set", "a", "b", "--server", &format!("tcp:{}", server.address("tcp"))])
+            .status
+            .success()
+    );
+    assert!(farcall(&["kv", "get", "a", "--server", &format!("unix:{path}")]).status.success());
+    assert!(server.stop().0.success());
+    assert!(folder.0.join("kv.sock").exists(), "it is not ours to remove");
+
+    for count in ["-1", "999", "many"] {
+        let refused = run(count, "").output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
+    // Descriptor 5 is none.
+    let refused = run("3", "5<&-").output().unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("descriptor 5"), "{refused:?}");
+}
+
+#[test]
+fn completions_and_manual_pages_cover_every_command() {
+    let folder = Folder::new("man");
+    let dir = folder.0.to_str().unwrap();
+    assert!(farcall(&["man", dir]).status.success());
+    for page in ["farcall", "farcall-kv-serve", "farcall-rpc-call", "farcall-stats", "farcall-verbs-run"] {
+        let text = std::fs::read_to_string(folder.0.join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".SH OPTIONS") && text.contains(".SH EXTRA"), "{page}: {text}");
+    }
+    assert!(!folder.0.join("farcall-__peer.1").exists(), "hidden commands have none");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = farcall(&["completions", shell]);
+        let text = String::from_utf8_lossy(&script.stdout).into_owned();
+        assert!(script.status.success() && text.contains("memory-mib"), "{shell}");
+    }
+    let completed = Command::new("bash")
+        .args(["-c", "source /dev/stdin; COMP_WORDS=(farcall kv ser); COMP_CWORD=2; _farcall farcall ser kv; echo ${COMPREPLY[@]}"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .and_then(|mut bash| {
+            bash.stdin.take().unwrap().write_all(&farcall(&["completions", "bash"]).stdout)?;
+            bash.wait_with_output()
+        });
+    assert_eq!(String::from_utf8_lossy(&completed.unwrap().stdout).trim(), "serve");
 }

@@ -5,6 +5,8 @@ mod advise;
 mod batch_args;
 mod call_args;
 mod choice;
+mod completions;
+mod config_arg;
 #[cfg(feature = "full")]
 mod conform;
 mod devices;
@@ -15,6 +17,7 @@ mod figures;
 mod grpc;
 mod halves;
 mod kv;
+mod man;
 mod measuring;
 #[cfg(feature = "full")]
 mod memory;
@@ -84,6 +87,7 @@ enum Command {
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Conform(not_built_in::NotBuiltIn),
+    Completions(completions::Completions),
     Devices(devices::Devices),
     Doctor(doctor::Doctor),
     #[cfg(feature = "full")]
@@ -100,6 +104,7 @@ enum Command {
     Grpc(not_built_in::NotBuiltIn),
     #[command(subcommand)]
     Kv(kv::Kv),
+    Man(man::Man),
     #[cfg(feature = "full")]
     #[command(subcommand)]
     Memory(memory::Memory),
@@ -158,11 +163,13 @@ impl Cli {
         match self.command {
             Command::Advise(advise) => advise.run(console),
             Command::Conform(conform) => conform.run(console),
+            Command::Completions(completions) => completions.run(console),
             Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),
             Command::Figures(figures) => figures.run(console),
             Command::Grpc(grpc) => grpc.run(console),
             Command::Kv(kv) => kv.run(console),
+            Command::Man(man) => man.run(console),
             Command::Memory(memory) => memory.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Remio(remio) => remio.run(console),

@@ -1,6 +1,7 @@
 //! `farcall memory serve`: a memory node.
 
 use super::size;
+use crate::commands::config_arg::ConfigArg;
 use crate::commands::kv::resolve;
 use crate::commands::metrics::MetricsArgs;
 use crate::commands::nic_args::NicArgs;
@@ -42,6 +43,8 @@ pub struct Serve {
     /// Slabs of one client [default: all].
     #[arg(long, value_name = "COUNT")]
     slabs_per_client: Option<u32>,
+    #[command(flatten)]
+    config: ConfigArg,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]

@@ -1,5 +1,6 @@
 //! `farcall rpc serve`: the echo service.
 
+use crate::commands::config_arg::ConfigArg;
 use crate::commands::kv::resolve;
 use crate::commands::metrics::MetricsArgs;
 use crate::commands::nic_args::NicArgs;
@@ -28,6 +29,8 @@ pub struct Serve {
     /// Server threads; each polls the connections that it was given.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
+    #[command(flatten)]
+    config: ConfigArg,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
