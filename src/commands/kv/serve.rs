@@ -118,9 +118,9 @@ impl Serve {
             metrics: metrics.map(|address| address.to_string()),
         };
         say_ready(console, &ready, explanation.into_iter().chain([room.as_str()]))?;
-        stop.wait_while(|| server.is_serving());
+        let exit = stop.wait_while(|| server.is_serving());
         server.stop().map_err(|error| Failure::because("the key-value service failed", &error))?;
-        Ok(Exit::Success)
+        Ok(exit)
     }
 
     fn serve_rival(
@@ -154,10 +154,10 @@ impl Serve {
             ..Ready::default()
         };
         say_ready(console, &ready, [chosen.explanation.as_str()].into_iter())?;
-        stop.wait_while(|| server.is_serving());
+        let exit = stop.wait_while(|| server.is_serving());
         server.drain();
         server.join();
-        Ok(Exit::Success)
+        Ok(exit)
     }
 
     fn start(&self, chosen: Option<&Chosen>, sockets: Vec<OwnedFd>) -> Result<KvServer, KvServerError> {

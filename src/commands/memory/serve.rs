@@ -97,9 +97,9 @@ impl Serve {
             ),
             &json!({ "serving": "memory", "pid": pid, "rpc": address, "slabs": slabs, "slab_bytes": self.slab, "metrics": metrics }),
         )?;
-        stop.wait_while(|| server.is_serving());
+        let exit = stop.wait_while(|| server.is_serving());
         if server.is_serving() {
-            Ok(Exit::Success)
+            Ok(exit)
         } else {
             Err(Failure::new("the memory node failed; its message is on standard error"))
         }

@@ -76,12 +76,12 @@ impl Serve {
             ),
             &json,
         )?;
-        stop.wait_while(|| server.is_serving());
+        let exit = stop.wait_while(|| server.is_serving());
         let is_healthy = server.is_serving();
         server.drain();
         server.join();
         if is_healthy {
-            Ok(Exit::Success)
+            Ok(exit)
         } else {
             Err(Failure::new("the echo service failed; its message is on standard error"))
         }
