@@ -427,3 +427,93 @@ fn completions_and_manual_pages_cover_every_command() {
         });
     assert_eq!(String::from_utf8_lossy(&completed.unwrap().stdout).trim(), "serve");
 }
+
+/// What was ignored, or done otherwise than it seemed, is refused or works.
+#[test]
+fn what_would_surprise_silently_is_said_or_works() {
+    let refused = |args: &[&str], part: &str| {
+        let output = farcall(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(part), "{args:?}: {said}");
+    };
+    // An RNIC for a server that uses none.
+    refused(&["kv", "serve", "--tcp", "127.0.0.1:0", "--device", "mlx5_0"], "--rpc");
+    refused(&["kv", "serve", "--tcp", "127.0.0.1:0", "--provider", "ibv"], "--rpc");
+    refused(&["kv", "get", "a", "--device", "mlx5_0"], "--server rpc:");
+    // One user instead of two.
+    let user = rustix::process::geteuid().as_raw().to_string();
+    refused(
+        &["conform", "--sides", "users", "--other-user", &user],
+        &format!("both ends would be of user {user}"),
+    );
+
+    // Every case that was asked for is a result.
+    let told = farcall(&["conform", "-v", "--filter", "rc/write/*-length"]);
+    let count =
+        String::from_utf8_lossy(&told.stdout).lines().filter(|line| line.contains("rc/write/")).count();
+    assert!(count > 0 && told.stderr.is_empty(), "{told:?}");
+    let told = farcall(&["conform", "-v", "--json", "--filter", "rc/write/*-length"]);
+    let report: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(report["cases"].as_array().unwrap().len(), count);
+
+    let server = Server::start(&["rpc", "serve", "--listen", "127.0.0.1:0"]);
+    let address = server.address("rpc");
+    let call = |args: &[&str], input: &[u8]| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_farcall"))
+            .args(["rpc", "call", "--server", &address])
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input);
+        child.wait_with_output().unwrap()
+    };
+    assert_eq!(call(&[], b"from a pipe").stdout, b"from a pipe\n");
+    assert_eq!(call(&["named"], b"from a pipe").stdout, b"named\n");
+    assert_eq!(call(&[], &[b'x'; 100_000]).stdout.len(), 100_001);
+    assert_eq!(call(&["--method", "3", "--number", "7"], b"").stdout, b"\n");
+    assert_eq!(call(&["--method", "5", "--number", "9", "--number", "7"], b"").stdout, b"ZZZZZZZZZ\n");
+    let wrong = call(&["--method", "3", "100"], b"");
+    assert!(
+        !wrong.status.success() && String::from_utf8_lossy(&wrong.stderr).contains("--number"),
+        "{wrong:?}"
+    );
+}
+
+/// As `farcall kv serve & farcall kv set greeting hello` does it, also under load.
+#[test]
+fn a_service_that_starts_is_waited_for() {
+    let port = |reserved: &TcpListener| reserved.local_addr().unwrap().to_string();
+    for (serve, ask) in [
+        (&["kv", "serve", "--tcp"][..], &["kv", "set", "a", "b", "--server"][..]),
+        (&["kv", "serve", "--rpc"], &["kv", "set", "a", "b", "--server"]),
+        (&["rpc", "serve", "--listen"], &["rpc", "call", "hello", "--server"]),
+        (&["memory", "serve", "--size", "64M", "--listen"], &["memory", "status", "--nodes"]),
+    ] {
+        // On a loaded machine a second may pass before anything listens: again then.
+        let is_answered = (0..20).any(|_| {
+            let address = port(&TcpListener::bind("127.0.0.1:0").unwrap());
+            let at = match (serve[0], serve[2]) {
+                ("kv", option) => format!("{}:{address}", option.trim_start_matches('-')),
+                _ => address.clone(),
+            };
+            let mut client = Command::new(env!("CARGO_BIN_EXE_farcall"))
+                .args(ask)
+                .arg(at)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            // The client is there first.
+            std::thread::sleep(Duration::from_millis(100));
+            let _server = Server::start(&[serve, &[&address]].concat());
+            client.wait().unwrap().success()
+        });
+        assert!(is_answered, "{serve:?}");
+    }
+    let absent = farcall(&["kv", "get", "a", "--server", "unix:/nonexistent/kv.sock"]);
+    assert_eq!(absent.status.code(), Some(4));
+}

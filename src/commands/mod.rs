@@ -30,6 +30,7 @@ mod perf;
 #[cfg(feature = "full")]
 mod remio;
 mod rpc;
+mod starting;
 mod stats;
 #[cfg(feature = "full")]
 mod stream;

@@ -101,6 +101,11 @@ impl Serve {
             self.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
             self.rpc = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, RPC_PORT)));
         }
+        if self.rpc.is_none() && self.nic.is_said() {
+            return Err(Failure::new("--provider, --device and --gid-index are of RPC, which is not served")
+                .remedy("add an address of RPC clients, such as --rpc 127.0.0.1:11212, or leave them out")
+                .exit(Exit::Usage));
+        }
         // Only RPC needs a provider.
         let chosen = self.rpc.map(|_| self.nic.choose()).transpose()?;
         if let (Some(rival), Some(chosen)) = (self.preset.as_deref().and_then(Rival::named), &chosen) {
