@@ -102,7 +102,10 @@ impl Conform {
             if self.verbose || matches!(ended.outcome, Outcome::Fail { .. }) {
                 // Results are for standard output; with --json that is the report's alone.
                 let now = bar.suspend(|| match console.is_json() {
-                    true => Ok(eprintln!("{ended}")),
+                    true => {
+                        eprintln!("{ended}");
+                        Ok(())
+                    }
                     false => console.raw(format!("{ended}\n").as_bytes()),
                 });
                 told = now.err().map_or(std::mem::replace(&mut told, Ok(())), Err);
