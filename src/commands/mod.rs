@@ -65,7 +65,7 @@ pub struct Cli {
     /// Print results as JSON.
     #[arg(long, global = true)]
     json: bool,
-    /// Print tables with all columns and ranges, wider than 100 columns.
+    /// Print tables with all columns and ranges, however wide; else they fit the terminal.
     #[arg(long, global = true)]
     wide: bool,
     /// Log on standard error: off, error, warn, info, debug, trace, or a list such as info,farcall_rpc=debug

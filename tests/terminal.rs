@@ -1,5 +1,5 @@
-//! Ctrl-C at a terminal, at any moment of any command: it ends with 130, tells no failure that is none, and leaves no
-//! process behind.
+//! Commands at a terminal. Ctrl-C at any moment of any of them: it ends with 130, tells no failure that is none, leaves no
+//! process behind. Tables fit.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -147,4 +147,23 @@ fn measurements_end_by_ctrl_c_at_any_moment() {
 #[test]
 fn the_main_benchmark_ends_by_ctrl_c_at_any_moment() {
     interrupt_each(&[&["kv", "bench", "--records", "1000"]], 2);
+}
+
+/// A table leaves out columns, and names them, until it fits.
+#[test]
+fn tables_fit_the_terminal() {
+    let bench = "rpc bench --preset fetch --window 1 --repetitions 2 --duration-ms 20";
+    for columns in [60, 90] {
+        let script = format!("stty rows 24 cols {columns}; exec {} {bench}", env!("CARGO_BIN_EXE_farcall"));
+        let output = Command::new("script")
+            .args(["-qec", &script, "/dev/null"])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let rules: Vec<&str> = said.lines().map(str::trim_end).filter(|line| line.starts_with('─')).collect();
+        assert!(!rules.is_empty(), "{said}");
+        assert!(rules.iter().all(|rule| rule.chars().count() <= columns), "{columns}: {said}");
+        assert!(said.contains("not shown:"), "{said}");
+    }
 }
