@@ -51,7 +51,7 @@ step_guard() {
     for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks} .github/workflows/two-ends.sh; do
         run bash -n "$script"
     done
-    for script in .ci/guest/init .github/actions/farcall-verbs/install.sh; do
+    for script in .ci/guest/init .github/actions/farcall-verbs/install.sh packaging/build.sh; do
         run sh -n "$script"
     done
     # Parsed only: compiled, they would leave files in the clone that packaging then refuses.
@@ -109,6 +109,29 @@ step_docs_of_default() {
 step_package() {
     # Its own folder: cargo takes a package of this version that was built before for the same.
     run cargo publish --workspace --dry-run --target-dir "$scratch/package"
+}
+
+# The package that users install: built, installed here, used, removed.
+step_deb() {
+    need ibverbs-utils man-db
+    local as_root=() out=$scratch/deb server
+    [[ $(id -u) -eq 0 ]] || as_root=(sudo -n)
+    run packaging/build.sh "$out"
+    run "${as_root[@]}" dpkg --install "$out"/farcall_*.deb
+    run farcall doctor
+    farcall verbs run -- ibv_devinfo | grep softnic0
+    man --where farcall-kv-serve
+    mkdir -p "$scratch/unpacked"
+    tar -C "$scratch/unpacked" --strip-components=1 -xzf "$out"/farcall-*.tar.gz
+    "$scratch/unpacked/bin/farcall" verbs run -- ibv_devinfo | grep softnic0
+    # The file that the unit names, without the user and the directories that systemd makes.
+    /usr/bin/farcall kv serve --config /etc/farcall/kv.toml &
+    server=$!
+    farcall kv set greeting hello
+    farcall kv get greeting --server rpc:127.0.0.1:11212 | grep -x hello
+    kill "$server"
+    wait "$server"
+    run "${as_root[@]}" dpkg --remove farcall
 }
 
 # Models of the lock-free structures: every interleaving and every ordering that the memory model allows. step_test

@@ -336,7 +336,11 @@ fn counters_of_a_killed_server_stay_readable() {
     let pid = server.child.id().to_string();
     let read =
         || -> Value { serde_json::from_slice(&farcall(&["stats", &pid, "--all", "--json"]).stdout).unwrap() };
-    let puts = |report: &Value| report["blocks"][0]["counters"]["puts"].clone();
+    let puts = |report: &Value| {
+        let partition =
+            report["blocks"].as_array().unwrap().iter().find(|block| block["label"] == "kv partition 0");
+        partition.unwrap()["counters"]["puts"].clone()
+    };
     // Published ten times a second.
     let mut tries = 0;
     while puts(&read()) != 1 && tries < 100 {

@@ -52,7 +52,7 @@ pub struct Conform {
     /// Name the cases with their sources and run none.
     #[arg(long)]
     list: bool,
-    /// Tell of every case, not only of those that do not pass.
+    /// Tell of every case, not only of those that fail: on standard output, with --json on standard error.
     #[arg(long, short)]
     verbose: bool,
     /// Be the other end, on the socket that is standard input.
@@ -95,15 +95,25 @@ impl Conform {
             (_, provider) => of_provider(provider),
         };
         let bar = progress_bar(cases.len() as u64, "cases");
+        let mut told = Ok(());
         let report = run(&world, &cases, deviations, |ended| {
             bar.inc(1);
             bar.set_message(ended.name.clone());
             if self.verbose || matches!(ended.outcome, Outcome::Fail { .. }) {
-                bar.suspend(|| eprintln!("{ended}"));
+                // Results are for standard output; with --json that is the report's alone.
+                let now = bar.suspend(|| match console.is_json() {
+                    true => {
+                        eprintln!("{ended}");
+                        Ok(())
+                    }
+                    false => console.raw(format!("{ended}\n").as_bytes()),
+                });
+                told = now.err().map_or(std::mem::replace(&mut told, Ok(())), Err);
             }
         })
         .map_err(|why| Failure::new("cannot run the suite").why(why))?;
         bar.finish_and_clear();
+        told?;
         let json = serde_json::to_value(&report)
             .map_err(|error| Failure::because("cannot write the report", &error))?;
         console.say(&report, &json)?;
@@ -146,6 +156,7 @@ impl Conform {
             Sides::Local | Sides::Simulated => return Ok(Rc::new(host)),
             Sides::Processes => Processes::start(host, self.agent_command(&[])?, "two processes"),
             Sides::Users => {
+                check_users(self.other_user)?;
                 let mut command = self.agent_command(&[])?;
                 command.uid(self.other_user).gid(self.other_user);
                 Processes::start(host, command, format!("two processes, one of user {}", self.other_user))
@@ -182,6 +193,26 @@ impl Conform {
             .map_err(|error| Failure::because("the line to the suite failed", &error))?;
         Ok(Exit::Success)
     }
+}
+
+/// Two ends of one user, or of users that may not meet, would test something else.
+fn check_users(other: u32) -> Result<(), Failure> {
+    let own = rustix::process::geteuid().as_raw();
+    let refusal = Failure::new("cannot test two users").exit(Exit::Usage);
+    if own == other {
+        return Err(refusal
+            .why(format!("both ends would be of user {own}"))
+            .remedy("name another user: --other-user UID"));
+    }
+    if own != 0 {
+        return Err(refusal.why("only root starts processes of other users").remedy("run it as root"));
+    }
+    if std::env::var_os("FARCALL_GROUP").is_none() || std::env::var_os("FARCALL_SOCKET_DIR").is_none() {
+        return Err(refusal.why("users connect only if a group lets both in").remedy(
+            "name a group of both in FARCALL_GROUP and a directory of it in FARCALL_SOCKET_DIR: see docs/CONFORMANCE.md",
+        ));
+    }
+    Ok(())
 }
 
 fn list(console: Console, cases: &[Case]) -> Result<Exit, Failure> {

@@ -7,6 +7,7 @@
 //! * [`Listener`]: accepts bootstrap connections over TCP, refuses garbage, and hands handshakes to server threads;
 //!   each connection stays open, and its hang-up says that the peer went.
 //! * [`AcceptRest`], [`deepen_backlog`]: what all accept loops have in common.
+//! * [`Seldom`]: a warning that is told once, however often its cause comes.
 //! * [`Sleeper`]: what a thread sleeps on whose work comes through memory of its own process.
 //! * [`WakeQueue`]: what is handed to a thread that polls and sometimes sleeps.
 //! * [`on_termination`], [`pin_to_core`], [`KeptMemory`], [`bound_kept_memory`]: signals, cores, memory.
@@ -18,6 +19,7 @@ mod driver;
 mod idle_turns;
 mod kept_memory;
 mod listener;
+mod seldom;
 mod signals;
 mod sleep;
 mod sleeper;
@@ -32,6 +34,7 @@ pub use driver::Driver;
 pub use idle_turns::IdleTurns;
 pub use kept_memory::{KeptMemory, bound_kept_memory};
 pub use listener::{BootstrapEvent, BootstrapId, BootstrapSender, JudgeUser, ListenConfig, Listener};
+pub use seldom::Seldom;
 pub use signals::on_termination;
 pub use sleep::{arm_then_look, sleep_on};
 pub use sleeper::Sleeper;

@@ -81,7 +81,9 @@ pub mod select {
 /// The counters of a process that uses this library, alive or dead.
 #[cfg(feature = "stats")]
 pub mod stats {
-    pub use farcall_stats::{BlockReport, FlightRecord, Report, StatsError, read_pid};
+    pub use farcall_stats::{
+        BlockReport, FlightRecord, Histogram, Report, StatsError, prometheus, read_all, read_pid,
+    };
 }
 
 /// The examples of README.md, kept working.

@@ -104,6 +104,7 @@ impl Server {
                 }
             }
         };
+        tracing::info!("drains: no call begins any more");
         drop(self.listener);
         drop(stops);
         let _none_is_left = stopping.send(());
@@ -139,7 +140,11 @@ async fn serve_connection<S, B>(
         // Nothing was promised to it yet.
         _ = stops.changed() => return,
     };
-    let Ok(connection) = connection else { return };
+    let connection = match connection {
+        Ok(connection) => connection,
+        Err(why) => return tracing::info!("refused a connection: {why}"),
+    };
+    tracing::debug!("a connection begins");
     let _guard = Driving(&connection);
     let (mut turn, mut answers) = (Turn::default(), direct.for_connection());
     let mut stopping = std::pin::pin!(async {

@@ -244,7 +244,7 @@ impl Space {
         let ran = driver.run_until(&mut self, |space| space.is_closed);
         // The system cannot sleep on a descriptor: nothing can go on.
         if let Err(error) = ran {
-            eprintln!("farcall memory client: {error}");
+            tracing::error!("memory client: its thread ended: {error}");
         }
     }
 

@@ -100,7 +100,7 @@ pub(super) fn run<E: ThreadEndpoint>(
     let mut driver = Driver::new(clock, waiting, stop);
     // An error here means that the system cannot sleep on a descriptor: the thread cannot go on.
     if let Err(error) = driver.run_until(&mut thread_loop, ServerThread::is_drained) {
-        eprintln!("farcall server thread {thread}: {error}");
+        tracing::error!(thread, "the server thread ended: {error}");
     }
     thread_loop.tell_events();
 }
@@ -126,10 +126,20 @@ impl<E: ThreadEndpoint> ServerThread<E> {
             match event {
                 BootstrapEvent::Hello(client, hello) => match self.endpoint.responder().accept(&hello, now) {
                     Ok((id, welcome)) => {
+                        tracing::info!(
+                            thread = self.thread,
+                            connection = id.0,
+                            preset = hello.plan.preset().map_or("", |preset| preset.name),
+                            is_resumed = welcome.resumed.is_some(),
+                            "a client connected"
+                        );
                         self.connections.insert(client, id);
                         self.listener.welcome(client, &welcome);
                     }
-                    Err(refusal) => self.listener.refuse(client, &refusal),
+                    Err(refusal) => {
+                        tracing::info!(thread = self.thread, "{refusal}");
+                        self.listener.refuse(client, &refusal);
+                    }
                 },
                 BootstrapEvent::Notice(client, Notice::Goodbye) => self.hang_up(client, false, now),
                 BootstrapEvent::Notice(..) => {}
@@ -145,9 +155,10 @@ impl<E: ThreadEndpoint> ServerThread<E> {
     }
 
     fn tell_events(&mut self) {
-        while let Some(ResponderEvent::Closed { connection, tell, .. }) =
+        while let Some(ResponderEvent::Closed { connection, why, tell }) =
             self.endpoint.responder().poll_event()
         {
+            tracing::info!(thread = self.thread, connection = connection.0, "a connection ended: {why}");
             let Some(client) =
                 self.connections.iter().find(|(_, id)| **id == connection).map(|(client, _)| *client)
             else {
@@ -164,6 +175,7 @@ impl<E: ThreadEndpoint> ServerThread<E> {
     #[cold]
     fn begin_drain(&mut self, now: Nanos) {
         self.draining = true;
+        tracing::info!(thread = self.thread, connections = self.connections.len(), "drains");
         self.endpoint.responder().drain();
         self.endpoint.drain(now);
         for client in self.connections.keys() {

@@ -164,7 +164,10 @@ fn explain(taken: &[Candidate], left_out: &[(&str, String)], report: &mut Report
     let ranked = ranked(&contenders);
     let auto = contenders.iter().find(|it| it.preset == AUTO);
     let Some(winner) = ranked.first() else {
-        report.problems.push("no preset could be measured".to_owned());
+        // Whoever interrupts knows why.
+        if report.problems.is_empty() {
+            report.problems.push("no preset could be measured".to_owned());
+        }
         return;
     };
     let columns = vec![
