@@ -10,7 +10,7 @@ use crate::measure::{LatencyRecorder, Schedule, Share, cpu_time, record_ping_pon
 use farcall_link::{BatchConfig, BatchSizing, ResponsePath as ResponseAxis};
 use farcall_rpc::tune::Decision;
 use farcall_rpc::{
-    AnyCaller, BySend, CallId, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Fetch,
+    AnyCaller, ByByte, BySend, CallId, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Fetch,
     FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply, ServerReply,
     StaticClient,
 };
@@ -313,6 +313,7 @@ type Run = fn(&CallClient, ClientOptions, Connected<'_>) -> Result<CallRun, Expe
 fn run_of(preset: &str) -> Option<Run> {
     Some(match preset {
         "server-reply" => run::<ServerReply>,
+        "l5" => run::<ByByte<ServerReply>>,
         "uc-rpc" => run::<OverUc<ServerReply>>,
         "herd" => run::<OverUc<DatagramReply>>,
         "ud-rpc" => run::<OverUd<DatagramReply>>,
