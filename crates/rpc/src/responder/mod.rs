@@ -94,6 +94,10 @@ impl Turn {
     }
 }
 
+/// Places in the completion queue for each connection: wake-ups, mostly. (Requests by SEND take turns at credits.)
+const COMPLETIONS_OF_CONNECTION: usize = 16;
+/// Places at least: datagrams, too, need some.
+const COMPLETIONS_MIN: usize = 16_384;
 const COMPLETIONS_AT_ONCE: usize = 32;
 /// Looks at the completion queue in a turn, at most: who sends without end does not keep the others waiting.
 const LOOKS_A_TURN: u32 = 64;
@@ -138,7 +142,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// If the device gives no completion queue or channel.
     pub fn new(nic: Nic, config: ResponderConfig, incarnation: u64, handler: H, clock: C) -> Result<Self> {
         let channel = nic.context.create_comp_channel()?;
-        let cqe = 16_384;
+        let most = config.connections_max.saturating_mul(COMPLETIONS_OF_CONNECTION);
+        let cqe = u32::try_from(most.max(COMPLETIONS_MIN)).unwrap_or(u32::MAX).min(nic.attr.max_cqe);
         let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
         Ok(Self {
             nic,
