@@ -237,6 +237,20 @@ def all_mutations():
                          "Fault::Ended => Step::Failed(WcStatus::REM_OP_ERR)"),
                  death("store_hook_private")),
 
+        # Chains of overflow blocks.
+        Mutation("block-taken-away-unseen", "Index::unlink_if_empty",
+                 Delete("self.count_move()"), unit("a_key_is_never_missed_while_it_moves")),
+        Mutation("block-not-given-back", "Index::unlink_if_empty",
+                 Delete("self.spare.push(block)"), unit("a_chain_takes_keys_of_one_neighbourhood")),
+
+        # Bytes that tell of requests.
+        Mutation("byte-of-message-not-followed", "DenseBytes::follow",
+                 Replace("last_before(expect)", "last_before(expect.next())"), integration("dense_mailbox")),
+        Mutation("bytes-always-trusted", "Responder::serve_all",
+                 Replace("self.lookout.distrusts_bytes", "false"), integration("dense_mailbox")),
+        Mutation("bytes-of-the-gone-not-moved-up", "DenseBytes::remove",
+                 Replace("u32::from(at as usize > owner)", "0"), integration("dense_mailbox")),
+
         # Orderings and fences, which models notice.
         Mutation("record-published-before-its-payload", "Producer::publish_slots",
                  Replace("self.mem.store(at, word, Release)", "self.mem.store(at, word, Relaxed)"),
