@@ -237,6 +237,11 @@ def all_mutations():
                          "Fault::Ended => Step::Failed(WcStatus::REM_OP_ERR)"),
                  death("store_hook_private")),
 
+        # Answers wait for a peer that has no processor.
+        Mutation("answered-without-room", "Client::serve",
+                 Replace("!takes_frames(self.socket.as_fd())", "false"),
+                 integration("process", "a_peer_that_takes_its_answers_late")),
+
         # Chains of overflow blocks.
         Mutation("block-taken-away-unseen", "Index::unlink_if_empty",
                  Delete("self.count_move()"), unit("a_key_is_never_missed_while_it_moves")),
