@@ -343,7 +343,7 @@ def all_mutations():
                  unit("what_is_half_written")),
         Mutation("moved-key-missing", "Look::step", Replace("moves == self.moves", "true"),
                  unit("a_key_is_missing_only")),
-        Mutation("moves-not-counted", "Index::insert",
+        Mutation("moves-not-counted", "Index::count_move",
                  Replace("self.region.load_relaxed(0).wrapping_add(1)", "self.region.load_relaxed(0)"),
                  unit("a_key_is_never_missed")),
 
