@@ -1,6 +1,6 @@
 //! Requests by WRITE into a mailbox, told of by a second WRITE of one byte.
 //!
-//! A server thread has one byte for each client, side by side ([`crate::responder::DenseBytes`]): 64 mailboxes without a
+//! A server thread has one byte for each client, side by side (`responder/dense_bytes.rs`): 64 mailboxes without a
 //! message cost it one cache line, where each costs a line of its own under [`WriteMailbox`]. The client pays with a
 //! second WRITE (RDMA communication patterns, section 8, on L5).
 //!
