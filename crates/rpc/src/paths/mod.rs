@@ -109,8 +109,8 @@ pub trait ResponsePath: Send + 'static {
 }
 
 /// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone stand for
-/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND, [`ByByte`] for requests that
-/// a byte tells of; [`OverUc`] for UC, [`OverUd`] for UD.
+/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND, [`ByByte`] for requests
+/// that a byte tells of; [`OverUc`] for UC, [`OverUd`] for UD.
 pub trait Path: Send + 'static {
     /// The transport of the queue pairs.
     const TRANSPORT: Transport;
