@@ -243,6 +243,25 @@ def all_mutations():
                          "Fault::Ended => Step::Failed(WcStatus::REM_OP_ERR)"),
                  death("store_hook_private")),
 
+        # Answers wait for a peer that has no processor.
+        Mutation("answered-without-room", "Client::serve",
+                 Replace("!takes_frames(self.socket.as_fd())", "false"),
+                 integration("process", "a_peer_that_takes_its_answers_late")),
+
+        # Chains of overflow blocks.
+        Mutation("block-taken-away-unseen", "Index::unlink_if_empty",
+                 Delete("self.count_move()"), unit("a_key_is_never_missed_while_it_moves")),
+        Mutation("block-not-given-back", "Index::unlink_if_empty",
+                 Delete("self.spare.push(block)"), unit("a_chain_takes_keys_of_one_neighbourhood")),
+
+        # Bytes that tell of requests.
+        Mutation("byte-of-message-not-followed", "DenseBytes::follow",
+                 Replace("last_before(expect)", "last_before(expect.next())"), integration("dense_mailbox")),
+        Mutation("bytes-always-trusted", "Responder::serve_all",
+                 Replace("self.lookout.distrusts_bytes", "false"), integration("dense_mailbox")),
+        Mutation("bytes-of-the-gone-not-moved-up", "DenseBytes::remove",
+                 Replace("u32::from(at as usize > owner)", "0"), integration("dense_mailbox")),
+
         # Orderings and fences, which models notice.
         Mutation("record-published-before-its-payload", "Producer::publish_slots",
                  Replace("self.mem.store(at, word, Release)", "self.mem.store(at, word, Relaxed)"),
@@ -330,7 +349,7 @@ def all_mutations():
                  unit("what_is_half_written")),
         Mutation("moved-key-missing", "Look::step", Replace("moves == self.moves", "true"),
                  unit("a_key_is_missing_only")),
-        Mutation("moves-not-counted", "Index::insert",
+        Mutation("moves-not-counted", "Index::count_move",
                  Replace("self.region.load_relaxed(0).wrapping_add(1)", "self.region.load_relaxed(0)"),
                  unit("a_key_is_never_missed")),
 

@@ -22,6 +22,9 @@ pub enum RequestPath {
     Send,
     /// The same as a datagram: one queue pair of the server thread takes the requests of all its clients.
     Datagram,
+    /// WRITE into a mailbox, then WRITE of one byte among those of all clients of the server thread, which polls these
+    /// bytes alone (L5, as RDMA communication patterns, section 8, describes it).
+    DenseMailbox,
 }
 
 /// How a response reaches the client.
@@ -161,6 +164,10 @@ impl Geometry {
         Ok(())
     }
 
+    /// The largest window of a mailbox that is told of by a byte: the byte is the low one of a message's number, and must
+    /// not come round within a window.
+    pub const WINDOW_OF_BYTE_MAX: u16 = 128;
+
     /// The smaller of two in every number.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
@@ -249,6 +256,11 @@ pub const PRESETS: &[Preset] = &[
         name: "server-reply",
         summary: "The server writes every result",
         plan: Plan { response: ResponsePath::Write, ..BASE },
+    },
+    Preset {
+        name: "l5",
+        summary: "As server-reply; each request is told of by one byte, and the server polls such bytes alone",
+        plan: Plan { request: RequestPath::DenseMailbox, response: ResponsePath::Write, ..BASE },
     },
     Preset {
         name: "uc-rpc",

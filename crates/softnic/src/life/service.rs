@@ -15,7 +15,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use super::Way;
-use super::clients::Client;
+use super::clients::{Client, Next};
 use super::death::Lifetime;
 use super::peer::Peer;
 use super::rendezvous::Block;
@@ -184,7 +184,11 @@ impl Service {
                 self.accept(&block);
                 true
             }
-            Watched::Client(client) => client.serve(way),
+            Watched::Client(client) => {
+                let next = client.serve(way);
+                self.wait_for(&client, token, next);
+                next != Next::End
+            }
             Watched::Answers(peer) => self.collect(&peer),
             Watched::Peer(peer) => {
                 self.peer_ended(way, &peer);
@@ -197,6 +201,19 @@ impl Service {
         };
         if !keep {
             self.watched.lock().remove(&token);
+        }
+    }
+
+    /// Tells of a client when it asks, or when it has room for answers.
+    fn wait_for(&self, client: &Client, token: u64, next: Next) {
+        let events = match next {
+            Next::Questions => epoll::EventFlags::IN,
+            Next::Room => epoll::EventFlags::OUT,
+            Next::End => return,
+        };
+        let data = epoll::EventData::new_u64(token);
+        if let Err(error) = epoll::modify(&self.epoll, client.socket(), data, events) {
+            tracing::warn!("softnic service: epoll_ctl: {error}");
         }
     }
 

@@ -241,6 +241,9 @@ fn way_of(preset: &str) -> String {
     let Some(Plan { request, response, .. }) = Plan::named(preset) else { return String::new() };
     let there = match request {
         RequestPath::WriteMailbox => "the client WRITEs the request into memory that the server polls",
+        RequestPath::DenseMailbox => {
+            "the client WRITEs the request, and by a second verb a byte, which alone the server polls"
+        }
         RequestPath::Send => "the client SENDs the request into a receive of the server",
         _ => "the client sends the request as a datagram, into a receive that all clients share",
     };
