@@ -46,17 +46,19 @@ impl FaultTimes {
             seen >= wanted
         });
         let Some(bucket) = bucket else { return Duration::ZERO };
-        let (power, part) = (bucket / PARTS, bucket % PARTS);
-        Duration::from_nanos(((PARTS + part + 1) as u64) << (power - 2))
+        Self::bound(bucket)
+    }
+
+    /// No time of a bucket is longer.
+    fn bound(bucket: usize) -> Duration {
+        let ns = ((PARTS + bucket % PARTS + 1) as u128) << (bucket / PARTS - 2);
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
     /// Upper bounds of times, and how many faults took up to that, longer than the bound before; no empty ones.
     pub fn histogram(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
-        let bound = |bucket: usize| {
-            Duration::from_nanos(((PARTS + bucket % PARTS + 1) as u64) << (bucket / PARTS - 2))
-        };
         let filled = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
-        filled.map(move |(bucket, count)| (bound(bucket), *count))
+        filled.map(|(bucket, count)| (Self::bound(bucket), *count))
     }
 }
 

@@ -142,6 +142,9 @@ impl Pager {
             self.counts.stored += 1;
             self.failing_since = None;
             self.staging.stored(page);
+            if self.staging.is_clean(page) && self.leaving.remove(&page) {
+                self.let_leave(page);
+            }
             return;
         }
         self.counts.not_stored += 1;

@@ -105,6 +105,7 @@ impl Pager {
                 self.staging.forget(page);
             }
         }
+        self.leaving.remove(&page);
         self.set(page, RESIDENT);
         self.order.push(page);
         self.counts.staged += 1;

@@ -60,7 +60,7 @@ impl Pager {
                 POISONED if self.paged.lift_poison(page as usize).is_ok() => self.set(page, ABSENT),
                 _ => {}
             }
-            self.free_if_stored(page);
+            self.let_leave(page);
             (page, looked_at) = (page + 1, looked_at + 1);
         }
         let any = page > range.start;
@@ -70,11 +70,16 @@ impl Pager {
         any
     }
 
-    /// Gives the memory of a page back to the system, if its bytes are stored.
-    fn free_if_stored(&mut self, page: u32) {
-        if self.state(page) == STAGED
-            && self.staging.is_clean(page)
-            && let Some(place) = self.staging.place_of(page)
+    /// Gives the memory of a page that was taken out back to the system: now, or when its bytes are stored.
+    pub(super) fn let_leave(&mut self, page: u32) {
+        if self.state(page) != STAGED {
+            return;
+        }
+        if !self.staging.is_clean(page) {
+            self.leaving.insert(page);
+            return;
+        }
+        if let Some(place) = self.staging.place_of(page)
             && self.paged.free_places(place as usize, 1).is_ok()
         {
             self.staging.forget(page);

@@ -19,7 +19,7 @@ mod fetch;
 mod hint;
 mod save;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -113,6 +113,8 @@ pub(crate) struct Pager {
     waiting: VecDeque<Waiting>,
     wanted: VecDeque<Range<u32>>,
     unwanted: VecDeque<Range<u32>>,
+    /// Pages that were taken out since they are not needed, and leave as soon as they are stored.
+    leaving: HashSet<u32>,
     streams: Streams,
     saving: Option<Saving>,
     counts: RegionCounts,
@@ -148,6 +150,7 @@ impl Pager {
             waiting: VecDeque::new(),
             wanted: VecDeque::new(),
             unwanted: VecDeque::new(),
+            leaving: HashSet::new(),
             streams: Streams::new(limits.ahead),
             saving: None,
             counts: RegionCounts::default(),

@@ -153,10 +153,8 @@ pub fn until(what: &str, mut is_done: impl FnMut() -> bool) {
 
 /// Has all of it leave local memory.
 pub fn until_gone(handle: Handle<'_>, len_bytes: usize) {
-    until("all pages left", || {
-        handle.dont_need(0..len_bytes);
-        handle.status().resident_bytes == 0
-    });
+    handle.dont_need(0..len_bytes);
+    until("all pages left", || handle.status().resident_bytes == 0);
 }
 
 /// A seed of the caller's, or a new one, which is printed.
