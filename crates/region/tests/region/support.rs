@@ -1,6 +1,6 @@
 //! Nodes, of this process and of others; regions over them.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,6 +95,13 @@ impl Other {
                 return line;
             }
         }
+    }
+
+    /// What else it said before its end.
+    pub fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).unwrap();
+        rest
     }
 
     pub fn tell(&mut self) {
