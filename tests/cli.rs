@@ -113,6 +113,7 @@ fn every_command_has_help_with_examples() {
         &["memory", "serve"],
         &["memory", "status"],
         &["memory", "drain"],
+        &["memory", "region-bench"],
         &["figures", "list"],
         &["figures", "run"],
         &["figures", "report"],

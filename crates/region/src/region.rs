@@ -21,7 +21,7 @@ use crate::status::RegionStatus;
 use crate::uffd::Waits;
 
 /// Empty looks before the pager sleeps.
-const POLLS: u32 = 2_000;
+pub(crate) const POLLS: u32 = 2_000;
 /// How often who waits for the pager looks whether it is there.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
 
