@@ -233,3 +233,52 @@ fn judged(moved: Result<(), (usize, Errno)>) -> Moved {
         Err(_) => Moved::Busy,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    const ROLE: &str = "FARCALL_TEST_ROLE";
+
+    /// In the other process: what is touched when its holder has gone.
+    #[test]
+    fn child_entry() {
+        if std::env::var(ROLE).as_deref() != Ok("left alone") {
+            return;
+        }
+        let (paged, _) = PagedMemory::new(4 * PAGE_BYTES, 1).unwrap();
+        let mapping = Arc::clone(paged.region());
+        paged.install(1, &[5; PAGE_BYTES]).unwrap();
+        drop(paged);
+        // SAFETY: mapped; whether it may be read is what is looked for.
+        let read = unsafe { mapping.address().as_ptr().add(3 * PAGE_BYTES).read_volatile() };
+        println!("read {read}");
+    }
+
+    #[test]
+    fn without_its_pager_a_region_is_out_of_reach() {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "paged_memory::tests::child_entry", "--test-threads=1"]);
+        let ended = command.env(ROLE, "left alone").output().unwrap();
+        assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
+    }
+
+    #[test]
+    fn pages_go_out_and_come_back_with_their_bytes_and_missing_ones_are_told_of() {
+        let (mut paged, _) = PagedMemory::new(4 * PAGE_BYTES, 2).unwrap();
+        paged.install(1, &[5; 2 * PAGE_BYTES]).unwrap();
+        assert_eq!(paged.install(0, &[6; 4 * PAGE_BYTES]).unwrap_err(), (1, Errno::EXIST));
+        assert_eq!(paged.take_out(3, 0), Moved::Missing);
+        assert_eq!(paged.take_out(1, 0), Moved::Yes);
+        assert!(paged.taken_out(0).iter().all(|byte| *byte == 5));
+        assert!(paged.poison(1) && !paged.poison(2), "only what is missing is poisoned");
+        assert_eq!(paged.put_back(0, 1), Moved::Busy, "it is poisoned");
+        paged.lift_poison(1).unwrap();
+        assert_eq!(paged.put_back(0, 1), Moved::Yes);
+        assert_eq!(paged.take_out(1, 1), Moved::Yes);
+        paged.free_places(1, 1).unwrap();
+        assert_eq!((paged.take_out(1, 1), paged.take_out(2, 1)), (Moved::Missing, Moved::Yes));
+    }
+}
