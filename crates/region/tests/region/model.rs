@@ -82,7 +82,7 @@ fn values_of_any_plain_type_are_seen_where_they_are() {
     region.view_mut::<[f32; 3]>(1..3)[1] = [1.5, 2.5, -1.0];
     assert_eq!(region.view::<f32>(6..9), [1.5, 2.5, -1.0]);
     assert!(region.view::<u32>(0..6).iter().all(|word| *word == 0));
-    for range in [0..128 * 1_024 + 1, usize::MAX - 1..usize::MAX, 7..6] {
+    for range in [0..128 * 1_024 + 1, usize::MAX - 1..usize::MAX, std::ops::Range { start: 7, end: 6 }] {
         let panicked =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.view::<u32>(range).len()));
         let text = *panicked.unwrap_err().downcast::<String>().unwrap();
