@@ -96,7 +96,7 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 26] = [
+    let commands: [&[&str]; 27] = [
         &["devices"],
         &["doctor"],
         &["perf"],

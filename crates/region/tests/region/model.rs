@@ -55,7 +55,7 @@ fn a_region_is_a_plain_vector_whatever_leaves_and_comes_back() {
     let config = config(addresses, PAGES, RESIDENT);
     let mut region = RemoteRegion::open(provider(), config.clone()).unwrap();
     let mut model = vec![0; PAGES * PAGE_BYTES];
-    for _ in 0..3_000 {
+    for _ in 0..1_000 {
         step(&mut rng, &mut region, &mut model, &file);
         if rng.below(50) == 0 {
             let status = region.handle().status();
