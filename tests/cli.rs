@@ -96,7 +96,7 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 26] = [
+    let commands: [&[&str]; 27] = [
         &["devices"],
         &["doctor"],
         &["perf"],
@@ -113,6 +113,7 @@ fn every_command_has_help_with_examples() {
         &["memory", "serve"],
         &["memory", "status"],
         &["memory", "drain"],
+        &["memory", "region-bench"],
         &["figures", "list"],
         &["figures", "run"],
         &["figures", "report"],

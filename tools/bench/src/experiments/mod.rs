@@ -28,6 +28,8 @@ mod posting;
 pub mod qps;
 mod reach;
 #[cfg(feature = "verbs")]
+pub mod region_faults;
+#[cfg(feature = "verbs")]
 pub mod remio_bench;
 #[cfg(feature = "verbs")]
 pub mod rpc_echo;
