@@ -1,0 +1,12 @@
+//! What bindings to other languages share: failures as numbers with texts ([`Failure`]), and how ends are opened from
+//! options that are plain data ([`Options`]).
+//!
+//! A binding translates and decides nothing. Where two of them would decide alike, it stands here.
+
+mod code;
+mod failure;
+mod options;
+
+pub use code::Code;
+pub use failure::{Failure, version};
+pub use options::Options;
