@@ -1,5 +1,7 @@
 //! Failures as numbers.
 
+use std::ffi::CStr;
+
 use farcall_rpc::Executed;
 
 macro_rules! codes {
@@ -14,7 +16,7 @@ macro_rules! codes {
             }
 
             /// What it means, for people.
-            pub const fn text(self) -> &'static str {
+            pub const fn text(self) -> &'static CStr {
                 match self { $(Self::$name => $text,)* }
             }
 
@@ -31,7 +33,7 @@ macro_rules! codes {
 
 /// What became of a function that was called. Numbers never change their meaning; later versions add some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(i32)]
+#[repr(C)]
 pub enum Code {
     /// Done.
     Ok = 0,
@@ -88,32 +90,32 @@ pub enum Code {
 }
 
 codes! {
-    Ok = 0, executed Yes, "done";
-    Invalid = 1, executed No, "an argument cannot be right";
-    Busy = 2, executed No, "another thread uses the object; use one for each thread, or a lock";
-    Panicked = 3, executed Unknown, "the library failed in itself; close the object, and report this";
-    System = 4, executed No, "the system gives no thread, descriptor or memory";
-    Device = 5, executed No, "the device cannot be used; farcall doctor tells more";
-    Unreachable = 6, executed No, "nobody answers at the address; is the server running?";
-    Refused = 7, executed No, "the other end refuses";
-    DeadlineExceeded = 8, executed No, "the deadline passed before the call was sent";
-    NotSent = 9, executed No, "the connection is lost and the call was not sent; connect again";
-    OutcomeUnknown = 10, executed Unknown, "the outcome is unknown; if the call is idempotent, call again";
-    NotExecuted = 11, executed No, "the server did not execute the call; call again later";
-    ResultLost = 12, executed Yes, "the call was executed, and its result cannot be had";
-    Application = 13, executed Yes, "the handler refused the call";
-    TooLarge = 14, executed No, "longer than the server takes";
-    Key = 15, executed No, "the key cannot be one";
-    NotFound = 16, executed Yes, "the key has no item";
-    NotStored = 17, executed Yes, "the condition of the write did not hold";
-    OtherVersion = 18, executed Yes, "the item has another version";
-    NotANumber = 19, executed Yes, "the value is no decimal number";
-    StoreFull = 20, executed Yes, "the store is full and does not evict";
-    Moved = 21, executed No, "the server was restarted with other partitions; connect again";
-    WouldBlock = 22, executed No, "it would have to wait";
-    TimedOut = 23, executed No, "the time is over";
-    Reset = 24, executed Unknown, "the stream broke";
-    BrokenPipe = 25, executed No, "nobody reads what is written to this stream any more";
+    Ok = 0, executed Yes, c"done";
+    Invalid = 1, executed No, c"an argument cannot be right";
+    Busy = 2, executed No, c"another thread uses the object; use one for each thread, or a lock";
+    Panicked = 3, executed Unknown, c"the library failed in itself; close the object, and report this";
+    System = 4, executed No, c"the system gives no thread, descriptor or memory";
+    Device = 5, executed No, c"the device cannot be used; farcall doctor tells more";
+    Unreachable = 6, executed No, c"nobody answers at the address; is the server running?";
+    Refused = 7, executed No, c"the other end refuses";
+    DeadlineExceeded = 8, executed No, c"the deadline passed before the call was sent";
+    NotSent = 9, executed No, c"the connection is lost and the call was not sent; connect again";
+    OutcomeUnknown = 10, executed Unknown, c"the outcome is unknown; if the call is idempotent, call again";
+    NotExecuted = 11, executed No, c"the server did not execute the call; call again later";
+    ResultLost = 12, executed Yes, c"the call was executed, and its result cannot be had";
+    Application = 13, executed Yes, c"the handler refused the call";
+    TooLarge = 14, executed No, c"longer than the server takes";
+    Key = 15, executed No, c"the key cannot be one";
+    NotFound = 16, executed Yes, c"the key has no item";
+    NotStored = 17, executed Yes, c"the condition of the write did not hold";
+    OtherVersion = 18, executed Yes, c"the item has another version";
+    NotANumber = 19, executed Yes, c"the value is no decimal number";
+    StoreFull = 20, executed Yes, c"the store is full and does not evict";
+    Moved = 21, executed No, c"the server was restarted with other partitions; connect again";
+    WouldBlock = 22, executed No, c"it would have to wait";
+    TimedOut = 23, executed No, c"the time is over";
+    Reset = 24, executed Unknown, c"the stream broke";
+    BrokenPipe = 25, executed No, c"nobody reads what is written to this stream any more";
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl Failure {
 
 impl From<Code> for Failure {
     fn from(code: Code) -> Self {
-        Self::new(code, code.text())
+        Self::new(code, code.text().to_string_lossy())
     }
 }
 
