@@ -18,11 +18,7 @@
 #define FARCALL_VERSION 256
 
 // What became of a function that was called. Numbers never change their meaning; later versions add some.
-enum farcall_code
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
+typedef enum {
   // Done.
   FARCALL_OK = 0,
   // An argument cannot be right: null, misaligned, out of range. Nothing was done.
@@ -75,14 +71,7 @@ enum farcall_code
   FARCALL_RESET = 24,
   // This end has ended its stream, or nobody reads it any more.
   FARCALL_BROKEN_PIPE = 25,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum farcall_code farcall_code;
-#else
-typedef int32_t farcall_code;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+} farcall_code;
 
 // Whether what was asked for was executed.
 typedef enum {
