@@ -47,7 +47,11 @@ impl<T> Out<T> {
 ///
 /// # Safety
 /// Unless null, so many bytes may be read there, and nobody changes them during the call.
-pub(crate) unsafe fn bytes<'a>(start: *const c_void, len_bytes: usize, name: &str) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn bytes<'a>(
+    start: *const c_void,
+    len_bytes: usize,
+    name: &str,
+) -> Result<&'a [u8], Failure> {
     if start.is_null() && len_bytes == 0 {
         return Ok(&[]);
     }
@@ -61,7 +65,11 @@ pub(crate) unsafe fn bytes<'a>(start: *const c_void, len_bytes: usize, name: &st
 ///
 /// # Safety
 /// Unless null, so many bytes may be written there, and nobody else uses them during the call.
-pub(crate) unsafe fn room<'a>(start: *mut c_void, len_bytes: usize, name: &str) -> Result<&'a mut [u8], Failure> {
+pub(crate) unsafe fn room<'a>(
+    start: *mut c_void,
+    len_bytes: usize,
+    name: &str,
+) -> Result<&'a mut [u8], Failure> {
     if start.is_null() && len_bytes == 0 {
         return Ok(&mut []);
     }

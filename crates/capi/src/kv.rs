@@ -3,10 +3,10 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-use farcall_foreign::{Code, Failure, version};
 use ::farcall_kv::client::{KvClient, Write};
 use ::farcall_kv::store::PutMode;
 use ::farcall_kv::wire::MultiItem;
+use farcall_foreign::{Code, Failure, version};
 
 use crate::argument::{Out, bytes, object, text};
 use crate::boundary::{Object, made, returned, taken_back};

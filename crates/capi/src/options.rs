@@ -70,7 +70,10 @@ const USUAL: farcall_options = farcall_options {
 /// FARCALL_INVALID if the length is none of this library's version or an earlier one: the program was compiled for a
 /// later one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn farcall_options_init(options: *mut farcall_options, options_len_bytes: usize) -> c_int {
+pub unsafe extern "C" fn farcall_options_init(
+    options: *mut farcall_options,
+    options_len_bytes: usize,
+) -> c_int {
     returned(|| {
         if options_len_bytes != size_of::<farcall_options>() {
             return Err(unknown_length(options_len_bytes));
@@ -134,7 +137,8 @@ mod tests {
 
     #[test]
     fn the_version_is_that_of_the_package() {
-        let parts: Vec<u32> = env!("CARGO_PKG_VERSION").split('.').map(|part| part.parse().unwrap()).collect();
+        let parts: Vec<u32> =
+            env!("CARGO_PKG_VERSION").split('.').map(|part| part.parse().unwrap()).collect();
         assert_eq!(farcall_version(), parts[0] << 16 | parts[1] << 8 | parts[2]);
     }
 }

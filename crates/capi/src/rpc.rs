@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-use farcall_foreign::Failure;
 use ::farcall_rpc::{CallOptions, Client};
+use farcall_foreign::Failure;
 
 use crate::argument::{Out, bytes, object, text};
 use crate::boundary::{Object, made, returned, taken_back};
@@ -63,10 +63,10 @@ pub unsafe extern "C" fn farcall_rpc_call(
 ) -> c_int {
     returned(|| {
         // SAFETY: the program's promises.
-        let (rpc, request) =
-            unsafe { (object(rpc, "rpc")?, bytes(request, request_len_bytes, "request")?) };
+        let (rpc, request) = unsafe { (object(rpc, "rpc")?, bytes(request, request_len_bytes, "request")?) };
         // SAFETY: the same.
-        let (start, len) = unsafe { (Out::new(reply, "reply")?, Out::new(reply_len_bytes, "reply_len_bytes")?) };
+        let (start, len) =
+            unsafe { (Out::new(reply, "reply")?, Out::new(reply_len_bytes, "reply_len_bytes")?) };
         rpc.0.with(|ready| {
             ready.call(method, request, timeout_us)?;
             start.set(ready.reply.as_ptr().cast());

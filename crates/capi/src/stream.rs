@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use farcall_foreign::{Failure, Options};
 use ::farcall_stream::{StreamListener, StreamSocket};
+use farcall_foreign::{Failure, Options};
 
 use crate::argument::{Out, bytes, object, room, text, write_text};
 use crate::boundary::{Object, made, returned, taken_back};

@@ -39,9 +39,8 @@ fn made() -> String {
     config.enumeration.rename_variants = cbindgen::RenameRule::QualifiedScreamingSnakeCase;
     config.export.include = ["Code", "farcall_executed", "farcall_put_mode"].map(str::to_owned).to_vec();
     config.export.rename.insert("Code".to_owned(), "farcall_code".to_owned());
-    let mut builder = cbindgen::Builder::new()
-        .with_config(config)
-        .with_src(package().join("../foreign/src/code.rs"));
+    let mut builder =
+        cbindgen::Builder::new().with_config(config).with_src(package().join("../foreign/src/code.rs"));
     for source in sources {
         builder = builder.with_src(package().join("src").join(source).with_extension("rs"));
     }
@@ -109,7 +108,8 @@ fn each_function_has_a_man_page_and_the_pages_name_no_other() {
         pages.iter().map(|(path, _)| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
     let missing: Vec<_> = declared.difference(&named).collect();
     assert!(missing.is_empty(), "in no man page: {missing:?}");
-    let unknown: Vec<_> = named.iter().filter(|name| !known.contains(*name) && !stems.contains(*name)).collect();
+    let unknown: Vec<_> =
+        named.iter().filter(|name| !known.contains(*name) && !stems.contains(*name)).collect();
     assert!(unknown.is_empty(), "not in the header: {unknown:?}");
 }
 

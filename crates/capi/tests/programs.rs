@@ -102,7 +102,8 @@ fn install(folder: &Folder) {
 /// Runs a command that must succeed, and gives what it printed.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
     said
 }
@@ -130,7 +131,7 @@ const EVERYTHING: &str = "tests/c/everything.c";
 fn c_calls_everything() {
     let (folder, servers) = (Folder::new("c"), Servers::start());
     install(&folder);
-    let program = compile(&folder, &["cc", "-std=gnu99"], EVERYTHING, &["-lfarcall"]);
+    let program = compile(&folder, &["cc", "-std=gnu99"], EVERYTHING, &["-lfarcall", "-lpthread"]);
     assert_eq!(run(start(&folder, &program).args(servers.addresses())), "ok\n");
 }
 
@@ -152,9 +153,14 @@ fn valgrind_finds_no_error_and_no_leak() {
     }
     let (folder, servers) = (Folder::new("valgrind"), Servers::start());
     install(&folder);
-    let program = compile(&folder, &["cc"], EVERYTHING, &["-lfarcall"]);
+    let program = compile(&folder, &["cc"], EVERYTHING, &["-lfarcall", "-lpthread"]);
     let mut command = Command::new("valgrind");
-    command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect"]);
+    command.args([
+        "--quiet",
+        "--error-exitcode=99",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite,indirect",
+    ]);
     command.args(["--show-leak-kinds=definite,indirect", "--fair-sched=yes"]);
     command.arg(&program).args(servers.addresses()).env("LD_LIBRARY_PATH", &folder.0);
     let said = run(&mut command);

@@ -181,6 +181,9 @@ mod tests {
             assert_eq!(failure.code.executed(), error.executed(), "{error:?}");
             assert_eq!(failure.message, error.to_string());
         }
-        assert_eq!(Failure::from(CallError::Application { code: 7, message: String::new() }).application_code, 7);
+        assert_eq!(
+            Failure::from(CallError::Application { code: 7, message: String::new() }).application_code,
+            7
+        );
     }
 }

@@ -2,11 +2,10 @@
  * what it was sent, refuses method 2 with 42 "no", and answers method 3 after a second; STREAM sends back what it reads. */
 #include <farcall.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -205,42 +204,46 @@ static void echo(const char *address) {
     farcall_stream_reset(NULL);
 }
 
+/* Connecting waits for the listener, which another thread runs. */
+static void *peer(void *address) {
+    farcall_stream *stream;
+    char bytes[16];
+    size_t len_bytes;
+    CHECK(farcall_stream_connect((const char *)address, NULL, &stream) == FARCALL_OK);
+    CHECK(farcall_stream_read(stream, bytes, sizeof bytes, &len_bytes) == FARCALL_OK && len_bytes == 2);
+    CHECK(farcall_stream_write(stream, "hi", 2, &len_bytes) == FARCALL_OK);
+    CHECK(farcall_stream_read(stream, bytes, sizeof bytes, &len_bytes) == FARCALL_RESET);
+    farcall_stream_reset(stream);
+    return NULL;
+}
+
 static void listen_and_accept(void) {
     farcall_listener *listener;
-    farcall_stream *ours, *theirs;
+    farcall_stream *stream;
     farcall_options options;
     char address[64], bytes[16];
     size_t len_bytes;
     int fd, code;
-    pid_t child;
+    pthread_t thread;
     CHECK(farcall_options_init(&options, sizeof options) == FARCALL_OK);
     options.nonblocking = 1;
     CHECK(farcall_listen("127.0.0.1:0", &options, &listener) == FARCALL_OK);
     CHECK(farcall_listener_address(listener, address, sizeof address) == FARCALL_OK);
     CHECK(farcall_listener_fd(listener, &fd) == FARCALL_OK);
-    CHECK(farcall_listener_accept(listener, &ours) == FARCALL_WOULD_BLOCK && !ours);
-    /* Connecting waits for the listener: another process does it. */
-    fflush(NULL);
-    child = fork();
-    if (child == 0) {
-        CHECK(farcall_stream_connect(address, NULL, &theirs) == FARCALL_OK);
-        CHECK(farcall_stream_read(theirs, bytes, sizeof bytes, &len_bytes) == FARCALL_OK && len_bytes == 2);
-        CHECK(farcall_stream_write(theirs, "hi", 2, &len_bytes) == FARCALL_OK);
-        CHECK(farcall_stream_read(theirs, bytes, sizeof bytes, &len_bytes) == FARCALL_RESET);
-        farcall_stream_reset(theirs);
-        _exit(0);
-    }
-    while ((code = farcall_listener_accept(listener, &ours)) == FARCALL_WOULD_BLOCK)
+    CHECK(farcall_listener_accept(listener, &stream) == FARCALL_WOULD_BLOCK && !stream);
+    CHECK(pthread_create(&thread, NULL, peer, address) == 0);
+    while ((code = farcall_listener_accept(listener, &stream)) == FARCALL_WOULD_BLOCK)
         wait_on(fd);
     CHECK(code == FARCALL_OK);
-    CHECK(farcall_stream_fd(ours, &fd) == FARCALL_OK);
-    CHECK(farcall_stream_read(ours, bytes, sizeof bytes, &len_bytes) == FARCALL_WOULD_BLOCK);
-    CHECK(farcall_stream_write(ours, "ho", 2, &len_bytes) == FARCALL_OK && len_bytes == 2);
-    while ((code = farcall_stream_read(ours, bytes, sizeof bytes, &len_bytes)) == FARCALL_WOULD_BLOCK)
+    CHECK(farcall_stream_fd(stream, &fd) == FARCALL_OK);
+    while ((code = farcall_stream_write(stream, "ho", 2, &len_bytes)) == FARCALL_WOULD_BLOCK)
+        wait_on(fd);
+    CHECK(code == FARCALL_OK && len_bytes == 2);
+    while ((code = farcall_stream_read(stream, bytes, sizeof bytes, &len_bytes)) == FARCALL_WOULD_BLOCK)
         wait_on(fd);
     CHECK(code == FARCALL_OK && len_bytes == 2 && memcmp(bytes, "hi", 2) == 0);
-    farcall_stream_reset(ours);
-    CHECK(waitpid(child, &code, 0) == child && WIFEXITED(code) && WEXITSTATUS(code) == 0);
+    farcall_stream_reset(stream);
+    CHECK(pthread_join(thread, NULL) == 0);
     farcall_listener_close(listener);
     farcall_listener_close(NULL);
 }
@@ -270,7 +273,6 @@ static void options(const char *address) {
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     CHECK(farcall_version() == FARCALL_VERSION);
-    /* First, before this process has threads: it forks. */
     listen_and_accept();
     options(argv[1]);
     store(argv[1]);

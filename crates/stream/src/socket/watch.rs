@@ -7,7 +7,9 @@ use std::time::Duration;
 use farcall_verbs::WaitSet;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 /// Readable when one of the endpoint's descriptors is, or its time has come.
 pub(super) struct Watch {
@@ -56,7 +58,11 @@ impl Watch {
             let left = left.max(Duration::from_nanos(1));
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: never, it_value })?;
+        timerfd_settime(
+            &self.timer,
+            TimerfdTimerFlags::empty(),
+            &Itimerspec { it_interval: never, it_value },
+        )?;
         Ok(())
     }
 }
