@@ -1,35 +1,12 @@
-//! The boundary to C: objects, and what a function returns.
+//! The boundary to C: what a function returns, how objects are handed over and taken back.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, TryLockError};
 
 use farcall_foreign::{Code, Failure};
 
 use crate::argument::{Out, object};
 use crate::errors::remember;
-
-/// What an opaque object of the header holds. A panic leaves it poisoned, and so unusable.
-pub(crate) struct Object<T>(Mutex<T>);
-
-impl<T> Object<T> {
-    pub fn new(inner: T) -> Self {
-        Self(Mutex::new(inner))
-    }
-
-    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> Result<R, Failure>) -> Result<R, Failure> {
-        match self.0.try_lock() {
-            Ok(mut inner) => f(&mut inner),
-            Err(TryLockError::WouldBlock) => Err(Code::Busy.into()),
-            Err(TryLockError::Poisoned(_)) => Err(Code::Panicked.into()),
-        }
-    }
-
-    /// What it held; nothing after a panic.
-    pub fn into_inner(self) -> Result<T, Failure> {
-        self.0.into_inner().map_err(|_| Code::Panicked.into())
-    }
-}
 
 /// Runs the body of a function of the header.
 pub(crate) fn returned(body: impl FnOnce() -> Result<(), Failure>) -> c_int {

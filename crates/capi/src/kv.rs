@@ -6,15 +6,15 @@ use std::time::Duration;
 use ::farcall_kv::client::{KvClient, Write};
 use ::farcall_kv::store::PutMode;
 use ::farcall_kv::wire::MultiItem;
-use farcall_foreign::{Code, Failure, version};
+use farcall_foreign::{Code, Exclusive, Failure, version};
 
 use crate::argument::{Out, bytes, object, text};
-use crate::boundary::{Object, made, returned, taken_back};
+use crate::boundary::{made, returned, taken_back};
 use crate::options::{self, farcall_options};
 
 /// A client of a key-value store, with a connection to each of its partitions. One thread at a time: another one gets
 /// FARCALL_BUSY.
-pub struct farcall_kv(Object<KvClient>);
+pub struct farcall_kv(Exclusive<KvClient>);
 
 /// Bytes of a program's.
 #[repr(C)]
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn farcall_kv_connect(
     unsafe {
         made(kv, || {
             let kv = options::read(options)?.connect_kv(text(address, "address")?)?;
-            Ok(farcall_kv(Object::new(kv)))
+            Ok(farcall_kv(Exclusive::new(kv)))
         })
     }
 }

@@ -4,14 +4,14 @@ use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
 use ::farcall_rpc::{CallOptions, Client};
-use farcall_foreign::Failure;
+use farcall_foreign::{Exclusive, Failure};
 
 use crate::argument::{Out, bytes, object, text};
-use crate::boundary::{Object, made, returned, taken_back};
+use crate::boundary::{made, returned, taken_back};
 use crate::options::{self, farcall_options};
 
 /// A client of remote calls: a connection to one server thread. One thread at a time: another one gets FARCALL_BUSY.
-pub struct farcall_rpc(Object<Ready>);
+pub struct farcall_rpc(Exclusive<Ready>);
 
 struct Ready {
     client: Client,
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn farcall_rpc_connect(
             let options = options::read(options)?;
             let client = options.connect_client(text(address, "address")?)?;
             let ready = Ready { client, call_timeout: options.call_timeout, reply: Vec::new() };
-            Ok(farcall_rpc(Object::new(ready)))
+            Ok(farcall_rpc(Exclusive::new(ready)))
         })
     }
 }

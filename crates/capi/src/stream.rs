@@ -5,17 +5,17 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use ::farcall_stream::{StreamListener, StreamSocket};
-use farcall_foreign::{Failure, Options};
+use farcall_foreign::{Exclusive, Failure, Options};
 
 use crate::argument::{Out, bytes, object, room, text, write_text};
-use crate::boundary::{Object, made, returned, taken_back};
+use crate::boundary::{made, returned, taken_back};
 use crate::options::{self, farcall_options};
 
 /// Accepts byte streams. One thread at a time: another one gets FARCALL_BUSY.
-pub struct farcall_listener(Object<(StreamListener, Options)>);
+pub struct farcall_listener(Exclusive<(StreamListener, Options)>);
 
 /// A byte stream: reliable, ordered bytes in both directions. One thread at a time: another one gets FARCALL_BUSY.
-pub struct farcall_stream(Object<StreamSocket>);
+pub struct farcall_stream(Exclusive<StreamSocket>);
 
 /// Listens for streams at `address`, "host:port"; port 0 lets the system choose.
 ///
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn farcall_listen(
         made(listener, || {
             let options = options::read(options)?;
             let listener = options.listen(text(address, "address")?)?;
-            Ok(farcall_listener(Object::new((listener, options))))
+            Ok(farcall_listener(Exclusive::new((listener, options))))
         })
     }
 }
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn farcall_listener_accept(
         made(stream, || {
             let listener = object(listener, "listener")?;
             let accepted = listener.0.with(|(listener, options)| options.accept(listener))?;
-            Ok(farcall_stream(Object::new(accepted)))
+            Ok(farcall_stream(Exclusive::new(accepted)))
         })
     }
 }
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn farcall_stream_connect(
     unsafe {
         made(stream, || {
             let stream = options::read(options)?.connect_stream(text(address, "address")?)?;
-            Ok(farcall_stream(Object::new(stream)))
+            Ok(farcall_stream(Exclusive::new(stream)))
         })
     }
 }

@@ -9,6 +9,8 @@ use farcall_rpc::{Client, ClientOptions, ConnectError, Handler, Server};
 use farcall_stream::{StreamListener, StreamOptions, StreamSocket};
 use farcall_verbs::Provider;
 
+#[cfg(feature = "tokio")]
+use crate::Code;
 use crate::Failure;
 
 /// What can be said of a client, a server, a listener or a stream. The default leaves all to the library.
@@ -73,6 +75,25 @@ impl Options {
         let options = self.client()?;
         let connect = |provider: &dyn Provider| Client::connect(provider, address, options.clone());
         Ok(self.selection.connect(connect, ConnectError::is_other_provider)?)
+    }
+
+    /// Connects a client of remote calls for tasks, on the current runtime of tokio.
+    ///
+    /// # Errors
+    /// As [`farcall_rpc::AsyncClient::connect`].
+    #[cfg(feature = "tokio")]
+    pub async fn connect_async_client(self, address: String) -> Result<farcall_rpc::AsyncClient, Failure> {
+        let options = self.client()?;
+        let runtime = tokio::runtime::Handle::current();
+        // The choice of a provider asks one after the other, which a thread may wait for.
+        let connecting = tokio::task::spawn_blocking(move || {
+            let connect = |provider: &dyn Provider| {
+                runtime.block_on(farcall_rpc::AsyncClient::connect(provider, &*address, options.clone()))
+            };
+            self.selection.connect(connect, ConnectError::is_other_provider)
+        });
+        let ended = |_| Failure::new(Code::System, "the runtime shuts down");
+        Ok(connecting.await.map_err(ended)??)
     }
 
     /// Connects a client of a key-value store.
