@@ -112,10 +112,9 @@ pub(crate) unsafe fn read(options: *const farcall_options) -> Result<Options, Fa
     }
     // SAFETY: passed on.
     let given = unsafe { object(options, "options")? };
-    // SAFETY: passed on.
-    let word = |start: *const c_char, name| match start.is_null() {
-        true => Ok(None),
-        false => unsafe { text(start, name) }.map(Some),
+    let word = |start: *const c_char, name| {
+        // SAFETY: passed on.
+        if start.is_null() { Ok(None) } else { unsafe { text(start, name) }.map(Some) }
     };
     let wish = word(given.provider, "options.provider")?.map(str::parse::<Wish>).transpose();
     let device = word(given.device, "options.device")?.map(str::to_owned);

@@ -82,8 +82,8 @@ impl Ready {
             0 => self.call_timeout,
             timeout_us => Some(Duration::from_micros(timeout_us)),
         };
-        let mut options = CallOptions::default();
-        options.deadline = timeout.map(|timeout| self.client.now() + timeout);
+        let deadline = timeout.map(|timeout| self.client.now() + timeout);
+        let options = CallOptions { deadline, trace_id: 0 };
         self.reply.clear();
         Ok(self.client.call_with(method, request, &mut self.reply, options)?)
     }

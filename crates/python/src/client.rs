@@ -37,8 +37,8 @@ impl Client {
         let request = request.map(Sent::of).transpose()?;
         let timeout = duration(py, timeout)?.or(self.1);
         let reply = self.0.wait(py, |client| {
-            let mut options = CallOptions::default();
-            options.deadline = timeout.map(|timeout| client.now() + timeout);
+            let deadline = timeout.map(|timeout| client.now() + timeout);
+            let options = CallOptions { deadline, trace_id: 0 };
             let mut reply = Vec::new();
             client.call_with(method, request.as_ref().map_or(&[], Sent::get), &mut reply, options)?;
             Ok(reply)
