@@ -210,9 +210,11 @@ step_clients() {
     run python3 .ci/clients.py "$CARGO_TARGET_DIR/release/farcall" "$scratch/clients"
 }
 
-# The C library as it is installed, and the Python wheel, against servers in Rust; its type hints against what it has.
+# The C library as it is installed, Go over it, and the Python wheel, against servers in Rust; type hints against what
+# the wheel has.
 step_bindings() {
     need python3-venv pkg-config valgrind man-db
+    command -v go >/dev/null || need golang-go
     local venv=$scratch/venv servers=$CARGO_TARGET_DIR/debug/examples/servers program
     run cargo test -p farcall-capi
     run packaging/install-c.sh "$scratch/c"
@@ -223,6 +225,7 @@ step_bindings() {
             $(PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig pkg-config --cflags --libs farcall)
     done
     LD_LIBRARY_PATH=$scratch/c/lib run "$scratch/rpc"
+    PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig LD_LIBRARY_PATH=$scratch/c/lib run bash -c "cd go && go test -count=1 -v ."
     run cargo build -p farcall-foreign --example servers
     run python3 -m venv "$venv"
     run "$venv/bin/pip" install --quiet maturin mypy

@@ -163,7 +163,7 @@ impl Stream {
     }
 
     /// Ends the stream and waits until what was written has arrived.
-    #[pyo3(signature = (timeout=CLOSE_SECONDS))]
+    #[pyo3(signature = (timeout=10.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = duration(py, Some(timeout))?.unwrap_or_default();
         self.0.close(py, |held| Ok(held.socket.close(timeout)?))

@@ -40,7 +40,7 @@ class WithServers(unittest.TestCase):
 
 
 class Store(WithServers):
-    def test_items(self):
+    def test_items_of_a_store(self):
         with farcall.Kv(self.kv) as kv:
             self.assertIsNone(kv.get(b"a"))
             version = kv.put(b"a", bytearray(b"1"), flags=7)
@@ -60,7 +60,7 @@ class Store(WithServers):
             while kv.get(b"short") is not None:
                 pass
 
-    def test_failures(self):
+    def test_failures_of_a_store_have_codes(self):
         kv = farcall.Kv(self.kv)
         error = self.assert_fails(Code.KEY, kv.get, b"k" * 251)
         self.assertIs(error.executed, False)
@@ -75,7 +75,7 @@ class Store(WithServers):
         self.assert_fails(Code.INVALID, Options, provider="none")
         self.assert_fails(Code.INVALID, Options, call_timeout=-1.0)
 
-    def test_asyncio(self):
+    def test_a_store_under_asyncio(self):
         async def main():
             async with await farcall.AsyncKv.connect(self.kv) as kv:
                 versions = await asyncio.gather(*(kv.put(b"x%d" % n, b"%d" % n) for n in range(20)))
@@ -100,7 +100,7 @@ class Calls(WithServers):
             gc.collect()
             self.assertEqual(bytes(long), b"x" * 300_000)
 
-    def test_failures(self):
+    def test_failures_of_calls_say_what_was_executed(self):
         client = farcall.Client(self.rpc)
         error = self.assert_fails(Code.APPLICATION, client.call, 2)
         self.assertEqual((error.application_code, error.executed), (42, True))
@@ -121,7 +121,7 @@ class Calls(WithServers):
             self.assertEqual(client.call(1), b"")
         self.assertEqual(len(seen), 1)
 
-    def test_asyncio(self):
+    def test_calls_under_asyncio(self):
         async def main():
             client = await farcall.AsyncClient.connect(self.rpc)
             replies = await asyncio.gather(*(client.call(1, b"%d" % n) for n in range(50)))
@@ -138,7 +138,7 @@ class Calls(WithServers):
 
         self.run_async(main())
 
-    def test_servers(self):
+    def test_handlers_answer_refuse_and_raise(self):
         def handle(method, request):
             self.assertIsInstance(request, bytes)
             if method == 1:
@@ -189,7 +189,7 @@ class Calls(WithServers):
 
 
 class Streams(WithServers):
-    def test_bytes(self):
+    def test_streams_read_and_write_buffers_in_place(self):
         with farcall.Stream(self.stream) as stream:
             self.assertEqual(stream.peer_address, self.stream)
             self.assert_fails(Code.INVALID, stream.fileno)
@@ -233,7 +233,7 @@ class Streams(WithServers):
             self.assert_fails(Code.RESET, client.read, 1)
             client.reset()
 
-    def test_asyncio(self):
+    def test_both_directions_at_once_under_asyncio(self):
         async def main():
             sent = os.urandom(2_000_000)
             async with await farcall.AsyncStream.connect(self.stream) as stream:
@@ -251,7 +251,7 @@ class Streams(WithServers):
 
         self.run_async(main())
 
-    def test_asyncio_both_ends(self):
+    def test_streams_under_asyncio(self):
         async def main():
             async with farcall.AsyncListener("127.0.0.1:0") as listener:
 
