@@ -30,6 +30,7 @@ var _ net.Conn = (*Conn)(nil)
 
 func newConn(stream *C.farcall_stream, local Addr) (*Conn, error) {
 	conn := &Conn{stream: stream, local: local}
+	conn.waiter.ready = conn.ready
 	var fd C.int
 	remote, err := text(func(room *C.char, roomBytes C.size_t) C.int {
 		return C.farcall_stream_peer_address(stream, room, roomBytes)
@@ -48,6 +49,13 @@ func newConn(stream *C.farcall_stream, local Addr) (*Conn, error) {
 	return conn, nil
 }
 
+// ready says of reading and of writing whether it would go on now, or fail.
+func (c *Conn) ready() [2]bool {
+	var readable, writable C.int
+	err := outcome(func() C.int { return C.farcall_stream_ready(c.stream, &readable, &writable) })
+	return [2]bool{err != nil || readable != 0, err != nil || writable != 0}
+}
+
 // named is an error as package net gives it: io.EOF as it is.
 func (c *Conn) named(op string, err error) error {
 	if err == nil || err == io.EOF {
@@ -62,7 +70,7 @@ func (c *Conn) named(op string, err error) error {
 // Read waits for bytes and reads what is there.
 func (c *Conn) Read(into []byte) (int, error) {
 	var read C.size_t
-	err := c.waiter.run(&c.readDeadline, func() error {
+	err := c.waiter.run(reading, &c.readDeadline, func() error {
 		if len(into) == 0 {
 			return nil
 		}
@@ -82,7 +90,7 @@ func (c *Conn) Write(from []byte) (int, error) {
 	done := 0
 	for done < len(from) {
 		var written C.size_t
-		err := c.waiter.run(&c.writeDeadline, func() error {
+		err := c.waiter.run(writing, &c.writeDeadline, func() error {
 			rest := from[done:]
 			return outcome(func() C.int {
 				return C.farcall_stream_write(c.stream, unsafe.Pointer(&rest[0]), C.size_t(len(rest)), &written)
@@ -99,7 +107,7 @@ func (c *Conn) Write(from []byte) (int, error) {
 // CloseWrite ends what this end writes; reading goes on.
 func (c *Conn) CloseWrite() error {
 	never := time.Time{}
-	err := c.waiter.run(&never, func() error {
+	err := c.waiter.run(writing, &never, func() error {
 		return outcome(func() C.int { return C.farcall_stream_shutdown(c.stream) })
 	})
 	return c.named("close", err)

@@ -57,7 +57,7 @@ func Listen(address string) (*Listener, error) {
 func (l *Listener) Accept() (net.Conn, error) {
 	never := time.Time{}
 	var stream *C.farcall_stream
-	err := l.waiter.run(&never, func() error {
+	err := l.waiter.run(reading, &never, func() error {
 		return outcome(func() C.int { return C.farcall_listener_accept(l.listener, &stream) })
 	})
 	if errors.Is(err, os.ErrClosed) {

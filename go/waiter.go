@@ -14,10 +14,18 @@ type waiter struct {
 	// file is a copy of the object's descriptor: the runtime's poller tells when it becomes readable.
 	file *os.File
 	// turn is closed when whoever waits should look again.
-	turn    chan struct{}
-	waiting int
+	turn chan struct{}
+	// waiting counts who waits, by direction.
+	waiting [2]int
 	closed  bool
+	// ready says of reading and of writing whether it would go on now.
+	ready func() [2]bool
 }
+
+const (
+	reading = iota
+	writing
+)
 
 // watch begins to wait on a descriptor.
 func (w *waiter) watch(fd int) error {
@@ -48,7 +56,7 @@ func (w *waiter) watch(fd int) error {
 
 // lookAgain wakes who waits; the lock is held.
 func (w *waiter) lookAgain() {
-	if w.waiting > 0 {
+	if w.waiting[reading]+w.waiting[writing] > 0 {
 		close(w.turn)
 		w.turn = make(chan struct{})
 	}
@@ -56,7 +64,7 @@ func (w *waiter) lookAgain() {
 
 // run calls until the object does not say that it would block, it is closed, or the deadline has passed, which may move
 // meanwhile. A call that went on may have taken what another one waits for, so that one looks again.
-func (w *waiter) run(deadline *time.Time, call func() error) error {
+func (w *waiter) run(direction int, deadline *time.Time, call func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for {
@@ -70,12 +78,16 @@ func (w *waiter) run(deadline *time.Time, call func() error) error {
 			w.lookAgain()
 			return err
 		}
-		w.wait(*deadline)
+		// So may one that would block: then the descriptor has nothing to tell any more.
+		if other := 1 - direction; w.waiting[other] > 0 && w.ready()[other] {
+			w.lookAgain()
+		}
+		w.wait(direction, *deadline)
 	}
 }
 
 // wait lets the lock go until there is something to look at.
-func (w *waiter) wait(deadline time.Time) {
+func (w *waiter) wait(direction int, deadline time.Time) {
 	var late <-chan time.Time
 	if !deadline.IsZero() {
 		timer := time.NewTimer(time.Until(deadline))
@@ -83,14 +95,14 @@ func (w *waiter) wait(deadline time.Time) {
 		late = timer.C
 	}
 	turn := w.turn
-	w.waiting++
+	w.waiting[direction]++
 	w.mu.Unlock()
 	select {
 	case <-turn:
 	case <-late:
 	}
 	w.mu.Lock()
-	w.waiting--
+	w.waiting[direction]--
 }
 
 // close ends all waiting. It tells whether this was the first time.

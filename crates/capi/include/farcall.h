@@ -389,6 +389,14 @@ int farcall_stream_set_timeouts(farcall_stream *stream, uint64_t read_timeout_us
 int farcall_stream_fd(farcall_stream *stream,
                       int *fd);
 
+// Whether a read and a write would go on now: *readable and *writable are 1 or 0.
+//
+// A program that waits for both on one descriptor asks this after each FARCALL_WOULD_BLOCK: a write that found no room
+// may have taken in what the read waits for, of which the descriptor tells nothing any more; and the other way round.
+int farcall_stream_ready(farcall_stream *stream,
+                         int *readable,
+                         int *writable);
+
 // Where the other end is, as text with a zero byte. 64 bytes are enough room.
 int farcall_stream_peer_address(const farcall_stream *stream, char *address, size_t address_room_bytes);
 

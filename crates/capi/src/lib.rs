@@ -43,5 +43,6 @@ pub use stream::{
     farcall_listen, farcall_listener, farcall_listener_accept, farcall_listener_address,
     farcall_listener_close, farcall_listener_fd, farcall_stream, farcall_stream_close,
     farcall_stream_connect, farcall_stream_fd, farcall_stream_peer_address, farcall_stream_read,
-    farcall_stream_reset, farcall_stream_set_timeouts, farcall_stream_shutdown, farcall_stream_write,
+    farcall_stream_ready, farcall_stream_reset, farcall_stream_set_timeouts, farcall_stream_shutdown,
+    farcall_stream_write,
 };

@@ -190,6 +190,30 @@ pub unsafe extern "C" fn farcall_stream_fd(stream: *mut farcall_stream, fd: *mut
     })
 }
 
+/// Whether a read and a write would go on now: *readable and *writable are 1 or 0.
+///
+/// A program that waits for both on one descriptor asks this after each FARCALL_WOULD_BLOCK: a write that found no room
+/// may have taken in what the read waits for, of which the descriptor tells nothing any more; and the other way round.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farcall_stream_ready(
+    stream: *mut farcall_stream,
+    readable: *mut c_int,
+    writable: *mut c_int,
+) -> c_int {
+    returned(|| {
+        // SAFETY: the program's promises.
+        let (stream, read, write) = unsafe {
+            (object(stream, "stream")?, Out::new(readable, "readable")?, Out::new(writable, "writable")?)
+        };
+        let (can_read, can_write) = stream.0.with(|stream| {
+            Ok(stream.operate(None, |stream| Ok((stream.is_readable(), stream.is_writable())))?)
+        })?;
+        read.set(can_read.into());
+        write.set(can_write.into());
+        Ok(())
+    })
+}
+
 /// Where the other end is, as text with a zero byte. 64 bytes are enough room.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_stream_peer_address(

@@ -150,6 +150,15 @@ impl Stream {
         fd.map_err(|failure| raised(py, failure))
     }
 
+    /// Whether a read and a write would go on now: what a call took in that would have blocked, the descriptor does not
+    /// tell again.
+    fn ready(&self, py: Python<'_>) -> PyResult<(bool, bool)> {
+        let ready = self.0.with(|held| {
+            Ok(held.socket.operate(None, |stream| Ok((stream.is_readable(), stream.is_writable())))?)
+        });
+        ready.map_err(|failure| raised(py, failure))
+    }
+
     /// Where the other end is.
     #[getter]
     fn peer_address(&self, py: Python<'_>) -> PyResult<String> {

@@ -223,7 +223,7 @@ static void listen_and_accept(void) {
     farcall_options options;
     char address[64], bytes[16];
     size_t len_bytes;
-    int fd, code;
+    int fd, code, readable, writable;
     pthread_t thread;
     CHECK(farcall_options_init(&options, sizeof options) == FARCALL_OK);
     options.nonblocking = 1;
@@ -239,6 +239,9 @@ static void listen_and_accept(void) {
     while ((code = farcall_stream_write(stream, "ho", 2, &len_bytes)) == FARCALL_WOULD_BLOCK)
         wait_on(fd);
     CHECK(code == FARCALL_OK && len_bytes == 2);
+    CHECK(farcall_stream_ready(stream, &readable, NULL) == FARCALL_INVALID);
+    CHECK(farcall_stream_ready(stream, &readable, &writable) == FARCALL_OK);
+    CHECK((readable == 0 || readable == 1) && writable == 1);
     while ((code = farcall_stream_read(stream, bytes, sizeof bytes, &len_bytes)) == FARCALL_WOULD_BLOCK)
         wait_on(fd);
     CHECK(code == FARCALL_OK && len_bytes == 2 && memcmp(bytes, "hi", 2) == 0);

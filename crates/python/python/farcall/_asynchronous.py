@@ -92,50 +92,59 @@ class AsyncServer:
         await self.stop()
 
 
-class _Readiness:
-    """Waits until the descriptor of a stream or a listener says that what would have blocked may go on."""
+_READ, _WRITE = 0, 1
 
-    def __init__(self, watched):
+
+class _Readiness:
+    """Waits until the descriptor of a stream or a listener says that what would have blocked may go on. `ready` says of
+    reading and of writing whether it would go on now."""
+
+    def __init__(self, watched, ready=lambda: (False, False)):
         self._loop = asyncio.get_running_loop()
         self._fd = watched.fileno()
-        self._waiters = set()
+        self._ready = ready
+        self._waiters = (set(), set())
 
-    def _wake_others(self):
-        """A call has taken what was there: whoever waits has to look itself."""
-        if self._waiters:
-            self._wake()
-
-    def _wake(self):
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
+    def end(self):
+        """Wakes whoever waits; the descriptor is watched again when somebody waits again."""
+        for waiters in self._waiters:
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            waiters.clear()
         self._loop.remove_reader(self._fd)
 
-    async def run(self, call, *arguments):
-        """Calls until it does not say that it would block. Each call may have taken what another waits for."""
+    def _let_others_look(self):
+        # A call may have taken what another one waits for. Without one the descriptor may be somebody else's by now.
+        if any(self._waiters):
+            self.end()
+
+    def _wait(self, direction):
+        waiter = self._loop.create_future()
+        self._loop.add_reader(self._fd, self.end)
+        self._waiters[direction].add(waiter)
+        return waiter
+
+    async def run(self, direction, call, *arguments):
+        """Calls until it does not say that it would block."""
         while True:
             try:
                 result = call(*arguments)
             except _farcall.Error as error:
                 if error.code != _WOULD_BLOCK:
-                    self._wake_others()
+                    self._let_others_look()
                     raise
             else:
-                self._wake_others()
+                self._let_others_look()
                 return result
-            waiter = self._loop.create_future()
-            if not self._waiters:
-                self._loop.add_reader(self._fd, self._wake)
-            self._waiters.add(waiter)
+            # So may one that would block: then the descriptor has nothing to tell any more.
+            if self._waiters[1 - direction] and self._ready()[1 - direction]:
+                self.end()
+            waiter = self._wait(direction)
             try:
                 await waiter
             finally:
-                self._waiters.discard(waiter)
-
-    def end(self):
-        """Whoever still waits learns by its next call that there is nothing any more."""
-        self._wake()
+                self._waiters[direction].discard(waiter)
 
 
 class AsyncStream:
@@ -143,7 +152,7 @@ class AsyncStream:
 
     def __init__(self, stream):
         self._stream = stream
-        self._readiness = _Readiness(stream)
+        self._readiness = _Readiness(stream, stream.ready)
         self.peer_address = stream.peer_address
 
     @classmethod
@@ -154,21 +163,21 @@ class AsyncStream:
 
     async def read(self, bytes_max):
         """Waits for bytes and reads at most so many; none are the end."""
-        return await self._readiness.run(self._stream.read, bytes_max)
+        return await self._readiness.run(_READ, self._stream.read, bytes_max)
 
     async def readinto(self, into):
         """Waits for bytes and reads them into a buffer; returns how many."""
-        return await self._readiness.run(self._stream.readinto, into)
+        return await self._readiness.run(_READ, self._stream.readinto, into)
 
     async def write_all(self, data):
         """Writes all of it. What is written arrives without further calls."""
         rest = memoryview(data).cast("B")
         while rest:
-            rest = rest[await self._readiness.run(self._stream.write, rest) :]
+            rest = rest[await self._readiness.run(_WRITE, self._stream.write, rest) :]
 
     async def shutdown(self):
         """Ends what this end writes; reading goes on."""
-        await self._readiness.run(self._stream.shutdown)
+        await self._readiness.run(_WRITE, self._stream.shutdown)
 
     async def close(self, timeout=10.0):
         """Ends the stream and waits until what was written has arrived."""
@@ -192,7 +201,7 @@ class AsyncListener:
 
     async def accept(self):
         """Waits for a stream."""
-        return AsyncStream(await self._readiness.run(self._listener.accept))
+        return AsyncStream(await self._readiness.run(_READ, self._listener.accept))
 
     async def close(self):
         """Ends the listener; accepted streams go on."""
