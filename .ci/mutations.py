@@ -121,6 +121,12 @@ def all_mutations():
     generation = "self.generation_word.load(Acquire) == self.generation"
     accept = "self.accept.load(Acquire) == self.accept_word"
     return [
+        # What programs in other languages hand over and wait on.
+        Mutation("misaligned-pointer-followed", "argument::check", Replace("!pointer.is_aligned()", "false"),
+                 Check((*TEST_FILE, "programs", "c_calls_everything"))),
+        Mutation("newcomers-of-listener-not-watched", "StreamListener::take_now",
+                 Delete("self.follow(until.map(|until| until.since(now)))?"),
+                 Check((*TEST_FILE, "sockets", "a_listener_can_be_waited_on"))),
         # Requests that threads leave for whoever has the turn.
         Mutation("turn-taken-without-acquire", "Arrivals::leave",
                  Replace("compare_exchange_weak(last, at, AcqRel, Relaxed)",

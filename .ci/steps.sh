@@ -233,6 +233,31 @@ step_clients() {
     run python3 .ci/clients.py "$CARGO_TARGET_DIR/release/farcall" "$scratch/clients"
 }
 
+# The C library as it is installed, Go over it, and the Python wheel, against servers in Rust; type hints against what
+# the wheel has.
+step_bindings() {
+    need python3-venv pkg-config valgrind man-db
+    command -v go >/dev/null || need golang-go
+    local venv=$scratch/venv servers=$CARGO_TARGET_DIR/debug/examples/servers program
+    run cargo test -p farcall-capi
+    run packaging/install-c.sh "$scratch/c"
+    for program in kv rpc stream; do
+        # Flags, split on purpose.
+        # shellcheck disable=SC2046
+        run cc -o "$scratch/$program" "crates/capi/examples/$program.c" \
+            $(PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig pkg-config --cflags --libs farcall)
+    done
+    LD_LIBRARY_PATH=$scratch/c/lib run "$scratch/rpc"
+    PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig LD_LIBRARY_PATH=$scratch/c/lib run bash -c "cd go && go test -count=1 -v ."
+    run cargo build -p farcall-foreign --example servers
+    run python3 -m venv "$venv"
+    run "$venv/bin/pip" install --quiet maturin mypy
+    run "$venv/bin/maturin" build --locked --manifest-path crates/python/Cargo.toml --out "$scratch/wheels"
+    run "$venv/bin/pip" install --quiet "$scratch"/wheels/farcall-*.whl
+    FARCALL_SERVERS=$servers run "$venv/bin/python" -m unittest discover -v -s crates/python/tests
+    run "$venv/bin/python" -m mypy.stubtest farcall
+}
+
 # Attacks by another user of the machine: the tests become user 65534, who must reach the program.
 step_hostile_users() {
     if ! setpriv --reuid 65534 --regid 65534 --clear-groups true 2>/dev/null; then

@@ -228,6 +228,45 @@ fn an_edge_triggered_reader_loses_no_edge() {
     );
 }
 
+/// Also by edges only, with a client that says nothing, and after one that left.
+#[test]
+fn a_listener_can_be_waited_on() {
+    let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", StreamOptions::default()).unwrap();
+    let address = listener.address().unwrap().to_string();
+    listener.set_nonblocking(true);
+    assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let fd = listener.pollable_fd().unwrap();
+    // SAFETY: it belongs to the listener, which lives.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    epoll::add(&epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN | epoll::EventFlags::ET)
+        .unwrap();
+    let silent = TcpStream::connect(&address).unwrap();
+    drop(TcpStream::connect(&address).unwrap());
+    let clients = thread::spawn(move || {
+        for number in 0..20_u8 {
+            connect(&address, StreamOptions::default()).write_all(&[number]).unwrap();
+        }
+    });
+    for number in 0..20 {
+        let mut socket = loop {
+            match listener.accept() {
+                Ok(socket) => break socket,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            let mut events = Vec::with_capacity(1);
+            let patience = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
+            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&patience)).unwrap();
+            assert_eq!(events.len(), 1, "nothing came");
+        };
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [number]);
+    }
+    clients.join().unwrap();
+    drop(silent);
+}
+
 #[test]
 fn a_socket_that_may_poll_has_no_descriptor_to_wait_on() {
     let (address, server) = serve(StreamOptions::default(), drop);

@@ -12,6 +12,7 @@ use rustix::event::epoll;
 
 use super::StreamOptions;
 use super::door::Door;
+use super::watch::Watch;
 use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
 use crate::stream::{Counters, Stream};
@@ -310,6 +311,9 @@ fn dial(address: impl ToSocketAddrs, timeout: Duration, name: &mut String) -> io
 pub struct StreamListener {
     door: Door,
     runner: Runner,
+    is_nonblocking: bool,
+    /// Made when it is asked for.
+    watch: Option<Watch>,
 }
 
 impl StreamListener {
@@ -319,7 +323,7 @@ impl StreamListener {
     /// If the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
         let runner = Runner::new(&options.clone().waiting(farcall_link::Waiting::EventBatch));
-        Ok(Self { door: Door::bind(nic, address, options)?, runner })
+        Ok(Self { door: Door::bind(nic, address, options)?, runner, is_nonblocking: false, watch: None })
     }
 
     /// Where it listens: with the port that the system chose, if none was given.
@@ -330,13 +334,59 @@ impl StreamListener {
         self.door.address()
     }
 
+    /// Whether [`StreamListener::accept`] says `WouldBlock` instead of waiting.
+    pub const fn set_nonblocking(&mut self, nonblocking: bool) {
+        self.is_nonblocking = nonblocking;
+    }
+
+    /// A descriptor for poll and epoll that is readable when accepting may go on: from the time that a call said
+    /// `WouldBlock` until the next one does. It belongs to the listener. Until somebody accepts no handshake goes on.
+    ///
+    /// # Errors
+    /// If the system has no descriptor left.
+    pub fn pollable_fd(&mut self) -> io::Result<RawFd> {
+        if self.watch.is_none() {
+            self.watch = Some(Watch::new()?);
+            self.follow(Some(Duration::ZERO))?;
+        }
+        Ok(self.watch.as_ref().map_or(-1, Watch::fd))
+    }
+
+    fn follow(&mut self, left: Option<Duration>) -> io::Result<()> {
+        let Some(watch) = &mut self.watch else { return Ok(()) };
+        self.runner.set.clear();
+        self.door.wait_set(&mut self.runner.set);
+        watch.follow(&self.runner.set, left)
+    }
+
     /// Waits for a stream.
     ///
     /// # Errors
-    /// If the system cannot wait.
+    /// If the system cannot wait; `WouldBlock` if the listener does not wait.
     pub fn accept(&mut self) -> io::Result<StreamSocket> {
-        let (carried, peer) = self.runner.run(&mut self.door, None, Door::take)?;
+        let (carried, peer) = if self.is_nonblocking {
+            self.take_now()?
+        } else {
+            self.runner.run(&mut self.door, None, Door::take)?
+        };
         let options = self.door.options.clone();
         Ok(StreamSocket::new(carried, peer, Runner::new(&options), options))
+    }
+
+    fn take_now(&mut self) -> io::Result<(Carried<TcpStream>, SocketAddr)> {
+        loop {
+            let now = self.runner.clock.now();
+            let next = self.door.progress(now);
+            if let Some(taken) = self.door.take() {
+                return Ok(taken);
+            }
+            if let Next::Idle { until } = next
+                && let Next::Idle { until: later } = arm_then_look(&mut self.door, now)
+            {
+                let until = Nanos::earlier(until, later);
+                self.follow(until.map(|until| until.since(now)))?;
+                return Err(ErrorKind::WouldBlock.into());
+            }
+        }
     }
 }
