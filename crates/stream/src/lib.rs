@@ -39,6 +39,10 @@
 //! end that polls asks for silence again. Until the promise has come, an end naps for at most a millisecond. An end has
 //! 64 receives for wake-ups; a writer has at most half of them under way for bytes, so none ever finds no receive.
 //!
+//! Where a poller looks on behalf of an end that sleeps (BPEV), that end asks for silence, too: its peer pays for no
+//! wake-up, and the poller, who sees the words change, wakes it. Before the poller sleeps itself it wakes the end, which
+//! then asks for wake-ups.
+//!
 //! # Rings that follow their use
 //!
 //! A ring that the peer keeps filling is too short: its owner offers one four times as long, up to its limit. When
@@ -61,6 +65,7 @@ mod config;
 mod error;
 mod inlet;
 mod outlet;
+mod probe;
 mod receive_ring;
 mod ring;
 mod socket;

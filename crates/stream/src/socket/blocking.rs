@@ -2,16 +2,16 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
-use farcall_drive::{IdleTurns, arm_then_look, sleep_on};
-use farcall_link::Nic;
+use farcall_drive::{Waiter, sleep_on};
+use farcall_link::{Nic, Waiting};
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
-use rustix::event::epoll;
 
 use super::StreamOptions;
 use super::door::Door;
+use super::readiness::Readiness;
 use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
 use crate::stream::{Counters, Stream};
@@ -27,8 +27,8 @@ pub struct StreamSocket {
     options: StreamOptions,
     is_nonblocking: bool,
     timeouts: Timeouts,
-    /// Readable when there may be something to do; made when it is asked for.
-    poller: Option<OwnedFd>,
+    /// Made when it is asked for.
+    readiness: Option<Readiness>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -43,14 +43,17 @@ const TURNS_PER_CLOCK: u32 = 16;
 /// Runs endpoints in the calling thread.
 struct Runner {
     clock: MonotonicClock,
-    idle_turns: IdleTurns,
+    waiter: Waiter,
     set: WaitSet,
 }
 
 impl Runner {
-    fn new(options: &StreamOptions) -> Self {
-        let idle_turns = IdleTurns::new(options.waiting);
-        Self { clock: MonotonicClock::new(), idle_turns, set: WaitSet::default() }
+    fn new(waiter: Waiter) -> Self {
+        Self { clock: MonotonicClock::new(), waiter, set: WaitSet::default() }
+    }
+
+    fn of(options: &StreamOptions) -> Self {
+        Self::new(Waiter::new(options.waiting, options.pollers.clone()))
     }
 
     /// Runs the endpoint until `done` says something, or until there is nothing to do for so long.
@@ -63,7 +66,7 @@ impl Runner {
         let (mut deadline, mut now, mut turns) = (None, Nanos(0), 0);
         loop {
             if let Some(done) = done(endpoint) {
-                self.idle_turns.worked();
+                self.waiter.worked();
                 return Ok(done);
             }
             if turns == 0 {
@@ -71,7 +74,7 @@ impl Runner {
             }
             turns = (turns + 1) % TURNS_PER_CLOCK;
             if endpoint.progress(now) == Next::Again {
-                self.idle_turns.worked();
+                self.waiter.worked();
                 continue;
             }
             if let Some(timeout) = timeout {
@@ -80,7 +83,7 @@ impl Runner {
                     return Err(ErrorKind::TimedOut.into());
                 }
             }
-            if self.idle_turns.was_idle(endpoint.looks()) {
+            if self.waiter.was_idle(endpoint.looks()) {
                 self.sleep(endpoint, deadline)?;
                 turns = 0;
             } else {
@@ -91,22 +94,30 @@ impl Runner {
 
     fn sleep<E: Endpoint>(&mut self, endpoint: &mut E, deadline: Option<Nanos>) -> io::Result<()> {
         let now = self.clock.now();
-        let Next::Idle { until } = arm_then_look(endpoint, now) else {
-            self.idle_turns.worked();
+        let Next::Idle { until } = self.waiter.arm_then_look(endpoint, now) else {
+            self.waiter.worked();
             return Ok(());
         };
         self.set.clear();
-        endpoint.wait_set(&mut self.set);
+        self.waiter.wait_set(endpoint, &mut self.set);
         let until = Nanos::earlier(until, deadline);
         sleep_on(self.set.fds(), until.map(|until| until.since(now)))?;
-        self.idle_turns.woke();
+        self.waiter.woke();
         Ok(())
     }
 
-    /// Whether nothing can be done now: the endpoint wakes its descriptors when there is.
-    fn has_nothing_to_do<E: Endpoint>(&self, endpoint: &mut E) -> bool {
+    /// If nothing can be done now: what time it is, and when there is at the latest; the endpoint wakes its descriptors
+    /// when there is before.
+    fn idle_until<E: Endpoint>(&mut self, endpoint: &mut E) -> Option<(Nanos, Option<Nanos>)> {
         let now = self.clock.now();
-        endpoint.progress(now) != Next::Again && arm_then_look(endpoint, now) != Next::Again
+        self.waiter.is_awake();
+        match endpoint.progress(now) {
+            Next::Again => None,
+            Next::Idle { .. } => match self.waiter.arm_then_look(endpoint, now) {
+                Next::Again => None,
+                Next::Idle { until } => Some((now, until)),
+            },
+        }
     }
 }
 
@@ -126,7 +137,7 @@ impl StreamSocket {
         let unreachable = |source| OpenError::Unreachable { address: name.clone(), source };
         let peer = socket.peer_addr().map_err(unreachable)?;
         let mut carried = Carried::open(nic, options.config, socket)?;
-        let mut runner = Runner::new(&options);
+        let mut runner = Runner::of(&options);
         let settled = runner
             .run(&mut carried, Some(options.connect_timeout), |carried| carried.is_settled().then_some(()));
         settled.map_err(unreachable)?;
@@ -139,7 +150,7 @@ impl StreamSocket {
 
     fn new(carried: Carried<TcpStream>, peer: SocketAddr, runner: Runner, options: StreamOptions) -> Self {
         let timeouts = Timeouts::default();
-        Self { carried, peer, runner, options, is_nonblocking: false, timeouts, poller: None }
+        Self { carried, peer, runner, options, is_nonblocking: false, timeouts, readiness: None }
     }
 
     /// Where the other end is.
@@ -155,9 +166,12 @@ impl StreamSocket {
     /// Whether calls say `WouldBlock` instead of waiting.
     ///
     /// # Errors
-    /// If the socket was not made [`StreamOptions::pollable`].
+    /// If the socket was not made [`StreamOptions::pollable`], unless its way of waiting never sleeps: then it has no
+    /// descriptor, and its owner calls again and again.
     pub fn set_nonblocking(&mut self, nonblocking: bool) -> io::Result<()> {
-        self.check_pollable()?;
+        if self.options.waiting != Waiting::Busy {
+            self.check_pollable()?;
+        }
         self.is_nonblocking = nonblocking;
         Ok(())
     }
@@ -178,20 +192,26 @@ impl StreamSocket {
     /// If the socket was not made [`StreamOptions::pollable`], or the system has no descriptor left.
     pub fn pollable_fd(&mut self) -> io::Result<RawFd> {
         self.check_pollable()?;
-        if self.poller.is_none() {
-            let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        if self.readiness.is_none() {
             self.runner.set.clear();
-            self.carried.wait_set(&mut self.runner.set);
-            for fd in self.runner.set.fds() {
-                // SAFETY: the endpoint has just named it as one of its open descriptors.
-                let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) };
-                epoll::add(&poller, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-            }
-            self.poller = Some(poller);
+            self.runner.waiter.wait_set(&self.carried, &mut self.runner.set);
+            self.readiness = Some(Readiness::of(&self.runner.set)?);
             // What comes from now on makes it readable; what is there already the first call finds.
-            self.runner.has_nothing_to_do(&mut self.carried);
+            self.has_nothing_to_do();
         }
-        Ok(self.poller.as_ref().map_or(-1, AsRawFd::as_raw_fd))
+        Ok(self.readiness.as_ref().map_or(-1, Readiness::fd))
+    }
+
+    /// Whether nothing can be done now: the descriptor becomes readable when there is.
+    fn has_nothing_to_do(&mut self) -> bool {
+        if self.options.waiting == Waiting::Busy {
+            return self.carried.progress(self.runner.clock.now()) != Next::Again;
+        }
+        let Some((now, until)) = self.runner.idle_until(&mut self.carried) else { return false };
+        if let Some(readiness) = &mut self.readiness {
+            readiness.wake_at(until.map(|until| until.since(now)));
+        }
+        true
     }
 
     /// Ends what this end writes; the peer reads what is on its way, then the end. Reading goes on.
@@ -250,7 +270,7 @@ impl StreamSocket {
                 if let Some(result) = attempt(&mut self.carried) {
                     return Ok(result?);
                 }
-                if self.runner.has_nothing_to_do(&mut self.carried) {
+                if self.has_nothing_to_do() {
                     return Err(ErrorKind::WouldBlock.into());
                 }
             }
@@ -318,7 +338,7 @@ impl StreamListener {
     /// # Errors
     /// If the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
-        let runner = Runner::new(&options.clone().waiting(farcall_link::Waiting::EventBatch));
+        let runner = Runner::new(Waiter::new(Waiting::EventBatch, None));
         Ok(Self { door: Door::bind(nic, address, options)?, runner })
     }
 
@@ -337,6 +357,6 @@ impl StreamListener {
     pub fn accept(&mut self) -> io::Result<StreamSocket> {
         let (carried, peer) = self.runner.run(&mut self.door, None, Door::take)?;
         let options = self.door.options.clone();
-        Ok(StreamSocket::new(carried, peer, Runner::new(&options), options))
+        Ok(StreamSocket::new(carried, peer, Runner::of(&options), options))
     }
 }

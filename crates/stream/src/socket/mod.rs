@@ -5,6 +5,7 @@ mod asynchronous;
 mod blocking;
 mod door;
 mod options;
+mod readiness;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

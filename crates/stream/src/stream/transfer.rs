@@ -222,9 +222,9 @@ impl Stream {
             || self.look_for_bytes() != Err(StreamError::WouldBlock)
     }
 
-    /// Whether there is something that was not seen yet: one load, from any thread that may look.
+    /// Whether there are bytes that were not seen yet: one load.
     #[inline]
-    pub fn probe(&self) -> bool {
+    pub fn has_news(&self) -> bool {
         self.inlet.has_news()
     }
 }
