@@ -58,7 +58,12 @@ impl Spin {
             return self.begin();
         }
         self.looks += 1;
-        !self.looks.is_multiple_of(LOOKS_PER_CLOCK) || self.clock.now() < self.until
+        if !self.looks.is_multiple_of(LOOKS_PER_CLOCK) || self.clock.now() < self.until {
+            return true;
+        }
+        // A wake-up in vain asks the clock again.
+        self.looks -= 1;
+        false
     }
 
     fn begin(&mut self) -> bool {

@@ -1,9 +1,11 @@
 //! How the owner of an endpoint waits: it looks on for a while, then sleeps; a poller covers it, if there is one.
 
+use std::time::Duration;
+
 use farcall_link::Waiting;
 use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
 
-use crate::pollers::{Cover, QUIET};
+use crate::pollers::Cover;
 use crate::{IdleTurns, Pollers, arm_then_look};
 
 /// Waits for one endpoint.
@@ -46,9 +48,8 @@ impl Waiter {
     /// own events.
     pub fn arm_then_look<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E, now: Nanos) -> Next {
         self.is_awake();
-        // The first sleep is taken for one of a busy endpoint.
-        let is_frequent = now.since(std::mem::replace(&mut self.armed_at, now)) < QUIET;
-        if std::mem::take(&mut self.was_left) || !self.begin_cover(endpoint, is_frequent) {
+        let pause = now.since(std::mem::replace(&mut self.armed_at, now));
+        if std::mem::take(&mut self.was_left) || !self.begin_cover(endpoint, pause) {
             return arm_then_look(endpoint, now);
         }
         let next = endpoint.progress(now);
@@ -59,13 +60,14 @@ impl Waiter {
         next
     }
 
-    fn begin_cover<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E, wakes: bool) -> bool {
+    fn begin_cover<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E, pause: Duration) -> bool {
+        let wakes = self.pollers.as_ref().is_some_and(|pollers| pollers.look_through(pause));
         let Some(cover) = self.cover_of(endpoint) else { return false };
         cover.is_offered(wakes) && endpoint.arm_covered().is_ok() && cover.begin(wakes)
     }
 
     fn cover_of<E: Endpoint + ?Sized>(&mut self, endpoint: &E) -> Option<&Cover> {
-        let probe = endpoint.probe().filter(|_| self.pollers.is_some())?;
+        let probe = endpoint.news_probe().filter(|_| self.pollers.is_some())?;
         if !self.cover.as_ref().is_some_and(|cover| cover.is_of(&probe)) {
             // Without a descriptor for it the endpoint's own events do.
             self.cover = self.pollers.as_ref()?.cover(probe).ok();

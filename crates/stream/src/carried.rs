@@ -306,9 +306,9 @@ impl<C: Carrier> Endpoint for Carried<C> {
         }
     }
 
-    fn probe(&self) -> Option<Arc<dyn Probe>> {
+    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
         match &self.phase {
-            Phase::Open { stream, .. } => stream.probe(),
+            Phase::Open { stream, .. } => stream.news_probe(),
             _ => None,
         }
     }

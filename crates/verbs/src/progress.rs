@@ -81,7 +81,7 @@ pub trait Endpoint {
 
     /// What a poller looks at; always the same. `None`: nothing tells other threads of news, only [`Endpoint::arm`]
     /// makes that they wake the owner.
-    fn probe(&self) -> Option<Arc<dyn Probe>> {
+    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
         None
     }
 

@@ -243,7 +243,7 @@ impl Endpoint for Stream {
         self.arm_completions()
     }
 
-    fn probe(&self) -> Option<Arc<dyn Probe>> {
+    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
         self.probe.clone().map(|probe| probe as _)
     }
 
