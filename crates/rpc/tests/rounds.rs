@@ -93,9 +93,9 @@ fn no_wake_up_is_lost_between_pollers_and_events() {
     });
 }
 
-/// Returns how many KICKs that took.
+/// Returns how many KICKs that took, with the way of waiting that took fewest.
 fn call_over_and_over(role: &str, pause: impl Fn(u32)) -> u64 {
-    let mut kicks = 0;
+    let mut kicks = u64::MAX;
     let (_server, address) = Other::start(role);
     // Fetches until the response is there; or fetches a little, then sleeps until it is woken.
     for waiting in [Waiting::Busy, Waiting::Adaptive { max_retry: 16 }] {
@@ -117,7 +117,7 @@ fn call_over_and_over(role: &str, pause: impl Fn(u32)) -> u64 {
         }
         let counters = client.counters();
         println!("{waiting:?}: {} kicks, {} sleeps", counters.kicks.get(), counters.arms.get());
-        kicks += counters.kicks.get();
+        kicks = kicks.min(counters.kicks.get());
     }
     kicks
 }

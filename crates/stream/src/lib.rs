@@ -3,6 +3,7 @@
 //! * [`Stream`]: the endpoint. It owns no thread, clock or socket; a driver runs it.
 //! * [`Carried`]: a stream with the channel that its handshake goes over, which tells of the peer's death.
 //! * [`StreamSocket`], [`StreamListener`]: sockets for threads, with a descriptor to wait on; `AsyncStream` for tokio.
+//! * [`StreamSet`]: many sockets and one thread.
 //!
 //! # Memory
 //!
@@ -81,5 +82,5 @@ pub use config::StreamConfig;
 pub use error::{Broken, OpenError, StreamError};
 #[cfg(feature = "tokio")]
 pub use socket::{AsyncStream, AsyncStreamListener};
-pub use socket::{StreamListener, StreamOptions, StreamSocket};
+pub use socket::{StreamListener, StreamOptions, StreamSet, StreamSocket};
 pub use stream::{Counters, Opening, Space, Stream};

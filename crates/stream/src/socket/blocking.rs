@@ -26,6 +26,8 @@ pub struct StreamSocket {
     runner: Runner,
     options: StreamOptions,
     is_nonblocking: bool,
+    /// The last call said `WouldBlock`.
+    is_waiting: bool,
     timeouts: Timeouts,
     /// Made when it is asked for.
     readiness: Option<Readiness>,
@@ -150,7 +152,16 @@ impl StreamSocket {
 
     fn new(carried: Carried<TcpStream>, peer: SocketAddr, runner: Runner, options: StreamOptions) -> Self {
         let timeouts = Timeouts::default();
-        Self { carried, peer, runner, options, is_nonblocking: false, timeouts, readiness: None }
+        Self {
+            carried,
+            peer,
+            runner,
+            options,
+            is_nonblocking: false,
+            is_waiting: false,
+            timeouts,
+            readiness: None,
+        }
     }
 
     /// Where the other end is.
@@ -250,6 +261,22 @@ impl StreamSocket {
         self.carried.stream().map(|stream| stream.counters()).unwrap_or_default()
     }
 
+    /// Whether there are bytes that were not seen yet: one load.
+    #[inline]
+    pub(super) fn has_news(&mut self) -> bool {
+        self.carried.stream().is_some_and(|stream| stream.has_news())
+    }
+
+    /// Whether the last call said `WouldBlock`, so that the descriptor tells when another may go on.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
+
+    /// Whether a look at everything finds something; not for sockets with a descriptor.
+    pub(super) fn finds_something(&mut self) -> bool {
+        !self.has_nothing_to_do()
+    }
+
     /// Does something with the stream, as soon as it does not answer `WouldBlock`.
     ///
     /// # Errors
@@ -266,11 +293,13 @@ impl StreamSocket {
             None => Some(Err(StreamError::BrokenPipe)),
         };
         if self.is_nonblocking {
+            self.is_waiting = false;
             loop {
                 if let Some(result) = attempt(&mut self.carried) {
                     return Ok(result?);
                 }
                 if self.has_nothing_to_do() {
+                    self.is_waiting = true;
                     return Err(ErrorKind::WouldBlock.into());
                 }
             }
