@@ -37,7 +37,8 @@
 //!
 //! A WRITE wakes nobody. An end that wants to sleep says so (`WISH`); its peer promises the byte N from which on each
 //! word comes with immediate data, and that answer wakes, too. The end sleeps when it has seen everything up to N. An
-//! end that polls asks for silence again. Until the promise has come, an end naps for at most a millisecond. An end has
+//! end that polls asks for silence again. A writer hears a wish
+//! before it posts. Until the promise has come, an end naps, ever longer: only what crosses with its wish comes unnoticed. An end has
 //! 64 receives for wake-ups; a writer has at most half of them under way for bytes, so none ever finds no receive.
 //!
 //! Where a poller looks on behalf of an end that sleeps (BPEV), that end asks for silence, too: its peer pays for no

@@ -1,12 +1,12 @@
 //! Many sockets and one thread that waits for all of them (RR-Compound, algorithms 1 and 2).
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use farcall_drive::IdleTurns;
 use farcall_link::Waiting;
-use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -23,7 +23,6 @@ pub struct StreamSet {
     /// Those that had something since the last sleep.
     unarmed: Vec<usize>,
     poller: OwnedFd,
-    events: Vec<epoll::Event>,
     turns: u32,
 }
 
@@ -50,7 +49,6 @@ impl StreamSet {
             members: Vec::new(),
             unarmed: Vec::new(),
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            events: Vec::with_capacity(EVENTS_AT_ONCE),
             turns: 0,
         })
     }
@@ -168,13 +166,14 @@ impl StreamSet {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left =
             left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-        self.events.clear();
-        match epoll::wait(&self.poller, spare_capacity(&mut self.events), left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
+        let mut room = [const { MaybeUninit::uninit() }; EVENTS_AT_ONCE];
+        let events = match epoll::wait(&self.poller, &mut room[..], left.as_ref()) {
+            Ok((events, _)) => &*events,
+            Err(Errno::INTR) => &[],
             Err(error) => return Err(error.into()),
-        }
+        };
         self.idle_turns.woke();
-        for event in &self.events {
+        for event in events {
             let at = event.data.u64() as usize;
             if let Some(member) = &mut self.members[at] {
                 if member.socket.has_news() {

@@ -13,7 +13,8 @@ use crate::words::{CONSUMED, IMM_OFFER, PROMISE, TURN, WAKES_TAKEN, WISH};
 /// Turns between two looks at the completion queue when no wake-up is expected.
 const TURNS_PER_POLL: u32 = 16;
 
-/// Sleeps of an end whose peer has not promised to wake it: ever longer, never for long.
+/// Sleeps of an end whose peer has not promised to wake it: ever longer. A peer that writes hears the wish first, so that
+/// only what crosses with it comes unnoticed.
 #[derive(Debug)]
 pub(super) struct Nap {
     next: Duration,
@@ -21,7 +22,7 @@ pub(super) struct Nap {
 }
 
 const NAP_MIN: Duration = Duration::from_micros(20);
-const NAP_MAX: Duration = Duration::from_millis(1);
+const NAP_MAX: Duration = Duration::from_secs(10);
 
 impl Default for Nap {
     fn default() -> Self {
