@@ -28,6 +28,8 @@ pub struct StreamSocket {
     is_nonblocking: bool,
     /// The last call said `WouldBlock`.
     is_waiting: bool,
+    /// Whoever waits for it arms it when he sleeps.
+    is_armed_by_set: bool,
     timeouts: Timeouts,
     /// Made when it is asked for.
     readiness: Option<Readiness>,
@@ -159,6 +161,7 @@ impl StreamSocket {
             options,
             is_nonblocking: false,
             is_waiting: false,
+            is_armed_by_set: false,
             timeouts,
             readiness: None,
         }
@@ -208,16 +211,13 @@ impl StreamSocket {
             self.runner.waiter.wait_set(&self.carried, &mut self.runner.set);
             self.readiness = Some(Readiness::of(&self.runner.set)?);
             // What comes from now on makes it readable; what is there already the first call finds.
-            self.has_nothing_to_do();
+            self.arm();
         }
         Ok(self.readiness.as_ref().map_or(-1, Readiness::fd))
     }
 
     /// Whether nothing can be done now: the descriptor becomes readable when there is.
-    fn has_nothing_to_do(&mut self) -> bool {
-        if self.options.waiting == Waiting::Busy {
-            return self.carried.progress(self.runner.clock.now()) != Next::Again;
-        }
+    pub(super) fn arm(&mut self) -> bool {
         let Some((now, until)) = self.runner.idle_until(&mut self.carried) else { return false };
         if let Some(readiness) = &mut self.readiness {
             readiness.wake_at(until.map(|until| until.since(now)));
@@ -272,9 +272,16 @@ impl StreamSocket {
         self.is_waiting
     }
 
-    /// Whether a look at everything finds something; not for sockets with a descriptor.
+    /// Whoever waits for it calls [`StreamSocket::arm`] from now on, when he sleeps.
+    pub(super) fn is_taken_by_set(&mut self) {
+        self.is_armed_by_set = true;
+        self.is_waiting = false;
+    }
+
+    /// Whether a look at everything finds something.
     pub(super) fn finds_something(&mut self) -> bool {
-        !self.has_nothing_to_do()
+        self.runner.waiter.is_awake();
+        self.carried.progress(self.runner.clock.now()) == Next::Again
     }
 
     /// Does something with the stream, as soon as it does not answer `WouldBlock`.
@@ -298,7 +305,8 @@ impl StreamSocket {
                 if let Some(result) = attempt(&mut self.carried) {
                     return Ok(result?);
                 }
-                if self.has_nothing_to_do() {
+                let is_armed_later = self.is_armed_by_set || self.options.waiting == Waiting::Busy;
+                if if is_armed_later { !self.finds_something() } else { self.arm() } {
                     self.is_waiting = true;
                     return Err(ErrorKind::WouldBlock.into());
                 }

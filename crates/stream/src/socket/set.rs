@@ -53,7 +53,8 @@ impl StreamSet {
         })
     }
 
-    /// Takes a socket in; its calls do not wait from now on. Returns its number.
+    /// Takes a socket in; its calls do not wait from now on, and its own descriptor is for the set alone. Returns its
+    /// number.
     ///
     /// # Errors
     /// If the socket is not [`super::StreamOptions::pollable`], or not `Waiting::Busy` in a set that is.
@@ -66,6 +67,7 @@ impl StreamSet {
             // SAFETY: it belongs to the socket, which is open.
             epoll::add(&self.poller, unsafe { BorrowedFd::borrow_raw(fd) }, data, epoll::EventFlags::IN)?;
         }
+        socket.is_taken_by_set();
         if at == self.members.len() {
             self.members.push(None);
         }
@@ -98,8 +100,8 @@ impl StreamSet {
     }
 
     /// Waits until some may have something to do, and puts their numbers into `ready`; none if that takes longer than
-    /// `timeout`, or for no reason. One that has not said `WouldBlock` since, as a new one, is ready again before it
-    /// sleeps.
+    /// `timeout`, or for no reason. One that has not said `WouldBlock` since, as a new one, is ready again before the
+    /// set sleeps.
     ///
     /// # Errors
     /// If the system cannot wait.
@@ -154,7 +156,7 @@ impl StreamSet {
         let (members, unarmed) = (&mut self.members, &mut self.unarmed);
         unarmed.retain(|at| {
             let Some(member) = &mut members[*at] else { return false };
-            member.is_armed = member.socket.is_waiting();
+            member.is_armed = member.socket.is_waiting() && member.socket.arm();
             if !member.is_armed {
                 ready.push(*at);
             }

@@ -26,7 +26,7 @@ struct Line {
 
 const NOTES: [&str; 3] = [
     "The server has one worker (BP: one for each client); each client is a thread of the other process that sends 64 B, \
-     waits for the same back, and pauses. Every byte is checked. Neither process is pinned.",
+     waits for the same back, and pauses. Every byte is checked.",
     "Clients of TCP and EVENT sleep until they are answered; the others look for about a round trip first, as BPEV does.",
     "Idle CPU: of both processes together, while all streams are open and nobody sends.",
 ];
@@ -38,6 +38,7 @@ const NOTES: [&str; 3] = [
 pub fn run(plan: &WaitsPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let WaitsPlan { stage, chosen, ways, load } = plan;
     let mut conditions = stage.conditions();
+    conditions.replace("pinning", "none: pollers, workers and clients run on all cores");
     conditions.push("provider", format!("{} (RC)", chosen.selection.wish));
     conditions.push("clients", load.clients.to_string());
     conditions.push("interval", format!("{} µs", load.interval.as_micros()));
