@@ -22,13 +22,15 @@ fn serve<T: Send + 'static>(
     options: StreamOptions,
     serve: impl FnOnce(StreamSocket) -> T + Send + 'static,
 ) -> (String, JoinHandle<T>) {
+    // A machine may be loaded.
+    let options = options.connect_timeout(LONG);
     let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", options).unwrap();
     let address = listener.address().unwrap().to_string();
     (address, thread::spawn(move || serve(listener.accept().unwrap())))
 }
 
 fn connect(address: &str, options: StreamOptions) -> StreamSocket {
-    StreamSocket::connect(&nic(), address, options).unwrap()
+    StreamSocket::connect(&nic(), address, options.connect_timeout(LONG)).unwrap()
 }
 
 fn rounds(name: &str, usual: u64) -> u64 {
