@@ -74,7 +74,7 @@ impl CoverWord {
 #[cfg(all(test, loom))]
 mod tests {
     //! That the models can fail was tried by hand: without either fence of `WakeWord`, without the leaving after it was
-    //! armed, with a cover that is not looked at once more, with what the owner knows told after it covered.
+    //! armed.
 
     use super::*;
     use crate::WakeWord;

@@ -95,8 +95,8 @@ fn table_of_ratios(lines: &[Line]) -> Table {
     ];
     let mut table = Table::new("Ratios, and between which bounds their true medians lie", columns);
     let Some(bpev) = lines.iter().find(|line| line.way == Way::Bpev) else { return table };
-    let figures: [(&str, fn(&Served) -> f64); 2] =
-        [("p50", p50_us), ("answers/s", |served| served.per_second)];
+    let per_second = |served: &Served| served.per_second;
+    let figures = [("p50", p50_us as fn(&Served) -> f64), ("answers/s", per_second)];
     for other in lines.iter().filter(|line| line.way != Way::Bpev) {
         for (name, figure) in figures {
             let pairs = bpev.served.iter().map(figure).zip(other.served.iter().map(figure));
