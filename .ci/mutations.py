@@ -136,6 +136,15 @@ def all_mutations():
                  model("arrivals::models")),
         Mutation("place-freed-without-release", "Turn::take", Replace("(at % 64), Release)", "(at % 64), Relaxed)"),
                  model("arrivals::models")),
+        # Pollers, and those who rely on them.
+        Mutation("poller-asleep-seen-too-late", "WakeWord::is_armed", Delete("fence::light();"), model("cover_word")),
+        Mutation("covered-left-behind", "Poller::sleep", Replace("covered.leave();", "let _ = covered;"),
+                 unit("pollers")),
+        Mutation("spin-in-vain-for-ever", "Spin::learn", Replace("self.timeout /= 2;", ""), unit("spin")),
+        Mutation("wish-not-heard-by-a-writer", "Stream::write", Delete("self.hear_wish();"),
+                 integration("transfer", "an_end_that_only_writes")),
+        Mutation("wish-not-heard-by-a-composer", "Stream::write_with", Delete("self.hear_wish();"),
+                 integration("transfer", "an_end_that_only_writes")),
         # The order of requests that overlap.
         Mutation("overlap-under-way-ignored", "MergeQueue::find_candidates",
                  Replace("self.in_flight.conflicts(direction, &span) || ", ""), unit("one_after_another")),

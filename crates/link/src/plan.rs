@@ -114,6 +114,14 @@ pub enum Waiting {
         /// Empty polls in a row before it sleeps.
         max_retry: u32,
     },
+    /// Polls for a while, then sleeps until an event, or until a poller that looks meanwhile tells of news (BPEV;
+    /// RR-Compound, algorithm 2, whose line 29 is printed inverted: it sleeps when there are no events). Without pollers,
+    /// and where they sleep because nothing moves, by events alone.
+    Bpev {
+        /// How long it polls. `None`: as long as waits usually take, up to what a sleep costs, and not at all while
+        /// runnable threads exceed cores.
+        bp_timeout_us: Option<u32>,
+    },
 }
 
 /// Thresholds of posting. Memory is registered beforehand; payloads are copied.

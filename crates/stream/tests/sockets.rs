@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use farcall_drive::Pollers;
 use farcall_link::Waiting;
 use farcall_stream::{StreamConfig, StreamListener, StreamOptions, StreamSocket};
 use rustix::event::epoll;
@@ -21,22 +22,30 @@ fn serve<T: Send + 'static>(
     options: StreamOptions,
     serve: impl FnOnce(StreamSocket) -> T + Send + 'static,
 ) -> (String, JoinHandle<T>) {
+    // A machine may be loaded.
+    let options = options.connect_timeout(LONG);
     let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", options).unwrap();
     let address = listener.address().unwrap().to_string();
     (address, thread::spawn(move || serve(listener.accept().unwrap())))
 }
 
 fn connect(address: &str, options: StreamOptions) -> StreamSocket {
-    StreamSocket::connect(&nic(), address, options).unwrap()
+    StreamSocket::connect(&nic(), address, options.connect_timeout(LONG)).unwrap()
 }
 
 fn rounds(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |rounds| rounds.parse().unwrap())
 }
 
-fn waits() -> [StreamOptions; 4] {
+fn waits() -> Vec<StreamOptions> {
     let options = StreamOptions::default;
-    [
+    let pollers = Pollers::start(1).unwrap();
+    let bpev = |bp_timeout_us| options().waiting(Waiting::Bpev { bp_timeout_us });
+    vec![
+        bpev(None),
+        bpev(None).pollers(pollers.clone()),
+        bpev(Some(0)).pollers(pollers.clone()),
+        options().pollable().pollers(pollers),
         options(),
         options().waiting(Waiting::EventBatch),
         options().waiting(Waiting::Adaptive { max_retry: 3 }),

@@ -77,9 +77,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                     None => self.by_tag.insert(end.session.id.tag(), id),
                 };
                 self.receiving += usize::from(turns.is_told);
-                if end.byte.is_none() {
-                    self.lookout.push(self.connections.len(), &end);
-                }
+                self.lookout.push(self.connections.len(), &end);
                 self.connections.push(Open { end, turns });
                 self.engine.counters.connections_opened.increment();
                 if resumed.is_some() {

@@ -31,7 +31,7 @@ use farcall_drive::KeptMemory;
 use farcall_link::bootstrap::{Refusal, RefusalKind};
 use farcall_link::{Completed, Nic};
 use farcall_verbs::{
-    Clock, CompChannel, CqInitAttr, Endpoint, Error, Nanos, Next, RawCq, Result, WaitSet, Wc,
+    Clock, CompChannel, CqInitAttr, Endpoint, Error, Nanos, Next, Probe, RawCq, Result, WaitSet, Wc,
 };
 
 use crate::config::ResponderConfig;
@@ -389,6 +389,18 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
     }
 
+    /// What comes by completions, requests by SEND too, makes events.
+    fn arm_completions(&mut self) -> Result<()> {
+        let kept_bytes = self.engine.buffered.bytes();
+        self.kept_memory.saw(self.engine.buffered.take_peak_bytes());
+        if self.kept_memory.is_due(kept_bytes) {
+            self.kept_memory.give_back(kept_bytes);
+        }
+        self.drop_events();
+        self.turns_to_poll = 0;
+        self.cq.req_notify(farcall_verbs::Notify::Any)
+    }
+
     #[cold]
     fn fail_all(&mut self, error: &Error, now: Nanos) {
         while !self.connections.is_empty() {
@@ -420,13 +432,20 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
     }
 
     fn arm(&mut self) -> Result<()> {
-        let kept_bytes = self.engine.buffered.bytes();
-        self.kept_memory.saw(self.engine.buffered.take_peak_bytes());
-        if self.kept_memory.is_due(kept_bytes) {
-            self.kept_memory.give_back(kept_bytes);
-        }
         self.publish_sleep();
-        self.cq.req_notify(farcall_verbs::Notify::Any)
+        self.arm_completions()
+    }
+
+    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+        Some(self.lookout.covered())
+    }
+
+    fn arm_covered(&mut self) -> Result<()> {
+        // Clients see a server that is awake: nobody sends a KICK. The poller looks at mailboxes, not at bytes that others
+        // can disturb, so the look before sleep does, too.
+        self.lookout.tell_poller(self.connections.iter().map(|open| &open.end));
+        self.lookout.distrusts_bytes = true;
+        self.arm_completions()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {

@@ -37,6 +37,8 @@ pub mod server;
 #[cfg(feature = "verbs")]
 pub(crate) mod server_bypass;
 mod stage;
+#[cfg(feature = "verbs")]
+pub mod stream_waits;
 pub mod tune;
 
 #[cfg(feature = "verbs")]
