@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use farcall_drive::{Waiter, sleep_on};
+use farcall_drive::{Waiter, arm_then_look, sleep_on};
 use farcall_link::{Nic, Waiting};
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
 
