@@ -8,6 +8,7 @@ pub mod cm_message;
 pub mod grpc_frame;
 pub mod memcached;
 pub mod memory_control;
+pub mod roce_packet;
 pub mod rpc_batch;
 pub mod rpc_header;
 pub mod rpc_profile;
