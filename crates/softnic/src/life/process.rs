@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::net::Ipv6Addr;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,8 +11,9 @@ use farcall_shm::fork::Generation;
 use farcall_shm::{Mutex, fence};
 use farcall_verbs::{Error, Gid, Result};
 
+use super::addresses::{DeviceAddress, WayChoice, device_addresses};
 use super::fork;
-use super::gids::{GID_TABLE_LEN, gid_table};
+use super::gids::{GID_TABLE_LEN, NETDEV, gid_table, is_ip_address};
 use super::meeting::Meeting;
 use super::peer::Peer;
 use super::regions::RegionTable;
@@ -25,8 +27,11 @@ pub(crate) struct Process {
     born: Generation,
     /// Tells this process from all others.
     pub(crate) instance: u64,
-    /// The port's table; the first is of the rendezvous space.
+    /// The entries of the port's table that lead to this host; the first is of the rendezvous space.
     pub(crate) gids: [Gid; GID_TABLE_LEN],
+    way: WayChoice,
+    /// Addresses by which other hosts reach us.
+    addresses: Vec<DeviceAddress>,
     pub(crate) regions: RegionTable,
     pub(crate) service: Service,
     /// By block of queue pair numbers.
@@ -38,6 +43,23 @@ pub(crate) struct Process {
     next_number: AtomicU32,
 }
 
+fn entries_of(way: WayChoice, gids: &[Gid], addresses: &[DeviceAddress]) -> Vec<(Gid, String)> {
+    let here = gids.iter().map(|gid| (*gid, NETDEV.to_owned()));
+    let there = addresses.iter().map(|entry| (entry.gid, entry.netdev.clone()));
+    match way {
+        WayChoice::Net => there.collect(),
+        _ => here.collect(),
+    }
+}
+
+/// The port's table without an opened device.
+///
+/// # Errors
+/// If there is no place for rendezvous sockets, or the choice of the way cannot be understood.
+pub(crate) fn gid_entries() -> Result<Vec<(Gid, String)>> {
+    Ok(entries_of(WayChoice::configured()?, &gid_table(gid()?), &device_addresses()))
+}
+
 impl Process {
     /// To be put into [`INSTANCE`], whose lock the caller holds.
     pub(crate) fn new() -> Result<Self> {
@@ -47,6 +69,8 @@ impl Process {
             born: Generation::current(),
             instance: RandomState::new().build_hasher().finish(),
             gids: gid_table(gid()?),
+            way: WayChoice::configured()?,
+            addresses: device_addresses(),
             regions: RegionTable::new()?,
             service: Service::new()?,
             peers: Mutex::default(),
@@ -65,6 +89,28 @@ impl Process {
     /// If it came to us by a fork.
     pub(crate) fn require_here(&self, operation: &'static str) -> Result<()> {
         self.born.require_current(operation, "the opened device")
+    }
+
+    /// Whether it is an address by which other hosts reach us.
+    pub(crate) fn is_address(&self, address: Ipv6Addr) -> bool {
+        self.addresses.iter().any(|entry| entry.gid.0 == address.octets())
+    }
+
+    /// The port's table: where each entry leads, and by which network device.
+    pub(crate) fn gid_entries(&self) -> Vec<(Gid, String)> {
+        entries_of(self.way, &self.gids, &self.addresses)
+    }
+
+    /// Whether a path leads to another host, rather than to this one.
+    ///
+    /// # Errors
+    /// If it leads nowhere, with the remedy.
+    pub(crate) fn leads_away(&self, operation: &'static str, dgid: Gid) -> Result<bool> {
+        match self.way {
+            WayChoice::Net if is_ip_address(dgid) => Ok(true),
+            WayChoice::Auto if is_ip_address(dgid) && !self.gids.contains(&dgid) => Ok(true),
+            _ => self.require_reachable(operation, dgid).map(|()| false),
+        }
     }
 
     /// Whether a path leads to this host.

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process;
 
+use super::super::gids::SPACE;
 use super::place::{admit_group, rendezvous_directory};
 
 /// Queue pair numbers have 24 bits: 12 for the block, 12 inside it.
@@ -86,7 +87,8 @@ pub(crate) fn gid() -> Result<Gid> {
     let mut id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().into_bytes();
     id.extend(stat.st_dev.to_le_bytes());
     id.extend(stat.st_ino.to_le_bytes());
-    let mut gid = *b"\xfd\x46\x43\x01\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut gid = [0; 16];
+    gid[..SPACE.len()].copy_from_slice(&SPACE);
     gid[8..].copy_from_slice(&fnv1a(&id).to_be_bytes());
     Ok(Gid(gid))
 }
