@@ -33,7 +33,9 @@ impl WayChoice {
             Some(way) if way == "host" => Ok(Self::Host),
             Some(way) if way == "net" => Ok(Self::Net),
             Some(way) => {
-                let what = format!("{WAY_VARIABLE}={way:?}: say auto, host (shared memory alone) or net (RoCEv2 alone)");
+                let what = format!(
+                    "{WAY_VARIABLE}={way:?}: say auto, host (shared memory alone) or net (RoCEv2 alone)"
+                );
                 Err(Error::invalid("choose the way", what))
             }
         }

@@ -2,8 +2,8 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::net::Ipv6Addr;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 

@@ -129,7 +129,9 @@ mod tests {
         assert_eq!(all, fates(text));
         assert_ne!(all, fates("seed=8,loss=0.1,duplicate=0.2,reorder=0.3,corrupt=0.4"));
         let share = |chosen: fn(&Fate) -> bool| all.iter().filter(|fate| chosen(fate)).count() / 1000;
-        assert!((0..=1).contains(&share(|fate| fate.is_lost)) && (1..=2).contains(&share(|fate| fate.is_doubled)));
+        assert!(
+            (0..=1).contains(&share(|fate| fate.is_lost)) && (1..=2).contains(&share(|fate| fate.is_doubled))
+        );
         assert!((2..=3).contains(&share(|fate| fate.held_ns > 0)));
         assert!((3..=4).contains(&share(|fate| fate.turned.is_some())));
         assert!(fates("").iter().all(|fate| *fate == Fate::default()));
@@ -145,7 +147,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_understood_is_refused() {
-        for wrong in ["loss", "loss=2", "loss=-1", "noise=1", "seed=x", "partition_ms=5", "partition_ms=a..b"] {
+        for wrong in ["loss", "loss=2", "loss=-1", "noise=1", "seed=x", "partition_ms=5", "partition_ms=a..b"]
+        {
             assert!(Faults::parse(wrong).is_err(), "{wrong}");
         }
     }

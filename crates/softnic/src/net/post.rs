@@ -1,8 +1,6 @@
 //! Posting: what is refused at once, and what is queued.
 
-use farcall_verbs::{
-    Access, Error, PostError, QpState, RecvWr, Result, SendFlags, SendWr, WrOpcode,
-};
+use farcall_verbs::{Access, Error, PostError, QpState, RecvWr, Result, SendFlags, SendWr, WrOpcode};
 use farcall_wire::{Adapter, AtomicEth, AtomicOp, Reth, SendRequest, Work};
 
 use super::memory;

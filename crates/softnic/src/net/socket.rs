@@ -107,7 +107,8 @@ fn make(port: u16, discover: libc::c_int) -> Result<OwnedFd> {
 fn set_option(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {
     let len_bytes = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: an option whose value is an integer, which lives through the call.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len_bytes) };
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len_bytes) };
     if result == 0 { Ok(()) } else { Err(fail("set an option of a UDP socket")(last_errno())) }
 }
 
@@ -149,7 +150,8 @@ impl Socket {
     pub(super) fn receive(&self, inbox: &mut Inbox) {
         inbox.arrivals.clear();
         // SAFETY: plain data, filled below or by the kernel.
-        let (mut names, mut heads): ([libc::sockaddr_in6; BATCH], [libc::mmsghdr; BATCH]) = unsafe { zeroed() };
+        let (mut names, mut heads): ([libc::sockaddr_in6; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { zeroed() };
         let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
         let mut controls = [Control([0; 64]); BATCH];
         for at in 0..BATCH {
@@ -198,7 +200,8 @@ impl Socket {
         may_be_cut: bool,
     ) -> Sent {
         // SAFETY: plain data, filled below.
-        let (mut names, mut heads): ([libc::sockaddr_in6; BATCH], [libc::mmsghdr; BATCH]) = unsafe { zeroed() };
+        let (mut names, mut heads): ([libc::sockaddr_in6; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { zeroed() };
         let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
         let mut controls = [Control([0; 64]); BATCH];
         let mut count = 0;
@@ -220,8 +223,7 @@ impl Socket {
         let fd = if may_be_cut { &self.fragments } else { &self.whole };
         loop {
             // SAFETY: as in `receive`; what is sent is only read.
-            let sent =
-                unsafe { libc::sendmmsg(fd.as_fd().as_raw_fd(), heads.as_mut_ptr(), count as u32, 0) };
+            let sent = unsafe { libc::sendmmsg(fd.as_fd().as_raw_fd(), heads.as_mut_ptr(), count as u32, 0) };
             match usize::try_from(sent) {
                 Ok(sent) => return Sent::Some(sent),
                 Err(_) => match last_errno() {
@@ -266,7 +268,8 @@ unsafe fn destination(head: &libc::msghdr) -> Option<Ipv6Addr> {
         let mut message = libc::CMSG_FIRSTHDR(head);
         while let Some(header) = message.as_ref() {
             if header.cmsg_level == libc::IPPROTO_IPV6 && header.cmsg_type == libc::IPV6_PKTINFO {
-                let info: libc::in6_pktinfo = libc::CMSG_DATA(message).cast::<libc::in6_pktinfo>().read_unaligned();
+                let info: libc::in6_pktinfo =
+                    libc::CMSG_DATA(message).cast::<libc::in6_pktinfo>().read_unaligned();
                 return Some(info.ipi6_addr.s6_addr.into());
             }
             message = libc::CMSG_NXTHDR(head, message);

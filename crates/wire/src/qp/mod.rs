@@ -185,6 +185,8 @@ impl<S, R> Qp<S, R> {
             self.answered(adapter, packet, payload);
         } else if self.state.responds() {
             self.requested(adapter, packet, payload);
+        } else if self.state == QpState::Err {
+            self.requested_after_failure(adapter, packet);
         }
     }
 

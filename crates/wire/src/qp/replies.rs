@@ -253,6 +253,7 @@ impl<S, R> Qp<S, R> {
         if self.config.transport == QpType::Rc {
             let aeth = Aeth { syndrome: Syndrome::Nak(failure.nak), msn: self.responder.msn };
             self.send_empty(adapter, psn, Operation::Acknowledge(aeth));
+            self.responder.last_refusal = Some((psn, failure.nak));
         }
         let has_receive = failure.receive.is_some();
         if let Some(((receive, _), status)) = failure.receive {

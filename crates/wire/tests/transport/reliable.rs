@@ -1,7 +1,7 @@
 //! Reliable connections.
 
 use farcall_verbs::{AsyncEventKind, QpAttr, QpState, QpType, WcStatus};
-use farcall_wire::{Event, Nak, Operation, Psn, Segment, SendRequest, Syndrome, Work};
+use farcall_wire::{Event, Nak, Operation, Psn, Reth, Segment, SendRequest, Syndrome, Work};
 use proptest::prelude::*;
 
 use super::harness::*;
@@ -275,4 +275,19 @@ fn what_came_together_is_acknowledged_once() {
     assert_eq!(answers.iter().map(|(packet, _)| packet.psn.number()).collect::<Vec<_>>(), [9]);
     pair.ends[0].arrive(&answers[0].0, &[]);
     assert_eq!(pair.ends[0].sent_ids(), [0, 1, 2]);
+}
+
+#[test]
+fn a_refusal_that_was_lost_is_told_again() {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    pair.ends[0].post(1, Work::Write(Reth { rkey: RKEY + 1, ..region(0, 1) }), 0, 1);
+    let mut has_lost = false;
+    pair.run_with(|_, packet| {
+        let is_first_refusal =
+            packet.operation.is_answer() && !std::mem::replace(&mut has_lost, packet.operation.is_answer());
+        if is_first_refusal { Fate::Lose } else { Fate::Pass }
+    });
+    let ended: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| wc.status).collect();
+    assert_eq!(ended, [WcStatus::REM_ACCESS_ERR]);
+    assert_eq!(pair.ends[1].qp.state(), QpState::Err);
 }

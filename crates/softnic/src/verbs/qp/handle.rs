@@ -61,7 +61,15 @@ impl Qp {
             Ok(core)
         })?;
         let (recv_queue, inbound) = receives.expect("made together with the core");
-        Ok(Self { core, recv_queue, inbound, access: Access::empty(), timeout: 0, retry_cnt: 0, abroad: None })
+        Ok(Self {
+            core,
+            recv_queue,
+            inbound,
+            access: Access::empty(),
+            timeout: 0,
+            retry_cnt: 0,
+            abroad: None,
+        })
     }
 
     #[inline]
