@@ -49,13 +49,14 @@ pub(crate) struct DeviceAddress {
     pub(crate) netdev: String,
 }
 
-/// The addresses of the devices that are up, in the system's order, IPv4 first. Without others, the loopback device's
-/// count.
-pub(crate) fn device_addresses() -> Vec<DeviceAddress> {
+/// The addresses of the devices that are up, in the system's order, IPv4 first. Loopback addresses count only where
+/// everything goes by RoCEv2, and there is no other.
+pub(crate) fn device_addresses(way: WayChoice) -> Vec<DeviceAddress> {
     let mut found = all_addresses();
     found.sort_by_key(|(address, _)| (address.is_loopback(), address.is_ipv6()));
-    let only_loopback = found.first().is_some_and(|(address, _)| address.is_loopback());
-    let chosen = found.into_iter().filter(|(address, _)| only_loopback || !address.is_loopback());
+    let may_be_loopback =
+        way == WayChoice::Net && found.first().is_some_and(|(address, _)| address.is_loopback());
+    let chosen = found.into_iter().filter(|(address, _)| may_be_loopback || !address.is_loopback());
     let entry = |(address, netdev): (IpAddr, String)| {
         let gid = match address {
             IpAddr::V4(address) => Gid::from_ipv4(address),
@@ -119,9 +120,10 @@ mod tests {
 
     #[test]
     fn this_host_has_an_address() {
-        let found = device_addresses();
+        let found = device_addresses(WayChoice::Net);
         assert!(!found.is_empty() && found.len() <= ADDRESSES_MAX, "{found:?}");
         let is_loopback = |entry: &DeviceAddress| Ipv6Addr::from(entry.gid.0).to_canonical().is_loopback();
         assert!(found.iter().all(is_loopback) || !found.iter().any(is_loopback), "{found:?}");
+        assert!(!device_addresses(WayChoice::Auto).iter().any(is_loopback));
     }
 }

@@ -123,7 +123,7 @@ impl NetPair {
         let port = Port::open(&parts.host)?;
         let path = rtr.ah.unwrap_or_default();
         let dst = Ipv6Addr::from(path.dgid.0);
-        let own = parts.host.process.gids.get(usize::from(path.sgid_index)).map(|gid| Ipv6Addr::from(gid.0));
+        let own = parts.host.process.table.get(usize::from(path.sgid_index)).map(|gid| Ipv6Addr::from(gid.0));
         let is_alike = |own: &Ipv6Addr| own.to_ipv4_mapped().is_some() == dst.to_ipv4_mapped().is_some();
         let src = match own.filter(|own| is_alike(own) && parts.host.process.is_address(*own)) {
             Some(src) => src,

@@ -25,6 +25,7 @@ use crate::host::cq::CqCore;
 use crate::host::events::Events;
 use crate::host::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
 use crate::host::srq::SrqCore;
+use crate::life::addresses::WayChoice;
 use crate::life::gid_entries;
 use crate::life::regions::MAX_REGIONS;
 use crate::life::rendezvous::judge_user;
@@ -62,6 +63,20 @@ impl SoftNic {
     /// The GID table that the device has here, without opening it: processes with the same one reach each other.
     pub fn gid_table() -> Vec<GidEntry> {
         gid_entries().map(Self::entries).unwrap_or_default()
+    }
+
+    /// In words: which way leads to which peers here.
+    pub fn ways() -> String {
+        match WayChoice::configured() {
+            Ok(WayChoice::Auto) => {
+                "this host by shared memory (inter-process communication, not a network), other \
+                                    hosts by RoCEv2 on UDP port 4791 (RC and UC)"
+                    .into()
+            }
+            Ok(WayChoice::Host) => "this host only, by shared memory (FARCALL_WAY=host)".into(),
+            Ok(WayChoice::Net) => "by RoCEv2 on UDP port 4791 only (FARCALL_WAY=net; RC and UC)".into(),
+            Err(error) => error.to_string(),
+        }
     }
 
     fn entries(table: Vec<(Gid, String)>) -> Vec<GidEntry> {
@@ -199,7 +214,11 @@ impl Context for SoftContext {
         const OP: &str = "check the owner of a queue pair";
         self.host.process.require_here(OP)?;
         // Of other hosts' processes nothing can be known.
-        if self.host.process.leads_away(OP, gid)? { Ok(()) } else { self.host.process.judge_owner(qp_num) }
+        if self.host.process.leads_away(OP, gid, qp_num)? {
+            Ok(())
+        } else {
+            self.host.process.judge_owner(qp_num)
+        }
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
