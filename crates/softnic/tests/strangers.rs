@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::Instant;
 
-use farcall_verbs::{QpType, SendFlags, SendWr, WcStatus};
+use farcall_verbs::{Mtu, QpAttr, QpType, SendFlags, SendWr, WcStatus};
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc, pad_bytes};
 use farcall_wire::{Operation, Packet, Psn, Reth, Segment};
 use support::{End, LOST};
@@ -138,4 +138,23 @@ fn no_port_is_open_before_a_pair_goes_to_another_host() {
     assert!(!is_open());
     a.rtr(b.qp.qp_num());
     assert!(is_open());
+}
+
+#[test]
+fn a_host_that_is_not_listed_is_no_peer() {
+    if !is_apart("a_host_that_is_not_listed_is_no_peer") {
+        return;
+    }
+    let mut ends = [End::default(), End::default(), End::default()];
+    ends.iter_mut().for_each(End::init);
+    let rtr = |end: &mut End| {
+        let attr = QpAttr::rtr(1, 0, end.path(), Mtu::Mtu1024);
+        end.qp.modify(&attr).map_err(|error| error.to_string())
+    };
+    // SAFETY: no other thread reads the environment in this test, which has its process for itself.
+    let set = |name: &str, value: &str| unsafe { std::env::set_var(name, value) };
+    set("FARCALL_NET_PEERS", "10.0.0.7");
+    assert!(rtr(&mut ends[0]).unwrap_err().contains("FARCALL_NET_PEERS"));
+    set("FARCALL_NET_PEERS", "10.0.0.7,127.0.0.1");
+    assert_eq!(rtr(&mut ends[1]), Ok(()));
 }

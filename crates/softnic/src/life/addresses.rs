@@ -9,6 +9,12 @@ use farcall_verbs::{Error, Gid, Result};
 /// Chooses the way.
 const WAY_VARIABLE: &str = "FARCALL_WAY";
 
+/// Names the network devices that may be used, separated by commas.
+const DEVICES_VARIABLE: &str = "FARCALL_NET_DEVICES";
+
+/// Names the addresses of hosts that may be peers, separated by commas.
+const PEERS_VARIABLE: &str = "FARCALL_NET_PEERS";
+
 /// More addresses than this are left out of the GID table.
 const ADDRESSES_MAX: usize = 8;
 
@@ -53,6 +59,9 @@ pub(crate) struct DeviceAddress {
 /// everything goes by RoCEv2, and there is no other.
 pub(crate) fn device_addresses(way: WayChoice) -> Vec<DeviceAddress> {
     let mut found = all_addresses();
+    if let Some(names) = trusted_variable(DEVICES_VARIABLE) {
+        found.retain(|(_, netdev)| is_listed(&names.to_string_lossy(), netdev));
+    }
     found.sort_by_key(|(address, _)| (address.is_loopback(), address.is_ipv6()));
     let may_be_loopback =
         way == WayChoice::Net && found.first().is_some_and(|(address, _)| address.is_loopback());
@@ -65,6 +74,48 @@ pub(crate) fn device_addresses(way: WayChoice) -> Vec<DeviceAddress> {
         DeviceAddress { gid, netdev }
     };
     chosen.map(entry).take(ADDRESSES_MAX).collect()
+}
+
+fn is_listed(list: &str, name: &str) -> bool {
+    list.split(',').any(|listed| listed.trim() == name)
+}
+
+/// Whether a host may be a peer.
+///
+/// # Errors
+/// If it is none of those that are listed, or the list cannot be understood.
+pub(crate) fn require_peer(operation: &'static str, peer: Ipv6Addr) -> Result<()> {
+    match trusted_variable(PEERS_VARIABLE) {
+        Some(list) => require_listed(operation, &list.to_string_lossy(), peer),
+        None => Ok(()),
+    }
+}
+
+fn require_listed(operation: &'static str, list: &str, peer: Ipv6Addr) -> Result<()> {
+    let mut is_found = false;
+    for listed in list.split(',').map(str::trim).filter(|listed| !listed.is_empty()) {
+        let Ok(address) = listed.parse::<IpAddr>() else {
+            return Err(Error::invalid(operation, format!("{PEERS_VARIABLE}: {listed:?} is no address")));
+        };
+        is_found |= address == peer.to_canonical();
+    }
+    if is_found {
+        return Ok(());
+    }
+    let what = format!("{} is no peer that {PEERS_VARIABLE} lists ({list})", peer.to_canonical());
+    Err(Error::invalid(operation, what))
+}
+
+/// Whether our address towards a peer may be used.
+///
+/// # Errors
+/// If devices are named, and it is of none of them.
+pub(crate) fn require_device(operation: &'static str, source: Ipv6Addr, is_named: bool) -> Result<()> {
+    if is_named || trusted_variable(DEVICES_VARIABLE).is_none() {
+        return Ok(());
+    }
+    let what = format!("the way leads through {}, of no device in {DEVICES_VARIABLE}", source.to_canonical());
+    Err(Error::invalid(operation, what))
 }
 
 fn all_addresses() -> Vec<(IpAddr, String)> {
@@ -117,6 +168,21 @@ unsafe fn address_of(name: *const libc::sockaddr) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_listed_peers_and_devices_are_let_in() {
+        let peer = |text: &str| match text.parse::<IpAddr>().unwrap() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let list = "10.0.0.7, fd00::7";
+        assert!(require_listed("test", list, peer("10.0.0.7")).is_ok());
+        assert!(require_listed("test", list, peer("fd00::7")).is_ok());
+        assert!(require_listed("test", list, peer("10.0.0.70")).is_err());
+        assert!(require_listed("test", "", peer("10.0.0.7")).is_err(), "an empty list lists nobody");
+        assert!(require_listed("test", "10.0.0.7,host", peer("10.0.0.7")).is_err());
+        assert!(is_listed("eth0,ib0", "ib0") && !is_listed("eth0,ib0", "ib"));
+    }
 
     #[test]
     fn this_host_has_an_address() {

@@ -17,6 +17,7 @@ use crate::host::events::Events;
 use crate::host::qp::MAX_SGE;
 use crate::host::srq::SrqCore;
 use crate::host::{CqSlot, Host};
+use crate::life::addresses::{require_device, require_peer};
 
 /// Packets that may be unacknowledged: more would overrun the socket of a peer that looks seldom.
 const UNACKNOWLEDGED_MAX: u32 = 32;
@@ -120,15 +121,18 @@ impl NetPair {
     /// # Errors
     /// If the port cannot be opened, or there is no way to the address.
     pub(crate) fn connect(parts: PairParts, init: &QpAttr, rtr: &QpAttr) -> Result<Self> {
-        let port = Port::open(&parts.host)?;
+        const OP: &str = "modify_qp";
         let path = rtr.ah.unwrap_or_default();
         let dst = Ipv6Addr::from(path.dgid.0);
+        require_peer(OP, dst)?;
         let own = parts.host.process.table.get(usize::from(path.sgid_index)).map(|gid| Ipv6Addr::from(gid.0));
         let is_alike = |own: &Ipv6Addr| own.to_ipv4_mapped().is_some() == dst.to_ipv4_mapped().is_some();
         let src = match own.filter(|own| is_alike(own) && parts.host.process.is_address(*own)) {
             Some(src) => src,
             None => source_towards(dst)?,
         };
+        require_device(OP, src, parts.host.process.is_address(src))?;
+        let port = Port::open(&parts.host)?;
         let config = QpConfig {
             qpn: parts.qpn,
             transport: parts.qp_type,
