@@ -186,6 +186,10 @@ impl NetPair {
     }
 
     pub(crate) fn state(&self) -> QpState {
+        // In a forked child nobody may be left to give the lock back.
+        if self.host.process.is_inherited() {
+            return QpState::Err;
+        }
         self.with(|state| state.pairs.get(&self.qpn).map_or(QpState::Err, |pair| pair.transport.state()))
     }
 
