@@ -147,8 +147,9 @@ impl Process {
 
     fn unreachable(&self, operation: &'static str, dgid: Gid) -> Error {
         let what = format!(
-            "GID {dgid} is not of this user on this host ({}): the same-host device cannot reach it (containers share a \
-             directory through FARCALL_SOCKET_DIR, users also a group through FARCALL_GROUP)",
+            "GID {dgid} is not of this user on this host ({}): shared memory does not reach it (containers share a \
+             directory through FARCALL_SOCKET_DIR, users also a group through FARCALL_GROUP); to other hosts go RC \
+             and UC, but no datagrams",
             self.gids[0]
         );
         Error::invalid(operation, what)
