@@ -102,8 +102,6 @@ pub(crate) struct PairParts {
     pub(crate) srq: Option<Arc<SrqCore>>,
     pub(crate) send_slot: CqSlot,
     pub(crate) recv_slot: CqSlot,
-    /// Posted in INIT.
-    pub(crate) receives: Vec<Receive>,
 }
 
 /// The owner's handle of a pair that goes to another host.
@@ -117,10 +115,16 @@ pub(crate) struct NetPair {
 
 impl NetPair {
     /// Turns a queue pair in INIT to another host: `init` is what brought it there, `rtr` what takes it further.
+    /// `take_receives` gives up what was posted in INIT; it is called when nothing can fail any more.
     ///
     /// # Errors
     /// If the port cannot be opened, or there is no way to the address.
-    pub(crate) fn connect(parts: PairParts, init: &QpAttr, rtr: &QpAttr) -> Result<Self> {
+    pub(crate) fn connect(
+        parts: PairParts,
+        take_receives: impl FnOnce() -> Vec<Receive>,
+        init: &QpAttr,
+        rtr: &QpAttr,
+    ) -> Result<Self> {
         const OP: &str = "modify_qp";
         let path = rtr.ah.unwrap_or_default();
         let dst = Ipv6Addr::from(path.dgid.0);
@@ -133,6 +137,7 @@ impl NetPair {
         };
         require_device(OP, src, parts.host.process.is_address(src))?;
         let port = Port::open(&parts.host)?;
+        let receives = take_receives();
         let config = QpConfig {
             qpn: parts.qpn,
             transport: parts.qp_type,
@@ -153,8 +158,8 @@ impl NetPair {
             srq: parts.srq,
             send_slot: parts.send_slot,
             recv_slot: parts.recv_slot,
-            unpolled_receives: parts.receives.len(),
-            receives: parts.receives.into(),
+            unpolled_receives: receives.len(),
+            receives: receives.into(),
             sent: VecDeque::new(),
             received: VecDeque::new(),
             spare: Vec::new(),

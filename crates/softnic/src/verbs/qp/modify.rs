@@ -90,11 +90,9 @@ impl Qp {
     /// Turns to a peer on another host: with its receives, and with its places at the completion queues.
     fn go_abroad(&mut self, rtr: &QpAttr) -> Result<()> {
         let core = &*self.core;
-        let mut receives = Vec::new();
         // SAFETY: we are the owner of the queue pair, which nobody receives from in INIT.
-        while let Some(receive) = unsafe { self.recv_queue.pop(Receive::of) } {
-            receives.push(receive);
-        }
+        let next_receive = || unsafe { self.recv_queue.pop(Receive::of) };
+        let take_receives = || std::iter::from_fn(next_receive).collect();
         let parts = PairParts {
             host: core.host.clone(),
             events: core.events.clone(),
@@ -106,9 +104,8 @@ impl Qp {
             srq: core.srq(),
             send_slot: core.send_slot.clone(),
             recv_slot: core.recv_slot.clone(),
-            receives,
         };
-        self.abroad = Some(NetPair::connect(parts, &QpAttr::init(self.access), rtr)?);
+        self.abroad = Some(NetPair::connect(parts, take_receives, &QpAttr::init(self.access), rtr)?);
         Ok(())
     }
 
