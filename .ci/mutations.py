@@ -145,6 +145,17 @@ def all_mutations():
                  integration("transfer", "an_end_that_only_writes")),
         Mutation("wish-not-heard-by-a-composer", "Stream::write_with", Delete("self.hear_wish();"),
                  integration("transfer", "an_end_that_only_writes")),
+        # Packets of strangers.
+        Mutation("foreign-address-let-in", "State::take_in",
+                 Replace("(side.path.src, side.path.dst) != (path.dst, path.src)", "false"),
+                 integration("strangers")),
+        Mutation("crc-not-looked-at", "State::take_in",
+                 Replace("!icrc::is_sound(&flow(path, arrival.src_port), datagram)", "false"),
+                 integration("strangers")),
+        Mutation("identification-taken-for-zero", "is_sound",
+                 Replace("is_v4 && explains(difference, behind)", "false"), unit("a_captured_packet")),
+        Mutation("refusal-told-once", "Qp::requested_after_failure",
+                 Replace("*psn == packet.psn", "false"), integration("transport", "a_refusal_that_was_lost")),
         # The order of requests that overlap.
         Mutation("overlap-under-way-ignored", "MergeQueue::find_candidates",
                  Replace("self.in_flight.conflicts(direction, &span) || ", ""), unit("one_after_another")),

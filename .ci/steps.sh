@@ -399,6 +399,16 @@ step_conform_everywhere() {
     for sides in local processes containers simulated; do
         run "$CARGO_TARGET_DIR/release/farcall" conform --sides "$sides"
     done
+    # Over RoCEv2 between two networks: as it is, by IPv6, and with faults on the wire.
+    need iproute2
+    local suite family
+    suite="ip netns exec \"\$NETWORK_A\" \"$CARGO_TARGET_DIR/release/farcall\" conform"
+    suite+=' --other-end "ip netns exec $NETWORK_B" --filter "rc/*"'
+    for family in 4 6; do
+        NETWORK_FAMILY=$family FARCALL_WAY=net run bash .ci/networks bash -c "$suite --filter 'uc/*'"
+    done
+    FARCALL_WAY=net FARCALL_WIRE_FAULTS=seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01 \
+        run bash .ci/networks bash -c "$suite"
     # Through libibverbs' C interface, which the drop-in library serves.
     run "$CARGO_TARGET_DIR/release/farcall" verbs run -- "$CARGO_TARGET_DIR/release/farcall" conform --provider ibv
     # The other user must reach the program; both are in one group.

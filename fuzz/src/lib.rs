@@ -9,6 +9,8 @@ pub mod grpc_frame;
 pub mod memcached;
 pub mod memory_control;
 pub mod region_snapshot;
+pub mod roce_packet;
+pub mod roce_responder;
 pub mod rpc_batch;
 pub mod rpc_header;
 pub mod rpc_profile;

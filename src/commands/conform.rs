@@ -36,6 +36,10 @@ pub struct Conform {
     /// Where the two ends live.
     #[arg(long, value_enum, default_value_t = Sides::Local)]
     sides: Sides,
+    /// Words that start the other end elsewhere, before this program's name: `--other-end 'ip netns exec B'` for another
+    /// network namespace. Standard input must reach it as the socket that it is.
+    #[arg(long, value_name = "WORDS", conflicts_with = "sides")]
+    other_end: Option<String>,
     /// With `--sides users`: the number of the other user and its group.
     #[arg(long, value_name = "UID", default_value_t = 65_534)]
     other_user: u32,
@@ -152,6 +156,11 @@ impl Conform {
         if let Some(deadline_ms) = self.deadline_ms {
             host = host.with_deadline(Duration::from_millis(deadline_ms));
         }
+        if let Some(words) = &self.other_end {
+            let prefix: Vec<&str> = words.split_whitespace().collect();
+            let how = format!("two processes, one started by: {words}");
+            return elsewhere(Processes::start(host.between_hosts(), self.agent_command(&prefix)?, how));
+        }
         let started = match self.sides {
             Sides::Local | Sides::Simulated => return Ok(Rc::new(host)),
             Sides::Processes => Processes::start(host, self.agent_command(&[])?, "two processes"),
@@ -167,8 +176,7 @@ impl Conform {
                 Processes::start(host, self.agent_command(&unshare)?, how)
             }
         };
-        let world = started.map_err(|why| Failure::new("cannot start the other end").why(why))?;
-        Ok(Rc::new(world))
+        elsewhere(started)
     }
 
     /// Ourselves as the other end, started by `prefix`.
@@ -213,6 +221,11 @@ fn check_users(other: u32) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+fn elsewhere(started: Result<Processes, String>) -> Result<Rc<dyn World>, Failure> {
+    let world = started.map_err(|why| Failure::new("cannot start the other end").why(why))?;
+    Ok(Rc::new(world))
 }
 
 fn list(console: Console, cases: &[Case]) -> Result<Exit, Failure> {
