@@ -18,6 +18,8 @@ mod kv;
 mod measuring;
 #[cfg(feature = "full")]
 mod memory;
+#[cfg(feature = "full")]
+mod mount;
 mod nic_args;
 #[cfg(any(test, not(feature = "full")))]
 mod not_built_in;
@@ -101,6 +103,11 @@ enum Command {
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Memory(not_built_in::NotBuiltIn),
     #[cfg(feature = "full")]
+    Mount(mount::Mount),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Mount(not_built_in::NotBuiltIn),
+    #[cfg(feature = "full")]
     Perf(perf::Perf),
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
@@ -153,6 +160,7 @@ impl Cli {
             Command::Grpc(grpc) => grpc.run(console),
             Command::Kv(kv) => kv.run(console),
             Command::Memory(memory) => memory.run(console),
+            Command::Mount(mount) => mount.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Remio(remio) => remio.run(console),
             Command::Rpc(rpc) => rpc.run(console),

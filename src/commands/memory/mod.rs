@@ -3,7 +3,7 @@
 mod ask;
 mod drain;
 mod serve;
-mod size;
+pub(super) mod size;
 mod status;
 
 use crate::console::Console;
