@@ -121,6 +121,12 @@ def all_mutations():
     generation = "self.generation_word.load(Acquire) == self.generation"
     accept = "self.accept.load(Acquire) == self.accept_word"
     return [
+        # What programs in other languages hand over and wait on.
+        Mutation("misaligned-pointer-followed", "argument::check", Replace("!pointer.is_aligned()", "false"),
+                 Check((*TEST_FILE, "programs", "c_calls_everything"))),
+        Mutation("newcomers-of-listener-not-watched", "StreamListener::take_now",
+                 Delete("self.follow(until.map(|until| until.since(now)))?"),
+                 Check((*TEST_FILE, "sockets", "a_listener_can_be_waited_on"))),
         # Requests that threads leave for whoever has the turn.
         Mutation("turn-taken-without-acquire", "Arrivals::leave",
                  Replace("compare_exchange_weak(last, at, AcqRel, Relaxed)",
@@ -130,6 +136,26 @@ def all_mutations():
                  model("arrivals::models")),
         Mutation("place-freed-without-release", "Turn::take", Replace("(at % 64), Release)", "(at % 64), Relaxed)"),
                  model("arrivals::models")),
+        # Pollers, and those who rely on them.
+        Mutation("poller-asleep-seen-too-late", "WakeWord::is_armed", Delete("fence::light();"), model("cover_word")),
+        Mutation("covered-left-behind", "Poller::sleep", Replace("covered.leave();", "let _ = covered;"),
+                 unit("pollers")),
+        Mutation("spin-in-vain-for-ever", "Spin::learn", Replace("self.timeout /= 2;", ""), unit("spin")),
+        Mutation("wish-not-heard-by-a-writer", "Stream::write", Delete("self.hear_wish();"),
+                 integration("transfer", "an_end_that_only_writes")),
+        Mutation("wish-not-heard-by-a-composer", "Stream::write_with", Delete("self.hear_wish();"),
+                 integration("transfer", "an_end_that_only_writes")),
+        # Packets of strangers.
+        Mutation("foreign-address-let-in", "State::take_in",
+                 Replace("(side.path.src, side.path.dst) != (path.dst, path.src)", "false"),
+                 integration("strangers")),
+        Mutation("crc-not-looked-at", "State::take_in",
+                 Replace("!icrc::is_sound(&flow(path, arrival.src_port), datagram)", "false"),
+                 integration("strangers")),
+        Mutation("identification-taken-for-zero", "is_sound",
+                 Replace("is_v4 && explains(difference, behind)", "false"), unit("a_captured_packet")),
+        Mutation("refusal-told-once", "Qp::requested_after_failure",
+                 Replace("*psn == packet.psn", "false"), integration("transport", "a_refusal_that_was_lost")),
         # The order of requests that overlap.
         Mutation("overlap-under-way-ignored", "MergeQueue::find_candidates",
                  Replace("self.in_flight.conflicts(direction, &span) || ", ""), unit("one_after_another")),
@@ -145,6 +171,12 @@ def all_mutations():
         Mutation("held-back-for-ever", "MergeQueue::ended", Delete("self.held_back = None;"),
                  unit("counts_of_the_paper")),
         # Calls of gRPC: what a peer may send, and that every call ends.
+        Mutation("short-message-beyond-the-window", "Calls::takes_short",
+                 Replace("is_silent && outbox.window_left as usize >= len", "is_silent"),
+                 Check(("--test", "grpc", "direct_calls_beyond_those_that_may_be_open"))),
+        Mutation("direct-request-compressed-taken", "message::read",
+                 Replace("*is_compressed != 0", "false"),
+                 Check(("--test", "grpc", "requests_that_are_no_messages"))),
         Mutation("data-beyond-the-window-taken", "Calls::take_data",
                  Replace('checked_sub(len).ok_or(Garbled("more data than this end has room for"))?',
                          "wrapping_sub(len)"), unit("goes_beyond_what_it_was_told")),
@@ -237,6 +269,25 @@ def all_mutations():
                          "Fault::Ended => Step::Failed(WcStatus::REM_OP_ERR)"),
                  death("store_hook_private")),
 
+        # Answers wait for a peer that has no processor.
+        Mutation("answered-without-room", "Client::serve",
+                 Replace("!takes_frames(self.socket.as_fd())", "false"),
+                 integration("process", "a_peer_that_takes_its_answers_late")),
+
+        # Chains of overflow blocks.
+        Mutation("block-taken-away-unseen", "Index::unlink_if_empty",
+                 Delete("self.count_move()"), unit("a_key_is_never_missed_while_it_moves")),
+        Mutation("block-not-given-back", "Index::unlink_if_empty",
+                 Delete("self.spare.push(block)"), unit("a_chain_takes_keys_of_one_neighbourhood")),
+
+        # Bytes that tell of requests.
+        Mutation("byte-of-message-not-followed", "DenseBytes::follow",
+                 Replace("last_before(expect)", "last_before(expect.next())"), integration("dense_mailbox")),
+        Mutation("bytes-always-trusted", "Responder::serve_all",
+                 Replace("self.lookout.distrusts_bytes", "false"), integration("dense_mailbox")),
+        Mutation("bytes-of-the-gone-not-moved-up", "DenseBytes::remove",
+                 Replace("u32::from(at as usize > owner)", "0"), integration("dense_mailbox")),
+
         # Orderings and fences, which models notice.
         Mutation("record-published-before-its-payload", "Producer::publish_slots",
                  Replace("self.mem.store(at, word, Release)", "self.mem.store(at, word, Relaxed)"),
@@ -324,7 +375,7 @@ def all_mutations():
                  unit("what_is_half_written")),
         Mutation("moved-key-missing", "Look::step", Replace("moves == self.moves", "true"),
                  unit("a_key_is_missing_only")),
-        Mutation("moves-not-counted", "Index::insert",
+        Mutation("moves-not-counted", "Index::count_move",
                  Replace("self.region.load_relaxed(0).wrapping_add(1)", "self.region.load_relaxed(0)"),
                  unit("a_key_is_never_missed")),
 
@@ -383,6 +434,29 @@ def all_mutations():
         Mutation("length-of-a-notice-ignored", "CallerState::read_what_was_told_of",
                  Replace("len_bytes as usize", "{ _ = len_bytes; 0 }"),
                  integration("calls", "a_result_that_was_told_of_takes_one_read")),
+        # Regions of remote memory.
+        Mutation("changed-page-thrown-away", "Pager::take_out",
+                 Replace("self.memory.holds(page.into(), self.paged.taken_out(place as usize))", "true"),
+                 integration("region", "a_region_is_a_plain_vector")),
+        Mutation("page-stored-by-an-older-write", "Staging::stored",
+                 Replace("Place::Storing(page)", "Place::Dirty(page)"), unit("only_stored_pages_leave")),
+        Mutation("page-that-is-gone-is-zeros", "Pager::look_whether_there",
+                 Replace("self.paged.poison(fault.page as usize)",
+                         "self.paged.install(fault.page as usize, &[0; PAGE_BYTES]).is_ok()"),
+                 integration("region", "who_takes_pages_away")),
+        Mutation("lost-page-is-zeros", "Pager::fetched",
+                 Replace("self.poison(first)", "self.install(first, &[0; PAGE_BYTES])"),
+                 integration("region", "who_touches_a_page_that_all_nodes_lost")),
+        Mutation("region-without-its-pager", "PagedMemory::drop",
+                 Replace("MprotectFlags::empty()", "MprotectFlags::READ | MprotectFlags::WRITE"),
+                 unit("without_its_pager")),
+        Mutation("page-changed-before-it-is-saved", "Pager::let_write",
+                 Replace("!self.save_resident(fault.page)", "false"),
+                 integration("region", "a_snapshot_is_of_one_moment")),
+        Mutation("region-inherited-by-forks", "Mapping::new",
+                 Replace("madvise(start, len_bytes, Advice::LinuxDontFork)?;", ""),
+                 integration("region", "a_forked_child")),
+
         Mutation("way-to-a-dead-process-kept", "Pending::leads_nowhere", Replace("!outlet.is_current()", "false"),
                  integration("ways_left", "ways_to_processes_that_ended")),
         Mutation("chain-to-another-destination", "QueuePair::remove_address", Delete("self.serial = next_serial()"),

@@ -51,7 +51,7 @@ step_guard() {
     for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks} .github/workflows/two-ends.sh; do
         run bash -n "$script"
     done
-    for script in .ci/guest/init .github/actions/farcall-verbs/install.sh; do
+    for script in .ci/guest/init .github/actions/farcall-verbs/install.sh packaging/build.sh; do
         run sh -n "$script"
     done
     # Parsed only: compiled, they would leave files in the clone that packaging then refuses.
@@ -109,6 +109,29 @@ step_docs_of_default() {
 step_package() {
     # Its own folder: cargo takes a package of this version that was built before for the same.
     run cargo publish --workspace --dry-run --target-dir "$scratch/package"
+}
+
+# The package that users install: built, installed here, used, removed.
+step_deb() {
+    need ibverbs-utils man-db
+    local as_root=() out=$scratch/deb server
+    [[ $(id -u) -eq 0 ]] || as_root=(sudo -n)
+    run packaging/build.sh "$out"
+    run "${as_root[@]}" dpkg --install "$out"/farcall_*.deb
+    run farcall doctor
+    farcall verbs run -- ibv_devinfo | grep softnic0
+    man --where farcall-kv-serve
+    mkdir -p "$scratch/unpacked"
+    tar -C "$scratch/unpacked" --strip-components=1 -xzf "$out"/farcall-*.tar.gz
+    "$scratch/unpacked/bin/farcall" verbs run -- ibv_devinfo | grep softnic0
+    # The file that the unit names, without the user and the directories that systemd makes.
+    /usr/bin/farcall kv serve --config /etc/farcall/kv.toml &
+    server=$!
+    farcall kv set greeting hello
+    farcall kv get greeting --server rpc:127.0.0.1:11212 | grep -x hello
+    kill "$server"
+    wait "$server"
+    run "${as_root[@]}" dpkg --remove farcall
 }
 
 # Models of the lock-free structures: every interleaving and every ordering that the memory model allows. step_test
@@ -208,6 +231,31 @@ step_clients() {
     command -v go >/dev/null || need golang-go
     run cargo build --release
     run python3 .ci/clients.py "$CARGO_TARGET_DIR/release/farcall" "$scratch/clients"
+}
+
+# The C library as it is installed, Go over it, and the Python wheel, against servers in Rust; type hints against what
+# the wheel has.
+step_bindings() {
+    need python3-venv pkg-config valgrind man-db
+    command -v go >/dev/null || need golang-go
+    local venv=$scratch/venv servers=$CARGO_TARGET_DIR/debug/examples/servers program
+    run cargo test -p farcall-capi
+    run packaging/install-c.sh "$scratch/c"
+    for program in kv rpc stream; do
+        # Flags, split on purpose.
+        # shellcheck disable=SC2046
+        run cc -o "$scratch/$program" "crates/capi/examples/$program.c" \
+            $(PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig pkg-config --cflags --libs farcall)
+    done
+    LD_LIBRARY_PATH=$scratch/c/lib run "$scratch/rpc"
+    PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig LD_LIBRARY_PATH=$scratch/c/lib run bash -c "cd go && go test -count=1 -v ."
+    run cargo build -p farcall-foreign --example servers
+    run python3 -m venv "$venv"
+    run "$venv/bin/pip" install --quiet maturin mypy
+    run "$venv/bin/maturin" build --locked --manifest-path crates/python/Cargo.toml --out "$scratch/wheels"
+    run "$venv/bin/pip" install --quiet "$scratch"/wheels/farcall-*.whl
+    FARCALL_SERVERS=$servers run "$venv/bin/python" -m unittest discover -v -s crates/python/tests
+    run "$venv/bin/python" -m mypy.stubtest farcall
 }
 
 # Attacks by another user of the machine: the tests become user 65534, who must reach the program.
@@ -351,6 +399,16 @@ step_conform_everywhere() {
     for sides in local processes containers simulated; do
         run "$CARGO_TARGET_DIR/release/farcall" conform --sides "$sides"
     done
+    # Over RoCEv2 between two networks: as it is, by IPv6, and with faults on the wire.
+    need iproute2
+    local suite family
+    suite="ip netns exec \"\$NETWORK_A\" \"$CARGO_TARGET_DIR/release/farcall\" conform"
+    suite+=' --other-end "ip netns exec $NETWORK_B" --filter "rc/*"'
+    for family in 4 6; do
+        NETWORK_FAMILY=$family FARCALL_WAY=net run bash .ci/networks bash -c "$suite --filter 'uc/*'"
+    done
+    FARCALL_WAY=net FARCALL_WIRE_FAULTS=seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01 \
+        run bash .ci/networks bash -c "$suite"
     # Through libibverbs' C interface, which the drop-in library serves.
     run "$CARGO_TARGET_DIR/release/farcall" verbs run -- "$CARGO_TARGET_DIR/release/farcall" conform --provider ibv
     # The other user must reach the program; both are in one group.

@@ -1,23 +1,30 @@
 //! The commands of the `farcall` binary: parse, call, print.
 
 mod commands;
+mod config;
 mod console;
 mod echo;
 mod failure;
+mod log;
 mod open_files;
 mod signals;
+mod systemd;
 mod whole_file;
 
+use std::env;
 use std::process::ExitCode;
-
-use clap::Parser;
-use tracing_subscriber::filter::LevelFilter;
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    let cli = commands::Cli::parse();
+    let cli = match config::parse(env::args_os().collect()) {
+        Ok(cli) => cli,
+        Err(failure) => {
+            eprintln!("{failure}");
+            return failure.exit.into();
+        }
+    };
     let console = cli.console();
-    show_warnings();
+    log::start(cli.log_filter());
     match cli.run() {
         Ok(exit) => exit.into(),
         Err(failure) => {
@@ -25,15 +32,4 @@ pub fn main() -> ExitCode {
             failure.exit.into()
         }
     }
-}
-
-/// Lets the libraries' warnings go to standard error, a line each.
-fn show_warnings() {
-    tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::WARN)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .without_time()
-        .init();
 }

@@ -1,6 +1,10 @@
 //! SIGINT and SIGTERM ask the program to end; it ends when it is ready.
 
-use crate::failure::Failure;
+use crate::config;
+use crate::failure::{Exit, Failure};
+use crate::systemd;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,7 +14,13 @@ const WATCH: Duration = Duration::from_millis(50);
 
 /// Whether the program was asked to end.
 #[derive(Debug, Clone)]
-pub struct StopFlag(Arc<AtomicBool>);
+pub struct StopFlag {
+    is_raised: Arc<AtomicBool>,
+    /// It was SIGINT.
+    by_hand: Arc<AtomicBool>,
+    /// SIGHUP came; watched only with a configuration file.
+    hung_up: Arc<AtomicBool>,
+}
 
 impl StopFlag {
     /// Watches both signals from now on. A second signal ends the program at once.
@@ -18,25 +28,54 @@ impl StopFlag {
     /// # Errors
     /// When the system refuses handlers.
     pub fn install() -> Result<Self, Failure> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let (is_raised, by_hand) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        for signal in [SIGINT, SIGTERM] {
+            // As ever on Unix: who starts a program with a signal ignored wants it ignored. Ctrl-C reaches the servers of a
+            // benchmark, too, and what it means the benchmark decides.
+            if is_ignored(signal) {
+                continue;
+            }
             // In this order: the first signal finds the flag down and raises it, the second finds it up and ends.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            let by_hand = if signal == SIGINT { Arc::clone(&by_hand) } else { Arc::default() };
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&is_raised))
+                .and_then(|_| signal_hook::flag::register(signal, by_hand))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&is_raised)))
                 .map_err(|error| Failure::because("cannot watch for SIGINT and SIGTERM", &error))?;
         }
-        Ok(Self(flag))
+        let hung_up = Arc::new(AtomicBool::new(false));
+        // Without a file to read again, a terminal that is closed ends the program as ever.
+        if config::is_used() {
+            signal_hook::flag::register(SIGHUP, Arc::clone(&hung_up))
+                .map_err(|error| Failure::because("cannot watch for SIGHUP", &error))?;
+        }
+        Ok(Self { is_raised, by_hand, hung_up })
     }
 
     /// Whether a signal came.
     pub fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.is_raised.load(Ordering::Relaxed)
     }
 
-    /// Waits until a signal comes, or nothing `is_serving` any more.
-    pub fn wait_while(&self, is_serving: impl Fn() -> bool) {
+    /// Says that the service is ready, then waits until a signal asks it to end, or nothing `is_serving` any more. With a
+    /// configuration file, SIGHUP has it read again.
+    /// Returns how a service ends that was asked to: in success, or interrupted by hand.
+    pub fn wait_while(&self, is_serving: impl Fn() -> bool) -> Exit {
+        systemd::notify("READY=1");
         while !self.is_raised() && is_serving() {
+            if self.hung_up.swap(false, Ordering::Relaxed) {
+                config::reload();
+            }
             std::thread::sleep(WATCH);
         }
+        systemd::notify("STOPPING=1");
+        if self.by_hand.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Success }
     }
+}
+
+/// Whether this process was started with a signal ignored (proc(5), `SigIgn`).
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

@@ -5,11 +5,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Writes `bytes` to `path`, or leaves what was there.
+/// Writes `bytes` to `path`, or leaves what was there. A device or a pipe is written to as it is, never replaced.
 ///
 /// # Errors
 /// When the system refuses.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return File::options().write(true).open(path)?.write_all(bytes);
+    }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     let fresh = path.with_file_name(name);
@@ -22,4 +25,29 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         // What is left of it is of no use; that it cannot be removed changes nothing.
         let _ = std::fs::remove_file(&fresh);
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_and_a_pipe_is_written_to() {
+        let folder = std::env::temp_dir().join(format!("farcall-whole-file-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("file");
+        for bytes in [&b"first"[..], b"second"] {
+            write(&file, bytes).unwrap();
+            assert_eq!(std::fs::read(&file).unwrap(), bytes);
+        }
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let place = folder.join("pipe");
+        let number = std::os::fd::AsRawFd::as_raw_fd(&writer);
+        std::os::unix::fs::symlink(format!("/proc/self/fd/{number}"), &place).unwrap();
+        write(&place, b"told").unwrap();
+        drop(writer);
+        assert_eq!(std::io::read_to_string(&mut reader).unwrap(), "told");
+        assert!(place.is_symlink(), "it was replaced");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -96,7 +96,7 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 26] = [
+    let commands: [&[&str]; 27] = [
         &["devices"],
         &["doctor"],
         &["perf"],
@@ -113,6 +113,7 @@ fn every_command_has_help_with_examples() {
         &["memory", "serve"],
         &["memory", "status"],
         &["memory", "drain"],
+        &["memory", "region-bench"],
         &["figures", "list"],
         &["figures", "run"],
         &["figures", "report"],
@@ -336,7 +337,11 @@ fn counters_of_a_killed_server_stay_readable() {
     let pid = server.child.id().to_string();
     let read =
         || -> Value { serde_json::from_slice(&farcall(&["stats", &pid, "--all", "--json"]).stdout).unwrap() };
-    let puts = |report: &Value| report["blocks"][0]["counters"]["puts"].clone();
+    let puts = |report: &Value| {
+        let partition =
+            report["blocks"].as_array().unwrap().iter().find(|block| block["label"] == "kv partition 0");
+        partition.unwrap()["counters"]["puts"].clone()
+    };
     // Published ten times a second.
     let mut tries = 0;
     while puts(&read()) != 1 && tries < 100 {

@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/SEMANTICS.md",
     "docs/THREATS.md",
+    "docs/c-and-python.md",
     "docs/rdma-in-ci.md",
 ];
 
@@ -139,7 +140,8 @@ fn commands_of_the_readme_exist() {
         line.strip_prefix("farcall ").or_else(|| line.strip_prefix("cargo run --release -- "))
     });
     let mut count = 0;
-    for line in lines {
+    // A line of Cargo.toml is none.
+    for line in lines.filter(|line| !line.starts_with('=')) {
         let words: Vec<&str> =
             line.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect();
         let has_commands =

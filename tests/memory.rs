@@ -92,3 +92,17 @@ fn a_donor_that_is_not_there_and_sizes_that_are_none_are_said() {
     let wrong = farcall(&["memory", "serve", "--size", "4X"]);
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("write a number with K, M, G or T"), "{wrong:?}");
 }
+
+#[test]
+fn faults_of_a_region_are_measured_beside_the_bare_way() {
+    let measured = farcall(&["--json", "memory", "region-bench", "--faults", "256"]);
+    assert!(measured.status.success(), "{measured:?}");
+    let measured = json(&measured);
+    let rows: Vec<_> =
+        measured["rows"].as_array().unwrap().iter().map(|row| (&row["name"], &row["faults"])).collect();
+    let faults = Value::from(256);
+    assert_eq!(rows, [(&"bare".into(), &faults), (&"region".into(), &faults), (&"full".into(), &faults)]);
+    let ratio = measured["rows"][1]["p50_to_bare"].as_f64();
+    assert!(ratio.is_some_and(|ratio| ratio > 0.0), "{measured}");
+    assert!(measured["evicted"].as_u64() > Some(256), "pages of the full region go: {measured}");
+}

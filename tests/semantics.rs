@@ -94,6 +94,16 @@ fn all_tests() -> HashMap<String, HashSet<String>> {
     tests_below(&root().join("src"), &mut of_root);
     tests_below(&root().join("tests"), &mut of_root);
     all.insert("cli".to_owned(), of_root);
+    // Run by .ci/run bindings.
+    for (name, file, marker) in [
+        ("python", "crates/python/tests/test_farcall.py", "def test_"),
+        ("go", "go/farcall_test.go", "func Test"),
+    ] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let (_, prefix) = marker.split_once(' ').unwrap();
+        let names = text.split(marker).skip(1).filter_map(|rest| rest.split('(').next());
+        all.insert(name.to_owned(), names.map(|rest| format!("{prefix}{rest}")).collect());
+    }
     let packages = ["crates", "dropin", "tools"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
     for entry in packages.into_iter().flatten() {
         let path = entry.unwrap().path();

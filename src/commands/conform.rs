@@ -36,6 +36,10 @@ pub struct Conform {
     /// Where the two ends live.
     #[arg(long, value_enum, default_value_t = Sides::Local)]
     sides: Sides,
+    /// Words that start the other end elsewhere, before this program's name: `--other-end 'ip netns exec B'` for another
+    /// network namespace. Standard input must reach it as the socket that it is.
+    #[arg(long, value_name = "WORDS", conflicts_with = "sides")]
+    other_end: Option<String>,
     /// With `--sides users`: the number of the other user and its group.
     #[arg(long, value_name = "UID", default_value_t = 65_534)]
     other_user: u32,
@@ -52,7 +56,7 @@ pub struct Conform {
     /// Name the cases with their sources and run none.
     #[arg(long)]
     list: bool,
-    /// Tell of every case, not only of those that do not pass.
+    /// Tell of every case, not only of those that fail: on standard output, with --json on standard error.
     #[arg(long, short)]
     verbose: bool,
     /// Be the other end, on the socket that is standard input.
@@ -95,15 +99,25 @@ impl Conform {
             (_, provider) => of_provider(provider),
         };
         let bar = progress_bar(cases.len() as u64, "cases");
+        let mut told = Ok(());
         let report = run(&world, &cases, deviations, |ended| {
             bar.inc(1);
             bar.set_message(ended.name.clone());
             if self.verbose || matches!(ended.outcome, Outcome::Fail { .. }) {
-                bar.suspend(|| eprintln!("{ended}"));
+                // Results are for standard output; with --json that is the report's alone.
+                let now = bar.suspend(|| match console.is_json() {
+                    true => {
+                        eprintln!("{ended}");
+                        Ok(())
+                    }
+                    false => console.raw(format!("{ended}\n").as_bytes()),
+                });
+                told = now.err().map_or(std::mem::replace(&mut told, Ok(())), Err);
             }
         })
         .map_err(|why| Failure::new("cannot run the suite").why(why))?;
         bar.finish_and_clear();
+        told?;
         let json = serde_json::to_value(&report)
             .map_err(|error| Failure::because("cannot write the report", &error))?;
         console.say(&report, &json)?;
@@ -142,10 +156,16 @@ impl Conform {
         if let Some(deadline_ms) = self.deadline_ms {
             host = host.with_deadline(Duration::from_millis(deadline_ms));
         }
+        if let Some(words) = &self.other_end {
+            let prefix: Vec<&str> = words.split_whitespace().collect();
+            let how = format!("two processes, one started by: {words}");
+            return elsewhere(Processes::start(host.between_hosts(), self.agent_command(&prefix)?, how));
+        }
         let started = match self.sides {
             Sides::Local | Sides::Simulated => return Ok(Rc::new(host)),
             Sides::Processes => Processes::start(host, self.agent_command(&[])?, "two processes"),
             Sides::Users => {
+                check_users(self.other_user)?;
                 let mut command = self.agent_command(&[])?;
                 command.uid(self.other_user).gid(self.other_user);
                 Processes::start(host, command, format!("two processes, one of user {}", self.other_user))
@@ -156,8 +176,7 @@ impl Conform {
                 Processes::start(host, self.agent_command(&unshare)?, how)
             }
         };
-        let world = started.map_err(|why| Failure::new("cannot start the other end").why(why))?;
-        Ok(Rc::new(world))
+        elsewhere(started)
     }
 
     /// Ourselves as the other end, started by `prefix`.
@@ -182,6 +201,31 @@ impl Conform {
             .map_err(|error| Failure::because("the line to the suite failed", &error))?;
         Ok(Exit::Success)
     }
+}
+
+/// Two ends of one user, or of users that may not meet, would test something else.
+fn check_users(other: u32) -> Result<(), Failure> {
+    let own = rustix::process::geteuid().as_raw();
+    let refusal = Failure::new("cannot test two users").exit(Exit::Usage);
+    if own == other {
+        return Err(refusal
+            .why(format!("both ends would be of user {own}"))
+            .remedy("name another user: --other-user UID"));
+    }
+    if own != 0 {
+        return Err(refusal.why("only root starts processes of other users").remedy("run it as root"));
+    }
+    if std::env::var_os("FARCALL_GROUP").is_none() || std::env::var_os("FARCALL_SOCKET_DIR").is_none() {
+        return Err(refusal.why("users connect only if a group lets both in").remedy(
+            "name a group of both in FARCALL_GROUP and a directory of it in FARCALL_SOCKET_DIR: see docs/CONFORMANCE.md",
+        ));
+    }
+    Ok(())
+}
+
+fn elsewhere(started: Result<Processes, String>) -> Result<Rc<dyn World>, Failure> {
+    let world = started.map_err(|why| Failure::new("cannot start the other end").why(why))?;
+    Ok(Rc::new(world))
 }
 
 fn list(console: Console, cases: &[Case]) -> Result<Exit, Failure> {

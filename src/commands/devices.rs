@@ -37,7 +37,7 @@ impl Devices {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let mut listing = Listing::default();
         listing.add_devices_of(&SoftNic::new());
-        listing.text.push_str("  this host only: it is inter-process communication, not a network\n");
+        listing.text.push_str(&format!("  {}\n", SoftNic::ways()));
         if !survey::kernel_devices().is_empty() {
             listing.add_devices_of(&Ibv::new());
         }

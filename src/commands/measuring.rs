@@ -50,8 +50,13 @@ pub fn run(
     let report = experiment(&mut |what: &str| {
         line.set_message(what.to_owned());
         !stop.is_raised()
-    })?;
+    });
     line.finish_and_clear();
+    let report = match report {
+        // What fails then fails because of it.
+        Err(_) if stop.is_raised() => return Ok(Exit::Interrupted),
+        report => report?,
+    };
     let json = report.to_json();
     if console.is_wide {
         console.say(&Wide(&report), &json)?;

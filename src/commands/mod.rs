@@ -5,6 +5,8 @@ mod advise;
 mod batch_args;
 mod call_args;
 mod choice;
+mod completions;
+mod config_arg;
 #[cfg(feature = "full")]
 mod conform;
 mod devices;
@@ -15,11 +17,16 @@ mod figures;
 mod grpc;
 mod halves;
 mod kv;
+mod man;
 mod measuring;
 #[cfg(feature = "full")]
 mod memory;
+
 #[cfg(feature = "full")]
 mod mount;
+
+mod metrics;
+
 mod nic_args;
 #[cfg(any(test, not(feature = "full")))]
 mod not_built_in;
@@ -28,6 +35,7 @@ mod perf;
 #[cfg(feature = "full")]
 mod remio;
 mod rpc;
+mod starting;
 mod stats;
 #[cfg(feature = "full")]
 mod stream;
@@ -37,6 +45,7 @@ mod verbs;
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
+use crate::log::LogFilter;
 use clap::{Parser, Subcommand};
 
 /// RDMA remote calls and a key-value service that run everywhere: with an RNIC, or without one through a software RNIC.
@@ -61,9 +70,13 @@ pub struct Cli {
     /// Print results as JSON.
     #[arg(long, global = true)]
     json: bool,
-    /// Print tables with all columns and ranges, wider than 100 columns.
+    /// Print tables with all columns and ranges, however wide; else they fit the terminal.
     #[arg(long, global = true)]
     wide: bool,
+    /// Log on standard error: off, error, warn, info, debug, trace, or a list such as info,farcall_rpc=debug
+    /// [default: warn].
+    #[arg(long, global = true, value_name = "FILTER")]
+    log: Option<LogFilter>,
     #[command(subcommand)]
     command: Command,
 }
@@ -80,6 +93,7 @@ enum Command {
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Conform(not_built_in::NotBuiltIn),
+    Completions(completions::Completions),
     Devices(devices::Devices),
     Doctor(doctor::Doctor),
     #[cfg(feature = "full")]
@@ -96,6 +110,7 @@ enum Command {
     Grpc(not_built_in::NotBuiltIn),
     #[command(subcommand)]
     Kv(kv::Kv),
+    Man(man::Man),
     #[cfg(feature = "full")]
     #[command(subcommand)]
     Memory(memory::Memory),
@@ -145,6 +160,11 @@ impl Cli {
         Console::new(self.json, self.wide)
     }
 
+    /// What is logged, if it was said.
+    pub fn log_filter(&self) -> Option<LogFilter> {
+        self.log.clone()
+    }
+
     /// Does what was asked.
     ///
     /// # Errors
@@ -154,11 +174,13 @@ impl Cli {
         match self.command {
             Command::Advise(advise) => advise.run(console),
             Command::Conform(conform) => conform.run(console),
+            Command::Completions(completions) => completions.run(console),
             Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),
             Command::Figures(figures) => figures.run(console),
             Command::Grpc(grpc) => grpc.run(console),
             Command::Kv(kv) => kv.run(console),
+            Command::Man(man) => man.run(console),
             Command::Memory(memory) => memory.run(console),
             Command::Mount(mount) => mount.run(console),
             Command::Perf(perf) => perf.run(console),

@@ -30,6 +30,11 @@ impl NicArgs {
         Selection { wish: self.provider, device: self.device.clone(), gid_index: self.gid_index }
     }
 
+    /// Whether anything was said.
+    pub fn is_said(&self) -> bool {
+        self.provider != Wish::Auto || self.device.is_some() || self.gid_index.is_some()
+    }
+
     /// The provider for a server, or for both ends of a measurement.
     ///
     /// # Errors

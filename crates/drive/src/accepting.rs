@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::Seldom;
+
 /// Connections that the kernel holds for a door before they are accepted.
 pub const BACKLOG: i32 = 1024;
 
 /// How long a loop rests when the system gives it no connection, for lack of descriptors or memory, say.
 const REST: Duration = Duration::from_millis(100);
-
-/// A shortage is told once. One that begins so soon after that is taken for the same.
-const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// Lets the kernel hold [`BACKLOG`] connections for a socket that listens already.
 ///
@@ -28,13 +27,13 @@ pub fn deepen_backlog(socket: impl AsFd) -> io::Result<()> {
 pub struct AcceptRest {
     door: String,
     until: Option<Instant>,
-    told: Option<Instant>,
+    shortages: Seldom,
 }
 
 impl AcceptRest {
     /// `door` names the loop in its warnings.
     pub fn new(door: impl Into<String>) -> Self {
-        Self { door: door.into(), until: None, told: None }
+        Self { door: door.into(), until: None, shortages: Seldom::default() }
     }
 
     /// Takes in why `accept` gave no connection; returns whether to call it again at once. If not, either none waits,
@@ -64,10 +63,8 @@ impl AcceptRest {
 
     #[cold]
     fn rest(&mut self, error: &io::Error) {
-        let now = Instant::now();
-        self.until = Some(now + REST);
-        if self.told.is_none_or(|told| now.duration_since(told) >= TELL_AGAIN_AFTER) {
-            self.told = Some(now);
+        self.until = Some(Instant::now() + REST);
+        if self.shortages.count().is_some() {
             tracing::warn!(
                 "{}: new connections have to wait: accept failed: {error}; those that are open go on; close some, or \
                  raise the limit of open files (ulimit -n)",
@@ -104,8 +101,6 @@ mod tests {
         }
         for shortage in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::PERM] {
             assert!(!rest.goes_on_after(&shortage.into()) && rest.left().is_some(), "{shortage}");
-            let told = rest.told;
-            assert!(!rest.goes_on_after(&shortage.into()) && rest.told == told, "{shortage} is told once");
         }
         while !rest.is_over() {
             std::thread::yield_now();

@@ -3,7 +3,7 @@
 use farcall_link::Waiting;
 use farcall_verbs::{Clock, Endpoint, Error, Next, Result, WaitSet};
 
-use crate::{IdleTurns, Stop, arm_then_look, sleep_on};
+use crate::{Pollers, Stop, Waiter, sleep_on};
 
 /// Turns between two looks at the clock while there is work: deadlines need no finer time, and a look costs as much as
 /// a small request.
@@ -12,7 +12,7 @@ const TURNS_PER_CLOCK: u32 = 16;
 /// Runs endpoints until stopped.
 pub struct Driver<C> {
     clock: C,
-    idle_turns: IdleTurns,
+    waiter: Waiter,
     stop: Stop,
     set: WaitSet,
 }
@@ -20,7 +20,12 @@ pub struct Driver<C> {
 impl<C: Clock> Driver<C> {
     /// Waits as `waiting` says; ends when `stop` is requested.
     pub fn new(clock: C, waiting: Waiting, stop: Stop) -> Self {
-        Self { clock, idle_turns: IdleTurns::new(waiting), stop, set: WaitSet::default() }
+        Self::with_pollers(clock, waiting, None, stop)
+    }
+
+    /// As [`Driver::new`]; the pollers look while it sleeps.
+    pub fn with_pollers(clock: C, waiting: Waiting, pollers: Option<Pollers>, stop: Stop) -> Self {
+        Self { clock, waiter: Waiter::new(waiting, pollers), stop, set: WaitSet::default() }
     }
 
     /// Runs the endpoint until the stop is requested.
@@ -54,8 +59,8 @@ impl<C: Clock> Driver<C> {
                 break;
             }
             match next {
-                Next::Again => self.idle_turns.worked(),
-                Next::Idle { .. } if self.idle_turns.was_idle(endpoint.looks()) => {
+                Next::Again => self.waiter.worked(),
+                Next::Idle { .. } if self.waiter.was_idle(endpoint.looks()) => {
                     self.sleep(endpoint)?;
                     (now, turns) = (self.clock.now(), 0);
                 }
@@ -68,17 +73,17 @@ impl<C: Clock> Driver<C> {
     /// Sleeps, if the endpoint agrees.
     fn sleep<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<()> {
         let now = self.clock.now();
-        let Next::Idle { until } = arm_then_look(endpoint, now) else {
-            self.idle_turns.worked();
+        let Next::Idle { until } = self.waiter.arm_then_look(endpoint, now) else {
+            self.waiter.worked();
             return Ok(());
         };
         self.set.clear();
         self.set.insert(self.stop.fd());
-        endpoint.wait_set(&mut self.set);
+        self.waiter.wait_set(endpoint, &mut self.set);
         let timeout = until.map(|until| until.since(now));
         sleep_on(self.set.fds(), timeout)
             .map_err(|e| Error::os("poll", "sleep until something happens", e))?;
-        self.idle_turns.woke();
+        self.waiter.woke();
         Ok(())
     }
 }

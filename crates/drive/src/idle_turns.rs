@@ -2,11 +2,15 @@
 
 use farcall_link::Waiting;
 
+use crate::spin::Spin;
+
 /// Counts idle turns for a way of waiting.
 #[derive(Clone, Debug)]
 pub struct IdleTurns {
     waiting: Waiting,
     count: u32,
+    /// Of a way that counts time instead.
+    spin: Option<Spin>,
 }
 
 /// Polls of the naive hybrid before it sleeps, counted from its last sleep and not from the last work: that is what the
@@ -15,8 +19,12 @@ const NAIVE_POLLS: u32 = 1_000;
 
 impl IdleTurns {
     /// Starts without idle turns.
-    pub const fn new(waiting: Waiting) -> Self {
-        Self { waiting, count: 0 }
+    pub fn new(waiting: Waiting) -> Self {
+        let spin = match waiting {
+            Waiting::Bpev { bp_timeout_us } => Some(Spin::new(bp_timeout_us)),
+            _ => None,
+        };
+        Self { waiting, count: 0, spin }
     }
 
     /// A turn had work.
@@ -25,12 +33,18 @@ impl IdleTurns {
         if !matches!(self.waiting, Waiting::NaiveHybrid) {
             self.count = 0;
         }
+        if let Some(spin) = &mut self.spin {
+            spin.found();
+        }
     }
 
     /// A turn of so many looks ([`farcall_verbs::Endpoint::looks`]) had none. Returns whether it is time to sleep (see
     /// [`crate::arm_then_look`]).
     #[inline]
     pub fn was_idle(&mut self, looks: u32) -> bool {
+        if let Some(spin) = &mut self.spin {
+            return !spin.goes_on();
+        }
         self.count = self.count.saturating_add(looks);
         let sleeps_after = match self.waiting {
             Waiting::Busy => return false,
@@ -46,9 +60,12 @@ impl IdleTurns {
     #[inline]
     pub fn end(&mut self) {
         self.count = u32::MAX;
+        if let Some(spin) = &mut self.spin {
+            spin.end();
+        }
     }
 
-    /// It slept.
+    /// It slept. (Time goes on: what wakes it in vain is no reason to poll.)
     pub fn woke(&mut self) {
         self.count = 0;
     }
@@ -73,6 +90,21 @@ mod tests {
         ] {
             assert_eq!(idle_turns_before_sleep(&mut IdleTurns::new(waiting)), turns, "{waiting:?}");
         }
+    }
+
+    #[test]
+    fn a_time_without_events_is_polled_for_once() {
+        for (bp_timeout_us, polls) in [(0, 0), (3_000_000_000, usize::MAX)] {
+            let waiting = Waiting::Bpev { bp_timeout_us: Some(bp_timeout_us) };
+            assert_eq!(idle_turns_before_sleep(&mut IdleTurns::new(waiting)), polls, "{waiting:?}");
+        }
+        let mut turns = IdleTurns::new(Waiting::Bpev { bp_timeout_us: Some(3_000_000_000) });
+        turns.end();
+        assert!(turns.was_idle(1));
+        turns.woke();
+        assert!(turns.was_idle(1), "woken in vain");
+        turns.worked();
+        assert!(!turns.was_idle(1));
     }
 
     #[test]

@@ -35,6 +35,12 @@ impl Sleeper {
         self.word.disarm();
     }
 
+    /// Whether it sleeps, or is about to, as seen by who has left something: if not, its last look finds that.
+    #[inline]
+    pub fn is_asleep(&self) -> bool {
+        self.word.is_armed()
+    }
+
     /// To be called after leaving something.
     #[inline]
     pub fn wake_if_asleep(&self) {

@@ -12,12 +12,12 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, Sleep};
 
-use crate::{IdleTurns, arm_then_look};
+use crate::{Pollers, Waiter};
 
 /// Runs endpoints on a tokio runtime with its IO and time drivers enabled.
 pub struct TokioDriver<C> {
     clock: C,
-    idle_turns: IdleTurns,
+    waiter: Waiter,
     set: WaitSet,
     watched: HashMap<RawFd, AsyncFd<OwnedFd>>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -31,8 +31,13 @@ const TIMER_MIN: Duration = Duration::from_millis(1);
 impl<C: Clock> TokioDriver<C> {
     /// Waits as `waiting` says; polling yields to other tasks.
     pub fn new(clock: C, waiting: Waiting) -> Self {
+        Self::with_pollers(clock, waiting, None)
+    }
+
+    /// As [`TokioDriver::new`]; the pollers look while it sleeps.
+    pub fn with_pollers(clock: C, waiting: Waiting, pollers: Option<Pollers>) -> Self {
         let (set, watched) = (WaitSet::default(), HashMap::new());
-        Self { clock, idle_turns: IdleTurns::new(waiting), set, watched, timer: None }
+        Self { clock, waiter: Waiter::new(waiting, pollers), set, watched, timer: None }
     }
 
     /// Runs the endpoint until `done`, asked after every turn, says so. Dropping the future between two turns is fine.
@@ -61,19 +66,20 @@ impl<C: Clock> TokioDriver<C> {
         endpoint: &mut E,
         mut done: impl FnMut(&mut E) -> bool,
     ) -> Poll<Result<()>> {
+        self.waiter.is_awake();
         for _ in 0..TURNS_PER_YIELD {
             let next = endpoint.progress(self.clock.now());
             if done(endpoint) {
                 return Poll::Ready(Ok(()));
             }
             if next == Next::Again {
-                self.idle_turns.worked();
+                self.waiter.worked();
                 continue;
             }
             if endpoint.waits_long() {
-                self.idle_turns.end();
+                self.waiter.end();
             }
-            if !self.idle_turns.was_idle(endpoint.looks()) {
+            if !self.waiter.was_idle(endpoint.looks()) {
                 break;
             } else if self.sleep(context, endpoint)? {
                 return Poll::Pending;
@@ -89,11 +95,11 @@ impl<C: Clock> TokioDriver<C> {
         self.watch(endpoint)?;
         self.watched.values().for_each(clear_ready);
         let now = self.clock.now();
-        let Next::Idle { until } = arm_then_look(endpoint, now) else {
-            self.idle_turns.worked();
+        let Next::Idle { until } = self.waiter.arm_then_look(endpoint, now) else {
+            self.waiter.worked();
             return Ok(false);
         };
-        self.idle_turns.woke();
+        self.waiter.will_sleep();
         for fd in self.watched.values() {
             if let Poll::Ready(ready) = fd.poll_read_ready(context) {
                 let _ready =
@@ -115,7 +121,7 @@ impl<C: Clock> TokioDriver<C> {
 
     fn watch<E: Endpoint + ?Sized>(&mut self, endpoint: &E) -> Result<()> {
         self.set.clear();
-        endpoint.wait_set(&mut self.set);
+        self.waiter.wait_set(endpoint, &mut self.set);
         let set = &self.set;
         self.watched.retain(|fd, _| set.fds().contains(fd));
         for fd in set.fds() {

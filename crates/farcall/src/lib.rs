@@ -40,7 +40,7 @@
 //! | `grpc` | | `grpc`: clients and servers that tonic generates, without HTTP/2 |
 //! | `memory` | | `memory`: memory nodes, and replicated address spaces over them |
 //! | `kv-server` | | `kv::KvServer`: the store as a service, for RPC and memcached clients |
-//! | `softnic` | yes | [`SoftNic`]: the software RNIC, between processes of one host |
+//! | `softnic` | yes | [`SoftNic`]: the software RNIC: processes of one host, and RoCEv2 |
 //! | `ibv` | yes | [`Ibv`]: the system's libibverbs, loaded at run time |
 //! | `select` | | `select`: the choice between the two, as programs offer it to their users |
 //! | `sim` | | `sim`: a simulated RDMA network in virtual time |
@@ -81,7 +81,9 @@ pub mod select {
 /// The counters of a process that uses this library, alive or dead.
 #[cfg(feature = "stats")]
 pub mod stats {
-    pub use farcall_stats::{BlockReport, FlightRecord, Report, StatsError, read_pid};
+    pub use farcall_stats::{
+        BlockReport, FlightRecord, Histogram, Report, StatsError, prometheus, read_all, read_pid,
+    };
 }
 
 /// The examples of README.md, kept working.

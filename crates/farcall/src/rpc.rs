@@ -3,10 +3,10 @@
 //! A client that was told nothing chooses its preset by itself ([`tune::choose`]), and says which and why
 //! ([`Client::decision`]). Under all of the first ones the request travels by RDMA WRITE. The client fetches the result
 //! by RDMA READ (presets `rf-rpc` and `fetch`; the former asks the server to write the results of slow methods), or the
-//! server writes every result back (preset `server-reply`, or `uc-rpc` over an unreliable connection). Presets
-//! `write-send`, `send-write` and `send-send` use SENDs for results, requests, or both; `herd` sends results as
-//! datagrams, `ud-rpc` requests, too; under `rdma-memcached` the server tells of each result by SEND, and the client
-//! READs it. A call runs at most once; every error says whether it was executed.
+//! server writes every result back (preset `server-reply`, `l5` with a byte that tells of each request, or `uc-rpc`
+//! over an unreliable connection). Presets `write-send`, `send-write` and `send-send` use SENDs for results, requests,
+//! or both; `herd` sends results as datagrams, `ud-rpc` requests, too; under `rdma-memcached` the server tells of each
+//! result by SEND, and the client READs it. A call runs at most once; every error says whether it was executed.
 //!
 //! - [`Server`] runs a [`Handler`] on each of its threads; a closure is a handler.
 //! - [`Client`] calls and waits; it can have several calls outstanding.

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 
-use crate::calls::{Accepted, Answer, CallId, Calls, Outbound, Submission};
+use crate::calls::{Accepted, Answer, CallId, Calls, DirectPaths, Outbound, Submission};
 use crate::frame::hello::HELLO_BYTES;
 use crate::frame::{HEAD_BYTES, Head, Hello};
 use crate::options::GrpcOptions;
@@ -40,6 +40,8 @@ struct State {
     driver: Option<Waker>,
     /// More comes at once: what is submitted meanwhile is sent together.
     is_gathering: bool,
+    /// A frame was composed behind those that wait to be sent.
+    is_composed: bool,
     /// No client has a way to begin further calls.
     is_left: bool,
     /// Bytes without which nothing that came can be understood.
@@ -97,16 +99,28 @@ impl Connection {
     }
 
     /// A server's end.
-    pub async fn of_server(mut stream: AsyncStream, options: &GrpcOptions) -> io::Result<Arc<Self>> {
+    pub async fn of_server(
+        mut stream: AsyncStream,
+        options: &GrpcOptions,
+        direct: Arc<DirectPaths>,
+    ) -> io::Result<Arc<Self>> {
         let theirs = greet_in_time(&mut stream, options).await?;
-        Ok(Self::new(stream, Calls::of_server(options.hello(), theirs), options))
+        Ok(Self::new(stream, Calls::of_server(options.hello(), theirs, direct), options))
     }
 
     fn new(stream: AsyncStream, calls: Calls, options: &GrpcOptions) -> Arc<Self> {
         let (peer, linger) = (stream.peer_address(), options.stream.linger);
         let out = Outbound::default();
-        let state =
-            State { stream, calls, out, driver: None, is_gathering: false, is_left: false, need: HEAD_BYTES };
+        let state = State {
+            stream,
+            calls,
+            out,
+            driver: None,
+            is_gathering: false,
+            is_composed: false,
+            is_left: false,
+            need: HEAD_BYTES,
+        };
         Arc::new(Self { peer, state: Mutex::new(state), linger })
     }
 
@@ -115,14 +129,25 @@ impl Connection {
         self.with_state(|state| action(&mut state.calls))
     }
 
+    /// Composes a frame behind those that wait to be sent, and sends it; `action` says whether it did.
+    pub fn compose(&self, action: impl FnOnce(&mut Calls, &mut Outbound) -> bool) -> bool {
+        self.with_state(|state| {
+            let is_done = action(&mut state.calls, &mut state.out);
+            state.is_composed |= is_done;
+            is_done
+        })
+    }
+
     fn with_state<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         let result = action(&mut state);
-        let has_sent = state.calls.has_turns();
+        let has_sent = state.calls.has_turns() || state.is_composed;
         if has_sent && !state.is_gathering {
+            state.is_composed = false;
             state.flush(self.peer);
         }
-        let wakes = std::mem::take(&mut state.calls.wakes);
+        // Mostly there are none; their memory stays where it is then.
+        let wakes = state.calls.take_wakes();
         let ends = state.is_left || state.calls.is_ending();
         let driver = if has_sent || ends { state.driver.take() } else { None };
         drop(state);

@@ -33,14 +33,16 @@ mod deadline;
 pub mod frame;
 #[cfg(feature = "http2")]
 pub mod http2;
+mod message;
 mod options;
 mod pump;
 mod server;
 
 pub use body::IncomingBody;
 pub use client::{Channel, ResponseFuture};
+pub use http::uri::PathAndQuery;
 pub use options::GrpcOptions;
-pub use server::{Server, Services};
+pub use server::{DirectMethods, Server, Services};
 
 /// Where a request came from: an extension of each request at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,17 @@
 //! FaRM's key-value store: GETs are one READ of a neighbourhood of six entries, and one more of a value that is not in
 //! them.
 //!
-//! The index is a hopscotch table: a key is in one of the six entries from its own on. With
+//! The index is a hopscotch table: a key is in one of the six entries from its own on, or, where these are full and
+//! none of them can move, in a block of six that is chained to them, which a GET takes one more READ for. With
 //! [`FarmConfig::inline_bytes`] keys and values are in the entries (FaRM-em of the HERD paper), without they are in
 //! extents (FaRM-VAR). PUTs and DELETEs are calls of the preset `server-reply`: the client writes a request into the
 //! ring of request slots that the server polls, which is the published circular buffer, and the server executes it.
 //!
 //! It differs from the published system in four points. The versions at the borders of cache lines are checksums, which
-//! need no promise of the order in which a READ sees memory. An insertion moves the fewest entries that make room, found
-//! by a search in breadth, not those on the way to the nearest free one. A neighbourhood that is full refuses a key:
-//! there are no overflow blocks. A key that is not found costs one more READ, which says whether entries moved meanwhile.
-//! See [`crate::bypass`].
+//! need no promise of the order in which a READ sees memory. An insertion moves the fewest entries that make room,
+//! found by a search in breadth, not those on the way to the nearest free one. Blocks are part of the index, one for 32
+//! entries; a chain has 16 at most, and a key stays in it when its neighbourhood has room again. A key that is not
+//! found costs one more READ, which says whether entries moved meanwhile. See [`crate::bypass`].
 //!
 //! ```
 //! use farcall_kv::farm::{FarmClient, FarmConfig, serve};
@@ -44,6 +45,7 @@ impl Scheme for Farm {
     const NAME: &'static str = "farm";
     const GROUPS: u32 = 1;
     const SPAN: u32 = 6;
+    const CHAINS: bool = true;
     const CALLS: &'static str = "server-reply";
 }
 

@@ -36,6 +36,7 @@ impl Scheme for Pilaf {
     const NAME: &'static str = "pilaf";
     const GROUPS: u32 = 3;
     const SPAN: u32 = 1;
+    const CHAINS: bool = false;
     const CALLS: &'static str = "send-send";
 }
 

@@ -153,6 +153,33 @@ fn a_get_of_a_neighbourhood_takes_one_read_and_one_more_of_a_value_elsewhere() {
 }
 
 #[test]
+fn a_full_neighbourhood_is_no_error_and_its_further_keys_take_one_read_more() {
+    // Six entries are one neighbourhood, and one block goes with it.
+    let server = server::<Farm>(BypassConfig::default().entries(6).inline_bytes(16));
+    let mut store = client::<Farm>(&server);
+    let keys: Vec<[u8; 4]> = (0..12_u32).map(u32::to_le_bytes).collect();
+    for key in &keys {
+        store.put(key, key).unwrap();
+    }
+    for (at, key) in keys.iter().enumerate() {
+        let before = store.counters().reads;
+        assert_eq!(get(&mut store, key).as_deref(), Some(&key[..]));
+        assert_eq!(store.counters().reads - before, if at < 6 { 1 } else { 2 }, "key {at}");
+    }
+    let full = store.put(b"one more", b"").unwrap_err().to_string();
+    assert!(full.contains("the index is full: 12 of 12 entries"), "{full}");
+    // A block that is empty is free for others, and a deleted key is gone wherever it was.
+    for key in &keys {
+        assert!(store.delete(key).unwrap());
+        assert_eq!(get(&mut store, key), None);
+    }
+    for key in keys.iter().rev() {
+        store.put(key, b"again").unwrap();
+    }
+    assert!(keys.iter().all(|key| get(&mut store, key).as_deref() == Some(b"again")));
+}
+
+#[test]
 fn a_client_of_another_kind_of_store_is_told_so() {
     let server = server::<Pilaf>(BypassConfig::default());
     let address = server.address().to_string();

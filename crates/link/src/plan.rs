@@ -22,6 +22,9 @@ pub enum RequestPath {
     Send,
     /// The same as a datagram: one queue pair of the server thread takes the requests of all its clients.
     Datagram,
+    /// WRITE into a mailbox, then WRITE of one byte among those of all clients of the server thread, which polls these
+    /// bytes alone (L5, as RDMA communication patterns, section 8, describes it).
+    DenseMailbox,
 }
 
 /// How a response reaches the client.
@@ -111,6 +114,14 @@ pub enum Waiting {
         /// Empty polls in a row before it sleeps.
         max_retry: u32,
     },
+    /// Polls for a while, then sleeps until an event, or until a poller that looks meanwhile tells of news (BPEV;
+    /// RR-Compound, algorithm 2, whose line 29 is printed inverted: it sleeps when there are no events). Without pollers,
+    /// and where they sleep because nothing moves, by events alone.
+    Bpev {
+        /// How long it polls. `None`: as long as waits usually take, up to what a sleep costs, and not at all while
+        /// runnable threads exceed cores.
+        bp_timeout_us: Option<u32>,
+    },
 }
 
 /// Thresholds of posting. Memory is registered beforehand; payloads are copied.
@@ -160,6 +171,10 @@ impl Geometry {
         }
         Ok(())
     }
+
+    /// The largest window of a mailbox that is told of by a byte: the byte is the low one of a message's number, and must
+    /// not come round within a window.
+    pub const WINDOW_OF_BYTE_MAX: u16 = 128;
 
     /// The smaller of two in every number.
     #[must_use]
@@ -249,6 +264,11 @@ pub const PRESETS: &[Preset] = &[
         name: "server-reply",
         summary: "The server writes every result",
         plan: Plan { response: ResponsePath::Write, ..BASE },
+    },
+    Preset {
+        name: "l5",
+        summary: "As server-reply; each request is told of by one byte, and the server polls such bytes alone",
+        plan: Plan { request: RequestPath::DenseMailbox, response: ResponsePath::Write, ..BASE },
     },
     Preset {
         name: "uc-rpc",

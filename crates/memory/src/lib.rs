@@ -17,7 +17,7 @@ mod node;
 pub mod wire;
 
 pub use client::{
-    CallFailed, ClientConfig, Counts, DonorStatus, Ended, Engine, IoError, LinkStatus, OpenError, PAGE_BYTES,
-    Refused, RemoteMemory, Request, SpaceStatus, Work, call_node,
+    CallFailed, ClientConfig, Counts, DonorStatus, Ended, Engine, IoError, LinkStatus, MemoryEndpoint,
+    OpenError, PAGE_BYTES, Refused, RemoteMemory, Request, SpaceStatus, Work, call_node,
 };
 pub use node::{MemoryServer, Node, NodeConfig, ServeError};

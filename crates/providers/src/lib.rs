@@ -117,11 +117,8 @@ impl Selection {
             return Ok(Chosen { provider: Box::new(provider), selection, explanation });
         }
         let explanation = match self.wish {
-            Wish::Softnic => "softnic, as asked for: processes of this host only".to_owned(),
-            _ => format!(
-                "softnic: processes of this host only, and the fastest way between them; {}",
-                rnic_note()
-            ),
+            Wish::Softnic => format!("softnic, as asked for: {}", SoftNic::ways()),
+            _ => format!("softnic: {}; {}", SoftNic::ways(), rnic_note()),
         };
         Ok(Chosen { provider: Box::new(SoftNic::new()), selection: Self::softnic(), explanation })
     }
@@ -199,7 +196,7 @@ mod tests {
     fn by_itself_a_program_takes_the_software_rnic_and_says_so() {
         let chosen = Selection::default().choose().unwrap();
         assert_eq!(chosen.provider.name(), "softnic");
-        assert!(chosen.explanation.starts_with("softnic: processes of this host only"));
+        assert!(chosen.explanation.starts_with("softnic: this host by shared memory"));
     }
 
     #[test]

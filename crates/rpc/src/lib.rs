@@ -57,8 +57,8 @@ pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
 pub use paths::{
-    BySend, DatagramReply, DatagramRequest, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path,
-    RequestPath, ResponsePath, SendReply, SendRequest, ServerReply, WriteMailbox,
+    ByByte, BySend, DatagramReply, DatagramRequest, DenseMailbox, Fetch, FetchThenReply, NoticeThenFetch,
+    OverUc, OverUd, Path, RequestPath, ResponsePath, SendReply, SendRequest, ServerReply, WriteMailbox,
 };
 pub use responder::{Call, ConnectionId, Handler, HandlerError, Reply, Responder, ResponderEvent};
 pub use server::{DrainHandle, ResponderParts, Server, ServerBuilder, ServerError, ThreadEndpoint};

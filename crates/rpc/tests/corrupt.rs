@@ -74,6 +74,7 @@ impl Corrupt {
             resumed: None,
             request_bytes_max: 1 << 20,
             result_bytes_max: 1 << 20,
+            mailbox_byte: None,
         };
         let datagrams = hello.datagrams.map(|client| {
             let mut pair = Datagrams::new(nic, &*cq, config, None).unwrap();

@@ -1,10 +1,14 @@
 //! Calls over a device on which what real fabrics do happens, by seed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use farcall_faults::{Faults, Observer};
 use farcall_link::PRESETS;
-use farcall_rpc::{Call, CallError, Client, ClientOptions, Executed, Handler, HandlerError, Reply, Server};
+use farcall_rpc::{
+    Call, CallError, Client, ClientOptions, Dispatcher, Executed, Handler, HandlerError, Reply, Requester,
+    Server, ServerThread,
+};
 use farcall_softnic::SoftNic;
 
 /// Connections that were broken.
@@ -70,4 +74,62 @@ fn messages_that_are_lost_are_sent_again_and_answers_stay_right() {
     assert_eq!(unanswered("drop=0.05", "uc-rpc", 300), 0);
     assert_eq!(unanswered("drop=0.05", "herd", 300), 0);
     assert_eq!(unanswered("drop=0.05", "ud-rpc", 300), 0);
+}
+
+/// What was executed, in order: the connection that the caller chose, and the number of the call there.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<(u16, u32)>>>);
+
+impl Handler for Log {
+    fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
+        let (to, number) = call.payload().split_at(2);
+        let entry =
+            (u16::from_le_bytes(to.try_into().unwrap()), u32::from_le_bytes(number.try_into().unwrap()));
+        self.0.lock().unwrap().push(entry);
+        reply.extend_from_slice(call.payload());
+        Ok(())
+    }
+}
+
+/// Several queue pairs to one peer: a dispatcher that names a server thread more than once.
+#[test]
+fn calls_over_several_connections_to_one_thread_run_once_and_in_order_on_each() {
+    const CONNECTIONS: u16 = 4;
+    const CALLS: u32 = 200;
+    let log = Log::default();
+    let server = {
+        let log = log.clone();
+        Server::builder().start(&SoftNic::new(), move |_| log.clone()).unwrap()
+    };
+    let to_it = ServerThread { address: server.address().to_string(), thread: 0 };
+    let nic = Faults::new("seed=3,kill_qp=0.005,after=20".parse().unwrap(), None).around_all(SoftNic::new());
+    let options = ClientOptions::preset("server-reply").unwrap();
+    let dispatcher = Dispatcher::start(&nic, &vec![to_it; CONNECTIONS.into()], options).unwrap();
+    let mut requester = dispatcher.requester(16).unwrap();
+    let (mut answered, mut unanswered) = (0, 0);
+    let mut take = |requester: &mut Requester| match requester.wait().unwrap().result {
+        Ok(_) => answered += 1,
+        Err(error) => {
+            assert_ne!(error.executed(), Executed::Yes, "{error}");
+            unanswered += 1;
+        }
+    };
+    for number in 0..CALLS {
+        for to in 0..CONNECTIONS {
+            while requester.available() == 0 {
+                take(&mut requester);
+            }
+            let payload = [&to.to_le_bytes()[..], &number.to_le_bytes()].concat();
+            requester.submit(to, 1, &payload).unwrap();
+        }
+    }
+    while requester.pending() > 0 {
+        take(&mut requester);
+    }
+    let log = log.0.lock().unwrap();
+    assert!(answered > 700 && log.len() >= answered, "{answered} answered, {unanswered} not");
+    for to in 0..CONNECTIONS {
+        let numbers: Vec<u32> = log.iter().filter(|call| call.0 == to).map(|call| call.1).collect();
+        assert!(numbers.is_sorted_by(|one, next| one < next), "connection {to}: {numbers:?}");
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use farcall_drive::Pollers;
 use farcall_link::{PRESETS, Waiting};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
@@ -35,10 +36,18 @@ fn call(client: &mut Client, payload: &[u8]) -> Result<Vec<u8>, CallError> {
 
 #[test]
 fn sleepers_wake_each_other() {
+    let pollers = Pollers::start(1).unwrap();
     for preset in PRESETS.iter().map(|preset| preset.name) {
-        for server_waits in [Waiting::EventBatch, Waiting::Adaptive { max_retry: 5 }] {
-            for client_waits in [Waiting::EventBatch, Waiting::Adaptive { max_retry: 16 }] {
-                let (server, executed) = echo_server(Server::builder().waiting(server_waits));
+        let bpev = |bp_timeout_us| Waiting::Bpev { bp_timeout_us };
+        for server_waits in
+            [Waiting::EventBatch, Waiting::Adaptive { max_retry: 5 }, bpev(Some(0)), bpev(None)]
+        {
+            for client_waits in [Waiting::EventBatch, Waiting::Adaptive { max_retry: 16 }, bpev(None)] {
+                let mut builder = Server::builder().waiting(server_waits);
+                if matches!(server_waits, Waiting::Bpev { .. }) {
+                    builder = builder.pollers(pollers.clone());
+                }
+                let (server, executed) = echo_server(builder);
                 let mut client =
                     connect(&server, ClientOptions::preset(preset).unwrap().wait_by(client_waits));
                 for i in 0..200u32 {

@@ -6,6 +6,7 @@
 //! refuse work.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{MutexGuard, Once, Weak};
@@ -65,19 +66,19 @@ impl Generation {
     /// # Errors
     /// If the object came to us by a fork.
     #[inline]
-    pub fn require_current(self, operation: &'static str, object: &str) -> Result<()> {
+    pub fn require_current(self, operation: &'static str, object: impl Display) -> Result<()> {
         if !self.is_inherited() {
             return Ok(());
         }
-        Err(inherited(operation, object))
+        Err(inherited(operation, object.to_string()))
     }
 }
 
 #[cold]
-fn inherited(operation: &'static str, object: &str) -> Error {
+fn inherited(operation: &'static str, object: String) -> Error {
     Error::InvalidState {
         operation,
-        object: object.into(),
+        object,
         state: "inherited by a fork".into(),
         remedy: "it works in the process that made it; a forked child opens the device anew",
     }

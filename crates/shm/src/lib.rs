@@ -21,6 +21,7 @@
 //! | `pending_lock` | a lock that its owner skips while nothing is pending |
 //! | `mutex` | a mutex that is not poisoned |
 //! | `wake_word` | whether a thread of this process sleeps |
+//! | `cover_word` | whether a thread of this process looks on behalf of another |
 //! | `wc_ring` | completions from one thread to another |
 //! | [`fork`] | what a forked child must not share with its parent |
 //! | `wait_time`, `prefetch` | how long something has been waited for; asking for memory early |
@@ -34,6 +35,7 @@ pub mod ring;
 
 mod address_space;
 mod biased_lock;
+mod cover_word;
 mod descriptor_limit;
 mod environment;
 mod free_memory;
@@ -54,6 +56,7 @@ mod wc_ring;
 
 pub use address_space::{AddressSpace, Fault, MAX_PIECES, Piece};
 pub use biased_lock::BiasedLock;
+pub use cover_word::{CoverEnd, CoverWord};
 pub use descriptor_limit::raise_descriptor_limit;
 pub use environment::trusted_variable;
 pub use free_memory::require_memory;

@@ -13,7 +13,7 @@ use crate::SharedMem;
 use crate::fence;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"farccq02");
+const MAGIC: u64 = u64::from_le_bytes(*b"farccq03");
 const AT_MAGIC: usize = 0;
 const ARMED: usize = 64;
 const NUDGE: usize = 72;
@@ -21,12 +21,13 @@ const BITS: usize = 128;
 /// Which queue pairs the owner was nudged for. (Models have few words.)
 const NUDGED: usize = BITS + if cfg!(loom) { 8 } else { MAX_BITS / 8 };
 
-/// Queue pairs that can be attached to one completion queue.
-pub const MAX_BITS: usize = 4096;
+/// Queue pairs that can be attached to one completion queue: as many as its segment has bits for in a page, and more
+/// than a process has mappings for.
+pub const MAX_BITS: usize = 15_872;
 
 // What the owner writes to sleep lies apart from what producers set with messages, and that from the nudges.
 const _: () = assert!(ARMED / 64 == NUDGE / 64 && ARMED / 64 != BITS / 64 && BITS.is_multiple_of(64));
-const _: () = assert!(cfg!(loom) || NUDGED.is_multiple_of(64));
+const _: () = assert!(cfg!(loom) || NUDGED.is_multiple_of(64) && LEN_BYTES == 4_096);
 
 /// Bytes of a completion queue's segment.
 pub const LEN_BYTES: usize = BITS + 2 * (MAX_BITS / 8);

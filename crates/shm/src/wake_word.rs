@@ -33,6 +33,14 @@ impl WakeWord {
         self.0.store(false, Relaxed);
     }
 
+    /// Whether the thread sleeps, or is about to, as seen by somebody who has left something: if not, its last look
+    /// finds that.
+    #[inline]
+    pub fn is_armed(&self) -> bool {
+        fence::light();
+        self.0.load(Relaxed)
+    }
+
     /// To be called by whoever has left something: whether he has to wake the thread. One of several is told so.
     #[inline]
     pub fn must_wake(&self) -> bool {

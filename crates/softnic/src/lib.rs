@@ -8,11 +8,12 @@
 //!
 //! What it measures between two processes of one host is inter-process communication, not a network.
 //!
-//! Three folders, and imports go one way only: `verbs` → `host` → `life` (`tests/imports.rs` checks it).
+//! Four folders, and imports go one way only: `verbs` → `net` → `host` → `life` (`tests/imports.rs` checks it).
 //!
 //! | folder | holds |
 //! |---|---|
 //! | `verbs` | the objects that programs hold: device, queue pairs, completion queues, regions, channels |
+//! | `net` | the RoCEv2 way to other hosts: the transport of `farcall-wire` over UDP |
 //! | `host` | the shared-memory way between processes of one host: how requests are executed and completed |
 //! | `life` | this process and its memory, the processes that it meets, their deaths, forks |
 //!
@@ -21,6 +22,7 @@
 
 mod host;
 mod life;
+mod net;
 mod verbs;
 
 #[doc(hidden)]

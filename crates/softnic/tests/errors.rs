@@ -347,7 +347,8 @@ fn impossible_objects_are_refused() {
     let mut no_channel = end.context.create_cq(&CqInitAttr { cqe: 1, channel: None }).unwrap();
     assert!(matches!(no_channel.req_notify(Notify::Any), Err(Error::InvalidState { .. })));
     assert!(SoftNic::open().unwrap().query_port(2).is_err());
-    assert!(end.context.query_gid(1, 3).is_err() && end.context.query_gid(2, 0).is_err());
+    let table_len = end.context.query_port(1).unwrap().gid_tbl_len;
+    assert!(end.context.query_gid(1, table_len).is_err() && end.context.query_gid(2, 0).is_err());
     assert_eq!(RnrTimer(31).duration().as_micros(), 491_520);
     let _: &dyn RawMr = &*end.mr;
 }

@@ -298,6 +298,34 @@ fn rendezvous(qpn: u32) -> OwnedFd {
     socket
 }
 
+/// Its process may have no processor for a while. It was turned away then, and each of its requests that waited for an
+/// answer failed.
+#[test]
+fn a_peer_that_takes_its_answers_late_gets_all_of_them() {
+    const PAUSES: u32 = 10;
+    /// Version 6, a request, number 0: hello, without membarrier.
+    const HELLO: [u8; 11] = *b"fcrv\x06\0\x01\0\0\0\0";
+    let end = End::default();
+    let socket = rendezvous(end.qp.qp_num());
+    let (mut asked, mut pauses) = (0_u32, 0);
+    // Until there is room for no more, neither of questions nor of answers.
+    while pauses < PAUSES {
+        match net::send(&socket, &HELLO, net::SendFlags::NOSIGNAL | net::SendFlags::DONTWAIT) {
+            Ok(_) => (asked, pauses) = (asked + 1, 0),
+            Err(rustix::io::Errno::AGAIN) => {
+                pauses += 1;
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            Err(error) => panic!("after {asked} questions: {error}"),
+        }
+    }
+    for number in 1..=asked {
+        let mut answer = [0_u8; 128];
+        let (got, _) = net::recv(&socket, &mut answer[..], net::RecvFlags::empty()).unwrap();
+        assert!(got > 0, "answer {number} of {asked} is the end");
+    }
+}
+
 #[test]
 fn the_service_survives_garbage_and_answers_others() {
     let end = End::default();

@@ -80,7 +80,7 @@ fn the_header_tells_the_path_of_its_sender() {
             assert_eq!(AhAttr::from_received(&wc, &header, 1).unwrap().traffic_class, traffic_class);
         }
     }
-    let beyond = AhAttr { sgid_index: 3, ..a.end.path() };
+    let beyond = AhAttr { sgid_index: table.len() as u8, ..a.end.path() };
     assert!(a.end.pd.create_ah(&beyond).is_err());
 }
 

@@ -11,12 +11,16 @@ mod counter;
 mod error;
 mod format;
 mod page;
+mod prometheus;
 mod read;
 mod segment;
+mod times;
 
 pub use block::{Block, Counters};
 pub use counter::Counter;
 pub use error::StatsError;
 pub use page::{LockedPage, lock_for_fork};
-pub use read::{BlockReport, FlightRecord, Report, parse, read_pid};
+pub use prometheus::prometheus;
+pub use read::{BlockReport, FlightRecord, Report, parse, read_all, read_pid};
 pub use segment::try_out;
+pub use times::{Histogram, Times};

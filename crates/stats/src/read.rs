@@ -66,6 +66,21 @@ pub fn read_pid(pid: u32) -> Result<Report, StatsError> {
     newest
 }
 
+/// Reads the statistics of all processes of this user that left some, the newest first. What cannot be read, or is of
+/// another version, is left out.
+///
+/// # Errors
+/// If the system does not list them.
+pub fn read_all() -> Result<Vec<Report>, StatsError> {
+    let reports = list()?.into_iter().filter_map(|found| {
+        let (mut report, started) = parse(&found.read().ok()??).ok()?;
+        report.pid = found.maker;
+        report.alive = started != 0 && started == start_ticks(found.maker);
+        Some(report)
+    });
+    Ok(reports.collect())
+}
+
 /// Start time of a process in clock ticks since boot, which tells a reused pid apart; 0 if it is gone.
 pub(crate) fn start_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -176,6 +191,9 @@ mod tests {
             seen.records.iter().map(|r| (r.code, r.argument)).collect::<Vec<_>>(),
             [(2, 20), (3, 30), (4, 40), (5, 50)]
         );
+        let all = read_all().unwrap();
+        let ours = all.iter().find(|report| report.alive && report.pid == std::process::id()).unwrap();
+        assert!(ours.blocks.iter().any(|block| block.label == "first"));
         drop(first);
         assert_eq!(find("first").map(|b| (b.live, b.counters[0].1)), Some((false, 3)));
         let second = Block::<Sample>::new("second", 4);

@@ -3,11 +3,12 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use farcall_link::Nic;
 use farcall_link::bootstrap::{Acceptor, BootstrapError, Initiator, Notice, VersionRange};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Next, Probe, Result, WaitSet};
 
 use crate::config::StreamConfig;
 use crate::error::OpenError;
@@ -301,6 +302,21 @@ impl<C: Carrier> Endpoint for Carried<C> {
         self.is_armed = true;
         match &mut self.phase {
             Phase::Open { stream, .. } => stream.arm(),
+            _ => Ok(()),
+        }
+    }
+
+    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+        match &self.phase {
+            Phase::Open { stream, .. } => stream.news_probe(),
+            _ => None,
+        }
+    }
+
+    fn arm_covered(&mut self) -> Result<()> {
+        self.is_armed = true;
+        match &mut self.phase {
+            Phase::Open { stream, .. } => stream.arm_covered(),
             _ => Ok(()),
         }
     }

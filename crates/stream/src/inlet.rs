@@ -145,6 +145,12 @@ impl Inlet {
         }
     }
 
+    /// What the peer wishes now.
+    #[inline]
+    pub fn wish(&self) -> Option<Wish> {
+        Wish::decode(self.words.load_acquire(WISH))
+    }
+
     /// Reads the other words, each once. Returns what they say about our own stream, and whether the peer's has ended.
     #[inline]
     pub fn hear(&mut self) -> Result<(Heard, bool), Impossible> {
@@ -160,7 +166,7 @@ impl Inlet {
         let heard = Heard {
             consumed: self.words.load_acquire(CONSUMED),
             wakes_taken: self.words.load_acquire(WAKES_TAKEN),
-            wish: Wish::decode(self.words.load_acquire(WISH)),
+            wish: self.wish(),
         };
         Ok((heard, ended))
     }

@@ -3,6 +3,7 @@
 //! * [`Stream`]: the endpoint. It owns no thread, clock or socket; a driver runs it.
 //! * [`Carried`]: a stream with the channel that its handshake goes over, which tells of the peer's death.
 //! * [`StreamSocket`], [`StreamListener`]: sockets for threads, with a descriptor to wait on; `AsyncStream` for tokio.
+//! * [`StreamSet`]: many sockets and one thread.
 //!
 //! # Memory
 //!
@@ -36,8 +37,13 @@
 //!
 //! A WRITE wakes nobody. An end that wants to sleep says so (`WISH`); its peer promises the byte N from which on each
 //! word comes with immediate data, and that answer wakes, too. The end sleeps when it has seen everything up to N. An
-//! end that polls asks for silence again. Until the promise has come, an end naps for at most a millisecond. An end has
+//! end that polls asks for silence again. A writer hears a wish
+//! before it posts. Until the promise has come, an end naps, ever longer: only what crosses with its wish comes unnoticed. An end has
 //! 64 receives for wake-ups; a writer has at most half of them under way for bytes, so none ever finds no receive.
+//!
+//! Where a poller looks on behalf of an end that sleeps (BPEV), that end asks for silence, too: its peer pays for no
+//! wake-up, and the poller, who sees the words change, wakes it. Before the poller sleeps itself it wakes the end, which
+//! then asks for wake-ups.
 //!
 //! # Rings that follow their use
 //!
@@ -61,6 +67,7 @@ mod config;
 mod error;
 mod inlet;
 mod outlet;
+mod probe;
 mod receive_ring;
 mod ring;
 mod socket;
@@ -76,5 +83,5 @@ pub use config::StreamConfig;
 pub use error::{Broken, OpenError, StreamError};
 #[cfg(feature = "tokio")]
 pub use socket::{AsyncStream, AsyncStreamListener};
-pub use socket::{StreamListener, StreamOptions, StreamSocket};
+pub use socket::{StreamListener, StreamOptions, StreamSet, StreamSocket};
 pub use stream::{Counters, Opening, Space, Stream};

@@ -47,6 +47,13 @@ impl Woken {
         }
     }
 
+    /// The owner sleeps, and somebody else looks: wake-ups are for nothing.
+    pub fn is_covered(&mut self) {
+        if self.wish.is_woken && self.from.is_some() {
+            self.ask(false);
+        }
+    }
+
     /// A wake-up came that nobody slept for.
     pub fn woken_in_vain(&mut self) {
         self.in_vain += 1;

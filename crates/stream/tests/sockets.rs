@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use farcall_drive::Pollers;
 use farcall_link::Waiting;
 use farcall_stream::{StreamConfig, StreamListener, StreamOptions, StreamSocket};
 use rustix::event::epoll;
@@ -21,22 +22,30 @@ fn serve<T: Send + 'static>(
     options: StreamOptions,
     serve: impl FnOnce(StreamSocket) -> T + Send + 'static,
 ) -> (String, JoinHandle<T>) {
+    // A machine may be loaded.
+    let options = options.connect_timeout(LONG);
     let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", options).unwrap();
     let address = listener.address().unwrap().to_string();
     (address, thread::spawn(move || serve(listener.accept().unwrap())))
 }
 
 fn connect(address: &str, options: StreamOptions) -> StreamSocket {
-    StreamSocket::connect(&nic(), address, options).unwrap()
+    StreamSocket::connect(&nic(), address, options.connect_timeout(LONG)).unwrap()
 }
 
 fn rounds(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |rounds| rounds.parse().unwrap())
 }
 
-fn waits() -> [StreamOptions; 4] {
+fn waits() -> Vec<StreamOptions> {
     let options = StreamOptions::default;
-    [
+    let pollers = Pollers::start(1).unwrap();
+    let bpev = |bp_timeout_us| options().waiting(Waiting::Bpev { bp_timeout_us });
+    vec![
+        bpev(None),
+        bpev(None).pollers(pollers.clone()),
+        bpev(Some(0)).pollers(pollers.clone()),
+        options().pollable().pollers(pollers),
         options(),
         options().waiting(Waiting::EventBatch),
         options().waiting(Waiting::Adaptive { max_retry: 3 }),
@@ -226,6 +235,45 @@ fn an_edge_triggered_reader_loses_no_edge() {
         0,
         "the end is an edge, too"
     );
+}
+
+/// Also by edges only, with a client that says nothing, and after one that left.
+#[test]
+fn a_listener_can_be_waited_on() {
+    let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", StreamOptions::default()).unwrap();
+    let address = listener.address().unwrap().to_string();
+    listener.set_nonblocking(true);
+    assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let fd = listener.pollable_fd().unwrap();
+    // SAFETY: it belongs to the listener, which lives.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    epoll::add(&epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN | epoll::EventFlags::ET)
+        .unwrap();
+    let silent = TcpStream::connect(&address).unwrap();
+    drop(TcpStream::connect(&address).unwrap());
+    let clients = thread::spawn(move || {
+        for number in 0..20_u8 {
+            connect(&address, StreamOptions::default()).write_all(&[number]).unwrap();
+        }
+    });
+    for number in 0..20 {
+        let mut socket = loop {
+            match listener.accept() {
+                Ok(socket) => break socket,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            let mut events = Vec::with_capacity(1);
+            let patience = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
+            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&patience)).unwrap();
+            assert_eq!(events.len(), 1, "nothing came");
+        };
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [number]);
+    }
+    clients.join().unwrap();
+    drop(silent);
 }
 
 #[test]

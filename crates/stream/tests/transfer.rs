@@ -2,7 +2,7 @@
 
 mod support;
 
-use farcall_stream::{Broken, StreamConfig, StreamError};
+use farcall_stream::{Broken, Stream, StreamConfig, StreamError};
 use farcall_verbs::{Endpoint, Nanos};
 use support::*;
 
@@ -152,7 +152,7 @@ fn a_peer_that_hangs_up_without_an_end_is_a_reset_after_what_arrived() {
     let mut ends = pair();
     carry(&mut ends, 0, b"x", 1);
     step_until(&mut ends, |ends| ends[1].write(b"arrived").is_ok());
-    step_until(&mut ends, |ends| ends[0].probe());
+    step_until(&mut ends, |ends| ends[0].has_news());
     ends[0].hung_up();
     assert_eq!(ends[0].write(b"x"), Err(StreamError::BrokenPipe));
     assert_eq!(read_some(&mut ends, 0), Ok(b"arrived".to_vec()));
@@ -218,4 +218,31 @@ fn an_empty_stream_has_an_end_and_nothing_else() {
     assert_eq!(ends[0].write(b"x"), Err(StreamError::BrokenPipe));
     assert_eq!(ends[0].write(b""), Err(StreamError::BrokenPipe));
     step_until(&mut ends, |ends| ends[0].ended() == Some(0));
+}
+
+#[test]
+fn an_end_that_only_writes_wakes_a_peer_that_asked_for_it() {
+    let write: fn(&mut Stream) -> usize = |end| end.write(b"a message").unwrap();
+    let compose: fn(&mut Stream) -> usize =
+        |end| end.write_with(9, |space| assert_eq!(space.put(b"a message"), 9)).unwrap();
+    for send in [write, compose] {
+        let mut ends = pair();
+        // The reader polls, until it asks for no more wake-ups.
+        let mut position = 0;
+        while ends[0].counters().wishes == 0 {
+            let bytes = bytes_at(position, 8);
+            assert_eq!(carry(&mut ends, 1, &bytes, 8), bytes);
+            position += 8;
+        }
+        step_until(&mut ends, |ends| ends[0].read(&mut [0; 1]) == Err(StreamError::WouldBlock));
+        let sent = ends[1].counters().wakes_sent;
+        assert_eq!(send(&mut ends[1]), 9);
+        assert_eq!(ends[1].counters().wakes_sent, sent);
+        assert_eq!(read_some(&mut ends, 0).unwrap(), b"a message");
+        // Now it goes to sleep, while the other's owner does nothing but write.
+        ends[0].arm().unwrap();
+        assert_eq!(send(&mut ends[1]), 9);
+        assert!(ends[1].counters().wakes_sent > sent);
+        assert_eq!(read_some(&mut ends, 0).unwrap(), b"a message");
+    }
 }

@@ -4,6 +4,7 @@
 //! and only if that is idle too, sleep on the wait set until `until`.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use crate::{Nanos, Result};
 
@@ -59,6 +60,13 @@ impl WaitSet {
     }
 }
 
+/// What threads other than the owner's look at while the owner of an endpoint sleeps (RR-Compound, algorithm 2).
+pub trait Probe: Send + Sync {
+    /// Whether there may be something that the owner has not seen when it called [`Endpoint::arm_covered`]: a few
+    /// loads, from any thread, at any time.
+    fn has_news(&self) -> bool;
+}
+
 /// A protocol end point: owns no thread, no clock and no socket.
 pub trait Endpoint {
     /// Does what can be done at `now` without waiting, in bounded time.
@@ -70,6 +78,21 @@ pub trait Endpoint {
     /// # Errors
     /// If the provider cannot arm a completion queue; the driver then must not sleep.
     fn arm(&mut self) -> Result<()>;
+
+    /// What a poller looks at; always the same. `None`: nothing tells other threads of news, only [`Endpoint::arm`]
+    /// makes that they wake the owner.
+    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+        None
+    }
+
+    /// As [`Endpoint::arm`], for an owner whom somebody wakes when the probe has news: a wake-up is asked for only of
+    /// what the probe does not show.
+    ///
+    /// # Errors
+    /// As [`Endpoint::arm`].
+    fn arm_covered(&mut self) -> Result<()> {
+        self.arm()
+    }
 
     /// What to sleep on.
     fn wait_set(&self, set: &mut WaitSet);

@@ -3,6 +3,7 @@
 //! runs it over virtual links and virtual time.
 //!
 //! - [`Packet`]: what travels, in the words of the specification's headers (IBA volume 1, chapter 9);
+//! - [`codec`]: packets as the bytes of RoCEv2, with their invariant CRC;
 //! - [`Qp`]: a queue pair: sequence numbers, acknowledgements, retransmission, responder resources, flush;
 //! - [`Adapter`]: what a queue pair asks of its surroundings, its one way out;
 //! - [`cm`]: connection management, its messages and its state machine.
@@ -14,6 +15,7 @@
 
 mod adapter;
 pub mod cm;
+pub mod codec;
 mod packet;
 mod psn;
 mod qp;

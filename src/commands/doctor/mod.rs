@@ -6,6 +6,8 @@ mod kernel;
 mod limits;
 mod machine;
 mod programs;
+#[cfg(feature = "full")]
+mod region;
 mod rnic;
 
 use crate::console::Console;
@@ -41,6 +43,8 @@ impl Doctor {
             machine::check(),
             container::check(),
             vec![programs::check()],
+            #[cfg(feature = "full")]
+            vec![region::check()],
             rnic::check(),
         ]
         .into_iter()

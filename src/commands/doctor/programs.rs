@@ -15,7 +15,7 @@ pub fn check() -> Finding {
             NAME,
             why,
             "farcall verbs run gives them no device; everything else works",
-            "in the repository: cargo build --release --workspace and target/release/farcall, or \
+            "in the repository: packaging/build.sh OUT and install what it makes, or \
              .github/actions/farcall-verbs/install.sh PREFIX and PREFIX/bin/farcall",
         ),
     }

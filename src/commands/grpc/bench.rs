@@ -12,7 +12,8 @@ use farcall_bench::grpc::Preset;
 /// Measure gRPC calls with HTTP/2 over TCP, with HTTP/2 over streams, and without HTTP/2.
 ///
 /// 64 B, between two processes of one thread each, pinned: unary calls one after another and 64 at once, a message there
-/// and back over one call, messages that a server streams. tonic's generated code is the same everywhere. Both ends are on
+/// and back over one call, messages that a server streams. tonic's generated code is the same everywhere, except for unary calls
+/// under `direct`. Both ends are on
 /// one machine: the software RNIC measures inter-process communication, not a network.
 #[derive(Debug, Args)]
 #[command(
@@ -26,7 +27,7 @@ pub struct Bench {
         long = "preset",
         value_name = "PRESET",
         value_delimiter = ',',
-        default_value = "tcp,http2,native",
+        default_value = "tcp,http2,native,direct",
         value_parser = one_of(&PRESETS)
     )]
     presets: Vec<Preset>,
@@ -36,10 +37,11 @@ pub struct Bench {
     stage: StageArgs,
 }
 
-const PRESETS: [Choice<Preset>; 3] = [
+const PRESETS: [Choice<Preset>; 4] = [
     (Preset::Tcp, "tcp", "HTTP/2 over TCP, as tonic does it"),
     (Preset::Http2, "http2", "HTTP/2 over a stream"),
     (Preset::Native, "native", "Frames over a stream, without HTTP/2"),
+    (Preset::Direct, "direct", "The same, with unary methods generated without tonic's codec"),
 ];
 
 impl Bench {

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// The port of memcached, where most clients look.
 pub const MEMCACHED_PORT: u16 = 11_211;
+/// Where RPC clients of a service find it if nothing else is said.
+pub const RPC_PORT: u16 = 11_212;
 
 /// The address of a service and how it is spoken to.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use super::address::{Address, Server};
 use crate::commands::rpc::is_silence;
+use crate::commands::starting::{self, is_absence};
 use crate::failure::{Exit, Failure, IS_SILENT};
 use farcall::kv::{
     Change, KvClient as RpcClient, KvConnectError, KvError, MemcachedClient, MemcachedError, Stats, Write,
@@ -30,17 +31,37 @@ impl KvClient {
     /// When the service cannot be reached.
     pub fn connect(server: &Server) -> Result<Self, Failure> {
         let (address, patience) = (&server.address, server.patience());
+        if !matches!(address, Address::Rpc(_)) && server.nic.is_said() {
+            return Err(Failure::new("--provider, --device and --gid-index are of RPC, which is not spoken")
+                .at(address)
+                .remedy(
+                    "name the service's RPC address, such as --server rpc:127.0.0.1:11212, or leave them out",
+                )
+                .exit(Exit::Usage));
+        }
         let memcached = match address {
-            Address::Tcp(address) => MemcachedClient::connect_tcp_within(*address, patience),
-            Address::Unix(path) => MemcachedClient::connect_unix_within(path, patience),
+            Address::Tcp(address) => starting::connect(
+                || MemcachedClient::connect_tcp_within(*address, patience),
+                |error| is_absence(error.kind()),
+            ),
+            Address::Unix(path) => starting::connect(
+                || MemcachedClient::connect_unix_within(path, patience),
+                |error| is_absence(error.kind()),
+            ),
             Address::Rpc(place) => {
                 // A few calls: nothing to come back for, nothing to tune.
                 let options =
                     ClientOptions::default().connect_timeout(patience).reconnect(false).probe(false);
                 let options = options.call_timeout(patience);
-                let client = server.nic.selection().connect(
-                    |provider| RpcClient::connect(provider, &place.to_string(), &options),
-                    KvConnectError::is_other_provider,
+                let selection = server.nic.selection();
+                let client = starting::connect(
+                    || {
+                        selection.connect(
+                            |provider| RpcClient::connect(provider, &place.to_string(), &options),
+                            KvConnectError::is_other_provider,
+                        )
+                    },
+                    is_absent,
                 );
                 let client = client.map_err(|error| refused(address, &error))?;
                 let connection = Connection::Rpc { client: Box::new(client), queued: Vec::new() };
@@ -148,6 +169,11 @@ impl KvClient {
         };
         stats.map_err(|error| error.failure("cannot read the statistics", address))
     }
+}
+
+fn is_absent(error: &KvConnectError) -> bool {
+    matches!(error, KvConnectError::Unreachable { source: ConnectError::Unreachable { source, .. }, .. }
+        if is_absence(source.kind()))
 }
 
 fn is_done(change: Change) -> bool {

@@ -1,29 +1,34 @@
 //! `farcall kv serve`: the key-value service.
 
-use super::address::{MEMCACHED_PORT, resolve};
+use super::address::{MEMCACHED_PORT, RPC_PORT, resolve};
+use crate::commands::config_arg::ConfigArg;
+use crate::commands::metrics::MetricsArgs;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
 use crate::signals::StopFlag;
+use crate::systemd;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use farcall::kv::{KvServer, KvServerError, VALUE_MAX_BYTES_DEFAULT};
+use farcall::kv::{KvServer, KvServerBuilder, KvServerError, VALUE_MAX_BYTES_DEFAULT};
 use farcall::rpc::ServerError;
 use farcall::select::Chosen;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
 use farcall_bench::rivals::{Rival, Room};
 use farcall_drive::bound_kept_memory;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// Serve a key-value store; any memcached client works.
 ///
 /// Runs until SIGINT or SIGTERM, then answers what it received and ends. Without any address it listens on
-/// 127.0.0.1:11211 only. The memcached front ends have no authentication: bind them to addresses you trust.
+/// 127.0.0.1:11211 for memcached clients and on 127.0.0.1:11212 for RPC clients, or on the sockets that systemd opened for
+/// it. The memcached front ends have no authentication: bind them to addresses you trust.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall kv serve\n  farcall kv serve --tcp 127.0.0.1:0 --unix /run/kv.sock --memory-mib 1024\n  \
+    after_help = "Examples:\n  farcall kv serve\n  farcall kv serve --tcp 127.0.0.1:0 --unix /run/kv.sock --memory-mib 1024\n  farcall kv serve --config /etc/farcall/kv.toml\n  \
                         farcall kv serve --partitions 4 --json      says where it serves in one line of JSON\n  \
                         farcall kv serve --preset pilaf --rpc 127.0.0.1:0 --records 1000000"
 )]
@@ -68,6 +73,10 @@ pub struct Serve {
     #[arg(long, default_value_t = 64, value_name = "BYTES", requires = "preset")]
     inline_bytes: u32,
     #[command(flatten)]
+    config: ConfigArg,
+    #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     nic: NicArgs,
 }
 
@@ -81,18 +90,29 @@ impl Serve {
     ///
     /// # Errors
     /// When the service cannot start, or a thread fails.
-    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+    pub fn run(mut self, console: Console) -> Result<Exit, Failure> {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
         bound_kept_memory();
         let room = open_files::raise_limit();
+        let sockets = systemd::take_sockets()?;
+        if self.tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() && sockets.is_empty() {
+            self.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
+            self.rpc = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, RPC_PORT)));
+        }
+        if self.rpc.is_none() && self.nic.is_said() {
+            return Err(Failure::new("--provider, --device and --gid-index are of RPC, which is not served")
+                .remedy("add an address of RPC clients, such as --rpc 127.0.0.1:11212, or leave them out")
+                .exit(Exit::Usage));
+        }
         // Only RPC needs a provider.
         let chosen = self.rpc.map(|_| self.nic.choose()).transpose()?;
         if let (Some(rival), Some(chosen)) = (self.preset.as_deref().and_then(Rival::named), &chosen) {
             return self.serve_rival(rival, chosen, console, &stop);
         }
-        let server = self.start(chosen.as_ref()).map_err(|error| cannot_start(&error))?;
+        let server = self.start(chosen.as_ref(), sockets).map_err(|error| cannot_start(&error))?;
+        let metrics = self.metrics.start()?;
         let explanation = chosen.as_ref().map(|chosen| chosen.explanation.as_str());
         let ready = Ready {
             serving: "kv".to_owned(),
@@ -100,11 +120,12 @@ impl Serve {
             tcp: server.tcp_addresses().iter().map(SocketAddr::to_string).collect(),
             unix: server.unix_paths().map(Into::into).collect(),
             rpc: server.rpc_address().map(|address| address.to_string()),
+            metrics: metrics.map(|address| address.to_string()),
         };
         say_ready(console, &ready, explanation.into_iter().chain([room.as_str()]))?;
-        stop.wait_while(|| server.is_serving());
+        let exit = stop.wait_while(|| server.is_serving());
         server.stop().map_err(|error| Failure::because("the key-value service failed", &error))?;
-        Ok(Exit::Success)
+        Ok(exit)
     }
 
     fn serve_rival(
@@ -134,16 +155,17 @@ impl Serve {
             serving: rival.name().to_owned(),
             pid: std::process::id(),
             rpc: Some(server.address().to_string()),
+            metrics: self.metrics.start()?.map(|address| address.to_string()),
             ..Ready::default()
         };
         say_ready(console, &ready, [chosen.explanation.as_str()].into_iter())?;
-        stop.wait_while(|| server.is_serving());
+        let exit = stop.wait_while(|| server.is_serving());
         server.drain();
         server.join();
-        Ok(Exit::Success)
+        Ok(exit)
     }
 
-    fn start(&self, chosen: Option<&Chosen>) -> Result<KvServer, KvServerError> {
+    fn start(&self, chosen: Option<&Chosen>, sockets: Vec<OwnedFd>) -> Result<KvServer, KvServerError> {
         let mut builder = KvServer::builder()
             .partitions(self.partitions)
             .memory_bytes((self.memory_mib as usize) << 20)
@@ -155,9 +177,7 @@ impl Serve {
         if self.no_evict {
             builder = builder.refuse_when_full();
         }
-        if self.tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() {
-            builder = builder.tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
-        }
+        builder = sockets.into_iter().fold(builder, KvServerBuilder::inherited);
         builder = self.tcp.iter().fold(builder, |builder, address| builder.tcp(*address));
         builder = self.unix.iter().fold(builder, |builder, path| builder.unix(path));
         if let (Some(address), Some(chosen)) = (self.rpc, chosen) {
@@ -188,7 +208,8 @@ fn say_ready<'a>(
         .iter()
         .map(|address| format!("tcp:{address}"))
         .chain(ready.unix.iter().map(|path| format!("unix:{}", path.display())))
-        .chain(ready.rpc.iter().map(|address| format!("rpc:{address}")));
+        .chain(ready.rpc.iter().map(|address| format!("rpc:{address}")))
+        .chain(ready.metrics.iter().map(|address| format!("http://{address}/metrics")));
     let mut text = format!("serving on {} (pid {})", front_ends.collect::<Vec<_>>().join(", "), ready.pid);
     for line in more {
         text = format!("{text}\n{line}");

@@ -2,6 +2,7 @@
 
 use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
+use crate::commands::starting;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall::memory::wire::{NodeStatus, Reply, Request};
@@ -34,7 +35,12 @@ impl Nodes {
 /// # Errors
 /// When it cannot be reached, or refuses.
 pub fn ask(chosen: &Chosen, node: SocketAddr, request: &Request) -> Result<Reply, Failure> {
-    call_node(&*chosen.provider, &node.to_string(), request).map_err(|failed| match failed {
+    let answer = starting::connect(
+        || call_node(&*chosen.provider, &node.to_string(), request),
+        // Its reasons are words: whatever keeps it from being reached may be over in a moment.
+        |failed| matches!(failed, CallFailed::Unreachable(_)),
+    );
+    answer.map_err(|failed| match failed {
         CallFailed::Refused(refusal) => Failure::because("the memory node refuses", &refusal).at(node),
         CallFailed::Unreachable(why) => Failure::new("cannot reach the memory node")
             .at(node)

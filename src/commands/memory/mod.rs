@@ -2,6 +2,7 @@
 
 mod ask;
 mod drain;
+mod region_bench;
 mod serve;
 pub(super) mod size;
 mod status;
@@ -16,6 +17,7 @@ pub enum Memory {
     Serve(serve::Serve),
     Status(status::Status),
     Drain(drain::Drain),
+    RegionBench(region_bench::RegionBench),
 }
 
 impl Memory {
@@ -28,6 +30,7 @@ impl Memory {
             Self::Serve(serve) => serve.run(console),
             Self::Status(status) => status.run(console),
             Self::Drain(drain) => drain.run(console),
+            Self::RegionBench(bench) => bench.run(console),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! `farcall memory serve`: a memory node.
 
 use super::size;
+use crate::commands::config_arg::ConfigArg;
 use crate::commands::kv::resolve;
+use crate::commands::metrics::MetricsArgs;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
@@ -42,6 +44,10 @@ pub struct Serve {
     #[arg(long, value_name = "COUNT")]
     slabs_per_client: Option<u32>,
     #[command(flatten)]
+    config: ConfigArg,
+    #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     nic: NicArgs,
 }
 
@@ -79,19 +85,21 @@ impl Serve {
                     ),
                 }
             })?;
+        let metrics = self.metrics.start()?.map(|address| address.to_string());
         let (address, pid) = (server.address().to_string(), std::process::id());
         console.say_line(
             &format!(
-                "donating {} in {slabs} slabs of {} on {address} (pid {pid})\n{}",
+                "donating {} in {slabs} slabs of {} on {address} (pid {pid}){}\n{}",
                 size::text(slabs * self.slab),
                 size::text(self.slab),
+                metrics.as_ref().map_or_else(String::new, |metrics| format!(", http://{metrics}/metrics")),
                 chosen.explanation
             ),
-            &json!({ "serving": "memory", "pid": pid, "rpc": address, "slabs": slabs, "slab_bytes": self.slab }),
+            &json!({ "serving": "memory", "pid": pid, "rpc": address, "slabs": slabs, "slab_bytes": self.slab, "metrics": metrics }),
         )?;
-        stop.wait_while(|| server.is_serving());
+        let exit = stop.wait_while(|| server.is_serving());
         if server.is_serving() {
-            Ok(Exit::Success)
+            Ok(exit)
         } else {
             Err(Failure::new("the memory node failed; its message is on standard error"))
         }

@@ -3,12 +3,13 @@
 use crate::commands::call_args::one_preset;
 use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
+use crate::commands::starting::{self, is_absence};
 use crate::console::Console;
 use crate::failure::{Exit, Failure, IS_SILENT};
 use clap::Args;
 use farcall::rpc::{CallError, Client, ClientOptions, ConnectError, UnknownBecause};
 use serde_json::json;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -17,12 +18,17 @@ use std::time::{Duration, Instant};
 /// The bytes are written as they are, followed by a line feed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall rpc call hello\n  farcall rpc call hello --method 2 --preset server-reply --json"
+    after_help = "Examples:\n  farcall rpc call hello\n  farcall rpc call hello --method 2 --preset server-reply --json\n  \
+                  farcall rpc call --method 3 --number 100    let the server compute for 100 µs\n  \
+                  farcall rpc call < request.bin"
 )]
 pub struct Call {
-    /// The request.
-    #[arg(default_value = "")]
-    payload: String,
+    /// The request; without it, standard input is sent, unless that is a terminal.
+    payload: Option<String>,
+    /// The request as numbers of 32 bits, as methods 3, 4 and 5 of farcall rpc serve take them. May be given several
+    /// times.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "payload")]
+    number: Vec<u32>,
     /// The method, by its number.
     #[arg(long, short, default_value_t = 1)]
     method: u16,
@@ -45,7 +51,7 @@ impl Call {
     /// # Errors
     /// When the service cannot be reached, or the call fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let (reply, round_trip) = self.call()?;
+        let (reply, round_trip) = self.call(&self.request()?)?;
         if console.is_json() {
             let text = String::from_utf8_lossy(&reply);
             let us = round_trip.as_secs_f64() * 1e6;
@@ -57,7 +63,25 @@ impl Call {
         Ok(Exit::Success)
     }
 
-    fn call(&self) -> Result<(Vec<u8>, Duration), Failure> {
+    fn request(&self) -> Result<Vec<u8>, Failure> {
+        let mut bytes = Vec::new();
+        match &self.payload {
+            Some(text) => bytes.extend_from_slice(text.as_bytes()),
+            None if !self.number.is_empty() => {
+                bytes.extend(self.number.iter().flat_map(|number| number.to_le_bytes()));
+            }
+            None if io::stdin().is_terminal() => eprintln!("the request is empty: name one, or pipe it in"),
+            None => {
+                let read = io::stdin().read_to_end(&mut bytes);
+                read.map_err(|error| {
+                    Failure::because("cannot read the request from standard input", &error)
+                })?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn call(&self, request: &[u8]) -> Result<(Vec<u8>, Duration), Failure> {
         let patience = Duration::from_millis(self.timeout_ms);
         // One call: nothing to come back for, nothing to tune. No preset of the table: the client's own choice.
         let options = ClientOptions::preset(&self.preset)
@@ -66,13 +90,18 @@ impl Call {
             .reconnect(false)
             .probe(false);
         let options = options.call_timeout(patience);
-        let client = self.nic.selection().connect(
-            |provider| Client::connect(provider, self.server.to_string(), options.clone()),
-            ConnectError::is_other_provider,
+        let client = starting::connect(
+            || {
+                self.nic.selection().connect(
+                    |provider| Client::connect(provider, self.server.to_string(), options.clone()),
+                    ConnectError::is_other_provider,
+                )
+            },
+            |error| matches!(error, ConnectError::Unreachable { source, .. } if is_absence(source.kind())),
         );
         let mut client = client.map_err(|error| self.cannot_connect(&error))?;
         let (start, mut reply) = (Instant::now(), Vec::new());
-        client.call(self.method, self.payload.as_bytes(), &mut reply).map_err(|error| self.failed(&error))?;
+        client.call(self.method, request, &mut reply).map_err(|error| self.failed(&error))?;
         Ok((reply, start.elapsed()))
     }
 
@@ -94,6 +123,9 @@ impl Call {
             Failure::because(format!("the call of method {} failed", self.method), error).at(self.server);
         match error {
             _ if is_silence(error) => failure.exit(Exit::Unreachable).remedy(IS_SILENT),
+            CallError::Application { .. } if (3..=5).contains(&self.method) => failure.remedy(
+                "give what it takes as numbers: --number (farcall rpc serve --help names the methods)",
+            ),
             CallError::NotSent(_) | CallError::OutcomeUnknown(_) => {
                 failure.exit(Exit::Unreachable).remedy("see whether the service runs, then call again")
             }

@@ -1,6 +1,8 @@
 //! `farcall rpc serve`: the echo service.
 
+use crate::commands::config_arg::ConfigArg;
 use crate::commands::kv::resolve;
+use crate::commands::metrics::MetricsArgs;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::echo::Echo;
@@ -28,6 +30,10 @@ pub struct Serve {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
     #[command(flatten)]
+    config: ConfigArg,
+    #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     nic: NicArgs,
 }
 
@@ -53,20 +59,29 @@ impl Serve {
             serving: "rpc".to_owned(),
             pid: std::process::id(),
             rpc: Some(address.clone()),
+            metrics: self.metrics.start()?.map(|address| address.to_string()),
             ..Ready::default()
         };
         let json = serde_json::to_value(&ready)
             .map_err(|error| Failure::because("cannot say where the service is", &error))?;
         console.say_line(
-            &format!("serving echo on {address} (pid {})\n{}\n{room}", ready.pid, chosen.explanation),
+            &format!(
+                "serving echo on {address}{} (pid {})\n{}\n{room}",
+                ready
+                    .metrics
+                    .as_ref()
+                    .map_or_else(String::new, |metrics| format!(", http://{metrics}/metrics")),
+                ready.pid,
+                chosen.explanation
+            ),
             &json,
         )?;
-        stop.wait_while(|| server.is_serving());
+        let exit = stop.wait_while(|| server.is_serving());
         let is_healthy = server.is_serving();
         server.drain();
         server.join();
         if is_healthy {
-            Ok(Exit::Success)
+            Ok(exit)
         } else {
             Err(Failure::new("the echo service failed; its message is on standard error"))
         }

@@ -62,8 +62,8 @@ fn find_one(program: &Path, built_name: &str, system_name: &str) -> Result<PathB
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         Failure::new("a library for RDMA programs is not there").at(looked.join(", ")).remedy(
-            "cargo install builds programs only: in the repository, cargo build --release --workspace and run target/release/farcall, or \
-             .github/actions/farcall-verbs/install.sh PREFIX and run PREFIX/bin/farcall",
+            "cargo install builds programs only: in the repository, .github/actions/farcall-verbs/install.sh PREFIX and run \
+             PREFIX/bin/farcall, or packaging/build.sh OUT and install what it makes",
         )
     })
 }

@@ -25,6 +25,9 @@ KINDS = {
     "chain": ["count_post_send", "count_post_recv", "count_poll_receiver", "count_poll_sender"],
     "chain-write8": ["count_post_send", "count_poll_sender"],
     "empty": ["count_poll_empty"],
+    "call": ["count_submit", "count_serve", "count_take"],
+    "call-8-clients": ["count_submit", "count_serve", "count_take"],
+    "call-batch": ["count_submit_batched", "count_serve", "count_take_batched"],
 }
 SHORT, LONG = 3200, 16000
 PERCENT_MAX = 2.0
@@ -55,7 +58,7 @@ def executed(binary, kind, count, folder):
         ["callgrind_annotate", "--inclusive=yes", "--threshold=100", "--auto=no", out],
         check=True, capture_output=True, text=True).stdout
     found = {}
-    for total, name in re.findall(r"^\s*([\d,]+) .*farcall_outside::(count_\w+)", text, re.MULTILINE):
+    for total, name in re.findall(r"^\s*([\d,]+) .*farcall_outside::(?:calls::)?(count_\w+)", text, re.MULTILINE):
         # What is inlined from other files has lines of its own.
         found[name] = max(found.get(name, 0), int(total.replace(",", "")))
     return found

@@ -73,12 +73,19 @@ impl Rival {
         }
     }
 
-    /// Entries for so many records: three quarters full as published, or a fifth, which neighbourhoods of six entries
-    /// take without one that is full.
+    /// Entries for so many records: three quarters full as published, or a fifth, so that next to no key is in a block
+    /// beyond its neighbourhood.
     const fn entries(self, records: u32) -> u32 {
         match self {
             Self::Pilaf => records.saturating_mul(4).div_ceil(3).saturating_add(16),
             Self::Farm | Self::FarmVar => records.saturating_mul(5).saturating_add(64),
+        }
+    }
+
+    fn index_bytes(self, config: &BypassConfig) -> usize {
+        match self {
+            Self::Pilaf => config.index_bytes::<Pilaf>(),
+            Self::Farm | Self::FarmVar => config.index_bytes::<Farm>(),
         }
     }
 
@@ -88,7 +95,7 @@ impl Rival {
             .entries(self.entries(room.records))
             .value_max_bytes(room.value_max_bytes)
             .inline_bytes(inline_bytes);
-        let index_bytes = config.index_bytes();
+        let index_bytes = self.index_bytes(&config);
         let left = room.memory_bytes.checked_sub(index_bytes).filter(|left| *left > 0);
         let extents_bytes = left.ok_or_else(|| {
             let what = format!(
@@ -106,7 +113,7 @@ impl Rival {
         let inline_bytes = if self == Self::Farm { pair_bytes as u32 } else { 0 };
         let config = BypassConfig::default().entries(self.entries(records)).inline_bytes(inline_bytes);
         let extent_bytes = pair_bytes.next_power_of_two().max(64);
-        config.index_bytes() + extent_bytes * (records as usize + 1_024) + (1 << 20)
+        self.index_bytes(&config) + extent_bytes * (records as usize + 1_024) + (1 << 20)
     }
 
     /// Serves an empty store by one thread of a new server.

@@ -39,6 +39,8 @@ pub fn run_peer() -> Result<(), PeerError> {
         #[cfg(feature = "verbs")]
         ClientProcess::<CallClient>::KIND => order.run::<ClientProcess<CallClient>>(),
         #[cfg(feature = "verbs")]
+        streams::EchoServer::KIND => order.run::<streams::EchoServer>(),
+        #[cfg(feature = "verbs")]
         streams::Server::KIND => order.run::<streams::Server>(),
         #[cfg(feature = "verbs")]
         GrpcServer::KIND => order.run::<GrpcServer>(),

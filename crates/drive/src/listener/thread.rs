@@ -36,7 +36,8 @@ pub(super) struct ListenThread {
 }
 
 /// Refuses a connection that was not admitted.
-fn turn_away(mut socket: TcpStream, refusal: &Refusal) {
+fn turn_away(mut socket: TcpStream, peer: IpAddr, refusal: &Refusal) {
+    tracing::info!(%peer, "{refusal}");
     let _ = socket.write(&acceptor().refuse(refusal));
     let _ = socket.shutdown(Shutdown::Write);
 }
@@ -85,7 +86,12 @@ impl ListenThread {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // Without its poll nobody can connect; running connections go on without it.
-                Err(_) => return,
+                Err(error) => {
+                    tracing::error!(
+                        "bootstrap port: waiting for sockets failed: {error}; nobody can connect any more"
+                    );
+                    return;
+                }
             }
             for event in &events {
                 match event.token() {
@@ -114,7 +120,7 @@ impl ListenThread {
             match listener.accept() {
                 Ok((socket, peer)) => match self.judge_user(&socket, peer) {
                     Ok(()) => self.admit(socket, peer.ip()),
-                    Err(why) => turn_away(socket, &RefusalKind::NotAdmitted.because(why)),
+                    Err(why) => turn_away(socket, peer.ip(), &RefusalKind::NotAdmitted.because(why)),
                 },
                 Err(error) if self.rest.goes_on_after(&error) => {}
                 Err(_) => return,
@@ -134,7 +140,7 @@ impl ListenThread {
         if self.connections.len() >= self.config.connections_max || !self.make_room_for(address) {
             let (connections, handshakes) = (self.connections.len(), self.handshakes.count());
             let why = format!("{connections} connections, {handshakes} of them in their handshake");
-            return turn_away(socket, &RefusalKind::TooManyConnections.because(why));
+            return turn_away(socket, address, &RefusalKind::TooManyConnections.because(why));
         }
         let id = self.next_id;
         self.next_id += 1;
@@ -193,6 +199,7 @@ impl ListenThread {
 
     fn refuse(&mut self, id: u64, refusal: &Refusal) {
         let Some(connection) = self.connections.get(&id) else { return };
+        tracing::info!(connection = id, "{refusal}");
         connection.report_hang_up(&self.queues);
         self.send(id, &acceptor().refuse(refusal), true);
     }

@@ -7,11 +7,27 @@ use http::HeaderMap;
 use http::uri::PathAndQuery;
 use tonic::{Code, Status};
 
+use crate::frame::metadata;
+
 /// How the peer's side of a call ended.
 pub(super) enum Ending {
     End,
+    /// Trailers that say nothing but that the call succeeded.
+    Success,
     Trailers(HeaderMap),
     Reset(Status),
+}
+
+impl Ending {
+    /// The trailers, if it has any.
+    pub fn into_trailers(self) -> Result<Option<HeaderMap>, Status> {
+        match self {
+            Self::End => Ok(None),
+            Self::Success => Ok(Some(metadata::success())),
+            Self::Trailers(trailers) => Ok(Some(trailers)),
+            Self::Reset(status) => Err(status),
+        }
+    }
 }
 
 /// How this end begins.
@@ -33,6 +49,9 @@ pub(crate) struct Submission {
     pub data: Bytes,
     pub ending: Option<Going>,
 }
+
+/// The memory of what came is kept for the next call up to here.
+const KEPT_BYTES_MAX: usize = 1 << 10;
 
 #[derive(Default)]
 pub(super) struct Inbox {
@@ -59,6 +78,22 @@ impl Inbox {
             self.bytes.reserve_exact(doubled - self.bytes.len());
         }
         self.bytes.extend_from_slice(data);
+    }
+
+    /// As at first, with the memory of what came if that is little.
+    fn cleared(&mut self) -> Self {
+        self.forget_bytes();
+        Self { bytes: std::mem::take(&mut self.bytes), ..Self::default() }
+    }
+
+    /// Nobody reads what came. Returns how many bytes that was.
+    pub fn forget_bytes(&mut self) -> u32 {
+        let len_bytes = self.bytes.len() as u32;
+        self.bytes.clear();
+        if self.bytes.capacity() > KEPT_BYTES_MAX {
+            self.bytes = Vec::new();
+        }
+        len_bytes
     }
 
     /// The peer's side ends: so, unless this end has told its reader something else already.
@@ -140,8 +175,13 @@ impl Call {
         let is_queued = self.outbox.is_queued;
         self.is_open = true;
         self.was_opened = false;
-        self.inbox = Inbox { has_reader: true, window_left: ours, ..Inbox::default() };
+        self.inbox = Inbox { has_reader: true, window_left: ours, ..self.inbox.cleared() };
         self.outbox = Outbox { is_queued, window_left: theirs, ..Outbox::default() };
+    }
+
+    /// Whether the peer gave it up.
+    pub fn has_come_to_nothing(&self) -> bool {
+        matches!(self.inbox.ending, Some(Ending::Reset(_)))
     }
 
     pub fn release(&mut self, wakes: &mut Vec<Waker>) {
@@ -149,7 +189,7 @@ impl Call {
         self.generation = self.generation.wrapping_add(1);
         wakes.extend(self.inbox.waker.take());
         wakes.extend(self.outbox.waker.take());
-        self.inbox = Inbox::default();
+        self.inbox = self.inbox.cleared();
         self.outbox = Outbox { is_queued: self.outbox.is_queued, ..Outbox::default() };
     }
 }

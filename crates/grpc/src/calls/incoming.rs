@@ -76,7 +76,8 @@ impl Calls {
         let Role::Server { known, accepted, running } = &mut self.role else {
             return Err(Garbled("a frame of the wrong side"));
         };
-        let uri = known.find(path)?.into();
+        let (path, method) = known.find(path)?;
+        let uri = path.clone().into();
         let is_crowded = *running + accepted.len() >= GIVEN_UP_FACTOR * usize::from(self.ours.calls_max);
         let id = self.begin(number);
         self.take_data(number, data)?;
@@ -89,9 +90,11 @@ impl Calls {
             self.reset(id, Code::ResourceExhausted, "too many calls that were given up have not ended yet");
         } else {
             let inbox = &mut self.table[usize::from(number)].inbox;
-            let whole = is_end.then(|| Bytes::from(std::mem::take(&mut inbox.bytes)));
+            let method = method.filter(|_| is_end);
+            let is_taken = is_end && method.is_none();
+            let whole = is_taken.then(|| Bytes::from(std::mem::take(&mut inbox.bytes)));
             if let Role::Server { accepted, .. } = &mut self.role {
-                accepted.push(Accepted { id, uri, metadata, whole });
+                accepted.push(Accepted { id, uri, metadata, whole, method });
             }
         }
         Ok(())
@@ -134,13 +137,16 @@ impl Calls {
 
     fn take_ending(&mut self, number: u16, trailers: &[u8]) -> Result<(), Garbled> {
         let is_client = matches!(self.role, Role::Client { .. });
-        let trailers = metadata::read(trailers)?;
+        let ending = match trailers {
+            [] => Ending::End,
+            trailers if trailers == metadata::SUCCESS => Ending::Success,
+            trailers => Ending::Trailers(metadata::read(trailers)?),
+        };
         let call = self.table.get_mut(usize::from(number)).filter(|call| call.is_open);
         let call = call.ok_or(Garbled("the end of no call"))?;
         if call.inbox.is_ended || is_client && !call.inbox.is_answered {
             return Err(Garbled("the end of a call that has ended, or was not answered"));
         }
-        let ending = if trailers.is_empty() { Ending::End } else { Ending::Trailers(trailers) };
         call.inbox.end(ending, &mut self.wakes);
         self.peer_ended(number);
         Ok(())

@@ -1,13 +1,15 @@
 //! The calls of a connection: frames in, frames out, and tasks that wait for either. It knows neither stream nor clock.
 //!
 //! A file for each concern: [`call`] (the state of one), [`incoming`] (frames that came), [`outgoing`] (frames that
-//! go), [`reading`] (who waits for what came), [`paths`] (numbers of methods).
+//! go), [`reading`] (who waits for what came), [`whole`] (short messages made and read in place), [`paths`] (numbers of
+//! methods).
 
 mod call;
 mod incoming;
 mod outgoing;
 mod paths;
 mod reading;
+mod whole;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,8 +27,10 @@ use crate::options::WINDOW_BYTES_MAX;
 use call::{Call, Ending};
 pub(crate) use call::{Going, Opening, Submission};
 pub(crate) use outgoing::Outbound;
+pub(crate) use paths::DirectPaths;
 use paths::{Known, Numbers};
 pub(crate) use reading::Answer;
+pub(crate) use whole::{Came, Whole};
 
 /// A call, as long as it is that one: numbers are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +61,10 @@ pub(crate) struct Accepted {
     pub id: CallId,
     pub uri: Uri,
     pub metadata: HeaderMap,
-    /// The request, if this is all of it.
+    /// The request, if this is all of it and the method is not answered directly.
     pub whole: Option<Bytes>,
+    /// Which method answers it directly. Its request is whole, and read where it is.
+    pub method: Option<usize>,
 }
 
 /// See the module.
@@ -88,8 +94,8 @@ impl Calls {
         (Self::new(role, ours, theirs), permits)
     }
 
-    pub fn of_server(ours: Hello, theirs: Hello) -> Self {
-        let role = Role::Server { known: Known::default(), accepted: Vec::new(), running: 0 };
+    pub fn of_server(ours: Hello, theirs: Hello, direct: Arc<DirectPaths>) -> Self {
+        let role = Role::Server { known: Known::new(direct), accepted: Vec::new(), running: 0 };
         Self::new(role, ours, theirs)
     }
 
@@ -155,6 +161,11 @@ impl Calls {
 
     pub fn is_broken(&self) -> bool {
         self.broken.is_some()
+    }
+
+    /// The tasks to wake, if there are any.
+    pub fn take_wakes(&mut self) -> Vec<Waker> {
+        if self.wakes.is_empty() { Vec::new() } else { std::mem::take(&mut self.wakes) }
     }
 
     pub fn has_turns(&self) -> bool {

@@ -45,7 +45,8 @@ impl Outbound {
         }
     }
 
-    fn is_enough(&self) -> bool {
+    /// Whether these are enough to be sent together.
+    pub fn is_enough(&self) -> bool {
         !self.body.is_empty() || self.head.len() >= GATHERED_BYTES_MAX
     }
 

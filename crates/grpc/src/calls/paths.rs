@@ -1,6 +1,7 @@
 //! Methods' paths go over a stream once; then a number stands for them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use http::uri::PathAndQuery;
 
@@ -28,27 +29,40 @@ impl Numbers {
     }
 }
 
-/// What the server was told.
+/// Numbers of the methods that are answered directly, by their paths.
+pub(crate) type DirectPaths = HashMap<PathAndQuery, usize>;
+
+/// What the server was told: paths, and which of them are answered directly.
 #[derive(Default)]
-pub(super) struct Known(Vec<PathAndQuery>);
+pub(super) struct Known {
+    paths: Vec<(PathAndQuery, Option<usize>)>,
+    direct: Arc<DirectPaths>,
+}
 
 impl Known {
-    pub fn find(&mut self, path: Path<'_>) -> Result<PathAndQuery, Garbled> {
+    pub fn new(direct: Arc<DirectPaths>) -> Self {
+        Self { paths: Vec::new(), direct }
+    }
+
+    /// The path of a call, and the number of its method if that is answered directly.
+    pub fn find(&mut self, path: Path<'_>) -> Result<(PathAndQuery, Option<usize>), Garbled> {
         let parse = |text: &str| {
             let path = text.starts_with('/').then(|| PathAndQuery::try_from(text).ok()).flatten();
-            path.ok_or(Garbled("a path that is none"))
+            let path = path.ok_or(Garbled("a path that is none"))?;
+            let method = self.direct.get(&path).copied();
+            Ok((path, method))
         };
         match path {
             Path::Known(number) => {
-                self.0.get(usize::from(number)).cloned().ok_or(Garbled("a path that was not defined"))
+                self.paths.get(usize::from(number)).cloned().ok_or(Garbled("a path that was not defined"))
             }
             Path::Literal(text) => parse(text),
             Path::Defined(number, text) => {
-                if usize::from(number) != self.0.len() || self.0.len() >= PATHS_MAX {
+                if usize::from(number) != self.paths.len() || self.paths.len() >= PATHS_MAX {
                     return Err(Garbled("a path with the wrong number"));
                 }
                 let path = parse(text)?;
-                self.0.push(path.clone());
+                self.paths.push(path.clone());
                 Ok(path)
             }
         }

@@ -29,8 +29,7 @@ impl Calls {
         if let Some((http_status, metadata)) = inbox.answer.take() {
             let trailers = match inbox.ending.take_if(|ending| !matches!(ending, Ending::Reset(_))) {
                 None => return Poll::Ready(Ok(Answer { http_status, metadata, rest: None })),
-                Some(Ending::Trailers(trailers)) => Some(trailers),
-                Some(_) => None,
+                Some(ending) => ending.into_trailers()?,
             };
             let rest = Some((Bytes::from(std::mem::take(&mut inbox.bytes)), trailers));
             self.leave_unread(id);
@@ -65,9 +64,8 @@ impl Calls {
                 inbox.wait(context);
                 return Poll::Pending;
             }
-            Some(Ending::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
-            Some(Ending::Reset(status)) => Some(Err(status)),
-            Some(Ending::End) | None => None,
+            Some(ending) => ending.into_trailers().transpose().map(|trailers| trailers.map(Frame::trailers)),
+            None => None,
         };
         self.leave_unread(id);
         Poll::Ready(frame)
@@ -77,7 +75,7 @@ impl Calls {
     pub fn leave_unread(&mut self, id: CallId) {
         let Some(call) = self.call(id) else { return };
         call.inbox.has_reader = false;
-        let unread = std::mem::take(&mut call.inbox.bytes).len() as u32;
+        let unread = call.inbox.forget_bytes();
         self.was_read(id.number, unread);
         self.release_if_over(id.number);
     }

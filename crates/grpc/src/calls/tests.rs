@@ -41,7 +41,7 @@ fn give(to: &mut Calls, mut bytes: &[u8]) -> Result<Vec<(Kind, u16)>, crate::fra
 impl Ends {
     fn new() -> Self {
         let (client, permits) = Calls::of_client(HELLO, HELLO);
-        Self { client, permits, server: Calls::of_server(HELLO, HELLO) }
+        Self { client, permits, server: Calls::of_server(HELLO, HELLO, Arc::default()) }
     }
 
     fn give_server(&mut self) -> Vec<(Kind, u16)> {

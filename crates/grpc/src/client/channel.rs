@@ -88,6 +88,12 @@ impl Channel {
     }
 }
 
+impl Channel {
+    pub(super) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
 impl Inner {
     fn current(&self) -> Option<Arc<Line>> {
         self.current.lock().clone()

@@ -2,6 +2,7 @@
 
 mod channel;
 mod response;
+mod unary;
 
 pub use channel::Channel;
 pub use response::ResponseFuture;

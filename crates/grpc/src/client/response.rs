@@ -47,7 +47,7 @@ impl ResponseFuture {
     pub(super) fn new(inner: Arc<Inner>, request: http::Request<Body>) -> Self {
         let (parts, body) = request.into_parts();
         let deadline = Deadline::of(&parts.headers);
-        let stage = match check(&parts.headers).and_then(|()| path_of(&parts.uri)) {
+        let stage = match check_metadata(&parts.headers).and_then(|()| path_of(&parts.uri)) {
             Ok(path) => {
                 let unsent = Box::new(Unsent { path, metadata: parts.headers, body });
                 Stage::Beginning(inner, None, unsent)
@@ -58,7 +58,8 @@ impl ResponseFuture {
     }
 }
 
-fn check(metadata: &HeaderMap) -> Result<(), Status> {
+/// Refuses metadata that cannot be sent.
+pub(super) fn check_metadata(metadata: &HeaderMap) -> Result<(), Status> {
     let len = weight(metadata);
     if len <= METADATA_BYTES_MAX {
         return Ok(());

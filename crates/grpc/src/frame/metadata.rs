@@ -27,8 +27,16 @@ static NAMES: [HeaderName; 9] = [
     CONTENT_TYPE,
 ];
 
+/// The trailers of a call that succeeded, as they go over a stream.
+pub const SUCCESS: [u8; 4] = [1, 1, 0, b'0'];
+
 static GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 static OK: HeaderValue = HeaderValue::from_static("0");
+
+/// What [`SUCCESS`] stands for.
+pub fn success() -> HeaderMap {
+    HeaderMap::from_iter([(NAMES[0].clone(), OK.clone())])
+}
 
 fn is_left_out(name: &HeaderName, value: &HeaderValue) -> bool {
     name == TE || name == CONTENT_TYPE && value == GRPC

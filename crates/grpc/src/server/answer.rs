@@ -20,7 +20,7 @@ use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
 use crate::pump;
 
 /// Somebody works on the call's answer.
-struct Work(CallRef);
+pub(super) struct Work(pub CallRef);
 
 impl Drop for Work {
     fn drop(&mut self) {
@@ -57,10 +57,10 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let Accepted { id, uri, metadata, whole } = accepted;
+    let Accepted { id, uri, metadata, whole, .. } = accepted;
     let reference = || CallRef { connection: Arc::clone(&connection), id };
     let call = Work(reference());
-    let mut deadline = Deadline::of(&metadata);
+    let deadline = Deadline::of(&metadata);
     let body = match whole {
         Some(data) => IncomingBody::whole(data, None),
         None => IncomingBody::request(reference()),
@@ -73,23 +73,33 @@ where
     request.extensions_mut().insert(crate::PeerAddress(connection.peer));
     #[cfg(feature = "http2")]
     request.extensions_mut().insert(crate::http2::connect_info(connection.peer));
-    let ended = {
-        let mut work = std::pin::pin!(work(&call.0, &mut service, request));
-        poll_fn(|context| {
-            if let Poll::Ready(worked) = work.as_mut().poll(context) {
-                return Poll::Ready(worked);
-            }
-            if call.0.poll_over(context).is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-            let late = || Err(Status::deadline_exceeded("the call's deadline has passed"));
-            deadline.poll(context).map(|()| late())
-        })
-        .await
-    };
+    let ended = until_over(&call.0, deadline, work(&call.0, &mut service, request)).await;
     if let Err(why) = ended {
         call.0.connection.with(|calls| calls.fail(id, &why));
     }
+}
+
+/// What comes of the work on a call; nothing if the call is over before.
+///
+/// # Errors
+/// What the work says, or that the call's deadline has passed.
+pub(super) async fn until_over<T>(
+    call: &CallRef,
+    mut deadline: Deadline,
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<Option<T>, Status> {
+    let mut work = std::pin::pin!(work);
+    poll_fn(|context| {
+        if let Poll::Ready(worked) = work.as_mut().poll(context) {
+            return Poll::Ready(worked.map(Some));
+        }
+        if call.poll_over(context).is_ready() {
+            return Poll::Ready(Ok(None));
+        }
+        let late = || Err(Status::deadline_exceeded("the call's deadline has passed"));
+        deadline.poll(context).map(|()| late())
+    })
+    .await
 }
 
 async fn work<S, B>(

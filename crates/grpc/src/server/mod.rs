@@ -1,6 +1,7 @@
 //! The server: accepts connections, and answers their calls by a tower service.
 
 mod answer;
+mod direct;
 mod services;
 
 use std::convert::Infallible;
@@ -19,6 +20,7 @@ use tower_service::Service;
 use crate::body::IncomingBody;
 use crate::connection::{Connection, Driving, Turn};
 use crate::options::GrpcOptions;
+pub use direct::DirectMethods;
 pub use services::Services;
 
 /// Serves gRPC over byte streams: what generated servers, tonic's `Routes` or [`Services`] answer, with whatever tower
@@ -26,6 +28,7 @@ pub use services::Services;
 pub struct Server {
     listener: AsyncStreamListener,
     options: GrpcOptions,
+    direct: DirectMethods,
 }
 
 impl Server {
@@ -35,7 +38,14 @@ impl Server {
     /// If the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: GrpcOptions) -> io::Result<Self> {
         let listener = AsyncStreamListener::bind(nic, address, options.streams())?;
-        Ok(Self { listener, options })
+        Ok(Self { listener, options, direct: DirectMethods::new() })
+    }
+
+    /// Answers these methods directly, and all others by the service that it is told to serve.
+    #[must_use]
+    pub fn direct(mut self, methods: DirectMethods) -> Self {
+        self.direct = self.direct.and(methods);
+        self
     }
 
     /// Where it listens: with the port that the system chose, if none was given.
@@ -85,14 +95,16 @@ impl Server {
                 stopped = &mut stop => break stopped,
                 accepted = accept(&mut self.listener, &places) => {
                     let (stream, place) = accepted?;
-                    let (options, service, stops) = (self.options.clone(), service.clone(), stops.clone());
+                    let (options, direct) = (self.options.clone(), self.direct.clone());
+                    let (service, stops) = (service.clone(), stops.clone());
                     tokio::spawn(async move {
-                        serve_connection(stream, options, service, stops).await;
+                        serve_connection(stream, options, direct, service, stops).await;
                         drop(place);
                     });
                 }
             }
         };
+        tracing::info!("drains: no call begins any more");
         drop(self.listener);
         drop(stops);
         let _none_is_left = stopping.send(());
@@ -113,6 +125,7 @@ async fn accept(
 async fn serve_connection<S, B>(
     stream: AsyncStream,
     options: GrpcOptions,
+    direct: DirectMethods,
     service: S,
     mut stops: watch::Receiver<()>,
 ) where
@@ -123,13 +136,17 @@ async fn serve_connection<S, B>(
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let connection = tokio::select! {
-        connection = Connection::of_server(stream, &options) => connection,
+        connection = Connection::of_server(stream, &options, direct.paths()) => connection,
         // Nothing was promised to it yet.
         _ = stops.changed() => return,
     };
-    let Ok(connection) = connection else { return };
+    let connection = match connection {
+        Ok(connection) => connection,
+        Err(why) => return tracing::info!("refused a connection: {why}"),
+    };
+    tracing::debug!("a connection begins");
     let _guard = Driving(&connection);
-    let mut turn = Turn::default();
+    let (mut turn, mut answers) = (Turn::default(), direct.for_connection());
     let mut stopping = std::pin::pin!(async {
         if stops.changed().await.is_ok() {
             connection.with(|calls| calls.leave("the server stops"));
@@ -147,7 +164,10 @@ async fn serve_connection<S, B>(
         let has_many = turn.accepted.len() > 1;
         let mut start = || {
             for accepted in turn.accepted.drain(..) {
-                answer::start(Arc::clone(shared), accepted, service.clone(), context);
+                match accepted.method {
+                    Some(at) => answers.start(at, shared, accepted, context),
+                    None => answer::start(Arc::clone(shared), accepted, service.clone(), context),
+                }
             }
         };
         if has_many {

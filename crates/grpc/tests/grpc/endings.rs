@@ -13,7 +13,7 @@ use super::support::{Running, Transport, over_each, raw, soon, until};
 /// Over HTTP/2 tonic says `Cancelled`, whatever the specification says.
 fn is_late(server: &Running, status: &Status) -> bool {
     match server.transport {
-        Transport::Native => status.code() == Code::DeadlineExceeded,
+        Transport::Native | Transport::Direct => status.code() == Code::DeadlineExceeded,
         _ => matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded),
     }
 }
@@ -44,7 +44,7 @@ async fn a_deadline_that_does_not_pass_changes_nothing() {
 #[tokio::test]
 async fn a_deadline_holds_for_the_whole_stream_of_answers() {
     over_each(async |server, service, mut client| {
-        if server.transport != Transport::Native {
+        if !server.transport.has_frames() {
             // There it ends with the first answer.
             return;
         }
@@ -118,7 +118,7 @@ async fn a_stream_of_answers_that_is_dropped_is_dropped_at_the_server() {
         drop(answers);
         until(|| count(&service.dropped) > before).await;
         client.unary(message("", 0)).await.unwrap();
-        if server.transport != Transport::Native {
+        if !server.transport.has_frames() {
             // There a request that is not at its end keeps the call.
             return;
         }
@@ -152,7 +152,7 @@ async fn a_server_may_answer_before_it_has_read_all() {
 #[tokio::test]
 async fn a_method_that_panics_ends_its_call_alone() {
     over_each(async |server, _service, mut client| {
-        if server.transport != Transport::Native {
+        if !server.transport.has_frames() {
             return;
         }
         let mut other = client.clone();

@@ -1,5 +1,6 @@
 //! gRPC over streams, against tonic over TCP: the same service, the same assertions.
 
+mod direct;
 mod endings;
 mod flow;
 mod hostile;

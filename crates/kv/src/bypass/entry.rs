@@ -15,12 +15,40 @@ pub(super) struct Layout {
     pub entries: u32,
     /// Room for a key and its value behind each entry.
     pub inline_bytes: u32,
+    /// Groups of entries beyond these, for keys whose neighbourhood is full.
+    pub blocks: u32,
 }
 
+/// One overflow block for so many entries.
+const ENTRIES_OF_BLOCK: u32 = 32;
+/// Behind the key and the value, where there are blocks: the first entry of the next block, or 0.
+pub(super) const LINK_BYTES: usize = 8;
+
 impl Layout {
+    pub fn of<S: Scheme>(entries: u32, inline_bytes: u32) -> Self {
+        let blocks = if S::CHAINS { entries.div_ceil(ENTRIES_OF_BLOCK) } else { 0 };
+        Self { entries, inline_bytes, blocks }
+    }
+
     /// From one entry to the next.
     pub fn stride(&self) -> usize {
+        self.link_at() + if self.blocks > 0 { LINK_BYTES } else { 0 }
+    }
+
+    /// From an entry to its link.
+    pub fn link_at(&self) -> usize {
         ENTRY_BYTES + (self.inline_bytes as usize).next_multiple_of(ENTRY_BYTES)
+    }
+
+    /// Entries, those of blocks included.
+    pub fn slots<S: Scheme>(&self) -> u32 {
+        self.entries.saturating_add(self.blocks.saturating_mul(S::SPAN))
+    }
+
+    /// Whether a block begins there.
+    pub fn is_block<S: Scheme>(&self, first: u64) -> bool {
+        let first = first.checked_sub(self.entries.into());
+        first.is_some_and(|at| at % u64::from(S::SPAN) == 0 && at / u64::from(S::SPAN) < self.blocks.into())
     }
 
     pub fn offset_of(&self, slot: u32) -> usize {
@@ -28,9 +56,9 @@ impl Layout {
     }
 
     /// Memory of the index.
-    pub fn index_bytes(&self) -> usize {
+    pub fn index_bytes<S: Scheme>(&self) -> usize {
         // The extents follow it, on a line of their own.
-        self.offset_of(self.entries).next_multiple_of(64)
+        self.offset_of(self.slots::<S>()).next_multiple_of(64)
     }
 
     /// Whether the key and the value of an entry are behind it.
@@ -49,7 +77,7 @@ impl Layout {
         (((mixed >> 32) * u64::from(places)) >> 32) as u32
     }
 
-    /// The entries that may hold a key with this hash, in the order in which they are looked at.
+    /// The entries of its groups that may hold a key with this hash, in the order in which they are looked at.
     pub fn slots_of<S: Scheme>(self, hash: u64) -> impl Iterator<Item = u32> {
         (0..S::GROUPS).flat_map(move |group| {
             let first = self.group::<S>(hash, group);
@@ -137,7 +165,7 @@ mod tests {
     }
 
     fn spreads<S: Scheme>() {
-        let layout = Layout { entries: 15 + S::SPAN, inline_bytes: 0 };
+        let layout = Layout::of::<S>(15 + S::SPAN, 0);
         let mut counts = [0_u32; 16];
         for hash in 0..10_000 {
             (0..S::GROUPS).for_each(|group| counts[layout.group::<S>(hash, group) as usize] += 1);

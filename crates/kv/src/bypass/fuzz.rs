@@ -2,6 +2,7 @@
 
 use super::entry::{ENTRY_BYTES, Entry};
 use super::extents::encode_pair;
+use super::index::CHAIN_BLOCKS_MAX;
 use super::{Look, Scheme, Step, Table, Want};
 use crate::key::Key;
 use crate::{farm::Farm, pilaf::Pilaf};
@@ -31,7 +32,7 @@ fn look<S: Scheme>(inline_bytes: u32, mut input: &[u8], is_foreign: bool) {
     let Some(table) = Table::<S>::new(64, inline_bytes, VALUE_MAX_BYTES as u64, 7) else { return };
     let Ok(key) = table.router().key(KEY) else { return };
     let (mut look, mut value) = (Look::new(&table, &key, 0), Vec::new());
-    for _ in 0..2 * S::GROUPS * (S::SPAN + 1) {
+    for _ in 0..2 * (S::GROUPS + CHAIN_BLOCKS_MAX) * (S::SPAN + 1) {
         let (_, _, len_bytes) = table.place(look.want());
         assert!(len_bytes <= table.read_max_bytes(), "{:?} is too long", look.want());
         let mut bytes = if is_foreign { Vec::new() } else { stored(&table, &key, look.want()) };

@@ -13,6 +13,8 @@ use super::{Of, Scheme};
 
 /// Entries looked at for a free one, before the index counts as full. At three quarters some ten are enough.
 const SEARCH_MAX: usize = 2_000;
+/// Blocks in a chain: no GET reads more.
+pub(super) const CHAIN_BLOCKS_MAX: u32 = 16;
 
 pub(super) struct Index<S> {
     region: Arc<Region>,
@@ -24,6 +26,8 @@ pub(super) struct Index<S> {
     /// For each entry the last search that came by.
     seen: Vec<u32>,
     searches: u32,
+    /// First entries of blocks in no chain.
+    spare: Vec<u32>,
     /// A key with its value while its entry moves.
     moving: Vec<u8>,
     scheme: Of<S>,
@@ -40,10 +44,11 @@ impl<S: Scheme> Index<S> {
             search: Vec::new(),
             seen: vec![0; layout.entries as usize],
             searches: 0,
+            spare: (0..layout.blocks).rev().map(|block| layout.entries + block * S::SPAN).collect(),
             moving: Vec::new(),
             scheme: Of::<S>::default(),
         };
-        (0..layout.entries).for_each(|slot| index.write(slot, Entry::default(), &[]));
+        (0..layout.slots::<S>()).for_each(|slot| index.write(slot, Entry::default(), &[]));
         index
     }
 
@@ -62,8 +67,10 @@ impl<S: Scheme> Index<S> {
 
     /// The entries with this hash.
     pub fn with_hash(&self, hash: u64) -> impl Iterator<Item = (u32, Entry)> {
+        let chained = self.chain(hash).flat_map(|first| first..first + S::SPAN);
         self.layout
             .slots_of::<S>(hash)
+            .chain(chained)
             .map(|slot| (slot, self.read(slot)))
             .filter(move |(_, it)| !it.is_empty() && it.hash == hash)
     }
@@ -74,13 +81,81 @@ impl<S: Scheme> Index<S> {
     }
 
     pub fn remove(&mut self, slot: u32) {
+        let hash = self.read(slot).hash;
         self.write(slot, Entry::default(), &[]);
         self.used -= 1;
+        if slot >= self.layout.entries {
+            self.unlink_if_empty(slot - (slot - self.layout.entries) % S::SPAN, hash);
+        }
+    }
+
+    /// The blocks chained to the group of a hash, if the scheme has any.
+    fn chain(&self, hash: u64) -> impl Iterator<Item = u32> {
+        let first = S::CHAINS.then(|| self.next_of(self.layout.group::<S>(hash, 0))).flatten();
+        std::iter::successors(first, |block| self.next_of(*block))
+    }
+
+    /// The block that follows a group or block.
+    fn next_of(&self, first: u32) -> Option<u32> {
+        let link = self.region.load_relaxed(self.link_of(first)) as u32;
+        (link != 0).then_some(link)
+    }
+
+    fn link_of(&self, first: u32) -> usize {
+        self.layout.offset_of(first) + self.layout.link_at()
+    }
+
+    fn link(&self, first: u32, next: Option<u32>) {
+        self.region.store_release(self.link_of(first), next.unwrap_or(0).into());
+    }
+
+    /// Takes a block out of its chain once its last key is gone. A reader that stands in it while it gets into another
+    /// chain sees that the number of moves has changed.
+    fn unlink_if_empty(&mut self, block: u32, hash: u64) {
+        if (block..block + S::SPAN).any(|slot| !self.read(slot).is_empty()) {
+            return;
+        }
+        let home = self.layout.group::<S>(hash, 0);
+        let before = std::iter::once(home).chain(self.chain(hash)).take_while(|first| *first != block).last();
+        if let Some(before) = before {
+            self.link(before, self.next_of(block));
+            self.count_move();
+            self.spare.push(block);
+        }
+    }
+
+    /// Adds an entry to the chain of its group. Returns whether there was room.
+    fn insert_chained(&mut self, entry: Entry, pair: &[u8]) -> bool {
+        if !S::CHAINS {
+            return false;
+        }
+        let free = self.chain(entry.hash).flat_map(|first| first..first + S::SPAN);
+        let free = free.into_iter().find(|slot| self.read(*slot).is_empty());
+        if let Some(slot) = free {
+            self.write(slot, entry, pair);
+            self.used += 1;
+            return true;
+        }
+        let home = self.layout.group::<S>(entry.hash, 0);
+        if self.chain(entry.hash).count() as u32 == CHAIN_BLOCKS_MAX {
+            return false;
+        }
+        let Some(block) = self.spare.pop() else { return false };
+        let last = self.chain(entry.hash).last().unwrap_or(home);
+        self.link(block, None);
+        self.write(block, entry, pair);
+        self.link(last, Some(block));
+        self.used += 1;
+        true
+    }
+
+    fn count_move(&self) {
+        self.region.store_release(0, self.region.load_relaxed(0).wrapping_add(1));
     }
 
     /// Adds an entry; others may move. Returns whether there was room: if not, nothing has changed.
     pub fn insert(&mut self, entry: Entry, pair: &[u8]) -> bool {
-        let Some(mut at) = self.find_free(entry.hash) else { return false };
+        let Some(mut at) = self.find_free(entry.hash) else { return self.insert_chained(entry, pair) };
         // From the free entry backwards: each is copied to its new place before anything overwrites it.
         loop {
             let (free, from) = self.search[at];
@@ -91,7 +166,7 @@ impl<S: Scheme> Index<S> {
             }
             self.copy(self.search[from].0, free);
             // A reader that misses a key between its two places sees that this number has changed.
-            self.region.store_release(0, self.region.load_relaxed(0).wrapping_add(1));
+            self.count_move();
             at = from;
         }
     }
@@ -168,7 +243,7 @@ mod tests {
     use crate::{farm::Farm, pilaf::Pilaf};
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    const LAYOUT: Layout = Layout { entries: 64, inline_bytes: 8 };
+    const ENTRIES: u32 = 64;
     /// Always there.
     const STABLE: u64 = 20;
     const ROUNDS: u64 = 3_000;
@@ -183,8 +258,20 @@ mod tests {
     /// What a client does, with loads in place of READs. `None`: torn.
     fn finds<S: Scheme>(memory: &Region, checksums: &Checksums, hash: u64) -> Option<bool> {
         let mut is_whole = true;
-        for slot in LAYOUT.slots_of::<S>(hash) {
-            let at = LAYOUT.offset_of(slot);
+        let layout = Layout::of::<S>(ENTRIES, 8);
+        let link = |first: u32| memory.load_acquire(layout.offset_of(first) + layout.link_at()) as u32;
+        let mut slots: Vec<u32> = layout.slots_of::<S>(hash).collect();
+        let mut at = 0;
+        while at < slots.len() {
+            let slot = slots[at];
+            at += 1;
+            if S::CHAINS && at % S::SPAN as usize == 0 && at < 100 {
+                let next = link(slots[at - S::SPAN as usize]);
+                if next != 0 {
+                    slots.extend(next..next + S::SPAN);
+                }
+            }
+            let at = layout.offset_of(slot);
             let words = [0, 8, 16, 24].map(|word| memory.load_acquire(at + word));
             let Some(entry) = checksums.open(words) else {
                 is_whole = false;
@@ -201,8 +288,9 @@ mod tests {
     }
 
     fn a_key_is_not_missed_while_it_moves<S: Scheme>() {
-        let memory = region(LAYOUT.index_bytes());
-        let mut index = Index::<S>::new(Arc::clone(&memory), LAYOUT, Checksums::new(1));
+        let layout = Layout::of::<S>(ENTRIES, 8);
+        let memory = region(layout.index_bytes::<S>());
+        let mut index = Index::<S>::new(Arc::clone(&memory), layout, Checksums::new(1));
         (1..=STABLE).for_each(|hash| assert!(insert(&mut index, hash)));
         let (is_done, checksums) = (AtomicBool::new(false), Checksums::new(1));
         std::thread::scope(|threads| {
@@ -243,5 +331,25 @@ mod tests {
     fn a_key_is_never_missed_while_it_moves() {
         a_key_is_not_missed_while_it_moves::<Pilaf>();
         a_key_is_not_missed_while_it_moves::<Farm>();
+    }
+
+    #[test]
+    fn a_chain_takes_keys_of_one_neighbourhood_up_to_its_bound_and_gives_its_blocks_back() {
+        let layout = Layout::of::<Farm>(2_048, 8);
+        let blocks = layout.blocks as usize;
+        let mut index = Index::<Farm>::new(region(layout.index_bytes::<Farm>()), layout, Checksums::new(1));
+        let home = layout.group::<Farm>(1, 0);
+        let of_one_home = (1..).filter(|hash| layout.group::<Farm>(*hash, 0) == home);
+        let stored: Vec<u64> = of_one_home.take_while(|hash| insert(&mut index, *hash)).collect();
+        assert_eq!(stored.len() as u32, (1 + CHAIN_BLOCKS_MAX) * Farm::SPAN);
+        assert_eq!(index.spare.len(), blocks - CHAIN_BLOCKS_MAX as usize);
+        // From the middle, the ends, and what is left.
+        let (even, odd): (Vec<&u64>, Vec<&u64>) = stored.iter().partition(|hash| **hash / 7 % 2 == 0);
+        for hash in even.into_iter().chain(odd) {
+            let (slot, _) = index.with_hash(*hash).next().expect("it is there");
+            index.remove(slot);
+            assert_eq!(index.with_hash(*hash).count(), 0);
+        }
+        assert_eq!((index.used(), index.spare.len()), (0, blocks), "nothing is lost");
     }
 }

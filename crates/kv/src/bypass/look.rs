@@ -3,6 +3,7 @@
 
 use super::entry::{Checksums, ENTRY_BYTES, Entry, Layout};
 use super::extents::{GRANULE_BYTES, decode_pair};
+use super::index::CHAIN_BLOCKS_MAX;
 use super::store::{INLINE_MAX_BYTES, VALUE_MAX_BYTES, pair_max_bytes};
 use super::{Of, Scheme};
 use crate::key::{HashSeed, Key, Router};
@@ -60,7 +61,7 @@ impl<S: Scheme> Table<S> {
         let is_possible =
             entries >= S::SPAN && inline_bytes <= INLINE_MAX_BYTES && value_max_bytes <= VALUE_MAX_BYTES;
         is_possible.then(|| Self {
-            layout: Layout { entries, inline_bytes },
+            layout: Layout::of::<S>(entries, inline_bytes),
             pair_max_bytes: pair_max_bytes(value_max_bytes),
             checksums: Checksums::new(seed),
             router: Router::new(HashSeed(seed), 1),
@@ -104,6 +105,9 @@ pub struct Look {
     /// How many entries had moved when it began, or earlier.
     moves: u64,
     group: u32,
+    /// Blocks of the chain that were looked at, and the first entry of the one that is.
+    blocks: u32,
+    block: u32,
     /// Entries of the group that have the key's hash and are another key's.
     others: u32,
     want: Want,
@@ -116,7 +120,16 @@ impl Look {
     #[must_use]
     pub fn new<S: Scheme>(table: &Table<S>, key: &Key<'_>, moves: u64) -> Self {
         let first = table.layout.group::<S>(key.hash(), 0);
-        Self { hash: key.hash(), moves, group: 0, others: 0, want: Want::Entries { first }, checksum: 0 }
+        Self {
+            hash: key.hash(),
+            moves,
+            group: 0,
+            blocks: 0,
+            block: 0,
+            others: 0,
+            want: Want::Entries { first },
+            checksum: 0,
+        }
     }
 
     /// What it wants now.
@@ -203,12 +216,24 @@ impl Look {
         if !is_whole {
             return Step::Torn;
         }
-        (self.group, self.others) = (self.group + 1, 0);
+        self.others = 0;
+        if S::CHAINS {
+            match word(bytes, table.layout.link_at()) {
+                0 => return Step::Read(Want::Moves),
+                next if !table.layout.is_block::<S>(next) => return Step::Impossible("a link to no block"),
+                // Blocks that are taken away and used again may lead in a circle.
+                _ if self.blocks == CHAIN_BLOCKS_MAX => return Step::Torn,
+                next => (self.blocks, self.block) = (self.blocks + 1, next as u32),
+            }
+            return self.group(table);
+        }
+        self.group += 1;
         if self.group < S::GROUPS { self.group(table) } else { Step::Read(Want::Moves) }
     }
 
     fn group<S: Scheme>(&self, table: &Table<S>) -> Step {
-        Step::Read(Want::Entries { first: table.layout.group::<S>(self.hash, self.group) })
+        let first = if self.blocks > 0 { self.block } else { table.layout.group::<S>(self.hash, self.group) };
+        Step::Read(Want::Entries { first })
     }
 
     fn pair(&mut self, entry: &Entry) -> Step {

@@ -42,6 +42,8 @@ pub trait Scheme: sealed::Sealed + Send + 'static {
     const GROUPS: u32;
     /// Entries of a group.
     const SPAN: u32;
+    /// Whether keys that find no place in their group go to blocks that are chained to it.
+    const CHAINS: bool;
     /// The preset of its calls.
     const CALLS: &'static str;
 }
@@ -103,8 +105,8 @@ impl BypassConfig {
 
     /// Memory that the index takes, in bytes.
     #[must_use]
-    pub fn index_bytes(&self) -> usize {
-        entry::Layout { entries: self.entries, inline_bytes: self.inline_bytes }.index_bytes()
+    pub fn index_bytes<S: Scheme>(&self) -> usize {
+        entry::Layout::of::<S>(self.entries, self.inline_bytes).index_bytes::<S>()
     }
 }
 

@@ -59,10 +59,10 @@ impl<S: Scheme> Store<S> {
                 "values of {value_max_bytes} bytes; {extents_bytes} and 1 GiB are the limits"
             ));
         }
-        let layout = Layout { entries, inline_bytes };
+        let layout = Layout::of::<S>(entries, inline_bytes);
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
         let regions =
-            Region::alloc_two(&*nic.pd, 0, [layout.index_bytes(), extents_bytes], access)?.map(Arc::new);
+            Region::alloc_two(&*nic.pd, 0, [layout.index_bytes::<S>(), extents_bytes], access)?.map(Arc::new);
         let [index, extents] = regions.clone();
         Ok(Self {
             index: Index::new(index, layout, Checksums::new(seed)),
@@ -125,7 +125,8 @@ impl<S: Scheme> Store<S> {
             self.free(&old);
         } else if !self.index.insert(entry, &self.pair) {
             self.free(&entry);
-            return Err(NotStored::IndexFull { used: self.index.used(), entries: self.layout().entries });
+            let entries = self.layout().slots::<S>();
+            return Err(NotStored::IndexFull { used: self.index.used(), entries });
         }
         Ok(())
     }
@@ -218,6 +219,7 @@ pub(super) mod tests {
     fn fills<S: Scheme>(inline_bytes: u32) -> u32 {
         const ENTRIES: u32 = 4_096;
         let mut store = store::<S>(ENTRIES, 64 * 2 * ENTRIES as usize, inline_bytes);
+        let entries = store.layout().slots::<S>();
         let mut stored = 0;
         let refused = loop {
             match put(&mut store, stored, &stored.to_le_bytes()) {
@@ -225,7 +227,7 @@ pub(super) mod tests {
                 Err(refused) => break refused,
             }
         };
-        assert_eq!(refused, NotStored::IndexFull { used: stored, entries: ENTRIES });
+        assert_eq!(refused, NotStored::IndexFull { used: stored, entries });
         assert!(refused.to_string().contains("nothing was changed"));
         for number in 0..stored {
             assert_eq!(get(&mut store, number), Some(number.to_le_bytes().to_vec()), "{number}");

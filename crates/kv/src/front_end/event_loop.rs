@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use farcall_drive::AcceptRest;
+use farcall_drive::{AcceptRest, Seldom};
+use farcall_stats::Block;
 use mio::event::Source;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -28,6 +29,20 @@ use crate::store::Partition;
 pub struct FrontEndError {
     what: &'static str,
     source: io::Error,
+}
+
+farcall_stats::counters! {
+    /// What a thread's front end counted, for `farcall stats`.
+    struct FrontEndCounters {
+        /// Connections that this thread took.
+        connections_opened,
+        /// Of those, ended.
+        connections_closed,
+        /// Connections refused over the limit.
+        connections_refused,
+        /// Connections closed because buffers took too much.
+        connections_shed,
+    }
 }
 
 /// Counted over all threads.
@@ -64,7 +79,10 @@ pub struct FrontEnd {
     read_buffer: Vec<u8>,
     reply_buffer: Vec<u8>,
     buffers: Buffers,
+    refusals: Seldom,
+    sheds: Seldom,
     counts: Arc<ConnectionCounts>,
+    counters: Block<FrontEndCounters>,
     config: FrontEndConfig,
 }
 
@@ -111,8 +129,9 @@ impl FrontEnd {
         let mut front_ends: Vec<FrontEnd> = polls
             .into_iter()
             .zip(exchanges.iter_mut())
-            .map(|(poll, exchange)| {
-                FrontEnd::new(poll, exchange.take(), threads, counts.clone(), config.clone())
+            .enumerate()
+            .map(|(number, (poll, exchange))| {
+                FrontEnd::new(number, poll, exchange.take(), threads, counts.clone(), config.clone())
             })
             .collect();
         front_ends[0].listen(listeners)?;
@@ -120,6 +139,7 @@ impl FrontEnd {
     }
 
     fn new(
+        number: usize,
         poll: Poll,
         exchange: Option<Exchange>,
         threads: u32,
@@ -146,7 +166,10 @@ impl FrontEnd {
                 config.buffers_max_bytes / threads as usize,
                 Arc::clone(&counts.buffer_bytes),
             ),
+            refusals: Seldom::default(),
+            sheds: Seldom::default(),
             counts,
+            counters: Block::new(&format!("kv front end {number}"), 0),
             config,
         }
     }
@@ -280,6 +303,15 @@ impl FrontEnd {
     fn admit(&mut self, mut stream: TcpStream, now_ms: u64, due: &mut Vec<usize>) {
         if self.counts.open.load(Ordering::Relaxed) >= self.config.connections_max {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
+            self.counters.connections_refused.increment();
+            if let Some(count) = self.refusals.count() {
+                let max = self.config.connections_max;
+                tracing::warn!(
+                    count,
+                    max,
+                    "refused memcached connections: all places are taken (connections_max)"
+                );
+            }
             // Best effort: a fresh socket's buffer has room for one line.
             let _ = io::Write::write(&mut stream, TOO_MANY);
             return;
@@ -318,6 +350,8 @@ impl FrontEnd {
         }
         self.next_id += 1;
         let activity = self.counts.list.add(&stream, now_ms);
+        self.counters.connections_opened.increment();
+        tracing::debug!(socket = stream.as_raw_fd(), "a memcached connection begins");
         self.connections[place] = Some(Connection::new(self.next_id, stream, activity));
         due.push(place);
     }
@@ -393,6 +427,8 @@ impl FrontEnd {
 
     fn close(&mut self, place: usize) {
         let Some(connection) = self.connections[place].take() else { return };
+        self.counters.connections_closed.increment();
+        tracing::debug!(socket = connection.stream.as_raw_fd(), "a memcached connection ends");
         self.counts.list.remove(&connection.stream);
         self.buffers.count(connection.counted_bytes, 0);
         self.free.push(place);
@@ -408,6 +444,16 @@ impl FrontEnd {
             return false;
         }
         self.counts.shed.fetch_add(1, Ordering::Relaxed);
+        self.counters.connections_shed.increment();
+        if let Some(count) = self.sheds.count() {
+            let (held_bytes, max_bytes) = (held_bytes(&most), self.config.buffers_max_bytes);
+            tracing::warn!(
+                count,
+                held_bytes,
+                max_bytes,
+                "closed memcached connections: their buffers took too much"
+            );
+        }
         self.close(most);
         true
     }

@@ -1,10 +1,12 @@
 //! Listening sockets: TCP, and Unix sockets whose file behaves.
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -14,7 +16,8 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, getsockname, listen,
+    socket_with,
 };
 use thiserror::Error;
 
@@ -48,8 +51,9 @@ pub enum ListenError {
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
-    /// Of a Unix socket.
-    file: Option<SocketFile>,
+    is_tcp: bool,
+    /// Of a Unix socket that was made here.
+    _file: Option<SocketFile>,
 }
 
 /// The file that names a Unix socket; it is removed on drop.
@@ -68,7 +72,7 @@ impl Listener {
     pub fn tcp(address: SocketAddr) -> Result<Self, ListenError> {
         let socket = TcpListener::bind(address).map_err(bind_failed(address))?;
         deepen_backlog(&socket).map_err(bind_failed(address))?;
-        Ok(Self { socket, file: None })
+        Ok(Self { socket, is_tcp: true, _file: None })
     }
 
     /// Listens on a Unix socket at `path`, usable by this user alone (mode 0600). A file left by a dead server is
@@ -84,7 +88,27 @@ impl Listener {
         let socket = bind_private(path).map_err(|error| failed(error.into()))?;
         let metadata = fs::symlink_metadata(path).map_err(&failed)?;
         let identity = (metadata.dev(), metadata.ino());
-        Ok(Self { socket: socket.into(), file: Some(SocketFile { path: path.to_owned(), identity }) })
+        Ok(Self {
+            socket: socket.into(),
+            is_tcp: false,
+            _file: Some(SocketFile { path: path.to_owned(), identity }),
+        })
+    }
+
+    /// Takes over a TCP or Unix socket that listens already; its file, if it has one, stays where it is.
+    ///
+    /// # Errors
+    /// [`ListenError::Bind`] when it is no such socket.
+    pub fn inherited(socket: OwnedFd) -> Result<Self, ListenError> {
+        let failed = bind_failed("an inherited socket");
+        let address = getsockname(&socket).map_err(|error| failed(error.into()))?;
+        let is_tcp = [AddressFamily::INET, AddressFamily::INET6].contains(&address.address_family());
+        if !is_tcp && address.address_family() != AddressFamily::UNIX {
+            return Err(failed(io::Error::other("it is neither of TCP nor a Unix socket")));
+        }
+        let socket = std::net::TcpListener::from(socket);
+        socket.set_nonblocking(true).map_err(&failed)?;
+        Ok(Self { socket: TcpListener::from_std(socket), is_tcp, _file: None })
     }
 
     /// Where a TCP listener listens.
@@ -92,11 +116,17 @@ impl Listener {
         self.socket.local_addr().ok()
     }
 
+    /// The path of a Unix socket.
+    pub fn unix_path(&self) -> Option<PathBuf> {
+        let address = SocketAddrUnix::try_from(getsockname(&self.socket).ok()?).ok()?;
+        address.path().map(|path| OsStr::from_bytes(path.to_bytes()).into())
+    }
+
     /// The next connection; the error says that there is none now, or why.
     pub(super) fn accept(&self) -> io::Result<TcpStream> {
         let stream =
             TcpStream::from(accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?);
-        if self.file.is_none() {
+        if self.is_tcp {
             stream.set_nodelay(true)?;
         }
         Ok(stream)

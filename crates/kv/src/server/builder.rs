@@ -1,7 +1,9 @@
 //! How a server is described and started.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use farcall_verbs::Provider;
 use thiserror::Error;
@@ -19,8 +21,9 @@ pub struct KvServerBuilder<'p> {
     memory_bytes: usize,
     value_max_bytes: usize,
     evict: bool,
-    pub(super) tcp: Vec<SocketAddr>,
-    pub(super) unix: Vec<PathBuf>,
+    tcp: Vec<SocketAddr>,
+    unix: Vec<PathBuf>,
+    inherited: Vec<Arc<OwnedFd>>,
     pub(super) rpc: Option<(SocketAddr, &'p dyn Provider)>,
     pub(super) connections_max: u64,
     buffers_bytes: Option<usize>,
@@ -39,6 +42,7 @@ impl Default for KvServerBuilder<'_> {
             evict: true,
             tcp: Vec::new(),
             unix: Vec::new(),
+            inherited: Vec::new(),
             rpc: None,
             connections_max: 4096,
             buffers_bytes: None,
@@ -83,6 +87,13 @@ impl<'p> KvServerBuilder<'p> {
         self
     }
 
+    /// Serves memcached clients on a TCP or Unix socket that listens already, such as one that systemd opened. May be
+    /// called several times.
+    pub fn inherited(mut self, socket: OwnedFd) -> Self {
+        self.inherited.push(Arc::new(socket));
+        self
+    }
+
     /// Listens for RPC clients on a TCP address, which carries the handshake only, and serves them with the verbs of
     /// `provider`. Port 0 lets the system choose.
     pub fn rpc(mut self, address: SocketAddr, provider: &'p dyn Provider) -> Self {
@@ -117,7 +128,8 @@ impl<'p> KvServerBuilder<'p> {
     /// When an address cannot be bound, the store does not fit its limit, or a thread cannot be started. Nothing is
     /// left running then.
     pub fn start(self) -> Result<KvServer, KvServerError> {
-        if self.tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() {
+        let has_sockets = !(self.tcp.is_empty() && self.unix.is_empty() && self.inherited.is_empty());
+        if !has_sockets && self.rpc.is_none() {
             return Err(KvServerError::NoAddress);
         }
         if self.partitions == 0 {
@@ -131,7 +143,11 @@ impl<'p> KvServerBuilder<'p> {
 
     pub(super) fn listen(&self) -> Result<Vec<Listener>, ListenError> {
         let tcp = self.tcp.iter().map(|address| Listener::tcp(*address));
-        tcp.chain(self.unix.iter().map(|path| Listener::unix(path))).collect()
+        let inherited = self.inherited.iter().map(|socket| {
+            let failed = |source| ListenError::Bind { address: "an inherited socket".to_owned(), source };
+            Listener::inherited(socket.try_clone().map_err(failed)?)
+        });
+        tcp.chain(self.unix.iter().map(|path| Listener::unix(path))).chain(inherited).collect()
     }
 
     /// Whether there is memory for the whole store, which takes it bit by bit.

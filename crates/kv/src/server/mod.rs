@@ -74,6 +74,7 @@ impl KvServer {
     fn start(builder: KvServerBuilder<'_>) -> Result<Self, KvServerError> {
         let listeners = builder.listen()?;
         let tcp: Vec<_> = listeners.iter().filter_map(Listener::tcp_address).collect();
+        let unix: Vec<_> = listeners.iter().filter_map(Listener::unix_path).collect();
         let has_sockets = !listeners.is_empty();
         let clock = Clock::start();
         let started_ms = clock.now_ms();
@@ -94,7 +95,7 @@ impl KvServer {
             .collect::<Result<Vec<_>, ConfigError>>()?;
         let stop = Stop::new().map_err(KvServerError::Thread)?;
         let parts = front_ends.into_iter().zip(partitions).collect();
-        let mut server = Self { stop, threads: Threads::Sockets(Vec::new()), tcp, unix: builder.unix };
+        let mut server = Self { stop, threads: Threads::Sockets(Vec::new()), tcp, unix };
         match builder.rpc {
             Some(at) => server.threads = Threads::Rpc(Some(serve_rpc(at, parts, has_sockets, clock)?)),
             None => server.serve_sockets(parts, clock)?,

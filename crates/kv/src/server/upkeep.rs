@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use farcall_drive::Seldom;
 use farcall_stats::Block;
 
-use crate::store::{Partition, StoreCounters, unix_ms};
+use crate::store::{Partition, Stats, StoreCounters, unix_ms};
 
 /// Between two sweeps under load.
 const SWEEP_PERIOD: Duration = Duration::from_millis(10);
@@ -19,6 +20,37 @@ pub(super) struct Upkeep {
     counters: Block<StoreCounters>,
     sweep_due: Instant,
     publish_due: Instant,
+    shortage: Shortage,
+}
+
+/// What the log was told of a full store.
+#[derive(Default)]
+struct Shortage {
+    evicted: u64,
+    refused: u64,
+    evictions: Seldom,
+    refusals: Seldom,
+}
+
+impl Shortage {
+    /// Tells, once a minute at most, that items were evicted or writes refused since the last look.
+    fn tell(&mut self, number: u32, stats: &Stats) {
+        let limit_bytes = stats.limit_bytes;
+        if stats.evictions() > self.evicted && self.evictions.count().is_some() {
+            let evictions = stats.evictions();
+            tracing::info!(
+                partition = number,
+                evictions,
+                limit_bytes,
+                "evicts items: its memory or a bucket is full"
+            );
+        }
+        if stats.out_of_memory > self.refused && self.refusals.count().is_some() {
+            let refused = stats.out_of_memory;
+            tracing::warn!(partition = number, refused, limit_bytes, "refuses writes: its memory is full");
+        }
+        (self.evicted, self.refused) = (stats.evictions(), stats.out_of_memory);
+    }
 }
 
 impl Upkeep {
@@ -26,7 +58,7 @@ impl Upkeep {
     pub(super) fn new(partition: &Partition) -> Self {
         let counters = Block::new(&format!("kv partition {}", partition.config().partition), 0);
         let now = Instant::now();
-        Self { counters, sweep_due: now, publish_due: now }
+        Self { counters, sweep_due: now, publish_due: now, shortage: Shortage::default() }
     }
 
     /// Does what is due. `now_ms` is asked only then.
@@ -42,6 +74,7 @@ impl Upkeep {
         if now >= self.publish_due {
             self.publish_due = now + PUBLISH_PERIOD;
             self.publish(partition);
+            self.shortage.tell(partition.config().partition, &partition.stats());
         }
     }
 

@@ -220,6 +220,7 @@ mod tests {
             resumed: None,
             request_bytes_max: 13,
             result_bytes_max: 14,
+            mailbox_byte: Some(RemoteRegion { addr: 4097, len_bytes: 1, rkey: 6 }),
         }
     }
 

@@ -182,6 +182,8 @@ pub struct Welcome {
     pub request_bytes_max: u32,
     /// The largest result, in bytes.
     pub result_bytes_max: u32,
+    /// The byte by which the client tells of each request, if it does.
+    pub mailbox_byte: Option<RemoteRegion>,
 }
 
 /// What is said after the handshake.

@@ -3,6 +3,7 @@
 mod config;
 mod control;
 mod donor;
+mod endpoint;
 mod engine;
 mod extent;
 mod pages;
@@ -15,5 +16,6 @@ pub use config::{
 };
 pub use control::call_node;
 pub use donor::CallFailed;
+pub use endpoint::MemoryEndpoint;
 pub use engine::Engine;
 pub use remote::RemoteMemory;

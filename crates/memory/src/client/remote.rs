@@ -4,19 +4,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::{Nic, Waiting};
+use farcall_link::Waiting;
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
 
-use super::config::{ClientConfig, IoError, LinkStatus, OpenError, Request, SpaceStatus, Work};
-use super::control;
-use super::donor::CallFailed;
-use super::{Engine, PAGE_BYTES};
+use super::config::{ClientConfig, IoError, OpenError, Request, SpaceStatus, Work};
+use super::{MemoryEndpoint, PAGE_BYTES};
 
-/// How long opening waits for a first node, and closing for the last.
-const NODES_MAX_WAIT: Duration = Duration::from_secs(5);
 /// Pages of one piece of a long request.
 const PIECE_PAGES: usize = 255;
 /// Empty looks before the thread sleeps.
@@ -34,7 +29,6 @@ struct Asked {
 /// What the engine's thread is told.
 enum Message {
     Asked(Asked),
-    Answered { node: usize, answer: Result<Vec<u8>, CallFailed> },
     Status(mpsc::SyncSender<SpaceStatus>),
     Close,
 }
@@ -64,9 +58,7 @@ enum Message {
 /// ```
 pub struct RemoteMemory {
     inbox: WakeQueue<Message>,
-    stop: Stop,
     thread: Option<JoinHandle<()>>,
-    callers: Vec<JoinHandle<()>>,
     size_bytes: u64,
 }
 
@@ -77,61 +69,21 @@ impl RemoteMemory {
     /// # Errors
     /// If a number is impossible, no node can be used, or resources cannot be had.
     pub fn open(provider: Arc<dyn Provider>, config: ClientConfig) -> Result<Self, OpenError> {
-        let engine = Engine::new(&Nic::open(&*provider)?, config)?;
-        let config = engine.config();
-        let (inbox, stop, size_bytes) = (WakeQueue::new()?, Stop::new()?, config.size_bytes);
-        let (mut calls, mut callers) = (Vec::new(), Vec::new());
-        for (node, address) in config.nodes.iter().enumerate() {
-            let (sender, receiver) = mpsc::channel();
-            let (provider, address, inbox) = (Arc::clone(&provider), address.clone(), inbox.clone());
-            let run = move || {
-                control::run(&provider, &address, &receiver, |answer| {
-                    inbox.push(Message::Answered { node, answer });
-                });
-            };
-            callers.push(std::thread::Builder::new().name(format!("memory-node-{node}")).spawn(run)?);
-            calls.push(sender);
-        }
+        let clock = MonotonicClock::new();
+        let memory = MemoryEndpoint::open(&provider, config, clock)?;
+        let (inbox, size_bytes) = (WakeQueue::new()?, memory.size_bytes());
         let space = Space {
-            engine,
+            memory,
             inbox: inbox.clone(),
-            calls,
             asked: BTreeMap::new(),
             waiting: VecDeque::new(),
             last_token: 0,
-            close_by: None,
-            is_closed: false,
+            is_closing: false,
         };
-        let thread = std::thread::Builder::new().name("memory-client".into()).spawn({
-            let stop = stop.clone();
-            move || space.run(stop)
-        })?;
-        let memory = Self { inbox, stop, thread: Some(thread), callers, size_bytes };
-        memory.wait_for_node()?;
-        Ok(memory)
-    }
-
-    /// Waits until every node that answers is there, and at least one is.
-    fn wait_for_node(&self) -> Result<(), OpenError> {
-        let until = Instant::now() + NODES_MAX_WAIT;
-        loop {
-            let status = self.status();
-            let is_known =
-                |link: LinkStatus, problem: &Option<String>| link != LinkStatus::Down || problem.is_some();
-            let up = status.nodes.iter().filter(|node| node.link != LinkStatus::Down).count();
-            let all_known = status.nodes.iter().all(|node| is_known(node.link, &node.problem));
-            if up == status.nodes.len() || (up > 0 && all_known) {
-                return Ok(());
-            }
-            if Instant::now() > until {
-                let problems = status
-                    .nodes
-                    .into_iter()
-                    .map(|node| node.problem.unwrap_or_else(|| format!("{}: no answer", node.address)));
-                return Err(OpenError::NoNode(problems.collect::<Vec<_>>().join("; ")));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let stop = Stop::new()?;
+        let run = move || space.run(clock, stop);
+        let thread = std::thread::Builder::new().name("memory-client".into()).spawn(run)?;
+        Ok(Self { inbox, thread: Some(thread), size_bytes })
     }
 
     /// Bytes of the address space.
@@ -204,9 +156,6 @@ impl Drop for RemoteMemory {
             // A panic was printed by its thread.
             let _ = thread.join();
         }
-        self.stop.request();
-        // Their senders went with the engine.
-        self.callers.drain(..).for_each(|caller| drop(caller.join()));
     }
 }
 
@@ -225,58 +174,51 @@ fn pieces(offset: u64, len_bytes: usize) -> impl Iterator<Item = (u64, std::ops:
 
 /// What the engine's thread runs.
 struct Space {
-    engine: Engine,
+    memory: MemoryEndpoint,
     inbox: WakeQueue<Message>,
-    calls: Vec<mpsc::Sender<Vec<u8>>>,
     asked: BTreeMap<u64, mpsc::SyncSender<Result<Vec<u8>>>>,
     /// One for each thread that asks, at most.
     waiting: VecDeque<Asked>,
     last_token: u64,
-    /// It is being closed: until then nodes may answer.
-    close_by: Option<Nanos>,
-    is_closed: bool,
+    is_closing: bool,
 }
 
 impl Space {
-    fn run(mut self, stop: Stop) {
-        let clock = MonotonicClock::new();
+    fn run(mut self, clock: MonotonicClock, stop: Stop) {
         let mut driver = Driver::new(clock, Waiting::Adaptive { max_retry: POLLS }, stop);
-        let ran = driver.run_until(&mut self, |space| space.is_closed);
+        let ran = driver.run_until(&mut self, |space| space.memory.is_closed());
         // The system cannot sleep on a descriptor: nothing can go on.
         if let Err(error) = ran {
-            eprintln!("farcall memory client: {error}");
+            tracing::error!("memory client: its thread ended: {error}");
         }
     }
 
     fn take(&mut self, message: Message, now: Nanos) {
         match message {
-            Message::Asked(_) if self.close_by.is_some() => {}
+            Message::Asked(_) if self.is_closing => {}
             Message::Asked(asked) => self.waiting.push_back(asked),
-            Message::Answered { node, answer } => self.engine.answered(node, answer, now),
             // Nobody waits for it any more if this fails; so below.
-            Message::Status(to) => drop(to.send(self.engine.status())),
+            Message::Status(to) => drop(to.send(self.memory.status())),
             Message::Close => {
-                self.close_by = Some(now + NODES_MAX_WAIT);
+                self.is_closing = true;
                 self.asked.clear();
                 self.waiting.clear();
-                self.engine.close();
+                self.memory.close(now);
             }
         }
     }
-}
 
-impl Space {
     /// Hands over what there is room for, in order.
     fn submit(&mut self, now: Nanos) -> bool {
         let mut any = false;
-        while self.engine.has_room(PIECE_PAGES + 1)
+        while self.memory.has_room(PIECE_PAGES + 1)
             && let Some(Asked { offset, work, ended }) = self.waiting.pop_front()
         {
             any = true;
             self.last_token += 1;
             let token = self.last_token;
             // The range was checked, and there is room: it is taken.
-            if self.engine.submit(Request { token, offset, work }, now).is_ok() {
+            if self.memory.submit(Request { token, offset, work }, now).is_ok() {
                 self.asked.insert(token, ended);
             }
         }
@@ -292,29 +234,23 @@ impl Endpoint for Space {
             self.take(message, now);
         }
         any |= self.submit(now);
-        let next = self.engine.progress(now);
-        while let Some(ended) = self.engine.next_ended() {
+        let next = self.memory.progress(now);
+        while let Some(ended) = self.memory.next_ended() {
             if let Some(to) = self.asked.remove(&ended.token) {
                 let _ = to.send(ended.result);
             }
         }
-        while let Some((node, bytes)) = self.engine.next_call(now) {
-            any = true;
-            // Its thread lives as long as we do.
-            let _ = self.calls[node].send(bytes);
-        }
-        self.is_closed = self.close_by.is_some_and(|by| now >= by || self.engine.is_closed());
-        if any { Next::Again } else { next.merge(Next::Idle { until: self.close_by }) }
+        if any { Next::Again } else { next }
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {
         self.inbox.clear_wake();
-        self.engine.arm()
+        self.memory.arm()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.inbox.fd());
-        self.engine.wait_set(set);
+        self.memory.wait_set(set);
     }
 }
 

@@ -93,11 +93,18 @@ impl Node {
             }
             Request::End { lease } => {
                 self.renewed(&lease, now)?;
-                self.end(&lease.0);
+                self.end(&lease.0, "its client gave it back");
                 Ok(self.done())
             }
             Request::Status => Ok(Reply::Status(self.status(now))),
             Request::Drain { is_wanted } => {
+                if self.is_draining != is_wanted {
+                    tracing::info!(
+                        is_draining = is_wanted,
+                        leases = self.leases.len(),
+                        "told to drain, or not to"
+                    );
+                }
                 self.is_draining = is_wanted;
                 Ok(self.done())
             }
@@ -108,7 +115,7 @@ impl Node {
     pub fn tick(&mut self, now: Nanos) -> Option<Nanos> {
         while let Some(key) = self.leases.iter().find(|(_, lease)| lease.until <= now).map(|(key, _)| *key) {
             self.expired += 1;
-            self.end(&key);
+            self.end(&key, "it expired");
         }
         self.ending.retain_mut(|lease| !lease.is_at_rest());
         let look = (!self.ending.is_empty()).then(|| now + LOOK_AGAIN);
@@ -170,6 +177,7 @@ impl Node {
         })?;
         let lease = Lease::new(name, &self.nic, now + self.config.term)
             .map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+        tracing::info!(client = ?lease.name, leases = self.leases.len() + 1, "a lease begins");
         self.leases.insert(key, lease);
         Ok(Reply::Leased {
             incarnation: self.incarnation,
@@ -226,8 +234,9 @@ impl Node {
     }
 
     /// Fences a lease: its queue pairs are closed, its registrations end.
-    fn end(&mut self, key: &[u8; 16]) {
+    fn end(&mut self, key: &[u8; 16], why: &str) {
         if let Some(mut lease) = self.leases.remove(key) {
+            tracing::info!(client = ?lease.name, slabs = lease.slabs.len(), "a lease ended: {why}");
             lease.end();
             self.ending.push(lease);
         }
@@ -244,7 +253,10 @@ impl Handler for Node {
                 reply.extend_from_slice(&answer.to_bytes());
                 Ok(())
             }
-            Err(refusal) => Err(HandlerError::new(refusal.kind as u16, refusal.reason)),
+            Err(refusal) => {
+                tracing::debug!("refused a wish: {}", refusal.reason);
+                Err(HandlerError::new(refusal.kind as u16, refusal.reason))
+            }
         }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, Resume, Welcome};
 use farcall_link::{
-    Connection, Datagrams, Geometry, Nic, PairConfig, Plan, Region, RegionId, ResponsePath, Transport,
+    Connection, Datagrams, Geometry, Nic, PairConfig, Plan, Region, RegionId, RequestPath, ResponsePath,
+    Transport,
 };
 use farcall_verbs::{Access, Error, Nanos};
 
@@ -206,6 +207,11 @@ impl CallerState {
             || !grants.results.holds(0, geometry.responses_bytes() as u64)
         {
             return bad("the regions granted are smaller than the slots".into());
+        }
+        if welcome.plan.request == RequestPath::DenseMailbox
+            && !welcome.mailbox_byte.is_some_and(|byte| byte.holds(0, 1))
+        {
+            return bad("requests are told of by a byte, and none is granted".into());
         }
         if welcome.plan.distance(&self.config.plan) != 0 {
             return bad(format!("the plan is another one: {:?}", welcome.plan));

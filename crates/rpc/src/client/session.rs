@@ -82,6 +82,7 @@ impl<C: AnyCaller + ?Sized> Session<C> {
     pub fn connected(&mut self, bootstrap: Bootstrap, welcome: Welcome) -> Result<(), ConnectError> {
         self.caller.welcome(welcome, self.clock.now())?;
         self.bootstrap = Some(bootstrap);
+        tracing::debug!(server = %self.address, was_lost = self.outage.is_some(), "connected");
         self.outage = None;
         self.backoff.reset();
         Ok(())
@@ -100,6 +101,9 @@ impl<C: AnyCaller + ?Sized> Session<C> {
         self.bootstrap = None;
         self.caller.turns(1, now);
         let begun = Outage { give_up_at: now + self.options.reconnect_timeout, retry_at: now };
+        if self.outage.is_none() {
+            tracing::info!(server = %self.address, "no connection: {}", self.why_broken());
+        }
         let outage = *self.outage.get_or_insert(begun);
         if !self.options.reconnect || now >= outage.give_up_at {
             self.outage = None;

@@ -7,6 +7,7 @@
 
 mod datagram_reply;
 mod datagram_request;
+mod dense_mailbox;
 mod fetch;
 mod fetch_then_reply;
 mod notice_then_fetch;
@@ -30,6 +31,7 @@ pub(crate) use datagram_reply::Arrivals;
 pub use datagram_reply::DatagramReply;
 pub(crate) use datagram_request::Arrived;
 pub use datagram_request::DatagramRequest;
+pub use dense_mailbox::DenseMailbox;
 pub use fetch::Fetch;
 pub use fetch_then_reply::FetchThenReply;
 pub(crate) use notice_then_fetch::NOTICE_SLOT_BYTES;
@@ -107,8 +109,8 @@ pub trait ResponsePath: Send + 'static {
 }
 
 /// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone stand for
-/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND; [`OverUc`] for UC,
-/// [`OverUd`] for UD.
+/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND, [`ByByte`] for requests
+/// that a byte tells of; [`OverUc`] for UC, [`OverUd`] for UD.
 pub trait Path: Send + 'static {
     /// The transport of the queue pairs.
     const TRANSPORT: Transport;
@@ -143,6 +145,16 @@ impl<P: ResponsePath> Path for BySend<P> {
     type Response = P;
 }
 
+/// Requests by WRITE and told of by a byte, results as `P` says.
+#[derive(Debug)]
+pub struct ByByte<P>(PhantomData<P>);
+
+impl<P: ResponsePath> Path for ByByte<P> {
+    const TRANSPORT: Transport = Transport::Rc;
+    type Request = DenseMailbox;
+    type Response = P;
+}
+
 /// The same paths over UC.
 #[derive(Debug)]
 pub struct OverUc<P>(PhantomData<P>);
@@ -171,6 +183,7 @@ macro_rules! for_plan {
             (Rc, WriteMailbox, Fetch) => Fetch,
             (Rc, WriteMailbox, FetchThenReply) => FetchThenReply,
             (Rc, WriteMailbox, Send) => SendReply,
+            (Rc, DenseMailbox, Write) => ByByte<$crate::paths::ServerReply>,
             (Rc, Send, Write) => BySend<$crate::paths::ServerReply>,
             (Rc, Send, Send) => BySend<$crate::paths::SendReply>,
             (Rc, Send, NoticeThenFetch) => BySend<$crate::paths::NoticeThenFetch>,

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use farcall_link::bootstrap::{
     Features, Grants, Hello, QpInfo, Refusal, RefusalKind, Resume, Resumed, Secret, SessionId, Welcome,
 };
-use farcall_link::{Connection, PairConfig, Plan, RequestPath, ResponsePath, Ticket, Transport, Watch};
+use farcall_link::{
+    Connection, Geometry, PairConfig, Plan, RemoteRegion, RequestPath, ResponsePath, Ticket, Transport, Watch,
+};
 use farcall_verbs::{Access, Clock, Nanos};
 
+use super::dense_bytes::DenseByte;
 use super::drain::Phase;
 use super::serve::Engine;
 use super::session::Session;
@@ -32,6 +35,7 @@ struct Reached {
     own: Option<OwnPair>,
     inbox: Inbox,
     reply_to: Option<ReplyTo>,
+    byte: Option<(DenseByte, RemoteRegion)>,
     qp: QpInfo,
 }
 
@@ -73,7 +77,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                     None => self.by_tag.insert(end.session.id.tag(), id),
                 };
                 self.receiving += usize::from(turns.is_told);
-                self.lookout.push(&end);
+                self.lookout.push(self.connections.len(), &end);
                 self.connections.push(Open { end, turns });
                 self.engine.counters.connections_opened.increment();
                 if resumed.is_some() {
@@ -111,7 +115,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             return Err(RefusalKind::Plan.because(why));
         }
         hello.plan.geometry.check().map_err(|why| RefusalKind::OutOfRange.because(why))?;
-        let geometry = hello.plan.geometry.min(config.geometry_max);
+        let mut geometry = hello.plan.geometry.min(config.geometry_max);
+        if hello.plan.request == RequestPath::DenseMailbox {
+            geometry.window = geometry.window.min(Geometry::WINDOW_OF_BYTE_MAX);
+        }
         if hello.thread != config.thread {
             return Err(RefusalKind::NoSuchThread.because(format!(
                 "thread {} of {}; here is {}",
@@ -275,7 +282,14 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             (Some(own), inbox, qp)
         };
         let reply_to = self.reply_to(hello, plan, session)?;
-        Ok(Reached { own, inbox, reply_to, qp })
+        let byte = match plan.request {
+            RequestPath::DenseMailbox => {
+                let (most, next) = (self.engine.config.connections_max, self.connections.len());
+                Some(self.lookout.bytes.add(&self.nic, most, next, session.expect)?)
+            }
+            _ => None,
+        };
+        Ok(Reached { own, inbox, reply_to, byte, qp })
     }
 
     fn own_pair(
@@ -315,18 +329,20 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         session: Session,
         reached: Reached,
     ) -> (ServerEnd, Welcome) {
-        let Reached { own, inbox, reply_to, qp } = reached;
+        let Reached { own, inbox, reply_to, byte, qp } = reached;
         let must_check = own.as_ref().is_some_and(|own| !own.connection.places_in_order(&session.mailbox));
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
         let features = Features::KICK | (hello.features & Features::COMPACT) | Features::checksum(checksum);
-        let welcome = self.welcome_of(qp, &session, plan, features);
+        let mailbox_byte = byte.as_ref().map(|(_, grant)| *grant);
+        let welcome = Welcome { mailbox_byte, ..self.welcome_of(qp, &session, plan, features) };
         let end = ServerEnd {
             watch: Watch::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
             id: ConnectionId(self.next_id),
             own,
             inbox,
+            byte: byte.map(|(byte, _)| byte),
             source_qp: hello.qp.qp_num,
             checksum,
             corrupt_looks: 0,
@@ -357,6 +373,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             resumed: None,
             request_bytes_max: config.request_bytes_max,
             result_bytes_max: config.result_bytes_max,
+            mailbox_byte: None,
         }
     }
 }

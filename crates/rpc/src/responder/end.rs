@@ -4,6 +4,7 @@ use farcall_link::{Connection, Nic, RegionId, RemoteRegion, Ticket, Watch};
 use farcall_verbs::Nanos;
 
 use super::ConnectionId;
+use super::dense_bytes::DenseByte;
 use super::session::Session;
 use super::thread_pair::ReplyTo;
 use crate::inbox::Inbox;
@@ -25,6 +26,8 @@ pub struct ServerEnd {
     /// The queue pair that is this client's alone.
     pub(crate) own: Option<OwnPair>,
     pub(crate) inbox: Inbox,
+    /// By which the client tells of requests, if it does.
+    pub(crate) byte: Option<DenseByte>,
     /// The number of the client's queue pair.
     pub(crate) source_qp: u32,
     pub(crate) checksum: bool,

@@ -16,7 +16,7 @@ use crate::wire::{
     TIME_UNIT_NS,
 };
 
-/// Of so many fetched calls one is timed.
+/// Of so many calls one is timed, for the histogram and for clients that fetch.
 const CALLS_PER_TIMED: u32 = 8;
 
 /// How a call ended, before it is written into its slot.
@@ -83,6 +83,11 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             }
         };
         let worked = start.map(|start| self.clock.now().since(start));
+        if let Some(worked) = worked
+            && is_sampled(header)
+        {
+            self.times.count(worked);
+        }
         let (in_slot, overflown) = (reply.in_slot(), reply.is_overflown());
         let mut answer = match outcome {
             Ok(Ok(())) if overflown => {
@@ -209,7 +214,13 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 /// enough for one that collects samples. Two clock reads cost as much as the rest of a short call.
 #[inline]
 fn is_timed(header: &RequestHeader) -> bool {
-    header.mode() != Mode::Fetch || header.seq.0.is_multiple_of(CALLS_PER_TIMED)
+    header.mode() != Mode::Fetch || is_sampled(header)
+}
+
+/// Whether it is one of those that are timed under every mode. A message that carries a batch counts as one.
+#[inline]
+fn is_sampled(header: &RequestHeader) -> bool {
+    header.seq.0.is_multiple_of(CALLS_PER_TIMED)
 }
 
 #[inline]

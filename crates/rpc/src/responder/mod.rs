@@ -10,6 +10,7 @@ mod accept;
 mod batch;
 mod buffered;
 mod datagrams;
+mod dense_bytes;
 mod drain;
 mod end;
 mod execute;
@@ -30,7 +31,7 @@ use farcall_drive::KeptMemory;
 use farcall_link::bootstrap::{Refusal, RefusalKind};
 use farcall_link::{Completed, Nic};
 use farcall_verbs::{
-    Clock, CompChannel, CqInitAttr, Endpoint, Error, Nanos, Next, RawCq, Result, WaitSet, Wc,
+    Clock, CompChannel, CqInitAttr, Endpoint, Error, Nanos, Next, Probe, RawCq, Result, WaitSet, Wc,
 };
 
 use crate::config::ResponderConfig;
@@ -75,6 +76,28 @@ struct Parked {
     expires: Nanos,
 }
 
+/// What came of a turn.
+#[derive(Default)]
+struct Turn {
+    served: bool,
+    has_violations: bool,
+}
+
+impl Turn {
+    #[inline]
+    fn came(&mut self, served: Served) {
+        match served {
+            Served::Some | Served::Stalled => self.served = true,
+            Served::Nothing => {}
+            Served::Violation => self.has_violations = true,
+        }
+    }
+}
+
+/// Places in the completion queue for each connection: wake-ups, mostly. (Requests by SEND take turns at credits.)
+const COMPLETIONS_OF_CONNECTION: usize = 16;
+/// Places at least: datagrams, too, need some.
+const COMPLETIONS_MIN: usize = 16_384;
 const COMPLETIONS_AT_ONCE: usize = 32;
 /// Looks at the completion queue in a turn, at most: who sends without end does not keep the others waiting.
 const LOOKS_A_TURN: u32 = 64;
@@ -119,7 +142,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// If the device gives no completion queue or channel.
     pub fn new(nic: Nic, config: ResponderConfig, incarnation: u64, handler: H, clock: C) -> Result<Self> {
         let channel = nic.context.create_comp_channel()?;
-        let cqe = 16_384;
+        let most = config.connections_max.saturating_mul(COMPLETIONS_OF_CONNECTION);
+        let cqe = u32::try_from(most.max(COMPLETIONS_MIN)).unwrap_or(u32::MAX).min(nic.attr.max_cqe);
         let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
         Ok(Self {
             nic,
@@ -172,30 +196,52 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 
     /// Serves every connection once; returns whether there was anything.
     fn serve_all(&mut self, now: Nanos) -> bool {
-        let mut served = false;
-        let mut violated = false;
+        let mut turn = Turn::default();
         let is_told = self.receiving > 0;
-        for (at, Open { end, turns }) in self.connections.iter_mut().enumerate() {
-            let has_mail = self.lookout.sees(at) || (is_told && end.has_mail());
-            if !has_mail {
-                continue;
-            }
-            let came = (turns.serve_burst)(&mut self.engine, end, now);
-            self.lookout.follow(at, end);
-            match came {
-                Served::Some => served = true,
-                Served::Nothing => {}
-                Served::Stalled => {
-                    self.turns_to_poll = 0;
-                    served = true;
-                }
-                Served::Violation => violated = true,
+        for place in 0..self.lookout.places() {
+            let at = self.lookout.owner(place);
+            if self.lookout.sees(place) || (is_told && self.connections[at].end.has_mail()) {
+                turn.came(self.serve_at(at, now));
+                self.lookout.follow(place, &self.connections[at].end);
             }
         }
-        if violated {
+        for word in 0..self.lookout.bytes.words() {
+            let mut told = self.lookout.bytes.told(word);
+            while told != 0 {
+                let Some((byte, at)) = self.lookout.bytes.next(word, &mut told) else { continue };
+                turn.came(self.serve_at(at, now));
+                self.lookout.bytes.follow(byte, self.connections[at].end.session.expect);
+            }
+        }
+        if self.lookout.distrusts_bytes {
+            self.serve_untold(&mut turn, now);
+        }
+        if turn.has_violations {
             self.close_violators();
         }
-        served || violated
+        turn.served || turn.has_violations
+    }
+
+    #[inline]
+    fn serve_at(&mut self, at: usize, now: Nanos) -> Served {
+        let Open { end, turns } = &mut self.connections[at];
+        let came = (turns.serve_burst)(&mut self.engine, end, now);
+        if came == Served::Stalled {
+            self.turns_to_poll = 0;
+        }
+        came
+    }
+
+    /// Serves those of whose messages no byte tells, as it should.
+    #[cold]
+    fn serve_untold(&mut self, turn: &mut Turn, now: Nanos) {
+        self.lookout.distrusts_bytes = false;
+        for at in 0..self.connections.len() {
+            let end = &self.connections[at].end;
+            let Some(byte) = end.byte.filter(|_| end.has_mail()) else { continue };
+            turn.came(self.serve_at(at, now));
+            self.lookout.bytes.follow(byte, self.connections[at].end.session.expect);
+        }
     }
 
     #[cold]
@@ -262,6 +308,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 self.engine.counters.kicks.increment();
                 let owed_before = end.owes();
                 end.kicked(imm.unwrap_or(0));
+                self.lookout.distrusts_bytes |= end.byte.is_some();
                 self.owing += usize::from(!owed_before && end.owes());
             }
             Completed::Failed(status) => self.end(at, Broken::Completion(status), None, Some(now)),
@@ -342,6 +389,18 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
     }
 
+    /// What comes by completions, requests by SEND too, makes events.
+    fn arm_completions(&mut self) -> Result<()> {
+        let kept_bytes = self.engine.buffered.bytes();
+        self.kept_memory.saw(self.engine.buffered.take_peak_bytes());
+        if self.kept_memory.is_due(kept_bytes) {
+            self.kept_memory.give_back(kept_bytes);
+        }
+        self.drop_events();
+        self.turns_to_poll = 0;
+        self.cq.req_notify(farcall_verbs::Notify::Any)
+    }
+
     #[cold]
     fn fail_all(&mut self, error: &Error, now: Nanos) {
         while !self.connections.is_empty() {
@@ -373,13 +432,20 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
     }
 
     fn arm(&mut self) -> Result<()> {
-        let kept_bytes = self.engine.buffered.bytes();
-        self.kept_memory.saw(self.engine.buffered.take_peak_bytes());
-        if self.kept_memory.is_due(kept_bytes) {
-            self.kept_memory.give_back(kept_bytes);
-        }
         self.publish_sleep();
-        self.cq.req_notify(farcall_verbs::Notify::Any)
+        self.arm_completions()
+    }
+
+    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+        Some(self.lookout.covered())
+    }
+
+    fn arm_covered(&mut self) -> Result<()> {
+        // Clients see a server that is awake: nobody sends a KICK. The poller looks at mailboxes, not at bytes that others
+        // can disturb, so the look before sleep does, too.
+        self.lookout.tell_poller(self.connections.iter().map(|open| &open.end));
+        self.lookout.distrusts_bytes = true;
+        self.arm_completions()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {

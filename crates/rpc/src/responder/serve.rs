@@ -1,6 +1,6 @@
 //! One connection's turn: its messages are taken, dealt with and answered, up to a bound.
 
-use farcall_stats::Block;
+use farcall_stats::{Block, Times};
 use farcall_verbs::{Clock, Nanos};
 
 use super::buffered::BufferedTotal;
@@ -39,6 +39,8 @@ pub(super) struct Engine<H, C> {
     pub config: ResponderConfig,
     pub handler: H,
     pub counters: Block<Counters>,
+    /// Of one call in eight: how long the handler took.
+    pub times: Block<Times>,
     pub going_away: bool,
     pub clock: C,
     incarnation: u32,
@@ -53,10 +55,12 @@ pub(super) struct Engine<H, C> {
 impl<H: Handler, C: Clock> Engine<H, C> {
     pub fn new(config: ResponderConfig, incarnation: u64, handler: H, clock: C) -> Self {
         let counters = Block::new(&format!("rpc server thread {}", config.thread), 0);
+        let times = Block::new(&format!("rpc handler {}", config.thread), 0);
         Self {
             config,
             handler,
             counters,
+            times,
             going_away: false,
             clock,
             incarnation: incarnation as u32,

@@ -42,13 +42,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
         // Crosses with a client's request and its look at the flag: each side stores first, then loads (Dekker).
         fence(Ordering::SeqCst);
-        self.drop_events();
         self.sleep = Sleep::Published;
-        self.turns_to_poll = 0;
     }
 
     /// Takes the events that woke us off the channel: they only say "poll".
-    fn drop_events(&mut self) {
+    pub(super) fn drop_events(&mut self) {
         while let Ok(Some(_)) = self.channel.poll_cq_event() {}
     }
 

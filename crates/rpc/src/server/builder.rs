@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 
-use farcall_drive::{JudgeUser, ListenConfig, Listener, Stop, WakeQueue, on_termination};
+use farcall_drive::{JudgeUser, ListenConfig, Listener, Pollers, Stop, WakeQueue, on_termination};
 use farcall_link::{Nic, Waiting, os_random};
 use farcall_verbs::{MonotonicClock, Provider};
 use thiserror::Error;
@@ -43,6 +43,7 @@ pub struct ServerBuilder {
     threads: u16,
     cores: Vec<usize>,
     waiting: Waiting,
+    pollers: Option<Pollers>,
     config: ResponderConfig,
     listen: ListenConfig,
     drain_on_signals: bool,
@@ -55,6 +56,7 @@ impl ServerBuilder {
             threads: 1,
             cores: Vec::new(),
             waiting: Waiting::Adaptive { max_retry: 20_000 },
+            pollers: None,
             config: ResponderConfig::default(),
             listen: ListenConfig::default(),
             drain_on_signals: false,
@@ -87,6 +89,13 @@ impl ServerBuilder {
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.waiting = waiting;
+        self
+    }
+
+    /// Who looks for requests while threads sleep (BPEV). By default nobody: clients wake a thread that sleeps.
+    #[must_use]
+    pub fn pollers(mut self, pollers: Pollers) -> Self {
+        self.pollers = Some(pollers);
         self
     }
 
@@ -158,6 +167,7 @@ impl ServerBuilder {
             let start = Start {
                 parts,
                 waiting: self.waiting,
+                pollers: self.pollers.clone(),
                 core: self.cores.get(usize::from(thread) % self.cores.len().max(1)).copied(),
                 shared: Arc::clone(&shared),
                 listener: sender.clone(),

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-use farcall_drive::{BootstrapEvent, BootstrapId, BootstrapSender, Driver, pin_to_core};
+use farcall_drive::{BootstrapEvent, BootstrapId, BootstrapSender, Driver, Pollers, pin_to_core};
 use farcall_link::bootstrap::Notice;
 use farcall_link::{Nic, Waiting};
-use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Next, Probe, Result, WaitSet};
 
 use super::Shared;
 use crate::config::ResponderConfig;
@@ -17,6 +17,7 @@ use crate::responder::{ConnectionId, Handler, Responder, ResponderEvent};
 pub(super) struct Start {
     pub parts: ResponderParts,
     pub waiting: Waiting,
+    pub pollers: Option<Pollers>,
     pub core: Option<usize>,
     pub shared: Arc<Shared>,
     pub listener: BootstrapSender,
@@ -78,7 +79,7 @@ pub(super) fn run<E: ThreadEndpoint>(
     make: impl FnOnce(ResponderParts) -> Result<E>,
     started: &mpsc::Sender<Result<(), Error>>,
 ) {
-    let Start { parts, waiting, core, shared, listener } = start;
+    let Start { parts, waiting, pollers, core, shared, listener } = start;
     if let Some(core) = core
         && let Err(error) = pin_to_core(core)
     {
@@ -97,10 +98,10 @@ pub(super) fn run<E: ThreadEndpoint>(
     let mut thread_loop =
         ServerThread { endpoint, thread, shared, listener, connections: HashMap::new(), draining: false };
     let _ = started.send(Ok(()));
-    let mut driver = Driver::new(clock, waiting, stop);
+    let mut driver = Driver::with_pollers(clock, waiting, pollers, stop);
     // An error here means that the system cannot sleep on a descriptor: the thread cannot go on.
     if let Err(error) = driver.run_until(&mut thread_loop, ServerThread::is_drained) {
-        eprintln!("farcall server thread {thread}: {error}");
+        tracing::error!(thread, "the server thread ended: {error}");
     }
     thread_loop.tell_events();
 }
@@ -126,10 +127,20 @@ impl<E: ThreadEndpoint> ServerThread<E> {
             match event {
                 BootstrapEvent::Hello(client, hello) => match self.endpoint.responder().accept(&hello, now) {
                     Ok((id, welcome)) => {
+                        tracing::info!(
+                            thread = self.thread,
+                            connection = id.0,
+                            preset = hello.plan.preset().map_or("", |preset| preset.name),
+                            is_resumed = welcome.resumed.is_some(),
+                            "a client connected"
+                        );
                         self.connections.insert(client, id);
                         self.listener.welcome(client, &welcome);
                     }
-                    Err(refusal) => self.listener.refuse(client, &refusal),
+                    Err(refusal) => {
+                        tracing::info!(thread = self.thread, "{refusal}");
+                        self.listener.refuse(client, &refusal);
+                    }
                 },
                 BootstrapEvent::Notice(client, Notice::Goodbye) => self.hang_up(client, false, now),
                 BootstrapEvent::Notice(..) => {}
@@ -145,9 +156,10 @@ impl<E: ThreadEndpoint> ServerThread<E> {
     }
 
     fn tell_events(&mut self) {
-        while let Some(ResponderEvent::Closed { connection, tell, .. }) =
+        while let Some(ResponderEvent::Closed { connection, why, tell }) =
             self.endpoint.responder().poll_event()
         {
+            tracing::info!(thread = self.thread, connection = connection.0, "a connection ended: {why}");
             let Some(client) =
                 self.connections.iter().find(|(_, id)| **id == connection).map(|(client, _)| *client)
             else {
@@ -164,6 +176,7 @@ impl<E: ThreadEndpoint> ServerThread<E> {
     #[cold]
     fn begin_drain(&mut self, now: Nanos) {
         self.draining = true;
+        tracing::info!(thread = self.thread, connections = self.connections.len(), "drains");
         self.endpoint.responder().drain();
         self.endpoint.drain(now);
         for client in self.connections.keys() {
@@ -194,6 +207,15 @@ impl<E: ThreadEndpoint> Endpoint for ServerThread<E> {
         // Before the last look: a drain that is asked for from now on makes the descriptor readable again.
         self.shared.inboxes[self.thread].clear_wake();
         self.endpoint.arm()
+    }
+
+    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+        self.endpoint.news_probe()
+    }
+
+    fn arm_covered(&mut self) -> Result<()> {
+        self.shared.inboxes[self.thread].clear_wake();
+        self.endpoint.arm_covered()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {

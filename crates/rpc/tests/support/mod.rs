@@ -1,6 +1,7 @@
 //! A server and clients in one thread, in virtual time, over the software RNIC.
 #![allow(dead_code)]
 
+pub mod rogue;
 pub mod sender;
 
 use std::sync::Arc;

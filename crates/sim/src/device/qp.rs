@@ -86,6 +86,7 @@ impl SimQp {
             port_mtu: state.params.mtu,
             message_bytes_max: state.params.limits.message_bytes,
             unacknowledged_max: state.params.unacknowledged_max,
+            read_packets_max: u32::MAX,
         });
         let device = DeviceSide {
             id,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use farcall_link::{BatchConfig, BatchSizing, Batching, Plan};
 use farcall_rpc::{
-    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path,
-    ResponderConfig, SendReply, ServerReply,
+    ByByte, BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd,
+    Path, ResponderConfig, SendReply, ServerReply,
 };
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
@@ -196,6 +196,11 @@ pub fn by_sends(seed: u64) -> u64 {
         1 => run_by::<BySend<ServerReply>>(seed, random),
         _ => run_by::<BySend<SendReply>>(seed, random),
     }
+}
+
+/// The same where a byte tells of each request.
+pub fn by_bytes(seed: u64) -> u64 {
+    run_by::<ByByte<ServerReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
 /// The same where messages are lost, and nobody is told.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::support::calls::*;
 use crate::support::rpc::*;
 use farcall_rpc::{
-    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path,
-    ResponderConfig, SendReply, ServerReply,
+    ByByte, BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd,
+    Path, ResponderConfig, SendReply, ServerReply,
 };
 use farcall_sim::{Config, Waiting, What, World};
 
@@ -48,6 +48,7 @@ fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
         calls_end_well::<FetchThenReply>(waits.0, waits.1);
         calls_end_well::<Fetch>(waits.0, waits.1);
         calls_end_well::<ServerReply>(waits.0, waits.1);
+        calls_end_well::<ByByte<ServerReply>>(waits.0, waits.1);
         calls_end_well::<SendReply>(waits.0, waits.1);
         calls_end_well::<BySend<ServerReply>>(waits.0, waits.1);
         calls_end_well::<BySend<SendReply>>(waits.0, waits.1);

@@ -64,6 +64,7 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "reliable", run: traffic::reliable },
     Scenario { name: "calls", run: calls::run },
     Scenario { name: "calls-by-sends", run: calls::by_sends },
+    Scenario { name: "calls-by-bytes", run: calls::by_bytes },
     Scenario { name: "calls-over-uc", run: calls::over_uc },
     Scenario { name: "calls-batched", run: calls::batched },
     Scenario { name: "calls-by-herd", run: calls::by_herd },

@@ -176,7 +176,7 @@ impl CqCore {
     /// # Errors
     /// If the queue came to us by a fork.
     pub(crate) fn attached(&self) -> Result<(u64, Vec<Attachment>)> {
-        self.born.require_current("poll_cq", &self.name())?;
+        self.born.require_current("poll_cq", format_args!("completion queue {}", self.id))?;
         let attached = self.attached.lock();
         for (bit, place) in attached.iter().enumerate() {
             // A poll under way when it was attached may have withdrawn its bit without knowing it.
@@ -204,7 +204,7 @@ impl CqCore {
                 remedy: "create it with a channel",
             });
         }
-        self.born.require_current("req_notify_cq", &self.name())?;
+        self.born.require_current("req_notify_cq", format_args!("completion queue {}", self.id))?;
         let was_expected = self.expects_event.swap(true, Ordering::AcqRel);
         if !self.readiness.arm(notify == Notify::Solicited) && was_expected {
             self.unclaimed_event.store(true, Ordering::Release);

@@ -20,4 +20,4 @@ pub(crate) mod state;
 mod stopped;
 
 pub(crate) use cq_slot::{CqSlot, Parts};
-pub(crate) use process::Host;
+pub(crate) use process::{Abroad, Host};

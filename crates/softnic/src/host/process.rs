@@ -1,6 +1,7 @@
 //! What a process has once for the shared-memory way: its queue pairs, those of its completion queues on which
 //! somebody may sleep, and what it does and gives to peers.
 
+use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -28,6 +29,22 @@ pub(crate) struct Host {
     pub(crate) access_turn: Mutex<()>,
     /// Our address space, readable and writable, once a peer needs it.
     spaces: [OnceLock<Option<AddressSpace>>; 2],
+    /// The way to other hosts, once something goes there.
+    pub(crate) abroad: OnceLock<Arc<dyn Abroad>>,
+    /// Held while it is opened.
+    pub(crate) opening: Mutex<()>,
+}
+
+/// The way to other hosts, as this one's objects need it.
+pub(crate) trait Abroad: Send + Sync {
+    /// Returns when nothing is under way that began before: memory that was revoked is no longer accessed.
+    fn settle(&self);
+
+    /// The owner of a completion queue is about to sleep: he does not look for packets from now on.
+    fn owner_sleeps(&self);
+
+    /// What it is.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
 /// What a queue pair number names.
@@ -54,6 +71,8 @@ impl Host {
             stopped: StoppedAccesses::default(),
             access_turn: Mutex::default(),
             spaces: Default::default(),
+            abroad: OnceLock::new(),
+            opening: Mutex::default(),
         });
         crate::life::start(host.clone())?;
         *slot = Some(host.clone());

@@ -27,11 +27,16 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
-    fn new(wr: &RecvWr<'_>) -> Self {
-        let count = wr.sges().len();
+    pub(crate) fn new(wr: &RecvWr<'_>) -> Self {
+        Self::of(wr.wr_id, wr.sges())
+    }
+
+    /// At most as many elements as a request can have.
+    pub(crate) fn of(wr_id: u64, elements: &[Sge]) -> Self {
+        let count = elements.len();
         let mut sges = [Sge::default(); MAX_SGE];
-        sges[..count].copy_from_slice(wr.sges());
-        Self { wr_id: wr.wr_id, count, sges }
+        sges[..count].copy_from_slice(elements);
+        Self { wr_id, count, sges }
     }
 
     pub(crate) fn sges(&self) -> &[Sge] {

@@ -14,6 +14,7 @@ use super::Way;
 use super::death::Lifetime;
 use super::rendezvous::{
     Block, Kinship, Refusal, Reply, ReplyBody, Request, RequestBody, judge, recv_frame, send_frame,
+    takes_frames,
 };
 use super::retry::RETRY_LAST;
 use super::service::{Service, Watched};
@@ -33,6 +34,17 @@ fn most_clients(open_files: Option<u64>) -> usize {
 
 /// Frames of one client that are answered before others have their turn.
 const FRAMES_A_TURN: usize = 32;
+
+/// What a client's socket is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Its further questions.
+    Questions,
+    /// Room for answers: it has not taken the last ones yet, and its process may just have no processor.
+    Room,
+    /// Nothing any more.
+    End,
+}
 
 /// A process that asks us.
 pub(crate) struct Client {
@@ -68,32 +80,40 @@ impl Client {
         send_frame(self.socket.as_fd(), &Reply { id, body }.encode(), fds)
     }
 
-    /// Answers what its socket holds; returns whether to keep it.
-    pub(super) fn serve(self: &Arc<Self>, way: &dyn Way) -> bool {
+    /// Where it is.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Answers what its socket holds, as far as there is room for answers; returns what to wait for.
+    pub(super) fn serve(self: &Arc<Self>, way: &dyn Way) -> Next {
         // Then others have their turn; epoll tells again of what is left.
         for _ in 0..FRAMES_A_TURN {
+            if !takes_frames(self.socket.as_fd()) {
+                return Next::Room;
+            }
             match recv_frame(self.socket.as_fd()) {
                 Ok(Some((frame, fds))) => {
                     let Some(request) = Request::decode(&frame) else {
                         let reply = Reply { id: 0, body: ReplyBody::Refused(Refusal::Malformed) };
                         let _ = send_frame(self.socket.as_fd(), &reply.encode(), &[]);
-                        return false;
+                        return Next::End;
                     };
                     let answered = match request.body {
                         RequestBody::Hello { asymmetric } => self.greet(way, &request, asymmetric),
                         _ => way.answer(self, &request, fds),
                     };
                     if answered.is_err() {
-                        return false;
+                        return Next::End;
                     }
                 }
-                Ok(None) => return false,
-                Err(Errno::AGAIN) => return true,
+                Ok(None) => return Next::End,
+                Err(Errno::AGAIN) => return Next::Questions,
                 Err(Errno::INTR) => {}
-                Err(_) => return false,
+                Err(_) => return Next::End,
             }
         }
-        true
+        Next::Questions
     }
 
     /// Tells it who we are.

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use farcall_verbs::Gid;
 
-/// Entries of the table.
+/// Entries that lead to this host.
 pub(crate) const GID_TABLE_LEN: usize = 3;
 
 /// The network device of the entries: it reaches this host alone, as the port does.
@@ -21,6 +21,14 @@ pub(crate) fn gid_table(space: Gid) -> [Gid; GID_TABLE_LEN] {
     let v4 = Ipv4Addr::new(127, a | 0x80, b, c.clamp(1, 254));
     [space, Gid::from_ipv4(v4), Gid(Ipv6Addr::LOCALHOST.octets())]
 }
+
+/// Whether a GID can be another host's address: not one of a rendezvous space, and none that stays on a host.
+pub(crate) fn is_ip_address(gid: Gid) -> bool {
+    gid.0[..SPACE.len()] != SPACE && !Ipv6Addr::from(gid.0).is_unspecified()
+}
+
+/// How GIDs of rendezvous spaces begin.
+pub(crate) const SPACE: [u8; 4] = *b"\xfd\x46\x43\x01";
 
 #[cfg(test)]
 mod tests {

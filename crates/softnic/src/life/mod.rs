@@ -4,6 +4,7 @@
 //! Nothing here knows a queue pair or a completion queue. Who does is a [`Way`]: it is told when a process has ended,
 //! and is asked to answer what peers request.
 
+pub(crate) mod addresses;
 mod clients;
 mod death;
 mod fork;
@@ -32,10 +33,10 @@ pub(crate) use death::Lifetime;
 pub(crate) use meeting::{Meeting, is_nobody};
 pub(crate) use numbers::Numbers;
 pub(crate) use peer::Peer;
-pub(crate) use process::{INSTANCE, Process};
+pub(crate) use process::{INSTANCE, Process, gid_entries};
 pub(crate) use requests::{Answer, Interest};
 pub(crate) use retry::Retry;
-pub(crate) use service::{is_service_thread, start};
+pub(crate) use service::{Served, Watching, is_service_thread, start};
 pub(crate) use waker::Waker;
 
 use rendezvous::Request;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -10,12 +11,13 @@ use farcall_shm::fork::Generation;
 use farcall_shm::{Mutex, fence};
 use farcall_verbs::{Error, Gid, Result};
 
+use super::addresses::{DeviceAddress, WayChoice, device_addresses};
 use super::fork;
-use super::gids::{GID_TABLE_LEN, gid_table};
+use super::gids::{GID_TABLE_LEN, NETDEV, gid_table, is_ip_address};
 use super::meeting::Meeting;
 use super::peer::Peer;
 use super::regions::RegionTable;
-use super::rendezvous::{block_of, gid};
+use super::rendezvous::{block_of, gid, is_met_here, is_told_here};
 use super::service::Service;
 
 /// The one instance of this program, of the type that its way has for it.
@@ -25,8 +27,13 @@ pub(crate) struct Process {
     born: Generation,
     /// Tells this process from all others.
     pub(crate) instance: u64,
-    /// The port's table; the first is of the rendezvous space.
+    /// The entries of the port's table that lead to this host; the first is of the rendezvous space.
     pub(crate) gids: [Gid; GID_TABLE_LEN],
+    way: WayChoice,
+    /// Addresses by which other hosts reach us.
+    addresses: Vec<DeviceAddress>,
+    /// The port's table.
+    pub(crate) table: Vec<Gid>,
     pub(crate) regions: RegionTable,
     pub(crate) service: Service,
     /// By block of queue pair numbers.
@@ -38,15 +45,40 @@ pub(crate) struct Process {
     next_number: AtomicU32,
 }
 
+fn entries_of(way: WayChoice, gids: &[Gid], addresses: &[DeviceAddress]) -> Vec<(Gid, String)> {
+    let here = gids.iter().map(|gid| (*gid, NETDEV.to_owned()));
+    let there = addresses.iter().map(|entry| (entry.gid, entry.netdev.clone()));
+    match way {
+        WayChoice::Auto => here.chain(there).collect(),
+        WayChoice::Host => here.collect(),
+        WayChoice::Net => there.collect(),
+    }
+}
+
+/// The port's table without an opened device.
+///
+/// # Errors
+/// If there is no place for rendezvous sockets, or the choice of the way cannot be understood.
+pub(crate) fn gid_entries() -> Result<Vec<(Gid, String)>> {
+    let way = WayChoice::configured()?;
+    Ok(entries_of(way, &gid_table(gid()?), &device_addresses(way)))
+}
+
 impl Process {
     /// To be put into [`INSTANCE`], whose lock the caller holds.
     pub(crate) fn new() -> Result<Self> {
         fork::install();
         fence::asymmetric();
+        let (gids, way) = (gid_table(gid()?), WayChoice::configured()?);
+        let addresses = device_addresses(way);
+        let table = entries_of(way, &gids, &addresses).into_iter().map(|(gid, _)| gid).collect();
         Ok(Self {
             born: Generation::current(),
             instance: RandomState::new().build_hasher().finish(),
-            gids: gid_table(gid()?),
+            gids,
+            way,
+            addresses,
+            table,
             regions: RegionTable::new()?,
             service: Service::new()?,
             peers: Mutex::default(),
@@ -67,20 +99,60 @@ impl Process {
         self.born.require_current(operation, "the opened device")
     }
 
+    /// Whether it is an address by which other hosts reach us.
+    pub(crate) fn is_address(&self, address: Ipv6Addr) -> bool {
+        self.addresses.iter().any(|entry| entry.gid.0 == address.octets())
+    }
+
+    /// The port's table: where each entry leads, and by which network device.
+    pub(crate) fn gid_entries(&self) -> Vec<(Gid, String)> {
+        entries_of(self.way, &self.gids, &self.addresses)
+    }
+
+    /// Whether a path leads to another host, rather than to this one.
+    ///
+    /// # Errors
+    /// If it leads nowhere, with the remedy.
+    pub(crate) fn leads_away(&self, operation: &'static str, dgid: Gid, qpn: u32) -> Result<bool> {
+        if self.way == WayChoice::Net && is_ip_address(dgid) {
+            return Ok(true);
+        }
+        if self.way == WayChoice::Auto && is_ip_address(dgid) && !self.gids.contains(&dgid) {
+            // An address of this host, or of one whose processes we meet: a container's.
+            let is_here = self.is_address(Ipv6Addr::from(dgid.0));
+            return match is_met_here(qpn, dgid, is_here) {
+                true => Ok(false),
+                false if is_here => Err(self.unreachable(operation, dgid)),
+                false => Ok(true),
+            };
+        }
+        self.require_reachable(operation, dgid).map(|()| false)
+    }
+
+    /// Whether some process that we meet has this address.
+    fn is_address_here(&self, dgid: Gid) -> bool {
+        self.way == WayChoice::Auto && (self.is_address(Ipv6Addr::from(dgid.0)) || is_told_here(dgid))
+    }
+
     /// Whether a path leads to this host.
     ///
     /// # Errors
     /// If not, with the remedy.
     pub(crate) fn require_reachable(&self, operation: &'static str, dgid: Gid) -> Result<()> {
-        if self.gids.contains(&dgid) {
+        if self.gids.contains(&dgid) || self.is_address_here(dgid) {
             return Ok(());
         }
+        Err(self.unreachable(operation, dgid))
+    }
+
+    fn unreachable(&self, operation: &'static str, dgid: Gid) -> Error {
         let what = format!(
-            "GID {dgid} is not of this user on this host ({}): the same-host device cannot reach it (containers share a \
-             directory through FARCALL_SOCKET_DIR, users also a group through FARCALL_GROUP)",
+            "GID {dgid} is not of this user on this host ({}): shared memory does not reach it (containers share a \
+             directory through FARCALL_SOCKET_DIR, users also a group through FARCALL_GROUP); to other hosts go RC \
+             and UC, but no datagrams",
             self.gids[0]
         );
-        Err(Error::invalid(operation, what))
+        Error::invalid(operation, what)
     }
 
     /// A number for a protection domain, a completion queue or a shared receive queue: no two of them have the same.

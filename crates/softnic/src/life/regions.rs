@@ -1,5 +1,6 @@
 //! The memory regions of this process: local checks without locks, grants to peers, generations that peers can read.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -101,6 +102,11 @@ const fn index_of(key: u32) -> usize {
 impl RegionTable {
     pub(crate) fn new() -> Result<Self> {
         let segment = Segment::create("farcall-regions", MAX_REGIONS * 8)?;
+        // Who cannot ask for a key must not guess it: neither places nor generations begin where others' do.
+        let random = RandomState::new();
+        let mut free: Vec<u32> = (0..MAX_REGIONS as u32).collect();
+        free.sort_by_cached_key(|index| random.hash_one(index));
+        let first_generation = |index: u32| (random.hash_one((index, "generation")) as u32).max(1);
         Ok(Self {
             generations: segment.memory(),
             segment,
@@ -109,8 +115,8 @@ impl RegionTable {
             slow: Mutex::new(Slow {
                 backing: (0..MAX_REGIONS).map(|_| None).collect(),
                 granted: vec![Granted::default(); MAX_REGIONS],
-                next_generation: vec![1; MAX_REGIONS],
-                free: (0..MAX_REGIONS as u32).rev().collect(),
+                next_generation: (0..MAX_REGIONS as u32).map(first_generation).collect(),
+                free,
             }),
         })
     }
@@ -312,6 +318,19 @@ mod tests {
         assert!(!table.allows(key, 7, base, 1, none) && table.grant(key, 7, true).is_none());
         table.release(key);
         assert_ne!(table.insert(Backing::Pool(segment), 4096, 7, none).unwrap(), key);
+    }
+
+    #[test]
+    fn keys_of_one_process_say_nothing_of_anothers() {
+        let keys = || {
+            let table = RegionTable::new().unwrap();
+            let memory = || Backing::Private { addr: 0x1000, window: None };
+            [(); 4].map(|()| table.insert(memory(), 16, 7, Access::LOCAL_WRITE).unwrap())
+        };
+        let (mine, other) = (keys(), keys());
+        assert_ne!(mine, other);
+        let places = mine.map(index_of);
+        assert!(places.windows(2).any(|two| two[1].abs_diff(two[0]) > 1), "{places:?}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use super::Way;
-use super::clients::Client;
+use super::clients::{Client, Next};
 use super::death::Lifetime;
 use super::peer::Peer;
 use super::rendezvous::Block;
@@ -46,7 +46,18 @@ pub(super) enum Watched {
     Sender(u64, Arc<Lifetime>),
     /// What a peer answers.
     Answers(Weak<Peer>),
+    /// A descriptor of a way.
+    Served(Arc<dyn Served>),
 }
+
+/// A way that has descriptors of its own.
+pub(crate) trait Served: Send + Sync {
+    /// One of them is readable; called by the service thread, which must not wait.
+    fn ready(&self);
+}
+
+/// A descriptor that the service thread watches for a way.
+pub(crate) struct Watching(u64);
 
 const WAKER_TOKEN: u64 = 0;
 /// Of all processes that were asked who they are.
@@ -103,6 +114,21 @@ impl Service {
         self.watched.lock().insert(token, watched);
         self.tell_of(fd, token, epoll::EventFlags::IN)
             .inspect_err(|_| drop(self.watched.lock().remove(&token)))
+    }
+
+    /// Watches a descriptor for a way.
+    pub(crate) fn watch_for(&self, fd: BorrowedFd<'_>, way: Arc<dyn Served>) -> Result<Watching> {
+        let token = self.next_token();
+        self.watched.lock().insert(token, Watched::Served(way));
+        self.tell_of(fd, token, epoll::EventFlags::IN)
+            .inspect_err(|_| drop(self.watched.lock().remove(&token)))?;
+        Ok(Watching(token))
+    }
+
+    /// Leaves a descriptor of a way alone for a while, or watches it again.
+    pub(crate) fn set_served(&self, fd: BorrowedFd<'_>, watching: &Watching, is_watched: bool) {
+        let events = if is_watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(watching.0), events);
     }
 
     fn tell_of(&self, fd: BorrowedFd<'_>, token: u64, events: epoll::EventFlags) -> Result<()> {
@@ -184,8 +210,16 @@ impl Service {
                 self.accept(&block);
                 true
             }
-            Watched::Client(client) => client.serve(way),
+            Watched::Client(client) => {
+                let next = client.serve(way);
+                self.wait_for(&client, token, next);
+                next != Next::End
+            }
             Watched::Answers(peer) => self.collect(&peer),
+            Watched::Served(way) => {
+                way.ready();
+                true
+            }
             Watched::Peer(peer) => {
                 self.peer_ended(way, &peer);
                 false
@@ -197,6 +231,19 @@ impl Service {
         };
         if !keep {
             self.watched.lock().remove(&token);
+        }
+    }
+
+    /// Tells of a client when it asks, or when it has room for answers.
+    fn wait_for(&self, client: &Client, token: u64, next: Next) {
+        let events = match next {
+            Next::Questions => epoll::EventFlags::IN,
+            Next::Room => epoll::EventFlags::OUT,
+            Next::End => return,
+        };
+        let data = epoll::EventData::new_u64(token);
+        if let Err(error) = epoll::modify(&self.epoll, client.socket(), data, events) {
+            tracing::warn!("softnic service: epoll_ctl: {error}");
         }
     }
 

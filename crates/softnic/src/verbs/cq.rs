@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
+use crate::host::Host;
 use crate::host::cq::{AttachedPair, Attachment, COMPLETIONS_A_TURN, CqCore, Source};
 
 /// Up to so many fruitless looks of a poll are no waste: promises are withdrawn only from larger crowds.
@@ -36,13 +37,15 @@ pub(crate) struct Cq {
     withdrawn: Vec<u64>,
     /// Completions that were taken while failures were held back.
     overtaking: usize,
+    host: Arc<Host>,
     /// A source used its turn up: a poll goes on, because programs take one that is not filled for the last.
     has_more: bool,
 }
 
 impl Cq {
-    pub(crate) fn new(core: Arc<CqCore>) -> Self {
+    pub(crate) fn new(host: &Arc<Host>, core: Arc<CqCore>) -> Self {
         Self {
+            host: host.clone(),
             core,
             epoch: u64::MAX,
             pairs: Vec::new(),
@@ -211,7 +214,11 @@ impl RawCq for Cq {
     }
 
     fn req_notify(&mut self, notify: Notify) -> Result<()> {
-        self.core.request_event(notify)
+        self.core.request_event(notify)?;
+        if let Some(abroad) = self.host.abroad.get() {
+            abroad.owner_sleeps();
+        }
+        Ok(())
     }
 
     fn as_any(&self) -> &dyn Any {

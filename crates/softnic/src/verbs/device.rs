@@ -25,9 +25,10 @@ use crate::host::cq::CqCore;
 use crate::host::events::Events;
 use crate::host::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
 use crate::host::srq::SrqCore;
-use crate::life::gids::{GID_TABLE_LEN, NETDEV, gid_table};
+use crate::life::addresses::WayChoice;
+use crate::life::gid_entries;
 use crate::life::regions::MAX_REGIONS;
-use crate::life::rendezvous::{gid, judge_user};
+use crate::life::rendezvous::judge_user;
 
 /// Completions that a queue may be asked to hold. It holds as many as its queue pairs can produce, whatever was asked
 /// for; but programs compute with this number.
@@ -61,16 +62,26 @@ impl SoftNic {
 
     /// The GID table that the device has here, without opening it: processes with the same one reach each other.
     pub fn gid_table() -> Vec<GidEntry> {
-        gid().map(|space| Self::entries(gid_table(space))).unwrap_or_default()
+        gid_entries().map(Self::entries).unwrap_or_default()
     }
 
-    fn entries(table: [Gid; GID_TABLE_LEN]) -> Vec<GidEntry> {
-        let entry = |(index, gid)| GidEntry {
-            index,
-            gid,
-            gid_type: GidType::RoceV2,
-            netdev: Some(NETDEV.to_owned()),
-        };
+    /// In words: which way leads to which peers here.
+    pub fn ways() -> String {
+        match WayChoice::configured() {
+            Ok(WayChoice::Auto) => {
+                "this host by shared memory (inter-process communication, not a network), other \
+                                    hosts by RoCEv2 on UDP port 4791 (RC and UC)"
+                    .into()
+            }
+            Ok(WayChoice::Host) => "this host only, by shared memory (FARCALL_WAY=host)".into(),
+            Ok(WayChoice::Net) => "by RoCEv2 on UDP port 4791 only (FARCALL_WAY=net; RC and UC)".into(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    fn entries(table: Vec<(Gid, String)>) -> Vec<GidEntry> {
+        let entry =
+            |(index, (gid, netdev))| GidEntry { index, gid, gid_type: GidType::RoceV2, netdev: Some(netdev) };
         (0..).zip(table).map(entry).collect()
     }
 
@@ -175,7 +186,7 @@ impl Context for SoftContext {
             state: PortState::Active,
             max_mtu: Mtu::Mtu4096,
             active_mtu: Mtu::Mtu4096,
-            gid_tbl_len: GID_TABLE_LEN as u32,
+            gid_tbl_len: self.host.process.gid_entries().len() as u32,
             lid: 0,
             link_layer: LinkLayer::Ethernet,
         })
@@ -183,15 +194,16 @@ impl Context for SoftContext {
 
     fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
         require_port("query_gid", port_num)?;
-        let found = usize::try_from(index).ok().and_then(|index| self.host.process.gids.get(index));
-        found.copied().ok_or_else(|| {
-            Error::invalid("query_gid", format!("entry {index}; the port has {GID_TABLE_LEN}, from 0"))
+        let table = self.host.process.gid_entries();
+        let found = usize::try_from(index).ok().and_then(|index| table.get(index));
+        found.map(|(gid, _)| *gid).ok_or_else(|| {
+            Error::invalid("query_gid", format!("entry {index}; the port has {}, from 0", table.len()))
         })
     }
 
     fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
         require_port("query_gid_table", port_num)?;
-        Ok(SoftNic::entries(self.host.process.gids))
+        Ok(SoftNic::entries(self.host.process.gid_entries()))
     }
 
     fn check_user(&self, user: u32) -> Result<()> {
@@ -201,8 +213,12 @@ impl Context for SoftContext {
     fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
         const OP: &str = "check the owner of a queue pair";
         self.host.process.require_here(OP)?;
-        self.host.process.require_reachable(OP, gid)?;
-        self.host.process.judge_owner(qp_num)
+        // Of other hosts' processes nothing can be known.
+        if self.host.process.leads_away(OP, gid, qp_num)? {
+            Ok(())
+        } else {
+            self.host.process.judge_owner(qp_num)
+        }
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
@@ -236,7 +252,7 @@ impl Context for SoftContext {
             channel.attach(&core);
             self.host.add_sleeper(&core);
         }
-        Ok(Box::new(Cq::new(core)))
+        Ok(Box::new(Cq::new(&self.host, core)))
     }
 
     fn async_event_fd(&self) -> Option<RawFd> {

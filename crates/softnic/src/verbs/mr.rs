@@ -85,6 +85,7 @@ impl Mr {
         }
         // Nothing fails from here on.
         self.withdraw();
+        self.settle_abroad();
         let is_same_place = (addr, len_bytes) == (self.attr.addr, self.attr.len_bytes);
         let window = match before {
             Some(moved) if is_same_place => Some(moved.clone()),
@@ -136,6 +137,7 @@ impl Mr {
             return Revoked::Now;
         }
         let clear = self.withdraw();
+        self.settle_abroad();
         self.backing.give_back(&self.host.process);
         self.host.process.regions.release(self.attr.lkey);
         if !clear {
@@ -146,6 +148,13 @@ impl Mr {
             segment.give_back(0);
         }
         Revoked::Now
+    }
+
+    /// Packets of other hosts that were let in before are placed.
+    fn settle_abroad(&self) {
+        if let Some(abroad) = self.host.abroad.get() {
+            abroad.settle();
+        }
     }
 
     /// Takes the region from its peers. Returns whether none of them is inside any more.

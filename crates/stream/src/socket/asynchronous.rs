@@ -87,7 +87,8 @@ impl AsyncStream {
     }
 
     fn new(carried: Carried<TcpStream>, peer: SocketAddr, options: &StreamOptions) -> Self {
-        let driver = TokioDriver::new(MonotonicClock::new(), options.waiting);
+        let pollers = options.pollers.clone();
+        let driver = TokioDriver::with_pollers(MonotonicClock::new(), options.waiting, pollers);
         let waiting = Arc::<Waiters>::default();
         let waker = Waker::from(Arc::clone(&waiting));
         Self { carried, peer, driver, waiting, waker }

@@ -2,16 +2,16 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
-use farcall_drive::{IdleTurns, arm_then_look, sleep_on};
-use farcall_link::Nic;
+use farcall_drive::{Waiter, arm_then_look, sleep_on};
+use farcall_link::{Nic, Waiting};
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
-use rustix::event::epoll;
 
 use super::StreamOptions;
 use super::door::Door;
+use super::readiness::Readiness;
 use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
 use crate::stream::{Counters, Stream};
@@ -26,9 +26,13 @@ pub struct StreamSocket {
     runner: Runner,
     options: StreamOptions,
     is_nonblocking: bool,
+    /// The last call said `WouldBlock`.
+    is_waiting: bool,
+    /// Whoever waits for it arms it when he sleeps.
+    is_armed_by_set: bool,
     timeouts: Timeouts,
-    /// Readable when there may be something to do; made when it is asked for.
-    poller: Option<OwnedFd>,
+    /// Made when it is asked for.
+    readiness: Option<Readiness>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -43,14 +47,17 @@ const TURNS_PER_CLOCK: u32 = 16;
 /// Runs endpoints in the calling thread.
 struct Runner {
     clock: MonotonicClock,
-    idle_turns: IdleTurns,
+    waiter: Waiter,
     set: WaitSet,
 }
 
 impl Runner {
-    fn new(options: &StreamOptions) -> Self {
-        let idle_turns = IdleTurns::new(options.waiting);
-        Self { clock: MonotonicClock::new(), idle_turns, set: WaitSet::default() }
+    fn new(waiter: Waiter) -> Self {
+        Self { clock: MonotonicClock::new(), waiter, set: WaitSet::default() }
+    }
+
+    fn of(options: &StreamOptions) -> Self {
+        Self::new(Waiter::new(options.waiting, options.pollers.clone()))
     }
 
     /// Runs the endpoint until `done` says something, or until there is nothing to do for so long.
@@ -63,7 +70,7 @@ impl Runner {
         let (mut deadline, mut now, mut turns) = (None, Nanos(0), 0);
         loop {
             if let Some(done) = done(endpoint) {
-                self.idle_turns.worked();
+                self.waiter.worked();
                 return Ok(done);
             }
             if turns == 0 {
@@ -71,7 +78,7 @@ impl Runner {
             }
             turns = (turns + 1) % TURNS_PER_CLOCK;
             if endpoint.progress(now) == Next::Again {
-                self.idle_turns.worked();
+                self.waiter.worked();
                 continue;
             }
             if let Some(timeout) = timeout {
@@ -80,7 +87,7 @@ impl Runner {
                     return Err(ErrorKind::TimedOut.into());
                 }
             }
-            if self.idle_turns.was_idle(endpoint.looks()) {
+            if self.waiter.was_idle(endpoint.looks()) {
                 self.sleep(endpoint, deadline)?;
                 turns = 0;
             } else {
@@ -91,22 +98,30 @@ impl Runner {
 
     fn sleep<E: Endpoint>(&mut self, endpoint: &mut E, deadline: Option<Nanos>) -> io::Result<()> {
         let now = self.clock.now();
-        let Next::Idle { until } = arm_then_look(endpoint, now) else {
-            self.idle_turns.worked();
+        let Next::Idle { until } = self.waiter.arm_then_look(endpoint, now) else {
+            self.waiter.worked();
             return Ok(());
         };
         self.set.clear();
-        endpoint.wait_set(&mut self.set);
+        self.waiter.wait_set(endpoint, &mut self.set);
         let until = Nanos::earlier(until, deadline);
         sleep_on(self.set.fds(), until.map(|until| until.since(now)))?;
-        self.idle_turns.woke();
+        self.waiter.woke();
         Ok(())
     }
 
-    /// Whether nothing can be done now: the endpoint wakes its descriptors when there is.
-    fn has_nothing_to_do<E: Endpoint>(&self, endpoint: &mut E) -> bool {
+    /// If nothing can be done now: what time it is, and when there is at the latest; the endpoint wakes its descriptors
+    /// when there is before.
+    fn idle_until<E: Endpoint>(&mut self, endpoint: &mut E) -> Option<(Nanos, Option<Nanos>)> {
         let now = self.clock.now();
-        endpoint.progress(now) != Next::Again && arm_then_look(endpoint, now) != Next::Again
+        self.waiter.is_awake();
+        match endpoint.progress(now) {
+            Next::Again => None,
+            Next::Idle { .. } => match self.waiter.arm_then_look(endpoint, now) {
+                Next::Again => None,
+                Next::Idle { until } => Some((now, until)),
+            },
+        }
     }
 }
 
@@ -126,7 +141,7 @@ impl StreamSocket {
         let unreachable = |source| OpenError::Unreachable { address: name.clone(), source };
         let peer = socket.peer_addr().map_err(unreachable)?;
         let mut carried = Carried::open(nic, options.config, socket)?;
-        let mut runner = Runner::new(&options);
+        let mut runner = Runner::of(&options);
         let settled = runner
             .run(&mut carried, Some(options.connect_timeout), |carried| carried.is_settled().then_some(()));
         settled.map_err(unreachable)?;
@@ -139,7 +154,17 @@ impl StreamSocket {
 
     fn new(carried: Carried<TcpStream>, peer: SocketAddr, runner: Runner, options: StreamOptions) -> Self {
         let timeouts = Timeouts::default();
-        Self { carried, peer, runner, options, is_nonblocking: false, timeouts, poller: None }
+        Self {
+            carried,
+            peer,
+            runner,
+            options,
+            is_nonblocking: false,
+            is_waiting: false,
+            is_armed_by_set: false,
+            timeouts,
+            readiness: None,
+        }
     }
 
     /// Where the other end is.
@@ -155,9 +180,12 @@ impl StreamSocket {
     /// Whether calls say `WouldBlock` instead of waiting.
     ///
     /// # Errors
-    /// If the socket was not made [`StreamOptions::pollable`].
+    /// If the socket was not made [`StreamOptions::pollable`], unless its way of waiting never sleeps: then it has no
+    /// descriptor, and its owner calls again and again.
     pub fn set_nonblocking(&mut self, nonblocking: bool) -> io::Result<()> {
-        self.check_pollable()?;
+        if self.options.waiting != Waiting::Busy {
+            self.check_pollable()?;
+        }
         self.is_nonblocking = nonblocking;
         Ok(())
     }
@@ -178,20 +206,25 @@ impl StreamSocket {
     /// If the socket was not made [`StreamOptions::pollable`], or the system has no descriptor left.
     pub fn pollable_fd(&mut self) -> io::Result<RawFd> {
         self.check_pollable()?;
-        if self.poller.is_none() {
-            let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        if self.readiness.is_none() {
             self.runner.set.clear();
-            self.carried.wait_set(&mut self.runner.set);
-            for fd in self.runner.set.fds() {
-                // SAFETY: the endpoint has just named it as one of its open descriptors.
-                let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) };
-                epoll::add(&poller, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-            }
-            self.poller = Some(poller);
+            self.runner.waiter.wait_set(&self.carried, &mut self.runner.set);
+            let mut readiness = Readiness::new()?;
+            readiness.follow(&self.runner.set)?;
+            self.readiness = Some(readiness);
             // What comes from now on makes it readable; what is there already the first call finds.
-            self.runner.has_nothing_to_do(&mut self.carried);
+            self.arm();
         }
-        Ok(self.poller.as_ref().map_or(-1, AsRawFd::as_raw_fd))
+        Ok(self.readiness.as_ref().map_or(-1, Readiness::fd))
+    }
+
+    /// Whether nothing can be done now: the descriptor becomes readable when there is.
+    pub(super) fn arm(&mut self) -> bool {
+        let Some((now, until)) = self.runner.idle_until(&mut self.carried) else { return false };
+        if let Some(readiness) = &mut self.readiness {
+            readiness.wake_at(until.map(|until| until.since(now)));
+        }
+        true
     }
 
     /// Ends what this end writes; the peer reads what is on its way, then the end. Reading goes on.
@@ -230,6 +263,29 @@ impl StreamSocket {
         self.carried.stream().map(|stream| stream.counters()).unwrap_or_default()
     }
 
+    /// Whether there are bytes that were not seen yet: one load.
+    #[inline]
+    pub(super) fn has_news(&mut self) -> bool {
+        self.carried.stream().is_some_and(|stream| stream.has_news())
+    }
+
+    /// Whether the last call said `WouldBlock`, so that the descriptor tells when another may go on.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
+
+    /// Whoever waits for it calls [`StreamSocket::arm`] from now on, when he sleeps.
+    pub(super) fn is_taken_by_set(&mut self) {
+        self.is_armed_by_set = true;
+        self.is_waiting = false;
+    }
+
+    /// Whether a look at everything finds something.
+    pub(super) fn finds_something(&mut self) -> bool {
+        self.runner.waiter.is_awake();
+        self.carried.progress(self.runner.clock.now()) == Next::Again
+    }
+
     /// Does something with the stream, as soon as it does not answer `WouldBlock`.
     ///
     /// # Errors
@@ -246,11 +302,14 @@ impl StreamSocket {
             None => Some(Err(StreamError::BrokenPipe)),
         };
         if self.is_nonblocking {
+            self.is_waiting = false;
             loop {
                 if let Some(result) = attempt(&mut self.carried) {
                     return Ok(result?);
                 }
-                if self.runner.has_nothing_to_do(&mut self.carried) {
+                let is_armed_later = self.is_armed_by_set || self.options.waiting == Waiting::Busy;
+                if if is_armed_later { !self.finds_something() } else { self.arm() } {
+                    self.is_waiting = true;
                     return Err(ErrorKind::WouldBlock.into());
                 }
             }
@@ -310,6 +369,9 @@ fn dial(address: impl ToSocketAddrs, timeout: Duration, name: &mut String) -> io
 pub struct StreamListener {
     door: Door,
     runner: Runner,
+    is_nonblocking: bool,
+    /// Made when it is asked for.
+    readiness: Option<Readiness>,
 }
 
 impl StreamListener {
@@ -318,8 +380,8 @@ impl StreamListener {
     /// # Errors
     /// If the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
-        let runner = Runner::new(&options.clone().waiting(farcall_link::Waiting::EventBatch));
-        Ok(Self { door: Door::bind(nic, address, options)?, runner })
+        let runner = Runner::new(Waiter::new(Waiting::EventBatch, None));
+        Ok(Self { door: Door::bind(nic, address, options)?, runner, is_nonblocking: false, readiness: None })
     }
 
     /// Where it listens: with the port that the system chose, if none was given.
@@ -330,13 +392,61 @@ impl StreamListener {
         self.door.address()
     }
 
+    /// Whether [`StreamListener::accept`] says `WouldBlock` instead of waiting.
+    pub const fn set_nonblocking(&mut self, nonblocking: bool) {
+        self.is_nonblocking = nonblocking;
+    }
+
+    /// A descriptor for poll and epoll that is readable when accepting may go on: from the time that a call said
+    /// `WouldBlock` until the next one does. It belongs to the listener. Until somebody accepts no handshake goes on.
+    ///
+    /// # Errors
+    /// If the system has no descriptor left.
+    pub fn pollable_fd(&mut self) -> io::Result<RawFd> {
+        if self.readiness.is_none() {
+            self.readiness = Some(Readiness::new()?);
+            self.follow(Some(Duration::ZERO))?;
+        }
+        Ok(self.readiness.as_ref().map_or(-1, Readiness::fd))
+    }
+
+    fn follow(&mut self, after: Option<Duration>) -> io::Result<()> {
+        let Some(readiness) = &mut self.readiness else { return Ok(()) };
+        self.runner.set.clear();
+        self.door.wait_set(&mut self.runner.set);
+        readiness.follow(&self.runner.set)?;
+        readiness.wake_at(after);
+        Ok(())
+    }
+
     /// Waits for a stream.
     ///
     /// # Errors
-    /// If the system cannot wait.
+    /// If the system cannot wait; `WouldBlock` if the listener does not wait.
     pub fn accept(&mut self) -> io::Result<StreamSocket> {
-        let (carried, peer) = self.runner.run(&mut self.door, None, Door::take)?;
+        let (carried, peer) = if self.is_nonblocking {
+            self.take_now()?
+        } else {
+            self.runner.run(&mut self.door, None, Door::take)?
+        };
         let options = self.door.options.clone();
-        Ok(StreamSocket::new(carried, peer, Runner::new(&options), options))
+        Ok(StreamSocket::new(carried, peer, Runner::of(&options), options))
+    }
+
+    fn take_now(&mut self) -> io::Result<(Carried<TcpStream>, SocketAddr)> {
+        loop {
+            let now = self.runner.clock.now();
+            let next = self.door.progress(now);
+            if let Some(taken) = self.door.take() {
+                return Ok(taken);
+            }
+            if let Next::Idle { until } = next
+                && let Next::Idle { until: later } = arm_then_look(&mut self.door, now)
+            {
+                let until = Nanos::earlier(until, later);
+                self.follow(until.map(|until| until.since(now)))?;
+                return Err(ErrorKind::WouldBlock.into());
+            }
+        }
     }
 }

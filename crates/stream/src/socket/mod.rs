@@ -5,6 +5,8 @@ mod asynchronous;
 mod blocking;
 mod door;
 mod options;
+mod readiness;
+mod set;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -15,6 +17,7 @@ use crate::carried::Carrier;
 pub use asynchronous::{AsyncStream, AsyncStreamListener};
 pub use blocking::{StreamListener, StreamSocket};
 pub use options::StreamOptions;
+pub use set::StreamSet;
 
 /// It must not block.
 impl Carrier for TcpStream {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use farcall_drive::Pollers;
 use farcall_link::Waiting;
 
 use crate::config::StreamConfig;
@@ -14,6 +15,8 @@ pub struct StreamOptions {
     pub config: StreamConfig,
     /// How a call waits: how long it polls before it sleeps.
     pub waiting: Waiting,
+    /// Who looks while calls sleep, or while the owner of a descriptor does (BPEV). `None`: nobody; the peer wakes it.
+    pub pollers: Option<Pollers>,
     /// How long connecting may take, and how long a client may take to say what it wants.
     pub connect_timeout: Duration,
     /// How long dropping a stream waits until what was written has arrived.
@@ -25,6 +28,7 @@ impl Default for StreamOptions {
         Self {
             config: StreamConfig::default(),
             waiting: Waiting::Adaptive { max_retry: 2_000 },
+            pollers: None,
             connect_timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
         }
@@ -43,6 +47,13 @@ impl StreamOptions {
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.waiting = waiting;
+        self
+    }
+
+    /// See the field.
+    #[must_use]
+    pub fn pollers(mut self, pollers: Pollers) -> Self {
+        self.pollers = Some(pollers);
         self
     }
 

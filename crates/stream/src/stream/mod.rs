@@ -18,6 +18,7 @@ use crate::config::StreamConfig;
 use crate::error::Broken;
 use crate::inlet::Inlet;
 use crate::outlet::Outlet;
+use crate::probe::StreamProbe;
 pub use open::Opening;
 pub use transfer::Space;
 
@@ -44,6 +45,10 @@ pub struct Stream {
     wcs: [Wc; COMPLETIONS_AT_ONCE],
     turns_to_poll: u32,
     is_armed: bool,
+    /// A poller looks while it sleeps.
+    is_covered: bool,
+    /// `None` where words are not believed without the wake-up that comes with them.
+    probe: Option<Arc<StreamProbe>>,
     nap: turn::Nap,
     now: Nanos,
     /// How much had come when anything came last, and when that was.

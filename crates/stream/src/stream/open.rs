@@ -12,6 +12,7 @@ use crate::config::{RING_BYTES_MAX, RING_BYTES_MIN, StreamConfig};
 use crate::error::OpenError;
 use crate::inlet::Inlet;
 use crate::outlet::{COMPOSED_BYTES, Outlet, SEND_DEPTH, inline_bytes};
+use crate::probe::StreamProbe;
 use crate::receive_ring::ReceiveRing;
 use crate::waking::{RECEIVES, Waker, Woken};
 use crate::words::{WISH, WORDS_BYTES, Wish};
@@ -97,6 +98,7 @@ impl Opening {
         let ring = ReceiveRing::new(self.bytes, max_bytes);
         let waker = Waker::new(!theirs.is_in_order);
         let woken = Woken::new(self.config.may_poll && ours.is_in_order);
+        let probe = ours.is_in_order.then(|| Arc::new(StreamProbe::new(Arc::clone(&self.words))));
         Ok(Stream {
             inlet: Inlet::new(self.words, ring, ours.is_in_order, woken),
             pd: self.nic.pd,
@@ -112,6 +114,8 @@ impl Opening {
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
             turns_to_poll: 0,
             is_armed: false,
+            is_covered: false,
+            probe,
             nap: Nap::default(),
             now: Nanos(0),
             moved_at: (0, Nanos(0)),

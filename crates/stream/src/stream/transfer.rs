@@ -50,6 +50,7 @@ impl Stream {
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         self.check_writable()?;
+        self.hear_wish();
         let mut done = self.put(bytes)?;
         if done < bytes.len() {
             // There may be room that we do not know of.
@@ -61,6 +62,17 @@ impl Stream {
             return Err(StreamError::WouldBlock);
         }
         Ok(done)
+    }
+
+    /// A peer that wants to sleep is not kept from that by an end whose owner writes and does nothing else.
+    #[inline]
+    fn hear_wish(&mut self) {
+        if !self.outlet.waker.wakes()
+            && let Some(wish) = self.inlet.wish().filter(|wish| wish.is_woken)
+        {
+            self.outlet.waker.hear(wish);
+            self.speak();
+        }
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
@@ -79,6 +91,7 @@ impl Stream {
         compose: impl FnOnce(&mut Space<'_>),
     ) -> Result<usize, StreamError> {
         self.check_writable()?;
+        self.hear_wish();
         let (mut at, mut room) = self.outlet.place(&self.connection, most);
         if room < most {
             self.look_for_room()?;
@@ -222,9 +235,9 @@ impl Stream {
             || self.look_for_bytes() != Err(StreamError::WouldBlock)
     }
 
-    /// Whether there is something that was not seen yet: one load, from any thread that may look.
+    /// Whether there are bytes that were not seen yet: one load.
     #[inline]
-    pub fn probe(&self) -> bool {
+    pub fn has_news(&self) -> bool {
         self.inlet.has_news()
     }
 }

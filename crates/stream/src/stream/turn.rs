@@ -1,9 +1,10 @@
 //! The stream as an endpoint: its turn, and how it goes to sleep.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use farcall_link::{Completed, PostRefused};
-use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc};
+use farcall_verbs::{Endpoint, Nanos, Next, Notify, Probe, Result, WaitSet, Wc};
 
 use super::Stream;
 use crate::error::Broken;
@@ -12,7 +13,8 @@ use crate::words::{CONSUMED, IMM_OFFER, PROMISE, TURN, WAKES_TAKEN, WISH};
 /// Turns between two looks at the completion queue when no wake-up is expected.
 const TURNS_PER_POLL: u32 = 16;
 
-/// Sleeps of an end whose peer has not promised to wake it: ever longer, never for long.
+/// Sleeps of an end whose peer has not promised to wake it: ever longer. A peer that writes hears the wish first, so that
+/// only what crosses with it comes unnoticed.
 #[derive(Debug)]
 pub(super) struct Nap {
     next: Duration,
@@ -20,7 +22,7 @@ pub(super) struct Nap {
 }
 
 const NAP_MIN: Duration = Duration::from_micros(20);
-const NAP_MAX: Duration = Duration::from_millis(1);
+const NAP_MAX: Duration = Duration::from_secs(10);
 
 impl Default for Nap {
     fn default() -> Self {
@@ -180,6 +182,15 @@ impl Stream {
         }
     }
 
+    /// Rings that are offered, and what breaks, are told of by completions alone.
+    fn arm_completions(&mut self) -> Result<()> {
+        while let Ok(Some(_)) = self.channel.poll_cq_event() {}
+        self.is_armed = true;
+        let is_draining = self.broken.is_some();
+        let notify = if is_draining || self.waits_for_sends() { Notify::Any } else { Notify::Solicited };
+        self.cq.req_notify(notify)
+    }
+
     /// Whether something of ours waits for completions that wake nobody.
     fn waits_for_sends(&self) -> bool {
         self.outlet.is_finished || self.outlet.room(&self.connection) == 0
@@ -212,11 +223,11 @@ impl Endpoint for Stream {
         self.grow();
         self.speak();
         if any {
-            self.is_armed = false;
+            (self.is_armed, self.is_covered) = (false, false);
             self.nap = Nap::default();
             return Next::Again;
         }
-        if self.is_armed && !self.inlet.may_sleep() {
+        if self.is_armed && !self.is_covered && !self.inlet.may_sleep() {
             // The peer has not promised yet; what it writes until then may come unnoticed.
             return Next::Idle { until: Some(self.nap.until) };
         }
@@ -224,16 +235,26 @@ impl Endpoint for Stream {
     }
 
     fn arm(&mut self) -> Result<()> {
-        while let Ok(Some(_)) = self.channel.poll_cq_event() {}
         self.inlet.woken.wants_sleep();
+        self.is_covered = false;
         self.speak();
         if !self.inlet.may_sleep() {
             self.nap.begin(self.now);
         }
-        self.is_armed = true;
-        let is_draining = self.broken.is_some();
-        let notify = if is_draining || self.waits_for_sends() { Notify::Any } else { Notify::Solicited };
-        self.cq.req_notify(notify)
+        self.arm_completions()
+    }
+
+    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+        self.probe.clone().map(|probe| probe as _)
+    }
+
+    fn arm_covered(&mut self) -> Result<()> {
+        let Some(probe) = &self.probe else { return self.arm() };
+        probe.know();
+        self.inlet.woken.is_covered();
+        self.is_covered = true;
+        self.speak();
+        self.arm_completions()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {

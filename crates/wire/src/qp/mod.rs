@@ -40,6 +40,9 @@ pub struct QpConfig {
     pub message_bytes_max: u64,
     /// How many packets may be unacknowledged.
     pub unacknowledged_max: u32,
+    /// How many packets of data one READ request asks for at most, at least 1: a longer READ is several requests on the
+    /// wire, one after another, so that its answers do not overrun who asked.
+    pub read_packets_max: u32,
 }
 
 /// What `modify` has set.
@@ -182,6 +185,8 @@ impl<S, R> Qp<S, R> {
             self.answered(adapter, packet, payload);
         } else if self.state.responds() {
             self.requested(adapter, packet, payload);
+        } else if self.state == QpState::Err {
+            self.requested_after_failure(adapter, packet);
         }
     }
 

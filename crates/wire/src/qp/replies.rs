@@ -141,7 +141,8 @@ impl<S, R> Qp<S, R> {
                 if let Some(Received { receive, wc, is_solicited }) = received {
                     adapter.received(receive, wc, is_solicited);
                 }
-                if is_acknowledged {
+                // One acknowledgement for all that has come (IBA 9.7.5.1.2).
+                if is_acknowledged && !self.is_next_acknowledged() {
                     self.send_empty(adapter, psn, acknowledge(Syndrome::Ack));
                 }
             }
@@ -164,6 +165,15 @@ impl<S, R> Qp<S, R> {
             Reply::Fail(failure) => self.fail_request(adapter, psn, failure),
         }
         Responded::Answered
+    }
+
+    /// Whether the next reply acknowledges, too, and nothing holds it up.
+    fn is_next_acknowledged(&self) -> bool {
+        let responder = &self.responder;
+        responder.replies.front().is_some_and(|next| {
+            matches!(next.reply, Reply::Done { is_acknowledged: true, .. })
+                && responder.pending.front().is_none_or(|pending| *pending > next.after)
+        })
     }
 
     /// Sends one packet of a READ's data, as memory is now. Whether it could.
@@ -243,6 +253,7 @@ impl<S, R> Qp<S, R> {
         if self.config.transport == QpType::Rc {
             let aeth = Aeth { syndrome: Syndrome::Nak(failure.nak), msn: self.responder.msn };
             self.send_empty(adapter, psn, Operation::Acknowledge(aeth));
+            self.responder.last_refusal = Some((psn, failure.nak));
         }
         let has_receive = failure.receive.is_some();
         if let Some(((receive, _), status)) = failure.receive {

@@ -44,15 +44,16 @@ impl<S, R> Qp<S, R> {
             Turn::Wait => return false,
             Turn::Fail(status) => return self.fail_here(adapter, status),
             Turn::Packet(begun) => match self.transmit_packet(adapter, begun) {
-                Some(is_last) => is_last,
+                Some(next) => {
+                    self.sends.packet = next;
+                    next >= begun.packets
+                }
                 None => return self.fail_here(adapter, WcStatus::LOC_PROT_ERR),
             },
         };
         if is_last {
             self.sends.at += 1;
             self.sends.packet = 0;
-        } else {
-            self.sends.packet += 1;
         }
         if self.config.transport == QpType::Rc {
             self.start_ack_timer(adapter);
@@ -68,6 +69,7 @@ impl<S, R> Qp<S, R> {
         if queued.failed.is_some() {
             return Turn::Wait;
         }
+        let is_read = matches!(queued.request.work, Work::Read(_));
         let begun = match queued.begun {
             Some(begun) => begun,
             None if !self.may_begin(&queued.request) => return Turn::Wait,
@@ -76,7 +78,10 @@ impl<S, R> Qp<S, R> {
                 None => self.sends.begin(u64::from(self.settings.mtu.bytes())),
             },
         };
-        if self.is_window_full(begun.psn.plus(self.sends.packet)) { Turn::Wait } else { Turn::Packet(begun) }
+        // A long READ asks for its next part when all of the one before has come.
+        let waits_for_data = is_read && self.sends.packet > begun.answers;
+        let must_wait = waits_for_data || self.is_window_full(begun.psn.plus(self.sends.packet));
+        if must_wait { Turn::Wait } else { Turn::Packet(begun) }
     }
 
     fn may_begin(&self, request: &SendRequest) -> bool {
@@ -116,12 +121,13 @@ impl<S, R> Qp<S, R> {
         (!adapter.check(posted, request.len_bytes, need)).then_some(WcStatus::LOC_PROT_ERR)
     }
 
-    /// Sends the packet whose turn it is: its payload is gathered now. Whether it is its request's last; `None` if the
-    /// payload must not be read.
-    fn transmit_packet(&self, adapter: &mut impl Adapter<S, R>, begun: Begun) -> Option<bool> {
+    /// Sends the packet whose turn it is: its payload is gathered now. Which packet of its request is the next; of a
+    /// READ, which answer must be asked for next. `None` if the payload must not be read.
+    fn transmit_packet(&self, adapter: &mut impl Adapter<S, R>, begun: Begun) -> Option<u32> {
         let queued = &self.sends.queue[self.sends.at];
         let (request, send, mtu_bytes) = (&queued.request, &queued.posted, self.mtu_bytes());
         let index = self.sends.packet;
+        let mut next = index + 1;
         let psn = begun.psn.plus(index);
         let offset = u64::from(index) * mtu_bytes;
         let len_bytes = (request.len_bytes - offset).min(mtu_bytes);
@@ -144,9 +150,13 @@ impl<S, R> Qp<S, R> {
             Work::Read(reth) => {
                 // Data that has come is not asked for again.
                 let done = u64::from(begun.answers) * mtu_bytes;
+                // Parts end where they always end: a responder repeats no more than it was asked for at once.
+                let part_packets = self.config.read_packets_max;
+                next = begun.packets.min((begun.answers / part_packets + 1).saturating_mul(part_packets));
+                let end = (u64::from(next) * mtu_bytes).min(request.len_bytes);
                 let addr = reth.addr.wrapping_add(done);
-                let rest = Reth { addr, len_bytes: reth.len_bytes - done as u32, ..reth };
-                (self.packet(begun.next_answer(), Operation::ReadRequest(rest)), Payload::None)
+                let part = Reth { addr, len_bytes: (end - done) as u32, ..reth };
+                (self.packet(begun.next_answer(), Operation::ReadRequest(part)), Payload::None)
             }
             Work::Atomic(eth) => (self.packet(psn, Operation::AtomicRequest(eth)), Payload::None),
             Work::Datagram { dest_qpn, qkey } => {
@@ -160,7 +170,7 @@ impl<S, R> Qp<S, R> {
             }
         };
         adapter.transmit(packet, payload).ok()?;
-        Some(request.returns_data() || segment.is_last())
+        Some(next)
     }
 
     /// The request whose turn it is cannot be executed at this end.

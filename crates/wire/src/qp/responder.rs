@@ -7,7 +7,7 @@ use farcall_verbs::{Access, AsyncEventKind, QpState, QpType, Wc, WcFlags, WcOpco
 use super::Qp;
 use super::replies::{Failure, Received, Reply, Waiting};
 use crate::adapter::{Accessed, Adapter, Event, Place, Token};
-use crate::packet::{AtomicEth, Nak, Operation, Packet, Reth, Segment};
+use crate::packet::{Aeth, AtomicEth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
 
 /// A posted receive, and its length in bytes.
@@ -52,6 +52,8 @@ pub(super) struct Responder<R> {
     is_established: bool,
     /// A request was refused: the pair is about to fail, and nothing that comes after is looked at.
     has_failed: bool,
+    /// The request that was refused, and why: if the refusal was lost, the requester asks again.
+    pub(super) last_refusal: Option<(Psn, Nak)>,
 }
 
 impl<R> Default for Responder<R> {
@@ -70,6 +72,7 @@ impl<R> Default for Responder<R> {
             refused: None,
             is_established: false,
             has_failed: false,
+            last_refusal: None,
         }
     }
 }
@@ -148,6 +151,14 @@ impl<S, R> Qp<S, R> {
             }
         } else {
             self.in_sequence(adapter, packet, payload);
+        }
+    }
+
+    /// A request of a peer that may not know yet that the pair has failed: it is told once more why.
+    pub(super) fn requested_after_failure(&self, adapter: &mut impl Adapter<S, R>, packet: &Packet) {
+        if let Some((psn, nak)) = self.responder.last_refusal.filter(|(psn, _)| *psn == packet.psn) {
+            let aeth = Aeth { syndrome: Syndrome::Nak(nak), msn: self.responder.msn };
+            self.send_empty(adapter, psn, Operation::Acknowledge(aeth));
         }
     }
 

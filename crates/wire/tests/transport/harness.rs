@@ -178,6 +178,7 @@ impl End {
             port_mtu: Mtu::Mtu1024,
             message_bytes_max: 1 << 31,
             unacknowledged_max: 8,
+            read_packets_max: 3,
         };
         let device = Device {
             memory: (0..MEMORY_BYTES).map(|at| (at as u32 * 31 + qpn) as u8).collect(),

@@ -1,7 +1,7 @@
 //! Reliable connections.
 
 use farcall_verbs::{AsyncEventKind, QpAttr, QpState, QpType, WcStatus};
-use farcall_wire::{Event, Nak, Operation, Psn, Segment, SendRequest, Syndrome, Work};
+use farcall_wire::{Event, Nak, Operation, Psn, Reth, Segment, SendRequest, Syndrome, Work};
 use proptest::prelude::*;
 
 use super::harness::*;
@@ -234,5 +234,60 @@ fn acknowledgements_count_messages() {
         _ => None,
     });
     let last = last.expect("the last SEND is acknowledged");
-    assert_eq!((last.syndrome, last.msn), (Syndrome::Ack, 5));
+    // The READ is two requests on the wire.
+    assert_eq!((last.syndrome, last.msn), (Syndrome::Ack, 6));
+}
+
+#[test]
+fn a_long_read_asks_for_one_part_after_another() {
+    let mut pair = Pair::new(QpType::Rc, 0xff_fffe);
+    pair.ends[0].post(1, Work::Read(region(3000, 800)), 6000, 800);
+    pair.ends[0].post(2, Work::Write(region(0, 1)), 0, 1);
+    pair.run_with(|_, _| Fate::Pass);
+    let requests: Vec<_> =
+        pair.log.iter().filter(|(from, ..)| *from == 0).map(|(_, packet, _)| packet).collect();
+    let asked: Vec<_> = requests
+        .iter()
+        .filter_map(|packet| match packet.operation {
+            Operation::ReadRequest(reth) => Some((packet.psn.number(), reth.addr, reth.len_bytes)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(asked, [(0xff_fffe, 3000, 768), (1, 3768, 32)]);
+    assert_eq!(
+        requests.last().map(|packet| packet.psn),
+        Some(Psn::new(2)),
+        "the WRITE goes behind all of it"
+    );
+    assert_eq!(pair.ends[0].sent_ids(), [1, 2]);
+}
+
+#[test]
+fn what_came_together_is_acknowledged_once() {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    for id in 0..3 {
+        pair.ends[0].post(id, Work::Write(region(0, 1)), 0, 1);
+    }
+    for (packet, payload) in pair.ends[0].work() {
+        pair.ends[1].arrive(&packet, &payload);
+    }
+    let answers = pair.ends[1].work();
+    assert_eq!(answers.iter().map(|(packet, _)| packet.psn.number()).collect::<Vec<_>>(), [9]);
+    pair.ends[0].arrive(&answers[0].0, &[]);
+    assert_eq!(pair.ends[0].sent_ids(), [0, 1, 2]);
+}
+
+#[test]
+fn a_refusal_that_was_lost_is_told_again() {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    pair.ends[0].post(1, Work::Write(Reth { rkey: RKEY + 1, ..region(0, 1) }), 0, 1);
+    let mut has_lost = false;
+    pair.run_with(|_, packet| {
+        let is_first_refusal =
+            packet.operation.is_answer() && !std::mem::replace(&mut has_lost, packet.operation.is_answer());
+        if is_first_refusal { Fate::Lose } else { Fate::Pass }
+    });
+    let ended: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| wc.status).collect();
+    assert_eq!(ended, [WcStatus::REM_ACCESS_ERR]);
+    assert_eq!(pair.ends[1].qp.state(), QpState::Err);
 }

@@ -10,8 +10,8 @@ use libc::{EBUSY, EFAULT, EINVAL, EOPNOTSUPP};
 use crate::library::{clear_errno, errno, inline, zeroed};
 use crate::world::{AhModel, ChannelModel, ContextModel, CqModel, MrModel, PdModel, Rng, SrqModel, World};
 
-/// Entries of the GID table.
-const GIDS: usize = 3;
+/// Room for all entries of a port's GID table.
+const GIDS_MAX: usize = 16;
 
 /// Bytes of each region's buffer.
 pub const BUFFER: usize = 32 << 10;
@@ -474,7 +474,7 @@ impl World {
             // No route on Ethernet, no such port, no such entry.
             0 => (attr.is_global, verdict) = (0, EINVAL),
             1 => (attr.port_num, verdict) = (rng.of(&[0, 2]), EINVAL),
-            2 => (attr.grh.sgid_index, verdict) = (3, EINVAL),
+            2 => (attr.grh.sgid_index, verdict) = (15, EINVAL),
             3 => attr.grh.sgid_index = 1,
             _ => {}
         }
@@ -527,22 +527,31 @@ impl World {
         attr
     }
 
+    /// How many entries the table of the port has here.
+    fn gids_of(ctx: &ContextModel) -> usize {
+        let mut attr = PortAttr::default();
+        // SAFETY: an open context, a whole structure.
+        assert_eq!(unsafe { inline::query_port(ctx.ptr, 1, &raw mut attr) }, 0);
+        attr.gid_tbl_len as usize
+    }
+
     pub fn queries(&mut self, rng: &mut Rng) {
         let Some(ctx) = rng.pick(&self.open_ctxs()) else { return };
         let (context, library) = (self.ctxs[ctx].ptr, self.library);
         let pd = rng.pick(&self.live_pds());
         self.paths_back(ctx, pd);
         let port = rng.of(&[0_u8, 1, 1, 1, 2, 255]);
-        let index = rng.of(&[0, 0, 1, 2, 3, 1000, -1]);
+        let index = rng.of(&[0, 0, 1, 2, 15, 1000, -1]);
         let is_port = port == 1;
         let mut attr = PortAttr::default();
         // SAFETY: an open context, whole structures.
         let got = unsafe { inline::query_port(context, port, &raw mut attr) };
         self.expect(format!("ibv_query_port({port})"), got, &[if is_port { 0 } else { EINVAL }]);
+        let gids = Self::gids_of(&self.ctxs[ctx]);
         let mut gid = [0_u8; 16];
         // SAFETY: as above.
         let got = unsafe { (library.query_gid)(context, port, index, &raw mut gid) };
-        let is_there = is_port && (index as u32) < GIDS as u32;
+        let is_there = is_port && (index as u32) < gids as u32;
         self.expect(format!("ibv_query_gid({port}, {index})"), got, &[if is_there { 0 } else { -1 }]);
         let mut pkey = 0_u16;
         // SAFETY: as above.
@@ -555,7 +564,7 @@ impl World {
         let found = is_port && wanted == 0xffff;
         self.expect(format!("ibv_get_pkey_index({port})"), got, &[if found { 0 } else { -1 }]);
         // SAFETY: zero is a value of every field.
-        let mut entries: [GidEntry; GIDS] = unsafe { zeroed() };
+        let mut entries: [GidEntry; GIDS_MAX] = unsafe { zeroed() };
         let flags = rng.of(&[0, 0, 1]);
         // SAFETY: an open context, a whole structure.
         let got = unsafe {
@@ -564,12 +573,12 @@ impl World {
         };
         let verdict = if is_there && flags == 0 { 0 } else { EINVAL };
         self.expect(format!("ibv_query_gid_ex({port}, {index}, {flags})"), got, &[verdict]);
-        let room = rng.below(GIDS + 1);
+        let room = rng.below(gids + 1);
         // SAFETY: room for so many entries.
         let got = unsafe {
             (library._ibv_query_gid_table)(context, entries.as_mut_ptr(), room, flags, size_of::<GidEntry>())
         };
-        let verdict = if flags != 0 || room < GIDS { -EINVAL } else { GIDS as c_int };
+        let verdict = if flags != 0 || room < gids { -EINVAL } else { gids as c_int };
         self.expect(format!("ibv_query_gid_table({room}, {flags})"), got as c_int, &[verdict]);
     }
 }

@@ -44,7 +44,7 @@ pub fn spoil(rng: &mut Rng, attr: &mut QpAttr, bits: c_int, max_rd_atomic: u8) -
         // No route on Ethernet, no such port, no such entry.
         (AV, |attr, _| attr.ah_attr.is_global = 0),
         (AV, |attr, _| attr.ah_attr.port_num = 0),
-        (AV, |attr, _| attr.ah_attr.grh.sgid_index = 3),
+        (AV, |attr, _| attr.ah_attr.grh.sgid_index = 15),
         (TIMEOUT, |attr, _| attr.timeout = 32),
         (MAX_QP_RD_ATOMIC, |attr, most| attr.max_rd_atomic = most + 1),
         (MAX_DEST_RD_ATOMIC, |attr, most| attr.max_dest_rd_atomic = most + 1),

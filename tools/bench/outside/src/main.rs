@@ -1,5 +1,7 @@
-//! Posts and polls `COUNT` messages of a kind between two queue pairs of this process, for `instructions.py`, which
+//! Posts and polls `COUNT` messages of a kind between two queue pairs of this process, or makes calls, for `instructions.py`, which
 //! runs it under callgrind and reads what each of the functions below executed.
+
+mod calls;
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -140,5 +142,6 @@ fn main() {
     let [_, kind, count] = &std::env::args().collect::<Vec<_>>()[..] else {
         panic!("usage: farcall-outside KIND COUNT")
     };
+    let run: fn(&str, usize) = if kind.starts_with("call") { calls::run } else { run };
     run(kind, count.parse().unwrap());
 }

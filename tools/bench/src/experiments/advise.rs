@@ -164,7 +164,10 @@ fn explain(taken: &[Candidate], left_out: &[(&str, String)], report: &mut Report
     let ranked = ranked(&contenders);
     let auto = contenders.iter().find(|it| it.preset == AUTO);
     let Some(winner) = ranked.first() else {
-        report.problems.push("no preset could be measured".to_owned());
+        // Whoever interrupts knows why.
+        if report.problems.is_empty() {
+            report.problems.push("no preset could be measured".to_owned());
+        }
         return;
     };
     let columns = vec![
@@ -238,6 +241,9 @@ fn way_of(preset: &str) -> String {
     let Some(Plan { request, response, .. }) = Plan::named(preset) else { return String::new() };
     let there = match request {
         RequestPath::WriteMailbox => "the client WRITEs the request into memory that the server polls",
+        RequestPath::DenseMailbox => {
+            "the client WRITEs the request, and by a second verb a byte, which alone the server polls"
+        }
         RequestPath::Send => "the client SENDs the request into a receive of the server",
         _ => "the client sends the request as a datagram, into a receive that all clients share",
     };

@@ -12,7 +12,7 @@ use farcall_providers::Chosen;
 const LOADS: [Load; 4] = [Load::Unary, Load::Converse, Load::Window, Load::Repeat];
 
 const NOTES: [&str; 2] = [
-    "Every answer is checked. The generated code is the same everywhere; each end is one thread with one runtime.",
+    "Every answer is checked. The generated code is tonic's, except for unary calls under `direct`; each end is one thread with one runtime.",
     "Latencies of a stream's messages are the times between two of them. Nothing is encrypted.",
 ];
 
@@ -43,7 +43,7 @@ pub fn run(plan: &GrpcPlan, progress: Progress<'_>) -> Result<Report, Experiment
     let mut conditions = stage.conditions();
     conditions.push("provider", format!("{} (RC)", chosen.selection.wish));
     conditions.push("threads", "1 at each end; over streams both poll, over TCP they sleep in epoll");
-    conditions.push("message", format!("{MESSAGE_LEN_BYTES} B, tonic's generated code"));
+    conditions.push("message", format!("{MESSAGE_LEN_BYTES} B"));
     let mut report = Report::new("gRPC between two processes", conditions).over(chosen.selection.wish);
     report.notes.extend(stage.single_core_note());
     let pairs = LOADS.iter().flat_map(|load| plan.presets.iter().map(|preset| (*load, *preset)));

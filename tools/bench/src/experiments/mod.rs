@@ -28,6 +28,8 @@ mod posting;
 pub mod qps;
 mod reach;
 #[cfg(feature = "verbs")]
+pub mod region_faults;
+#[cfg(feature = "verbs")]
 pub mod remio_bench;
 #[cfg(feature = "verbs")]
 pub mod rpc_echo;
@@ -35,6 +37,8 @@ pub mod server;
 #[cfg(feature = "verbs")]
 pub(crate) mod server_bypass;
 mod stage;
+#[cfg(feature = "verbs")]
+pub mod stream_waits;
 pub mod tune;
 
 #[cfg(feature = "verbs")]

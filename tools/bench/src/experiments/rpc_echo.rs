@@ -191,6 +191,7 @@ impl What {
             choice: None,
             tunings: Vec::new(),
             unsent: 0,
+            empty_share: f64::NAN,
         }))
     }
 }

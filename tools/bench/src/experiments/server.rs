@@ -39,6 +39,9 @@ pub struct Ready {
     /// Address where RPC clients connect.
     #[serde(default)]
     pub rpc: Option<String>,
+    /// Address where Prometheus asks for metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
 }
 
 /// A server could not be run.

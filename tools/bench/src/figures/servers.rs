@@ -23,7 +23,8 @@ const VALUE_LEN_BYTES: usize = 32;
 pub(super) struct Servers<'a> {
     pub(super) chosen: &'a Chosen,
     pub(super) stage: &'a Stage,
-    echo: Option<ServerProcess>,
+    /// By the threads it has.
+    echo: Option<(u16, ServerProcess)>,
     store: Option<Stand>,
     pilaf: Option<PilafStand>,
 }
@@ -42,20 +43,23 @@ impl<'a> Servers<'a> {
     pub(super) fn call(&mut self, task: &CallTask) -> Result<Sample, ExperimentError> {
         pin_thread(self.stage.client_core)?;
         let nic = &self.chosen.selection;
+        let threads = task.topology.responders();
         let server = match self.echo.take() {
-            Some(server) => server,
-            None => calls::start_echo(self.stage, nic, 1)?,
+            Some((same, server)) if same == threads => server,
+            _ => calls::start_echo(self.stage, nic, threads)?,
         };
         // A server that failed a call is not asked again: the next call starts another.
         let sample =
             calls::measure(task, &Ground { stage: self.stage, nic, profile: None, server: &server })?;
-        self.echo = Some(server);
+        self.echo = Some((threads, server));
         Ok(Sample {
             line: sample.figures,
             latency: sample.latency,
             round_mean_us: sample.round_mean_us,
             verbs_per_call: sample.verbs_per_call,
             server_cpu_us_per_call: sample.server_cpu_us_per_call,
+            client_cpu_us_per_call: sample.client_cpu_us_per_call,
+            empty_share: sample.empty_share,
             remio: None,
         })
     }
@@ -83,6 +87,8 @@ impl<'a> Servers<'a> {
             round_mean_us: f64::NAN,
             verbs_per_call: sample.verbs_per_op,
             server_cpu_us_per_call: sample.us_per_op(sample.server_cpu),
+            client_cpu_us_per_call: f64::NAN,
+            empty_share: f64::NAN,
             remio: None,
         })
     }
@@ -114,6 +120,8 @@ impl<'a> Servers<'a> {
             round_mean_us: f64::NAN,
             verbs_per_call: sample.reads_per_get,
             server_cpu_us_per_call: f64::NAN,
+            client_cpu_us_per_call: f64::NAN,
+            empty_share: f64::NAN,
             remio: None,
         })
     }

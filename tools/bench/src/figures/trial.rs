@@ -45,6 +45,9 @@ pub(super) struct Sample {
     pub(super) round_mean_us: f64,
     pub(super) verbs_per_call: f64,
     pub(super) server_cpu_us_per_call: f64,
+    pub(super) client_cpu_us_per_call: f64,
+    /// Of the mailboxes of a responder that answers.
+    pub(super) empty_share: f64,
     /// Of one-sided I/O.
     pub(super) remio: Option<remio::Sample>,
 }
@@ -204,6 +207,8 @@ impl Sample {
             round_mean_us: none,
             verbs_per_call: none,
             server_cpu_us_per_call: none,
+            client_cpu_us_per_call: none,
+            empty_share: none,
             remio: None,
         }
     }

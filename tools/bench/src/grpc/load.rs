@@ -6,6 +6,7 @@ use crate::peer::{PairPlan, PeerError};
 use bytes::Bytes;
 use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_client::EchoClient;
+use farcall_echo::v1::echo_direct::EchoDirectClient;
 use farcall_verbs::{Clock, MonotonicClock, Nanos};
 use http_body::Body as HttpBody;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::client::GrpcService;
 use tonic::codegen::StdError;
+use tonic::{Response, Status};
 
 /// Bytes of each message.
 pub const MESSAGE_LEN_BYTES: usize = 64;
@@ -98,9 +100,38 @@ fn check(number: u64, answer: &Message) -> Result<(), PeerError> {
     }
 }
 
+/// Who makes unary calls.
+pub(super) trait Unary: Clone + 'static {
+    /// Makes one.
+    async fn unary(&mut self, message: Message) -> Result<Message, Status>;
+}
+
+impl<T> Unary for EchoClient<T>
+where
+    T: GrpcService<Body> + Clone + 'static,
+    T::Error: Into<StdError>,
+    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+{
+    async fn unary(&mut self, message: Message) -> Result<Message, Status> {
+        Self::unary(self, message).await.map(Response::into_inner)
+    }
+}
+
+impl Unary for EchoDirectClient {
+    async fn unary(&mut self, message: Message) -> Result<Message, Status> {
+        Self::unary(self, message).await.map(Response::into_inner)
+    }
+}
+
 impl Load {
-    /// Does it.
-    pub(super) async fn run<T>(self, client: EchoClient<T>, plan: &PairPlan) -> Result<RoundTrips, PeerError>
+    /// Does it: unary calls by one client, streams by the other.
+    pub(super) async fn run<T>(
+        self,
+        caller: impl Unary,
+        client: EchoClient<T>,
+        plan: &PairPlan,
+    ) -> Result<RoundTrips, PeerError>
     where
         T: GrpcService<Body> + Clone + 'static,
         T::Error: Into<StdError>,
@@ -109,14 +140,14 @@ impl Load {
     {
         let recorder = Recorder::new(plan.warm_up, plan.duration);
         match self {
-            Self::Unary => unary(client, recorder).await.map(Recorder::finish),
+            Self::Unary => unary(caller, recorder).await.map(Recorder::finish),
             Self::Converse => converse(client, recorder).await.map(Recorder::finish),
             Self::Repeat => repeat(client, recorder).await.map(Recorder::finish),
             Self::Window => {
                 let tasks = tokio::task::LocalSet::new();
                 let (warm_up, duration) = (plan.warm_up, plan.duration);
                 let calls: Vec<_> = (0..CALLS_AT_ONCE)
-                    .map(|_| tasks.spawn_local(unary(client.clone(), Recorder::new(warm_up, duration))))
+                    .map(|_| tasks.spawn_local(unary(caller.clone(), Recorder::new(warm_up, duration))))
                     .collect();
                 tasks
                     .run_until(async {
@@ -137,16 +168,10 @@ impl Load {
     }
 }
 
-async fn unary<T>(mut client: EchoClient<T>, mut recorder: Recorder) -> Result<Recorder, PeerError>
-where
-    T: GrpcService<Body>,
-    T::Error: Into<StdError>,
-    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
-{
+async fn unary(mut caller: impl Unary, mut recorder: Recorder) -> Result<Recorder, PeerError> {
     for number in 0.. {
-        let answer = client.unary(message(number, 0)).await.map_err(failed)?;
-        check(number, answer.get_ref())?;
+        let answer = caller.unary(message(number, 0)).await.map_err(failed)?;
+        check(number, &answer)?;
         if !recorder.came() {
             break;
         }

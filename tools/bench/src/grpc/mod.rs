@@ -7,6 +7,7 @@ mod service;
 use crate::measure::{CpuMeter, RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
 use farcall_echo::v1::echo_client::EchoClient;
+use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
 use farcall_echo::v1::echo_server::EchoServer;
 use farcall_grpc::http2::{Connector, Incoming};
 use farcall_grpc::{Channel, GrpcOptions, Server, Services};
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use service::Answers;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server as Http2Server};
@@ -31,6 +33,8 @@ pub enum Preset {
     Http2,
     /// Frames over a stream, without HTTP/2.
     Native,
+    /// The same, and unary methods without tonic's codec at both ends.
+    Direct,
 }
 
 impl fmt::Display for Preset {
@@ -39,6 +43,7 @@ impl fmt::Display for Preset {
             Self::Tcp => "tcp",
             Self::Http2 => "http2",
             Self::Native => "native",
+            Self::Direct => "direct",
         })
     }
 }
@@ -89,9 +94,12 @@ impl PeerTask for GrpcServer {
                     ready(incoming.address().map_err(failed)?)?;
                     router().serve_with_incoming(incoming).await.map_err(failed)
                 }
-                Preset::Native => {
+                Preset::Native | Preset::Direct => {
                     let options = GrpcOptions::default().stream(streams());
-                    let server = Server::bind(&open(&self.nic)?, any, options).map_err(failed)?;
+                    let mut server = Server::bind(&open(&self.nic)?, any, options).map_err(failed)?;
+                    if self.preset == Preset::Direct {
+                        server = server.direct(echo_direct::methods(Arc::new(Answers)));
+                    }
                     ready(server.address().map_err(failed)?)?;
                     let services = Services::new().add_service(EchoServer::new(Answers));
                     server.serve(services).await.map(|_never| ()).map_err(failed)
@@ -99,6 +107,15 @@ impl PeerTask for GrpcServer {
             }
         })
     }
+}
+
+async fn http2(
+    load: Load,
+    channel: tonic::transport::Channel,
+    plan: &PairPlan,
+) -> Result<RoundTrips, PeerError> {
+    let client = EchoClient::new(channel);
+    load.run(client.clone(), client, plan).await
 }
 
 /// What came of a load.
@@ -128,18 +145,23 @@ pub fn measure(preset: Preset, load: Load, chosen: &Chosen, plan: &PairPlan) -> 
         match preset {
             Preset::Tcp => {
                 let channel = endpoint()?.tcp_nodelay(true).connect().await.map_err(failed)?;
-                load.run(EchoClient::new(channel), plan).await
+                http2(load, channel, plan).await
             }
             Preset::Http2 => {
                 let connector = Connector::new(&Nic::open(&*chosen.provider)?, address, streams());
                 let channel = endpoint()?.connect_with_connector(connector).await.map_err(failed)?;
-                load.run(EchoClient::new(channel), plan).await
+                http2(load, channel, plan).await
             }
-            Preset::Native => {
+            Preset::Native | Preset::Direct => {
                 let options = GrpcOptions::default().stream(streams());
                 let nic = Nic::open(&*chosen.provider)?;
                 let channel = Channel::connect(&nic, address, options).await.map_err(failed)?;
-                load.run(EchoClient::new(channel), plan).await
+                let client = EchoClient::new(channel.clone());
+                if preset == Preset::Direct {
+                    load.run(EchoDirectClient::new(channel), client, plan).await
+                } else {
+                    load.run(client.clone(), client, plan).await
+                }
             }
         }
     })?;

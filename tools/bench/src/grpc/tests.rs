@@ -15,7 +15,7 @@ fn every_load_is_measured_over_every_preset() {
         duration: Duration::from_millis(20),
     };
     let chosen = Selection::softnic().choose().unwrap();
-    for preset in [Preset::Tcp, Preset::Http2, Preset::Native] {
+    for preset in [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct] {
         for load in [Load::Unary, Load::Converse, Load::Window, Load::Repeat] {
             let measured = measure(preset, load, &chosen, &plan);
             let measured = measured.unwrap_or_else(|error| panic!("{preset}, {load}: {error}"));

@@ -31,6 +31,12 @@ impl Conditions {
         self.entries.push((name.into(), value.into()));
     }
 
+    /// Tells something else of a condition than was told before.
+    pub fn replace(&mut self, name: &str, value: impl Into<String>) {
+        self.entries.retain(|(told, _)| told != name);
+        self.push(name, value);
+    }
+
     /// Names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.entries.iter().map(|(name, value)| (name.as_str(), value.as_str()))

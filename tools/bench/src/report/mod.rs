@@ -85,10 +85,10 @@ impl Report {
     }
 }
 
-/// Tables at most 100 columns wide; what is left out is named.
+/// Tables as wide as the terminal, at most 100 columns; what is left out is named.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text::report(self, Some(text::WIDTH_MAX), f)
+        text::report(self, Some(text::width()), f)
     }
 }
 

@@ -6,7 +6,16 @@ use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
 use std::fmt;
 
 /// The usual width of text, in columns.
-pub(super) const WIDTH_MAX: usize = 100;
+const WIDTH_MAX: usize = 100;
+/// A terminal that says it is narrower is not believed: no table is readable there.
+const WIDTH_MIN: usize = 40;
+
+/// What fits the terminal, or the usual width where standard output is none.
+pub(super) fn width() -> usize {
+    let terminal = console::Term::stdout();
+    let columns = terminal.is_term().then(|| terminal.size_checked()).flatten().map(|(_, columns)| columns);
+    columns.map_or(WIDTH_MAX, |columns| usize::from(columns).clamp(WIDTH_MIN, WIDTH_MAX))
+}
 
 /// What a mark behind a figure means.
 const DISTURBED: &str = "! A repetition was more than twice, or less than half, this median: something disturbed the run. Measure again.";

@@ -60,7 +60,7 @@ fn options() -> StreamOptions {
     StreamOptions::default().waiting(Waiting::Busy)
 }
 
-fn not_opened(error: impl fmt::Display) -> PeerError {
+pub(super) fn not_opened(error: impl fmt::Display) -> PeerError {
     PeerError::Exchange(error.to_string())
 }
 

@@ -8,11 +8,13 @@ mod medium;
 mod one_way;
 mod ping_pong;
 mod record;
+mod waits;
 
 pub use medium::Medium;
 pub use one_way::OneWay;
 pub use ping_pong::MESSAGE_LEN_BYTES;
 pub use record::WRITE_LEN_BYTES_MIN;
+pub use waits::{EchoServer, Load, Served, Way, serve};
 
 use crate::measure::{RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};

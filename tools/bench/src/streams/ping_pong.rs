@@ -9,11 +9,9 @@ use std::time::Duration;
 /// Bytes that travel each way.
 pub const MESSAGE_LEN_BYTES: usize = 64;
 
-type Message = [u8; MESSAGE_LEN_BYTES];
-
 /// The message with a number: each word is different from all others, there and back.
 #[inline]
-fn message(number: u64) -> Message {
+pub(super) fn message(number: u64) -> [u8; MESSAGE_LEN_BYTES] {
     let mut bytes = [0; MESSAGE_LEN_BYTES];
     for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
         word.copy_from_slice(&(number << 3 | at as u64).to_le_bytes());

@@ -46,6 +46,13 @@ impl Host {
         self
     }
 
+    /// With a network between the two ends: what they do takes longer, and packets may be lost.
+    #[must_use]
+    pub fn between_hosts(mut self) -> Self {
+        self.pace = Pace { deadline: self.pace.deadline, ..RNIC };
+        self
+    }
+
     fn executor(&self) -> Result<Box<dyn Executor>, String> {
         let context = self.device.open().map_err(|error| error.to_string())?;
         Ok(Box::new(Local::new(self.device.provider(), context)))

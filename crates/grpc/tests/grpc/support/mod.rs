@@ -1,4 +1,5 @@
-//! The same service over three transports: HTTP/2 over TCP, which is the reference, HTTP/2 over streams, and frames.
+//! The same service over three transports: HTTP/2 over TCP, which is the reference, HTTP/2 over streams, and frames; over
+//! frames also with unary methods that are answered directly.
 #![allow(dead_code)]
 
 pub mod raw;
@@ -6,12 +7,14 @@ pub mod service;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use farcall_echo::v1::echo_client::EchoClient;
+use farcall_echo::v1::echo_direct;
 use farcall_echo::v1::echo_server::EchoServer;
 use farcall_grpc::http2::{Connector, Incoming};
-use farcall_grpc::{Channel, GrpcOptions, IncomingBody, Server};
+use farcall_grpc::{Channel, DirectMethods, GrpcOptions, IncomingBody, Server};
 use farcall_link::Nic;
 use farcall_softnic::SoftNic;
 use farcall_stream::StreamOptions;
@@ -29,6 +32,14 @@ pub enum Transport {
     Tcp,
     Http2,
     Native,
+    /// The same, and the server answers unary methods directly.
+    Direct,
+}
+
+impl Transport {
+    pub fn has_frames(self) -> bool {
+        matches!(self, Self::Native | Self::Direct)
+    }
 }
 
 pub const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Http2, Transport::Native];
@@ -64,6 +75,23 @@ impl Running {
         at: SocketAddr,
         options: GrpcOptions,
     ) -> Self {
+        Self::start_with(transport, routes, DirectMethods::new(), at, options).await
+    }
+
+    /// A server that answers unary calls directly.
+    pub async fn start_direct(behaviour: &Behaviour, options: GrpcOptions) -> Self {
+        let routes = Routes::new(EchoServer::new(behaviour.clone()));
+        let direct = echo_direct::methods(Arc::new(behaviour.clone()));
+        Self::start_with(Transport::Direct, routes, direct, "127.0.0.1:0".parse().unwrap(), options).await
+    }
+
+    async fn start_with(
+        transport: Transport,
+        routes: Routes,
+        direct: DirectMethods,
+        at: SocketAddr,
+        options: GrpcOptions,
+    ) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let (address, served) = match transport {
             Transport::Tcp => {
@@ -81,8 +109,8 @@ impl Running {
                 let serving = server.serve_with_incoming_shutdown(incoming, async { drop(stopped.await) });
                 (address, tokio::spawn(async { serving.await.unwrap() }))
             }
-            Transport::Native => {
-                let server = Server::bind(&nic(), at, options).unwrap();
+            Transport::Native | Transport::Direct => {
+                let server = Server::bind(&nic(), at, options).unwrap().direct(direct);
                 let address = server.address().unwrap();
                 let serving = server.serve_until(routes, stopped);
                 (address, tokio::spawn(async { drop(serving.await.unwrap()) }))
@@ -119,7 +147,7 @@ pub async fn channel(transport: Transport, address: SocketAddr, options: GrpcOpt
             let endpoint = Endpoint::from_shared(uri).unwrap();
             erase(endpoint.connect_with_connector(connector).await.unwrap())
         }
-        Transport::Native => {
+        Transport::Native | Transport::Direct => {
             let channel = Channel::connect(&nic(), address, options).await.unwrap();
             let erase = |response: http::Response<IncomingBody>| response.map(Body::new);
             BoxCloneSyncService::new(MapResponse::new(channel, erase))
@@ -129,9 +157,13 @@ pub async fn channel(transport: Transport, address: SocketAddr, options: GrpcOpt
 
 /// Runs a test over each transport, with the service and a client of it.
 pub async fn over_each<F: Future<Output = ()>>(test: impl Fn(Running, Behaviour, Client) -> F) {
-    for transport in TRANSPORTS {
+    for transport in TRANSPORTS.into_iter().chain([Transport::Direct]) {
         let behaviour = Behaviour::default();
-        let running = Running::start(transport, Routes::new(EchoServer::new(behaviour.clone()))).await;
+        let running = if transport == Transport::Direct {
+            Running::start_direct(&behaviour, GrpcOptions::default()).await
+        } else {
+            Running::start(transport, Routes::new(EchoServer::new(behaviour.clone()))).await
+        };
         let client = running.client().await;
         println!("over {transport:?}");
         soon(test(running, behaviour, client)).await;

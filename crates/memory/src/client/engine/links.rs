@@ -187,6 +187,9 @@ impl Engine {
     /// The session with a node is over.
     pub(super) fn link_down(&mut self, node: usize, why: String, now: Nanos) {
         let donor = &mut self.donors[node];
+        if donor.down_since.is_none() {
+            tracing::info!(node, "a memory node is not reached: {why}");
+        }
         // Dropping it ends what is under way.
         donor.link = Link::Down;
         donor.back_off(why, now);

@@ -9,6 +9,7 @@ use super::Engine;
 use super::operation::{Aim, Operation};
 use crate::client::PAGE_BYTES;
 use crate::client::config::{Ended, IoError, Refused, Request, Work};
+use crate::client::extent::Replica;
 
 /// A request that is not over.
 struct Pending {
@@ -127,6 +128,28 @@ impl Engine {
     /// Whether a request of so many pages would be taken now.
     pub fn has_room(&self, pages: usize) -> bool {
         self.requests.pages + pages <= self.config.pages_max
+    }
+
+    /// Whether a page has been written, or may have been.
+    pub fn is_written(&self, page: u64) -> bool {
+        let (extent, at) = self.place(page);
+        self.extents[extent].pages.sum(at).is_some() || self.locks.contains_key(&page)
+    }
+
+    /// Whether a page is known to hold exactly these bytes: nothing is under way with it, no write of it has failed
+    /// since, a replica is in sync, and the checksum of what was written last is theirs. Of a page that was never
+    /// written: whether they are zeros.
+    pub fn holds(&self, page: u64, bytes: &[u8]) -> bool {
+        if self.unsure.contains_key(&page) || self.locks.contains_key(&page) {
+            return false;
+        }
+        let (extent, at) = self.place(page);
+        let extent = &self.extents[extent];
+        let held = match extent.pages.sum(at) {
+            Some(sum) => extent.replicas.iter().any(Replica::is_in_sync).then_some(sum),
+            None => Some(self.sums.of_zeros(page)),
+        };
+        held == Some(self.sums.of(page, bytes))
     }
 
     /// Takes a request. Requests that share a page are executed in the order in which they came; one that is over is

@@ -188,7 +188,7 @@ unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, recor
         let mut route = [0; Route::BYTES];
         // SAFETY: inside of the record, as `range` checked.
         unsafe { copy_out(route.as_mut_ptr(), payload.add(len), Route::bytes_of(record)) };
-        let header = Route::from_bytes(route).header(&core.host.process.gids, len, has_imm);
+        let header = Route::from_bytes(route).header(&core.host.process.table, len, has_imm);
         // SAFETY: the receive's memory is the poster's promise until this completion is polled, its keys were checked;
         // `range` checks the ring's bounds.
         unsafe {

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use farcall_shm::fork::DontForkFd;
 use farcall_verbs::{Error, Gid, Result};
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process;
 
+use super::super::addresses::{WayChoice, device_addresses};
+use super::super::gids::SPACE;
 use super::place::{admit_group, rendezvous_directory};
 
 /// Queue pair numbers have 24 bits: 12 for the block, 12 inside it.
@@ -86,7 +88,8 @@ pub(crate) fn gid() -> Result<Gid> {
     let mut id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().into_bytes();
     id.extend(stat.st_dev.to_le_bytes());
     id.extend(stat.st_ino.to_le_bytes());
-    let mut gid = *b"\xfd\x46\x43\x01\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut gid = [0; 16];
+    gid[..SPACE.len()].copy_from_slice(&SPACE);
     gid[8..].copy_from_slice(&fnv1a(&id).to_be_bytes());
     Ok(Gid(gid))
 }
@@ -121,6 +124,7 @@ pub(crate) fn claim_block() -> Result<Block> {
             Err(e) => return Err(Error::os(OP, format!("bind a socket in {}", directory.display()), e)),
         }
         admit_group(&path_in(&directory, nth(i)))?;
+        tell_addresses(&lock);
         net::listen(&listener, BACKLOG).map_err(|e| Error::os(OP, "listen on the rendezvous socket", e))?;
         (1..SWEPT).for_each(|further| remove_dead(&directory, nth(i + further)));
         return Ok(Block {
@@ -135,6 +139,48 @@ pub(crate) fn claim_block() -> Result<Block> {
         limit: last.into(),
         remedy: "stop some softnic processes, or name a directory that strangers cannot fill in FARCALL_SOCKET_DIR",
     })
+}
+
+/// Writes the addresses of this process's network beside the socket: who has another network, but meets us here, finds
+/// that they lead to this host.
+fn tell_addresses(lock: &OwnedFd) {
+    let addresses = WayChoice::configured().map(device_addresses).unwrap_or_default();
+    let bytes: Vec<u8> = addresses.iter().flat_map(|entry| entry.gid.0).collect();
+    // Without them we are met by those who share our network.
+    let _ = fs::ftruncate(lock, 0);
+    let _ = io::pwrite(lock, &bytes, 0);
+}
+
+/// Whether the owner of a lock lives and has told an address.
+fn tells(lock_path: &Path, address: Gid) -> bool {
+    let Ok(lock) = open_lock(lock_path, OFlags::empty()) else { return false };
+    let is_alive = fs::flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
+    let mut bytes = [0; 256];
+    let len_bytes = io::pread(&lock, &mut bytes, 0).unwrap_or(0);
+    is_alive && bytes[..len_bytes].chunks_exact(16).any(|told| told == address.0)
+}
+
+/// Whether the process of a queue pair number is met here, and has this address; `is_here` if the address is ours.
+pub(crate) fn is_met_here(qpn: u32, address: Gid, is_here: bool) -> bool {
+    let Ok(directory) = rendezvous_directory() else { return false };
+    let block = block_of(qpn);
+    if is_here {
+        path_in(&directory, block).exists()
+    } else {
+        tells(&lock_path_in(&directory, block), address)
+    }
+}
+
+/// Whether some process that is met here has this address.
+pub(crate) fn is_told_here(address: Gid) -> bool {
+    let Ok(entries) = rendezvous_directory().and_then(|directory| {
+        std::fs::read_dir(&directory)
+            .map_err(|_| Error::invalid("find peers", directory.display().to_string()))
+    }) else {
+        return false;
+    };
+    let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    paths.filter(|path| path.extension().is_some_and(|end| end == "lock")).any(|path| tells(&path, address))
 }
 
 /// Locks a path and removes what a dead owner left there; `None` if it is another's.

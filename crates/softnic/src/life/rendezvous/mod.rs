@@ -13,9 +13,11 @@ mod wire;
 
 pub(crate) use address::gid;
 pub use address::rendezvous_path;
-pub(super) use address::{BLOCK_QPS, Block, block_of, claim_block, socket_address};
+pub(super) use address::{
+    BLOCK_QPS, Block, block_of, claim_block, is_met_here, is_told_here, socket_address,
+};
 pub use place::{admit_group, rendezvous_directory, socket_directory};
-pub(super) use socket::{has_died, peer_pidfd, recv_frame, send_frame};
+pub(super) use socket::{has_died, peer_pidfd, recv_frame, send_frame, takes_frames};
 pub(crate) use trust::Kinship;
 pub(super) use trust::judge;
 pub(crate) use trust::judge_user;

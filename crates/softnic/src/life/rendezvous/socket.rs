@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use farcall_verbs::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -29,6 +30,16 @@ pub(crate) fn send_frame(
         return Err(Errno::MSGSIZE);
     }
     sendmsg(socket, &[IoSlice::new(frame)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Whether a frame can be sent: of any length, because a socket counts as full long before it is.
+pub(crate) fn takes_frames(socket: BorrowedFd<'_>) -> bool {
+    is_ready(socket, PollFlags::OUT)
+}
+
+fn is_ready(fd: BorrowedFd<'_>, what: PollFlags) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, what)];
+    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(n) if n > 0)
 }
 
 /// Receives one frame; `None` at the end of the stream. One that is too long comes back
@@ -97,7 +108,5 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
 
 /// Whether a pidfd says that its process has ended.
 pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(n) if n > 0)
+    is_ready(pidfd.as_fd(), PollFlags::IN)
 }

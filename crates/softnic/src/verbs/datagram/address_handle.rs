@@ -4,7 +4,6 @@ use farcall_verbs::{AddressHandle, AhAttr, Error, Result};
 
 use crate::host::datagram::Route;
 use crate::life::Process;
-use crate::life::gids::GID_TABLE_LEN;
 use crate::verbs::require_port;
 
 /// An address handle. Its path can only be to this host; what is left of it is who made it and what it asks for.
@@ -18,12 +17,12 @@ impl SoftAddressHandle {
     pub(crate) fn create(process: &Process, pd: u32, attr: &AhAttr) -> Result<Self> {
         const OP: &str = "create_ah";
         require_port(OP, attr.port_num)?;
-        if usize::from(attr.sgid_index) >= GID_TABLE_LEN {
-            let what = format!("GID index {}; the port has {GID_TABLE_LEN}, from 0", attr.sgid_index);
+        if usize::from(attr.sgid_index) >= process.table.len() {
+            let what = format!("GID index {}; the port has {}, from 0", attr.sgid_index, process.table.len());
             return Err(Error::invalid(OP, what));
         }
         process.require_reachable(OP, attr.dgid)?;
-        Ok(Self { pd, sl: attr.sl & 0xF, route: Route::of(&process.gids, attr) })
+        Ok(Self { pd, sl: attr.sl & 0xF, route: Route::of(&process.table, attr) })
     }
 
     /// The handle behind a work request's pointer, if it is of the domain `pd`.

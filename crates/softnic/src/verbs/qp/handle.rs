@@ -16,6 +16,7 @@ use crate::host::qp::{
 };
 use crate::host::state::Step;
 use crate::host::{CqSlot, Host};
+use crate::net::NetPair;
 use crate::verbs::mr::Mr;
 use crate::verbs::parts_of;
 
@@ -29,6 +30,8 @@ pub(crate) struct Qp {
     /// Code of the ACK timeout, and how often it may run out.
     pub(super) timeout: u8,
     pub(super) retry_cnt: u8,
+    /// What it is made of while it goes to another host.
+    pub(super) abroad: Option<NetPair>,
 }
 
 impl Qp {
@@ -53,23 +56,20 @@ impl Qp {
             let (send, recv) = (parts.send_slot.clone(), parts.recv_slot.clone());
             let made = QpCore::new(qpn, transport, parts);
             let (core, queue, inbound) = made.inspect_err(|_| CqSlot::release(&send, &recv))?;
-            let one_cq = send.is_same(&recv);
-            let attach = |place: &CqSlot, sends: bool, receives: bool| {
-                if core.shares_receives() {
-                    place.cq.attach_source(place.bit, Polled::new(&core, sends, receives));
-                } else {
-                    place.cq.attach(place.bit, &core, sends, receives);
-                }
-            };
-            attach(&send, true, one_cq);
-            if !one_cq {
-                attach(&recv, false, true);
-            }
+            attach(&core);
             receives = Some((queue, inbound));
             Ok(core)
         })?;
         let (recv_queue, inbound) = receives.expect("made together with the core");
-        Ok(Self { core, recv_queue, inbound, access: Access::empty(), timeout: 0, retry_cnt: 0 })
+        Ok(Self {
+            core,
+            recv_queue,
+            inbound,
+            access: Access::empty(),
+            timeout: 0,
+            retry_cnt: 0,
+            abroad: None,
+        })
     }
 
     #[inline]
@@ -123,6 +123,23 @@ impl Qp {
     }
 }
 
+/// Puts a queue pair at its completion queues.
+pub(super) fn attach(core: &Arc<QpCore>) {
+    let (send, recv) = (&core.send_slot, &core.recv_slot);
+    let one_cq = send.is_same(recv);
+    let put = |place: &CqSlot, sends: bool, receives: bool| {
+        if core.shares_receives() {
+            place.cq.attach_source(place.bit, Polled::new(core, sends, receives));
+        } else {
+            place.cq.attach(place.bit, core, sends, receives);
+        }
+    };
+    put(send, true, one_cq);
+    if !one_cq {
+        put(recv, false, true);
+    }
+}
+
 /// The sizes that a queue pair gets.
 pub(crate) fn checked_cap(cap: &QpCap) -> Result<QpCap> {
     const OP: &str = "create_qp";
@@ -157,6 +174,9 @@ impl RawQp for Qp {
     }
 
     fn state(&self) -> QpState {
+        if let Some(abroad) = &self.abroad {
+            return abroad.state();
+        }
         self.core.notice_violation();
         self.core.state()
     }
@@ -177,11 +197,18 @@ impl RawQp for Qp {
         {
             return Ok(());
         }
+        if let Some(abroad) = &self.abroad {
+            // SAFETY: the caller's promise.
+            return unsafe { abroad.post_send(wrs) };
+        }
         // SAFETY: the caller's promise.
         unsafe { self.post_batch(wrs) }
     }
 
     unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        if let Some(abroad) = &self.abroad {
+            return abroad.check_sends(wrs);
+        }
         let core = &*self.core;
         core.state().check_sends(core.qpn).map_err(|source| self.refuse("post_send", source))?;
         // SAFETY: `&mut self`: we are the one owner, and have no guard.
@@ -194,6 +221,9 @@ impl RawQp for Qp {
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        if let Some(abroad) = &self.abroad {
+            return abroad.post_recv(wrs);
+        }
         let state = self.core.state();
         state.check_receives(self.core.qpn).map_err(|source| self.refuse("post_recv", source))?;
         let cap = &self.core.cap;
@@ -222,6 +252,9 @@ impl RawQp for Qp {
 
     fn is_quiesced(&self) -> bool {
         let core = &*self.core;
+        if let Some(abroad) = &self.abroad {
+            return matches!(abroad.state(), QpState::Reset | QpState::Init | QpState::Err);
+        }
         core.is_closed() && core.is_quiesced() && core.host.stopped.has_none_of(core.qpn)
     }
 }
@@ -230,6 +263,9 @@ impl Drop for Qp {
     fn drop(&mut self) {
         if self.core.host.process.is_inherited() {
             return;
+        }
+        if let Some(abroad) = self.abroad.take() {
+            abroad.close();
         }
         self.core.make_step(Step::BeginReset);
         self.core.close();

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 use farcall_shm::fence;
 use farcall_verbs::{Access, Error, QpAttr, QpState, Result};
 
-use super::handle::Qp;
+use super::handle::{Qp, attach};
 use crate::host::qp::{Accept, HAZARD_WAIT};
+use crate::host::srq::Receive;
 use crate::host::state::Step;
+use crate::net::{NetPair, PairParts};
 use crate::verbs::{PORT, require_port};
 
 const OP: &str = "modify_qp";
@@ -15,6 +17,12 @@ const OP: &str = "modify_qp";
 impl Qp {
     pub(super) fn modify_to(&mut self, attr: &QpAttr) -> Result<()> {
         self.core.host.process.require_here(OP)?;
+        if let Some(abroad) = &self.abroad {
+            if attr.state != Some(QpState::Reset) {
+                return abroad.modify(attr);
+            }
+            self.come_back();
+        }
         self.core.notice_violation();
         let from = self.core.state();
         match attr.check_transition(self.core.transport.qp_type(), self.core.qpn, from)? {
@@ -62,7 +70,9 @@ impl Qp {
 
     fn enter_rtr(&mut self, attr: &QpAttr) -> Result<()> {
         let (dest_qpn, path) = (attr.dest_qp_num.unwrap_or_default(), attr.ah.unwrap_or_default());
-        self.core.host.process.require_reachable(OP, path.dgid)?;
+        if self.core.host.process.leads_away(OP, path.dgid, dest_qpn)? {
+            return self.go_abroad(attr);
+        }
         if let Some(timer) = attr.min_rnr_timer {
             self.core.set_rnr_timer(timer);
         }
@@ -75,6 +85,36 @@ impl Qp {
         self.core.open(Accept::new(dest_qpn, self.access));
         self.core.tell_ready();
         Ok(())
+    }
+
+    /// Turns to a peer on another host: with its receives, and with its places at the completion queues.
+    fn go_abroad(&mut self, rtr: &QpAttr) -> Result<()> {
+        let core = &*self.core;
+        // SAFETY: we are the owner of the queue pair, which nobody receives from in INIT.
+        let next_receive = || unsafe { self.recv_queue.pop(Receive::of) };
+        let take_receives = || std::iter::from_fn(next_receive).collect();
+        let parts = PairParts {
+            host: core.host.clone(),
+            events: core.events.clone(),
+            qpn: core.qpn,
+            qp_type: core.transport.qp_type(),
+            pd: core.pd,
+            cap: core.cap,
+            signal_all: core.signal_all,
+            srq: core.srq(),
+            send_slot: core.send_slot.clone(),
+            recv_slot: core.recv_slot.clone(),
+        };
+        self.abroad = Some(NetPair::connect(parts, take_receives, &QpAttr::init(self.access), rtr)?);
+        Ok(())
+    }
+
+    /// Forgets the peer on another host.
+    fn come_back(&mut self) {
+        if let Some(abroad) = self.abroad.take() {
+            abroad.close();
+            attach(&self.core);
+        }
     }
 
     /// What the peer may do from now on. An access that was allowed before and is under way is waited for, unless the

@@ -1,18 +1,19 @@
 //! A client's part of a measurement of calls: connects, calls, tells what it counted.
 
 use super::callee::Request;
+use super::crowd::{Connections, Crowd, Mailboxes, Topology, Way};
 use super::{CallTask, Ground, PATIENCE};
 use crate::experiments::ExperimentError;
 use crate::experiments::clients::Client as ClientProcess;
 use crate::experiments::reach::Reach;
 use crate::load::{Traffic, in_batches, settle};
 use crate::measure::{LatencyRecorder, Schedule, Share, cpu_time, record_ping_pong};
-use farcall_link::{BatchConfig, BatchSizing, ResponsePath as ResponseAxis};
+use farcall_link::{BatchConfig, BatchSizing, Geometry, Plan, ResponsePath as ResponseAxis};
 use farcall_rpc::tune::Decision;
 use farcall_rpc::{
-    AnyCaller, BySend, CallId, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Fetch,
-    FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply, ServerReply,
-    StaticClient,
+    AnyCaller, ByByte, BySend, CallId, Client, ClientOf, ClientOptions, ConnectError, DatagramReply,
+    Dispatcher, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply,
+    ServerReply, ServerThread, StaticClient,
 };
 use farcall_verbs::{Clock, MonotonicClock, Nanos, Provider};
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-const WRONG_ECHO: &str = "the echo came back with other bytes";
+pub(super) const WRONG_ECHO: &str = "the echo came back with other bytes";
 /// More than a connection can have under way.
 const CALLS_MAX: usize = 1 << 10;
 
@@ -32,6 +33,8 @@ pub(crate) struct CallClient {
     address: String,
     /// Its number among the clients.
     number: u32,
+    /// Of the responders that it chooses.
+    seed: u64,
     warm_up: Duration,
     duration: Duration,
 }
@@ -52,6 +55,7 @@ pub(crate) struct CallRun {
     pub(super) choice: Option<Choice>,
     pub(super) tunings: Vec<(u32, u32)>,
     pub(super) unsent: u64,
+    pub(super) empty_share: Option<f64>,
 }
 
 /// What the library chose, and why: of a [`Decision`] what can be told to other processes.
@@ -84,6 +88,7 @@ impl CallClient {
             reach: Reach { nic: ground.nic.clone(), profile: ground.profile.cloned() },
             address: address.ok_or("the server process did not say where RPC clients connect")?,
             number,
+            seed: ground.stage.seed.wrapping_add(number.into()),
             warm_up: ground.stage.warm_up,
             duration: ground.stage.duration,
         })
@@ -97,6 +102,9 @@ impl CallClient {
         let mut options = self.options();
         let (preset, decision) = settle(self.task.preset, &mut options, &self.reach.nic, &self.address)?;
         let run = match self.task.batch {
+            None if matches!(self.task.topology, Topology::Dispatcher { .. }) => {
+                self.run_dispatched(preset, &options, &mut connected)?
+            }
             Some(batch) => self.run_batched(preset, options, batch, &mut connected)?,
             None => {
                 let run = run_of(preset)
@@ -123,6 +131,42 @@ impl CallClient {
         self.run_by(options, fetches, connect, connected)
     }
 
+    /// Requesters of a dispatcher, whose thread shares this one's processor.
+    fn run_dispatched(
+        &self,
+        preset: &str,
+        options: &ClientOptions,
+        connected: Connected<'_>,
+    ) -> Result<CallRun, ExperimentError> {
+        let Topology::Dispatcher { responders, connections } = self.task.topology else {
+            return Err("this task has no dispatcher; this is a defect".into());
+        };
+        let plan = Plan::named(preset).ok_or_else(|| format!("no preset {preset}"))?;
+        let mut options = options.clone();
+        let Plan { geometry, memory, waiting, .. } = options.config.plan;
+        let window = self.task.connections.next_power_of_two().clamp(16, Geometry::WINDOW_MAX.into());
+        let geometry = Geometry { window: window as u16, ..geometry };
+        options = options.clone().config(options.config.plan(Plan { geometry, memory, waiting, ..plan }));
+        let each = usize::from(connections.max(1));
+        let threads = (0..responders).flat_map(|thread| std::iter::repeat_n(thread, each));
+        let servers: Vec<ServerThread> =
+            threads.map(|thread| ServerThread { address: self.address.clone(), thread }).collect();
+        let start = |provider: &dyn Provider| Dispatcher::start(provider, &servers, options.clone());
+        let dispatcher = self.reach.nic.connect(start, |_| false)?;
+        connected()?;
+        let cpu_before = cpu_time(std::process::id())?;
+        let run = self.run_crowd(Mailboxes::new(dispatcher, self.task.connections, connections)?)?;
+        Ok(CallRun { cpu: cpu_time(std::process::id())?.saturating_sub(cpu_before), ..run })
+    }
+
+    /// Each requester calls a responder at random, over and over.
+    fn run_crowd(&self, way: impl Way) -> Result<CallRun, ExperimentError> {
+        let mut crowd = Crowd::new(way, &self.task, self.seed);
+        let (latencies, elapsed_ns) = record_ping_pong(self.warm_up, self.duration, |_| crowd.round())?;
+        let (calls, empty_share) = (crowd.ended(), crowd.empty_share());
+        Ok(CallRun { calls, ended: latencies.count(), empty_share, ..CallRun::of(latencies, elapsed_ns) })
+    }
+
     /// The options of its connections.
     fn options(&self) -> ClientOptions {
         let mut options = self.reach.options(self.task.window, PATIENCE);
@@ -144,12 +188,14 @@ impl CallClient {
         connected: Connected<'_>,
     ) -> Result<CallRun, ExperimentError> {
         let task = &self.task;
-        let connect = |_| {
-            let nic = &self.reach.nic;
+        let responders = u32::from(task.topology.responders());
+        let connect = |number: u32| {
+            let (nic, options) = (&self.reach.nic, options.clone().thread((number % responders) as u16));
             nic.connect(|provider| connect(provider, &self.address, options.clone()), |_| false)
         };
         let _silent = (0..task.silent_connections).map(connect).collect::<Result<Vec<_>, _>>()?;
-        let mut clients = (0..task.connections).map(connect).collect::<Result<Vec<_>, _>>()?;
+        let each = if matches!(task.topology, Topology::PrivateToMany { .. }) { responders } else { 1 };
+        let mut clients = (0..task.connections * each).map(connect).collect::<Result<Vec<_>, _>>()?;
         let traffic_of = |clients: &[ClientOf<C>]| Traffic::of_all(clients.iter().map(ClientOf::counters));
         connected()?;
         let traffic_before = traffic_of(&clients);
@@ -160,6 +206,9 @@ impl CallClient {
                 let connections = task.clients * task.connections;
                 let share = Share { per_second, before: self.number * task.connections, connections };
                 self.run_to_schedule(&mut clients, share)?
+            }
+            None if let Topology::PrivateToMany { responders } = task.topology => {
+                self.run_crowd(Connections { clients: &mut clients, responders })?
             }
             None => self.run_rounds(&mut clients)?,
         };
@@ -283,6 +332,7 @@ impl CallRun {
             choice: None,
             tunings: Vec::new(),
             unsent: 0,
+            empty_share: None,
         }
     }
 
@@ -313,6 +363,7 @@ type Run = fn(&CallClient, ClientOptions, Connected<'_>) -> Result<CallRun, Expe
 fn run_of(preset: &str) -> Option<Run> {
     Some(match preset {
         "server-reply" => run::<ServerReply>,
+        "l5" => run::<ByByte<ServerReply>>,
         "uc-rpc" => run::<OverUc<ServerReply>>,
         "herd" => run::<OverUc<DatagramReply>>,
         "ud-rpc" => run::<OverUd<DatagramReply>>,

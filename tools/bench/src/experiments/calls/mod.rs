@@ -2,10 +2,12 @@
 
 mod callee;
 mod client;
+mod crowd;
 
 pub(crate) use callee::Callee;
 pub use callee::Job;
 pub(crate) use client::{CallClient, Choice};
+pub(crate) use crowd::Topology;
 
 use super::ExperimentError;
 use super::clients;
@@ -44,8 +46,10 @@ pub(crate) struct CallTask {
     pub(crate) window: u32,
     /// Processes that call, each with as many connections.
     pub(crate) clients: u32,
-    /// Connections of a client, all run by one thread.
+    /// Connections of a client, all run by one thread; requesters, where the topology says so.
     pub(crate) connections: u32,
+    /// Whom they call, and over what.
+    pub(crate) topology: Topology,
     /// Connections beside them on which nobody calls.
     pub(crate) silent_connections: u32,
     /// Whether calls travel in batches, and in which.
@@ -76,6 +80,8 @@ pub(crate) struct CallSample {
     pub(crate) tunings: Vec<(u32, u32)>,
     /// Calls of the schedule that were never sent, because those before had not ended.
     pub(crate) unsent: u64,
+    /// Of the mailboxes of a responder that answers, the share that is empty; not a number with one responder.
+    pub(crate) empty_share: f64,
 }
 
 impl CallTask {
@@ -87,6 +93,7 @@ impl CallTask {
             window: 1,
             clients: 1,
             connections: 1,
+            topology: Topology::Private,
             silent_connections: 0,
             batch: None,
             memory: None,
@@ -109,7 +116,7 @@ impl CallTask {
 
     /// Whether single calls are timed; else only that all of them that were under way at a time have ended.
     fn times_calls(&self) -> bool {
-        self.at_once() == 1 || self.rate.is_some()
+        (self.at_once() == 1 && self.topology == Topology::Private) || self.rate.is_some()
     }
 }
 
@@ -134,6 +141,7 @@ impl CallTask {
         for (count, what) in [(self.clients, "clients"), (self.connections, "connections")] {
             text.extend((count > 1).then(|| format!(", {count} {what}")));
         }
+        text += &self.topology.to_string();
         if self.silent_connections > 0 {
             text += &format!(" and {} silent", self.silent_connections);
         }
@@ -207,6 +215,7 @@ impl CallSample {
             choice: runs.iter().find_map(|run| run.choice.clone()),
             tunings: runs.iter().flat_map(|run| run.tunings.iter().copied()).collect(),
             unsent: runs.iter().map(|run| run.unsent).sum(),
+            empty_share: runs.iter().find_map(|run| run.empty_share).unwrap_or(f64::NAN),
         }
     }
 }

@@ -15,8 +15,8 @@ use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::BatchSizing;
 use farcall_rpc::tune::Decision;
 use farcall_rpc::{
-    AnyCaller, BySend, Caller, Client, ClientOptions, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch,
-    OverUc, OverUd, Path, SendReply, ServerReply, StaticClient,
+    AnyCaller, ByByte, BySend, Caller, Client, ClientOptions, DatagramReply, Fetch, FetchThenReply,
+    NoticeThenFetch, OverUc, OverUd, Path, SendReply, ServerReply, StaticClient,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -35,7 +35,9 @@ pub enum FrontEnd {
     Unix,
     /// RPC over RDMA verbs: requests by WRITE, replies by WRITE.
     ServerReply,
-    /// The same over UC.
+    /// The same, each request told of by a byte.
+    L5,
+    /// RPC over RDMA verbs: requests and replies by WRITE over UC.
     UcRpc,
     /// RPC over RDMA verbs: requests by WRITE over UC, replies by SEND over UD.
     Herd,
@@ -67,6 +69,7 @@ impl fmt::Display for FrontEnd {
             Self::Tcp => "TCP",
             Self::Unix => "Unix socket",
             Self::ServerReply => "server-reply",
+            Self::L5 => "l5",
             Self::UcRpc => "uc-rpc",
             Self::Herd => "herd",
             Self::UdRpc => "ud-rpc",
@@ -85,8 +88,9 @@ impl fmt::Display for FrontEnd {
 
 impl FrontEnd {
     /// Those of RPC.
-    const OVER_VERBS: [Self; 11] = [
+    const OVER_VERBS: [Self; 12] = [
         Self::ServerReply,
+        Self::L5,
         Self::UcRpc,
         Self::Herd,
         Self::UdRpc,
@@ -136,6 +140,7 @@ impl FrontEnd {
             Self::ServerReply => {
                 return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::ServerReply);
             }
+            Self::L5 => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::L5),
             Self::UcRpc => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::UcRpc),
             Self::Herd => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::Herd),
             Self::UdRpc => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::UdRpc),
@@ -254,7 +259,9 @@ pub enum FrontEndTarget {
     Redis(Box<RedisTarget>),
     /// Over verbs, replies written.
     ServerReply(StaticTarget<ServerReply>),
-    /// The same over UC.
+    /// The same, each request told of by a byte.
+    L5(StaticTarget<ByByte<ServerReply>>),
+    /// Over UC, replies written.
     UcRpc(StaticTarget<OverUc<ServerReply>>),
     /// Over UC, replies sent as datagrams.
     Herd(StaticTarget<OverUc<DatagramReply>>),
@@ -290,6 +297,7 @@ macro_rules! each {
             FrontEndTarget::Memcached($target) => $of_sockets,
             FrontEndTarget::Redis($target) => $of_sockets,
             FrontEndTarget::ServerReply($target) => $call,
+            FrontEndTarget::L5($target) => $call,
             FrontEndTarget::UcRpc($target) => $call,
             FrontEndTarget::Herd($target) => $call,
             FrontEndTarget::UdRpc($target) => $call,

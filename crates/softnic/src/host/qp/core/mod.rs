@@ -18,6 +18,7 @@ use super::send::SendSide;
 use super::shared_receive::SharedSide;
 use crate::host::events::Events;
 use crate::host::flight::{Event, FLIGHT_RECORDS};
+use crate::host::srq::SrqCore;
 use crate::host::state::{StateCell, Step};
 use crate::host::{CqSlot, Host, Parts};
 use crate::life::{Meeting, Retry};
@@ -41,7 +42,7 @@ pub(crate) struct QpCore {
     state: StateCell,
     pub(crate) qpn: u32,
     pub(crate) cap: QpCap,
-    signal_all: bool,
+    pub(crate) signal_all: bool,
     pub(crate) send: PendingLock<SendSide>,
     pub(crate) layout: Layout,
     pub(crate) transport: Connected,
@@ -58,7 +59,7 @@ pub(crate) struct QpCore {
     /// Instead of `recv`, if the receives are shared.
     shared: Option<SharedSide>,
     pub(crate) inbound: Mutex<Inbound>,
-    events: Arc<Events>,
+    pub(crate) events: Arc<Events>,
     /// The process at the other end; 0 before it was reached.
     peer_instance: AtomicU64,
     /// With the process that must be told that we are ready to receive, until it has answered who it is.
@@ -154,6 +155,11 @@ impl QpCore {
         let weak: Weak<Self> = Arc::downgrade(&core);
         fork::add_queue(weak);
         Ok((core, queue, mem))
+    }
+
+    /// The queue whose receives it shares.
+    pub(crate) fn srq(&self) -> Option<Arc<SrqCore>> {
+        self.shared.as_ref().map(|shared| shared.srq.clone())
     }
 
     /// The domain whose memory the peer's messages may be placed into.

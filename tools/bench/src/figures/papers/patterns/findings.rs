@@ -4,7 +4,7 @@
 
 use super::{
     PATTERNS, REQUESTERS, RESPONSE_LENS_BYTES, SEND_SEND, SEND_WRITE, WRITE_SEND, WRITE_WRITE, figure_3a,
-    figure_4b, figure_5, figure_7, figure_9b,
+    figure_4a, figure_4b, figure_5, figure_7, figure_9b,
 };
 use crate::figures::results::Results;
 use crate::figures::verdict::{Decision, Finding, Range, Rule, all, counts, decided, majority};
@@ -28,7 +28,7 @@ const RULES: [Rule; 7] = [
     Rule {
         statement: "The processor cycles for each byte decline with larger messages",
         source: "section 9 (1)",
-        rule: "B.4b: for every pattern a byte costs less at 16 KiB than at 64 B",
+        rule: "B.4a and B.4b: for every pattern a byte costs either end less at 16 KiB than at 64 B",
         decide: bytes_get_cheaper,
     },
     Rule {
@@ -84,8 +84,10 @@ fn bytes_get_cheaper(results: &Results) -> Decision {
     let [first, .., last] = RESPONSE_LENS_BYTES;
     let mut verdicts = Vec::new();
     for (series, _) in PATTERNS {
-        let of = |len_bytes: u32| Range::of(results, figure_4b::ID, series, len_bytes.into());
-        verdicts.push(of(first)?.above(of(last)?));
+        for id in [figure_4a::ID, figure_4b::ID] {
+            let of = |len_bytes: u32| Range::of(results, id, series, len_bytes.into());
+            verdicts.push(of(first)?.above(of(last)?));
+        }
     }
     Some((all(&verdicts), counts(&verdicts)))
 }
@@ -145,7 +147,9 @@ mod tests {
         for (series, _) in PATTERNS {
             for len_bytes in RESPONSE_LENS_BYTES.map(f64::from) {
                 points.push((figure_3a::ID, series, len_bytes, worth(series)));
-                points.push((figure_4b::ID, series, len_bytes, worth(series) / len_bytes));
+                for id in [figure_4a::ID, figure_4b::ID] {
+                    points.push((id, series, len_bytes, worth(series) / len_bytes));
+                }
             }
             let asks_by_write = series.starts_with("Write");
             for requesters in REQUESTERS.map(f64::from) {

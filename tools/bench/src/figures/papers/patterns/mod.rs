@@ -12,6 +12,8 @@ mod figure_8;
 mod figure_9a;
 mod figure_9b;
 mod findings;
+mod section_4_1;
+mod section_8;
 mod table_1;
 mod table_2;
 
@@ -28,6 +30,7 @@ const PAPER: Paper = Paper {
 
 /// In the paper's order.
 pub(super) const EXPERIMENTS: &[&Experiment] = &[
+    &section_4_1::EXPERIMENT,
     &figure_3a::EXPERIMENT,
     &figure_3b::EXPERIMENT,
     &figure_4a::EXPERIMENT,
@@ -35,14 +38,18 @@ pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &figure_5::SMALL,
     &figure_5::PAGE,
     &figure_5::LARGE,
-    &figure_6::EXPERIMENT,
+    &figure_6::SMALL,
+    &figure_6::PAGE,
     &figure_7::EXPERIMENT,
     &table_1::EXPERIMENT,
-    &figure_8::EXPERIMENT,
+    &figure_8::SMALL,
+    &figure_8::PAGE,
     &table_2::EXPERIMENT,
     &figure_9a::EXPERIMENT,
     &figure_9b::EXPERIMENT,
-    &figure_10::EXPERIMENT,
+    &figure_10::PAGE,
+    &figure_10::LARGE,
+    &section_8::EXPERIMENT,
 ];
 
 /// The paper's names: the request's verb, then the response's.
@@ -70,10 +77,15 @@ const DIFFERS: &str = "Two processes of one host, a core each. Requesters are co
 /// Where only CPU time is known.
 const TIME_NOT_CYCLES: &str = "Processor time of the responder, in nanoseconds; the paper counts instructions or cycles, \
                                which are not read here yet.";
-const NO_DISPATCHER: &str =
-    "every client thread has connections of its own: there is no dispatcher for a node yet.";
-const NO_MANY: &str =
-    "it needs several server threads with cores of their own, beside those of the requesters.";
+/// Where threads need a processor each that they do not have.
+const ONE_PROCESSOR: &str = "All requesters and the dispatcher share one processor, all responders another: what is shown is \
+                             what the work costs, not what it gains by more processors.";
+const MANY_DIFFERS: &str =
+    "One server process; each requester calls a responder at random, one call at a time.";
+/// As in the paper, on nine nodes.
+const MANY_REQUESTERS: u32 = 90;
+/// As in the paper, on three nodes.
+const RESPONDERS: [u16; 3] = [6, 12, 18];
 
 /// Requests of 64 bytes, one under way on each connection.
 fn responses(preset: &'static str, len_bytes: u32, requesters: u32) -> CallTask {

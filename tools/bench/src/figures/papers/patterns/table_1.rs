@@ -17,6 +17,9 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     }],
     statements: &[],
     conditions: "Responses of 4 KB, 40 requesters, one responder.",
-    how: How::NotYet("it is a profile of the functions of one RNIC’s driver."),
+    how: How::NotYet(
+        "it is a profile of the functions of one RNIC’s driver; the software RNIC polls without a lock, and has no shared \
+         receive queue in this path.",
+    ),
     file: file!(),
 };

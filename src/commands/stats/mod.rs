@@ -1,26 +1,36 @@
-//! `farcall stats PID`: counters of a process that uses Farcall.
+//! `farcall stats`: processes that use Farcall, and their counters.
+
+mod list;
+mod watch;
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall::stats::{BlockReport, FlightRecord, StatsError, read_pid};
+use farcall::stats::{BlockReport, FlightRecord, Histogram, Report, StatsError, read_pid};
 use farcall_softnic::FlightEvent;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
+use std::time::Duration;
 
-/// Print the counters of a process that uses Farcall, alive or dead.
+/// Print the counters of a process that uses Farcall, alive or dead; without a process, list all of this user.
 ///
 /// Counters lie in shared memory, so reading them disturbs nobody, and they stay readable after a crash, with the last
 /// events of each queue pair. Exits with 3 if there are none.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  farcall stats 4711\n  farcall stats 4711 --all\n  \
-                        farcall stats 4711 --json | jq '.blocks[] | {label, counters}'")]
+#[command(
+    after_help = "Examples:\n  farcall stats\n  farcall stats 4711\n  farcall stats 4711 --watch    what changes, each second\n  farcall stats 4711 --all\n  \
+                        farcall stats 4711 --json | jq '.blocks[] | {label, counters}'"
+)]
 pub struct Stats {
-    /// The process.
-    pid: u32,
-    /// Show endpoints that have ended, too.
+    /// The process; without it, all are listed.
+    pid: Option<u32>,
+    /// Show endpoints that have ended, too; in the list, processes that have.
     #[arg(long, short)]
     all: bool,
+    /// Print what changes, by the second, until the process ends or Ctrl-C; each SECONDS [default: 1].
+    #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", requires = "pid")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    watch: Option<u32>,
 }
 
 impl Stats {
@@ -29,7 +39,11 @@ impl Stats {
     /// # Errors
     /// When there are no counters of that process, or they cannot be read.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let mut report = read_pid(self.pid).map_err(|error| self.cannot_read(&error))?;
+        let Some(pid) = self.pid else { return list::run(console, self.all) };
+        if let Some(seconds) = self.watch {
+            return watch::run(console, Duration::from_secs(seconds.into()), || read(pid));
+        }
+        let mut report = read(pid)?;
         let shows_all = self.all || !report.alive;
         report.blocks.retain(|block| block.live || shows_all);
         let state = if report.alive { "alive" } else { "dead" };
@@ -43,21 +57,27 @@ impl Stats {
         console.say(&text, &json)?;
         Ok(Exit::Success)
     }
+}
 
-    fn cannot_read(&self, error: &StatsError) -> Failure {
-        let failure = Failure::because("cannot read counters", error).at(format!("process {}", self.pid));
+fn read(pid: u32) -> Result<Report, Failure> {
+    read_pid(pid).map_err(|error| {
+        let failure = Failure::because("cannot read counters", &error).at(format!("process {pid}"));
         match error {
-            StatsError::NotFound { .. } => failure
-                .exit(Exit::Negative)
-                .remedy("name a process of this user that uses Farcall, such as farcall kv serve"),
+            StatsError::NotFound { .. } => {
+                failure.exit(Exit::Negative).remedy("name a process that farcall stats lists")
+            }
             _ => failure,
         }
-    }
+    })
 }
 
 fn describe(block: &BlockReport, text: &mut String) {
     // Writing to a string cannot fail.
     let _ = write!(text, "\n{}{}", block.label, if block.live { "" } else { " (ended)" });
+    if let Some(times) = Histogram::of(&block.counters) {
+        let _ = write!(text, "\n  {}", in_words(&times));
+        return;
+    }
     for (name, value) in &block.counters {
         let _ = write!(text, "\n  {name:<26} {value}");
     }
@@ -67,6 +87,20 @@ fn describe(block: &BlockReport, text: &mut String) {
             Some(words) => write!(text, "\n  at {seconds:.6} s: {}", words.text),
             None => write!(text, "\n  at {seconds:.6} s: event {code} ({argument})"),
         };
+    }
+}
+
+/// A histogram in a line.
+fn in_words(times: &Histogram) -> String {
+    let time = |ns: u64| format!("{:?}", Duration::from_nanos(ns));
+    let at_most = |part| times.quantile_ns(part).map_or_else(|| "more than 2 s".to_owned(), time);
+    match times.count() {
+        0 => "none was timed yet".to_owned(),
+        count => {
+            let mean = time(times.sum_ns / count);
+            let [p50, p99, p999] = [0.5, 0.99, 0.999].map(at_most);
+            format!("{count} were timed: mean {mean}, p50 at most {p50}, p99 {p99}, p99.9 {p999}")
+        }
     }
 }
 

@@ -1,0 +1,106 @@
+//! How the owner of an endpoint waits: it looks on for a while, then sleeps; a poller covers it, if there is one.
+
+use std::time::Duration;
+
+use farcall_link::Waiting;
+use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+
+use crate::pollers::Cover;
+use crate::{IdleTurns, Pollers, arm_then_look};
+
+/// Waits for one endpoint.
+pub struct Waiter {
+    idle_turns: IdleTurns,
+    pollers: Option<Pollers>,
+    cover: Option<Cover>,
+    is_covered: bool,
+    /// Its poller has just gone to sleep.
+    was_left: bool,
+    armed_at: Nanos,
+}
+
+impl Waiter {
+    /// Waits as `waiting` says; `pollers` look while it sleeps.
+    pub fn new(waiting: Waiting, pollers: Option<Pollers>) -> Self {
+        let idle_turns = IdleTurns::new(waiting);
+        Self { idle_turns, pollers, cover: None, is_covered: false, was_left: false, armed_at: Nanos(0) }
+    }
+
+    /// As [`IdleTurns::worked`].
+    #[inline]
+    pub fn worked(&mut self) {
+        self.idle_turns.worked();
+    }
+
+    /// As [`IdleTurns::was_idle`].
+    #[inline]
+    pub fn was_idle(&mut self, looks: u32) -> bool {
+        self.idle_turns.was_idle(looks)
+    }
+
+    /// As [`IdleTurns::end`].
+    #[inline]
+    pub fn end(&mut self) {
+        self.idle_turns.end();
+    }
+
+    /// As [`arm_then_look`]; what is armed is the poller, if one looks now or is worth being woken, else the endpoint's
+    /// own events.
+    pub fn arm_then_look<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E, now: Nanos) -> Next {
+        self.is_awake();
+        let pause = now.since(std::mem::replace(&mut self.armed_at, now));
+        if std::mem::take(&mut self.was_left) || !self.begin_cover(endpoint, pause) {
+            return arm_then_look(endpoint, now);
+        }
+        let next = endpoint.progress(now);
+        match &self.cover {
+            Some(cover) if next == Next::Again => cover.end(),
+            _ => self.is_covered = true,
+        }
+        next
+    }
+
+    fn begin_cover<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E, pause: Duration) -> bool {
+        let wakes = self.pollers.as_ref().is_some_and(|pollers| pollers.look_through(pause));
+        let Some(cover) = self.cover_of(endpoint) else { return false };
+        cover.is_offered(wakes) && endpoint.arm_covered().is_ok() && cover.begin(wakes)
+    }
+
+    fn cover_of<E: Endpoint + ?Sized>(&mut self, endpoint: &E) -> Option<&Cover> {
+        let probe = endpoint.news_probe().filter(|_| self.pollers.is_some())?;
+        if !self.cover.as_ref().is_some_and(|cover| cover.is_of(&probe)) {
+            // Without a descriptor for it the endpoint's own events do.
+            self.cover = self.pollers.as_ref()?.cover(probe).ok();
+        }
+        self.cover.as_ref()
+    }
+
+    /// What to sleep on.
+    pub fn wait_set<E: Endpoint + ?Sized>(&mut self, endpoint: &E, set: &mut WaitSet) {
+        endpoint.wait_set(set);
+        if let Some(cover) = self.cover_of(endpoint) {
+            set.insert(cover.fd());
+        }
+    }
+
+    /// It has slept.
+    pub fn woke(&mut self) {
+        self.idle_turns.woke();
+        self.is_awake();
+    }
+
+    /// It goes to sleep in a way that only its owner knows of, who calls [`Waiter::is_awake`] then.
+    pub fn will_sleep(&mut self) {
+        self.idle_turns.woke();
+    }
+
+    /// It may have slept in such a way.
+    #[inline]
+    pub fn is_awake(&mut self) {
+        if std::mem::take(&mut self.is_covered)
+            && let Some(cover) = &self.cover
+        {
+            self.was_left = cover.woke();
+        }
+    }
+}

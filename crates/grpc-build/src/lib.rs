@@ -1,0 +1,202 @@
+//! Generates, for each service with unary methods, a direct client and a direct server beside what tonic generates. They
+//! have the same messages and the same server trait, and speak with tonic's generated code at the other end; only their
+//! short messages are encoded where they are sent and decoded where they came.
+//!
+//! In a `build.rs`, with file descriptors of any compiler of .proto files (protox needs no protoc):
+//!
+//! ```no_run
+//! fn compile(files: prost_types::FileDescriptorSet) -> std::io::Result<()> {
+//!     let tonic = tonic_prost_build::configure().build_transport(false);
+//!     prost_build::Config::new()
+//!         .service_generator(farcall_grpc_build::generator(tonic))
+//!         .compile_fds(files)
+//! }
+//! ```
+//!
+//! For a service `Echo` that gives, beside `echo_client` and `echo_server`, a module `echo_direct` with
+//! `EchoDirectClient`, made from a `farcall_grpc::Channel`, and `methods`, whose result is given to
+//! `farcall_grpc::Server::direct`. Streaming methods stay with tonic's client, over the same channel.
+
+use prost_build::{Method, Service, ServiceGenerator};
+
+/// Tonic's generator, as it is configured, and the one of this package. Tonic's own functions to compile would replace
+/// it: settings of messages belong to `prost_build::Config`.
+pub fn generator(tonic: tonic_prost_build::Builder) -> Box<dyn ServiceGenerator> {
+    Box::new(Both(tonic.service_generator()))
+}
+
+struct Both(Box<dyn ServiceGenerator>);
+
+impl ServiceGenerator for Both {
+    fn generate(&mut self, service: Service, out: &mut String) {
+        let direct = direct_module(&service);
+        self.0.generate(service, out);
+        out.push_str(&direct);
+    }
+
+    fn finalize(&mut self, out: &mut String) {
+        self.0.finalize(out);
+    }
+
+    fn finalize_package(&mut self, package: &str, out: &mut String) {
+        self.0.finalize_package(package, out);
+    }
+}
+
+/// The path of a type of a message, seen from a module beside it.
+fn type_path(rust_type: &str) -> String {
+    if rust_type == "()" || rust_type.starts_with("::") || rust_type.starts_with("crate::") {
+        rust_type.to_owned()
+    } else {
+        format!("super::{rust_type}")
+    }
+}
+
+/// As tonic names its modules.
+fn module_name(service: &str) -> String {
+    let mut name = String::new();
+    let mut letters = service.chars().peekable();
+    while let Some(letter) = letters.next() {
+        name.extend(letter.to_lowercase());
+        if letters.peek().is_some_and(|next| next.is_uppercase()) {
+            name.push('_');
+        }
+    }
+    name
+}
+
+fn path(service: &Service, method: &Method) -> String {
+    let dot = if service.package.is_empty() { "" } else { "." };
+    format!("/{}{dot}{}/{}", service.package, service.proto_name, method.proto_name)
+}
+
+/// Nothing, if the service has no unary method.
+fn direct_module(service: &Service) -> String {
+    let unary = |method: &&Method| !method.client_streaming && !method.server_streaming;
+    let methods: Vec<&Method> = service.methods.iter().filter(unary).collect();
+    if methods.is_empty() {
+        return String::new();
+    }
+    let calls: String = methods.iter().map(|method| client_method(service, method)).collect();
+    let answers: String = methods.iter().map(|method| server_method(service, method)).collect();
+    let (name, module) = (&service.name, module_name(&service.name));
+    format!(
+        r#"
+/// Unary methods without tonic's codec.
+pub mod {module}_direct {{
+    /// Calls the unary methods of `{proto}`. Its clones share one connection.
+    #[derive(Clone, Debug)]
+    pub struct {name}DirectClient {{
+        channel: farcall_grpc::Channel,
+    }}
+
+    impl {name}DirectClient {{
+        /// A client over a channel, which others may use, too.
+        pub fn new(channel: farcall_grpc::Channel) -> Self {{
+            Self {{ channel }}
+        }}
+{calls}    }}
+
+    /// The unary methods of a service, to be answered directly by a `farcall_grpc::Server`, which has to be told to
+    /// serve the same service, too: it answers calls that are streamed, compressed or long.
+    pub fn methods<T: super::{module}_server::{name}>(service: std::sync::Arc<T>) -> farcall_grpc::DirectMethods {{
+        farcall_grpc::DirectMethods::new()
+{answers}    }}
+}}
+"#,
+        proto = service.proto_name,
+    )
+}
+
+fn client_method(service: &Service, method: &Method) -> String {
+    let comments: String =
+        method.comments.leading.iter().map(|line| format!("        ///{line}\n")).collect();
+    format!(
+        r#"
+{comments}        pub async fn {name}(
+            &self,
+            request: impl tonic::IntoRequest<{input}>,
+        ) -> std::result::Result<tonic::Response<{output}>, tonic::Status> {{
+            static PATH: std::sync::LazyLock<farcall_grpc::PathAndQuery> =
+                std::sync::LazyLock::new(|| farcall_grpc::PathAndQuery::from_static("{path}"));
+            self.channel.unary(&PATH, request.into_request()).await
+        }}
+"#,
+        name = method.name,
+        input = type_path(&method.input_type),
+        output = type_path(&method.output_type),
+        path = path(service, method),
+    )
+}
+
+fn server_method(service: &Service, method: &Method) -> String {
+    format!(
+        r#"            .unary("{path}", {{
+                let service = std::sync::Arc::clone(&service);
+                move |request: tonic::Request<{input}>| {{
+                    let service = std::sync::Arc::clone(&service);
+                    async move {{ service.{name}(request).await }}
+                }}
+            }})
+"#,
+        path = path(service, method),
+        input = type_path(&method.input_type),
+        name = method.name,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_named_as_tonic_names_them() {
+        for (service, expected) in [("Echo", "echo"), ("KeyValue", "key_value"), ("HTTPEcho", "h_t_t_p_echo")]
+        {
+            assert_eq!(module_name(service), expected);
+        }
+    }
+
+    #[test]
+    fn types_are_reached_from_the_module() {
+        assert_eq!(type_path("Message"), "super::Message");
+        assert_eq!(type_path("super::other::Message"), "super::super::other::Message");
+        assert_eq!(type_path("::prost_types::Any"), "::prost_types::Any");
+        assert_eq!(type_path("crate::Message"), "crate::Message");
+        assert_eq!(type_path("()"), "()");
+    }
+
+    #[test]
+    fn a_service_that_only_streams_has_no_direct_module() {
+        let mut service = service(true);
+        assert_eq!(direct_module(&service), "");
+        service.methods.extend(self::service(false).methods);
+        let module = direct_module(&service);
+        assert!(module.contains("from_static(\"/one.two.Echo/Say\")"), "{module}");
+        assert!(!module.contains("/one.two.Echo/Listen"), "{module}");
+    }
+
+    fn service(is_streaming: bool) -> Service {
+        let name = if is_streaming { "Listen" } else { "Say" };
+        let method = Method {
+            name: name.to_lowercase(),
+            proto_name: name.to_owned(),
+            comments: Default::default(),
+            input_type: "Message".to_owned(),
+            output_type: "Message".to_owned(),
+            input_proto_type: String::new(),
+            output_proto_type: String::new(),
+            options: Default::default(),
+            client_streaming: false,
+            server_streaming: is_streaming,
+        };
+        Service {
+            name: "Echo".to_owned(),
+            proto_name: "Echo".to_owned(),
+            package: "one.two".to_owned(),
+            comments: Default::default(),
+            methods: vec![method],
+            options: Default::default(),
+        }
+    }
+}

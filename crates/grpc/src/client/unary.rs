@@ -1,0 +1,145 @@
+//! Unary calls whose messages are made and read in place: what a direct client is generated for.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http::uri::PathAndQuery;
+use http_body::Body;
+use prost::Message;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Extensions, Request, Response, Status};
+
+use super::channel::{Channel, Inner};
+use super::response::check_metadata;
+use crate::body::{IncomingBody, deadline_exceeded};
+use crate::calls::{Answer, Came, Going, Opening, Submission, Whole};
+use crate::connection::CallRef;
+use crate::deadline::Deadline;
+use crate::message::{self, MESSAGE_BYTES_MAX, PREFIX_BYTES};
+
+/// A call that is given up if its answer is not waited for.
+struct Open(Option<CallRef>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(call) = &self.0 {
+            call.reset(Code::Cancelled, "the client gave the call up");
+        }
+    }
+}
+
+impl Channel {
+    /// Makes a unary call without tonic's codec: a short request is encoded where it is sent, its answer decoded where
+    /// it came. The server sees no difference. Of the request, message and metadata go; its extensions stay here.
+    ///
+    /// # Errors
+    /// What the method answers; what a tonic client says of a lost connection or a deadline that has passed. An answer
+    /// that is compressed, or longer than 4 MiB, is refused.
+    pub async fn unary<M: Message, R: Message + Default>(
+        &self,
+        path: &PathAndQuery,
+        request: Request<M>,
+    ) -> Result<Response<R>, Status> {
+        let (metadata, _extensions, message) = request.into_parts();
+        let metadata = metadata.into_headers();
+        check_metadata(&metadata)?;
+        let mut deadline = Deadline::of(&metadata);
+        let call = begin(self.inner(), &mut deadline).await?;
+        let (connection, id) = (Arc::clone(&call.connection), call.id);
+        let mut open = Open(Some(call));
+        let is_sent =
+            connection.compose(|calls, out| calls.compose_request(id, path, &metadata, &message, out));
+        if !is_sent {
+            let mut data = Vec::with_capacity(PREFIX_BYTES + message.encoded_len());
+            message::put(&message, &mut data);
+            let opening = Some(Opening::Call(path.clone(), metadata));
+            let part = Submission { opening, data: Bytes::from(data), ending: Some(Going::End) };
+            CallRef { connection: Arc::clone(&connection), id }.submit(part).await?;
+        }
+        let came = poll_fn(|context| {
+            let came = connection.with(|calls| calls.poll_whole(id, context, read_whole));
+            if came.is_pending() && deadline.poll(context).is_ready() {
+                return Poll::Ready(Err(deadline_exceeded()));
+            }
+            came
+        });
+        match came.await? {
+            Came::Whole(answer) => {
+                open.0 = None;
+                answer
+            }
+            Came::Part(answer) => {
+                let Answer { http_status, metadata, rest } = *answer;
+                // From here on the body gives the call up.
+                let body = match (rest, open.0.take()) {
+                    (Some((data, trailers)), _) => IncomingBody::whole(data, trailers),
+                    (None, Some(call)) => IncomingBody::response(call, deadline),
+                    (None, None) => IncomingBody::default(),
+                };
+                let (data, trailers) = collect(body).await?;
+                read(http_status, metadata, &data, trailers)
+            }
+        }
+    }
+}
+
+/// A call over the connection that there is, or over a new one.
+async fn begin(inner: &Arc<Inner>, deadline: &mut Deadline) -> Result<CallRef, Status> {
+    if let Some(call) = inner.try_begin() {
+        return Ok(call);
+    }
+    let mut beginning = pin!(Box::pin(Arc::clone(inner).begin()));
+    poll_fn(|context| match beginning.as_mut().poll(context) {
+        Poll::Pending => deadline.poll(context).map(|()| Err(deadline_exceeded())),
+        begun => begun,
+    })
+    .await
+}
+
+/// All of a long answer.
+async fn collect(mut body: IncomingBody) -> Result<(Vec<u8>, Option<HeaderMap>), Status> {
+    let (mut data, mut trailers) = (Vec::new(), None);
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        match frame?.into_data() {
+            Ok(bytes) if data.len() + bytes.len() > PREFIX_BYTES + MESSAGE_BYTES_MAX => {
+                return Err(Status::out_of_range(format!(
+                    "the answer is longer than {MESSAGE_BYTES_MAX} bytes"
+                )));
+            }
+            Ok(bytes) => data.extend_from_slice(bytes.chunk()),
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    Ok((data, Some(trailers.unwrap_or_default())))
+}
+
+fn read_whole<R: Message + Default>(whole: Whole<'_>) -> Result<Response<R>, Status> {
+    read(whole.http_status, whole.metadata, whole.data, whole.trailers)
+}
+
+/// What an answer says. Without trailers the call succeeded.
+fn read<R: Message + Default>(
+    http_status: u16,
+    mut metadata: HeaderMap,
+    data: &[u8],
+    trailers: Option<HeaderMap>,
+) -> Result<Response<R>, Status> {
+    if let Some(trailers) = trailers {
+        let said = Status::from_header_map(&trailers).or_else(|| Status::from_header_map(&metadata));
+        match said {
+            Some(status) if status.code() == Code::Ok => {}
+            Some(status) => return Err(status),
+            None => {
+                let why = format!("the answer ends without a status; its HTTP status is {http_status}");
+                return Err(Status::unknown(why));
+            }
+        }
+        metadata.extend(trailers);
+    }
+    let message = message::read(data)?;
+    Ok(Response::from_parts(MetadataMap::from_headers(metadata), message, Extensions::default()))
+}

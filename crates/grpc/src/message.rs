@@ -1,0 +1,38 @@
+//! One message as gRPC sends it: whether it is compressed, its length, its bytes.
+
+use prost::Message;
+use tonic::Status;
+
+/// Before each message: whether it is compressed, in one byte, and its length, in four, big-endian.
+pub(crate) const PREFIX_BYTES: usize = 5;
+/// The longest message that is taken, as by tonic.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Appends a message and its prefix.
+pub(crate) fn put(message: &impl Message, out: &mut Vec<u8>) {
+    out.push(0);
+    out.extend_from_slice(&(message.encoded_len() as u32).to_be_bytes());
+    let _a_vector_grows = message.encode(out);
+}
+
+/// Reads the only message in what came.
+///
+/// # Errors
+/// If it is none, not whole, compressed, longer than allowed, or not alone.
+pub(crate) fn read<M: Message + Default>(data: &[u8]) -> Result<M, Status> {
+    let Some(([is_compressed, len @ ..], bytes)) = data.split_first_chunk::<PREFIX_BYTES>() else {
+        return Err(Status::internal("a message is missing"));
+    };
+    if *is_compressed != 0 {
+        return Err(Status::unimplemented("a compressed message, which nobody asked for"));
+    }
+    let len = u32::from_be_bytes(*len) as usize;
+    if len > MESSAGE_BYTES_MAX {
+        let why = format!("a message of {len} bytes is longer than {MESSAGE_BYTES_MAX}");
+        return Err(Status::out_of_range(why));
+    }
+    if bytes.len() != len {
+        return Err(Status::internal(format!("{} bytes in place of one message of {len}", bytes.len())));
+    }
+    M::decode(bytes).map_err(|error| Status::internal(format!("a message cannot be decoded: {error}")))
+}

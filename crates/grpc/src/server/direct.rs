@@ -1,0 +1,189 @@
+//! Unary methods that are answered without tonic's codec: short messages are read where they came, and made where they
+//! are sent.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use prost::Message;
+use tokio_util::sync::ReusableBoxFuture;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Extensions, Request, Response, Status};
+
+use super::answer::{Work, until_over};
+use crate::calls::{Accepted, DirectPaths, Going, Opening, Submission};
+use crate::connection::{CallRef, Connection};
+use crate::deadline::Deadline;
+use crate::frame::metadata::{self, METADATA_BYTES_MAX, weight};
+use crate::message::{self, PREFIX_BYTES};
+
+/// What answers one call: reused by the next one if it did not have to wait.
+type Answering = ReusableBoxFuture<'static, ()>;
+
+/// A method whose types are forgotten: it reads the request of a call and begins to answer, if somebody still waits.
+type Method = dyn Fn(Arc<Connection>, Accepted, &mut Option<Answering>) -> bool + Send + Sync;
+
+/// Unary methods that a [`crate::Server`] answers directly; generated code fills it.
+///
+/// The server hands them requests that came in one frame, up to 64 KiB with their metadata, and not compressed; all
+/// other calls go to its service, so that has to know the same methods. A request that is answered here has no
+/// extensions: no address of its peer, nothing of layers and interceptors, which see only what goes to the service.
+#[derive(Clone, Default)]
+pub struct DirectMethods {
+    paths: Arc<DirectPaths>,
+    methods: Vec<Arc<Method>>,
+}
+
+impl std::fmt::Debug for DirectMethods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DirectMethods").field("paths", &self.paths).finish_non_exhaustive()
+    }
+}
+
+impl DirectMethods {
+    /// None.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a method: its path, as `/package.Service/Method`, and what answers it.
+    #[must_use]
+    pub fn unary<M, R, F>(
+        mut self,
+        path: &'static str,
+        method: impl Fn(Request<M>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        M: Message + Default + 'static,
+        R: Message + 'static,
+        F: Future<Output = Result<Response<R>, Status>> + Send + 'static,
+    {
+        let mut paths = HashMap::clone(&self.paths);
+        paths.insert(PathAndQuery::from_static(path), self.methods.len());
+        self.paths = Arc::new(paths);
+        self.methods.push(Arc::new(move |connection, accepted, answering| {
+            begin(&method, connection, accepted, answering)
+        }));
+        self
+    }
+
+    /// The methods of both.
+    #[must_use]
+    pub fn and(mut self, others: Self) -> Self {
+        let mut paths = HashMap::clone(&self.paths);
+        paths.extend(others.paths.iter().map(|(path, at)| (path.clone(), self.methods.len() + at)));
+        self.paths = Arc::new(paths);
+        self.methods.extend(others.methods);
+        self
+    }
+
+    pub(super) fn paths(&self) -> Arc<DirectPaths> {
+        Arc::clone(&self.paths)
+    }
+
+    /// What one connection needs to answer calls.
+    pub(super) fn for_connection(&self) -> Answers {
+        Answers { kept: self.methods.iter().map(|_| None).collect(), methods: self.methods.clone() }
+    }
+}
+
+/// The methods, at one connection.
+pub(super) struct Answers {
+    methods: Vec<Arc<Method>>,
+    /// Memory of futures that were done at once.
+    kept: Vec<Option<Answering>>,
+}
+
+impl Answers {
+    /// Answers a call: in place as far as that goes without waiting, the rest in a task of its own.
+    pub fn start(
+        &mut self,
+        at: usize,
+        connection: &Arc<Connection>,
+        accepted: Accepted,
+        context: &mut Context<'_>,
+    ) {
+        let (method, kept) = (&self.methods[at], &mut self.kept[at]);
+        // A method that panics ends its call, not its connection: its end is noticed where it is dropped.
+        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            let has_begun = method(Arc::clone(connection), accepted, kept);
+            let answering = kept.as_mut().filter(|_| has_begun);
+            answering.map_or(Poll::Ready(()), |answering| answering.poll(context))
+        }));
+        match (polled, kept.take()) {
+            (Ok(Poll::Pending), Some(mut answering)) => {
+                tokio::spawn(async move { std::future::poll_fn(|context| answering.poll(context)).await });
+            }
+            (Ok(Poll::Ready(())), Some(answering)) => *kept = Some(answering),
+            _ => {}
+        }
+    }
+}
+
+/// Reads the request and puts the future that answers it into `answering`. Returns whether it did: the client may have
+/// given the call up.
+fn begin<M, R, F>(
+    method: &impl Fn(Request<M>) -> F,
+    connection: Arc<Connection>,
+    accepted: Accepted,
+    answering: &mut Option<Answering>,
+) -> bool
+where
+    M: Message + Default,
+    R: Message + 'static,
+    F: Future<Output = Result<Response<R>, Status>> + Send + 'static,
+{
+    let Accepted { id, metadata, .. } = accepted;
+    let work = Work(CallRef { connection, id });
+    let Some(read) = work.0.connection.with(|calls| calls.read_request(id, message::read)) else {
+        return false;
+    };
+    let deadline = Deadline::of(&metadata);
+    let metadata = MetadataMap::from_headers(metadata);
+    let request = read.map(|message| method(Request::from_parts(metadata, Extensions::default(), message)));
+    let future = answer(work, deadline, request);
+    match answering {
+        Some(kept) => kept.set(future),
+        None => *answering = Some(ReusableBoxFuture::new(future)),
+    }
+    true
+}
+
+async fn answer<R: Message>(
+    work: Work,
+    deadline: Deadline,
+    method: Result<impl Future<Output = Result<Response<R>, Status>>, Status>,
+) {
+    let call = &work.0;
+    let answered = match method {
+        Ok(method) => match until_over(call, deadline, method).await {
+            Ok(Some(response)) => send(call, response).await,
+            Ok(None) => Ok(()),
+            Err(why) => Err(why),
+        },
+        Err(why) => Err(why),
+    };
+    if let Err(why) = answered {
+        call.connection.with(|calls| calls.fail(call.id, &why));
+    }
+}
+
+async fn send<R: Message>(call: &CallRef, response: Response<R>) -> Result<(), Status> {
+    let (metadata, message, _extensions) = response.into_parts();
+    let metadata = metadata.into_headers();
+    if weight(&metadata) > METADATA_BYTES_MAX {
+        return Err(Status::new(Code::Internal, "the answer has more metadata than allowed"));
+    }
+    let id = call.id;
+    if call.connection.compose(|calls, out| calls.compose_answer(id, &metadata, &message, out)) {
+        return Ok(());
+    }
+    let mut data = Vec::with_capacity(PREFIX_BYTES + message.encoded_len());
+    message::put(&message, &mut data);
+    let (opening, ending) = (Opening::Response(200, metadata), Going::Trailers(metadata::success()));
+    call.submit(Submission { opening: Some(opening), data: Bytes::from(data), ending: Some(ending) }).await
+}

@@ -1,0 +1,50 @@
+"""Remote calls, a key-value store and byte streams at the speed of one-sided RDMA.
+
+Classes whose names begin with Async are for asyncio; the others wait, and let other threads run meanwhile. A failure is
+an Error, whose `code` is a Code.
+"""
+
+import enum as _enum
+
+from ._farcall import CODES as _CODES
+from ._farcall import (
+    AsyncClient,
+    Client,
+    Error,
+    Item,
+    Kv,
+    Listener,
+    Options,
+    Refusal,
+    Server,
+    Stream,
+    __version__,
+)
+from ._asynchronous import AsyncKv, AsyncListener, AsyncServer, AsyncStream
+
+
+def _constant(name: str) -> str:
+    return "".join("_" + letter if letter.isupper() else letter.upper() for letter in name).lstrip("_")
+
+
+Code = _enum.IntEnum("Code", [(_constant(name), number) for number, name in enumerate(_CODES)], module=__name__)
+Code.__doc__ = "What an Error's `code` says; the numbers are those of the C library."
+
+__all__ = [
+    "AsyncClient",
+    "AsyncKv",
+    "AsyncListener",
+    "AsyncServer",
+    "AsyncStream",
+    "Client",
+    "Code",
+    "Error",
+    "Item",
+    "Kv",
+    "Listener",
+    "Options",
+    "Refusal",
+    "Server",
+    "Stream",
+    "__version__",
+]

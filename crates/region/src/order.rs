@@ -1,0 +1,85 @@
+//! Resident pages in the order in which they came: the oldest leaves first.
+
+use std::collections::{HashMap, VecDeque};
+
+/// A queue of pages from which any page can be taken.
+#[derive(Default)]
+pub(crate) struct Order {
+    queue: VecDeque<u32>,
+    /// Pages that were taken from the middle: how many of their entries, the oldest ones, are of no account.
+    stale: HashMap<u32, u32>,
+    stale_count: usize,
+}
+
+impl Order {
+    pub fn push(&mut self, page: u32) {
+        self.queue.push_back(page);
+    }
+
+    /// The oldest.
+    pub fn pop(&mut self) -> Option<u32> {
+        loop {
+            let page = self.queue.pop_front()?;
+            if !self.is_stale(page) {
+                return Some(page);
+            }
+        }
+    }
+
+    /// Takes an entry of no account off the account.
+    fn is_stale(&mut self, page: u32) -> bool {
+        let Some(count) = self.stale.get_mut(&page) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            self.stale.remove(&page);
+        }
+        self.stale_count -= 1;
+        true
+    }
+
+    /// Takes out a page that is in it.
+    pub fn forget(&mut self, page: u32) {
+        *self.stale.entry(page).or_default() += 1;
+        self.stale_count += 1;
+        if self.stale_count > 64 && self.stale_count > self.queue.len() / 2 {
+            let queue = std::mem::take(&mut self.queue);
+            let left = queue.into_iter().filter(|page| !self.is_stale(*page)).collect();
+            self.queue = left;
+        }
+    }
+
+    /// How many pages.
+    pub fn len(&self) -> usize {
+        self.queue.len() - self.stale_count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farcall_link::SplitMix64;
+
+    #[test]
+    fn the_oldest_leaves_first_whatever_was_taken_out_and_came_back() {
+        let seed = SplitMix64::new(std::process::id().into()).next_u64();
+        println!("seed {seed}");
+        let (mut rng, mut order, mut model) = (SplitMix64::new(seed), Order::default(), VecDeque::new());
+        for _ in 0..20_000 {
+            let page = rng.below(200) as u32;
+            match (rng.below(4), model.iter().position(|other| *other == page)) {
+                (0, _) => assert_eq!(order.pop(), model.pop_front()),
+                (1, Some(at)) => {
+                    model.remove(at);
+                    order.forget(page);
+                }
+                (_, None) => {
+                    model.push_back(page);
+                    order.push(page);
+                }
+                _ => {}
+            }
+            assert_eq!(order.len(), model.len());
+            assert!(order.queue.len() <= 3 * 200 + 64, "entries of no account pile up");
+        }
+    }
+}

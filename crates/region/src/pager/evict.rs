@@ -1,0 +1,158 @@
+//! Taking pages out, and storing them.
+
+use farcall_memory::{IoError, PAGE_BYTES, Work};
+use farcall_verbs::{Clock, Nanos};
+
+use super::{ABSENT, POISONED, Pager, Purpose, STAGED, STORE_AGAIN};
+use crate::paged_memory::Moved;
+
+/// Places that are freed by one system call.
+const FREED_TOGETHER: usize = 8;
+/// Pages that cannot be moved are passed over so often.
+const BUSY_MAX: usize = 16;
+/// Pages that are taken out in one turn while nobody waits.
+const TAKEN_IN_A_TURN: usize = 4;
+
+impl Pager {
+    /// Makes room for so many pages. False: only when something was stored.
+    pub(super) fn make_room(&mut self, count: usize) -> bool {
+        let mut busy = 0;
+        while self.used() + count > self.limits.resident {
+            if self.free_clean() {
+                continue;
+            }
+            if !self.staging.has_free() || busy == BUSY_MAX || self.order.len() == 0 {
+                return false;
+            }
+            busy += usize::from(!self.take_oldest_out());
+        }
+        true
+    }
+
+    /// Keeps room for faults to come, and pages that were taken out in case they are wanted back.
+    pub(super) fn keep_headroom(&mut self) -> bool {
+        let is_short = self.used() + self.limits.headroom() > self.limits.resident;
+        let is_half_full = self.staging.len() * 2 > self.limits.staging() as usize;
+        if is_short && is_half_full && self.free_clean() {
+            return true;
+        }
+        let is_wanted = is_short || self.used() > self.limits.resident / 8 * 7;
+        if !is_wanted || !self.staging.has_free() {
+            return is_short && self.free_clean();
+        }
+        let mut any = false;
+        for _ in 0..TAKEN_IN_A_TURN {
+            any |= self.take_oldest_out();
+        }
+        any
+    }
+
+    /// Gives memory of stored pages that were taken out back to the system.
+    pub(super) fn free_clean(&mut self) -> bool {
+        let Some(places) = self.staging.next_clean(FREED_TOGETHER) else { return false };
+        if self.paged.free_places(places.start, places.len()).is_err() {
+            self.is_broken = true;
+            return false;
+        }
+        for place in places {
+            if let Some(page) = self.staging.clean_page(place) {
+                self.staging.forget(page);
+                self.set(page, ABSENT);
+            }
+        }
+        true
+    }
+
+    /// Takes the page out that has been resident for longest.
+    fn take_oldest_out(&mut self) -> bool {
+        let Some(page) = self.order.pop() else { return false };
+        let is_out = self.take_out(page);
+        if !is_out && self.state(page) != POISONED {
+            self.order.push(page);
+        }
+        is_out
+    }
+
+    /// Takes a resident page out, which is in no order any more. False: it is still there, or poisoned, or there is no
+    /// place.
+    pub(super) fn take_out(&mut self, page: u32) -> bool {
+        let Some(place) = self.staging.take_free() else { return false };
+        match self.paged.take_out(page as usize, place as usize) {
+            Moved::Yes => {}
+            Moved::Busy => {
+                self.staging.give_free(place);
+                return false;
+            }
+            Moved::Missing => {
+                self.staging.give_free(place);
+                self.poison(page);
+                return false;
+            }
+        }
+        self.set(page, STAGED);
+        self.counts.evicted += 1;
+        // What is being written to memory nodes may be older: then checksums say nothing.
+        let is_stored = !self.stores.contains_key(&page)
+            && self.memory.holds(page.into(), self.paged.taken_out(place as usize));
+        self.counts.evicted_clean += u64::from(is_stored);
+        self.staging.put(page, place, is_stored);
+        if !is_stored {
+            self.unsent.push_back(page);
+            let now = self.clock.now();
+            self.send_stores(now);
+        }
+        true
+    }
+
+    /// Stores pages that were taken out and have other bytes than memory nodes.
+    pub(super) fn send_stores(&mut self, now: Nanos) -> bool {
+        if now < self.store_again_at {
+            return false;
+        }
+        let mut any = false;
+        while self.memory.has_room(1)
+            && let Some(page) = self.unsent.pop_front()
+        {
+            let place = self.staging.place_of(page);
+            if let Some(place) = place
+                && self.staging.is_dirty(page)
+            {
+                any = true;
+                let bytes = self.paged.taken_out(place as usize).to_vec();
+                debug_assert_eq!(bytes.len(), PAGE_BYTES);
+                *self.stores.entry(page).or_default() += 1;
+                self.staging.sent(page);
+                self.submit(Purpose::Store, page, Work::Write(bytes));
+            }
+        }
+        any
+    }
+
+    /// A page was stored, or not.
+    pub(super) fn stored(&mut self, page: u32, error: Option<IoError>, now: Nanos) {
+        if let Some(count) = self.stores.get_mut(&page) {
+            *count -= 1;
+            // Another one is under way, with what the page held later.
+            if *count > 0 {
+                return;
+            }
+            self.stores.remove(&page);
+        }
+        if error.is_none() {
+            self.counts.stored += 1;
+            self.failing_since = None;
+            self.staging.stored(page);
+            if self.staging.is_clean(page) && self.leaving.remove(&page) {
+                self.let_leave(page);
+            }
+            return;
+        }
+        self.counts.not_stored += 1;
+        self.failing_since = self.failing_since.or(Some(now));
+        self.store_again_at = now + STORE_AGAIN;
+        // If it is resident again, this is found when it is taken out the next time.
+        if self.staging.not_stored(page) {
+            self.unsent.push_back(page);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Answers to page faults.
+
+use farcall_memory::PAGE_BYTES;
+use farcall_verbs::{Clock, Nanos};
+
+use super::{ABSENT, FETCHING, POISONED, Pager, RESIDENT, STAGED};
+use crate::paged_memory::Moved;
+
+/// Zeros that are put into the region at once.
+static ZEROS: [u8; 64 * PAGE_BYTES] = [0; 64 * PAGE_BYTES];
+
+/// A fault that is not answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub page: u32,
+    /// The page was there, and protected.
+    pub is_protected: bool,
+    /// When it was read.
+    pub since: Nanos,
+    pub has_waited: bool,
+}
+
+impl Pager {
+    /// Answers a fault, or keeps it.
+    pub(super) fn answer(&mut self, fault: Waiting) {
+        let is_answered = match self.state(fault.page) {
+            ABSENT => self.bring(fault),
+            FETCHING => self.join(fault),
+            STAGED => self.bring_back(fault),
+            RESIDENT if fault.is_protected => self.let_write(fault),
+            RESIDENT => self.look_whether_there(fault),
+            _ => {
+                self.poison(fault.page);
+                true
+            }
+        };
+        if is_answered {
+            return;
+        }
+        self.counts.waited_for_room += u64::from(!fault.has_waited);
+        self.waiting.push_back(Waiting { has_waited: true, ..fault });
+    }
+
+    /// A fault is over.
+    pub(super) fn answered(&mut self, since: Nanos) {
+        self.counts.faults += 1;
+        self.fault_times.record(self.clock.now().since(since));
+    }
+
+    /// Brings an absent page: zeros, or from the memory nodes; and what is likely to be wanted next.
+    fn bring(&mut self, fault: Waiting) -> bool {
+        let page = fault.page;
+        if !self.memory.has_room(1) || self.must_wait_for_saving(page) {
+            return false;
+        }
+        if !self.make_room(1) {
+            return self.give_up_waiting(fault);
+        }
+        let ahead = self.streams.fault(page);
+        if self.memory.is_written(page.into()) {
+            self.counts.remote += 1;
+            self.fetch(page, 1, Some(fault.since));
+            self.fetch_ahead(page + 1, ahead);
+            return true;
+        }
+        self.counts.zeros += 1;
+        let is_zero = |pager: &Self, page: u32| {
+            pager.states.get(page as usize) == Some(&ABSENT) && !pager.memory.is_written(page.into())
+        };
+        let wanted = (ahead as usize).min(ZEROS.len() / PAGE_BYTES - 1);
+        let wanted = if self.saving.is_none() && self.make_room(1 + wanted) { wanted } else { 0 };
+        let count = 1 + (page + 1..).take(wanted).take_while(|page| is_zero(self, *page)).count();
+        self.save_zeros(page);
+        self.install(page, &ZEROS[..count * PAGE_BYTES]);
+        self.answered(fault.since);
+        true
+    }
+
+    /// A page that is on its way.
+    fn join(&mut self, fault: Waiting) -> bool {
+        self.counts.on_the_way += 1;
+        if let Some((_, fetch)) = self.fetches.range_mut(..=fault.page).next_back() {
+            fetch.faults.push((fault.page, fault.since));
+        }
+        true
+    }
+
+    /// A page that was taken out, and is still here.
+    fn bring_back(&mut self, fault: Waiting) -> bool {
+        let page = fault.page;
+        let Some(place) = self.staging.place_of(page) else { return true };
+        if self.must_wait_for_saving(page) {
+            return false;
+        }
+        self.save_staged(page, place);
+        match self.paged.put_back(place as usize, page as usize) {
+            Moved::Yes => self.staging.forget(page),
+            // The system cannot move it now: it is copied, and its place freed.
+            Moved::Busy | Moved::Missing => {
+                let bytes = self.paged.taken_out(place as usize).to_vec();
+                if self.paged.install(page as usize, &bytes).is_err() {
+                    return false;
+                }
+                self.is_broken |= self.paged.free_places(place as usize, 1).is_err();
+                self.staging.forget(page);
+            }
+        }
+        self.leaving.remove(&page);
+        self.set(page, RESIDENT);
+        self.order.push(page);
+        self.counts.staged += 1;
+        self.answered(fault.since);
+        true
+    }
+
+    /// A write to a page that a snapshot had protected.
+    fn let_write(&mut self, fault: Waiting) -> bool {
+        if !self.save_resident(fault.page) {
+            return false;
+        }
+        // It may have been put back by that, without protection.
+        let _ = self.paged.unprotect(fault.page as usize);
+        let _ = self.paged.wake(fault.page as usize);
+        self.counts.protected += 1;
+        self.answered(fault.since);
+        true
+    }
+
+    /// A page that was there when we looked last. The fault may be older than that. If it is not there, the program has
+    /// taken it away (madvise, mremap), and nobody knows its bytes.
+    fn look_whether_there(&mut self, fault: Waiting) -> bool {
+        if self.paged.poison(fault.page as usize) {
+            self.order.forget(fault.page);
+            self.set(fault.page, POISONED);
+            self.counts.poisoned += 1;
+        } else {
+            let _ = self.paged.wake(fault.page as usize);
+        }
+        true
+    }
+
+    /// A page cannot be had: whoever touches it gets SIGBUS, also those who wait for it.
+    pub(super) fn poison(&mut self, page: u32) {
+        self.counts.poisoned += u64::from(self.state(page) != POISONED);
+        self.set(page, POISONED);
+        if !self.paged.poison(page as usize) {
+            let _ = self.paged.wake(page as usize);
+        }
+    }
+
+    /// There is no room for a page. That passes, unless nothing can be stored for too long.
+    fn give_up_waiting(&mut self, fault: Waiting) -> bool {
+        let now = self.clock.now();
+        let patience = self.limits.patience;
+        if self.failing_since.is_none_or(|since| now.since(since) < patience) {
+            return false;
+        }
+        self.poison(fault.page);
+        true
+    }
+
+    /// Puts pages where they are missing.
+    pub(super) fn install(&mut self, first: u32, bytes: &[u8]) {
+        let (mut at, count) = (0, bytes.len() / PAGE_BYTES);
+        while at < count {
+            let done = self.paged.install(first as usize + at, &bytes[at * PAGE_BYTES..]);
+            let (there, error) =
+                done.map_or_else(|(there, error)| (there, Some(error)), |()| (count - at, None));
+            for page in first + at as u32..first + (at + there) as u32 {
+                self.set(page, RESIDENT);
+                self.order.push(page);
+            }
+            at += there;
+            if error.is_some() && at < count {
+                // Something is there that we have not put there, or there is no memory: never other bytes.
+                self.poison(first + at as u32);
+                at += 1;
+            }
+        }
+    }
+}

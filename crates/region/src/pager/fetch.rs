@@ -1,0 +1,71 @@
+//! Pages on their way from memory nodes.
+
+use farcall_memory::{IoError, PAGE_BYTES, Work};
+use farcall_verbs::Nanos;
+
+use super::{ABSENT, FETCHING, Pager, Purpose, Waiting};
+
+/// Pages that are read ahead, and hints, take at most one part in so many of the local memory while on their way.
+const AHEAD_SHARE: usize = 4;
+
+/// Pages side by side that are read by one request.
+pub(super) struct Fetch {
+    pub count: u32,
+    /// Threads that wait for one of them, and since when.
+    pub faults: Vec<(u32, Nanos)>,
+}
+
+impl Pager {
+    /// Asks for pages that are absent; there is room for them.
+    pub(super) fn fetch(&mut self, first: u32, count: u32, since: Option<Nanos>) {
+        (first..first + count).for_each(|page| self.set(page, FETCHING));
+        self.fetching += count as usize;
+        let faults = since.map(|since| (first, since)).into_iter().collect();
+        self.fetches.insert(first, Fetch { count, faults });
+        self.submit(Purpose::Fetch, first, Work::Read { len_bytes: count as usize * PAGE_BYTES });
+    }
+
+    /// Asks for so many pages that nobody waits for yet, as far as there are absent ones and room. Returns how many.
+    pub(super) fn fetch_ahead(&mut self, first: u32, wanted: u32) -> u32 {
+        let is_absent = |page: &u32| self.states.get(*page as usize) == Some(&ABSENT);
+        let count = (first..).take(wanted as usize).take_while(is_absent).count();
+        let has_room = self.memory.has_room(count)
+            && self.saving.is_none()
+            && self.fetching + count <= self.limits.resident / AHEAD_SHARE
+            && count > 0
+            && self.make_room(count);
+        if !has_room {
+            return 0;
+        }
+        self.counts.read_ahead += count as u64;
+        self.fetch(first, count as u32, None);
+        count as u32
+    }
+
+    /// Pages have come, or not.
+    pub(super) fn fetched(&mut self, first: u32, result: Result<Vec<u8>, IoError>) {
+        let Some(Fetch { count, faults }) = self.fetches.remove(&first) else { return };
+        self.fetching -= count as usize;
+        match result {
+            Ok(bytes) => {
+                self.save_fetched(first, &bytes);
+                self.install(first, &bytes);
+                faults.into_iter().for_each(|(_, since)| self.answered(since));
+            }
+            Err(_) if count == 1 && !faults.is_empty() => {
+                self.poison(first);
+                faults.into_iter().for_each(|(_, since)| self.answered(since));
+            }
+            // One of them cannot be had, or may not be wanted: what is waited for is asked for alone.
+            Err(_) => {
+                (first..first + count).for_each(|page| self.set(page, ABSENT));
+                self.waiting.extend(faults.into_iter().map(|(page, since)| Waiting {
+                    page,
+                    is_protected: false,
+                    since,
+                    has_waited: true,
+                }));
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What works on this machine, for this process: tried, not guessed.
+
+use std::io;
+
+use rustix::process::geteuid;
+
+use crate::paged_memory::PagedMemory;
+use crate::uffd::Waits;
+
+/// What works.
+#[derive(Debug)]
+pub enum Preflight {
+    /// Everything.
+    All,
+    /// Everything but system calls that touch pages which are not resident: they fail with EFAULT.
+    WithoutSystemCalls,
+    /// Nothing.
+    Nothing(io::Error),
+}
+
+impl Preflight {
+    /// Tries it.
+    pub fn run() -> Self {
+        match PagedMemory::new(farcall_memory::PAGE_BYTES, 1) {
+            Ok((_, Waits::Everyone)) => Self::All,
+            Ok((_, Waits::OwnInstructions)) => Self::WithoutSystemCalls,
+            Err(error) => Self::Nothing(error),
+        }
+    }
+
+    /// What that means, in words.
+    pub fn meaning(&self) -> String {
+        match self {
+            Self::All => "regions of remote memory work, also for system calls that touch them".into(),
+            Self::WithoutSystemCalls => {
+                "regions of remote memory work, but a system call (read, write, send) that touches a page which is not \
+                 resident fails with EFAULT: copy through memory of your own"
+                    .into()
+            }
+            Self::Nothing(error) => format!("regions of remote memory do not work: {error}"),
+        }
+    }
+
+    /// What to do about it; nothing if all works.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::All => None,
+            Self::WithoutSystemCalls => {
+                Some("let this user open /dev/userfaultfd, or set sysctl vm.unprivileged_userfaultfd=1")
+            }
+            Self::Nothing(_) if geteuid().is_root() => Some(
+                "use kernel 6.8 or newer with CONFIG_USERFAULTFD, and allow userfaultfd in the seccomp profile",
+            ),
+            Self::Nothing(_) => Some(
+                "use kernel 6.8 or newer with CONFIG_USERFAULTFD, allow userfaultfd in the seccomp profile, and let \
+                 this user open /dev/userfaultfd",
+            ),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Files that hold the pages of a region, as they were at one moment.
+//!
+//! A file has a head (magic, version, bytes of a page, bytes of the region), a record for each page that is not zero
+//! (number, checksum, bytes), and an end (a number that no page has, how many records there are, the checksum of the
+//! size and of their checksums). All numbers are little-endian words of 64 bits.
+
+use std::fs::{File, OpenOptions, remove_file, rename};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use farcall_memory::{IoError, PAGE_BYTES};
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+use thiserror::Error;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FARCREGN");
+const VERSION: u64 = 1;
+const END: u64 = u64::MAX;
+/// Checksums of files find what is damaged; they keep no secret.
+const SECRETS: RapidSecrets = RapidSecrets::seed(0x5eed_0f5a_75a7_0001);
+
+/// Why there is no snapshot, or none can be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// Another one is being made.
+    #[error("a snapshot of this region is being made; wait for its end")]
+    UnderWay,
+    /// A page cannot be had from the memory nodes.
+    #[error("no snapshot: {0}")]
+    Io(IoError),
+    /// A page cannot be read.
+    #[error("no snapshot: page {page} of the region cannot be read; see RemoteRegion")]
+    Gone {
+        /// Which.
+        page: u64,
+    },
+    /// A page is being read or written by a device all the time.
+    #[error("no snapshot: page {page} of the region is in use by a device; end that before")]
+    Busy {
+        /// Which.
+        page: u64,
+    },
+    /// The region is closed, or failed.
+    #[error("no snapshot: the region does not work any more")]
+    Closed,
+    /// It came to us by a fork.
+    #[error("no snapshot: the region belongs to the process that opened it")]
+    Forked,
+    /// The file cannot be written, or read.
+    #[error("snapshot file: {0}")]
+    System(#[from] io::Error),
+    /// The bytes are not a snapshot, or not a whole one.
+    #[error("the file is no whole snapshot of this version: {0}")]
+    Malformed(&'static str),
+    /// It is of a larger region.
+    #[error("the snapshot is of a region of {size_bytes} bytes, and this one has {room_bytes}")]
+    TooLarge {
+        /// Bytes of its region.
+        size_bytes: u64,
+        /// Bytes that there are.
+        room_bytes: u64,
+    },
+}
+
+fn sum(page: u64, bytes: &[u8]) -> u64 {
+    rapidhash_v3_seeded(bytes, &SECRETS) ^ page.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn chain(before: u64, sum: u64) -> u64 {
+    (before.rotate_left(7) ^ sum).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Writes a snapshot to a file of another name, which takes its own when it is whole.
+pub(crate) struct Writer {
+    file: BufWriter<File>,
+    path: PathBuf,
+    partial: PathBuf,
+    records: u64,
+    digest: u64,
+}
+
+impl Writer {
+    /// Nobody but this user can read it.
+    pub fn create(path: &Path, size_bytes: u64) -> io::Result<Self> {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(format!(".partial-{}", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+        let mut writer = Self {
+            file: BufWriter::with_capacity(1 << 18, file),
+            path: path.to_owned(),
+            partial,
+            records: 0,
+            digest: chain(0, size_bytes),
+        };
+        for word in [MAGIC, VERSION, PAGE_BYTES as u64, size_bytes] {
+            writer.word(word)?;
+        }
+        Ok(writer)
+    }
+
+    fn word(&mut self, word: u64) -> io::Result<()> {
+        self.file.write_all(&word.to_le_bytes())
+    }
+
+    pub fn page(&mut self, page: u64, bytes: &[u8]) -> io::Result<()> {
+        let sum = sum(page, bytes);
+        self.word(page)?;
+        self.word(sum)?;
+        self.file.write_all(bytes)?;
+        (self.records, self.digest) = (self.records + 1, chain(self.digest, sum));
+        Ok(())
+    }
+
+    /// It is whole: kept by the disk, and by its name.
+    pub fn finish(mut self) -> io::Result<()> {
+        for word in [END, self.records, self.digest] {
+            self.word(word)?;
+        }
+        self.file.flush()?;
+        self.file.get_ref().sync_all()?;
+        rename(&self.partial, &self.path)?;
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // It has its own name by now, or nobody wants it.
+        let _ = remove_file(&self.partial);
+    }
+}
+
+fn read_word(from: &mut impl Read) -> Result<u64, SnapshotError> {
+    let mut bytes = [0; 8];
+    read_whole(from, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn read_whole(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), SnapshotError> {
+    from.read_exact(bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => SnapshotError::Malformed("it ends too early"),
+        _ => SnapshotError::System(error),
+    })
+}
+
+/// Reads a snapshot for a region of so many bytes, and tells of its pages.
+///
+/// # Errors
+/// If it is damaged, or of a larger region. Pages that were told of before are whole, but not all that there are.
+pub fn read_snapshot(
+    from: &mut impl Read,
+    room_bytes: u64,
+    mut tell: impl FnMut(u64, &[u8; PAGE_BYTES]),
+) -> Result<(), SnapshotError> {
+    for (expected, what) in [
+        (MAGIC, "it begins with other bytes"),
+        (VERSION, "its version is another"),
+        (PAGE_BYTES as u64, "its pages have another size"),
+    ] {
+        if read_word(from)? != expected {
+            return Err(SnapshotError::Malformed(what));
+        }
+    }
+    let size_bytes = read_word(from)?;
+    if size_bytes > room_bytes {
+        return Err(SnapshotError::TooLarge { size_bytes, room_bytes });
+    }
+    let (mut records, mut digest, mut bytes) = (0, chain(0, size_bytes), [0; PAGE_BYTES]);
+    loop {
+        let page = read_word(from)?;
+        if page == END {
+            break;
+        }
+        if page >= size_bytes / PAGE_BYTES as u64 {
+            return Err(SnapshotError::Malformed("a page is outside of its region"));
+        }
+        let expected = read_word(from)?;
+        read_whole(from, &mut bytes)?;
+        if sum(page, &bytes) != expected {
+            return Err(SnapshotError::Malformed("the checksum of a page is wrong"));
+        }
+        tell(page, &bytes);
+        (records, digest) = (records + 1, chain(digest, expected));
+    }
+    if (read_word(from)?, read_word(from)?) != (records, digest) {
+        return Err(SnapshotError::Malformed("pages are missing"));
+    }
+    Ok(())
+}
+
+/// The same, of a file.
+pub(crate) fn read_file(
+    path: &Path,
+    room_bytes: u64,
+    tell: impl FnMut(u64, &[u8; PAGE_BYTES]),
+) -> Result<(), SnapshotError> {
+    read_snapshot(&mut BufReader::with_capacity(1 << 18, File::open(path)?), room_bytes, tell)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(pages: &[(u64, u8)]) -> Vec<u8> {
+        let path =
+            std::env::temp_dir().join(format!("farcall-snapshot-{}-{}", std::process::id(), pages.len()));
+        let mut writer = Writer::create(&path, 10 * PAGE_BYTES as u64).unwrap();
+        for (page, byte) in pages {
+            writer.page(*page, &[*byte; PAGE_BYTES]).unwrap();
+        }
+        writer.finish().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Result<Vec<(u64, u8)>, SnapshotError> {
+        let mut pages = Vec::new();
+        read_snapshot(&mut &*bytes, 10 * PAGE_BYTES as u64, |page, bytes| pages.push((page, bytes[9])))?;
+        Ok(pages)
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_every_flipped_byte_is_found() {
+        let pages = [(3, 1), (9, 2), (0, 3)];
+        let mut bytes = written(&pages);
+        assert_eq!(read(&bytes).unwrap(), pages);
+        for at in 0..bytes.len() {
+            bytes[at] ^= 1;
+            assert!(read(&bytes).is_err(), "byte {at}");
+            bytes[at] ^= 1;
+        }
+        for end in 0..bytes.len() {
+            assert!(read(&bytes[..end]).is_err(), "{end} bytes");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What other processes do for these tests.
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+
+use farcall_memory::{ClientConfig, PAGE_BYTES};
+use farcall_region::*;
+
+use crate::support::*;
+
+const PAGES: usize = 128;
+
+/// In the other process.
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    die_with_parent();
+    match &*role {
+        "node" => be_node(),
+        "reader of what is lost" => read_what_is_lost(),
+        "taker of its own pages" => take_own_pages(),
+        "parent" => be_parent(),
+        other => panic!("{other}"),
+    }
+}
+
+fn nodes() -> Vec<String> {
+    std::env::var(NODES).unwrap().split(' ').map(str::to_owned).collect()
+}
+
+/// All of a region is at nodes, which go.
+fn read_what_is_lost() {
+    let config = config(nodes(), PAGES, 64);
+    // Patient with a busy machine, while the nodes live.
+    let memory = ClientConfig { patience: std::time::Duration::from_secs(10), ..config.memory };
+    let mut region = RemoteRegion::open(provider(), RegionConfig { memory, ..config }).unwrap();
+    region.bytes_mut().fill(5);
+    until_gone(region.handle(), PAGES * PAGE_BYTES);
+    // One page is here.
+    assert_eq!(region.bytes()[9 * PAGE_BYTES], 5);
+    println!("all are out");
+    wait_to_be_told();
+    assert_eq!(region.bytes()[9 * PAGE_BYTES], 5);
+    println!("one is here");
+    // The system takes a moment to tell of deaths. More pages than there is room for: it asks again and again.
+    let by = std::time::Instant::now() + LOST;
+    for page in (10..PAGES).cycle().take_while(|_| std::time::Instant::now() < by) {
+        assert_eq!(region.bytes()[page * PAGE_BYTES], 5);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Against the rules.
+fn take_own_pages() {
+    let mut region = RemoteRegion::open(provider(), config(nodes(), PAGES, 64)).unwrap();
+    let first = region.bytes_mut();
+    first[..PAGE_BYTES].fill(5);
+    // SAFETY: nobody uses the page meanwhile.
+    unsafe {
+        rustix::mm::madvise(first.as_mut_ptr().cast(), PAGE_BYTES, rustix::mm::Advice::LinuxDontNeed)
+            .unwrap();
+    }
+    println!("read {}", std::hint::black_box(&region.bytes()[0]));
+}
+
+/// Forks. The child touches what it has not.
+fn be_parent() {
+    let mut region = RemoteRegion::open(provider(), config(nodes(), PAGES, 64)).unwrap();
+    region.bytes_mut().fill(5);
+    let first = region.bytes().as_ptr();
+    // SAFETY: the child calls nothing but what is said below.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refuses = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.bytes()[0])).is_err()
+            && matches!(region.handle().snapshot("/nowhere"), Err(SnapshotError::Forked))
+            && region.handle().status() == RegionStatus::default();
+        if !refuses {
+            std::process::abort();
+        }
+        drop(region);
+        // SAFETY: it is not mapped here: the signal is what is looked for.
+        let read = unsafe { first.read_volatile() };
+        std::process::exit(read.into());
+    }
+    let mut status = 0;
+    // SAFETY: the child of above, and a place for its status.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    println!("its child ended by <{}>", libc::WTERMSIG(status));
+    assert!(region.bytes().iter().all(|byte| *byte == 5));
+    println!("the parent goes on");
+}
+
+fn signal_of(role: &str, lines: &[&str], go: impl FnOnce(&mut Other)) -> Option<i32> {
+    let (_nodes, addresses) = nodes_here(2);
+    let mut other = Other::start(role, &addresses);
+    for line in lines {
+        other.wait_for(line);
+    }
+    go(&mut other);
+    other.end().signal()
+}
+
+#[test]
+fn who_takes_pages_away_is_killed_and_reads_no_zeros() {
+    assert_eq!(signal_of("taker of its own pages", &[], |_| ()), Some(libc::SIGBUS));
+}
+
+#[test]
+fn a_forked_child_does_not_have_the_region_and_is_told_so() {
+    let (_nodes, addresses) = nodes_here(1);
+    let mut other = Other::start("parent", &addresses);
+    let line = other.wait_for("its child ended by <");
+    assert!(line.contains(&format!("<{}>", libc::SIGSEGV)), "{line}");
+    other.wait_for("the parent goes on");
+    assert!(other.end().success());
+}
+
+#[test]
+fn who_touches_a_page_that_all_nodes_lost_gets_sigbus() {
+    let (mut nodes, addresses) = node_processes(2);
+    let mut other = Other::start("reader of what is lost", &addresses);
+    other.wait_for("all are out");
+    nodes.iter_mut().for_each(Other::kill);
+    other.tell();
+    other.wait_for("one is here");
+    let (ended, said) = (other.end(), other.rest());
+    assert_eq!(ended.signal(), Some(libc::SIGBUS), "{ended}: {said}");
+}
+
+#[test]
+fn system_calls_read_into_a_region_and_out_of_it() {
+    let (_nodes, addresses) = nodes_here(1);
+    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 64)).unwrap();
+    assert!(region.takes_system_calls() && matches!(Preflight::run(), Preflight::All));
+    let bytes: Vec<u8> = (0..PAGES * PAGE_BYTES).map(|at| (at / 7) as u8).collect();
+    let file = TestFile::new("calls");
+    std::fs::write(&file.0, &bytes).unwrap();
+    std::fs::File::open(&file.0).unwrap().read_exact(region.bytes_mut()).unwrap();
+    assert!(region.bytes() == bytes);
+    until_gone(region.handle(), bytes.len());
+    std::fs::write(&file.0, region.bytes()).unwrap();
+    assert!(std::fs::read(&file.0).unwrap() == bytes);
+}

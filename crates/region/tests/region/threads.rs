@@ -1,0 +1,107 @@
+//! Threads that share a region, and snapshots meanwhile.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use farcall_link::SplitMix64;
+use farcall_memory::PAGE_BYTES;
+use farcall_region::*;
+
+use crate::support::*;
+
+const WORDS_A_PAGE: usize = PAGE_BYTES / 8;
+
+#[test]
+fn threads_see_their_own_writes_and_nothing_else() {
+    const PAGES: usize = 512;
+    let seed = seed();
+    let (_nodes, addresses) = nodes_here(2);
+    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 64)).unwrap();
+    let (words, handle) = region.split_mut::<u64>();
+    let is_over = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut rng = SplitMix64::new(seed);
+            while !is_over.load(Ordering::Relaxed) {
+                let start = rng.below((PAGES * PAGE_BYTES) as u64) as usize;
+                handle.dont_need(start..(start + 20 * PAGE_BYTES).min(PAGES * PAGE_BYTES));
+                std::thread::yield_now();
+            }
+        });
+        // Each has a part of every page.
+        let mut parts: Vec<Vec<&mut [u64]>> = (0..8).map(|_| Vec::new()).collect();
+        for page in words.chunks_mut(WORDS_A_PAGE) {
+            for (part, words) in parts.iter_mut().zip(page.chunks_mut(WORDS_A_PAGE / 8)) {
+                part.push(words);
+            }
+        }
+        let threads: Vec<_> = (1..)
+            .zip(parts)
+            .map(|(thread, mut part)| {
+                scope.spawn(move || {
+                    let mut rng = SplitMix64::new(seed + thread);
+                    let mut model = vec![0; PAGES];
+                    for turn in 1..1_000 {
+                        let page = rng.below(PAGES as u64) as usize;
+                        assert!(part[page].iter().all(|word| *word == model[page]), "page {page}");
+                        if rng.below(2) == 0 {
+                            model[page] = thread << 32 | turn;
+                            part[page].fill(model[page]);
+                        }
+                    }
+                })
+            })
+            .collect();
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok));
+    });
+}
+
+/// A thread counts up in one page after the other, always in this order. At each moment no page is ahead of one before
+/// it, and the first is ahead of the last by one at most.
+#[test]
+fn a_snapshot_is_of_one_moment_while_a_thread_writes() {
+    const PAGES: usize = 200;
+    let (_nodes, addresses) = nodes_here(1);
+    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 128)).unwrap();
+    let file = TestFile::new("moment");
+    let (words, handle) = region.split_mut::<u64>();
+    let is_over = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for turn in 1.. {
+                for page in words.chunks_mut(WORDS_A_PAGE) {
+                    page[3] = turn;
+                    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+                }
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let (mut found, mut largest) = (vec![0; PAGES], 0);
+        let mut check = || {
+            let mut left = 12;
+            // On a busy machine the other thread may not write while one is made.
+            let by = Instant::now() + LOST;
+            while left > 0 || (handle.status().counts.protected == 0 && Instant::now() < by) {
+                left = i32::max(left - 1, 0);
+                handle.snapshot(&file.0).unwrap();
+                found.fill(0);
+                let mut reader = &*std::fs::read(&file.0).unwrap();
+                read_snapshot(&mut reader, (PAGES * PAGE_BYTES) as u64, |page, bytes| {
+                    found[page as usize] = u64::from_le_bytes(bytes[24..32].try_into().unwrap());
+                })
+                .unwrap();
+                assert!(found.is_sorted_by(|before, after| before >= after), "{found:?}");
+                assert!(found[0] - found[PAGES - 1] <= 1 && found[0] >= largest, "{found:?}");
+                largest = found[0];
+            }
+        };
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut check));
+        is_over.store(true, Ordering::Relaxed);
+        checked.unwrap();
+    });
+    assert!(region.handle().status().counts.protected > 0, "nobody wrote meanwhile");
+}

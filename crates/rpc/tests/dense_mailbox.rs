@@ -1,0 +1,106 @@
+//! Requests that a byte tells of: the server polls the bytes alone, and believes none of them.
+
+mod support;
+
+use farcall_link::Plan;
+use farcall_rpc::*;
+use farcall_verbs::Endpoint;
+use support::rogue::Rogue;
+use support::*;
+
+type L5 = ByByte<ServerReply>;
+
+fn turns(world: &mut World) {
+    for _ in 0..100 {
+        let now = world.now();
+        world.server.progress(now);
+    }
+}
+
+fn executed(world: &mut World) -> u64 {
+    world.server.handler().executed
+}
+
+#[test]
+fn a_message_that_no_byte_tells_of_waits_for_a_wake_up() {
+    let mut world = World::new();
+    let mut client = Rogue::connect(&mut world, "l5");
+    assert_eq!(executed(&mut world), 1, "one that was told of");
+    client.send(client.header().encode(), true);
+    turns(&mut world);
+    assert_eq!(executed(&mut world), 1, "the mailbox is not polled");
+    client.kick();
+    world.serve(2);
+}
+
+#[test]
+fn a_byte_that_comes_before_its_message_is_believed_until_that_is_there() {
+    let mut world = World::new();
+    let mut client = Rogue::connect(&mut world, "l5");
+    client.tell(0, &[client.seq.0 as u8]);
+    turns(&mut world);
+    assert_eq!(executed(&mut world), 1, "nothing is there yet");
+    client.send(client.header().encode(), true);
+    world.serve(2);
+}
+
+/// On one host, and by the key on any RNIC, who may write one byte may write those of others.
+#[test]
+fn bytes_that_a_client_writes_for_others_cost_looks_and_lose_no_call() {
+    let mut world = World::new();
+    let mut rogue = Rogue::connect(&mut world, "l5");
+    let mut honest: Vec<Caller<L5>> = (0..9).map(|_| world.client()).collect();
+    for round in 0..20_u8 {
+        // Of words in which nobody has a byte, too.
+        rogue.tell(0, &[round.wrapping_mul(37); 64]);
+        for client in &mut honest {
+            let now = world.now();
+            client.submit(ECHO, &[round], CallOptions::default(), now).unwrap();
+            // As if the message had come before it.
+            rogue.tell(0, &[round; 64]);
+            assert_eq!(world.finish(client).1.unwrap(), [round]);
+        }
+    }
+    assert_eq!(executed(&mut world), 1 + 9 * 20);
+    assert_eq!(world.server.counters().violations.get(), 0);
+}
+
+#[test]
+fn many_clients_come_and_go_beside_others_and_each_gets_its_own_answer() {
+    let mut world = World::new();
+    let mut clients: Vec<(ConnectionId, Caller<L5>)> = Vec::new();
+    let mut plain = world.client::<ServerReply>();
+    for round in 0..60_u8 {
+        for _ in 0..3 {
+            let mut client = Caller::new(world.nic.clone(), CallerConfig::default()).unwrap();
+            clients.push((world.connect(&mut client).unwrap(), client));
+        }
+        if round % 2 == 1 {
+            let (id, _) = clients.remove(usize::from(round) % clients.len());
+            let now = world.now();
+            world.server.hang_up(id, false, now);
+        }
+        for (at, (_, client)) in clients.iter_mut().enumerate() {
+            let said = [round, at as u8];
+            assert_eq!(world.call(client, ECHO, &said).unwrap(), said);
+        }
+        assert_eq!(world.call(&mut plain, ECHO, &[round]).unwrap(), [round]);
+    }
+}
+
+#[test]
+fn a_byte_never_comes_round_within_a_window() {
+    let mut world = World::new();
+    let mut plan = L5::plan(Plan::default());
+    plan.geometry.window = 256;
+    let mut client = world.client_with::<L5>(CallerConfig::default().plan(plan));
+    let mut under_way = 0;
+    let now = world.now();
+    while client.submit(ECHO, b"x", CallOptions::default(), now).is_ok() {
+        under_way += 1;
+    }
+    assert!(under_way >= 128, "{under_way}");
+    for _ in 0..under_way {
+        assert_eq!(world.finish(&mut client).1.unwrap(), b"x");
+    }
+}

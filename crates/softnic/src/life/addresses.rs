@@ -1,0 +1,195 @@
+//! The addresses of this host's network devices, and which way leads to a GID.
+
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use farcall_shm::trusted_variable;
+use farcall_verbs::{Error, Gid, Result};
+
+/// Chooses the way.
+const WAY_VARIABLE: &str = "FARCALL_WAY";
+
+/// Names the network devices that may be used, separated by commas.
+const DEVICES_VARIABLE: &str = "FARCALL_NET_DEVICES";
+
+/// Names the addresses of hosts that may be peers, separated by commas.
+const PEERS_VARIABLE: &str = "FARCALL_NET_PEERS";
+
+/// More addresses than this are left out of the GID table.
+const ADDRESSES_MAX: usize = 8;
+
+/// What the environment says of ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WayChoice {
+    /// Peers on this host by shared memory, others by RoCEv2.
+    Auto,
+    /// Shared memory alone.
+    Host,
+    /// RoCEv2 alone, also to this host.
+    Net,
+}
+
+impl WayChoice {
+    /// # Errors
+    /// If the variable has another value.
+    pub(crate) fn configured() -> Result<Self> {
+        match trusted_variable(WAY_VARIABLE) {
+            None => Ok(Self::Auto),
+            Some(way) if way == "auto" => Ok(Self::Auto),
+            Some(way) if way == "host" => Ok(Self::Host),
+            Some(way) if way == "net" => Ok(Self::Net),
+            Some(way) => {
+                let what = format!(
+                    "{WAY_VARIABLE}={way:?}: say auto, host (shared memory alone) or net (RoCEv2 alone)"
+                );
+                Err(Error::invalid("choose the way", what))
+            }
+        }
+    }
+}
+
+/// An address of a network device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceAddress {
+    pub(crate) gid: Gid,
+    pub(crate) netdev: String,
+}
+
+/// The addresses of the devices that are up, in the system's order, IPv4 first. Loopback addresses count only where
+/// everything goes by RoCEv2, and there is no other.
+pub(crate) fn device_addresses(way: WayChoice) -> Vec<DeviceAddress> {
+    let mut found = all_addresses();
+    if let Some(names) = trusted_variable(DEVICES_VARIABLE) {
+        found.retain(|(_, netdev)| is_listed(&names.to_string_lossy(), netdev));
+    }
+    found.sort_by_key(|(address, _)| (address.is_loopback(), address.is_ipv6()));
+    let may_be_loopback =
+        way == WayChoice::Net && found.first().is_some_and(|(address, _)| address.is_loopback());
+    let chosen = found.into_iter().filter(|(address, _)| may_be_loopback || !address.is_loopback());
+    let entry = |(address, netdev): (IpAddr, String)| {
+        let gid = match address {
+            IpAddr::V4(address) => Gid::from_ipv4(address),
+            IpAddr::V6(address) => Gid(address.octets()),
+        };
+        DeviceAddress { gid, netdev }
+    };
+    chosen.map(entry).take(ADDRESSES_MAX).collect()
+}
+
+fn is_listed(list: &str, name: &str) -> bool {
+    list.split(',').any(|listed| listed.trim() == name)
+}
+
+/// Whether a host may be a peer.
+///
+/// # Errors
+/// If it is none of those that are listed, or the list cannot be understood.
+pub(crate) fn require_peer(operation: &'static str, peer: Ipv6Addr) -> Result<()> {
+    match trusted_variable(PEERS_VARIABLE) {
+        Some(list) => require_listed(operation, &list.to_string_lossy(), peer),
+        None => Ok(()),
+    }
+}
+
+fn require_listed(operation: &'static str, list: &str, peer: Ipv6Addr) -> Result<()> {
+    let mut is_found = false;
+    for listed in list.split(',').map(str::trim).filter(|listed| !listed.is_empty()) {
+        let Ok(address) = listed.parse::<IpAddr>() else {
+            return Err(Error::invalid(operation, format!("{PEERS_VARIABLE}: {listed:?} is no address")));
+        };
+        is_found |= address == peer.to_canonical();
+    }
+    if is_found {
+        return Ok(());
+    }
+    let what = format!("{} is no peer that {PEERS_VARIABLE} lists ({list})", peer.to_canonical());
+    Err(Error::invalid(operation, what))
+}
+
+/// Whether our address towards a peer may be used.
+///
+/// # Errors
+/// If devices are named, and it is of none of them.
+pub(crate) fn require_device(operation: &'static str, source: Ipv6Addr, is_named: bool) -> Result<()> {
+    if is_named || trusted_variable(DEVICES_VARIABLE).is_none() {
+        return Ok(());
+    }
+    let what = format!("the way leads through {}, of no device in {DEVICES_VARIABLE}", source.to_canonical());
+    Err(Error::invalid(operation, what))
+}
+
+fn all_addresses() -> Vec<(IpAddr, String)> {
+    let mut found = Vec::new();
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: fills a list, which is given back below.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return found;
+    }
+    let mut next = first;
+    // SAFETY: the list's entries live until it is given back.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        if entry.ifa_flags & libc::IFF_UP as u32 == 0 || entry.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: a name of the list, which ends with 0; and an address of the family that it names.
+        let (netdev, address) = unsafe { (CStr::from_ptr(entry.ifa_name), address_of(entry.ifa_addr)) };
+        let is_local = |v6: &Ipv6Addr| v6.is_unicast_link_local();
+        if let Some(address) = address
+            && !matches!(&address, IpAddr::V6(v6) if is_local(v6))
+        {
+            found.push((address, netdev.to_string_lossy().into_owned()));
+        }
+    }
+    // SAFETY: as it was given to us; nothing of it is kept.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+/// # Safety
+/// The address must be as long as its family says.
+unsafe fn address_of(name: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match libc::c_int::from((*name).sa_family) {
+            libc::AF_INET => {
+                let v4 = name.cast::<libc::sockaddr_in>().read_unaligned();
+                Some(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()).into())
+            }
+            libc::AF_INET6 => {
+                let v6 = name.cast::<libc::sockaddr_in6>().read_unaligned();
+                Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_listed_peers_and_devices_are_let_in() {
+        let peer = |text: &str| match text.parse::<IpAddr>().unwrap() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let list = "10.0.0.7, fd00::7";
+        assert!(require_listed("test", list, peer("10.0.0.7")).is_ok());
+        assert!(require_listed("test", list, peer("fd00::7")).is_ok());
+        assert!(require_listed("test", list, peer("10.0.0.70")).is_err());
+        assert!(require_listed("test", "", peer("10.0.0.7")).is_err(), "an empty list lists nobody");
+        assert!(require_listed("test", "10.0.0.7,host", peer("10.0.0.7")).is_err());
+        assert!(is_listed("eth0,ib0", "ib0") && !is_listed("eth0,ib0", "ib"));
+    }
+
+    #[test]
+    fn this_host_has_an_address() {
+        let found = device_addresses(WayChoice::Net);
+        assert!(!found.is_empty() && found.len() <= ADDRESSES_MAX, "{found:?}");
+        let is_loopback = |entry: &DeviceAddress| Ipv6Addr::from(entry.gid.0).to_canonical().is_loopback();
+        assert!(found.iter().all(is_loopback) || !found.iter().any(is_loopback), "{found:?}");
+        assert!(!device_addresses(WayChoice::Auto).iter().any(is_loopback));
+    }
+}

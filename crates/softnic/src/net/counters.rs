@@ -1,0 +1,31 @@
+//! What the port counts, for `farcall stats`.
+
+farcall_stats::counters! {
+    /// Counters of the RoCEv2 port; written under its lock.
+    pub(crate) struct PortCounters {
+        /// Packets sent.
+        packets_sent,
+        /// Packets that could not be sent: as if they were lost on the way.
+        packets_not_sent,
+        /// Packets taken in.
+        packets_received,
+        /// Datagrams whose CRC is wrong.
+        dropped_crc,
+        /// Datagrams that are no packet.
+        dropped_malformed,
+        /// Packets for a queue pair that is not here.
+        dropped_unknown,
+        /// Packets from or to another address than the queue pair's.
+        dropped_foreign,
+        /// Times that no acknowledgement came in time.
+        ack_timeouts,
+        /// Times that packets were sent again.
+        resent,
+        /// Times that the peer had no receive.
+        not_ready,
+        /// Requests that came before one that was missing.
+        out_of_sequence,
+        /// Packets that FARCALL_WIRE_FAULTS has lost, doubled, held up or corrupted.
+        faults,
+    }
+}

@@ -1,0 +1,194 @@
+//! What the transport asks of its surroundings: memory, queues, timers and the link.
+
+use farcall_shm::{AtomicChange, update_word};
+use farcall_verbs::{Access, AsyncEvent, QpState, Wc, WcOpcode, WcStatus};
+use farcall_wire::{
+    Accessed, Adapter, AtomicEth, AtomicOp, Event, Packet, Payload, Place, Refused, Reth, Timer, Token,
+};
+
+use super::batch::Outbox;
+use super::counters::PortCounters;
+use super::memory;
+use super::pair::{Posted, Receive, Side};
+use super::socket::Socket;
+use super::timers::Timers;
+use crate::life::regions::RegionTable;
+
+/// The port as one queue pair's transport sees it for one call.
+pub(super) struct Nic<'a> {
+    pub(super) side: &'a mut Side,
+    pub(super) out: &'a mut Outbox,
+    pub(super) timers: &'a mut Timers,
+    pub(super) socket: &'a Socket,
+    pub(super) regions: &'a RegionTable,
+    pub(super) counters: &'a PortCounters,
+    pub(super) now_ns: u64,
+}
+
+impl Nic<'_> {
+    fn region(&mut self, packet: &Packet, from: &Reth) -> Result<(), Refused> {
+        if !memory::permits(self.regions, self.side.pd, from, Access::REMOTE_READ) {
+            return Err(Refused);
+        }
+        let len_bytes = from.len_bytes as usize;
+        self.out.add(self.socket, self.side.path, packet, len_bytes, |bytes| {
+            // SAFETY: registered, as was checked; its owner keeps it until it is deregistered.
+            unsafe { memory::read(bytes, from.addr, len_bytes) };
+            Ok(())
+        })
+    }
+
+    fn elements(&mut self, packet: &Packet, send: &Posted, range: (u64, u64)) -> Result<(), Refused> {
+        let (offset, len_bytes) = range;
+        let (regions, pd) = (self.regions, self.side.pd);
+        self.out.add(self.socket, self.side.path, packet, len_bytes as usize, |bytes| {
+            if let Some(inline) = &send.inline {
+                let piece = inline.get(offset as usize..(offset + len_bytes) as usize);
+                bytes.extend_from_slice(piece.ok_or(Refused)?);
+            } else if memory::allows(regions, pd, send.sges(), range, Access::empty()) {
+                // SAFETY: registered, as was checked, and the poster's promise.
+                unsafe { memory::gather(bytes, send.sges(), offset, len_bytes) };
+            } else {
+                return Err(Refused);
+            }
+            Ok(())
+        })
+    }
+
+    /// Plans the next look at a deadline.
+    fn plan(&mut self, at_ns: u64) {
+        self.timers.plan(self.side.qpn, &mut self.side.planned, at_ns);
+    }
+}
+
+impl Adapter<Posted, Receive> for Nic<'_> {
+    fn transmit(&mut self, packet: Packet, payload: Payload<'_, Posted>) -> Result<(), Refused> {
+        match payload {
+            Payload::None => self.out.add(self.socket, self.side.path, &packet, 0, |_| Ok(()))?,
+            Payload::Region(from) => self.region(&packet, &from)?,
+            Payload::Send { send, offset, len_bytes } => self.elements(&packet, send, (offset, len_bytes))?,
+        }
+        if self.out.is_full() {
+            self.out.flush(self.socket, self.counters, self.now_ns);
+        }
+        Ok(())
+    }
+
+    fn check(&self, send: &Posted, len_bytes: u64, need: Access) -> bool {
+        let range = (0, len_bytes);
+        send.inline.is_some() || memory::allows(self.regions, self.side.pd, send.sges(), range, need)
+    }
+
+    fn scatter(&mut self, send: &Posted, offset: u64, data: &[u8]) -> Result<(), Refused> {
+        let range = (offset, data.len() as u64);
+        if !memory::allows(self.regions, self.side.pd, send.sges(), range, Access::LOCAL_WRITE) {
+            return Err(Refused);
+        }
+        // SAFETY: registered, as was checked, and the poster's promise.
+        unsafe { memory::scatter(send.sges(), offset, data) };
+        Ok(())
+    }
+
+    fn take_receive(&mut self, len_bytes_min: u64) -> Option<(Receive, u64)> {
+        let fits = |next: &Receive| next.len_bytes() >= len_bytes_min;
+        let receive = match &self.side.srq {
+            Some(srq) => srq.take_if(|next| fits(next).then(|| next.clone())).flatten(),
+            None if self.side.receives.front().is_some_and(fits) => self.side.receives.pop_front(),
+            None => None,
+        }?;
+        let len_bytes = receive.len_bytes();
+        Some((receive, len_bytes))
+    }
+
+    fn permits(&self, target: &Reth, need: Access) -> bool {
+        memory::permits(self.regions, self.side.pd, target, need)
+    }
+
+    fn place(&mut self, _: Token, to: Place<'_, Receive>, payload: &[u8]) -> Accessed {
+        let len_bytes = payload.len() as u64;
+        match to {
+            Place::Region(target, offset) => {
+                let addr = target.addr.wrapping_add(offset);
+                let here = Reth { addr, len_bytes: payload.len() as u32, ..target };
+                if !self.permits(&here, Access::REMOTE_WRITE) {
+                    return Accessed::Refused;
+                }
+                // SAFETY: registered, as was checked; nobody holds references to what peers may write.
+                unsafe { memory::write(addr, payload) };
+            }
+            Place::Receive(receive, offset) => {
+                let (range, need) = ((offset, len_bytes), Access::LOCAL_WRITE);
+                if !memory::allows(self.regions, self.side.receives_pd, receive.sges(), range, need) {
+                    return Accessed::Refused;
+                }
+                // SAFETY: as above, and the poster's promise.
+                unsafe { memory::scatter(receive.sges(), offset, payload) };
+            }
+            // Only connected pairs are here.
+            Place::Datagram(_) => return Accessed::Refused,
+        }
+        Accessed::Done(())
+    }
+
+    fn prepare_read(&mut self, _: Token, target: &Reth) -> Accessed {
+        if self.permits(target, Access::REMOTE_READ) { Accessed::Done(()) } else { Accessed::Refused }
+    }
+
+    fn atomic(&mut self, _: Token, target: &AtomicEth) -> Accessed<u64> {
+        let word = Reth { addr: target.addr, rkey: target.rkey, len_bytes: 8 };
+        if !target.addr.is_multiple_of(8) || !self.permits(&word, Access::REMOTE_ATOMIC) {
+            return Accessed::Refused;
+        }
+        let change = match target.op {
+            AtomicOp::CompareSwap { compare, swap } => AtomicChange::Swap { if_equal: compare, new: swap },
+            AtomicOp::FetchAdd { add } => AtomicChange::Add(add),
+        };
+        // SAFETY: registered and aligned, as was checked; nobody holds references to what peers may write.
+        Accessed::Done(unsafe { update_word(memory::word(target.addr), change) })
+    }
+
+    fn sent(&mut self, mut send: Posted, mut wc: Wc) {
+        if let Some(inline) = send.inline.take() {
+            self.side.spare.push(inline);
+        }
+        if wc.status.is_success() && !send.is_signalled {
+            return;
+        }
+        wc.wr_id = send.wr_id;
+        self.side.sent.push_back((wc, send.ordinal));
+        let slot = &self.side.send_slot;
+        slot.cq.announce(slot.bit, !wc.status.is_success());
+    }
+
+    fn received(&mut self, receive: Receive, mut wc: Wc, is_solicited: bool) {
+        wc.wr_id = receive.wr_id;
+        self.side.received.push_back(wc);
+        let slot = &self.side.recv_slot;
+        slot.cq.announce(slot.bit, is_solicited || !wc.status.is_success());
+    }
+
+    fn flush_receives(&mut self) {
+        while let Some(receive) = self.side.receives.pop_front() {
+            let wc = Wc::ended(0, self.side.qpn, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
+            self.received(receive, wc, false);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Async(kind) => self.side.events.raise(AsyncEvent { kind, element: self.side.qpn }),
+            Event::State(QpState::Reset | QpState::Err) => self.side.deadlines = [None; 2],
+            Event::State(_) => {}
+            Event::AckTimeout => self.counters.ack_timeouts.increment(),
+            Event::GoBack(_) => self.counters.resent.increment(),
+            Event::NotReady => self.counters.not_ready.increment(),
+            Event::OutOfSequence(_) => self.counters.out_of_sequence.increment(),
+        }
+    }
+
+    fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {
+        let deadline = after_ns.map(|after_ns| self.now_ns.saturating_add(after_ns));
+        self.side.deadlines[timer as usize] = deadline;
+        deadline.into_iter().for_each(|at_ns| self.plan(at_ns));
+    }
+}

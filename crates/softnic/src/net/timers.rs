@@ -1,0 +1,66 @@
+//! When queue pairs must be looked at.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Queue pairs by the time of their next look. A pair whose timer was stopped or set later is looked at in vain, once.
+#[derive(Default)]
+pub(super) struct Timers {
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+/// When the earliest entry of a pair is.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Planned(Option<u64>);
+
+impl Timers {
+    /// Has a pair looked at, at `at_ns` or before.
+    pub(super) fn plan(&mut self, qpn: u32, planned: &mut Planned, at_ns: u64) {
+        if planned.0.is_none_or(|earliest| earliest > at_ns) {
+            planned.0 = Some(at_ns);
+            self.heap.push(Reverse((at_ns, qpn)));
+        }
+    }
+
+    /// A pair whose time has come, and the time of that entry.
+    pub(super) fn take_due(&mut self, now_ns: u64) -> Option<(u64, u32)> {
+        let Reverse((at_ns, _)) = *self.heap.peek()?;
+        if at_ns > now_ns { None } else { self.heap.pop().map(|Reverse(entry)| entry) }
+    }
+
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse((at_ns, _))| *at_ns)
+    }
+}
+
+impl Planned {
+    /// An entry was taken. Whether it was the pair's earliest, and not one that an earlier one had replaced.
+    pub(super) fn came(&mut self, at_ns: u64) -> bool {
+        let is_current = self.0 == Some(at_ns);
+        if is_current {
+            self.0 = None;
+        }
+        is_current
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_has_as_few_entries_as_it_can() {
+        let (mut timers, mut planned) = (Timers::default(), Planned::default());
+        for at_ns in [50, 60, 70, 40] {
+            timers.plan(7, &mut planned, at_ns);
+        }
+        assert_eq!(timers.heap.len(), 2, "50, and 40 before it");
+        assert_eq!((timers.next_ns(), timers.take_due(39)), (Some(40), None));
+        assert_eq!(timers.take_due(45), Some((40, 7)));
+        assert!(planned.came(40));
+        assert_eq!(timers.take_due(99), Some((50, 7)));
+        assert!(!planned.came(50), "replaced by that at 40");
+        timers.plan(7, &mut planned, 80);
+        assert_eq!(timers.next_ns(), Some(80));
+    }
+}

@@ -1,0 +1,160 @@
+//! The RoCEv2 port against strangers on the network: what they send is dropped and counted. Each test runs in a network
+//! namespace of its own, where the port is free.
+
+mod support;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
+use std::time::Instant;
+
+use farcall_verbs::{Mtu, QpAttr, QpType, SendFlags, SendWr, WcStatus};
+use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc, pad_bytes};
+use farcall_wire::{Operation, Packet, Psn, Reth, Segment};
+use support::{End, LOST};
+
+const VARIABLE: &str = "FARCALL_WAY";
+
+/// Runs a test of this file again, in a network namespace of its own, with everything by RoCEv2. Whether this is that
+/// run.
+fn is_apart(test: &str) -> bool {
+    if std::env::var(VARIABLE).is_ok_and(|way| way == "net") {
+        return true;
+    }
+    let script = "ip link set lo up && exec \"$0\" --exact \"$1\" --nocapture";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .env(VARIABLE, "net")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
+    false
+}
+
+fn connected() -> (End, End) {
+    let (mut a, mut b) = (End::default(), End::default());
+    for end in [&mut a, &mut b] {
+        end.init();
+    }
+    let (to_a, to_b) = (a.qp.qp_num(), b.qp.qp_num());
+    a.rtr(to_b);
+    b.rtr(to_a);
+    a.rts();
+    b.rts();
+    (a, b)
+}
+
+/// What the port has counted under a name.
+fn counted(name: &str) -> u64 {
+    let report = farcall_stats::read_pid(std::process::id()).unwrap();
+    let port = report.blocks.iter().find(|block| block.label == "softnic roce port").unwrap();
+    port.counters.iter().find(|(counter, _)| counter.as_str() == name).unwrap().1
+}
+
+/// A WRITE of four bytes as the peer's next request, sealed as if it came from `claimed`.
+fn write_packet(end: &End, psn: u32, rkey: u32, claimed: Ipv4Addr, src_port: u16) -> Vec<u8> {
+    let reth = Reth { addr: end.mr.addr() as u64, rkey, len_bytes: 4 };
+    let packet = Packet {
+        transport: QpType::Rc,
+        operation: Operation::Write(Segment::Only, Some(reth), None),
+        solicited: false,
+        ack_req: true,
+        dest_qpn: end.qp.qp_num(),
+        psn: Psn::new(psn),
+    };
+    let mut headers = [0; HEADERS_BYTES_MAX];
+    let len_bytes = encode(&packet, 4, &mut headers);
+    let mut datagram = headers[..len_bytes].to_vec();
+    datagram.extend_from_slice(b"evil");
+    datagram.resize(datagram.len() + pad_bytes(4) + ICRC_BYTES, 0);
+    let (src, dst) = (claimed.into(), Ipv4Addr::LOCALHOST.into());
+    icrc::seal(&icrc::Flow { src, dst, src_port, dst_port: UDP_PORT }, &mut datagram);
+    datagram
+}
+
+/// Sends a datagram to the port and waits, polling as a program does, until it is counted.
+fn strike(end: &mut End, from: &UdpSocket, datagram: &[u8], counter: &str) {
+    let before = counted(counter);
+    from.send_to(datagram, (Ipv4Addr::LOCALHOST, UDP_PORT)).unwrap();
+    let began = Instant::now();
+    while counted(counter) == before {
+        assert_eq!(end.cq.poll(&mut [farcall_verbs::Wc::default()]).unwrap(), 0);
+        assert!(began.elapsed() < LOST, "{counter} does not count");
+    }
+    assert_eq!(counted(counter), before + 1);
+}
+
+#[test]
+fn what_strangers_send_is_dropped_and_counted() {
+    if !is_apart("what_strangers_send_is_dropped_and_counted") {
+        return;
+    }
+    let (mut a, mut b) = connected();
+    let stranger_address = Ipv4Addr::new(127, 0, 0, 2);
+    let stranger = UdpSocket::bind((stranger_address, 0)).unwrap();
+    let port = stranger.local_addr().unwrap().port();
+    let rkey = b.mr.rkey();
+    strike(&mut b, &stranger, b"no packet at all", "dropped_crc");
+    strike(&mut b, &stranger, b"", "dropped_crc");
+    let forged = write_packet(&b, 0, rkey, Ipv4Addr::LOCALHOST, port);
+    strike(&mut b, &stranger, &forged, "dropped_crc");
+    let honest = write_packet(&b, 0, rkey, stranger_address, port);
+    strike(&mut b, &stranger, &honest, "dropped_foreign");
+    let mut unknown = write_packet(&b, 0, rkey, stranger_address, port);
+    unknown[5..8].copy_from_slice(&[0, 0, 1]);
+    let flow = icrc::Flow {
+        src: stranger_address.into(),
+        dst: Ipv4Addr::LOCALHOST.into(),
+        src_port: port,
+        dst_port: UDP_PORT,
+    };
+    icrc::seal(&flow, &mut unknown);
+    strike(&mut b, &stranger, &unknown, "dropped_unknown");
+    unknown[0] = 0x1F;
+    icrc::seal(&flow, &mut unknown);
+    strike(&mut b, &stranger, &unknown, "dropped_malformed");
+    assert_eq!(b.get(0, 4), [0; 4], "nothing was placed");
+    // The pair works on.
+    a.put(0, b"good");
+    let sges = [a.sge(0, 4)];
+    let write = SendWr::write(1, &sges, b.mr.addr() as u64, rkey).with_flags(SendFlags::SIGNALED);
+    a.send(&[write]);
+    assert_eq!(a.wait().status, WcStatus::SUCCESS);
+    assert_eq!(b.get(0, 4), b"good");
+}
+
+#[test]
+fn no_port_is_open_before_a_pair_goes_to_another_host() {
+    if !is_apart("no_port_is_open_before_a_pair_goes_to_another_host") {
+        return;
+    }
+    let is_open =
+        || std::fs::read_to_string("/proc/self/net/udp6").unwrap().contains(&format!(":{UDP_PORT:04X}"));
+    let (mut a, b) = (End::default(), End::default());
+    a.init();
+    assert!(!is_open());
+    a.rtr(b.qp.qp_num());
+    assert!(is_open());
+}
+
+#[test]
+fn a_host_that_is_not_listed_is_no_peer() {
+    if !is_apart("a_host_that_is_not_listed_is_no_peer") {
+        return;
+    }
+    let mut ends = [End::default(), End::default(), End::default()];
+    ends.iter_mut().for_each(End::init);
+    let rtr = |end: &mut End| {
+        let attr = QpAttr::rtr(1, 0, end.path(), Mtu::Mtu1024);
+        end.qp.modify(&attr).map_err(|error| error.to_string())
+    };
+    // SAFETY: no other thread reads the environment in this test, which has its process for itself.
+    let set = |name: &str, value: &str| unsafe { std::env::set_var(name, value) };
+    set("FARCALL_NET_PEERS", "10.0.0.7");
+    assert!(rtr(&mut ends[0]).unwrap_err().contains("FARCALL_NET_PEERS"));
+    set("FARCALL_NET_PEERS", "10.0.0.7,127.0.0.1");
+    assert_eq!(rtr(&mut ends[1]), Ok(()));
+}

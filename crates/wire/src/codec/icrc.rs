@@ -1,0 +1,175 @@
+//! The invariant CRC (IBA annex A17.3.3): a CRC-32 over everything that no router changes.
+//!
+//! It covers the identification of IPv4, which UDP sockets neither choose nor show. Our own is 0: an unconnected socket
+//! that forbids fragments sends that. A foreign sender's is found by the CRC itself: it is linear, so that at most one
+//! identification explains the difference to 0. A corrupted packet is taken for one with another identification once in
+//! 2^16 times; the checksum of UDP is checked besides, where the sender has set it.
+
+use std::net::IpAddr;
+
+use crc32fast::Hasher;
+
+use super::{BTH_BYTES, ICRC_BYTES};
+
+const UDP_BYTES: usize = 8;
+const IPV4_BYTES: usize = 20;
+const IPV6_BYTES: usize = 40;
+/// The identification of IPv4, behind the eight bytes of ones.
+const IDENTIFICATION_AT: usize = 8 + 4;
+/// CRC-32, lowest bit first.
+const POLYNOMIAL: u32 = 0xEDB8_8320;
+
+/// The two ends of a datagram as its IP and UDP headers say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Who sends. Both addresses are of one family.
+    pub src: IpAddr,
+    /// Who receives.
+    pub dst: IpAddr,
+    /// The UDP port of the sender.
+    pub src_port: u16,
+    /// The UDP port of the receiver.
+    pub dst_port: u16,
+}
+
+/// Eight bytes of ones, the IP header, the UDP header, the BTH: as the CRC sees them.
+struct Covered {
+    bytes: [u8; 8 + IPV6_BYTES + UDP_BYTES + BTH_BYTES],
+    len_bytes: usize,
+}
+
+impl Covered {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len_bytes..][..bytes.len()].copy_from_slice(bytes);
+        self.len_bytes += bytes.len();
+    }
+
+    /// `len_bytes`: of the whole UDP payload, CRC included.
+    fn new(flow: &Flow, len_bytes: usize, bth: &[u8; BTH_BYTES]) -> Self {
+        let mut covered = Self { bytes: [0xFF; _], len_bytes: 8 };
+        let udp_bytes = (UDP_BYTES + len_bytes) as u16;
+        match (flow.src, flow.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let whole_bytes = (IPV4_BYTES as u16).wrapping_add(udp_bytes).to_be_bytes();
+                // Version and length, service, total length; identification 0; not to be fragmented; time to live,
+                // protocol, checksum.
+                covered.put(&[
+                    0x45,
+                    0xFF,
+                    whole_bytes[0],
+                    whole_bytes[1],
+                    0,
+                    0,
+                    0x40,
+                    0,
+                    0xFF,
+                    17,
+                    0xFF,
+                    0xFF,
+                ]);
+                covered.put(&src.octets());
+                covered.put(&dst.octets());
+            }
+            (src, dst) => {
+                let octets = |address| match address {
+                    IpAddr::V6(address) => address.octets(),
+                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                };
+                let payload_bytes = udp_bytes.to_be_bytes();
+                // Version, class and flow label; payload length; next header, hop limit.
+                covered.put(&[0x6F, 0xFF, 0xFF, 0xFF, payload_bytes[0], payload_bytes[1], 17, 0xFF]);
+                covered.put(&octets(src));
+                covered.put(&octets(dst));
+            }
+        }
+        covered.put(&flow.src_port.to_be_bytes());
+        covered.put(&flow.dst_port.to_be_bytes());
+        covered.put(&udp_bytes.to_be_bytes());
+        covered.put(&[0xFF, 0xFF]);
+        covered.put(bth);
+        // Congestion marks are set on the way.
+        covered.bytes[covered.len_bytes - BTH_BYTES + 4] = 0xFF;
+        covered
+    }
+}
+
+/// The CRC of a datagram whose last four bytes are kept for it, as it is stored there.
+fn compute(flow: &Flow, datagram: &[u8]) -> Option<u32> {
+    let (bth, rest) = datagram.split_first_chunk::<BTH_BYTES>()?;
+    let rest = &rest[..rest.len().checked_sub(ICRC_BYTES)?];
+    let covered = Covered::new(flow, datagram.len(), bth);
+    let mut crc = Hasher::new();
+    crc.update(&covered.bytes[..covered.len_bytes]);
+    crc.update(rest);
+    Some(crc.finalize())
+}
+
+/// Writes the CRC into the last four bytes of a datagram. Nothing happens if it is too short to be a packet.
+pub fn seal(flow: &Flow, datagram: &mut [u8]) {
+    if let (Some(crc), Some(place)) = (compute(flow, datagram), datagram.last_chunk_mut()) {
+        *place = crc.to_le_bytes();
+    }
+}
+
+/// Whether the CRC of a datagram is right, for some identification if it came by IPv4.
+#[must_use]
+pub fn is_sound(flow: &Flow, datagram: &[u8]) -> bool {
+    let (Some(crc), Some(found)) = (compute(flow, datagram), datagram.last_chunk()) else { return false };
+    let difference = crc ^ u32::from_le_bytes(*found);
+    if difference == 0 {
+        return true;
+    }
+    let is_v4 = matches!((flow.src, flow.dst), (IpAddr::V4(_), IpAddr::V4(_)));
+    // Bytes behind the identification that the CRC covers.
+    let behind = 8 + IPV4_BYTES + UDP_BYTES + datagram.len() - ICRC_BYTES - IDENTIFICATION_AT - 2;
+    is_v4 && explains(difference, behind)
+}
+
+/// Whether two bytes, followed by `behind` equal ones, explain this difference of CRCs. The register is taken back over
+/// the bytes behind, then over the two: they explain it if all that is left are their own 16 bits.
+pub(super) fn explains(difference: u32, behind: usize) -> bool {
+    let after_identification = multiply(difference, inverse_of_bytes(behind));
+    let before_identification = (0..16).fold(after_identification, |state, _| step_back(state));
+    before_identification >> 16 == 0
+}
+
+/// The state of the register one bit before.
+const fn step_back(state: u32) -> u32 {
+    // The highest bit of the polynomial is set: it says whether the polynomial was added.
+    if state >> 31 == 1 { (state ^ POLYNOMIAL) << 1 | 1 } else { state << 1 }
+}
+
+/// The product of two polynomials modulo the CRC's, in its bit order: the highest bit is the power 0.
+const fn multiply(a: u32, b: u32) -> u32 {
+    let (mut a, mut product, mut at) = (a, 0, 0);
+    while at < 32 {
+        if b << at >> 31 == 1 {
+            product ^= a;
+        }
+        a = if a & 1 == 1 { a >> 1 ^ POLYNOMIAL } else { a >> 1 };
+        at += 1;
+    }
+    product
+}
+
+/// x^-8, x^-16, x^-32, …: what takes 1, 2, 4, … bytes away again.
+const INVERSES: [u32; 17] = {
+    let mut inverses = [0; 17];
+    let (mut inverse, mut at) = (1 << 31, 0);
+    while at < 8 {
+        inverse = step_back(inverse);
+        at += 1;
+    }
+    at = 0;
+    while at < inverses.len() {
+        inverses[at] = inverse;
+        inverse = multiply(inverse, inverse);
+        at += 1;
+    }
+    inverses
+};
+
+fn inverse_of_bytes(bytes: usize) -> u32 {
+    let chosen = INVERSES.iter().enumerate().filter(|(at, _)| bytes >> at & 1 == 1);
+    chosen.fold(1 << 31, |product, (_, inverse)| multiply(product, *inverse))
+}

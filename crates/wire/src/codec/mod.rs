@@ -1,0 +1,42 @@
+//! Packets as bytes: what RoCEv2 puts into a UDP datagram (IBA volume 1, chapter 9 and annex A17).
+//!
+//! A datagram is the BTH, the extended headers that its opcode asks for, payload, padding to a multiple of four, and
+//! the invariant CRC ([`icrc`]), which covers parts of the IP and UDP headers, too.
+
+mod decode;
+mod encode;
+pub mod icrc;
+
+pub use decode::{Malformed, decode, dest_qpn_of};
+pub use encode::encode;
+
+/// The UDP port of RoCEv2.
+pub const UDP_PORT: u16 = 4791;
+/// Bytes of the invariant CRC behind the padding.
+pub const ICRC_BYTES: usize = 4;
+/// The base transport header.
+pub const BTH_BYTES: usize = 12;
+/// The longest headers: BTH and AtomicETH.
+pub const HEADERS_BYTES_MAX: usize = BTH_BYTES + ATOMIC_ETH_BYTES;
+
+const RETH_BYTES: usize = 16;
+const DETH_BYTES: usize = 8;
+const AETH_BYTES: usize = 4;
+const ATOMIC_ETH_BYTES: usize = 28;
+const ATOMIC_ACK_BYTES: usize = 8;
+const IMM_BYTES: usize = 4;
+
+/// The default partition with full membership: the only one that software devices have.
+const PKEY: u16 = 0xFFFF;
+
+const UC: u8 = 0x20;
+const UD: u8 = 0x60;
+
+/// Bytes of padding behind a payload.
+#[must_use]
+pub const fn pad_bytes(payload_bytes: usize) -> usize {
+    payload_bytes.wrapping_neg() & 3
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! Packets of a hostile peer to a connected queue pair, in any order: no panic, nothing outside of what its key opens,
+//! each receive and each send ended once, and a bounded answer to every packet.
+
+use farcall_verbs::{Access, AhAttr, Mtu, QpAttr, QpType, RnrTimer, Wc, WcOpcode};
+use farcall_wire::codec::decode;
+use farcall_wire::{
+    Accessed, Adapter, AtomicEth, Event, Packet, Payload, Place, Psn, Qp, QpConfig, Refused, Responded, Reth,
+    SendRequest, Timer, Token, Work,
+};
+
+const MEMORY_BYTES: usize = 4096;
+/// The memory that the key opens; the rest must never change.
+const OPEN: std::ops::Range<u64> = 1024..3072;
+const RKEY: u32 = 0x101;
+const RECEIVE_BYTES: u64 = 600;
+const QPN: u32 = 211;
+const SENDS: usize = 3;
+/// Packets that answer one packet at most: a READ of everything that is open, and an acknowledgement.
+const ANSWERS_MAX: usize = (OPEN.end - OPEN.start) as usize / 256 + 1;
+
+/// The surroundings: memory, receives, and what came of them.
+struct Device {
+    memory: Vec<u8>,
+    receives: Vec<u32>,
+    received: usize,
+    sent: usize,
+    packets: usize,
+}
+
+impl Device {
+    fn is_open(target: &Reth) -> bool {
+        let end = target.addr.checked_add(u64::from(target.len_bytes));
+        target.rkey == RKEY && target.addr >= OPEN.start && end.is_some_and(|end| end <= OPEN.end)
+    }
+}
+
+impl Adapter<usize, u32> for Device {
+    fn transmit(&mut self, packet: Packet, payload: Payload<'_, usize>) -> Result<(), Refused> {
+        if let Payload::Region(from) = payload {
+            assert!(from.len_bytes <= 256);
+            if !Self::is_open(&from) {
+                return Err(Refused);
+            }
+        }
+        self.packets += usize::from(packet.operation.is_answer());
+        Ok(())
+    }
+
+    fn check(&self, _: &usize, _: u64, _: Access) -> bool {
+        true
+    }
+
+    fn scatter(&mut self, _: &usize, offset: u64, data: &[u8]) -> Result<(), Refused> {
+        assert!(offset + data.len() as u64 <= 800, "more than was asked for");
+        Ok(())
+    }
+
+    fn take_receive(&mut self, len_bytes_min: u64) -> Option<(u32, u64)> {
+        if len_bytes_min > RECEIVE_BYTES { None } else { self.receives.pop().map(|id| (id, RECEIVE_BYTES)) }
+    }
+
+    fn permits(&self, target: &Reth, _: Access) -> bool {
+        Self::is_open(target)
+    }
+
+    fn place(&mut self, _: Token, to: Place<'_, u32>, payload: &[u8]) -> Accessed {
+        match to {
+            Place::Receive(_, offset) => assert!(offset + payload.len() as u64 <= RECEIVE_BYTES),
+            Place::Datagram(_) => unreachable!("the pair is connected"),
+            Place::Region(target, offset) => {
+                let addr = target.addr.wrapping_add(offset);
+                if !Self::is_open(&Reth { addr, len_bytes: payload.len() as u32, ..target }) {
+                    return Accessed::Refused;
+                }
+                self.memory[addr as usize..][..payload.len()].copy_from_slice(payload);
+            }
+        }
+        Accessed::Done(())
+    }
+
+    fn prepare_read(&mut self, _: Token, target: &Reth) -> Accessed {
+        if Self::is_open(target) { Accessed::Done(()) } else { Accessed::Refused }
+    }
+
+    fn atomic(&mut self, _: Token, target: &AtomicEth) -> Accessed<u64> {
+        assert!(Self::is_open(&Reth { addr: target.addr, rkey: target.rkey, len_bytes: 8 }));
+        assert_eq!(target.addr % 8, 0);
+        Accessed::Done(0)
+    }
+
+    fn sent(&mut self, _: usize, _: Wc) {
+        self.sent += 1;
+    }
+
+    fn received(&mut self, _: u32, wc: Wc, _: bool) {
+        assert!(wc.opcode != WcOpcode::RECV || u64::from(wc.byte_len) <= RECEIVE_BYTES);
+        self.received += 1;
+    }
+
+    fn flush_receives(&mut self) {
+        self.received += std::mem::take(&mut self.receives).len();
+    }
+
+    fn event(&mut self, _: Event) {}
+
+    fn set_timer(&mut self, _: Timer, _: Option<u64>) {}
+}
+
+fn connected(device: &mut Device, transport: QpType) -> Qp<usize, u32> {
+    let mut qp = Qp::new(QpConfig {
+        qpn: QPN,
+        transport,
+        has_srq: false,
+        port_mtu: Mtu::Mtu256,
+        message_bytes_max: 1 << 20,
+        unacknowledged_max: 8,
+        read_packets_max: 2,
+    });
+    let (rtr, rts) = if transport == QpType::Rc {
+        let rtr = QpAttr::rtr(7, 100, AhAttr::default(), Mtu::Mtu256);
+        (QpAttr { min_rnr_timer: Some(RnrTimer(1)), ..rtr }, QpAttr::rts(100))
+    } else {
+        let rtr = QpAttr::rtr_unreliable(7, 100, AhAttr::default(), Mtu::Mtu256);
+        (rtr, QpAttr::rts_unreliable(100))
+    };
+    for attr in [QpAttr::init(Access::all()), rtr, rts] {
+        qp.modify(device, &attr);
+    }
+    qp
+}
+
+/// Runs one input: the first byte chooses the transport; then packets follow, each behind its length.
+pub fn run(input: &[u8]) {
+    let Some((&kind, mut rest)) = input.split_first() else { return };
+    let mut device = Device {
+        memory: vec![0xA5; MEMORY_BYTES],
+        receives: vec![2, 1, 0],
+        received: 0,
+        sent: 0,
+        packets: 0,
+    };
+    let transport = if kind & 1 == 0 { QpType::Rc } else { QpType::Uc };
+    let mut qp = connected(&mut device, transport);
+    let region = Reth { addr: OPEN.start, rkey: RKEY, len_bytes: 800 };
+    for at in 0..SENDS {
+        let work = if at == 1 && transport == QpType::Rc { Work::Read(region) } else { Work::Write(region) };
+        let request =
+            SendRequest { work, len_bytes: 800, imm_be: None, is_solicited: false, is_fenced: false };
+        qp.post_send(request, at);
+    }
+    qp.ring(&mut device);
+    while qp.transmit(&mut device) {}
+    while let Some((len, packet)) = rest.split_first_chunk::<2>() {
+        let len = usize::from(u16::from_le_bytes(*len));
+        let (datagram, after) = packet.split_at(packet.len().min(len));
+        rest = after;
+        let Ok((packet, payload)) = decode(datagram) else { continue };
+        // A random number is seldom in a window: small ones count from its beginning.
+        let number = packet.psn.number();
+        let psn = if kind & 2 == 0 { Psn::new(100 + number % 16) } else { packet.psn };
+        device.packets = 0;
+        qp.arrived(&mut device, &Packet { psn, ..packet }, payload);
+        while qp.respond(&mut device) != Responded::Nothing {}
+        while qp.transmit(&mut device) {}
+        assert!(device.packets <= ANSWERS_MAX, "{} answers to one packet", device.packets);
+        if kind & 4 != 0 {
+            qp.timed_out(&mut device, Timer::Ack);
+            qp.timed_out(&mut device, Timer::Rnr);
+        }
+    }
+    assert!(device.memory[..OPEN.start as usize].iter().all(|byte| *byte == 0xA5), "before the region");
+    assert!(device.memory[OPEN.end as usize..].iter().all(|byte| *byte == 0xA5), "behind the region");
+    qp.enter_error(&mut device);
+    assert_eq!((device.sent, device.received), (SENDS, 3), "each ends once");
+}

@@ -1,0 +1,15 @@
+//! Whether regions of remote memory work here.
+
+use super::check::Finding;
+use farcall::memory::Preflight;
+
+pub fn check() -> Finding {
+    const NAME: &str = "userfaultfd";
+    let found = Preflight::run();
+    match found.remedy() {
+        None => Finding::ok(NAME, found.meaning()),
+        Some(remedy) => {
+            Finding::warn(NAME, found.meaning(), "remote calls, stores and memory nodes do without", remedy)
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `farcall stats` without a process: which there are.
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use farcall::stats::{Report, StatsError, read_all};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Lists the processes of this user that live, or, with `with_dead`, all whose counters are there.
+pub(super) fn run(console: Console, with_dead: bool) -> Result<Exit, Failure> {
+    let cannot = |error: StatsError| {
+        Failure::because("cannot list the processes that use Farcall", &error)
+            .remedy("see whether this system keeps statistics: farcall doctor")
+    };
+    let mut reports = read_all().map_err(cannot)?;
+    reports.retain(|report| with_dead || report.alive);
+    reports.sort_by_key(|report| (!report.alive, report.pid));
+    console.say(&text(&reports), &reports.iter().map(to_json).collect::<Vec<_>>().into())?;
+    Ok(if reports.is_empty() { Exit::Negative } else { Exit::Success })
+}
+
+fn live_endpoints(report: &Report) -> usize {
+    report.blocks.iter().filter(|block| block.live).count()
+}
+
+fn text(reports: &[Report]) -> String {
+    if reports.is_empty() {
+        return "no process of this user uses Farcall now (--all also lists those that ended today)"
+            .to_owned();
+    }
+    let mut text = "     pid  endpoints  command".to_owned();
+    for report in reports {
+        let state = if report.alive { "" } else { " (dead)" };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n{:>8}  {:>9}  {}{state}", report.pid, live_endpoints(report), report.command);
+    }
+    text
+}
+
+fn to_json(report: &Report) -> Value {
+    json!({
+        "pid": report.pid, "alive": report.alive, "command": report.command, "endpoints": live_endpoints(report),
+    })
+}

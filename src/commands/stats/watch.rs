@@ -1,0 +1,85 @@
+//! `farcall stats PID --watch`: what changes, by the second.
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use farcall::stats::{Histogram, Report};
+use serde_json::json;
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Clears a terminal and starts at its top.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Prints what changed, each `period`, until the process ends or somebody interrupts.
+pub(super) fn run(
+    console: Console,
+    period: Duration,
+    read: impl Fn() -> Result<Report, Failure>,
+) -> Result<Exit, Failure> {
+    let mut before = read()?;
+    let mut looked = Instant::now();
+    while before.alive {
+        std::thread::sleep(period);
+        let after = read()?;
+        let seconds = looked.elapsed().as_secs_f64();
+        looked = Instant::now();
+        let rates = rates(&before, &after, seconds);
+        let mut text = format!("process {} ({}), by the second:", after.pid, after.command);
+        for (label, name, rate) in &rates {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n  {:<34} {rate:>14.1}", format!("{label}: {name}"));
+        }
+        if rates.is_empty() {
+            text.push_str(" nothing changes");
+        }
+        let clear = if !console.is_json() && std::io::stdout().is_terminal() { CLEAR } else { "" };
+        let rates: Vec<_> = rates
+            .iter()
+            .map(|(label, name, rate)| json!({ "label": label, "counter": name, "per_second": rate }))
+            .collect();
+        let json = json!({ "pid": after.pid, "alive": after.alive, "seconds": seconds, "rates": rates });
+        console.say_line(&format!("{clear}{text}"), &json)?;
+        before = after;
+    }
+    console.say_line(&"the process has ended", &json!({ "pid": before.pid, "alive": false }))?;
+    Ok(Exit::Success)
+}
+
+/// What changed of live endpoints, by the second: label, counter, rate. Buckets of histograms are too many to read.
+fn rates<'a>(before: &Report, after: &'a Report, seconds: f64) -> Vec<(&'a str, &'a str, f64)> {
+    let earlier: HashMap<(&str, &str), u64> = before
+        .blocks
+        .iter()
+        .flat_map(|block| block.counters.iter().map(|(name, value)| ((&*block.label, &**name), *value)))
+        .collect();
+    let live = after.blocks.iter().filter(|block| block.live && Histogram::of(&block.counters).is_none());
+    live.flat_map(|block| block.counters.iter().map(|(name, value)| (&*block.label, &**name, *value)))
+        .filter_map(|(label, name, value)| {
+            let earlier = earlier.get(&(label, name)).copied().unwrap_or(0);
+            (value != earlier).then(|| (label, name, (value as f64 - earlier as f64) / seconds))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farcall::stats::BlockReport;
+
+    fn report(counters: &[(&str, u64)]) -> Report {
+        let counters = counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let block = BlockReport { label: "x".into(), live: true, counters, records: Vec::new() };
+        Report { pid: 1, alive: true, command: String::new(), blocks: vec![block] }
+    }
+
+    #[test]
+    fn rates_are_differences_by_the_second_and_levels_may_fall() {
+        let (before, after) = (
+            report(&[("calls", 10), ("items", 9), ("reads", 4)]),
+            report(&[("calls", 30), ("items", 7), ("reads", 4)]),
+        );
+        assert_eq!(rates(&before, &after, 2.0), [("x", "calls", 10.0), ("x", "items", -1.0)]);
+    }
+}

@@ -1,0 +1,61 @@
+//! What systemd and its like hand to a service, and want to hear: sd_listen_fds(3), sd_notify(3).
+
+use crate::failure::{Exit, Failure};
+use rustix::io::{FdFlags, fcntl_setfd};
+use std::env;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// SD_LISTEN_FDS_START.
+const FIRST_FD: RawFd = 3;
+/// A unit has few sockets; a number beyond this is a mistake.
+const FDS_MAX: RawFd = 62;
+
+/// The sockets that were opened for this process, if there are any. To be called once: each descriptor gets its owner.
+///
+/// # Errors
+/// When what the environment says of them cannot be.
+pub fn take_sockets() -> Result<Vec<OwnedFd>, Failure> {
+    let number = |name: &str| env::var(name).ok()?.parse::<RawFd>().ok();
+    // They are another's, of whom we are a child.
+    if number("LISTEN_PID") != Some(std::process::id() as RawFd) {
+        return Ok(Vec::new());
+    }
+    let count = number("LISTEN_FDS").filter(|count| (0..=FDS_MAX).contains(count)).ok_or_else(|| {
+        Failure::new("LISTEN_FDS is not the number of sockets that this process got").exit(Exit::Usage)
+    })?;
+    (FIRST_FD..FIRST_FD + count).map(take).collect()
+}
+
+fn take(number: RawFd) -> Result<OwnedFd, Failure> {
+    // SAFETY: the variables name our pid: these descriptors were opened for this process, which begins here, and nobody
+    // else in it has taken them. That they are open is checked next, before anything else is done with them.
+    let socket = unsafe { OwnedFd::from_raw_fd(number) };
+    let listens = rustix::net::sockopt::socket_acceptconn(&socket);
+    if !matches!(listens, Ok(true)) {
+        // Whatever it is, it is not ours to close.
+        std::mem::forget(socket);
+        return Err(Failure::new(format!("descriptor {number} is not a socket that listens"))
+            .remedy("in the .socket unit, name addresses by ListenStream, and leave Accept off")
+            .exit(Exit::Usage));
+    }
+    fcntl_setfd(&socket, FdFlags::CLOEXEC)
+        .map_err(|error| Failure::because("cannot take over a socket", &error))?;
+    Ok(socket)
+}
+
+/// Tells the one who started this service how it stands, if he wants to know. Failing to is nobody's trouble here: he
+/// will find out.
+pub fn notify(state: &str) {
+    let Some(place) = env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match place.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(&place),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = sent {
+        tracing::warn!("cannot tell {state} to {}: {error}", place.display());
+    }
+}

@@ -1,0 +1,361 @@
+//! Ways of waiting at a server of many streams: a process that echoes, and clients of a thread each (RR-Compound,
+//! sections IV and V: TCP, BP, BPTS, EVENT, BPEV).
+
+use super::medium::not_opened;
+use super::ping_pong::{MESSAGE_LEN_BYTES, message};
+use crate::measure::{Cores, CpuMeter, LatencyRecorder, keep_thread_on};
+use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
+use farcall_drive::Pollers;
+use farcall_link::{Nic, Waiting};
+use farcall_providers::{Chosen, Selection};
+use farcall_stream::{StreamListener, StreamOptions, StreamSet, StreamSocket};
+use rustix::event::epoll;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How the server waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// Sockets and epoll.
+    Tcp,
+    /// A thread for each stream, which polls it.
+    Bp,
+    /// One thread polls all streams in turn.
+    Bpts,
+    /// One thread sleeps until one of them tells of an event.
+    Event,
+    /// One thread polls for a while, then sleeps; pollers wake it.
+    Bpev,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Bp => "BP",
+            Self::Bpts => "BPTS",
+            Self::Event => "EVENT",
+            Self::Bpev => "BPEV",
+        })
+    }
+}
+
+/// The load, and the knobs of BPEV.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Load {
+    /// Streams, each of a thread that calls.
+    pub clients: usize,
+    /// How long each client pauses between an answer and its next message.
+    pub interval: Duration,
+    /// Poller threads; with none the worker looks and then sleeps by events.
+    pub pollers: usize,
+    /// How long the worker polls. `None`: measured.
+    pub bp_timeout_us: Option<u32>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub struct Served {
+    /// From a message to its answer.
+    pub latencies: LatencyRecorder,
+    /// Answers a second, of all clients.
+    pub per_second: f64,
+    /// Cores that the server kept busy, and the clients.
+    pub cores: [f64; 2],
+    /// Cores that both kept busy while all streams were open and nobody sent anything.
+    pub idle_cores: f64,
+}
+
+/// The serving end.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EchoServer {
+    way: Way,
+    load: Load,
+    selection: Selection,
+    cores: Vec<usize>,
+}
+
+/// A client's thread needs little more than its buffers.
+const STACK_BYTES: usize = 256 << 10;
+/// Until pollers sleep and the last timers have run.
+const SETTLE: Duration = Duration::from_millis(200);
+
+impl PeerTask for EchoServer {
+    const KIND: &'static str = "stream-waits";
+
+    fn run(self, mut place: PeerPlace) -> Result<(), PeerError> {
+        // Pollers and workers on all cores: it began on one.
+        keep_thread_on(&self.cores)?;
+        let clients = self.load.clients;
+        if self.way == Way::Tcp {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(PeerError::system("bind"))?;
+            tell(&mut place, listener.local_addr())?;
+            let accept = || Ok(listener.accept().map_err(PeerError::system("accept"))?.0);
+            return echo_tcp((0..clients).map(|_| accept()).collect::<Result<_, PeerError>>()?);
+        }
+        let chosen = self.selection.choose().map_err(not_opened)?;
+        let nic = Nic::open(&*chosen.provider)?;
+        let mut options = self.way.options();
+        if self.way == Way::Bpev && self.load.pollers > 0 {
+            let pollers = Pollers::start(self.load.pollers).map_err(PeerError::system("clone"))?;
+            options = options.pollers(pollers);
+        }
+        let mut listener = StreamListener::bind(&nic, (Ipv4Addr::LOCALHOST, 0), options)
+            .map_err(PeerError::system("bind"))?;
+        tell(&mut place, listener.address())?;
+        let mut sockets = Vec::new();
+        for _ in 0..clients {
+            sockets.push(listener.accept().map_err(PeerError::system("accept"))?);
+        }
+        match self.way {
+            Way::Bp => echo_by_threads(sockets),
+            Way::Bpts => echo_in_turn(sockets, Waiting::Busy),
+            Way::Bpev => echo_in_turn(sockets, Waiting::Bpev { bp_timeout_us: self.load.bp_timeout_us }),
+            Way::Event | Way::Tcp => echo_in_turn(sockets, Waiting::EventBatch),
+        }
+    }
+}
+
+fn tell(place: &mut PeerPlace, address: std::io::Result<SocketAddr>) -> Result<(), PeerError> {
+    place.ready()?;
+    peer::send(place.control(), &address.map_err(PeerError::system("getsockname"))?)
+}
+
+impl Way {
+    fn options(self) -> StreamOptions {
+        match self {
+            Self::Bp | Self::Bpts => StreamOptions::default().waiting(Waiting::Busy),
+            _ => StreamOptions::default().pollable(),
+        }
+    }
+}
+
+/// Messages of one client, which may come in pieces.
+struct Echo<S> {
+    socket: S,
+    bytes: [u8; MESSAGE_LEN_BYTES],
+    got: usize,
+}
+
+impl<S: Read + Write> Echo<S> {
+    const fn new(socket: S) -> Self {
+        Self { socket, bytes: [0; MESSAGE_LEN_BYTES], got: 0 }
+    }
+
+    /// Answers what has come. Returns whether the client is gone.
+    fn answer(&mut self) -> Result<bool, PeerError> {
+        answer(&mut self.socket, &mut self.bytes, &mut self.got)
+    }
+}
+
+fn answer(
+    socket: &mut (impl Read + Write),
+    bytes: &mut [u8; MESSAGE_LEN_BYTES],
+    got: &mut usize,
+) -> Result<bool, PeerError> {
+    loop {
+        match socket.read(&mut bytes[*got..]) {
+            Ok(0) => return Ok(true),
+            Ok(count) => *got += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(true),
+            Err(error) => return Err(PeerError::system("read")(error)),
+        }
+        if *got == bytes.len() {
+            *got = 0;
+            // One message a client is under way: there is room for its answer.
+            socket.write_all(bytes).map_err(PeerError::system("write"))?;
+        }
+    }
+}
+
+fn echo_tcp(sockets: Vec<TcpStream>) -> Result<(), PeerError> {
+    let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PeerError::system("epoll_create"))?;
+    let mut echoes = Vec::new();
+    for (at, socket) in sockets.into_iter().enumerate() {
+        socket
+            .set_nonblocking(true)
+            .and_then(|()| socket.set_nodelay(true))
+            .map_err(PeerError::system("fcntl"))?;
+        let data = epoll::EventData::new_u64(at as u64);
+        epoll::add(&poller, socket.as_fd(), data, epoll::EventFlags::IN)
+            .map_err(PeerError::system("epoll_ctl"))?;
+        echoes.push(Some(Echo::new(socket)));
+    }
+    let mut events = Vec::with_capacity(128);
+    let mut left = echoes.len();
+    while left > 0 {
+        events.clear();
+        let buffer = rustix::buffer::spare_capacity(&mut events);
+        epoll::wait(&poller, buffer, None).map_err(PeerError::system("epoll_wait"))?;
+        for event in &events {
+            let place = &mut echoes[event.data.u64() as usize];
+            let Some(echo) = place else { continue };
+            if echo.answer()? {
+                *place = None;
+                left -= 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn echo_by_threads(sockets: Vec<StreamSocket>) -> Result<(), PeerError> {
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            sockets.into_iter().map(|socket| scope.spawn(|| Echo::new(socket).answer())).collect();
+        threads.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(ended) => ended.map(drop),
+            Err(_) => Err(PeerError::Ended),
+        })
+    })
+}
+
+fn echo_in_turn(sockets: Vec<StreamSocket>, waiting: Waiting) -> Result<(), PeerError> {
+    let mut set = StreamSet::new(waiting).map_err(PeerError::system("epoll_create"))?;
+    let mut parts = vec![([0; MESSAGE_LEN_BYTES], 0); sockets.len()];
+    for socket in sockets {
+        set.insert(socket).map_err(PeerError::system("epoll_ctl"))?;
+    }
+    let mut ready = Vec::new();
+    while !set.is_empty() {
+        set.wait(&mut ready, None).map_err(PeerError::system("epoll_wait"))?;
+        for at in ready.iter().copied() {
+            let Some(socket) = set.socket(at) else { continue };
+            let (bytes, got) = &mut parts[at];
+            if answer(socket, bytes, got)? {
+                set.remove(at);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What all clients of a measurement do at once.
+struct Phases {
+    begin: Barrier,
+    ended: Barrier,
+    close: Barrier,
+    is_recorded: AtomicBool,
+    is_over: AtomicBool,
+}
+
+/// Measures one way under a load.
+///
+/// # Errors
+/// When the other end cannot be started, a stream breaks, or a byte is wrong.
+pub fn serve(way: Way, load: Load, chosen: &Chosen, plan: &PairPlan) -> Result<Served, PeerError> {
+    let cores = Cores::allowed()?.as_slice().to_vec();
+    let server = EchoServer { way, load, selection: chosen.selection.clone(), cores };
+    let server = plan.launcher.start(&server, plan.server_core, &[])?;
+    let address: SocketAddr = peer::receive(server.control())?;
+    let nic = Nic::open(&*chosen.provider)?;
+    let mut sockets: Vec<Box<dyn ReadWrite>> = Vec::new();
+    for _ in 0..load.clients {
+        sockets.push(way.connect(&nic, address)?);
+    }
+    let all = load.clients + 1;
+    let phases = Phases {
+        begin: Barrier::new(all),
+        ended: Barrier::new(all),
+        close: Barrier::new(all),
+        is_recorded: AtomicBool::new(false),
+        is_over: AtomicBool::new(false),
+    };
+    thread::scope(|scope| {
+        let mut clients = Vec::new();
+        for (number, socket) in sockets.into_iter().enumerate() {
+            let (phases, client) = (&phases, thread::Builder::new().stack_size(STACK_BYTES));
+            let client = client.spawn_scoped(scope, move || call(socket, number, load, phases));
+            clients.push(client.map_err(PeerError::system("clone"))?);
+        }
+        phases.begin.wait();
+        thread::sleep(plan.warm_up);
+        phases.is_recorded.store(true, Ordering::Relaxed);
+        let (cores, elapsed) = cores_while(&server, plan.duration)?;
+        phases.is_over.store(true, Ordering::Relaxed);
+        phases.ended.wait();
+        thread::sleep(SETTLE);
+        let (idle_cores, _) = cores_while(&server, plan.duration)?;
+        phases.close.wait();
+        let mut latencies = LatencyRecorder::default();
+        for client in clients {
+            latencies.add(&client.join().map_err(|_| PeerError::Ended)??);
+        }
+        let per_second = latencies.count() as f64 / elapsed.as_secs_f64();
+        Ok(Served { latencies, per_second, cores, idle_cores: idle_cores.iter().sum() })
+    })
+}
+
+/// The cores that the server and this process keep busy for a while, and how long that was.
+fn cores_while(server: &Peer, duration: Duration) -> Result<([f64; 2], Duration), PeerError> {
+    let (before, ours, start) = (server.cpu_time()?, CpuMeter::start(std::process::id())?, Instant::now());
+    thread::sleep(duration);
+    let elapsed = start.elapsed();
+    let theirs = server.cpu_time()?.saturating_sub(before).div_duration_f64(elapsed);
+    Ok(([theirs, ours.core_share()?], elapsed))
+}
+
+trait ReadWrite: Read + Write + Send {}
+impl<T: Read + Write + Send> ReadWrite for T {}
+
+impl Way {
+    /// A client waits as one thread of one stream does best: TCP's in its calls, others by looking for a round trip.
+    fn connect(self, nic: &Nic, address: SocketAddr) -> Result<Box<dyn ReadWrite>, PeerError> {
+        if self == Self::Tcp {
+            let socket = TcpStream::connect(address).map_err(PeerError::system("connect"))?;
+            socket.set_nodelay(true).map_err(PeerError::system("setsockopt"))?;
+            return Ok(Box::new(socket));
+        }
+        let waiting = match self {
+            Self::Event => Waiting::EventBatch,
+            _ => Waiting::Bpev { bp_timeout_us: None },
+        };
+        let options = StreamOptions::default().waiting(waiting);
+        Ok(Box::new(StreamSocket::connect(nic, address, options).map_err(not_opened)?))
+    }
+}
+
+/// One client: a message, its answer, a pause.
+fn call(
+    mut socket: Box<dyn ReadWrite>,
+    number: usize,
+    load: Load,
+    phases: &Phases,
+) -> Result<LatencyRecorder, PeerError> {
+    phases.begin.wait();
+    // Not all at the same time.
+    thread::sleep(load.interval.mul_f64(number as f64 / load.clients as f64));
+    let mut latencies = LatencyRecorder::default();
+    let mut reply = [0; MESSAGE_LEN_BYTES];
+    let mut ended = Ok(());
+    for round in 0_u64.. {
+        let (is_recorded, start) = (phases.is_recorded.load(Ordering::Relaxed), Instant::now());
+        let sent = socket.write_all(&message(round)).and_then(|()| socket.read_exact(&mut reply));
+        if let Err(error) = sent {
+            ended = Err(PeerError::system("read")(error));
+        } else if reply != message(round) {
+            ended = Err(PeerError::WrongEcho(round));
+        }
+        if ended.is_err() || phases.is_over.load(Ordering::Relaxed) {
+            break;
+        }
+        if is_recorded {
+            latencies.record_ns(start.elapsed().as_nanos() as u64);
+        }
+        if !load.interval.is_zero() {
+            thread::sleep(load.interval);
+        }
+    }
+    // The others wait for this one.
+    phases.ended.wait();
+    phases.close.wait();
+    ended.map(|()| latencies)
+}
