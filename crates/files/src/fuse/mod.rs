@@ -104,7 +104,7 @@ fn serve(device: &OwnedFd, volume: &Volume) {
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
             Err(Errno::NODEV) => return,
             Err(error) => {
-                eprintln!("farcall mount: /dev/fuse: {error}");
+                tracing::error!(%error, "a thread takes no more requests of /dev/fuse");
                 return;
             }
         }

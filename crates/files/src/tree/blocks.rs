@@ -38,7 +38,7 @@ impl FreeBlocks {
     pub fn take(&mut self, want: u64, near: Option<u64>) -> Option<Blocks> {
         let at_near = near.and_then(|near| {
             let (start, len) = self.runs.range(..=near).next_back()?;
-            (near < start + len).then_some((near, start + len - near))
+            (near < start + len).then(|| (near, start + len - near))
         });
         let (start, len) = at_near.or_else(|| self.next_run())?;
         let taken = Blocks { start, len: len.min(want) };

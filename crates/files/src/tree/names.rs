@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::directory::{Directory, NAME_BYTES_MAX};
-use super::inode::{Caller, Content, File, Inode, KIND_BITS, SETGID};
+use super::inode::{Caller, Content, File, KIND_BITS, SETGID};
 use super::{Attributes, DIRECTORY, REGULAR, ROOT, Result, SYMLINK, Time, Tree, inode};
 
 /// The most names of an inode; subdirectories count, too.
@@ -331,18 +331,5 @@ impl Tree {
             at = self.directory(at)?.parent;
         }
         if ino == ROOT { Err(Errno::INVAL) } else { Ok(()) }
-    }
-}
-
-impl Inode {
-    /// For tests of the tree's invariants.
-    #[cfg(test)]
-    pub(super) fn names(&self) -> Vec<(Vec<u8>, u64)> {
-        match &self.content {
-            Content::Directory(directory) => {
-                directory.after(0).map(|(_, name, ino)| (name.to_vec(), ino)).collect()
-            }
-            _ => Vec::new(),
-        }
     }
 }
