@@ -21,7 +21,12 @@ mod man;
 mod measuring;
 #[cfg(feature = "full")]
 mod memory;
+
+#[cfg(feature = "full")]
+mod mount;
+
 mod metrics;
+
 mod nic_args;
 #[cfg(any(test, not(feature = "full")))]
 mod not_built_in;
@@ -113,6 +118,11 @@ enum Command {
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Memory(not_built_in::NotBuiltIn),
     #[cfg(feature = "full")]
+    Mount(mount::Mount),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Mount(not_built_in::NotBuiltIn),
+    #[cfg(feature = "full")]
     Perf(perf::Perf),
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
@@ -172,6 +182,7 @@ impl Cli {
             Command::Kv(kv) => kv.run(console),
             Command::Man(man) => man.run(console),
             Command::Memory(memory) => memory.run(console),
+            Command::Mount(mount) => mount.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Remio(remio) => remio.run(console),
             Command::Rpc(rpc) => rpc.run(console),

@@ -4,7 +4,7 @@ mod ask;
 mod drain;
 mod region_bench;
 mod serve;
-mod size;
+pub(super) mod size;
 mod status;
 
 use crate::console::Console;

@@ -1,0 +1,134 @@
+//! A mounted file system: threads that take the kernel's requests.
+//!
+//! A loop of our own, and no library: what the kernel says is some forty structures, and what a session needs to go on
+//! in another process (an open /dev/fuse, numbers that outlive it) is what libraries keep for themselves.
+
+mod mount;
+mod operations;
+mod wire;
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::io::Errno;
+
+use crate::volume::Volume;
+pub use mount::MountError;
+use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX, Request};
+
+/// Requests that are worked on at once: each waits for memory nodes.
+const THREADS: usize = 8;
+
+/// A volume at a directory. Dropping it takes it off.
+pub struct Mount {
+    dir: PathBuf,
+    volume: Arc<Volume>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Mount {
+    /// Mounts a volume.
+    ///
+    /// # Errors
+    /// If there is no FUSE, the directory cannot be used, or the system refuses.
+    pub fn start(dir: &Path, volume: Arc<Volume>) -> Result<Self, MountError> {
+        let (device, dir) = mount::mount(dir)?;
+        let device = Arc::new(device);
+        let mut mounted = Self { dir, volume, threads: Vec::new() };
+        for number in 0..THREADS {
+            let (device, volume) = (Arc::clone(&device), Arc::clone(&mounted.volume));
+            let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
+            mounted.threads.push(thread.spawn(move || serve(&device, &volume))?);
+        }
+        Ok(mounted)
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Whether it is mounted. Not, after `umount`.
+    pub fn is_serving(&self) -> bool {
+        !self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// `EBUSY` if something there is in use.
+    pub fn unmount(&self) -> io::Result<()> {
+        mount::unmount(&self.dir)
+    }
+
+    /// Takes it off its directory although something is in use. It serves on until nothing is.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn detach(&self) -> io::Result<()> {
+        mount::detach(&self.dir)
+    }
+
+    /// Waits until it is unmounted.
+    pub fn wait(&mut self) {
+        // A panic was printed by its thread.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.volume.tree().forget_all();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.is_serving() {
+            // What is in use then has only errors; threads end with the process, or with the last use.
+            let _ = self.detach();
+        }
+    }
+}
+
+/// Takes requests until the file system is unmounted.
+fn serve(device: &OwnedFd, volume: &Volume) {
+    let mut bytes = vec![0; REQUEST_BYTES_MAX];
+    let mut reply = Vec::new();
+    loop {
+        match rustix::io::read(device, &mut bytes[..]) {
+            Ok(len_bytes) => {
+                if let Some(request) = Request::parse(&bytes[..len_bytes]) {
+                    answer(device, volume, &request, &mut reply);
+                }
+            }
+            // A request that was interrupted before it was read is gone.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+            Err(Errno::NODEV) => return,
+            Err(error) => {
+                tracing::error!(%error, "a thread takes no more requests of /dev/fuse");
+                return;
+            }
+        }
+    }
+}
+
+fn answer(device: &OwnedFd, volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) {
+    reply.clear();
+    let outcome = match request.opcode {
+        Some(Opcode::Init) => wire::init(request.body, reply),
+        Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => {
+            // Nobody waits for an answer. A request that waits for memory ends by itself, in bounded time.
+            let _ = operations::answer(volume, request, reply);
+            return;
+        }
+        Some(_) => operations::answer(volume, request, reply),
+        None => Err(Errno::NOSYS),
+    };
+    let body = if outcome.is_ok() { &reply[..] } else { &[] };
+    let error = outcome.err().map_or(0, |errno| -errno.raw_os_error());
+    let mut header = [0; OUT_HEADER_BYTES];
+    header[..4].copy_from_slice(&((OUT_HEADER_BYTES + body.len()) as u32).to_ne_bytes());
+    header[4..8].copy_from_slice(&error.to_ne_bytes());
+    header[8..].copy_from_slice(&request.unique.to_ne_bytes());
+    // It fails if who asked is gone, or the file system is: then nobody waits.
+    let _ = rustix::io::writev(device, &[IoSlice::new(&header), IoSlice::new(body)]);
+}

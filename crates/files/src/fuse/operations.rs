@@ -1,0 +1,336 @@
+//! What is done for each request: fields of linux/fuse.h in, the tree and the volume asked, fields out.
+
+use rustix::io::Errno;
+
+use super::wire::{Body, Fields, Opcode, Request, TRANSFER_BYTES_MAX};
+use crate::tree::{
+    Allocate, Attributes, BLOCK_BYTES, Caller, Changes, DIRECTORY, Exchange, KIND_BITS, NAME_BYTES_MAX,
+    Result, SetXattr, Time, Tree,
+};
+use crate::volume::{Volume, now};
+
+/// Bytes in front of a name in a directory's lines, and of the attributes before that.
+const DIRENT_BYTES: usize = 24;
+const ENTRY_OUT_BYTES: usize = 128;
+
+/// What `open` says: no page cache between programs and us, but for mappings.
+const FOPEN_DIRECT_IO: u32 = 1;
+
+/// Answers a request; the reply's body is appended to `reply`.
+pub(super) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
+    let (node, mut body) = (request.node, request.body);
+    let caller = Caller { uid: request.uid, gid: request.gid };
+    // What this build does not know was answered before.
+    let Some(opcode) = request.opcode else { return Err(Errno::NOSYS) };
+    match opcode {
+        Opcode::Lookup => lookup(volume, node, body.name()?, reply),
+        Opcode::Forget => {
+            let lookups = body.u64()?;
+            volume.let_go(node, |tree| tree.forget(node, lookups));
+            Ok(())
+        }
+        Opcode::BatchForget => batch_forget(volume, body),
+        Opcode::Getattr => {
+            reply.put_attr_out(&volume.tree().attributes(node)?);
+            Ok(())
+        }
+        Opcode::Setattr => setattr(volume, node, body, reply),
+        Opcode::Readlink => {
+            reply.extend_from_slice(volume.tree().readlink(node)?);
+            Ok(())
+        }
+        Opcode::Symlink => {
+            let (name, target) = (body.name()?, body.name()?);
+            entry(&mut volume.tree(), reply, |tree| tree.symlink(node, name, target, caller, now()))
+        }
+        Opcode::Mknod => {
+            let (mode, rdev) = (body.u32()?, body.u32()?);
+            body.skip(8)?;
+            let name = body.name()?;
+            entry(&mut volume.tree(), reply, |tree| tree.make(node, name, mode, rdev, caller, now()))
+        }
+        Opcode::Mkdir => {
+            let mode = body.u32()? & !KIND_BITS | DIRECTORY;
+            body.skip(4)?;
+            let name = body.name()?;
+            entry(&mut volume.tree(), reply, |tree| tree.make(node, name, mode, 0, caller, now()))
+        }
+        Opcode::Create | Opcode::Tmpfile => create(volume, opcode, node, body, caller, reply),
+        Opcode::Unlink => volume.tree().unlink(node, body.name()?, now()),
+        Opcode::Rmdir => volume.tree().rmdir(node, body.name()?, now()),
+        Opcode::Rename => {
+            let to = body.u64()?;
+            rename(volume, node, to, Exchange::Replace, body)
+        }
+        Opcode::Rename2 => {
+            let (to, flags) = (body.u64()?, body.u32()?);
+            body.skip(4)?;
+            let exchange = match flags {
+                0 => Exchange::Replace,
+                1 => Exchange::NoReplace,
+                2 => Exchange::Exchange,
+                _ => return Err(Errno::INVAL),
+            };
+            rename(volume, node, to, exchange, body)
+        }
+        Opcode::Link => {
+            let ino = body.u64()?;
+            let name = body.name()?;
+            entry(&mut volume.tree(), reply, |tree| tree.link(ino, node, name, now()))
+        }
+        Opcode::Open => {
+            volume.tree().open(node)?;
+            put_open(reply, node, FOPEN_DIRECT_IO);
+            Ok(())
+        }
+        Opcode::Opendir => {
+            volume.tree().open(node)?;
+            put_open(reply, node, 0);
+            Ok(())
+        }
+        Opcode::Release | Opcode::Releasedir => {
+            volume.let_go(node, |tree| tree.close(node));
+            Ok(())
+        }
+        Opcode::Read => {
+            body.skip(8)?;
+            let (offset, len_bytes) = (body.u64()?, body.u32()? as usize);
+            volume.read(node, offset, len_bytes.min(TRANSFER_BYTES_MAX), reply)
+        }
+        Opcode::Write => write(volume, node, body, reply),
+        Opcode::Readdir => readdir(volume, node, body, Lines::Names, reply),
+        Opcode::Readdirplus => readdir(volume, node, body, Lines::NamesAndAttributes, reply),
+        Opcode::Statfs => {
+            statfs(&volume.tree(), reply);
+            Ok(())
+        }
+        // A write is answered when all replicas in sync have it: nothing is left to do.
+        Opcode::Flush | Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => Ok(()),
+        Opcode::Destroy | Opcode::Interrupt | Opcode::Init => Ok(()),
+        Opcode::Setxattr => {
+            let (len_bytes, flags) = (body.u32()? as usize, body.u32()?);
+            let how = match flags {
+                0 => SetXattr::Any,
+                1 => SetXattr::Create,
+                2 => SetXattr::Replace,
+                _ => return Err(Errno::INVAL),
+            };
+            let name = body.name()?;
+            volume.tree().set_xattr(node, name, body.take(len_bytes)?, how, now())
+        }
+        Opcode::Getxattr => {
+            let room = body.u32()? as usize;
+            body.skip(4)?;
+            put_sized(reply, room, volume.tree().xattr(node, body.name()?)?)
+        }
+        Opcode::Listxattr => {
+            let room = body.u32()? as usize;
+            put_sized(reply, room, &volume.tree().xattr_names(node)?)
+        }
+        Opcode::Removexattr => volume.tree().remove_xattr(node, body.name()?, now()),
+        Opcode::Fallocate => fallocate(volume, node, body),
+        Opcode::Lseek => {
+            body.skip(8)?;
+            let (offset, whence) = (body.u64()?, body.u32()?);
+            let for_data = match whence {
+                3 => true,
+                4 => false,
+                _ => return Err(Errno::INVAL),
+            };
+            reply.put_u64(volume.tree().seek(node, offset, for_data)?);
+            Ok(())
+        }
+    }
+}
+
+/// An inode that the kernel knows from now on.
+fn entry(
+    tree: &mut Tree,
+    reply: &mut Vec<u8>,
+    make: impl FnOnce(&mut Tree) -> Result<Attributes>,
+) -> Result<()> {
+    let attributes = make(tree)?;
+    tree.looked_up(attributes.ino);
+    reply.put_entry_out(&attributes);
+    Ok(())
+}
+
+fn lookup(volume: &Volume, parent: u64, name: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+    match entry(&mut volume.tree(), reply, |tree| tree.lookup(parent, name)) {
+        Err(Errno::NOENT) => {
+            reply.put_no_entry();
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+fn batch_forget(volume: &Volume, mut body: Fields<'_>) -> Result<()> {
+    let count = body.u32()?;
+    body.skip(4)?;
+    for _ in 0..count {
+        let (ino, lookups) = (body.u64()?, body.u64()?);
+        volume.let_go(ino, |tree| tree.forget(ino, lookups));
+    }
+    Ok(())
+}
+
+fn setattr(volume: &Volume, ino: u64, mut body: Fields<'_>, reply: &mut Vec<u8>) -> Result<()> {
+    let valid = body.u32()?;
+    body.skip(4 + 8)?;
+    let size = body.u64()?;
+    body.skip(8)?;
+    let seconds = [body.u64()?, body.u64()?, body.u64()?];
+    let nanos = [body.u32()?, body.u32()?, body.u32()?];
+    let mode = body.u32()?;
+    body.skip(4)?;
+    let (uid, gid) = (body.u32()?, body.u32()?);
+    let is = |bit: u32| valid & (1 << bit) != 0;
+    let now = now();
+    let time = |at: usize, given: u32, present: Option<u32>| match present {
+        Some(present) if is(present) => Some(now),
+        _ => is(given).then_some(Time { seconds: seconds[at].cast_signed(), nanos: nanos[at] }),
+    };
+    if is(3) {
+        volume.resize(ino, size)?;
+    }
+    let changes = Changes {
+        mode: is(0).then_some(mode),
+        uid: is(1).then_some(uid),
+        gid: is(2).then_some(gid),
+        atime: time(0, 4, Some(7)),
+        mtime: time(1, 5, Some(8)),
+        ctime: time(2, 10, None),
+    };
+    reply.put_attr_out(&volume.tree().change(ino, changes, now)?);
+    Ok(())
+}
+
+fn create(
+    volume: &Volume,
+    opcode: Opcode,
+    parent: u64,
+    mut body: Fields<'_>,
+    caller: Caller,
+    reply: &mut Vec<u8>,
+) -> Result<()> {
+    body.skip(4)?;
+    let mode = body.u32()?;
+    body.skip(8)?;
+    let name = body.name()?;
+    let mut tree = volume.tree();
+    entry(&mut tree, reply, |tree| {
+        let made = match opcode {
+            Opcode::Tmpfile => tree.make_nameless(parent, mode & !KIND_BITS, caller, now()),
+            _ => tree.make(parent, name, mode, 0, caller, now()),
+        }?;
+        tree.open(made.ino)?;
+        Ok(made)
+    })?;
+    drop(tree);
+    let mut ino = Fields(reply);
+    let ino = ino.u64()?;
+    put_open(reply, ino, FOPEN_DIRECT_IO);
+    Ok(())
+}
+
+fn rename(volume: &Volume, from: u64, to: u64, exchange: Exchange, mut body: Fields<'_>) -> Result<()> {
+    let (name, new_name) = (body.name()?, body.name()?);
+    volume.tree().rename((from, name), (to, new_name), exchange, now())
+}
+
+/// The handle is the inode itself: it means the same to another daemon.
+fn put_open(reply: &mut Vec<u8>, ino: u64, flags: u32) {
+    reply.put_u64(ino);
+    reply.put_u32(flags);
+    reply.put_u32(0);
+}
+
+fn write(volume: &Volume, ino: u64, mut body: Fields<'_>, reply: &mut Vec<u8>) -> Result<()> {
+    body.skip(8)?;
+    let (offset, len_bytes) = (body.u64()?, body.u32()?);
+    body.skip(20)?;
+    volume.write(ino, offset, body.take(len_bytes as usize)?)?;
+    reply.put_u32(len_bytes);
+    reply.put_u32(0);
+    Ok(())
+}
+
+/// What a directory's lines have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lines {
+    Names,
+    NamesAndAttributes,
+}
+
+fn readdir(volume: &Volume, ino: u64, mut body: Fields<'_>, lines: Lines, reply: &mut Vec<u8>) -> Result<()> {
+    body.skip(8)?;
+    let (cookie, room) = (body.u64()?, (body.u32()? as usize).min(TRANSFER_BYTES_MAX));
+    let mut tree = volume.tree();
+    let mut known = Vec::new();
+    for line in tree.entries(ino, cookie)? {
+        let attributes =
+            (lines == Lines::NamesAndAttributes).then(|| tree.attributes(line.ino)).transpose()?;
+        let before = if attributes.is_some() { ENTRY_OUT_BYTES } else { 0 };
+        let len_bytes = (before + DIRENT_BYTES + line.name.len()).next_multiple_of(8);
+        if reply.len() + len_bytes > room {
+            break;
+        }
+        let end = reply.len() + len_bytes;
+        match attributes {
+            // The kernel does not look these up.
+            Some(_) if line.cookie < 3 => reply.resize(reply.len() + ENTRY_OUT_BYTES, 0),
+            Some(attributes) => {
+                known.push(line.ino);
+                reply.put_entry_out(&attributes);
+            }
+            None => {}
+        }
+        reply.put_u64(line.ino);
+        reply.put_u64(line.cookie);
+        reply.put_u32(line.name.len() as u32);
+        reply.put_u32((line.mode & KIND_BITS) >> 12);
+        reply.extend_from_slice(line.name);
+        reply.resize(end, 0);
+    }
+    known.into_iter().for_each(|ino| tree.looked_up(ino));
+    tree.accessed(ino, now());
+    Ok(())
+}
+
+fn statfs(tree: &Tree, reply: &mut Vec<u8>) {
+    let usage = tree.usage();
+    let counts = [usage.blocks, usage.blocks_free, usage.blocks_free, usage.inodes, usage.inodes_free];
+    counts.into_iter().for_each(|count| reply.put_u64(count));
+    let block_bytes = BLOCK_BYTES as u32;
+    [block_bytes, NAME_BYTES_MAX as u32, block_bytes].into_iter().for_each(|value| reply.put_u32(value));
+    (0..7).for_each(|_| reply.put_u32(0));
+}
+
+/// A value, or its length if there is room for nothing.
+fn put_sized(reply: &mut Vec<u8>, room: usize, value: &[u8]) -> Result<()> {
+    if room == 0 {
+        reply.put_u32(value.len() as u32);
+        reply.put_u32(0);
+    } else if value.len() > room {
+        return Err(Errno::RANGE);
+    } else {
+        reply.extend_from_slice(value);
+    }
+    Ok(())
+}
+
+fn fallocate(volume: &Volume, ino: u64, mut body: Fields<'_>) -> Result<()> {
+    body.skip(8)?;
+    let (offset, len_bytes, mode) = (body.u64()?, body.u64()?, body.u32()?);
+    // FALLOC_FL_KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE.
+    let (how, keep_size) = match mode {
+        0 => (Allocate::Reserve, false),
+        0x01 => (Allocate::Reserve, true),
+        0x03 => (Allocate::Punch, true),
+        0x10 => (Allocate::Zero, false),
+        0x11 => (Allocate::Zero, true),
+        _ => return Err(Errno::OPNOTSUPP),
+    };
+    volume.allocate(ino, offset, len_bytes, how, keep_size).map(drop)
+}

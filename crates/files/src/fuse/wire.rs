@@ -1,0 +1,304 @@
+//! What kernel and daemon say to each other over /dev/fuse: linux/fuse.h, version 7.
+
+use rustix::io::Errno;
+
+use crate::tree::{Attributes, Result, Time};
+
+/// The interface that we speak, and the oldest kernel's: 5.4, which has requests of 1 MiB.
+pub const MAJOR: u32 = 7;
+pub const MINOR: u32 = 40;
+pub const MINOR_MIN: u32 = 31;
+
+/// The longest request in bytes: more gains nothing, and the kernel's own limit is here.
+pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
+/// What a buffer for requests must hold: a write, and what comes before it.
+pub const REQUEST_BYTES_MAX: usize = TRANSFER_BYTES_MAX + 4096;
+/// Bytes in front of a reply.
+pub const OUT_HEADER_BYTES: usize = 16;
+
+/// How long the kernel may keep what it was told: nobody else changes it.
+const VALID_SECONDS: u64 = 3_600;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Opcode {
+    Lookup = 1,
+    Forget = 2,
+    Getattr = 3,
+    Setattr = 4,
+    Readlink = 5,
+    Symlink = 6,
+    Mknod = 8,
+    Mkdir = 9,
+    Unlink = 10,
+    Rmdir = 11,
+    Rename = 12,
+    Link = 13,
+    Open = 14,
+    Read = 15,
+    Write = 16,
+    Statfs = 17,
+    Release = 18,
+    Fsync = 20,
+    Setxattr = 21,
+    Getxattr = 22,
+    Listxattr = 23,
+    Removexattr = 24,
+    Flush = 25,
+    Init = 26,
+    Opendir = 27,
+    Readdir = 28,
+    Releasedir = 29,
+    Fsyncdir = 30,
+    Create = 35,
+    Interrupt = 36,
+    Destroy = 38,
+    BatchForget = 42,
+    Fallocate = 43,
+    Readdirplus = 44,
+    Rename2 = 45,
+    Lseek = 46,
+    Syncfs = 50,
+    Tmpfile = 51,
+}
+
+impl Opcode {
+    const ALL: [Self; 38] = [
+        Self::Lookup,
+        Self::Forget,
+        Self::Getattr,
+        Self::Setattr,
+        Self::Readlink,
+        Self::Symlink,
+        Self::Mknod,
+        Self::Mkdir,
+        Self::Unlink,
+        Self::Rmdir,
+        Self::Rename,
+        Self::Link,
+        Self::Open,
+        Self::Read,
+        Self::Write,
+        Self::Statfs,
+        Self::Release,
+        Self::Fsync,
+        Self::Setxattr,
+        Self::Getxattr,
+        Self::Listxattr,
+        Self::Removexattr,
+        Self::Flush,
+        Self::Init,
+        Self::Opendir,
+        Self::Readdir,
+        Self::Releasedir,
+        Self::Fsyncdir,
+        Self::Create,
+        Self::Interrupt,
+        Self::Destroy,
+        Self::BatchForget,
+        Self::Fallocate,
+        Self::Readdirplus,
+        Self::Rename2,
+        Self::Lseek,
+        Self::Syncfs,
+        Self::Tmpfile,
+    ];
+
+    fn of(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|opcode| *opcode as u32 == number)
+    }
+}
+
+/// A request.
+pub struct Request<'a> {
+    /// `None`: this build does not know it.
+    pub opcode: Option<Opcode>,
+    pub unique: u64,
+    pub node: u64,
+    pub uid: u32,
+    pub gid: u32,
+    pub body: Fields<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Reads one; `None` if the bytes are none.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let (len_bytes, opcode) = (fields.u32().ok()?, fields.u32().ok()?);
+        let (unique, node) = (fields.u64().ok()?, fields.u64().ok()?);
+        let (uid, gid) = (fields.u32().ok()?, fields.u32().ok()?);
+        fields.skip(8).ok()?;
+        let is_whole = len_bytes as usize == bytes.len();
+        is_whole.then_some(Self { opcode: Opcode::of(opcode), unique, node, uid, gid, body: fields })
+    }
+}
+
+/// Fields of a structure, one after another. A structure that is too short is `EIO`.
+#[derive(Clone, Copy)]
+pub struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub fn take(&mut self, len_bytes: usize) -> Result<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len_bytes).ok_or(Errno::IO)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.take(N)?.try_into().map_err(|_| Errno::IO)
+    }
+
+    pub fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_ne_bytes)
+    }
+
+    pub fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_ne_bytes)
+    }
+
+    pub fn skip(&mut self, len_bytes: usize) -> Result<()> {
+        self.take(len_bytes).map(drop)
+    }
+
+    /// A string that ends with a zero.
+    pub fn name(&mut self) -> Result<&'a [u8]> {
+        let end = self.0.iter().position(|byte| *byte == 0).ok_or(Errno::IO)?;
+        let name = self.take(end)?;
+        self.skip(1)?;
+        Ok(name)
+    }
+}
+
+/// A reply's body, which grows.
+pub trait Body {
+    fn put_u16(&mut self, value: u16);
+    fn put_u32(&mut self, value: u32);
+    fn put_u64(&mut self, value: u64);
+    fn put_attributes(&mut self, attributes: &Attributes);
+
+    /// What GETATTR and SETATTR are answered with.
+    fn put_attr_out(&mut self, attributes: &Attributes) {
+        self.put_u64(VALID_SECONDS);
+        self.put_u64(0);
+        self.put_attributes(attributes);
+    }
+
+    /// What LOOKUP and all that make a name are answered with.
+    fn put_entry_out(&mut self, attributes: &Attributes) {
+        self.put_u64(attributes.ino);
+        self.put_u64(0);
+        self.put_u64(VALID_SECONDS);
+        self.put_u64(VALID_SECONDS);
+        self.put_u64(0);
+        self.put_attributes(attributes);
+    }
+
+    /// There is no such name, and there will be none until the kernel makes it.
+    fn put_no_entry(&mut self) {
+        self.put_u64(0);
+        self.put_u64(0);
+        self.put_u64(VALID_SECONDS);
+        (0..13).for_each(|_| self.put_u64(0));
+    }
+}
+
+impl Body for Vec<u8> {
+    fn put_u16(&mut self, value: u16) {
+        self.extend_from_slice(&value.to_ne_bytes());
+    }
+
+    fn put_u32(&mut self, value: u32) {
+        self.extend_from_slice(&value.to_ne_bytes());
+    }
+
+    fn put_u64(&mut self, value: u64) {
+        self.extend_from_slice(&value.to_ne_bytes());
+    }
+
+    fn put_attributes(&mut self, attributes: &Attributes) {
+        let Attributes { ino, size, blocks, atime, mtime, ctime, mode, nlink, uid, gid, rdev } = *attributes;
+        [ino, size, blocks].into_iter().for_each(|value| self.put_u64(value));
+        [atime, mtime, ctime].into_iter().for_each(|time: Time| self.put_u64(time.seconds.cast_unsigned()));
+        [atime, mtime, ctime].into_iter().for_each(|time: Time| self.put_u32(time.nanos));
+        let block_bytes = crate::tree::BLOCK_BYTES as u32;
+        [mode, nlink, uid, gid, rdev, block_bytes, 0].into_iter().for_each(|value| self.put_u32(value));
+    }
+}
+
+/// What the kernel offers and we take up, bit by bit (FUSE_INIT).
+pub mod features {
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const INIT_EXT: u64 = 1 << 30;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+
+    pub const WANTED: u64 = ASYNC_READ
+        | BIG_WRITES
+        | DO_READDIRPLUS
+        | READDIRPLUS_AUTO
+        | ASYNC_DIO
+        | PARALLEL_DIROPS
+        | MAX_PAGES
+        | CACHE_SYMLINKS
+        | INIT_EXT
+        | DIRECT_IO_ALLOW_MMAP;
+}
+
+/// Answers FUSE_INIT.
+///
+/// # Errors
+/// `EPROTO` if the kernel is older than what we need.
+pub fn init(mut body: Fields<'_>, reply: &mut Vec<u8>) -> Result<()> {
+    let (major, minor, max_readahead, flags) = (body.u32()?, body.u32()?, body.u32()?, body.u32()?);
+    let offered = u64::from(flags) | u64::from(body.u32().unwrap_or(0)) << 32;
+    if major != MAJOR || minor < MINOR_MIN || offered & features::MAX_PAGES == 0 {
+        return Err(Errno::PROTO);
+    }
+    let taken = offered & features::WANTED;
+    reply.put_u32(MAJOR);
+    reply.put_u32(MINOR);
+    reply.put_u32(max_readahead);
+    reply.put_u32(taken as u32);
+    // Requests in the background, and from when on the kernel holds back.
+    reply.put_u16(64);
+    reply.put_u16(48);
+    reply.put_u32(TRANSFER_BYTES_MAX as u32);
+    // Times are kept to the nanosecond.
+    reply.put_u32(1);
+    reply.put_u16((TRANSFER_BYTES_MAX / 4096) as u16);
+    reply.put_u16(0);
+    reply.put_u32((taken >> 32) as u32);
+    (0..7).for_each(|_| reply.put_u32(0));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_lengths_of_the_kernel() {
+        let attributes =
+            crate::Tree::new(1, crate::Caller::default(), Time::default()).attributes(1).unwrap();
+        let len = |put: &dyn Fn(&mut Vec<u8>)| {
+            let mut body = Vec::new();
+            put(&mut body);
+            body.len()
+        };
+        assert_eq!(len(&|body| body.put_attributes(&attributes)), 88);
+        assert_eq!(len(&|body| body.put_attr_out(&attributes)), 104);
+        assert_eq!(len(&|body| body.put_entry_out(&attributes)), 128);
+        assert_eq!(len(&|body| body.put_no_entry()), 128);
+        let offer: Vec<u8> = [7, 40, 0, u32::MAX, u32::MAX].into_iter().flat_map(u32::to_ne_bytes).collect();
+        assert_eq!(len(&|body| init(Fields(&offer), body).unwrap()), 64);
+        assert_eq!(init(Fields(&offer[..8]), &mut Vec::new()), Err(Errno::IO));
+        assert!(Request::parse(&[0; 39]).is_none());
+    }
+}

@@ -1,0 +1,21 @@
+//! A file system over memory nodes, mounted by FUSE.
+//!
+//! * [`Tree`]: the metadata, without I/O: operations in, what to load and to store out.
+//! * [`Volume`]: a tree together with the [`Memory`] that its bytes are in, usually a
+//!   [`RemoteMemory`](farcall_memory::RemoteMemory).
+//! * [`Mount`]: a volume at a directory.
+//! * [`save`], [`restore`]: a volume to a file, and back.
+
+mod fuse;
+mod snapshot;
+mod tree;
+mod volume;
+
+pub use fuse::{Mount, MountError};
+pub use snapshot::{SnapshotError, restore, restore_from, save};
+pub use tree::{
+    Attributes, BLOCK_BYTES, BadImage, Blocks, Caller, Changes, DIRECTORY, Entry, Exchange, FILE_BYTES_MAX,
+    KIND_BITS, Load, NAME_BYTES_MAX, REGULAR, ROOT, Result, SYMLINK, SetXattr, Store, Time, Tree, Usage,
+    WritePlan,
+};
+pub use volume::{Memory, Volume};

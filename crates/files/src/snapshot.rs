@@ -1,0 +1,153 @@
+//! A volume as a file: its tree, then the bytes of its files, each part with a checksum.
+//!
+//! ```text
+//! magic, 8 bytes | version, u32 | length of the tree, u64 | tree | checksum, u64
+//! then, for the runs of blocks that were stored, in order, in pieces of at most 256 blocks: bytes | checksum, u64
+//! ```
+//!
+//! Numbers are little-endian. The file may come from anybody: it is refused if anything does not fit.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use farcall_memory::RemoteMemory;
+use rapidhash::v3::rapidhash_v3;
+use thiserror::Error;
+
+use crate::tree::{BLOCK_BYTES, BadImage, Blocks, Tree};
+use crate::volume::{Memory, Volume};
+
+const MAGIC: [u8; 8] = *b"farfiles";
+const VERSION: u32 = 1;
+/// Blocks of one piece.
+const PIECE_BLOCKS: u64 = 256;
+/// The longest tree.
+const TREE_BYTES_MAX: u64 = 1 << 34;
+
+/// Why a volume is not saved, or not restored.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The file, or memory, cannot be read or written.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It is no snapshot, or one of another version.
+    #[error("it is no snapshot that this build knows: {0}")]
+    Foreign(&'static str),
+    /// It was damaged.
+    #[error("it is damaged: {0}")]
+    Damaged(&'static str),
+    /// Its tree is none.
+    #[error(transparent)]
+    Tree(#[from] BadImage),
+}
+
+type Result<T, E = SnapshotError> = std::result::Result<T, E>;
+
+/// Pieces of runs of blocks.
+fn pieces(runs: Vec<Blocks>) -> impl Iterator<Item = Blocks> {
+    runs.into_iter().flat_map(|Blocks { start, len }| {
+        (0..len.div_ceil(PIECE_BLOCKS)).map(move |piece| {
+            let from = piece * PIECE_BLOCKS;
+            Blocks { start: start + from, len: (len - from).min(PIECE_BLOCKS) }
+        })
+    })
+}
+
+/// Writes a volume to a file that its owner alone can read: the whole of it, or what was there before stays. The volume
+/// must not change meanwhile: unmount it first.
+///
+/// # Errors
+/// If bytes cannot be had from memory nodes, or the file cannot be written.
+pub fn save(volume: &Volume, path: &Path) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let fresh = path.with_file_name(name);
+    let saved = save_to(volume, &fresh).and_then(|()| Ok(std::fs::rename(&fresh, path)?));
+    saved.inspect_err(|_| {
+        // What is left of it is of no use; that it cannot be removed changes nothing.
+        let _ = std::fs::remove_file(&fresh);
+    })
+}
+
+fn save_to(volume: &Volume, path: &Path) -> Result<()> {
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut to = BufWriter::with_capacity(1 << 20, file);
+    let (tree, runs) = {
+        let tree = volume.tree();
+        (tree.to_image(), tree.stored_blocks())
+    };
+    to.write_all(&MAGIC)?;
+    to.write_all(&VERSION.to_le_bytes())?;
+    to.write_all(&(tree.len() as u64).to_le_bytes())?;
+    to.write_all(&tree)?;
+    to.write_all(&rapidhash_v3(&tree).to_le_bytes())?;
+    for Blocks { start, len } in pieces(runs) {
+        let mut bytes = vec![0; (len * BLOCK_BYTES) as usize];
+        volume.memory().read(start * BLOCK_BYTES, &mut bytes).map_err(io::Error::from)?;
+        to.write_all(&bytes)?;
+        to.write_all(&rapidhash_v3(&bytes).to_le_bytes())?;
+    }
+    to.flush()?;
+    // Here it is worth power failures, too.
+    to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    Ok(())
+}
+
+/// Fills a memory that holds nothing yet from a file, and returns its tree.
+///
+/// # Errors
+/// If the file is no snapshot, was damaged, or does not fit; or if memory nodes do not take its bytes.
+pub fn restore(path: &Path, memory: &RemoteMemory) -> Result<Tree> {
+    let file = File::open(path)?;
+    restore_from(BufReader::with_capacity(1 << 20, file), memory, memory.size_bytes() / BLOCK_BYTES)
+}
+
+/// The same from any bytes, into any memory of so many blocks.
+///
+/// # Errors
+/// As [`restore`].
+pub fn restore_from(mut from: impl Read, memory: &dyn Memory, blocks: u64) -> Result<Tree> {
+    if array(&mut from)? != MAGIC {
+        return Err(SnapshotError::Foreign("it begins with other bytes"));
+    }
+    if u32::from_le_bytes(array(&mut from)?) != VERSION {
+        return Err(SnapshotError::Foreign("another version"));
+    }
+    let len_bytes = u64::from_le_bytes(array(&mut from)?);
+    if len_bytes > TREE_BYTES_MAX {
+        return Err(SnapshotError::Damaged("its tree has an impossible length"));
+    }
+    let tree = Tree::from_image(&checked(&mut from, len_bytes)?, blocks)?;
+    for Blocks { start, len } in pieces(tree.stored_blocks()) {
+        let bytes = checked(&mut from, len * BLOCK_BYTES)?;
+        memory.write(start * BLOCK_BYTES, &bytes).map_err(io::Error::from)?;
+    }
+    Ok(tree)
+}
+
+fn array<const N: usize>(from: &mut impl Read) -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes).map_err(short)?;
+    Ok(bytes)
+}
+
+/// Bytes and the checksum behind them. No more memory is taken than there are bytes.
+fn checked(from: &mut impl Read, len_bytes: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(len_bytes).read_to_end(&mut bytes)?;
+    let sum = u64::from_le_bytes(array(from)?);
+    if bytes.len() as u64 != len_bytes || rapidhash_v3(&bytes) != sum {
+        return Err(SnapshotError::Damaged("bytes do not have their checksum"));
+    }
+    Ok(bytes)
+}
+
+fn short(error: io::Error) -> SnapshotError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => SnapshotError::Damaged("its end is missing"),
+        _ => error.into(),
+    }
+}

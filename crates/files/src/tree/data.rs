@@ -1,0 +1,352 @@
+//! The bytes of files: what to load and to store, and what becomes of a file when that has succeeded or failed.
+//!
+//! Between a plan and its end nobody else may read or change the same file's bytes; the caller sees to that, file by
+//! file. So blocks that are taken out of a file are read by nobody, and can be given away at once.
+
+use std::ops::Range;
+
+use rustix::io::Errno;
+
+use super::blocks::Blocks;
+use super::extents::Run;
+use super::{Attributes, BLOCK_BYTES, Result, Time, Tree};
+
+/// The longest file.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Bytes to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Where they are in the address space; `None`: they are zero.
+    pub at: Option<u64>,
+    /// How many.
+    pub len_bytes: usize,
+}
+
+/// Bytes to write at one place: zeros, bytes of the caller, zeros.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// Where in the address space.
+    pub at: u64,
+    /// So many zeros first.
+    pub zeros_before: usize,
+    /// Then these of the caller's bytes.
+    pub data: Range<usize>,
+    /// Then so many zeros.
+    pub zeros_after: usize,
+}
+
+/// What a write stores. It ends with [`Tree::finish_write`], whatever became of it.
+#[derive(Debug)]
+#[must_use]
+pub struct WritePlan {
+    /// What to store, in any order.
+    pub stores: Vec<Store>,
+    ino: u64,
+    /// Blocks for holes: of the file, if all is stored.
+    fresh: Vec<(u64, Blocks)>,
+    /// Reservations that are stored to.
+    reserved: Vec<Range<u64>>,
+    /// The file is at least so long then.
+    end: u64,
+    /// Whether its last block holds other bytes than zeros behind the end then; `None`: as before.
+    is_tail_dirty: Option<bool>,
+}
+
+/// What `fallocate` does with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allocate {
+    /// Room for it is taken.
+    Reserve,
+    /// It becomes a hole.
+    Punch,
+    /// It reads as zeros, and has room.
+    Zero,
+}
+
+const fn block_of(offset: u64) -> u64 {
+    offset / BLOCK_BYTES
+}
+
+/// Whole blocks that hold a range, and those that lie inside of it.
+const fn blocks_around(range: &Range<u64>) -> Range<u64> {
+    block_of(range.start)..range.end.div_ceil(BLOCK_BYTES)
+}
+
+const fn blocks_inside(range: &Range<u64>) -> Range<u64> {
+    range.start.div_ceil(BLOCK_BYTES)..block_of(range.end)
+}
+
+fn range_of(offset: u64, len_bytes: u64) -> Result<Range<u64>> {
+    let end = offset.checked_add(len_bytes).filter(|end| *end <= FILE_BYTES_MAX);
+    Ok(offset..end.ok_or(Errno::FBIG)?)
+}
+
+impl Tree {
+    /// What to read: as much of the range as the file has.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `EINVAL`.
+    pub fn plan_read(&self, ino: u64, offset: u64, len_bytes: usize) -> Result<Vec<Load>> {
+        let file = self.file(ino)?;
+        let end = file.len_bytes.min(offset.saturating_add(len_bytes as u64));
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let range = offset..end;
+        let load = |(blocks, run): (Range<u64>, Option<Run>)| {
+            let from = range.start.max(blocks.start * BLOCK_BYTES);
+            let to = range.end.min(blocks.end * BLOCK_BYTES);
+            let stored = run.filter(|run| run.is_stored);
+            let at = stored.map(|run| run.blocks.start * BLOCK_BYTES + (from - blocks.start * BLOCK_BYTES));
+            Load { at, len_bytes: (to - from) as usize }
+        };
+        Ok(file.extents.pieces(blocks_around(&range)).map(load).collect())
+    }
+
+    /// A file was read: as `relatime` has it, the time is kept once a day, or after a change.
+    pub fn accessed(&mut self, ino: u64, now: Time) {
+        const DAY_SECONDS: i64 = 86_400;
+        if let Ok(inode) = self.get_mut(ino) {
+            let Time { seconds, .. } = inode.atime;
+            if inode.atime <= inode.mtime.max(inode.ctime) || now.seconds - seconds >= DAY_SECONDS {
+                inode.atime = now;
+            }
+        }
+    }
+
+    /// What to store for a write. A block that the file does not have yet is stored whole, with zeros around the bytes.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `EINVAL`; `EFBIG`; `ENOSPC`: nothing has changed then.
+    pub fn plan_write(&mut self, ino: u64, offset: u64, len_bytes: usize) -> Result<WritePlan> {
+        let range = range_of(offset, len_bytes as u64)?;
+        let mut plan = self.plan_tail(ino, &range)?;
+        let file = self.file(ino)?;
+        let blocks = if len_bytes == 0 { 0..0 } else { blocks_around(&range) };
+        let mut holes = Vec::new();
+        for (piece, run) in file.extents.pieces(blocks) {
+            match run {
+                Some(run) if run.is_stored => plan.stores.push(exact(&range, &piece, run.blocks)),
+                Some(run) => {
+                    plan.stores.push(padded(&range, &piece, run.blocks));
+                    plan.reserved.push(piece);
+                }
+                None => holes.push(piece),
+            }
+        }
+        for hole in holes {
+            let taken = self.take_for(ino, &hole).inspect_err(|_| self.give_back_fresh(&plan))?;
+            for (at, blocks) in taken {
+                plan.stores.push(padded(&range, &(at..at + blocks.len), blocks));
+                plan.fresh.push((at, blocks));
+            }
+        }
+        if plan.is_tail_dirty.is_some() {
+            // Until it has succeeded, it may have written any part of that.
+            self.file_mut(ino)?.is_tail_dirty = true;
+        }
+        Ok(plan)
+    }
+
+    /// What has to be stored before the end of a file moves behind `range`: zeros over what is between.
+    fn plan_tail(&self, ino: u64, range: &Range<u64>) -> Result<WritePlan> {
+        let file = self.file(ino)?;
+        let mut plan = WritePlan {
+            stores: Vec::new(),
+            ino,
+            fresh: Vec::new(),
+            reserved: Vec::new(),
+            end: range.end,
+            is_tail_dirty: None,
+        };
+        let (size, tail_end) = (file.len_bytes, file.len_bytes.next_multiple_of(BLOCK_BYTES));
+        let tail = file.extents.stored(block_of(size)).filter(|_| size < tail_end);
+        let Some(tail) = tail.filter(|_| range.end > size) else { return Ok(plan) };
+        let to = range.start.min(tail_end);
+        if file.is_tail_dirty && to > size {
+            let at = tail * BLOCK_BYTES + size % BLOCK_BYTES;
+            plan.stores.push(Store { at, zeros_before: (to - size) as usize, data: 0..0, zeros_after: 0 });
+        }
+        plan.is_tail_dirty = Some(file.is_tail_dirty && range.end < tail_end);
+        Ok(plan)
+    }
+
+    /// Free blocks for a hole.
+    fn take_for(&mut self, ino: u64, hole: &Range<u64>) -> Result<Vec<(u64, Blocks)>> {
+        let mut near = self.file(ino)?.extents.near(hole.start);
+        let (mut taken, mut at) = (Vec::new(), hole.start);
+        while at < hole.end {
+            let Some(blocks) = self.free.take(hole.end - at, near) else {
+                taken.into_iter().for_each(|(_, blocks)| self.free.give_back(blocks));
+                return Err(Errno::NOSPC);
+            };
+            taken.push((at, blocks));
+            at += blocks.len;
+            near = Some(blocks.start + blocks.len);
+        }
+        Ok(taken)
+    }
+
+    fn give_back_fresh(&mut self, plan: &WritePlan) {
+        plan.fresh.iter().for_each(|(_, blocks)| self.free.give_back(*blocks));
+    }
+
+    /// A write is over. If all was stored, it counts; otherwise the file is as long as it was, holes are holes, and what
+    /// was overwritten holds what it held, or what was written.
+    ///
+    /// # Errors
+    /// `ENOENT` if the file is gone.
+    pub fn finish_write(&mut self, plan: WritePlan, is_stored: bool, now: Time) -> Result<Attributes> {
+        let ino = plan.ino;
+        if !is_stored || self.file(ino).is_err() {
+            self.give_back_fresh(&plan);
+            return self.attributes(ino);
+        }
+        let file = self.file_mut(ino)?;
+        for range in plan.reserved {
+            let mut at = range.start;
+            let mut reserved: Vec<(u64, Blocks)> = Vec::new();
+            for (piece, run) in file.extents.pieces(range.clone()) {
+                reserved.extend(run.map(|run| (piece.start, run.blocks)));
+                at = piece.end;
+            }
+            debug_assert_eq!(at, range.end, "nobody else changes the file meanwhile");
+            drop(file.extents.remove(range));
+            for (at, blocks) in reserved {
+                file.extents.insert(at, Run { blocks, is_stored: true });
+            }
+        }
+        for (at, blocks) in plan.fresh {
+            file.extents.insert(at, Run { blocks, is_stored: true });
+        }
+        file.len_bytes = file.len_bytes.max(plan.end);
+        file.is_tail_dirty = plan.is_tail_dirty.unwrap_or(file.is_tail_dirty);
+        let inode = self.get_mut(ino)?;
+        (inode.mtime, inode.ctime) = (now, now);
+        Ok(inode.attributes(ino))
+    }
+
+    /// Another length. A file that gets shorter does so at once; its plan stores nothing.
+    ///
+    /// # Errors
+    /// As [`Tree::plan_write`].
+    pub fn plan_resize(&mut self, ino: u64, len_bytes: u64) -> Result<WritePlan> {
+        let file = self.file_mut(ino)?;
+        if len_bytes < file.len_bytes {
+            let kept = len_bytes.div_ceil(BLOCK_BYTES);
+            let removed = file.extents.remove(kept..u64::MAX);
+            file.len_bytes = len_bytes;
+            file.is_tail_dirty = !len_bytes.is_multiple_of(BLOCK_BYTES);
+            removed.into_iter().for_each(|blocks| self.free.give_back(blocks));
+        }
+        self.plan_write(ino, len_bytes, 0)
+    }
+
+    /// `fallocate`: changes the map at once, and says what has to be stored.
+    ///
+    /// # Errors
+    /// As [`Tree::plan_write`].
+    pub(crate) fn plan_allocate(
+        &mut self,
+        ino: u64,
+        offset: u64,
+        len_bytes: u64,
+        how: Allocate,
+        keep_size: bool,
+    ) -> Result<WritePlan> {
+        let range = range_of(offset, len_bytes)?;
+        if range.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let grown = if keep_size { 0 } else { range.end };
+        let mut plan = self.plan_write(ino, grown, 0)?;
+        if how != Allocate::Reserve {
+            plan.stores.extend(self.file(ino)?.edges(&range));
+            let inside = blocks_inside(&range);
+            // A file's last block goes as a whole with the rest of it.
+            let file = self.file_mut(ino)?;
+            let removed = if inside.is_empty() { Vec::new() } else { file.extents.remove(inside) };
+            removed.into_iter().for_each(|blocks| self.free.give_back(blocks));
+        }
+        if how != Allocate::Punch {
+            self.reserve(ino, &range)?;
+        }
+        Ok(plan)
+    }
+
+    /// Room for all holes of a range.
+    fn reserve(&mut self, ino: u64, range: &Range<u64>) -> Result<()> {
+        let pieces = self.file(ino)?.extents.pieces(blocks_around(range));
+        let holes: Vec<Range<u64>> = pieces.filter(|(_, run)| run.is_none()).map(|(hole, _)| hole).collect();
+        if holes.iter().map(|hole| hole.end - hole.start).sum::<u64>() > self.free.free() {
+            return Err(Errno::NOSPC);
+        }
+        for hole in holes {
+            let taken = self.take_for(ino, &hole)?;
+            let file = self.file_mut(ino)?;
+            for (at, blocks) in taken {
+                file.extents.insert(at, Run { blocks, is_stored: false });
+            }
+        }
+        Ok(())
+    }
+
+    /// The next data, or the next hole, at `offset` or behind it.
+    ///
+    /// # Errors
+    /// `ENXIO` if there is none.
+    pub(crate) fn seek(&self, ino: u64, offset: u64, for_data: bool) -> Result<u64> {
+        let file = self.file(ino)?;
+        if offset >= file.len_bytes {
+            return Err(Errno::NXIO);
+        }
+        let found = file
+            .extents
+            .pieces(blocks_around(&(offset..file.len_bytes)))
+            .find(|(_, run)| run.is_some_and(|run| run.is_stored) == for_data)
+            .map(|(piece, _)| offset.max(piece.start * BLOCK_BYTES));
+        match found {
+            Some(at) => Ok(at),
+            // The end is a hole.
+            None if !for_data => Ok(file.len_bytes),
+            None => Err(Errno::NXIO),
+        }
+    }
+}
+
+impl super::File {
+    /// Zeros over those bytes of a range that share a block with others.
+    fn edges(&self, range: &Range<u64>) -> Vec<Store> {
+        let first = range.start..range.end.min(range.start.next_multiple_of(BLOCK_BYTES));
+        let last = first.end.max(range.end / BLOCK_BYTES * BLOCK_BYTES)..range.end;
+        let edges = [first, last].into_iter().filter(|edge| !edge.is_empty());
+        let zeros = |edge: Range<u64>| {
+            let at = self.extents.stored(block_of(edge.start))?;
+            let len_bytes = (edge.end - edge.start) as usize;
+            let at = at * BLOCK_BYTES + edge.start % BLOCK_BYTES;
+            Some(Store { at, zeros_before: len_bytes, data: 0..0, zeros_after: 0 })
+        };
+        edges.filter_map(zeros).collect()
+    }
+}
+
+/// The part of a write that is in a piece of the file.
+fn part(range: &Range<u64>, piece: &Range<u64>) -> (u64, Range<usize>, u64) {
+    let from = range.start.max(piece.start * BLOCK_BYTES);
+    let to = range.end.min(piece.end * BLOCK_BYTES);
+    let data = (from - range.start) as usize..(to - range.start) as usize;
+    (from - piece.start * BLOCK_BYTES, data, piece.end * BLOCK_BYTES - to)
+}
+
+/// Over what is there.
+fn exact(range: &Range<u64>, piece: &Range<u64>, blocks: Blocks) -> Store {
+    let (before, data, _) = part(range, piece);
+    Store { at: blocks.start * BLOCK_BYTES + before, zeros_before: 0, data, zeros_after: 0 }
+}
+
+/// Whole blocks, whatever was there.
+fn padded(range: &Range<u64>, piece: &Range<u64>, blocks: Blocks) -> Store {
+    let (before, data, after) = part(range, piece);
+    Store { at: blocks.start * BLOCK_BYTES, zeros_before: before as usize, data, zeros_after: after as usize }
+}

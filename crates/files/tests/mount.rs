@@ -1,0 +1,244 @@
+//! A file system that is mounted, as programs see it. Its bytes are in memory of this process, so that they can be made
+//! unreadable; that needs root and /dev/fuse.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use farcall_files::{BLOCK_BYTES, Caller, Memory, Mount, Time, Tree, Volume, restore_from, save};
+use rustix::io::Errno;
+
+const BLOCKS: u64 = 16 << 10;
+/// How long anything may take before a test calls it lost. Not a measurement.
+const LOST: Duration = Duration::from_secs(60);
+
+/// Bytes that can be had as long as nobody says otherwise.
+#[derive(Default)]
+struct Bytes {
+    bytes: Mutex<Vec<u8>>,
+    is_lost: AtomicBool,
+}
+
+impl Memory for Bytes {
+    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        if self.is_lost.load(Ordering::SeqCst) {
+            return Err(Errno::IO);
+        }
+        bytes.copy_from_slice(&self.bytes.lock().unwrap()[at as usize..at as usize + bytes.len()]);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        if self.is_lost.load(Ordering::SeqCst) {
+            return Err(Errno::IO);
+        }
+        self.bytes.lock().unwrap()[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+struct Mounted {
+    dir: PathBuf,
+    memory: Arc<Bytes>,
+    volume: Arc<Volume>,
+    mount: Mount,
+}
+
+impl Mounted {
+    fn new(name: &str) -> Option<Self> {
+        let now = Time { seconds: 1, nanos: 0 };
+        Self::of(name, Tree::new(BLOCKS, Caller::default(), now))
+    }
+
+    /// Nothing, with the reason, where nobody may mount.
+    fn of(name: &str, tree: Tree) -> Option<Self> {
+        // What was there before is old bytes, as in a node's memory.
+        let old = vec![0xEE; (BLOCKS * BLOCK_BYTES) as usize];
+        Self::over(name, tree, Arc::new(Bytes { bytes: Mutex::new(old), is_lost: AtomicBool::new(false) }))
+    }
+
+    fn over(name: &str, tree: Tree, memory: Arc<Bytes>) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || OpenOptions::new().read(true).open("/dev/fuse").is_err() {
+            println!("SKIPPED: mounting needs root and /dev/fuse");
+            return None;
+        }
+        let dir = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let volume = Arc::new(Volume::new(tree, Box::new(Arc::clone(&memory))));
+        let mount = match Mount::start(&dir, Arc::clone(&volume)) {
+            Ok(mount) => mount,
+            Err(error) => {
+                println!("SKIPPED: this machine does not mount: {error}");
+                fs::remove_dir(&dir).unwrap();
+                return None;
+            }
+        };
+        Some(Self { dir, memory, volume, mount })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn unmount(mut self) -> (Arc<Volume>, Arc<Bytes>) {
+        // A child that another test has forked, and that has not yet become its program, holds our files a moment longer.
+        let begun = Instant::now();
+        while let Err(busy) = self.mount.unmount() {
+            assert!(begun.elapsed() < LOST, "{busy}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.mount.wait();
+        fs::remove_dir(&self.dir).unwrap();
+        (self.volume, self.memory)
+    }
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+#[test]
+fn files_directories_and_links_are_what_programs_made() {
+    let Some(mounted) = Mounted::new("names") else { return };
+    let path = |name| mounted.path(name);
+    fs::create_dir_all(path("a/b")).unwrap();
+    fs::write(path("a/b/file"), vec![7; 3_000_000]).unwrap();
+    assert_eq!(fs::read(path("a/b/file")).unwrap(), vec![7; 3_000_000]);
+    fs::hard_link(path("a/b/file"), path("again")).unwrap();
+    assert_eq!(fs::metadata(path("again")).unwrap().nlink(), 2);
+    symlink("a/b", path("link")).unwrap();
+    assert_eq!(fs::read_link(path("link")).unwrap(), Path::new("a/b"));
+    assert_eq!(fs::read(path("link/file")).unwrap().len(), 3_000_000);
+    assert_eq!(fs::remove_dir(path("a")).unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
+    fs::rename(path("a/b"), path("c")).unwrap();
+    fs::set_permissions(path("c/file"), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(fs::metadata(path("again")).unwrap().mode() & 0o777, 0o640);
+    let mut names: Vec<_> = fs::read_dir(&mounted.dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a", "again", "c", "link"]);
+    // A file that is open is there after its last name has gone.
+    let mut held = File::open(path("again")).unwrap();
+    fs::remove_file(path("again")).unwrap();
+    fs::remove_dir_all(path("c")).unwrap();
+    let mut bytes = Vec::new();
+    held.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len(), 3_000_000);
+    drop(held);
+    mounted.unmount();
+}
+
+#[test]
+fn bytes_that_nobody_wrote_are_zeros() {
+    let Some(mounted) = Mounted::new("zeros") else { return };
+    let file = open(&mounted.path("file"));
+    file.write_all_at(b"end", 1_000_000).unwrap();
+    let mut bytes = vec![1; 1_000_003];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes[..1_000_000].iter().all(|byte| *byte == 0));
+    assert_eq!(&bytes[1_000_000..], b"end");
+    assert!(fs::metadata(mounted.path("file")).unwrap().blocks() < 100, "the hole takes room");
+    // What was cut off does not come back.
+    file.write_all_at(&[5; 10_000], 0).unwrap();
+    file.set_len(4_100).unwrap();
+    file.set_len(10_000).unwrap();
+    let mut bytes = vec![1; 10_000];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes[..4_100].iter().all(|byte| *byte == 5) && bytes[4_100..].iter().all(|byte| *byte == 0));
+    drop(file);
+    mounted.unmount();
+}
+
+#[test]
+fn who_appends_never_overwrites() {
+    let Some(mounted) = Mounted::new("append") else { return };
+    let path = mounted.path("log");
+    File::create(&path).unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..4_u8 {
+            let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+            scope.spawn(move || (0..200).for_each(|_| log.write_all(&[writer; 100]).unwrap()));
+        }
+    });
+    let bytes = fs::read(&path).unwrap();
+    for writer in 0..4 {
+        assert_eq!(bytes.chunks(100).filter(|line| line.iter().all(|byte| *byte == writer)).count(), 200);
+    }
+    mounted.unmount();
+}
+
+#[test]
+fn bytes_that_cannot_be_had_are_an_error_and_a_full_file_system_is_one() {
+    let Some(mounted) = Mounted::new("lost") else { return };
+    fs::write(mounted.path("file"), [3; 10_000]).unwrap();
+    let mut file = open(&mounted.path("file"));
+    mounted.memory.is_lost.store(true, Ordering::SeqCst);
+    let mut bytes = [0; 100];
+    assert_eq!(file.read_exact_at(&mut bytes, 0).unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    assert_eq!(file.write_at(&[4; 100], 0).unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    mounted.memory.is_lost.store(false, Ordering::SeqCst);
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, [3; 10_000]);
+    let mut large = File::create(mounted.path("large")).unwrap();
+    let full = (0..100).try_for_each(|_| large.write_all(&vec![1; 1 << 20])).unwrap_err();
+    assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    assert_eq!(fs::read(mounted.path("file")).unwrap(), [3; 10_000]);
+    drop((file, large));
+    mounted.unmount();
+}
+
+#[test]
+fn a_snapshot_holds_all_of_it() {
+    let Some(mounted) = Mounted::new("snapshot") else { return };
+    fs::create_dir(mounted.path("dir")).unwrap();
+    fs::write(mounted.path("dir/file"), [9; 100_000]).unwrap();
+    open(&mounted.path("sparse")).set_len(1 << 30).unwrap();
+    let (volume, _) = mounted.unmount();
+    let mut image = std::env::temp_dir();
+    image.push(format!("farcall-image-{}", std::process::id()));
+    save(&volume, &image).unwrap();
+    let memory = Arc::new(Bytes {
+        bytes: Mutex::new(vec![0xEE; (BLOCKS * BLOCK_BYTES) as usize]),
+        is_lost: AtomicBool::new(false),
+    });
+    let tree = restore_from(&mut File::open(&image).unwrap(), &*memory, BLOCKS).unwrap();
+    let mounted = Mounted::over("restored", tree, memory).unwrap();
+    assert_eq!(fs::read(mounted.path("dir/file")).unwrap(), [9; 100_000]);
+    assert_eq!(fs::metadata(mounted.path("sparse")).unwrap().len(), 1 << 30);
+    mounted.unmount();
+    fs::remove_file(image).unwrap();
+}
+
+/// What other people's programs make of it: a repository with its history, checked by its checksums.
+#[test]
+fn a_repository_is_cloned_and_sound() {
+    let Some(mounted) = Mounted::new("git") else { return };
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(&mounted.dir).args(arguments).output();
+        output.inspect(|output| assert!(output.status.success(), "{arguments:?}: {output:?}")).is_ok()
+    };
+    if git(&["init", "--quiet", "one"]) {
+        for number in 0..40 {
+            fs::write(mounted.path(&format!("one/{number}")), vec![number; 1_000 * usize::from(number)])
+                .unwrap();
+        }
+        let who = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+        git(&["-C", "one", "add", "."]);
+        git(&[&["-C", "one"][..], &who, &["commit", "--quiet", "-m", "all"]].concat());
+        git(&["clone", "--quiet", "--no-local", "one", "two"]);
+        git(&["-C", "two", "fsck", "--strict"]);
+        assert_eq!(fs::read(mounted.path("two/39")).unwrap(), vec![39; 39_000]);
+    } else {
+        println!("SKIPPED: there is no git");
+    }
+    mounted.unmount();
+}
