@@ -42,7 +42,8 @@ fn what_hinders_has_a_remedy_and_what_is_used_is_told() {
     // Where nobody has built the libraries there is a remedy instead.
     let programs = check(&here, "RDMA programs");
     assert!(
-        text(programs, "found").contains("softnic0") || text(programs, "remedy").contains("packaging/build.sh"),
+        text(programs, "found").contains("softnic0")
+            || text(programs, "remedy").contains("packaging/build.sh"),
         "{programs}"
     );
 }
