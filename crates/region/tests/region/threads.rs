@@ -60,6 +60,57 @@ fn threads_see_their_own_writes_and_nothing_else() {
 
 /// A thread counts up in one page after the other, always in this order. At each moment no page is ahead of one before
 /// it, and the first is ahead of the last by one at most.
+/// One page is written, then another far before it, over and over: whatever is saved between the two, the first is ahead
+/// by one at most.
+#[test]
+fn a_snapshot_is_of_one_moment_of_pages_far_apart() {
+    const PAGES: usize = 200;
+    let (_nodes, addresses) = nodes_here(1);
+    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 256)).unwrap();
+    let file = TestFile::new("apart");
+    let (words, handle) = region.split_mut::<u64>();
+    words.chunks_mut(WORDS_A_PAGE).for_each(|page| page[5] = 1);
+    let is_over = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for turn in 1.. {
+                words[(PAGES - 1) * WORDS_A_PAGE] = turn;
+                std::sync::atomic::fence(Ordering::SeqCst);
+                words[0] = turn;
+                std::sync::atomic::fence(Ordering::SeqCst);
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut check = || {
+            // On a busy machine the other thread may not write while one is made.
+            let by = Instant::now() + LOST;
+            let mut left = 20;
+            while left > 0 || (handle.status().counts.protected == 0 && Instant::now() < by) {
+                left = i32::max(left - 1, 0);
+                handle.snapshot(&file.0).unwrap();
+                let (mut later, mut earlier) = (0, 0);
+                let mut reader = &*std::fs::read(&file.0).unwrap();
+                read_snapshot(&mut reader, (PAGES * PAGE_BYTES) as u64, |page, bytes| {
+                    let word = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                    match page as usize {
+                        0 => later = word,
+                        at if at == PAGES - 1 => earlier = word,
+                        _ => {}
+                    }
+                })
+                .unwrap();
+                assert!(earlier == later || earlier == later + 1, "{earlier} beside {later}");
+            }
+        };
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut check));
+        is_over.store(true, Ordering::Relaxed);
+        checked.unwrap();
+    });
+    assert!(region.handle().status().counts.protected > 0, "nobody wrote meanwhile");
+}
+
 #[test]
 fn a_snapshot_is_of_one_moment_while_a_thread_writes() {
     const PAGES: usize = 200;
