@@ -52,7 +52,7 @@ impl Change {
 struct Waiting {
     changes: Vec<Change>,
     done: oneshot::Sender<Result<(), StoreError>>,
-    _room: Room,
+    room: Room,
 }
 
 /// The room that a waiting write takes.
@@ -121,10 +121,8 @@ impl Committer {
             return Err(StoreError::Busy { waiting_bytes_max: self.waiting_bytes_max });
         }
         let (done, ended) = oneshot::channel();
-        let sent = self
-            .sender
-            .as_ref()
-            .is_some_and(|sender| sender.send(Waiting { changes, done, _room: room }).is_ok());
+        let sent =
+            self.sender.as_ref().is_some_and(|sender| sender.send(Waiting { changes, done, room }).is_ok());
         if !sent {
             return Err(StoreError::Closed);
         }
@@ -153,9 +151,11 @@ fn serve(receiver: &Receiver<Waiting>, group_max: usize, database: &Database, re
         }
         let changes = group.iter_mut().flat_map(|waiting| std::mem::take(&mut waiting.changes));
         let committed = commit(database, records, changes, PersistMode::SyncData);
-        for waiting in group {
+        for Waiting { done, room, .. } in group {
+            // Before its caller can write again.
+            drop(room);
             // Who gave the call up does not hear it.
-            let _ = waiting.done.send(committed.clone());
+            let _ = done.send(committed.clone());
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 type Map = BTreeMap<Bytes, Bytes>;
 
@@ -180,13 +181,15 @@ fn a_range_in_a_snapshot_is_of_one_moment_while_others_write() {
             scope.spawn(move || {
                 for version in 0.. {
                     write(writer, version);
+                    // Each version of a record costs its readers something.
+                    thread::sleep(Duration::from_micros(500));
                     if is_over.load(Ordering::Relaxed) {
                         break;
                     }
                 }
             });
         }
-        for _ in 0..60 {
+        for _ in 0..30 {
             let snapshot = store.open_snapshot().unwrap();
             let records = collect(&store, b"", b"", 0, Some(snapshot));
             store.close_snapshot(snapshot);
