@@ -182,6 +182,15 @@ impl Run {
         Err(PeerError::Part("an answer has other bytes than its request".to_owned()))
     }
 
+    /// Clients with pauses do not begin all at the same time.
+    async fn stagger(&self, number: usize) {
+        let begun = Instant::now();
+        let share = self.task.interval.mul_f64(number as f64 / self.task.clients as f64);
+        while begun.elapsed() < share && !self.is_over.get() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Until the next request of a client. tokio's timers are of milliseconds: the clients' core looks at the clock.
     async fn pause(&self) {
         let begun = Instant::now();
@@ -259,15 +268,16 @@ async fn native_clients(run: &Rc<Run>, nic: &Nic, address: SocketAddr) -> Result
         let options = GrpcOptions::default().stream(streams.clone());
         let channel = Channel::connect(nic, address, options).await.map_err(failed)?;
         clients.push(match run.task.calls {
-            Calls::Direct => tokio::task::spawn_local(call_directly(Rc::clone(run), channel)),
+            Calls::Direct => tokio::task::spawn_local(call_directly(Rc::clone(run), channel, number)),
             _ => tokio::task::spawn_local(call(Rc::clone(run), EchoClient::new(channel), number)),
         });
     }
     Ok(clients)
 }
 
-async fn call_directly(run: Rc<Run>, channel: Channel) -> Result<LatencyRecorder, PeerError> {
+async fn call_directly(run: Rc<Run>, channel: Channel, number: usize) -> Result<LatencyRecorder, PeerError> {
     let client = EchoDirectClient::new(channel);
+    run.stagger(number).await;
     one_by_one(&run, async || {
         let answer = client.clone().unary(run.message()).await.map_err(failed)?;
         Ok(answer.into_inner())
@@ -282,6 +292,7 @@ where
     T::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
     <T::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
 {
+    run.stagger(number).await;
     let Calls::Stream { in_flight } = run.task.calls else {
         return one_by_one(&run, async || {
             let answer = client.clone().unary(run.message()).await.map_err(failed)?;
