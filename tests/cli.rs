@@ -96,7 +96,7 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 27] = [
+    let commands: [&[&str]; 29] = [
         &["devices"],
         &["doctor"],
         &["perf"],
@@ -114,6 +114,8 @@ fn every_command_has_help_with_examples() {
         &["memory", "status"],
         &["memory", "drain"],
         &["memory", "region-bench"],
+        &["grpc", "bench"],
+        &["grpc", "kv"],
         &["figures", "list"],
         &["figures", "run"],
         &["figures", "report"],

@@ -145,7 +145,7 @@ fn commands_of_the_readme_exist() {
         let words: Vec<&str> =
             line.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect();
         let has_commands =
-            matches!(words.first(), Some(&("figures" | "kv" | "perf" | "rpc" | "stream" | "verbs")));
+            matches!(words.first(), Some(&("figures" | "grpc" | "kv" | "perf" | "rpc" | "stream" | "verbs")));
         let depth = if has_commands { words.len().min(2) } else { 1 };
         let output =
             Command::new(env!("CARGO_BIN_EXE_farcall")).args(&words[..depth]).arg("--help").output().unwrap();

@@ -26,7 +26,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn the_list_names_what_is_measured_and_why_others_are_not() {
     let listed = text(&figures(&["list"]).stdout);
-    for part in ["A.1 ", "B.3a", "C.8a", "E.2", "not yet measurable, because"] {
+    for part in ["A.1 ", "B.3a", "C.8a", "D.13a", "E.2", "not yet measurable, because"] {
         assert!(listed.contains(part), "{part} missing in\n{listed}");
     }
     let json: Value = serde_json::from_slice(&figures(&["list", "--json"]).stdout).unwrap();
@@ -37,7 +37,7 @@ fn the_list_names_what_is_measured_and_why_others_are_not() {
 #[test]
 fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
     let (results, page) = (place("figures.json"), place("report.html"));
-    let names = ["A.2", "A.7", "A.12", "B.section-4.1", "B.table-2", "C.table-1"];
+    let names = ["A.2", "A.7", "A.12", "B.section-4.1", "B.table-2", "C.table-1", "D.14"];
     let run = figures(
         &[
             &["run"],
@@ -58,7 +58,7 @@ fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
         // On a busy machine nothing may be done in so short a time: then the number is 0, and a problem says so.
         assert!(medians.len() >= 2 && medians.iter().all(|y| y.is_finite() && *y >= 0.0), "{experiment}");
     }
-    assert_eq!(json["findings"].as_array().unwrap().len(), 7 + 5, "those of B and C, which were among them");
+    assert_eq!(json["findings"].as_array().unwrap().len(), 7 + 5 + 10, "those of B, C and D");
     let of = |curve: &str| {
         let mut curves = experiments[5]["measured"].as_array().unwrap().iter();
         let curve = curves.find(|measured| measured["name"] == curve).unwrap();
