@@ -26,9 +26,11 @@ use std::time::Duration;
 /// Records are in an LSM tree below one directory. Runs until SIGINT or SIGTERM, then answers what runs and ends. There is
 /// no authentication and no TLS: listen where you trust the network.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  farcall grpc kv --dir /var/lib/farcall-kv\n  \
-                        farcall grpc kv --dir DATA --listen 127.0.0.1:0 --json      says where it serves in one line of JSON\n  \
-                        farcall grpc kv --dir DATA --transport tcp --durability process")]
+#[command(
+    after_help = "Examples:\n  farcall grpc kv --dir /var/lib/farcall-kv\n  farcall grpc kv --dir DATA \
+                        --listen 127.0.0.1:0 --json      says where it serves in one line of JSON\n  farcall grpc \
+                        kv --dir DATA --transport tcp --durability process"
+)]
 pub struct Kv {
     /// Where the records are; made, for this user alone, if it is not there.
     #[arg(long, value_name = "DIR")]
@@ -163,8 +165,8 @@ impl Kv {
         let (durability, meaning) = durability.map_or(("", ""), |(_, name, meaning)| (name, meaning));
         let (transport, address, pid) = (name(&CARRIERS), server.address().to_string(), std::process::id());
         let mut text = format!(
-            "serving farcall.kv.v1.OrderedKv of {} by {transport} on {address} (pid {pid})\nan answered write survives: \
-             {meaning}",
+            "serving farcall.kv.v1.OrderedKv of {} by {transport} on {address} (pid {pid})\nan answered write \
+             survives: {meaning}",
             self.dir.display()
         );
         if let Some(explanation) = explanation {

@@ -11,8 +11,8 @@ use farcall_providers::Chosen;
 const NOTES: [&str; 3] = [
     "Every value is checked, of scans the order of keys, too. Each run has a fresh server, whose store takes the \
      records and answers when the system has them; it waits for no disk.",
-    "Keys of 23 B and values of 1,000 B; scans of 1 to 100 records; Zipf .99, in D the latest. A read-modify-write is one \
-     operation.",
+    "Keys of 23 B and values of 1,000 B; scans of 1 to 100 records; Zipf .99, in D the latest. A read-modify-write \
+     is one operation.",
     "All clients are in one thread, each with a connection and one operation at a time; the server answers by one thread.",
 ];
 

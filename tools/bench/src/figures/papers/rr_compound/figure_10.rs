@@ -38,8 +38,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         "With 128 clients RR-Compound loses 7 % of its peak; mRPC fails.",
         "Eight clients make 6.41 times the calls of one, mRPC’s 5.68 times.",
     ],
-    conditions: "32 B requests, 8 B answers, 32 calls under way of each client, gRPC’s streaming; BPEV with 38 workers, 2 \
-                 pollers and a bp_timeout of 100 µs.",
+    conditions: "32 B requests, 8 B answers, 32 calls under way of each client, gRPC’s streaming; BPEV with 38 \
+                 workers, 2 pollers and a bp_timeout of 100 µs.",
     how: How::Here {
         differs: &[
             GRPC_DIFFERS,

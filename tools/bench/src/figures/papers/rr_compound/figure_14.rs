@@ -27,9 +27,9 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     how: How::Here {
         differs: &[
             GRPC_DIFFERS,
-            "Without: tonic’s codec. With: the generator of farcall-grpc-build, which encodes into the ring what fits into \
-             one frame of 64 KiB with its metadata; longer messages are encoded beside it and copied. One call at a time, \
-             as much back, both ends polling.",
+            "Without: tonic’s codec. With: the generator of farcall-grpc-build, which encodes into the ring what \
+             fits into one frame of 64 KiB with its metadata; longer messages are encoded beside it and copied. One \
+             call at a time, as much back, both ends polling.",
         ],
         trials,
     },

@@ -30,8 +30,8 @@ const fn panel(
         how: How::Here {
             differs: &[
                 GRPC_DIFFERS,
-                "Calls of 4 KiB each way without a pause. Memory is what is resident of the server’s process, its rings included; they begin with 32 KiB and \
-                 grow to 4 MiB where a peer fills them.",
+                "Calls of 4 KiB each way without a pause. Memory is what is resident of the server’s process, its \
+                 rings included; they begin with 32 KiB and grow to 4 MiB where a peer fills them.",
             ],
             trials,
         },

@@ -30,8 +30,9 @@ const fn panel(
         how: How::Here {
             differs: &[
                 GRPC_DIFFERS,
-                "Calls of 4 KiB each way, each client 10 ms after an answer; one poller, which sleeps when nothing moves. Memory is what is resident of the server’s process, its rings included; they begin with 32 KiB and \
-                 grow to 4 MiB where a peer fills them.",
+                "Calls of 4 KiB each way, each client 10 ms after an answer; one poller, which sleeps when nothing \
+                 moves. Memory is what is resident of the server’s process, its rings included; they begin with 32 \
+                 KiB and grow to 4 MiB where a peer fills them.",
             ],
             trials,
         },

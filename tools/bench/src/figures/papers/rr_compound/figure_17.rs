@@ -26,8 +26,8 @@ const fn panel(
         y: Axis::logarithmic("operations", "thousand/s"),
         published,
         statements,
-        conditions: "YCSB’s client over JNI, Jungle behind the server, 20,000 records and operations, 40 threads at the \
-                     server, and 64 from 64 clients on.",
+        conditions: "YCSB’s client over JNI, Jungle behind the server, 20,000 records and operations, 40 threads at \
+                     the server, and 64 from 64 clients on.",
         how: How::Here { differs: &[GRPC_DIFFERS, YCSB_DIFFERS], trials },
         file: file!(),
     }

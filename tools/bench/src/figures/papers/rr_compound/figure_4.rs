@@ -18,8 +18,8 @@ const fn panel(id: &'static str, title: &'static str, y: Axis, trials: fn() -> V
         y,
         published: &[],
         statements: &[
-            "The latency of busy polling stays almost constant up to as many connections as cores, then rises slowly; that \
-             of events rises from 8 clients on, and sharply from 40 on.",
+            "The latency of busy polling stays almost constant up to as many connections as cores, then rises \
+             slowly; that of events rises from 8 clients on, and sharply from 40 on.",
             "With events the server is idle for up to more than 80 % of its time: one core handles all interrupts.",
         ],
         conditions: "Ping-pongs by ibverbs, 200,000 requests of each client, without a pause; 1 to 128 clients.",

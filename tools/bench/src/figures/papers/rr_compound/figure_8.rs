@@ -37,8 +37,7 @@ const fn panel(
     }
 }
 
-const SATURATED_CONDITIONS: &str = "4 KB each way, without a pause. BP has a thread for each client, the others 40, and 64 \
-                                    for 64 and 128 clients.";
+const SATURATED_CONDITIONS: &str = "4 KB each way, without a pause. BP has a thread for each client, the others 40, and 64 for 64 and 128 clients.";
 const LIMITED_CONDITIONS: &str = "4 KB each way, each client sends 400 µs after an answer.";
 
 pub(super) const SATURATED: Experiment = panel(

@@ -32,8 +32,8 @@ use std::time::Duration;
 const PAPER: Paper = Paper {
     letter: 'D',
     title: "RR-Compound: RDMA-fused gRPC for Low Latency and High Throughput with an Easy Interface",
-    setup: "9 nodes with Xeon Gold 6148 (40 cores), 188 GB and ConnectX-5 at 100 Gb/s; clients evenly on 8 of them, the \
-            server on the ninth; gRPC 1.38 in C++, over IPoIB where it is gRPC's own (section IV-A, table II).",
+    setup: "9 nodes with Xeon Gold 6148 (40 cores), 188 GB and ConnectX-5 at 100 Gb/s; clients evenly on 8 of them, \
+            the server on the ninth; gRPC 1.38 in C++, over IPoIB where it is gRPC's own (section IV-A, table II).",
 };
 
 /// In the paper's order.
@@ -72,19 +72,22 @@ pub(super) const EXPERIMENTS: &[&Experiment] = &[
 ];
 
 /// What all measurements of many streams differ in.
-const STREAMS_DIFFER: &str = "No bare verbs but byte streams, whose messages of 64 B are one-sided WRITEs into rings, over \
-                              software RNICs of one host: no interrupts, no tasklet. The clients are threads of one \
-                              process; server, pollers and clients share the cores of this host. Runs take as long as they \
-                              are told to instead of 200,000 requests a client. Every byte is checked.";
+const STREAMS_DIFFER: &str = "\
+     No bare verbs but byte streams, whose messages of 64 B are one-sided WRITEs into rings, over software RNICs of \
+     one host: no interrupts, no tasklet. The clients are threads of one process; server, pollers and clients share \
+     the cores of this host. Runs take as long as they are told to instead of 200,000 requests a client. Every byte \
+     is checked.";
 /// What all measurements of gRPC differ in.
-const GRPC_DIFFERS: &str = "tonic’s generated code over frames without HTTP/2 on one host, instead of gRPC’s C++ core with \
-                            HTTP/2 over RDMA; gRPC itself is tonic over TCP’s loopback, not IPoIB. All clients are in one \
-                            thread on one core; the server has one other core, for its pollers, too, and one worker thread \
-                            (BP: one for each client). Every answer is checked.";
+const GRPC_DIFFERS: &str = "\
+     tonic’s generated code over frames without HTTP/2 on one host, instead of gRPC’s C++ core with HTTP/2 over \
+     RDMA; gRPC itself is tonic over TCP’s loopback, not IPoIB. All clients are in one thread on one core; the \
+     server has one other core, for its pollers, too, and one worker thread (BP: one for each client). Every answer \
+     is checked.";
 /// What all measurements of the key-value service differ in.
-const YCSB_DIFFERS: &str = "The store is an LSM tree in Rust (fjall) instead of Jungle; what is written is in the system’s \
-                            memory when it is answered. The clients are Rust, not YCSB’s Java over JNI. 20,000 records and \
-                            operations as in the paper, so that all records stay in the tree’s memory.";
+const YCSB_DIFFERS: &str = "\
+     The store is an LSM tree in Rust (fjall) instead of Jungle; what is written is in the system’s memory when it \
+     is answered. The clients are Rust, not YCSB’s Java over JNI. 20,000 records and operations as in the paper, so \
+     that all records stay in the tree’s memory.";
 
 /// As the paper names them.
 const BUSY: &str = "Busy-Polling";

@@ -32,8 +32,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     how: How::Here {
         differs: &[
             GRPC_DIFFERS,
-            "One message of a bidirectional call at a time; tonic over TCP beside it, and the same with both ends polling. \
-             mRPC’s numbers are the paper’s.",
+            "One message of a bidirectional call at a time; tonic over TCP beside it, and the same with both ends \
+             polling. mRPC’s numbers are the paper’s.",
         ],
         trials,
     },

@@ -36,8 +36,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         differs: &[
             GRPC_DIFFERS,
             YCSB_DIFFERS,
-            "With 32 clients. Beside BPEV the native transport with both ends polling, and with unary calls that do without \
-             tonic’s codec. No bare limit: these are ratios.",
+            "With 32 clients. Beside BPEV the native transport with both ends polling, and with unary calls that do \
+             without tonic’s codec. No bare limit: these are ratios.",
         ],
         trials,
     },
