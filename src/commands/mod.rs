@@ -4,6 +4,7 @@
 mod advise;
 mod batch_args;
 mod call_args;
+mod capture;
 mod choice;
 mod completions;
 mod config_arg;
@@ -88,6 +89,7 @@ enum Command {
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Advise(not_built_in::NotBuiltIn),
+    Capture(capture::Capture),
     #[cfg(feature = "full")]
     Conform(conform::Conform),
     #[cfg(not(feature = "full"))]
@@ -173,6 +175,7 @@ impl Cli {
         let console = self.console();
         match self.command {
             Command::Advise(advise) => advise.run(console),
+            Command::Capture(capture) => capture.run(console),
             Command::Conform(conform) => conform.run(console),
             Command::Completions(completions) => completions.run(console),
             Command::Devices(devices) => devices.run(console),
