@@ -131,7 +131,10 @@ impl Recorder {
     /// # Errors
     /// If the system refuses.
     pub fn create(folder: &Path, snaplen_bytes: u32) -> io::Result<Self> {
-        let file = create_in(folder)?;
+        Self::over(create_in(folder)?, snaplen_bytes)
+    }
+
+    fn over(file: File, snaplen_bytes: u32) -> io::Result<Self> {
         let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let process = format!("{} (process {})", name.trim_end(), std::process::id());
         let mut head = Vec::new();
@@ -252,5 +255,32 @@ impl State {
         }
         self.buffer.clear();
         self.buffered = [0; 2];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::merge::merge_opened;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+    /// A file that cannot grow, as on a full disk.
+    #[test]
+    fn packets_that_cannot_be_written_are_counted_in_the_file() {
+        let file: File = memfd_create("capture", MemfdFlags::ALLOW_SEALING).unwrap().into();
+        let recorder = Recorder::over(file.try_clone().unwrap(), SNAPLEN_BYTES).unwrap();
+        let flow =
+            Flow { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), src_port: 4791, dst_port: 4791 };
+        let record = |way| recorder.batch().datagram(way, Direction::Out, &flow, &[0; 16]);
+        record(Way::Memory);
+        fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+        for way in [Way::Memory, Way::Net, Way::Net] {
+            record(way);
+        }
+        let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let mut whole = Vec::new();
+        let merged = merge_opened([&bytes[..]], "full", &mut whole).unwrap();
+        assert_eq!((merged.packets, merged.dropped), (1, 3));
     }
 }
