@@ -61,7 +61,8 @@ use clap::{Parser, Subcommand};
                   FARCALL_SOCKET_DIR   a directory in which processes of several containers or users find each other\n  \
                   FARCALL_GROUP        members of this group may connect, beside one's own processes\n  \
                   XDG_RUNTIME_DIR      files of the drop-in device are kept below it (else in /dev/shm)\n  \
-                  FARCALL_DEVICE       another name for the device softnic0\n\
+                  FARCALL_DEVICE       another name for the device softnic0\n  \
+                  FARCALL_CAPTURE      a directory in which each process writes a pcapng (farcall capture sets it)\n\
                   and of RDMA programs (farcall verbs run --help): FARCALL_TRACE, FARCALL_FAULTS, FARCALL_MOVE_MIB.\n\n\
                   Examples:\n  farcall doctor                 can this machine run it, and what to change\n  \
                   farcall kv bench               the main benchmark, about a minute\n  \
