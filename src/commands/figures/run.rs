@@ -27,7 +27,7 @@ use std::path::PathBuf;
                   farcall figures report --input rnic.json"
 )]
 pub struct Run {
-    /// Papers (A, B, C, E), experiments (A.5) or figures with several panels (B.3); by default all.
+    /// Papers (A to E), experiments (A.5) or figures with several panels (B.3); by default all.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Where to write the results.

@@ -9,7 +9,7 @@ use crate::experiments::own_syscalls::TraceParent;
 #[cfg(feature = "verbs")]
 use crate::experiments::server_bypass::PilafServer;
 #[cfg(feature = "verbs")]
-use crate::grpc::GrpcServer;
+use crate::grpc::{CrowdServer, GrpcServer, YcsbServer};
 use crate::peer::{Order, PeerError, PeerTask};
 #[cfg(feature = "verbs")]
 use crate::remio::Donor;
@@ -44,6 +44,10 @@ pub fn run_peer() -> Result<(), PeerError> {
         streams::Server::KIND => order.run::<streams::Server>(),
         #[cfg(feature = "verbs")]
         GrpcServer::KIND => order.run::<GrpcServer>(),
+        #[cfg(feature = "verbs")]
+        CrowdServer::KIND => order.run::<CrowdServer>(),
+        #[cfg(feature = "verbs")]
+        YcsbServer::KIND => order.run::<YcsbServer>(),
         #[cfg(feature = "verbs")]
         Donor::KIND => order.run::<Donor>(),
         _ => Err(PeerError::Task("of another version")),

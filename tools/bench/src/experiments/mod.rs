@@ -13,6 +13,8 @@ pub(crate) mod contest;
 #[cfg(feature = "verbs")]
 pub mod grpc_calls;
 #[cfg(feature = "verbs")]
+pub mod grpc_ycsb;
+#[cfg(feature = "verbs")]
 pub mod herd;
 pub mod kv_main;
 #[cfg(feature = "verbs")]

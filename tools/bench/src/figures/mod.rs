@@ -7,6 +7,7 @@
 //! - [`auto`]: what the library chooses on the papers' workloads, beside the best preset.
 
 mod auto;
+mod channels;
 mod experiment;
 mod page;
 pub mod papers;
@@ -31,7 +32,7 @@ pub use verdict::{Finding, Verdict};
 /// No experiment is named so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no experiment {0:?}; there are those of `farcall figures list`, and the papers A, B, C and E as a whole"
+    "there is no experiment {0:?}; there are those of `farcall figures list`, and the papers A to E as a whole"
 )]
 pub struct Unknown(pub String);
 

@@ -61,6 +61,8 @@ impl<'a> Servers<'a> {
             client_cpu_us_per_call: sample.client_cpu_us_per_call,
             empty_share: sample.empty_share,
             remio: None,
+            writes_p50_us: f64::NAN,
+            memory_mib_per_client: f64::NAN,
         })
     }
 
@@ -90,6 +92,8 @@ impl<'a> Servers<'a> {
             client_cpu_us_per_call: f64::NAN,
             empty_share: f64::NAN,
             remio: None,
+            writes_p50_us: f64::NAN,
+            memory_mib_per_client: f64::NAN,
         })
     }
 
@@ -123,6 +127,8 @@ impl<'a> Servers<'a> {
             client_cpu_us_per_call: f64::NAN,
             empty_share: f64::NAN,
             remio: None,
+            writes_p50_us: f64::NAN,
+            memory_mib_per_client: f64::NAN,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! One thing that an experiment measures, and which points of which curves that gives.
 
+use super::channels::Channel;
 use super::servers::Servers;
 use crate::baseline::Baseline;
 use crate::experiments::ExperimentError;
@@ -33,6 +34,8 @@ pub(super) enum Subject {
     Pilaf,
     /// One-sided I/O.
     Remio(Task),
+    /// Byte streams, gRPC.
+    Channel(Channel),
 }
 
 /// What one run gave; what it does not tell is not a number.
@@ -50,6 +53,10 @@ pub(super) struct Sample {
     pub(super) empty_share: f64,
     /// Of one-sided I/O.
     pub(super) remio: Option<remio::Sample>,
+    /// Of operations that write, where those that read are in `line`.
+    pub(super) writes_p50_us: f64,
+    /// Memory of the server for each client.
+    pub(super) memory_mib_per_client: f64,
 }
 
 /// A point of a curve; without an x, a level.
@@ -78,6 +85,7 @@ impl fmt::Display for Trial {
             Subject::Kv(task) => task.fmt(f),
             Subject::Pilaf => f.write_str("pilaf GETs"),
             Subject::Remio(task) => task.fmt(f),
+            Subject::Channel(channel) => channel.fmt(f),
         }
     }
 }
@@ -149,6 +157,11 @@ impl Trial {
         Self::level(BARE_COPY, Baseline::CopyShared, Sample::gb_per_second)
     }
 
+    /// The same in another unit, of which a GB/s is so many.
+    pub(super) fn limit_of_bandwidth_in(units: f64) -> Self {
+        Self::level(BARE_COPY, Baseline::CopyShared, move |sample| sample.gb_per_second() * units)
+    }
+
     /// The points of one of HERD's micro-benchmarks whose column is one of `columns`: a curve a column, by message size.
     pub(super) fn herd(figure: HerdFigure, columns: &'static [&'static str]) -> Vec<Self> {
         let plan = HerdPlan {
@@ -191,6 +204,7 @@ impl Trial {
             Subject::Kv(task) => Some(servers.operate(task, repetition, report)?),
             Subject::Pilaf => Some(servers.get_by_reads(repetition)?),
             Subject::Remio(task) => Some(servers.transfer(task, repetition)?),
+            Subject::Channel(channel) => Some(channel.measure(servers.chosen, servers.stage, repetition)?),
         };
         let mut points = taken.as_ref().map_or_else(Vec::new, &self.points);
         points.retain(|point| point.y.is_finite() && point.x.is_none_or(f64::is_finite));
@@ -210,12 +224,32 @@ impl Sample {
             client_cpu_us_per_call: none,
             empty_share: none,
             remio: None,
+            writes_p50_us: none,
+            memory_mib_per_client: none,
         }
     }
 
     /// Million operations a second.
     pub(super) fn mops(&self) -> f64 {
         self.line.per_second / 1e6
+    }
+
+    /// Thousand operations a second.
+    pub(super) fn kops(&self) -> f64 {
+        self.line.per_second / 1e3
+    }
+
+    /// Processor time of the server for each operation.
+    pub(super) fn server_us_per_op(&self) -> f64 {
+        self.line.server_cores * 1e6 / self.line.per_second
+    }
+
+    pub(super) fn server_cores(&self) -> f64 {
+        self.line.server_cores
+    }
+
+    pub(super) fn p99_us(&self) -> f64 {
+        self.line.p99_us
     }
 
     pub(super) fn mean_us(&self) -> f64 {
@@ -246,6 +280,12 @@ impl From<RnicTask> for Subject {
 impl From<Baseline> for Subject {
     fn from(baseline: Baseline) -> Self {
         Self::Line(Line::new(line::Subject::Rival(Rival::Bare(baseline))))
+    }
+}
+
+impl From<Channel> for Subject {
+    fn from(channel: Channel) -> Self {
+        Self::Channel(channel)
     }
 }
 

@@ -1,11 +1,18 @@
 //! gRPC between two processes of one thread each: the same generated code over tonic's transport on TCP, over the same
 //! with streams instead of TCP, and over frames without HTTP/2.
 
+mod crowd;
 mod load;
 mod service;
+mod waiting;
+mod ycsb;
+
+pub use crowd::{Calls, Crowd, CrowdServer, CrowdTask, crowd};
+pub use ycsb::{Ycsb, YcsbServer, YcsbTask, ycsb};
 
 use crate::measure::{CpuMeter, RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
+use crate::streams::Way;
 use farcall_echo::v1::echo_client::EchoClient;
 use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
 use farcall_echo::v1::echo_server::EchoServer;
@@ -35,6 +42,8 @@ pub enum Preset {
     Native,
     /// The same, and unary methods without tonic's codec at both ends.
     Direct,
+    /// As native, and both ends wait as RR-Compound's do; BPEV has one poller at the server. Not [`Way::Tcp`].
+    Waits(Way),
 }
 
 impl fmt::Display for Preset {
@@ -44,6 +53,7 @@ impl fmt::Display for Preset {
             Self::Http2 => "http2",
             Self::Native => "native",
             Self::Direct => "direct",
+            Self::Waits(way) => return way.fmt(f),
         })
     }
 }
@@ -63,9 +73,22 @@ fn runtime() -> Result<Runtime, PeerError> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)
 }
 
-/// Both ends poll, as long as there is something to do.
-fn streams() -> StreamOptions {
-    StreamOptions::default().waiting(Waiting::Busy)
+impl Preset {
+    /// The streams of the server's end: as long as there is something to do it polls, unless the preset says otherwise.
+    fn serving(self) -> Result<StreamOptions, PeerError> {
+        match self {
+            Self::Waits(way) => waiting::serving(way, 1, None, StreamOptions::default()),
+            _ => Ok(self.calling()),
+        }
+    }
+
+    /// Those of a client's end.
+    fn calling(self) -> StreamOptions {
+        match self {
+            Self::Waits(way) => waiting::calling(way, None, StreamOptions::default()),
+            _ => StreamOptions::default().waiting(Waiting::Busy),
+        }
+    }
 }
 
 fn open(selection: &Selection) -> Result<Nic, PeerError> {
@@ -90,12 +113,13 @@ impl PeerTask for GrpcServer {
                     router().serve_with_incoming(incoming).await.map_err(failed)
                 }
                 Preset::Http2 => {
-                    let incoming = Incoming::bind(&open(&self.nic)?, any, streams()).map_err(failed)?;
+                    let incoming =
+                        Incoming::bind(&open(&self.nic)?, any, self.preset.serving()?).map_err(failed)?;
                     ready(incoming.address().map_err(failed)?)?;
                     router().serve_with_incoming(incoming).await.map_err(failed)
                 }
-                Preset::Native | Preset::Direct => {
-                    let options = GrpcOptions::default().stream(streams());
+                Preset::Native | Preset::Direct | Preset::Waits(_) => {
+                    let options = GrpcOptions::default().stream(self.preset.serving()?);
                     let mut server = Server::bind(&open(&self.nic)?, any, options).map_err(failed)?;
                     if self.preset == Preset::Direct {
                         server = server.direct(echo_direct::methods(Arc::new(Answers)));
@@ -148,12 +172,12 @@ pub fn measure(preset: Preset, load: Load, chosen: &Chosen, plan: &PairPlan) -> 
                 http2(load, channel, plan).await
             }
             Preset::Http2 => {
-                let connector = Connector::new(&Nic::open(&*chosen.provider)?, address, streams());
+                let connector = Connector::new(&Nic::open(&*chosen.provider)?, address, preset.calling());
                 let channel = endpoint()?.connect_with_connector(connector).await.map_err(failed)?;
                 http2(load, channel, plan).await
             }
-            Preset::Native | Preset::Direct => {
-                let options = GrpcOptions::default().stream(streams());
+            Preset::Native | Preset::Direct | Preset::Waits(_) => {
+                let options = GrpcOptions::default().stream(preset.calling());
                 let nic = Nic::open(&*chosen.provider)?;
                 let channel = Channel::connect(&nic, address, options).await.map_err(failed)?;
                 let client = EchoClient::new(channel.clone());

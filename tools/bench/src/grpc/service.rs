@@ -2,18 +2,25 @@
 
 use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_server::Echo;
-use tokio_stream::iter;
+use tokio_stream::{StreamExt, iter};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Answers with what it gets.
+/// Answers with what it gets; with the first `times` bytes of it, if that is said of a call or of a message of a stream.
 pub(super) struct Answers;
+
+fn answer(mut message: Message) -> Message {
+    if message.times > 0 {
+        message.payload.truncate(message.times as usize);
+    }
+    message
+}
 
 type Repeated = Box<dyn Iterator<Item = Result<Message, Status>> + Send>;
 
 #[tonic::async_trait]
 impl Echo for Answers {
     async fn unary(&self, request: Request<Message>) -> Result<Response<Message>, Status> {
-        Ok(Response::new(request.into_inner()))
+        Ok(Response::new(answer(request.into_inner())))
     }
 
     async fn collect(&self, request: Request<Streaming<Message>>) -> Result<Response<Message>, Status> {
@@ -33,12 +40,15 @@ impl Echo for Answers {
         Ok(Response::new(iter(repeated)))
     }
 
-    type ConverseStream = Streaming<Message>;
+    type ConverseStream = tokio_stream::adapters::Map<
+        Streaming<Message>,
+        fn(Result<Message, Status>) -> Result<Message, Status>,
+    >;
 
     async fn converse(
         &self,
         request: Request<Streaming<Message>>,
-    ) -> Result<Response<Streaming<Message>>, Status> {
-        Ok(Response::new(request.into_inner()))
+    ) -> Result<Response<Self::ConverseStream>, Status> {
+        Ok(Response::new(request.into_inner().map(|message| message.map(answer))))
     }
 }

@@ -1,25 +1,84 @@
 use super::*;
 use crate::measure::Cores;
 use crate::peer::tests::launcher;
+use crate::workload::Workload;
 use std::time::Duration;
 
-#[test]
-fn every_load_is_measured_over_every_preset() {
+const WAYS: [Way; 4] = [Way::Bp, Way::Bpts, Way::Event, Way::Bpev];
+
+fn plan() -> PairPlan {
     let (server_core, client_core) = Cores::allowed().unwrap().server_and_client();
-    let plan = PairPlan {
+    PairPlan {
         launcher: launcher(),
         server_core,
         server_half: None,
         client_core,
         warm_up: Duration::from_millis(1),
         duration: Duration::from_millis(20),
-    };
-    let chosen = Selection::softnic().choose().unwrap();
-    for preset in [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct] {
+    }
+}
+
+#[test]
+fn every_load_is_measured_over_every_preset() {
+    let (plan, chosen) = (plan(), Selection::softnic().choose().unwrap());
+    let presets = [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct];
+    for preset in presets.into_iter().chain(WAYS.map(Preset::Waits)) {
         for load in [Load::Unary, Load::Converse, Load::Window, Load::Repeat] {
             let measured = measure(preset, load, &chosen, &plan);
             let measured = measured.unwrap_or_else(|error| panic!("{preset}, {load}: {error}"));
             assert!(measured.trips.count > 0, "{preset}, {load}");
+        }
+    }
+}
+
+#[test]
+fn clients_of_one_server_are_measured_whichever_way_it_waits() {
+    let (plan, chosen) = (plan(), Selection::softnic().choose().unwrap());
+    for way in WAYS.into_iter().chain([Way::Tcp]) {
+        for (calls, request_bytes, answer_bytes) in
+            [(Calls::Unary, 4_096, 4_096), (Calls::Direct, 64, 8), (Calls::Stream { in_flight: 32 }, 32, 8)]
+        {
+            let task = CrowdTask { clients: 3, ..CrowdTask::of(way, calls, request_bytes, answer_bytes) };
+            let crowd = crowd(task, &chosen, &plan).unwrap_or_else(|error| panic!("{task}: {error}"));
+            let count = crowd.latencies.count();
+            assert!((count > 0) == (crowd.per_second > 0.0), "{task}: {count}");
+            assert!(crowd.memory_bytes > 0.0 && crowd.cores.iter().all(|cores| *cores >= 0.0), "{task}");
+        }
+    }
+}
+
+#[test]
+fn knobs_and_pauses_of_a_crowd_are_used() {
+    let (plan, chosen) = (plan(), Selection::softnic().choose().unwrap());
+    let usual = CrowdTask::of(Way::Bpev, Calls::Unary, 8_192, 8_192);
+    let interval = Duration::from_micros(400);
+    let task = CrowdTask {
+        interval,
+        clients: 2,
+        pollers: 2,
+        bp_timeout_us: Some(6),
+        ring_bytes: Some(32 << 10),
+        ..usual
+    };
+    let measured = crowd(task, &chosen, &plan).unwrap();
+    // Each of two clients begins a call each 400 µs at most; one that was under way when the time began counts, too.
+    let most = 2.0 * (1.0 / interval.as_secs_f64() + 1.0 / plan.duration.as_secs_f64());
+    assert!(measured.per_second <= most, "{} of {most}", measured.per_second);
+    let task = CrowdTask { pollers: 0, bp_timeout_us: Some(0), ..usual };
+    assert!(crowd(task, &chosen, &plan).unwrap().cores[0].is_finite());
+}
+
+#[test]
+fn every_ycsb_workload_is_right_over_every_preset() {
+    let (plan, chosen) = (plan(), Selection::softnic().choose().unwrap());
+    let presets = [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct, Preset::Waits(Way::Bpev)];
+    for workload in Workload::ALL {
+        for preset in presets {
+            let task = YcsbTask { preset, workload, clients: 3, records: 300, operations: 90 };
+            let ycsb = ycsb(task, &chosen, &plan, 7).unwrap_or_else(|error| panic!("{task}: {error}"));
+            let (reads, writes) = (ycsb.reads.count(), ycsb.writes.count());
+            assert!(reads + writes == 90 && ycsb.per_second > 0.0, "{task}");
+            assert!(reads > 0 && (writes > 0) == (workload != Workload::C), "{task}: {reads}, {writes}");
         }
     }
 }

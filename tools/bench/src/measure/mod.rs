@@ -18,7 +18,7 @@ pub use paired::PairedRatio;
 #[cfg(feature = "verbs")]
 pub(crate) use ping_pong::record_ping_pong;
 pub use ping_pong::{RoundTrips, ping_pong};
-pub use process::{CpuMeter, Footprint, ProcessError, ResourceLeak, cpu_time};
+pub use process::{CpuMeter, Footprint, ProcessError, ResourceLeak, cpu_time, resident_bytes};
 pub use schedule::{Schedule, Share};
 pub use spread::Spread;
 pub use syscalls::{SyscallError, Traced, count_syscalls};

@@ -104,6 +104,16 @@ pub enum ResourceLeak {
     },
 }
 
+/// Memory of process `pid` that is resident, what it shares with others included: rings, too.
+///
+/// # Errors
+/// When it ended or may not be watched.
+pub fn resident_bytes(pid: u32) -> Result<u64, ProcessError> {
+    let path = PathBuf::from(format!("/proc/{pid}/smaps_rollup"));
+    let rollup = fs::read_to_string(&path).map_err(|source| ProcessError::Read { path, source })?;
+    Ok(field(&rollup, "Rss") * 1024)
+}
+
 impl Footprint {
     /// What process `pid` holds now.
     ///

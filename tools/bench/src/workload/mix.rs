@@ -16,9 +16,11 @@ pub enum OpKind {
     Insert,
     /// Get one record, then overwrite it.
     ReadModifyWrite,
+    /// Get a short range of records.
+    Scan,
 }
 
-/// A YCSB core workload. E (short ranges) needs an ordered store, so it is not here.
+/// A YCSB core workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Workload {
     /// Update heavy: half reads, half updates.
@@ -29,13 +31,17 @@ pub enum Workload {
     C,
     /// Read latest: 95 % reads of young records, 5 % inserts.
     D,
+    /// Short ranges: 95 % scans, 5 % inserts. Needs an ordered store.
+    E,
     /// Half reads, half read-modify-writes.
     F,
 }
 
 impl Workload {
     /// Every workload, in order.
-    pub const ALL: [Self; 5] = [Self::A, Self::B, Self::C, Self::D, Self::F];
+    pub const ALL: [Self; 6] = [Self::A, Self::B, Self::C, Self::D, Self::E, Self::F];
+    /// Those that a store without an order can do.
+    pub const UNORDERED: [Self; 5] = [Self::A, Self::B, Self::C, Self::D, Self::F];
 
     /// What it does, each with its share in percent; the shares add up to 100.
     #[must_use]
@@ -45,6 +51,7 @@ impl Workload {
             Self::B => &[(OpKind::Read, 95), (OpKind::Update, 5)],
             Self::C => &[(OpKind::Read, 100)],
             Self::D => &[(OpKind::Read, 95), (OpKind::Insert, 5)],
+            Self::E => &[(OpKind::Scan, 95), (OpKind::Insert, 5)],
             Self::F => &[(OpKind::Read, 50), (OpKind::ReadModifyWrite, 50)],
         }
     }

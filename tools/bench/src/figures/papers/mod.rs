@@ -7,6 +7,7 @@ mod herd;
 mod patterns;
 mod rdmabox;
 mod rf_rpc;
+mod rr_compound;
 
 use super::experiment::Experiment;
 use super::results::Results;
@@ -14,13 +15,19 @@ use super::verdict::Finding;
 
 /// All experiments, paper by paper.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
-    [rf_rpc::EXPERIMENTS, patterns::EXPERIMENTS, rdmabox::EXPERIMENTS, herd::EXPERIMENTS]
-        .into_iter()
-        .flatten()
-        .copied()
+    [
+        rf_rpc::EXPERIMENTS,
+        patterns::EXPERIMENTS,
+        rdmabox::EXPERIMENTS,
+        rr_compound::EXPERIMENTS,
+        herd::EXPERIMENTS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
 }
 
 /// What the papers found about what was run.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
-    [patterns::findings(results), rdmabox::findings(results)].concat()
+    [patterns::findings(results), rdmabox::findings(results), rr_compound::findings(results)].concat()
 }

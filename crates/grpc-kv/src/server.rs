@@ -1,0 +1,182 @@
+//! A thread that serves a store.
+
+use crate::service::KvService;
+use crate::store::OrderedStore;
+use crate::v1::ordered_kv_direct;
+use crate::v1::ordered_kv_server::OrderedKvServer;
+use farcall_grpc::http2::Incoming;
+use farcall_grpc::{GrpcOptions, Server, Services};
+use farcall_link::Nic;
+use farcall_stream::StreamOptions;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokio::sync::watch;
+use tonic::transport::server::TcpIncoming;
+
+/// What carries the calls.
+#[derive(Clone)]
+pub enum Transport {
+    /// Frames over byte streams, without HTTP/2: clients are made from `farcall_grpc::Channel`.
+    Native(Nic, StreamOptions),
+    /// HTTP/2 over byte streams: clients connect by `farcall_grpc::http2::Connector`.
+    Http2(Nic, StreamOptions),
+    /// HTTP/2 over TCP: any gRPC client.
+    Tcp,
+}
+
+/// How a store is served.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// By what.
+    pub transport: Transport,
+    /// Where.
+    pub listen: SocketAddr,
+    /// Threads that answer calls.
+    pub threads: usize,
+}
+
+/// Why a store is not served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LsmServerError {
+    /// The address cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Serving ended by itself.
+    #[error("serving failed: {0}")]
+    Serve(String),
+}
+
+/// How long calls that run may put off the end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Serves a store until it is told to stop.
+pub struct LsmServer {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<Result<(), LsmServerError>>,
+}
+
+impl LsmServer {
+    /// Listens and serves.
+    ///
+    /// # Errors
+    /// If the address cannot be had, or there is no thread.
+    pub fn start(store: Arc<OrderedStore>, options: ServerOptions) -> Result<Self, LsmServerError> {
+        let (stop, stops) = watch::channel(false);
+        let (told, tells) = mpsc::channel();
+        let serve = move || {
+            let runtime = runtime(options.threads).map_err(failed)?;
+            runtime.block_on(async move {
+                let drained = stops.clone();
+                let serving = serve(store, options, stops, |address| {
+                    let _ = told.send(address);
+                });
+                tokio::select! {
+                    served = serving => served,
+                    () = too_late(drained) => {
+                        tracing::warn!("calls that ran {DRAIN:?} after the end began were broken off");
+                        Ok(())
+                    }
+                }
+            })
+        };
+        let thread = thread::Builder::new().name("kv-server".to_owned()).spawn(serve).map_err(failed)?;
+        match tells.recv() {
+            Ok(address) => Ok(Self { address, stop, thread }),
+            // It ended before it could tell.
+            Err(_) => match join(thread) {
+                Err(error) => Err(error),
+                Ok(()) => Err(LsmServerError::Serve("the thread ended at once".to_owned())),
+            },
+        }
+    }
+
+    /// Where it listens: with the port that the system chose, if none was given.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether it has not failed.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        !self.thread.is_finished()
+    }
+
+    /// Takes no call any more and waits for those that run, five seconds at most.
+    ///
+    /// # Errors
+    /// If it had failed before.
+    pub fn stop(self) -> Result<(), LsmServerError> {
+        self.stop.send_replace(true);
+        join(self.thread)
+    }
+}
+
+fn join(thread: JoinHandle<Result<(), LsmServerError>>) -> Result<(), LsmServerError> {
+    thread.join().unwrap_or_else(|_| Err(LsmServerError::Serve("a thread panicked".to_owned())))
+}
+
+fn failed(error: impl std::fmt::Display) -> LsmServerError {
+    LsmServerError::Serve(error.to_string())
+}
+
+fn runtime(threads: usize) -> io::Result<tokio::runtime::Runtime> {
+    let mut builder = match threads {
+        0 | 1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder.worker_threads(threads.max(1)).thread_name("kv-calls").enable_all().build()
+}
+
+async fn stopped(mut stops: watch::Receiver<bool>) {
+    // Who drops the server without stopping it ends it, too.
+    let _ = stops.wait_for(|is_over| *is_over).await;
+}
+
+async fn too_late(stops: watch::Receiver<bool>) {
+    stopped(stops).await;
+    tokio::time::sleep(DRAIN).await;
+}
+
+async fn serve(
+    store: Arc<OrderedStore>,
+    options: ServerOptions,
+    stops: watch::Receiver<bool>,
+    tell: impl FnOnce(SocketAddr),
+) -> Result<(), LsmServerError> {
+    let ServerOptions { transport, listen: address, .. } = options;
+    let not_there = |source| LsmServerError::Listen { address, source };
+    let service = KvService::new(store);
+    let http2 = tonic::transport::Server::builder().add_service(OrderedKvServer::new(service.clone()));
+    match transport {
+        Transport::Native(nic, streams) => {
+            let options = GrpcOptions::default().stream(streams);
+            let server = Server::bind(&nic, address, options).map_err(not_there)?;
+            let server = server.direct(ordered_kv_direct::methods(Arc::new(service.clone())));
+            tell(server.address().map_err(not_there)?);
+            let services = Services::new().add_service(OrderedKvServer::new(service));
+            server.serve_until(services, stopped(stops)).await.map_err(failed)
+        }
+        Transport::Http2(nic, streams) => {
+            let incoming = Incoming::bind(&nic, address, streams).map_err(not_there)?;
+            tell(incoming.address().map_err(not_there)?);
+            http2.serve_with_incoming_shutdown(incoming, stopped(stops)).await.map_err(failed)
+        }
+        Transport::Tcp => {
+            let incoming = TcpIncoming::bind(address).map_err(not_there)?.with_nodelay(Some(true));
+            tell(incoming.local_addr().map_err(not_there)?);
+            http2.serve_with_incoming_shutdown(incoming, stopped(stops)).await.map_err(failed)
+        }
+    }
+}

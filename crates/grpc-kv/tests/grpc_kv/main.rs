@@ -1,0 +1,8 @@
+//! The key-value service: the store against a model, the service over each transport, what survives a kill.
+
+mod calls;
+mod durability;
+mod limits;
+mod model;
+mod snapshots;
+mod support;

@@ -1,0 +1,79 @@
+//! How many snapshots there may be, and for how long.
+
+use crate::support::{bytes, native, nic, serve, store, until};
+use farcall_grpc_kv::v1::ScanRequest;
+use farcall_grpc_kv::{Change, StoreError, StoreLimits, StoreOptions, Transport};
+use farcall_stream::StreamOptions;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::Code;
+
+fn with(snapshots_max: usize, snapshot_age_max: Duration) -> StoreOptions {
+    let limits =
+        StoreLimits { snapshots_max, snapshot_age_max, page_records_max: 1, ..StoreLimits::default() };
+    StoreOptions { limits, ..StoreOptions::default() }
+}
+
+#[tokio::test]
+async fn more_snapshots_than_allowed_are_refused_until_one_is_closed() {
+    let (store, _folder) = store(with(3, Duration::from_secs(3_600)));
+    let numbers = [(); 3].map(|()| store.open_snapshot().unwrap());
+    assert!(matches!(store.open_snapshot(), Err(StoreError::TooManySnapshots { count_max: 3 })));
+    store.close_snapshot(numbers[1]);
+    store.close_snapshot(numbers[1]);
+    let fourth = store.open_snapshot().unwrap();
+    assert!(!numbers.contains(&fourth) && store.snapshot_count() == 3);
+}
+
+#[tokio::test]
+async fn a_snapshot_ends_by_its_age_even_if_nobody_asks_for_it() {
+    let (store, _folder) = store(with(3, Duration::from_millis(30)));
+    for _ in 0..2 {
+        let number = store.open_snapshot().unwrap();
+        until(|| store.snapshot_count() == 0).await;
+        assert!(matches!(store.get(b"k", Some(number)), Err(StoreError::NoSnapshot(_))));
+    }
+}
+
+/// An iterator that nobody reads holds nothing longer than a snapshot may, and says so to who reads on.
+#[tokio::test]
+async fn an_iterator_is_a_snapshot_that_can_end_under_a_reader_who_waits() {
+    let (opened, _folder) = store(with(2, Duration::from_millis(300)));
+    for at in 0..2_000 {
+        opened.write(vec![Change::Put(bytes(&format!("{at:04}")), vec![0; 1_000].into())]).await.unwrap();
+    }
+    let server = serve(Arc::clone(&opened), Transport::Native(nic(), StreamOptions::default()));
+    let mut client = native(server.address()).await;
+    let mut pages = client.iterate(ScanRequest::default()).await.unwrap().into_inner();
+    assert_eq!(pages.message().await.unwrap().unwrap().records.len(), 1);
+    // More than the window of a call waits at the server.
+    until(|| opened.snapshot_count() == 0).await;
+    let ended = loop {
+        match pages.message().await {
+            Ok(page) => assert!(page.is_some(), "it ended as if there was nothing more"),
+            Err(status) => break status,
+        }
+    };
+    assert!(ended.code() == Code::NotFound && ended.message().contains("too old"), "{ended}");
+    tokio::task::spawn_blocking(|| server.stop()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_iterator_that_is_dropped_gives_its_snapshot_back() {
+    let (opened, _folder) = store(with(1, Duration::from_secs(3_600)));
+    for at in 0..2_000 {
+        opened.write(vec![Change::Put(bytes(&format!("{at:04}")), vec![0; 1_000].into())]).await.unwrap();
+    }
+    let server = serve(Arc::clone(&opened), Transport::Native(nic(), StreamOptions::default()));
+    let mut client = native(server.address()).await;
+    for _ in 0..3 {
+        let mut pages = client.iterate(ScanRequest::default()).await.unwrap().into_inner();
+        pages.message().await.unwrap().unwrap();
+        assert_eq!(opened.snapshot_count(), 1);
+        let refused = client.iterate(ScanRequest::default()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        drop(pages);
+        until(|| opened.snapshot_count() == 0).await;
+    }
+    tokio::task::spawn_blocking(|| server.stop()).await.unwrap().unwrap();
+}

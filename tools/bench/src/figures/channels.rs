@@ -1,0 +1,102 @@
+//! Byte streams and gRPC: each measurement has a server of its own.
+
+use super::trial::Sample;
+use crate::experiments::line;
+use crate::experiments::{ExperimentError, Stage};
+use crate::grpc::{self, CrowdTask, Preset, YcsbTask};
+use crate::measure::LatencyRecorder;
+use crate::streams::{self, Load, Medium, Way};
+use farcall_providers::Chosen;
+use std::fmt;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Channel {
+    /// A server of many streams that waits in a way.
+    Waits(Way, Load),
+    /// Writes of so many bytes in one direction.
+    Writes(Medium, usize),
+    /// gRPC calls of many clients.
+    Crowd(CrowdTask),
+    /// A workload over gRPC.
+    Ycsb(YcsbTask),
+    /// The rate of a workload over that under tonic over TCP, both measured.
+    OverTcp(YcsbTask),
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Waits(way, load) => write!(f, "streams, {way}, {} clients", load.clients),
+            Self::Writes(medium, len_bytes) => write!(f, "{medium}, writes of {len_bytes} B"),
+            Self::Crowd(task) => task.fmt(f),
+            Self::Ycsb(task) => task.fmt(f),
+            Self::OverTcp(task) => write!(f, "{task}, and over TCP"),
+        }
+    }
+}
+
+/// Rates, latencies and cores of a server, and of its clients.
+fn served(latencies: &LatencyRecorder, per_second: f64, cores: [f64; 2]) -> Sample {
+    let latency = latencies.summary();
+    let [server_cores, client_cores] = cores;
+    let times = line::Sample::of_latency(&latency, 1.0);
+    let line = line::Sample { per_second, server_cores, client_cores, ..times };
+    if latencies.count() == 0 {
+        // A short run on a busy machine: there is a rate, 0, and no latency.
+        return Sample::of_line(line::Sample {
+            per_second,
+            server_cores,
+            client_cores,
+            ..line::Sample::NONE
+        });
+    }
+    Sample { latency: Some(latency), ..Sample::of_line(line) }
+}
+
+impl Channel {
+    pub(super) fn measure(
+        &self,
+        chosen: &Chosen,
+        stage: &Stage,
+        repetition: u32,
+    ) -> Result<Sample, ExperimentError> {
+        let plan = stage.pair_plan();
+        let seed = stage.seed.wrapping_add(repetition.into());
+        Ok(match *self {
+            Self::Waits(way, load) => {
+                let it = streams::serve(way, load, chosen, &plan)?;
+                served(&it.latencies, it.per_second, it.cores)
+            }
+            Self::Writes(medium, len_bytes) => {
+                let it = streams::one_way(medium, len_bytes, chosen, &plan)?;
+                Sample::of_line(line::Sample {
+                    per_second: it.writes_per_second,
+                    bytes_per_second: it.writes_per_second * len_bytes as f64,
+                    ..line::Sample::NONE
+                })
+            }
+            Self::Crowd(task) => {
+                let it = grpc::crowd(task, chosen, &plan)?;
+                let mut sample = served(&it.latencies, it.per_second, it.cores);
+                sample.line.bytes_per_second = it.per_second * task.request_bytes as f64;
+                sample.memory_mib_per_client = it.memory_bytes / f64::from(1 << 20);
+                sample
+            }
+            Self::Ycsb(task) => {
+                let it = grpc::ycsb(task, chosen, &plan, seed)?;
+                let mut sample = served(&it.reads, it.per_second, it.cores);
+                if it.writes.count() > 0 {
+                    sample.writes_p50_us = it.writes.summary().p50_ns as f64 / 1e3;
+                }
+                sample
+            }
+            Self::OverTcp(task) => {
+                let of = |preset| grpc::ycsb(YcsbTask { preset, ..task }, chosen, &plan, seed);
+                let (tcp, ours) = (of(Preset::Tcp)?, of(task.preset)?);
+                let per_second = ours.per_second / tcp.per_second;
+                Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })
+            }
+        })
+    }
+}
