@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -12,6 +12,10 @@ const DOCUMENTS: [&str; 8] = [
     "docs/SEMANTICS.md",
     "docs/THREATS.md",
     "docs/c-and-python.md",
+    "docs/guide/README.md",
+    "docs/guide/an-embedded-store.md",
+    "docs/guide/choosing-a-preset.md",
+    "docs/guide/operating-a-server.md",
     "docs/rdma-in-ci.md",
 ];
 

@@ -119,6 +119,26 @@ fn every_command_measures_between_two_halves_which_tell_who_measured_what() {
 }
 
 #[test]
+fn a_profile_is_measured_between_two_halves_and_taken_between_two_halves() {
+    let half = ServerHalf::of(&["tune"]);
+    let file = std::env::temp_dir().join(format!("farcall-halves-{}.json", std::process::id()));
+    let path = file.to_str().unwrap();
+    let tuned = half.measure(&["tune", "--out", path]);
+    assert!(tuned["conditions"]["server_half"].to_string().contains(&half.address), "{tuned}");
+    let profile: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    // Both halves are on this host.
+    assert_eq!(profile["peer"], "this-host");
+    let called = half.measure(&["rpc", "bench", "--preset", "rf-rpc", "--window", "1", "--profile", path]);
+    let tuning = &called["conditions"]["fetching_presets"];
+    fs::write(&file, fs::read_to_string(&file).unwrap().replace("this-host", "another-host")).unwrap();
+    let refused = half.client(&["rpc", "bench", "--profile", path]).output().unwrap();
+    fs::remove_file(&file).unwrap();
+    assert!(tuning.to_string().contains("by the profile given"), "{called}");
+    let words = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && words.contains("another-host"), "{words}");
+}
+
+#[test]
 fn whatever_is_no_client_half_is_refused_in_words_and_harms_nobody() {
     let half = ServerHalf::of(&["rpc", "bench"]);
     let greeting = {

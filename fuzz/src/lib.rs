@@ -4,6 +4,7 @@
 //! toolchain.
 
 pub mod bootstrap;
+pub mod capture_part;
 pub mod cm_message;
 pub mod grpc_frame;
 pub mod memcached;

@@ -6,6 +6,7 @@ use crate::commands::tune::ProfileArg;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
+use farcall::rpc::tune::Peer;
 use farcall_bench::experiments::Job;
 use farcall_bench::experiments::advise::{self, AdvisePlan};
 
@@ -52,7 +53,7 @@ impl Advise {
     /// When nothing can be measured.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nic.choose()?;
-        let profile = self.profile.read(&chosen)?;
+        let profile = self.profile.read(&chosen, Peer::ThisHost)?;
         let job =
             Job { request_bytes: self.request, response_bytes: self.response, process_us: self.process_us };
         let (clients, window) = (self.clients, self.window);

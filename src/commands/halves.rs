@@ -8,6 +8,7 @@ use crate::failure::{Exit, Failure};
 use crate::open_files;
 use crate::signals::StopFlag;
 use clap::Args;
+use farcall::rpc::tune::Peer;
 use farcall_bench::experiments::Stage;
 use farcall_bench::peer::{Listener, PeerError, Run};
 use serde_json::json;
@@ -36,6 +37,11 @@ impl HalvesArgs {
         let Some(address) = self.connect else { return Ok(stage) };
         let run = Run::begin(address).map_err(|error| cannot_begin(&error, address))?;
         Ok(stage.with_server_half(run))
+    }
+
+    /// Where the server of the measurement is.
+    pub fn peer(&self) -> Peer {
+        self.connect.map_or(Peer::ThisHost, |address| Peer::at(&address.to_string()))
     }
 
     /// Serves client halves, if this is the server half, until told to stop.

@@ -4,6 +4,7 @@
 mod advise;
 mod batch_args;
 mod call_args;
+mod capture;
 mod choice;
 mod completions;
 mod config_arg;
@@ -60,7 +61,8 @@ use clap::{Parser, Subcommand};
                   FARCALL_SOCKET_DIR   a directory in which processes of several containers or users find each other\n  \
                   FARCALL_GROUP        members of this group may connect, beside one's own processes\n  \
                   XDG_RUNTIME_DIR      files of the drop-in device are kept below it (else in /dev/shm)\n  \
-                  FARCALL_DEVICE       another name for the device softnic0\n\
+                  FARCALL_DEVICE       another name for the device softnic0\n  \
+                  FARCALL_CAPTURE      a directory in which each process writes a pcapng (farcall capture sets it)\n\
                   and of RDMA programs (farcall verbs run --help): FARCALL_TRACE, FARCALL_FAULTS, FARCALL_MOVE_MIB.\n\n\
                   Examples:\n  farcall doctor                 can this machine run it, and what to change\n  \
                   farcall kv bench               the main benchmark, about a minute\n  \
@@ -88,6 +90,7 @@ enum Command {
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Advise(not_built_in::NotBuiltIn),
+    Capture(capture::Capture),
     #[cfg(feature = "full")]
     Conform(conform::Conform),
     #[cfg(not(feature = "full"))]
@@ -173,6 +176,7 @@ impl Cli {
         let console = self.console();
         match self.command {
             Command::Advise(advise) => advise.run(console),
+            Command::Capture(capture) => capture.run(console),
             Command::Conform(conform) => conform.run(console),
             Command::Completions(completions) => completions.run(console),
             Command::Devices(devices) => devices.run(console),

@@ -142,7 +142,7 @@ impl Bench {
             Failure::because("cannot measure with such records", &error).exit(Exit::Usage)
         })?;
         let chosen = self.nic.choose()?;
-        let profile = self.profile.read(&chosen)?;
+        let profile = self.profile.read(&chosen, self.halves.peer())?;
         let mut front_ends = vec![FrontEnd::Tcp];
         // Its socket is of one host.
         front_ends.extend(stage.server_half().is_none().then_some(FrontEnd::Unix));

@@ -73,7 +73,7 @@ impl Bench {
             return Ok(exit);
         }
         let chosen = self.nic.choose()?;
-        let (profile, nic) = (self.profile.read(&chosen)?, chosen.selection);
+        let (profile, nic) = (self.profile.read(&chosen, self.halves.peer())?, chosen.selection);
         let plan = RpcEchoPlan {
             stage: self.halves.stage(&self.stage, 0)?,
             nic,

@@ -2,6 +2,7 @@
 
 mod profile_arg;
 
+use crate::commands::halves::{HalvesArgs, cannot_measure};
 use crate::commands::measuring::{self, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
@@ -22,11 +23,13 @@ use std::path::{Path, PathBuf};
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. Prints what READs cost by
 /// size, what a reply costs, which R, F and N of the RF-RPC paper follow, and what suits posting and waiting. Clients
 /// that choose their preset by themselves take the profile from its usual place; kv bench and rpc bench take it from
-/// there or from another (--profile FILE). It holds for this device, for servers of this host, and for this version of
-/// farcall.
+/// there or from another (--profile FILE). It holds for this device, for servers of this host, or with --connect of
+/// others, and for this version of farcall.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall tune\n  farcall tune --provider ibv --out rnic.json\n  \
-                        farcall rpc bench --provider ibv --profile rnic.json")]
+                        farcall rpc bench --provider ibv --profile rnic.json\n  \
+                        farcall tune --provider ibv --listen 0.0.0.0:11400       on another host, then here:\n  \
+                        farcall tune --provider ibv --connect server:11400")]
 pub struct Tune {
     /// Where to write the profile; by default where clients look for it: in $XDG_CACHE_HOME/farcall or
     /// ~/.cache/farcall, named after the device.
@@ -36,6 +39,8 @@ pub struct Tune {
     nic: NicArgs,
     #[command(flatten)]
     stage: StageArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
 }
 
 impl Tune {
@@ -44,14 +49,16 @@ impl Tune {
     /// # Errors
     /// When it cannot be measured, or the profile not be written.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        if let Some(exit) = self.halves.serve(console, &self.nic)? {
+            return Ok(exit);
+        }
         let chosen = self.nic.choose()?;
-        let scope = scope_of(&chosen)?;
+        let scope = scope_of(&chosen, self.halves.peer())?;
         let out = self.out.map_or_else(|| usual_place(&scope), Ok)?;
-        let stage = self.stage.stage(0)?;
+        let stage = self.halves.stage(&self.stage, 0)?;
         measuring::run(console, |progress| {
             let (mut report, profile) = tune::run(&stage, &chosen, progress).map_err(|error| {
-                Failure::because("cannot measure what a connection can do", &*error)
-                    .remedy("see what is missing: farcall doctor")
+                cannot_measure("cannot measure what a connection can do", &*error, &stage)
             })?;
             if let Some(profile) = profile {
                 write(&out, &scope, &profile)?;

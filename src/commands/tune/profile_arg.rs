@@ -15,25 +15,25 @@ pub struct ProfileArg {
 }
 
 impl ProfileArg {
-    /// What the file says, if one was named: of connections to servers of this host.
+    /// What the file says, if one was named: of connections to servers of that peer.
     ///
     /// # Errors
     /// When it cannot be read, is no profile, or one of another device, peer or version.
-    pub fn read(&self, chosen: &Chosen) -> Result<Option<LinkProfile>, Failure> {
+    pub fn read(&self, chosen: &Chosen, peer: Peer) -> Result<Option<LinkProfile>, Failure> {
         let Some(path) = &self.profile else { return Ok(None) };
         let refused = |error: ProfileError| {
             Failure::because("the profile cannot be used", &error)
                 .at(path.display())
-                .remedy("write a profile of this device: farcall tune")
+                .remedy("write a profile of this device and peer: farcall tune")
                 .exit(Exit::Usage)
         };
-        let scope = scope_of(chosen)?;
+        let scope = scope_of(chosen, peer)?;
         ProfileFile::read(path).and_then(|file| file.check(&scope)).map(Some).map_err(refused)
     }
 }
 
-/// What a profile holds for that is measured here: the provider's device, and servers of this host.
-pub(super) fn scope_of(chosen: &Chosen) -> Result<Scope, Failure> {
-    Scope::of(&*chosen.provider, Peer::ThisHost)
+/// What a profile holds for that is measured here: the provider's device, and that peer.
+pub(super) fn scope_of(chosen: &Chosen, peer: Peer) -> Result<Scope, Failure> {
+    Scope::of(&*chosen.provider, peer)
         .map_err(|error| Failure::because("cannot tell the device", &error).remedy("see: farcall doctor"))
 }

@@ -29,7 +29,7 @@ impl Attempts {
         }
         let (profile, source) = match attempts.options.profile.take() {
             Some(given) => (Some(given), "the costs of the profile given".to_owned()),
-            None => look_up(&Scope::of(provider, Peer::at(provider.name(), address))?),
+            None => look_up(&Scope::of(provider, Peer::at(address))?),
         };
         let decision = choose(&attempts.options.config.plan, provider.name(), profile, &source);
         attempts.left = others_by_distance(&decision.plan).into_iter();

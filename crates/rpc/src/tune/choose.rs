@@ -30,7 +30,7 @@ pub struct Decision {
 }
 
 /// The provider whose READs and WRITEs are copies by the processor that posts them.
-pub(crate) const SOFTWARE_RNIC: &str = "softnic";
+const SOFTWARE_RNIC: &str = "softnic";
 
 /// Nanoseconds of the server's side that one result takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,6 @@ use farcall_verbs::{Error, Provider};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::choose::SOFTWARE_RNIC;
 use super::{InvalidProfile, LinkProfile, Posting, ReadCost};
 
 /// The layout below.
@@ -94,14 +93,14 @@ pub enum ProfileError {
 }
 
 impl Peer {
-    /// Where the server of an address is, seen from a provider. Names other than `localhost` count as other hosts.
-    pub fn at(provider: &str, address: &str) -> Self {
+    /// Where the server of an address is. Names other than `localhost` count as other hosts.
+    pub fn at(address: &str) -> Self {
         let is_here = match address.parse::<SocketAddr>() {
             // Only an address of this host can be bound to.
             Ok(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
             Err(_) => address.rsplit_once(':').is_some_and(|(host, _)| host == "localhost"),
         };
-        if is_here || provider == SOFTWARE_RNIC { Self::ThisHost } else { Self::AnotherHost }
+        if is_here { Self::ThisHost } else { Self::AnotherHost }
     }
 
     const fn name(self) -> &'static str {
@@ -320,16 +319,15 @@ mod tests {
 
     #[test]
     fn the_peer_is_on_this_host_if_its_address_is() {
-        for (provider, address, peer) in [
-            ("ibv", "127.0.0.1:9", Peer::ThisHost),
-            ("ibv", "localhost:9", Peer::ThisHost),
+        for (address, peer) in [
+            ("127.0.0.1:9", Peer::ThisHost),
+            ("localhost:9", Peer::ThisHost),
             // Reserved for documents: no host has it.
-            ("ibv", "192.0.2.1:9", Peer::AnotherHost),
-            ("ibv", "elsewhere.example:9", Peer::AnotherHost),
-            ("ibv", "", Peer::AnotherHost),
-            ("softnic", "192.0.2.1:9", Peer::ThisHost),
+            ("192.0.2.1:9", Peer::AnotherHost),
+            ("elsewhere.example:9", Peer::AnotherHost),
+            ("", Peer::AnotherHost),
         ] {
-            assert_eq!(Peer::at(provider, address), peer, "{address}");
+            assert_eq!(Peer::at(address), peer, "{address}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 
+use farcall_capture::Recorder;
 use farcall_shm::{AddressSpace, Mutex};
 use farcall_verbs::Result;
 
@@ -33,6 +34,8 @@ pub(crate) struct Host {
     pub(crate) abroad: OnceLock<Arc<dyn Abroad>>,
     /// Held while it is opened.
     pub(crate) opening: Mutex<()>,
+    /// What goes either way is recorded, if that is asked for.
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 /// The way to other hosts, as this one's objects need it.
@@ -73,6 +76,7 @@ impl Host {
             spaces: Default::default(),
             abroad: OnceLock::new(),
             opening: Mutex::default(),
+            recorder: Recorder::configured()?.map(Arc::new),
         });
         crate::life::start(host.clone())?;
         *slot = Some(host.clone());

@@ -2,7 +2,9 @@
 
 use std::mem::take;
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 
+use farcall_capture::{Direction, Recorder, Way};
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc, pad_bytes};
 use farcall_wire::{Packet, Refused};
 
@@ -36,6 +38,7 @@ pub(super) struct Outbox {
     cut_from_bytes: usize,
     faults: Option<Faults>,
     held: Vec<Held>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 /// The CRC's view of a path.
@@ -45,13 +48,14 @@ pub(super) fn flow(path: Path, src_port: u16) -> icrc::Flow {
 }
 
 impl Outbox {
-    pub(super) fn new(faults: Option<Faults>) -> Self {
+    pub(super) fn new(faults: Option<Faults>, recorder: Option<Arc<Recorder>>) -> Self {
         Self {
             bytes: Vec::with_capacity(2 * BATCH * DATAGRAM_BYTES_MAX),
             waiting: Vec::with_capacity(2 * BATCH),
             cut_from_bytes: usize::MAX,
             faults,
             held: Vec::new(),
+            recorder,
         }
     }
 
@@ -90,6 +94,11 @@ impl Outbox {
         }
     }
 
+    /// What packets are recorded by, if that is asked for.
+    pub(super) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_deref()
+    }
+
     /// Whether a batch is full.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= BATCH
@@ -106,6 +115,7 @@ impl Outbox {
             let datagrams = alike.map(|next| (next.path, &self.bytes[next.at..][..next.len_bytes]));
             match socket.send(datagrams, first.may_be_cut) {
                 Sent::Some(sent) => {
+                    self.record(&self.waiting[done..][..sent], socket);
                     counters.packets_sent.add(sent as u64);
                     done += sent.max(1);
                 }
@@ -123,6 +133,17 @@ impl Outbox {
         }
         self.waiting.clear();
         self.bytes.clear();
+    }
+
+    /// Records packets that were sent, if that is asked for.
+    fn record(&self, sent: &[Waiting], socket: &Socket) {
+        let Some(recorder) = &self.recorder else { return };
+        let mut batch = recorder.batch();
+        for Waiting { path, at, len_bytes, may_be_cut } in sent {
+            let src_port = if *may_be_cut { socket.fragments_port } else { UDP_PORT };
+            let datagram = &self.bytes[*at..][..*len_bytes];
+            batch.datagram(Way::Net, Direction::Out, &flow(*path, src_port), datagram);
+        }
     }
 
     /// Lets faults happen to what waits, and adds what was held up long enough.

@@ -12,7 +12,7 @@ fn pointer(addr: u64) -> *mut u8 {
 }
 
 /// Whether the bytes of a list from `offset` on may be accessed.
-pub(super) fn allows(
+pub(crate) fn allows(
     regions: &RegionTable,
     pd: u32,
     sges: &[Sge],
@@ -58,7 +58,7 @@ pub(super) unsafe fn read(bytes: &mut Vec<u8>, addr: u64, len_bytes: usize) {
 ///
 /// # Safety
 /// They must be readable.
-pub(super) unsafe fn gather(bytes: &mut Vec<u8>, sges: &[Sge], offset: u64, len_bytes: u64) {
+pub(crate) unsafe fn gather(bytes: &mut Vec<u8>, sges: &[Sge], offset: u64, len_bytes: u64) {
     for (_, addr, len_bytes) in pieces(sges, offset, len_bytes) {
         // SAFETY: the caller's promise.
         unsafe { read(bytes, addr, len_bytes as usize) };

@@ -11,7 +11,7 @@
 mod batch;
 mod counters;
 mod faults;
-mod memory;
+pub(crate) mod memory;
 mod nic;
 mod pair;
 mod port;

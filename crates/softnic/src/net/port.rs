@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use farcall_capture::{Direction, Way};
 use farcall_shm::Mutex;
 use farcall_shm::fork::DontForkFd;
 use farcall_stats::Block;
@@ -86,7 +87,7 @@ impl Port {
             socket: Socket::open()?,
             pairs: HashMap::new(),
             inbox: Inbox::new(),
-            out: Outbox::new(Faults::configured()?),
+            out: Outbox::new(Faults::configured()?, host.recorder.clone()),
             timers: Timers::default(),
             touched: Vec::new(),
             timer: DontForkFd::new(timer),
@@ -253,6 +254,7 @@ impl State {
     fn look(&mut self) {
         for _ in 0..BATCHES_A_LOOK {
             self.socket.receive(&mut self.inbox);
+            self.record_arrivals();
             for at in 0..self.inbox.arrivals.len() {
                 let arrival = self.inbox.arrivals[at];
                 self.take_in(&arrival);
@@ -271,6 +273,21 @@ impl State {
             }
         }
         self.do_what_is_due();
+    }
+
+    /// Records what has come in, if that is asked for.
+    fn record_arrivals(&self) {
+        let Some(recorder) = self.out.recorder() else { return };
+        let arrivals = &self.inbox.arrivals;
+        if arrivals.is_empty() {
+            return;
+        }
+        let mut batch = recorder.batch();
+        for arrival in arrivals {
+            let path = Path { src: arrival.src, dst: arrival.dst };
+            let datagram = self.inbox.datagram(arrival);
+            batch.datagram(Way::Net, Direction::In, &flow(path, arrival.src_port), datagram);
+        }
     }
 
     /// A datagram of a stranger.

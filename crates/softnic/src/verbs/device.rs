@@ -11,6 +11,7 @@ use farcall_verbs::{
     QpInitAttr, QpType, RawCq, RawMr, RawQp, RawSrq, Result, SrqInitAttr,
 };
 
+use super::captured::Captured;
 use super::channel::Channel;
 use super::cq::Cq;
 use super::datagram::{DatagramQp, SoftAddressHandle};
@@ -145,13 +146,15 @@ impl Device for SoftDevice {
     fn open(&self) -> Result<Arc<dyn Context>> {
         raise_descriptor_limit();
         let (host, events) = (Host::get()?, Arc::new(Events::default()));
-        Ok(Arc::new(SoftContext { host, events, moved_bytes_max: self.moved_bytes_max }))
+        let (captured, moved_bytes_max) = (Captured::of(&host), self.moved_bytes_max);
+        Ok(Arc::new(SoftContext { host, events, captured, moved_bytes_max }))
     }
 }
 
 struct SoftContext {
     host: Arc<Host>,
     events: Arc<Events>,
+    captured: Option<Arc<Captured>>,
     moved_bytes_max: u64,
 }
 
@@ -224,8 +227,8 @@ impl Context for SoftContext {
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
         self.host.process.require_here("alloc_pd")?;
         let (host, events) = (self.host.clone(), self.events.clone());
-        let moved_bytes_max = self.moved_bytes_max;
-        Ok(Arc::new(Domain { number: host.process.next_number(), host, events, moved_bytes_max }))
+        let (captured, moved_bytes_max) = (self.captured.clone(), self.moved_bytes_max);
+        Ok(Arc::new(Domain { number: host.process.next_number(), host, events, captured, moved_bytes_max }))
     }
 
     fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
@@ -252,7 +255,11 @@ impl Context for SoftContext {
             channel.attach(&core);
             self.host.add_sleeper(&core);
         }
-        Ok(Box::new(Cq::new(&self.host, core)))
+        let queue = Box::new(Cq::new(&self.host, core));
+        Ok(match &self.captured {
+            None => queue,
+            Some(captured) => captured.queue(queue),
+        })
     }
 
     fn async_event_fd(&self) -> Option<RawFd> {
@@ -268,6 +275,7 @@ struct Domain {
     host: Arc<Host>,
     /// Of the device that it was made on.
     events: Arc<Events>,
+    captured: Option<Arc<Captured>>,
     number: u32,
     moved_bytes_max: u64,
 }
@@ -302,9 +310,13 @@ impl ProtectionDomain for Domain {
 
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
         self.host.process.require_here("create_qp")?;
-        Ok(match attr.qp_type {
+        let pair: Box<dyn RawQp> = match attr.qp_type {
             QpType::Ud => Box::new(DatagramQp::create(&self.host, &self.events, self.number, attr)?),
             _ => Box::new(Qp::create(&self.host, &self.events, self.number, attr)?),
+        };
+        Ok(match &self.captured {
+            None => pair,
+            Some(captured) => captured.queue_pair(pair, self.number, attr),
         })
     }
 
@@ -315,6 +327,10 @@ impl ProtectionDomain for Domain {
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
         self.host.process.require_here("create_ah")?;
-        Ok(Box::new(SoftAddressHandle::create(&self.host.process, self.number, attr)?))
+        let handle = Box::new(SoftAddressHandle::create(&self.host.process, self.number, attr)?);
+        Ok(match &self.captured {
+            None => handle,
+            Some(captured) => captured.address_handle(handle, attr),
+        })
     }
 }

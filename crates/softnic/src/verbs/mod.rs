@@ -1,5 +1,6 @@
 //! The objects that programs hold. Each belongs to one owner; what others share of it is in `host`.
 
+mod captured;
 mod channel;
 mod cq;
 mod datagram;

@@ -114,23 +114,30 @@ pub fn seal(flow: &Flow, datagram: &mut [u8]) {
 /// Whether the CRC of a datagram is right, for some identification if it came by IPv4.
 #[must_use]
 pub fn is_sound(flow: &Flow, datagram: &[u8]) -> bool {
-    let (Some(crc), Some(found)) = (compute(flow, datagram), datagram.last_chunk()) else { return false };
+    identification(flow, datagram).is_some()
+}
+
+/// The identification of IPv4 for which the CRC of a datagram is right; 0 if it came by IPv6. `None` if it is wrong.
+#[must_use]
+pub fn identification(flow: &Flow, datagram: &[u8]) -> Option<[u8; 2]> {
+    let (crc, found) = (compute(flow, datagram)?, datagram.last_chunk()?);
     let difference = crc ^ u32::from_le_bytes(*found);
     if difference == 0 {
-        return true;
+        return Some([0; 2]);
     }
     let is_v4 = matches!((flow.src, flow.dst), (IpAddr::V4(_), IpAddr::V4(_)));
     // Bytes behind the identification that the CRC covers.
     let behind = 8 + IPV4_BYTES + UDP_BYTES + datagram.len() - ICRC_BYTES - IDENTIFICATION_AT - 2;
-    is_v4 && explains(difference, behind)
+    explains(difference, behind).filter(|_| is_v4)
 }
 
-/// Whether two bytes, followed by `behind` equal ones, explain this difference of CRCs. The register is taken back over
+/// The two bytes that, followed by `behind` equal ones, explain this difference of CRCs. The register is taken back over
 /// the bytes behind, then over the two: they explain it if all that is left are their own 16 bits.
-pub(super) fn explains(difference: u32, behind: usize) -> bool {
+pub(super) fn explains(difference: u32, behind: usize) -> Option<[u8; 2]> {
     let after_identification = multiply(difference, inverse_of_bytes(behind));
     let before_identification = (0..16).fold(after_identification, |state, _| step_back(state));
-    before_identification >> 16 == 0
+    let [first, second, 0, 0] = before_identification.to_le_bytes() else { return None };
+    Some([first, second])
 }
 
 /// The state of the register one bit before.

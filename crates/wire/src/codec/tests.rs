@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use farcall_verbs::{QpType, RnrTimer};
 use proptest::prelude::*;
 
-use super::icrc::{Flow, is_sound, seal};
+use super::icrc::{Flow, identification, is_sound, seal};
 use super::*;
 use crate::packet::{Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
@@ -19,7 +19,7 @@ const UC_SEND: [u8; 36] = *b"\x24\x60\xff\xff\x00\x00\x00\xd3\x00\xcf\x17\x10F0\
 #[test]
 fn a_captured_packet_is_sound_and_decodes() {
     let flow = flow("192.168.0.7", "192.168.0.7", 49152);
-    assert!(is_sound(&flow, &UC_SEND), "its identification, 1144, was not found");
+    assert_eq!(identification(&flow, &UC_SEND), Some(1144_u16.to_be_bytes()));
     let (packet, payload) = decode(&UC_SEND).unwrap();
     assert_eq!((packet.transport, packet.operation), (QpType::Uc, Operation::Send(Segment::Only, None)));
     assert_eq!((packet.dest_qpn, packet.psn.number(), payload.len()), (211, 13_571_856, 18));
@@ -83,8 +83,9 @@ fn every_identification_is_explained() {
                 crc.finalize()
             };
             let difference = crc(id.to_be_bytes()) ^ crc([0, 0]);
-            assert!(super::icrc::explains(difference, behind), "{id:#x}, {behind} bytes behind");
-            assert!(!super::icrc::explains(difference ^ 0x10, behind));
+            let found = super::icrc::explains(difference, behind);
+            assert_eq!(found, Some(id.to_be_bytes()), "{id:#x}, {behind} bytes behind");
+            assert_eq!(super::icrc::explains(difference ^ 0x10, behind), None);
         }
     }
 }

@@ -1,11 +1,10 @@
 //! What a connection can do on this machine, and the R, F and N of RF-RPC that follow.
 
 use super::ExperimentError;
-use super::server::ServerProcess;
+use super::server::{Served, ServerProcess, Service};
 use super::stage::{Progress, Stage};
 use crate::load::client_options;
 use crate::measure::{Spread, pin_thread};
-use crate::peer::PeerLauncher;
 use crate::report::{Column, Figure, Report, Table};
 use farcall_providers::{Chosen, Selection};
 use farcall_rpc::tune::{Chooser, LinkProfile, Posting, ReadCost, Sample, TIME_NS_MAX};
@@ -42,9 +41,8 @@ pub fn run(
     let mut report = Report::new("What a connection can do", conditions).over(nic.wish);
     report.notes.extend(stage.single_core_note());
     report.note(NOTE);
-    let mut args = ["--json", "rpc", "serve", "--listen", "127.0.0.1:0"].map(str::to_owned).to_vec();
-    args.extend(nic.args());
-    let server = ServerProcess::start(&PeerLauncher::with_args(args), &[stage.server_core])?;
+    let service = Service { nic: nic.clone(), what: Served::Echo { threads: 1 } };
+    let server = ServerProcess::serve(stage, &service)?;
     let mut taken = [Vec::new()];
     let is_complete = stage.interleave(
         &mut taken,

@@ -1,0 +1,347 @@
+//! The packets of a queue pair whose requests go through shared memory: as its RNIC and the peer's would send them if
+//! nothing were lost. The peer's answers follow from how requests end; its own requests it records itself.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use farcall_verbs::{
+    AtomicTarget, Gid, Mtu, QpAttr, QpState, QpType, RdmaTarget, SendFlags, SendWr, Sge, Wc, WcStatus,
+    WrOpcode,
+};
+use farcall_wire::codec::UDP_PORT;
+use farcall_wire::codec::icrc::Flow;
+use farcall_wire::{
+    Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Psn, Refused, Reth, Segment, Syndrome,
+};
+
+use crate::recorder::{Batch, Direction};
+
+/// Highest bit of a Q_Key: it stands for the sender's own (IBA 10.2.5).
+const OWN_QKEY: u32 = 1 << 31;
+/// No device sends longer messages.
+const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
+/// A queue pair, as packets name it.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// The GID of its device.
+    pub gid: Gid,
+    /// Its number.
+    pub qpn: u32,
+}
+
+/// The two ends of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// The GID that it comes from.
+    pub src: Gid,
+    /// Where it goes.
+    pub dst: End,
+}
+
+/// Appends `len_bytes` of a request's payload from `offset` on: the arguments are the list, offset and length.
+pub trait Gather: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), Refused> {}
+
+impl<F: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), Refused>> Gather for F {}
+
+/// A request of a connection that has not ended yet.
+struct Pending {
+    wr_id: u64,
+    is_signalled: bool,
+    /// `None`: nothing was sent, as its elements break a rule.
+    sent: Option<Sent>,
+}
+
+struct Sent {
+    psn: Psn,
+    packets: u32,
+    /// How many messages of the pair the peer has executed with it.
+    msn: u32,
+    answer: Answer,
+}
+
+enum Answer {
+    Acknowledge,
+    /// Data for the list.
+    Read(Vec<Sge>, u64),
+    /// Eight bytes for the list.
+    Atomic(Vec<Sge>),
+}
+
+/// A request of a program.
+#[derive(Clone, Copy)]
+pub struct Request<'a, 'sg> {
+    /// As it is posted.
+    pub wr: &'a SendWr<'sg>,
+    /// Whether it has a completion if it succeeds.
+    pub is_signalled: bool,
+    /// Where it goes, if it is a datagram.
+    pub ends: Option<Ends>,
+}
+
+/// One queue pair's side of the conversation with its peers.
+pub struct Conversation {
+    transport: QpType,
+    qpn: u32,
+    /// The GID that packets come from.
+    own: Gid,
+    peer: End,
+    qkey: u32,
+    mtu_bytes: u64,
+    /// The next packet's.
+    psn: Psn,
+    messages: u32,
+    pending: VecDeque<Pending>,
+    pending_max: usize,
+}
+
+/// A path as the CRC and the headers see it: IPv4 if both ends are.
+fn flow(src: Gid, dst: Gid, src_qpn: u32) -> Flow {
+    let [src, dst] = [src, dst].map(|gid| std::net::Ipv6Addr::from(gid.0));
+    let (src, dst) = match (src.to_canonical(), dst.to_canonical()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => (src.into(), dst.into()),
+        _ => (src.into(), dst.into()),
+    };
+    // As devices do: a port that tells flows apart, from the dynamic ones (IBA annex A17.9.2).
+    Flow { src, dst, src_port: 0xC000 | (src_qpn & 0x3FFF) as u16, dst_port: UDP_PORT }
+}
+
+fn packets_of(len_bytes: u64, mtu_bytes: u64) -> u32 {
+    // At most 2^31 bytes in packets of at least 256.
+    len_bytes.div_ceil(mtu_bytes).max(1) as u32
+}
+
+impl Conversation {
+    /// Of a new queue pair, which holds up to `max_send_wr` requests.
+    pub fn new(transport: QpType, qpn: u32, max_send_wr: u32) -> Self {
+        let nobody = Gid::default();
+        Self {
+            transport,
+            qpn,
+            own: nobody,
+            peer: End { gid: nobody, qpn: 0 },
+            qkey: 0,
+            mtu_bytes: Mtu::Mtu4096.bytes().into(),
+            psn: Psn::default(),
+            messages: 0,
+            pending: VecDeque::new(),
+            pending_max: max_send_wr as usize,
+        }
+    }
+
+    /// The queue pair was modified. `own`: the GID that its packets come from, if that was said.
+    pub fn modify(&mut self, attr: &QpAttr, own: Option<Gid>) {
+        if attr.state == Some(QpState::Reset) {
+            *self = Self::new(self.transport, self.qpn, self.pending_max as u32);
+            return;
+        }
+        self.own = own.unwrap_or(self.own);
+        self.qkey = attr.qkey.unwrap_or(self.qkey);
+        self.peer.qpn = attr.dest_qp_num.unwrap_or(self.peer.qpn);
+        if let Some(path) = attr.ah {
+            self.peer.gid = path.dgid;
+        }
+        if let Some(mtu) = attr.path_mtu {
+            self.mtu_bytes = mtu.bytes().into();
+        }
+        if let Some(psn) = attr.sq_psn {
+            self.psn = Psn::new(psn);
+        }
+    }
+
+    /// A request is posted; `gather` reads its payload.
+    pub fn posted(&mut self, batch: &mut Batch<'_>, request: &Request<'_, '_>, gather: impl Gather) {
+        let wr = request.wr;
+        let sent = self.send(batch, request, gather).ok();
+        if self.transport != QpType::Rc {
+            return;
+        }
+        let sent = sent.map(|(psn, packets)| {
+            self.messages = self.messages.wrapping_add(1);
+            let answer = match wr.opcode {
+                WrOpcode::READ => Answer::Read(wr.sges().to_vec(), wr.len_bytes()),
+                opcode if opcode.is_atomic() => Answer::Atomic(wr.sges().to_vec()),
+                _ => Answer::Acknowledge,
+            };
+            Sent { psn, packets, msn: self.messages, answer }
+        });
+        if self.pending.len() == self.pending_max {
+            // Without a completion it has ended before; a later answer says so, too.
+            self.pending.pop_front();
+        }
+        self.pending.push_back(Pending { wr_id: wr.wr_id, is_signalled: request.is_signalled, sent });
+    }
+
+    /// Records the packets of a request; returns the first one's number, and how many numbers are used up.
+    fn send(
+        &mut self,
+        batch: &mut Batch<'_>,
+        request: &Request<'_, '_>,
+        mut gather: impl Gather,
+    ) -> Result<(Psn, u32), Refused> {
+        let wr = request.wr;
+        let (first, len_bytes) = (self.psn, wr.len_bytes());
+        let is_too_long =
+            len_bytes > MESSAGE_BYTES_MAX || self.transport == QpType::Ud && len_bytes > self.mtu_bytes;
+        if is_too_long {
+            return Err(Refused);
+        }
+        let packets = packets_of(len_bytes, self.mtu_bytes);
+        let data_packets = if wr.opcode.returns_data() { 1 } else { packets };
+        let numbers = if wr.opcode.is_atomic() { 1 } else { packets };
+        let Ends { src, dst } = request.ends.unwrap_or(Ends { src: self.own, dst: self.peer });
+        let flow = flow(src, dst.gid, self.qpn);
+        for index in 0..data_packets {
+            let segment = Segment::new(index == 0, index + 1 == data_packets);
+            let operation = self.operation(request, segment);
+            let packet = Packet {
+                transport: self.transport,
+                operation: operation.ok_or(Refused)?,
+                solicited: segment.is_last() && wr.send_flags.contains(SendFlags::SOLICITED),
+                ack_req: self.transport == QpType::Rc && segment.is_last(),
+                dest_qpn: dst.qpn,
+                psn: first.plus(index),
+            };
+            let offset = u64::from(index) * self.mtu_bytes;
+            let taken = if wr.opcode.returns_data() { 0 } else { (len_bytes - offset).min(self.mtu_bytes) };
+            batch.packet(Direction::Out, &flow, &packet, taken as usize, |to| {
+                gather(wr.sges(), offset, taken, to)
+            })?;
+        }
+        self.psn = first.plus(numbers);
+        Ok((first, numbers))
+    }
+
+    /// What a packet of a request does; `None` for what no device offers.
+    fn operation(&self, request: &Request<'_, '_>, segment: Segment) -> Option<Operation> {
+        let wr = request.wr;
+        let imm_be = (segment.is_last() && wr.opcode.has_imm()).then_some(wr.imm_data_be);
+        let reth = || {
+            let RdmaTarget { remote_addr, rkey } = wr.rdma();
+            Reth { addr: remote_addr, rkey, len_bytes: wr.len_bytes() as u32 }
+        };
+        Some(match wr.opcode {
+            WrOpcode::SEND | WrOpcode::SEND_WITH_IMM if self.transport == QpType::Ud => {
+                let asked = wr.ud().remote_qkey;
+                let qkey = if asked & OWN_QKEY == 0 { asked } else { self.qkey };
+                Operation::Datagram(Deth { qkey, src_qpn: self.qpn }, imm_be)
+            }
+            WrOpcode::SEND | WrOpcode::SEND_WITH_IMM => Operation::Send(segment, imm_be),
+            WrOpcode::WRITE | WrOpcode::WRITE_WITH_IMM => {
+                Operation::Write(segment, segment.is_first().then(reth), imm_be)
+            }
+            WrOpcode::READ => Operation::ReadRequest(reth()),
+            opcode if opcode.is_atomic() => {
+                let AtomicTarget { remote_addr, compare_add, swap, rkey } = wr.atomic_target();
+                let op = match opcode {
+                    WrOpcode::ATOMIC_CMP_AND_SWP => AtomicOp::CompareSwap { compare: compare_add, swap },
+                    _ => AtomicOp::FetchAdd { add: compare_add },
+                };
+                Operation::AtomicRequest(AtomicEth { addr: remote_addr, rkey, op })
+            }
+            _ => return None,
+        })
+    }
+
+    /// Whether a completion of a send tells of answers.
+    pub fn awaits_answers(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// A completion of a send was polled; `gather` reads what came back.
+    pub fn completed(&mut self, batch: &mut Batch<'_>, wc: &Wc, mut gather: impl Gather) {
+        // A failure is told of unsignalled requests, too.
+        let is_this = |request: &Pending| {
+            request.wr_id == wc.wr_id && (request.is_signalled || !wc.status.is_success())
+        };
+        let Some(at) = self.pending.iter().position(is_this) else { return };
+        // Of requests that change nothing here one acknowledgement tells, and so does the next answer with data.
+        let mut untold = None;
+        for _ in 0..at {
+            let Some(Pending { sent: Some(sent), .. }) = self.pending.pop_front() else { continue };
+            self.answer(batch, sent, &mut untold, &mut gather);
+        }
+        let Some(last) = self.pending.pop_front() else { return };
+        let nak = match wc.status {
+            WcStatus::SUCCESS => None,
+            WcStatus::REM_INV_REQ_ERR => Some(Nak::InvalidRequest),
+            WcStatus::REM_ACCESS_ERR => Some(Nak::RemoteAccess),
+            WcStatus::REM_OP_ERR => Some(Nak::RemoteOperation),
+            // Nothing was heard of it.
+            _ => return self.acknowledge(batch, untold),
+        };
+        match (last.sent, nak) {
+            (Some(sent), None) => {
+                self.answer(batch, sent, &mut untold, &mut gather);
+                self.acknowledge(batch, untold);
+            }
+            (Some(sent), Some(nak)) => {
+                self.acknowledge(batch, untold);
+                let aeth = Aeth { syndrome: Syndrome::Nak(nak), msn: sent.msn.wrapping_sub(1) };
+                self.back(batch, sent.psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
+            }
+            (None, _) => self.acknowledge(batch, untold),
+        }
+    }
+
+    /// The answer to a request that was executed, unless a later one tells of it.
+    fn answer(
+        &self,
+        batch: &mut Batch<'_>,
+        sent: Sent,
+        untold: &mut Option<(Psn, u32)>,
+        gather: &mut impl Gather,
+    ) {
+        let Sent { psn, packets, msn, answer } = sent;
+        let aeth = Aeth { syndrome: Syndrome::Ack, msn };
+        match answer {
+            Answer::Acknowledge => *untold = Some((psn.plus(packets - 1), msn)),
+            Answer::Read(sges, len_bytes) => {
+                *untold = None;
+                for index in 0..packets {
+                    let segment = Segment::new(index == 0, index + 1 == packets);
+                    let aeth = (segment != Segment::Middle).then_some(aeth);
+                    let offset = u64::from(index) * self.mtu_bytes;
+                    let taken = (len_bytes - offset).min(self.mtu_bytes);
+                    let operation = Operation::ReadResponse(segment, aeth);
+                    self.back(batch, psn.plus(index), operation, taken as usize, |to| {
+                        gather(&sges, offset, taken, to)
+                    });
+                }
+            }
+            Answer::Atomic(sges) => {
+                *untold = None;
+                let mut found = Vec::with_capacity(8);
+                // The device has stored it in our byte order.
+                if gather(&sges, 0, 8, &mut found).is_ok()
+                    && let Some(found) = found.first_chunk()
+                {
+                    let operation = Operation::AtomicAcknowledge(aeth, u64::from_ne_bytes(*found));
+                    self.back(batch, psn, operation, 0, |_| Ok(()));
+                }
+            }
+        }
+    }
+
+    fn acknowledge(&self, batch: &mut Batch<'_>, untold: Option<(Psn, u32)>) {
+        if let Some((psn, msn)) = untold {
+            let aeth = Aeth { syndrome: Syndrome::Ack, msn };
+            self.back(batch, psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
+        }
+    }
+
+    /// A packet of the peer's answer. One whose memory is gone by now is left out: it is no longer known.
+    fn back(
+        &self,
+        batch: &mut Batch<'_>,
+        psn: Psn,
+        operation: Operation,
+        payload_bytes: usize,
+        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
+    ) {
+        let flow = flow(self.peer.gid, self.own, self.peer.qpn);
+        let (transport, dest_qpn) = (self.transport, self.qpn);
+        let packet = Packet { transport, operation, solicited: false, ack_req: false, dest_qpn, psn };
+        let _ = batch.packet(Direction::In, &flow, &packet, payload_bytes, gather);
+    }
+}

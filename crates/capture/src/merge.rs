@@ -1,0 +1,157 @@
+//! One file of those of all processes, by time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::PathBuf;
+
+use crate::pcapng::{self, INTERFACE, PACKET, SECTION, STATISTICS};
+
+/// Files that are merged at most: each is open meanwhile.
+pub const PARTS_MAX: usize = 1024;
+/// What is read ahead of each.
+const AHEAD_BYTES: usize = 32 << 10;
+/// A process describes two.
+const INTERFACES_MAX: usize = 8;
+
+/// What a merged capture holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Processes that opened the device.
+    pub processes: usize,
+    /// Packets in the file.
+    pub packets: u64,
+    /// Packets that could not be recorded.
+    pub dropped: u64,
+    /// Processes beyond [`PARTS_MAX`].
+    pub left_out: usize,
+}
+
+/// What an interface recorded.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    packets: u64,
+    dropped: u64,
+}
+
+/// The file of a process, at one of its packets.
+struct Part<R> {
+    from: R,
+    interfaces: Vec<Vec<u8>>,
+    counts: Vec<Counts>,
+    /// The block of the packet, its interface and its time.
+    body: Vec<u8>,
+    interface: usize,
+    ns: u64,
+}
+
+impl<R: Read> Part<R> {
+    /// `None` for a file that is no capture: one that its process has not begun to write, or a stranger's.
+    fn open(mut from: R) -> io::Result<Option<Self>> {
+        let mut body = Vec::new();
+        if pcapng::next_block(&mut from, &mut body)? != Some(SECTION) {
+            return Ok(None);
+        }
+        Ok(Some(Self { from, interfaces: Vec::new(), counts: Vec::new(), body, interface: 0, ns: 0 }))
+    }
+
+    /// Goes to the next packet; false at the end, or at what a recorder does not write.
+    fn advance(&mut self) -> io::Result<bool> {
+        loop {
+            match pcapng::next_block(&mut self.from, &mut self.body)? {
+                Some(INTERFACE) if self.interfaces.len() < INTERFACES_MAX => {
+                    self.interfaces.push(self.body.clone());
+                    self.counts.push(Counts::default());
+                }
+                Some(STATISTICS) => {
+                    if let Some((interface, dropped)) = pcapng::interface_and_dropped(&self.body)
+                        && let Some(counts) = self.counts.get_mut(interface as usize)
+                    {
+                        counts.dropped = dropped;
+                    }
+                }
+                Some(PACKET) => {
+                    let Some((interface, ns)) = pcapng::interface_and_time(&self.body) else {
+                        return Ok(false);
+                    };
+                    let Some(counts) = self.counts.get_mut(interface as usize) else { return Ok(false) };
+                    counts.packets += 1;
+                    (self.interface, self.ns) = (interface as usize, ns);
+                    return Ok(true);
+                }
+                _ => return Ok(false),
+            }
+        }
+    }
+}
+
+/// Merges the files of processes. `comment` is about the whole.
+///
+/// # Errors
+/// If the system does not let it read or write.
+pub fn merge(parts: &[PathBuf], comment: &str, to: &mut impl Write) -> io::Result<Merged> {
+    let mut opened = Vec::new();
+    for path in parts.iter().take(PARTS_MAX) {
+        opened.push(BufReader::with_capacity(AHEAD_BYTES, File::open(path)?));
+    }
+    let left_out = parts.len() - opened.len();
+    merge_opened(opened, comment, to).map(|merged| Merged { left_out, ..merged })
+}
+
+/// As [`merge`], of files that are open.
+///
+/// # Errors
+/// As [`merge`].
+#[doc(hidden)]
+pub fn merge_opened<R: Read>(
+    opened: impl IntoIterator<Item = R>,
+    comment: &str,
+    to: &mut impl Write,
+) -> io::Result<Merged> {
+    let mut parts: Vec<Part<R>> = Vec::new();
+    let mut next = BinaryHeap::new();
+    for from in opened {
+        let Some(mut part) = Part::open(from)? else { continue };
+        if part.advance()? {
+            next.push(Reverse((part.ns, parts.len())));
+        }
+        parts.push(part);
+    }
+    let mut block = Vec::new();
+    pcapng::section(&mut block, comment);
+    // Where the interfaces of each part begin.
+    let mut first = Vec::with_capacity(parts.len());
+    let mut interfaces = 0;
+    for part in &parts {
+        first.push(interfaces);
+        interfaces += part.interfaces.len() as u32;
+        for body in &part.interfaces {
+            pcapng::block(&mut block, INTERFACE, |to| to.extend(body));
+        }
+    }
+    let mut merged = Merged { processes: parts.len(), ..Merged::default() };
+    let mut last_ns = 0;
+    while let Some(Reverse((ns, at))) = next.pop() {
+        let part = &mut parts[at];
+        let interface = first[at] + part.interface as u32;
+        part.body[..4].copy_from_slice(&interface.to_le_bytes());
+        pcapng::block(&mut block, PACKET, |to| to.extend(&part.body));
+        to.write_all(&block)?;
+        block.clear();
+        merged.packets += 1;
+        last_ns = ns;
+        if part.advance()? {
+            next.push(Reverse((part.ns, at)));
+        }
+    }
+    for (part, first) in parts.iter().zip(first) {
+        for (interface, counts) in (first..).zip(&part.counts) {
+            merged.dropped += counts.dropped;
+            pcapng::statistics(&mut block, interface, last_ns, counts.packets, counts.dropped);
+        }
+    }
+    to.write_all(&block)?;
+    to.flush()?;
+    Ok(merged)
+}

@@ -1,0 +1,234 @@
+//! `farcall capture -o FILE -- CMD`.
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use farcall_capture::{Merged, PARTS_MAX, SNAPLEN_BYTES, SNAPLEN_VARIABLE, VARIABLE, merge};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, BufWriter};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often the program is looked at.
+const WATCH: Duration = Duration::from_millis(20);
+
+/// Run a program and record what goes through the software RNIC, as pcapng for Wireshark and tshark.
+///
+/// It works for farcall's own commands and, with farcall verbs run behind it, for any RDMA program. Packets of RoCEv2 are
+/// recorded as each process sent and received them. What goes between processes of this host by shared memory is no
+/// packet: it is recorded as the packets that RoCEv2 would carry it in, by the process that posts the request, under
+/// an interface that says "synthesised from shared memory, not a network". Devices of the system's libibverbs are not
+/// recorded.
+///
+/// The file holds the payload of all messages: it is made readable by you alone, and is yours to keep so.
+///
+/// All processes that the program starts are recorded; FILE is made when the program itself has ended. Its exit code is
+/// the program's. Programs with the set-user-ID bit are not recorded.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  farcall capture -o calls.pcapng -- farcall rpc bench --duration-ms 5\n  \
+                  farcall capture -o pingpong.pcapng -- farcall verbs run -- ./both_ends.sh\n  \
+                  farcall capture -o heads.pcapng --snaplen 128 -- farcall rpc serve\n  \
+                  tshark -r pingpong.pcapng -Y 'infiniband.bth.opcode == 4'")]
+pub struct Capture {
+    /// The file; one that exists is replaced.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// How many bytes of each packet are kept, headers included; by default all.
+    #[arg(long, value_name = "BYTES", default_value_t = SNAPLEN_BYTES, hide_default_value = true,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(SNAPLEN_BYTES)))]
+    snaplen: u32,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Capture {
+    /// Runs the program, then makes the file.
+    ///
+    /// # Errors
+    /// When the program cannot be started, or the file cannot be made.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let output = std::path::absolute(&self.output)
+            .and_then(|path| require_replaceable(&path).map(|()| path))
+            .map_err(|error| self.fail("cannot write the capture", &error))?;
+        let parts = Parts::beside(&output)
+            .map_err(|error| self.fail("cannot make a folder for the capture beside it", &error))?;
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(Failure::new("no program to run").exit(Exit::Usage));
+        };
+        let signals = Signals::watch()?;
+        let status = Command::new(program)
+            .args(arguments)
+            .env(VARIABLE, &parts.folder)
+            .env(SNAPLEN_VARIABLE, self.snaplen.to_string())
+            .spawn()
+            .and_then(|child| signals.wait_for(child))
+            .map_err(|error| Failure::because("cannot run the program", &error).at(program.display()))?;
+        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        let comment = format!("Captured by farcall: {}", words.join(" "));
+        let merged = parts.merge_into(&output, &comment).map_err(|error| {
+            let kept = parts.folder.display().to_string();
+            parts.keep();
+            let remedy = format!("free some space; what the processes recorded is in {kept}, for mergecap");
+            self.fail("cannot write the capture", &error).remedy(remedy)
+        })?;
+        self.tell(console, &merged);
+        drop(parts);
+        // The program's own code, which may be any.
+        std::process::exit(status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1))
+    }
+
+    fn fail(&self, what: &str, error: &io::Error) -> Failure {
+        Failure::because(what, error).at(self.output.display())
+    }
+
+    /// Says what was recorded, on standard error: the standard output is the program's.
+    fn tell(&self, console: Console, merged: &Merged) {
+        let Merged { processes, packets, dropped, left_out } = *merged;
+        let file = self.output.display();
+        if console.is_json() {
+            let told = serde_json::json!({ "capture": {
+                "file": file.to_string(), "processes": processes, "packets": packets, "dropped": dropped,
+                "processes_left_out": left_out,
+            }});
+            eprintln!("{told}");
+            return;
+        }
+        eprintln!("capture: {packets} packets of {processes} processes, {dropped} dropped, in {file}");
+        if processes == 0 {
+            eprintln!(
+                "capture: no process of the program has opened the software RNIC (farcall verbs run gives it one)"
+            );
+        }
+        if left_out > 0 {
+            eprintln!("capture: {left_out} processes are left out: a capture holds {PARTS_MAX}");
+        }
+    }
+}
+
+/// Whether a capture may be put there: in the place of a file, or of nothing. Never of a device, a pipe or a link.
+fn require_replaceable(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(found) if found.is_file() => Ok(()),
+        Ok(_) => Err(io::Error::other("it is no file, but a link, a device, a pipe or a folder")),
+    }
+}
+
+/// What is put before the end of a path's name, which is hidden so.
+fn hidden_beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}{ending}", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// The folder that processes write their files to, and that is removed in the end.
+struct Parts {
+    folder: PathBuf,
+    is_kept: std::cell::Cell<bool>,
+}
+
+impl Parts {
+    /// Where the capture itself will be: there its owner has room.
+    fn beside(output: &Path) -> io::Result<Self> {
+        let folder = hidden_beside(output, ".parts");
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        Ok(Self { folder, is_kept: false.into() })
+    }
+
+    fn keep(&self) {
+        self.is_kept.set(true);
+    }
+
+    /// Makes one file of the processes', and puts it in its place as a whole.
+    fn merge_into(&self, output: &Path, comment: &str) -> io::Result<Merged> {
+        let files: Vec<PathBuf> = fs::read_dir(&self.folder)?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<io::Result<_>>()?;
+        // What is merged is open at a time.
+        farcall_shm::raise_descriptor_limit();
+        let fresh = hidden_beside(output, "");
+        let written = (|| {
+            let file = File::options().write(true).create_new(true).mode(0o600).open(&fresh)?;
+            let merged = merge(&files, comment, &mut BufWriter::with_capacity(1 << 20, file))?;
+            fs::rename(&fresh, output)?;
+            Ok(merged)
+        })();
+        written.inspect_err(|_| {
+            // What is left of it is of no use; that it cannot be removed changes nothing.
+            let _ = fs::remove_file(&fresh);
+        })
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        if !self.is_kept.get() {
+            // It is hidden, and of no use to anybody.
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// Signals that end the program, not its capture.
+struct Signals {
+    /// Came to us alone, and is passed on.
+    terminate: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn watch() -> Result<Self, Failure> {
+        let terminate = Arc::new(AtomicBool::new(false));
+        // Ctrl-C reaches the program by itself; the capture ends when it does.
+        let ignored = [SIGINT, SIGHUP].map(|signal| (signal, Arc::default()));
+        for (signal, flag) in ignored.into_iter().chain([(SIGTERM, terminate.clone())]) {
+            signal_hook::flag::register(signal, flag)
+                .map_err(|error| Failure::because("cannot watch for signals", &error))?;
+        }
+        Ok(Self { terminate })
+    }
+
+    fn wait_for(&self, mut child: Child) -> io::Result<ExitStatus> {
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if self.terminate.swap(false, Ordering::Relaxed)
+                && let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
+            {
+                // It was not waited for yet: the number is its own.
+                rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+            }
+            std::thread::sleep(WATCH);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_is_replaced() {
+        let folder = std::env::temp_dir().join(format!("farcall-capture-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, link) = (folder.join("file"), folder.join("link"));
+        assert!(require_replaceable(&file).is_ok(), "nothing is there");
+        fs::write(&file, "old").unwrap();
+        assert!(require_replaceable(&file).is_ok());
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for no_file in [&link, Path::new("/dev/null"), &folder] {
+            assert!(require_replaceable(no_file).is_err(), "{}", no_file.display());
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
