@@ -120,7 +120,7 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| u64::from(std::process::id()) ^ Instant::now().elapsed().as_nanos() as u64)
 }
 
-fn survive(name: &str) {
+fn survive(name: &str, writes_max: u64) {
     let seed = seed();
     println!("FARCALL_TEST_SEED={seed}");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -129,7 +129,7 @@ fn survive(name: &str) {
         let (server, address) = Server::start(folder.path(), name);
         let acknowledged: [_; 3] = std::array::from_fn(|_| Arc::new(std::sync::atomic::AtomicU64::new(0)));
         // It is killed while writes are under way, after so many.
-        let enough = 5 + (seed.wrapping_add(round).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 300;
+        let enough = 5 + (seed.wrapping_add(round).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % writes_max;
         runtime.block_on(async {
             let writers = tokio::task::LocalSet::new();
             for (writer, acknowledged) in acknowledged.iter().enumerate() {
@@ -158,11 +158,11 @@ fn survive(name: &str) {
 
 #[test]
 fn acknowledged_writes_survive_a_kill() {
-    survive("process");
+    survive("process", 300);
 }
 
 #[test]
 fn acknowledged_writes_survive_a_kill_when_the_disk_is_waited_for() {
-    survive("group");
-    survive("each");
+    survive("group", 60);
+    survive("each", 30);
 }

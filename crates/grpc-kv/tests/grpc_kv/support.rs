@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tonic::transport::Endpoint;
 
 /// Nothing here takes as long on a machine that works.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn nic() -> Nic {
     Nic::open(&SoftNic::new()).unwrap()
