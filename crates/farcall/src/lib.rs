@@ -42,6 +42,7 @@
 //! | `kv-server` | | `kv::KvServer`: the store as a service, for RPC and memcached clients |
 //! | `softnic` | yes | [`SoftNic`]: the software RNIC: processes of one host, and RoCEv2 |
 //! | `ibv` | yes | [`Ibv`]: the system's libibverbs, loaded at run time |
+//! | `verbs` | | `verbs::owned`: verbs in safe Rust: owned buffers and queue pairs |
 //! | `select` | | `select`: the choice between the two, as programs offer it to their users |
 //! | `sim` | | `sim`: a simulated RDMA network in virtual time |
 //! | `stats` | | `stats`: the counters of a process that uses this library, alive or dead |

@@ -2,7 +2,10 @@
 //!
 //! A [`Provider`] lists [`Device`]s; an open device is a [`Context`], which makes protection domains, completion
 //! queues, queue pairs and memory regions. Posting work requests is `unsafe`: the caller keeps the memory that they
-//! name.
+//! name. Most programs need none of that: `owned` (feature `verbs`) has buffers and queue pairs in safe Rust.
+
+#[cfg(feature = "verbs")]
+pub mod owned;
 
 pub use farcall_verbs::{
     Access, AddressHandle, AhAttr, AsyncEvent, AsyncEventKind, AtomicTarget, Clock, CompChannel, Context,

@@ -42,3 +42,13 @@ fn tasks_share_a_connection() {
 fn an_embedded_store_serves_both_kinds_of_clients() {
     assert!(run("embedded_store").contains("greeting: hello again"));
 }
+
+#[test]
+fn verbs_in_safe_rust_play_ping_pong() {
+    assert!(run("verbs_pingpong").contains("1000 rounds between two processes"));
+}
+
+#[test]
+fn verbs_wake_tasks() {
+    assert!(run("verbs_tokio").contains("REMOTE DIRECT MEMORY ACCESS"));
+}

@@ -39,5 +39,5 @@ pub use region::{Region, RemoteRegion, Watch};
 pub use shared_receives::SharedReceives;
 pub use work_request::{
     AddressId, Chain, Operation, Piece, PostRefused, Receive, ReceiveChain, RegionId, Remote, SGES_MAX,
-    Ticket, WorkRequest, receive_tag, send_tag,
+    Ticket, WorkRequest, is_receive, receive_tag, send_tag,
 };

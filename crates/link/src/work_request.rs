@@ -155,8 +155,9 @@ pub(crate) fn receive_wr_id(tag: u64) -> u64 {
     tag | RECEIVE_BIT
 }
 
+/// Whether a completion, of whatever status, is a receive's.
 #[inline]
-pub(crate) fn is_receive(wc: &Wc) -> bool {
+pub fn is_receive(wc: &Wc) -> bool {
     wc.wr_id & RECEIVE_BIT != 0
 }
 

@@ -1,0 +1,171 @@
+//! Registered memory: buffers that belong to who holds them, and memory that peers reach.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farcall_link::{Nic, Region, RemoteRegion};
+use farcall_verbs::{Access, Error, Result};
+
+/// Buffers begin at cache lines.
+const ALIGN_BYTES: usize = 64;
+
+/// A number of buffers of one length, registered together. Clones are the same buffers.
+#[derive(Clone)]
+pub struct Buffers(pub(super) Arc<Pool>);
+
+pub(super) struct Pool {
+    pub(super) region: Arc<Region>,
+    pub(super) count: u32,
+    /// Of each buffer.
+    pub(super) len_bytes: usize,
+    stride_bytes: usize,
+    free: Mutex<Vec<u32>>,
+}
+
+/// Registered memory that nobody else touches: no peer, and no device while it is held. Posting hands it over, its
+/// completion brings it back; dropping it makes it free for [`Buffers::take`].
+pub struct Buffer {
+    pub(super) pool: Arc<Pool>,
+    pub(super) slot: u32,
+    /// A peer may still be writing to it: it is never used again.
+    is_lost: bool,
+}
+
+impl Buffers {
+    /// Allocates and registers `count` zeroed buffers of `len_bytes`.
+    ///
+    /// # Errors
+    /// If there are none, they are more than the address space holds, or memory or regions run out.
+    pub fn new(nic: &Nic, count: u32, len_bytes: usize) -> Result<Self> {
+        let stride_bytes = len_bytes.max(1).checked_next_multiple_of(ALIGN_BYTES);
+        let whole_bytes = stride_bytes.and_then(|stride| stride.checked_mul(count as usize));
+        let (Some(stride_bytes), Some(whole_bytes), true) = (stride_bytes, whole_bytes, count > 0) else {
+            return Err(Error::invalid("register buffers", format!("{count} buffers of {len_bytes} bytes")));
+        };
+        let region = Arc::new(Region::alloc(&*nic.pd, whole_bytes, Access::LOCAL_WRITE)?);
+        let free = Mutex::new((0..count).rev().collect());
+        Ok(Self(Arc::new(Pool { region, count, len_bytes, stride_bytes, free })))
+    }
+
+    /// A buffer that nobody holds; `None` if there is none. It has what its last holder left in it.
+    #[must_use]
+    pub fn take(&self) -> Option<Buffer> {
+        let slot = self.0.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        Some(Buffer { pool: self.0.clone(), slot, is_lost: false })
+    }
+}
+
+impl Pool {
+    /// Where a buffer begins in the region.
+    pub(super) fn offset(&self, slot: u32) -> usize {
+        slot as usize * self.stride_bytes
+    }
+}
+
+impl Buffer {
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.pool.len_bytes
+    }
+
+    fn place(&self, offset: usize, len_bytes: usize) -> usize {
+        let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= self.pool.len_bytes);
+        assert!(
+            is_inside,
+            "{len_bytes} bytes at {offset} are outside of a buffer of {}",
+            self.pool.len_bytes
+        );
+        self.pool.offset(self.slot) + offset
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they do not fit there.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.pool.region.copy_in(self.place(offset, bytes.len()), bytes);
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn read(&self, offset: usize, to: &mut [u8]) {
+        self.pool.region.copy_out(self.place(offset, to.len()), to);
+    }
+
+    /// A copy of a part.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    #[must_use]
+    pub fn to_vec(&self, range: Range<usize>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let at = self.place(range.start, range.len());
+        self.pool.region.append_to(at, range.len(), &mut bytes);
+        bytes
+    }
+
+    /// It does not become free when it is dropped.
+    pub(super) fn lose(mut self) {
+        self.is_lost = true;
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("slot", &self.slot).field("len_bytes", &self.len_bytes()).finish()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if !self.is_lost {
+            self.pool.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.slot);
+        }
+    }
+}
+
+/// Memory that peers WRITE to and READ from, by the grant that they are told. They may do so at any time: it is reached
+/// by copies, which may be torn while a peer writes. Dropping it ends their access.
+pub struct SharedMemory(Region);
+
+impl SharedMemory {
+    /// Allocates and registers at least `len_bytes` zeroed bytes. `access`: what peers may do.
+    ///
+    /// # Errors
+    /// If memory or regions run out, or the access flags break a rule.
+    pub fn new(nic: &Nic, len_bytes: usize, access: Access) -> Result<Self> {
+        Region::alloc(&*nic.pd, len_bytes, access).map(Self)
+    }
+
+    /// What a peer needs to reach it.
+    #[must_use]
+    pub fn grant(&self) -> RemoteRegion {
+        self.0.remote()
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.0.len_bytes()
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they do not fit there.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.0.copy_in(offset, bytes);
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn read(&self, offset: usize, to: &mut [u8]) {
+        self.0.copy_out(offset, to);
+    }
+}
