@@ -107,7 +107,7 @@ async fn direct_clients_are_answered_as_tonics_are() {
     let server = serve(store, transport);
     let channel =
         Channel::connect(&crate::support::nic(), server.address(), GrpcOptions::default()).await.unwrap();
-    let mut client = OrderedKvDirectClient::new(channel);
+    let client = OrderedKvDirectClient::new(channel);
     client.put(put("key", "value")).await.unwrap();
     assert_eq!(client.get(get("key", 0)).await.unwrap().into_inner().value, Some(bytes("value")));
     let page = client.scan(range("", "", 0, 0)).await.unwrap().into_inner();

@@ -12,6 +12,9 @@ pub(super) const HIGH_ID: &str = "D.11b";
 pub(super) const SATURATED: &str = "64 clients";
 const MEDIAN: &str = "median";
 const P99: &str = "P99";
+const DIFFERS: &str = "\
+     Each of the 320 clients calls 100 ms after an answer, not all at the same time; each of the 64 has 32 messages of a \
+     bidirectional call under way. One worker, which shares a core with the pollers.";
 
 const fn panel(
     id: &'static str,
@@ -20,7 +23,6 @@ const fn panel(
     published: &'static [Published],
     statements: &'static [&'static str],
     conditions: &'static str,
-    differs: &'static [&'static str],
     trials: fn() -> Vec<Trial>,
 ) -> Experiment {
     Experiment {
@@ -33,7 +35,7 @@ const fn panel(
         published,
         statements,
         conditions,
-        how: How::Here { differs, trials },
+        how: How::Here { differs: &[GRPC_DIFFERS, DIFFERS], trials },
         file: file!(),
     }
 }
@@ -48,7 +50,6 @@ pub(super) const LOW: Experiment = panel(
     ],
     &["More pollers change the latency by less than 5 µs: under low load one is enough."],
     "320 clients whose requests follow an exponential distribution of rate 1; 32 workers.",
-    &[GRPC_DIFFERS, "Each client calls 100 ms after an answer; not all at the same time. One worker."],
     || {
         let mut trials = Vec::from(Trial::limits_of_one(Sample::p50_us));
         for pollers in POLLERS {
@@ -72,10 +73,6 @@ pub(super) const HIGH: Experiment = panel(
     }],
     &["Beyond three pollers the throughput hardly changes."],
     "64 clients that call without a pause; 40 cores.",
-    &[
-        GRPC_DIFFERS,
-        "32 messages of a bidirectional call under way of each client; pollers and the worker share a core.",
-    ],
     || {
         let mut trials = Vec::from(Trial::limits_of_one(Sample::mops));
         for pollers in POLLERS {
