@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 13] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -16,6 +16,7 @@ const DOCUMENTS: [&str; 12] = [
     "docs/guide/an-embedded-store.md",
     "docs/guide/choosing-a-preset.md",
     "docs/guide/operating-a-server.md",
+    "docs/guide/verbs-under-tokio.md",
     "docs/rdma-in-ci.md",
 ];
 

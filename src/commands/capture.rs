@@ -32,10 +32,12 @@ const WATCH: Duration = Duration::from_millis(20);
 /// All processes that the program starts are recorded; FILE is made when the program itself has ended. Its exit code is
 /// the program's. Programs with the set-user-ID bit are not recorded.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  farcall capture -o calls.pcapng -- farcall rpc bench --duration-ms 5\n  \
+#[command(
+    after_help = "Examples:\n  farcall capture -o calls.pcapng -- farcall rpc bench --duration-ms 5\n  \
                   farcall capture -o pingpong.pcapng -- farcall verbs run -- ./both_ends.sh\n  \
                   farcall capture -o heads.pcapng --snaplen 128 -- farcall rpc serve\n  \
-                  tshark -r pingpong.pcapng -Y 'infiniband.bth.opcode == 4'")]
+                  tshark -r pingpong.pcapng -Y 'infiniband.bth.opcode == 4'"
+)]
 pub struct Capture {
     /// The file; one that exists is replaced.
     #[arg(short, long, value_name = "FILE")]

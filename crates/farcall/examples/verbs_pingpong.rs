@@ -39,7 +39,9 @@ fn play(mut socket: TcpStream, begins: bool) -> Result<()> {
     let mut bytes = [0; Address::LEN_BYTES];
     socket.read_exact(&mut bytes)?;
     pair.connect(&Address::from_bytes(&bytes)?)?;
-    // A message that comes before its receiver is connected waits; no more needs to be agreed.
+    // Nothing is sent before both are connected.
+    socket.write_all(b".")?;
+    socket.read_exact(&mut [0])?;
 
     if begins {
         ping(&mut pair, &buffers, 0)?;
