@@ -63,6 +63,12 @@ options! {
         /// The same for all clients of the thread, and requests that have come in part: calls that would take more are
         /// not executed.
         buffers_bytes_max: usize = 256 << 20,
+        /// Calls of one client that are answered later, at once; a handler that would defer more is refused.
+        deferred_of_client_max: usize = 4_096,
+        /// The same for all clients of the thread. A call counts until its answer is collected and its token is gone.
+        deferred_max: usize = 65_536,
+        /// How long a draining server waits for handlers that answer later, and for clients to collect what they said.
+        deferred_grace: Duration = Duration::from_secs(10),
         /// Memory of the slots of all sessions of the thread, in bytes. Sessions without a connection give way.
         slots_bytes_max: usize = 1 << 30,
         /// Messages of one connection taken in before the next has its turn.

@@ -60,5 +60,5 @@ pub use paths::{
     ByByte, BySend, DatagramReply, DatagramRequest, DenseMailbox, Fetch, FetchThenReply, NoticeThenFetch,
     OverUc, OverUd, Path, RequestPath, ResponsePath, SendReply, SendRequest, ServerReply, WriteMailbox,
 };
-pub use responder::{Call, ConnectionId, Handler, HandlerError, Reply, Responder, ResponderEvent};
+pub use responder::{Call, ConnectionId, Deferred, Handler, HandlerError, Reply, Responder, ResponderEvent};
 pub use server::{DrainHandle, ResponderParts, Server, ServerBuilder, ServerError, ThreadEndpoint};

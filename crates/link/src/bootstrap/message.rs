@@ -20,6 +20,8 @@ bitflags! {
         const CHECKSUM = 1 << 1;
         /// Requests may leave out the words of their header that the server knows.
         const COMPACT = 1 << 2;
+        /// The client collects the results of calls that are answered later.
+        const DEFERRED = 1 << 3;
     }
 }
 

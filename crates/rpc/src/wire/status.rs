@@ -57,6 +57,14 @@ statuses! {
     CANCELLED = 10, executed false, "the call had been given up";
     /// The rest of a result is asked for that the server does not hold.
     RESULT_GONE = 11, executed true, "the rest of the result is no longer there";
+    /// The handler answers later: the result is to be collected. No outcome.
+    DEFERRED = 12, executed true, "the call is answered later";
+    /// The handler would answer later, and the server keeps no more such calls.
+    NOT_DEFERRED = 13, executed true,
+        "the handler wanted to answer later, which is not possible; call again when fewer calls are outstanding";
+    /// The handler went away without an answer.
+    ANSWER_DROPPED = 14, executed true,
+        "the handler dropped the call without an answer; what it changed before is not undone";
 }
 
 impl Status {
