@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use farcall_link::bootstrap::Hello;
 use farcall_link::{Geometry, PRESETS, Plan, Preset};
 
 /// Declares a struct of options: each field with its default, and a setter of the same name to chain.
@@ -94,8 +95,8 @@ options! {
     pub struct CallerConfig {
         /// The point of the design space, with the slots wished for.
         plan: Plan = Plan::default(),
-        /// Which server thread to connect to.
-        thread: u16 = 0,
+        /// Which server thread to connect to; [`Hello::ANY_THREAD`]: the server chooses one with few connections.
+        thread: u16 = Hello::ANY_THREAD,
         /// READs that may fail in one call before it counts as slow (R).
         fetch_retries_max: u32 = 32,
         /// Bytes of one READ (F).

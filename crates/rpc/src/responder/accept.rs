@@ -119,7 +119,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         if hello.plan.request == RequestPath::DenseMailbox {
             geometry.window = geometry.window.min(Geometry::WINDOW_OF_BYTE_MAX);
         }
-        if hello.thread != config.thread {
+        if ![config.thread, Hello::ANY_THREAD].contains(&hello.thread) {
             return Err(RefusalKind::NoSuchThread.because(format!(
                 "thread {} of {}; here is {}",
                 hello.thread, config.threads, config.thread
@@ -189,7 +189,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let parked = self.parked.iter().map(|parked| &parked.session);
         let taken: Vec<u32> = ends.map(|end| &end.session).chain(parked).map(|s| s.id.tag()).collect();
         loop {
-            let id = SessionId(self.random()?);
+            let id = SessionId(self.random()?).at_thread(self.engine.config.thread);
             if !taken.contains(&id.tag()) {
                 return Ok(id);
             }

@@ -452,7 +452,13 @@ mod tests {
             words[1] = words[1] & !(0xff << 24) | u64::from(bits) << 24;
             RequestHeader::decode(&words)
         };
-        assert_eq!(with(0x80), Err(HeaderError::UnknownFlags(0x80)));
+        assert_eq!(with(0x80).map(|header| header.flags), Ok(RequestFlags::COLLECT));
+        for other in [0x84, 0x88, 0x90, 0xc0] {
+            assert_eq!(with(other), Err(HeaderError::Contradiction(other)));
+        }
+        let mut words = ResponseHeader::default().encode();
+        words[1] |= 0x80 << 24;
+        assert_eq!(ResponseHeader::decode(&words), Err(HeaderError::UnknownFlags(0x80)));
         assert_eq!(with(0x0c), Err(HeaderError::Contradiction(0x0c)));
         assert_eq!(with(0x48), Err(HeaderError::Contradiction(0x48)));
         assert_eq!(with(0x02), Err(HeaderError::Contradiction(0x02)));

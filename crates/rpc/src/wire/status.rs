@@ -65,6 +65,14 @@ statuses! {
     /// The handler went away without an answer.
     ANSWER_DROPPED = 14, executed true,
         "the handler dropped the call without an answer; what it changed before is not undone";
+    /// The client's method of this number is another one.
+    OTHER_METHOD = 15, executed false, "the client's method is another one than the server's";
+    /// The arguments are none.
+    BAD_ARGUMENTS = 16, executed false, "the server cannot decode the arguments";
+    /// The result has no form.
+    BAD_RESULT = 17, executed true, "the server cannot encode the result";
+    /// A page of a stream is asked for that the server does not hold.
+    STREAM_GONE = 18, executed true, "the stream of results is no longer there; begin it again";
 }
 
 impl Status {
