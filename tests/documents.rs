@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 13] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -13,6 +13,7 @@ const DOCUMENTS: [&str; 12] = [
     "docs/THREATS.md",
     "docs/c-and-python.md",
     "docs/guide/README.md",
+    "docs/guide/a-service.md",
     "docs/guide/an-embedded-store.md",
     "docs/guide/choosing-a-preset.md",
     "docs/guide/operating-a-server.md",
