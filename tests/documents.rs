@@ -13,6 +13,7 @@ const DOCUMENTS: [&str; 13] = [
     "docs/THREATS.md",
     "docs/c-and-python.md",
     "docs/guide/README.md",
+    "docs/guide/a-service.md",
     "docs/guide/an-embedded-store.md",
     "docs/guide/choosing-a-preset.md",
     "docs/guide/operating-a-server.md",

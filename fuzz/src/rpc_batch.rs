@@ -1,6 +1,9 @@
-//! Arbitrary bytes as a batch of calls and as its results: no panic, and what is accepted encodes to itself.
+//! Arbitrary bytes as a batch of calls, as its results, and as results that come later: no panic, and what is accepted
+//! encodes to itself.
 
+use farcall_rpc::wire::CollectedResult;
 use farcall_rpc::wire::batch::{BATCH_HEAD_BYTES, BatchedCalls, batch_head, push_entry, take_entry};
+use farcall_rpc::wire::collected::{push_collected, take_collected};
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
@@ -21,5 +24,14 @@ pub fn run(bytes: &[u8]) {
     let mut rest = bytes.get(BATCH_HEAD_BYTES..).unwrap_or_default();
     while let Ok((_, entry)) = take_entry(&mut rest) {
         assert!(entry.len() + rest.len() <= bytes.len(), "an entry lies within its batch");
+    }
+    let mut rest = bytes;
+    while let Ok(collected) = take_collected(&mut rest) {
+        let mut again = Vec::new();
+        push_collected(&mut again, &collected);
+        assert_eq!(take_collected(&mut &again[..]), Ok(collected));
+        if let CollectedResult::Here(result) = collected.result {
+            assert!(result.len() + rest.len() <= bytes.len(), "a result lies within its message");
+        }
     }
 }

@@ -34,6 +34,7 @@
 //! | feature | by default | what it adds |
 //! |---|---|---|
 //! | `rpc` | yes | [`rpc`]: servers and blocking clients of remote calls |
+//! | `service` | yes | [`service`](macro@service): clients and a server out of a trait |
 //! | `tokio` | | `rpc::AsyncClient` and `stream::AsyncStream`: the asynchronous ends |
 //! | `kv` | yes | [`kv`]: clients of the key-value store, and its partitions |
 //! | `stream` | yes | [`stream`]: byte streams, used as sockets are |
@@ -56,6 +57,92 @@
 
 #[cfg(feature = "ibv")]
 pub use farcall_ibv::Ibv;
+/// Makes a service out of a trait: for a trait `Greeter`, the server `GreeterServer`, the client `GreeterClient`, and,
+/// with the feature `tokio`, `GreeterAsyncClient`.
+///
+/// ```
+/// use farcall::SoftNic;
+/// use farcall::rpc::{ClientOptions, Server};
+///
+/// #[farcall::service]
+/// trait Greeter {
+///     fn hello(&self, name: String) -> Result<String, String>;
+/// }
+///
+/// struct Polite;
+///
+/// impl Greeter for Polite {
+///     fn hello(&self, name: String) -> Result<String, String> {
+///         Ok(format!("hello, {name}"))
+///     }
+/// }
+///
+/// let server = Server::builder().serve(&SoftNic::new(), GreeterServer::new(Polite))?;
+/// let address = server.address().to_string();
+/// let mut greeter = GreeterClient::connect(&SoftNic::new(), address, ClientOptions::default())?;
+/// assert_eq!(greeter.hello("you".into())?, "hello, you");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// - All threads of the server share the service: methods take `&self`.
+/// - Arguments are owned; they, the values and the errors implement serde's `Serialize` and `Deserialize`.
+/// - An `async fn` runs as a task, so that a call that waits holds up no other; it ends when its client gives up. Other
+///   methods run on the server's thread and are the quickest.
+/// - `Result<impl Iterator<Item = T> + Send + 'static, E>` is a stream: the client takes its items page by page.
+/// - Methods are numbered from 1 in their order, or by `#[method(7)]`; a number that two have does not compile.
+/// - `#[farcall::service(version = 2)]`: a client and a server of two versions do not talk. Nor do they if a method that
+///   the client has is another one at the server: names and types as written count, not what is inside of your types.
+///
+/// What travels must be owned:
+/// ```compile_fail
+/// #[farcall::service]
+/// trait Greeter {
+///     fn hello(&self, name: &str) -> Result<String, String>;
+/// }
+/// ```
+///
+/// Two methods cannot have one number:
+/// ```compile_fail
+/// #[farcall::service]
+/// trait Greeter {
+///     #[method(2)]
+///     fn hello(&self) -> Result<String, String>;
+///     #[method(2)]
+///     fn bye(&self) -> Result<String, String>;
+/// }
+/// ```
+///
+/// A method may fail, and says how:
+/// ```compile_fail
+/// #[farcall::service]
+/// trait Greeter {
+///     fn hello(&self) -> String;
+/// }
+/// ```
+///
+/// What has no form as bytes cannot be a value:
+/// ```compile_fail
+/// #[farcall::service]
+/// trait Greeter {
+///     fn hello(&self) -> Result<std::thread::Thread, String>;
+/// }
+/// ```
+///
+/// A service is shared by threads:
+/// ```compile_fail
+/// #[farcall::service]
+/// trait Greeter {
+///     fn hello(&self) -> Result<String, String>;
+/// }
+/// struct Alone(std::rc::Rc<u8>);
+/// impl Greeter for Alone {
+///     fn hello(&self) -> Result<String, String> {
+///         Ok(String::new())
+///     }
+/// }
+/// ```
+#[cfg(feature = "service")]
+pub use farcall_service_macros::service;
 #[cfg(feature = "softnic")]
 pub use farcall_softnic::SoftNic;
 

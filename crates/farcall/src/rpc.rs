@@ -14,12 +14,14 @@
 //! - [`ClientOptions::batch`] makes it send several calls in one message: more calls a second, later results.
 //! - [`CallError`] says what became of a call.
 
+#[cfg(feature = "service")]
+pub use farcall_rpc::service;
 #[cfg(feature = "tokio")]
-pub use farcall_rpc::AsyncClient;
+pub use farcall_rpc::{AsyncClient, AsyncHandler, AsyncServers, OwnedCall, Spread};
 pub use farcall_rpc::{
     Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions, Completion, ConnectError, Counters,
-    Dispatcher, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, Reply, Requester, Server,
-    ServerBuilder, ServerError, ServerThread, UnknownBecause, Verbs,
+    Deferred, Dispatcher, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, PerCall, Reply,
+    Requester, Server, ServerBuilder, ServerError, ServerThread, UnknownBecause, Verbs,
 };
 
 /// What a connection can do, measured before, and what is chosen by that.

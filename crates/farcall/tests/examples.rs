@@ -52,3 +52,15 @@ fn verbs_in_safe_rust_play_ping_pong() {
 fn verbs_wake_tasks() {
     assert!(run("verbs_tokio").contains("REMOTE DIRECT MEMORY ACCESS"));
 }
+
+#[test]
+fn a_typed_service_answers_and_refuses() {
+    let said = run("typed_service");
+    assert!(said.contains("hello, world") && said.contains("who are you?"), "{said}");
+}
+
+/// They check by themselves what they show.
+#[test]
+fn typed_errors_tasks_and_streams_are_as_the_guide_says() {
+    ["typed_errors", "typed_tasks", "typed_stream"].iter().for_each(|name| _ = run(name));
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use farcall_link::bootstrap::Hello;
 use farcall_link::{Geometry, PRESETS, Plan, Preset};
 
 /// Declares a struct of options: each field with its default, and a setter of the same name to chain.
@@ -63,6 +64,12 @@ options! {
         /// The same for all clients of the thread, and requests that have come in part: calls that would take more are
         /// not executed.
         buffers_bytes_max: usize = 256 << 20,
+        /// Calls of one client that are answered later, at once; a handler that would defer more is refused.
+        deferred_of_client_max: usize = 4_096,
+        /// The same for all clients of the thread. A call counts until its answer is collected and its token is gone.
+        deferred_max: usize = 65_536,
+        /// How long a draining server waits for handlers that answer later, and for clients to collect what they said.
+        deferred_grace: Duration = Duration::from_secs(10),
         /// Memory of the slots of all sessions of the thread, in bytes. Sessions without a connection give way.
         slots_bytes_max: usize = 1 << 30,
         /// Messages of one connection taken in before the next has its turn.
@@ -88,8 +95,8 @@ options! {
     pub struct CallerConfig {
         /// The point of the design space, with the slots wished for.
         plan: Plan = Plan::default(),
-        /// Which server thread to connect to.
-        thread: u16 = 0,
+        /// Which server thread to connect to; [`Hello::ANY_THREAD`]: the server chooses one with few connections.
+        thread: u16 = Hello::ANY_THREAD,
         /// READs that may fail in one call before it counts as slow (R).
         fetch_retries_max: u32 = 32,
         /// Bytes of one READ (F).

@@ -63,6 +63,12 @@ farcall_stats::counters! {
         strangers,
         /// SENDs that told of results, to be fetched.
         notices,
+        /// Calls that were answered later.
+        deferred,
+        /// Calls whose handler would answer later and was refused.
+        deferrals_refused,
+        /// Messages that asked for answers that came later.
+        collects,
     }
 }
 

@@ -42,6 +42,9 @@ pub enum Broken {
     /// A verbs call failed.
     #[error("a verbs call failed: {0}")]
     Verbs(String),
+    /// There is none: the server cannot be reached, or refuses.
+    #[error("cannot connect: {0}")]
+    Unreachable(String),
     /// We closed it.
     #[error("closed")]
     Closed,

@@ -43,16 +43,18 @@ mod inbox;
 mod paths;
 mod responder;
 mod server;
+#[cfg(feature = "service")]
+pub mod service;
 pub mod tune;
 pub mod wire;
 
 pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
-#[cfg(feature = "tokio")]
-pub use client::AsyncClient;
 pub use client::{
-    AnyCaller, BatchClient, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding, Requester,
-    ServerThread, StaticClient, Verbs,
+    AnyCaller, BatchClient, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding, PerCall,
+    Requester, ServerThread, StaticClient, Verbs,
 };
+#[cfg(feature = "tokio")]
+pub use client::{AsyncClient, AsyncServers, Spread};
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
@@ -60,5 +62,7 @@ pub use paths::{
     ByByte, BySend, DatagramReply, DatagramRequest, DenseMailbox, Fetch, FetchThenReply, NoticeThenFetch,
     OverUc, OverUd, Path, RequestPath, ResponsePath, SendReply, SendRequest, ServerReply, WriteMailbox,
 };
-pub use responder::{Call, ConnectionId, Handler, HandlerError, Reply, Responder, ResponderEvent};
+pub use responder::{Call, ConnectionId, Deferred, Handler, HandlerError, Reply, Responder, ResponderEvent};
+#[cfg(feature = "tokio")]
+pub use server::{AsyncHandler, OwnedCall};
 pub use server::{DrainHandle, ResponderParts, Server, ServerBuilder, ServerError, ThreadEndpoint};

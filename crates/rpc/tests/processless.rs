@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farcall_drive::Pollers;
 use farcall_link::{PRESETS, Waiting};
@@ -76,6 +76,40 @@ fn clients_of_many_threads_reach_the_thread_they_ask_for() {
     let refused =
         Client::connect(&SoftNic::new(), server.address().to_string(), ClientOptions::default().thread(9));
     assert!(matches!(refused.err(), Some(ConnectError::Handshake(_))));
+}
+
+/// Clients that name no thread are spread over all, and come back to the one that has their session.
+#[test]
+fn connections_are_spread_over_the_threads_by_themselves() {
+    let service = |thread: u16| {
+        move |_: &Call<'_>, reply: &mut Reply<'_>| {
+            reply.extend_from_slice(&thread.to_le_bytes());
+            Ok(())
+        }
+    };
+    let server = Server::builder().threads(3).start(&SoftNic::new(), service).unwrap();
+    let mut clients: Vec<Client> = (0..6).map(|_| connect(&server, ClientOptions::default())).collect();
+    let count = |clients: &mut Vec<Client>| {
+        let mut of_thread = [0; 3];
+        for client in clients {
+            let thread = call(client, b"").unwrap();
+            of_thread[usize::from(u16::from_le_bytes(thread.try_into().unwrap()))] += 1;
+        }
+        of_thread
+    };
+    assert_eq!(count(&mut clients), [2, 2, 2]);
+    // Clients that leave make room: those that come take their places. Which leave first does not matter.
+    clients.drain(..3);
+    let start = Instant::now();
+    while {
+        clients.truncate(3);
+        clients.extend((0..3).map(|_| connect(&server, ClientOptions::default())));
+        count(&mut clients) != [2, 2, 2]
+    } {
+        // The server may not have noticed yet that they left.
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", count(&mut clients));
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

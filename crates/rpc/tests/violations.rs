@@ -78,10 +78,10 @@ fn impossible_messages_get_one_clear_error_and_close_only_their_connection() {
     assert!(status == Status::BAD_REQUEST && text.contains("536870912 bytes"), "{text}");
     let (status, text) = violate(|r| {
         let mut words = r.header().encode();
-        words[1] |= 0x80 << 24;
+        words[1] |= 0x84 << 24;
         words
     });
-    assert!(status == Status::BAD_REQUEST && text.contains("unknown bits"), "{text}");
+    assert!(status == Status::BAD_REQUEST && text.contains("contradict each other"), "{text}");
     let (status, text) = violate(|r| {
         let mut words = r.header().encode();
         words[1] ^= 0x7 << 16;
@@ -97,6 +97,10 @@ fn impossible_messages_get_one_clear_error_and_close_only_their_connection() {
     assert!(text.contains("without its numbers"), "{text}");
     let (_, text) = violate(|r| RequestHeader { len_bytes: 8, ..part(r) }.encode());
     assert!(text.contains("does not follow"), "{text}");
+    let collect =
+        |r: &Rogue| RequestHeader { flags: Mode::Reply.flags() | RequestFlags::COLLECT, ..r.header() };
+    let (status, text) = violate(|r| RequestHeader { len_bytes: 8, ..collect(r) }.encode());
+    assert!(status == Status::BAD_REQUEST && text.contains("collects, with a payload"), "{text}");
     let batch = |r: &Rogue| RequestHeader { flags: Mode::Reply.flags() | RequestFlags::BATCH, ..r.header() };
     let (status, text) = violate(|r| batch(r).encode());
     assert!(status == Status::BAD_REQUEST && text.contains("the end of its batch"), "{text}");

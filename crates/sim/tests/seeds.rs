@@ -133,12 +133,18 @@ fn seeds_hold() {
         received.iter().all(|messages| *messages > 0),
         "messages over RC, over UC, datagrams: {received:?}"
     );
-    let happened =
-        [&HAPPENED.resumed, &HAPPENED.resent, &HAPPENED.repeated, &HAPPENED.batches, &HAPPENED.notices]
-            .map(|count| count.load(Relaxed));
+    let happened = [
+        &HAPPENED.resumed,
+        &HAPPENED.resent,
+        &HAPPENED.repeated,
+        &HAPPENED.batches,
+        &HAPPENED.notices,
+        &HAPPENED.collects,
+    ]
+    .map(|count| count.load(Relaxed));
     assert!(
         done < QUICK || happened.iter().all(|count| *count > 0),
-        "sessions that went on, messages sent again, results that came again, batches, notices: {happened:?}"
+        "sessions that went on, messages sent again, results that came again, batches, notices, questions: {happened:?}"
     );
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use farcall_link::bootstrap::{Acceptor, Refusal, RefusalKind};
 use mio::net::TcpStream;
 
+use super::placement::ServerThreads;
 use super::{BootstrapEvent, BootstrapId, acceptor};
-use crate::WakeQueue;
 
 /// The bootstrap connection of one client.
 pub(super) struct Connection {
@@ -16,6 +16,7 @@ pub(super) struct Connection {
     acceptor: Acceptor,
     /// Until when the hello must be whole; `None` once it is.
     hello_until: Option<Instant>,
+    /// Which server thread knows it, once its hello is whole.
     thread: usize,
     notices_left: u32,
     pub(super) unsent: Vec<u8>,
@@ -50,10 +51,15 @@ impl Connection {
     }
 
     /// Tells the server thread that knows this connection, if one does, that the client is gone.
-    pub(super) fn report_hang_up(&self, queues: &[WakeQueue<BootstrapEvent>]) {
-        if !self.awaits_hello() {
-            queues[self.thread].push(BootstrapEvent::HungUp(self.id));
+    pub(super) fn report_hang_up(&self, threads: &ServerThreads) {
+        if let Some(thread) = self.thread() {
+            threads.tell(thread, BootstrapEvent::HungUp(self.id));
         }
+    }
+
+    /// The server thread that knows this connection, if one does.
+    pub(super) fn thread(&self) -> Option<usize> {
+        (!self.awaits_hello()).then_some(self.thread)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -73,13 +79,13 @@ impl Connection {
     }
 
     /// Reads what there is.
-    pub(super) fn read(&mut self, queues: &[WakeQueue<BootstrapEvent>]) -> Heard {
+    pub(super) fn read(&mut self, threads: &mut ServerThreads) -> Heard {
         let mut buffer = [0u8; 4_096];
         loop {
             match self.socket.read(&mut buffer) {
                 Ok(0) => return Heard::HungUp,
                 Ok(got) => {
-                    if let Err(refusal) = self.hear(&buffer[..got], queues) {
+                    if let Err(refusal) = self.hear(&buffer[..got], threads) {
                         return Heard::Refused(refusal);
                     }
                 }
@@ -90,7 +96,7 @@ impl Connection {
         }
     }
 
-    fn hear(&mut self, mut bytes: &[u8], queues: &[WakeQueue<BootstrapEvent>]) -> Result<(), Refusal> {
+    fn hear(&mut self, mut bytes: &[u8], threads: &mut ServerThreads) -> Result<(), Refusal> {
         while !bytes.is_empty() {
             let (taken, event) = if self.awaits_hello() {
                 let (taken, hello) = self.acceptor.feed_hello(bytes)?;
@@ -102,18 +108,14 @@ impl Connection {
             bytes = &bytes[taken..];
             let Some(event) = event else { continue };
             if let BootstrapEvent::Hello(_, hello) = &event {
-                self.thread = usize::from(hello.thread);
-                if self.thread >= queues.len() {
-                    let why = format!("thread {} of {}", hello.thread, queues.len());
-                    return Err(RefusalKind::NoSuchThread.because(why));
-                }
+                self.thread = threads.place(hello)?;
                 self.hello_until = None;
             } else if self.notices_left == 0 {
                 return Err(RefusalKind::OutOfTurn.because(format!("more than {NOTICES_MAX} notices")));
             } else {
                 self.notices_left -= 1;
             }
-            queues[self.thread].push(event);
+            threads.tell(self.thread, event);
         }
         Ok(())
     }

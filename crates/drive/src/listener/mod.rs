@@ -8,6 +8,7 @@
 mod connection;
 mod handshakes;
 mod peer_user;
+mod placement;
 mod thread;
 
 use std::io;

@@ -12,6 +12,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use super::connection::{Connection, Heard};
 use super::handshakes::Handshakes;
 use super::peer_user::PeerUsers;
+use super::placement::ServerThreads;
 use super::{BootstrapEvent, BootstrapId, Command, JudgeUser, ListenConfig, acceptor};
 use crate::{AcceptRest, Stop, WakeQueue, deepen_backlog};
 
@@ -24,7 +25,7 @@ pub(super) struct ListenThread {
     socket: Option<TcpListener>,
     commands: WakeQueue<Command>,
     stop: Stop,
-    queues: Vec<WakeQueue<BootstrapEvent>>,
+    threads: ServerThreads,
     config: ListenConfig,
     connections: HashMap<u64, Connection>,
     handshakes: Handshakes,
@@ -67,7 +68,7 @@ impl ListenThread {
             socket,
             commands,
             stop,
-            queues,
+            threads: ServerThreads::new(queues),
             handshakes: Handshakes::new(config.pending_max, config.pending_per_address_max),
             users: PeerUsers::open().ok(),
             judge,
@@ -175,7 +176,7 @@ impl ListenThread {
         let flushed = connection.flush();
         let heard = match connection.close_when_sent {
             true => Heard::Nothing,
-            false => connection.read(&self.queues),
+            false => connection.read(&mut self.threads),
         };
         if !connection.awaits_hello() {
             self.handshakes.end(id);
@@ -200,7 +201,7 @@ impl ListenThread {
     fn refuse(&mut self, id: u64, refusal: &Refusal) {
         let Some(connection) = self.connections.get(&id) else { return };
         tracing::info!(connection = id, "{refusal}");
-        connection.report_hang_up(&self.queues);
+        connection.report_hang_up(&self.threads);
         self.send(id, &acceptor().refuse(refusal), true);
     }
 
@@ -222,7 +223,7 @@ impl ListenThread {
     /// The client is gone.
     fn remove(&mut self, id: u64) {
         if let Some(connection) = self.connections.get(&id).filter(|connection| !connection.close_when_sent) {
-            connection.report_hang_up(&self.queues);
+            connection.report_hang_up(&self.threads);
         }
         self.drop_connection(id);
     }
@@ -230,6 +231,7 @@ impl ListenThread {
     fn drop_connection(&mut self, id: u64) {
         if let Some(mut connection) = self.connections.remove(&id) {
             self.handshakes.end(id);
+            connection.thread().into_iter().for_each(|thread| self.threads.left(thread));
             let _ = self.poll.registry().deregister(&mut connection.socket);
         }
     }

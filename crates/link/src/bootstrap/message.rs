@@ -20,6 +20,8 @@ bitflags! {
         const CHECKSUM = 1 << 1;
         /// Requests may leave out the words of their header that the server knows.
         const COMPACT = 1 << 2;
+        /// The client collects the results of calls that are answered later.
+        const DEFERRED = 1 << 3;
     }
 }
 
@@ -81,6 +83,18 @@ impl SessionId {
     pub fn tag(&self) -> u32 {
         u32::from_le_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
     }
+
+    /// The server thread that has the session: its last two bytes say so.
+    pub fn thread(&self) -> u16 {
+        u16::from_le_bytes([self.0[14], self.0[15]])
+    }
+
+    /// The same name, at a thread.
+    #[must_use]
+    pub fn at_thread(mut self, thread: u16) -> Self {
+        [self.0[14], self.0[15]] = thread.to_le_bytes();
+        self
+    }
 }
 
 impl fmt::Debug for SessionId {
@@ -137,12 +151,17 @@ pub struct Hello {
     pub plan: Plan,
     /// What it can.
     pub features: Features,
-    /// Which server thread (partition) it wants.
+    /// Which server thread (partition) it wants, or [`Hello::ANY_THREAD`].
     pub thread: u16,
     /// The session to go on with.
     pub resume: Option<Resume>,
     /// Where it takes datagrams, if results come so.
     pub datagrams: Option<QpInfo>,
+}
+
+impl Hello {
+    /// The server chooses the thread: the one that has the session to go on with, or one with few connections.
+    pub const ANY_THREAD: u16 = u16::MAX;
 }
 
 /// How far the server came with a session that goes on.

@@ -49,6 +49,8 @@ pub(crate) struct Record {
     pub is_open: bool,
     /// Whether the message was sent that makes the server execute it.
     pub may_be_executed: bool,
+    /// Whether the server said that the answer comes later: it is to be collected.
+    pub is_deferred: bool,
     /// Messages in flight.
     pub in_flight: u32,
     /// The result so far.
@@ -79,6 +81,8 @@ pub(crate) struct Calls {
     next_id: u64,
     /// No deadline is earlier than this one.
     pub earliest_deadline: Option<Nanos>,
+    /// Calls whose answers are to be collected.
+    pub deferred: usize,
 }
 
 impl Calls {
@@ -90,6 +94,7 @@ impl Calls {
             lent: None,
             next_id: 0,
             earliest_deadline: None,
+            deferred: 0,
         }
     }
 
@@ -113,6 +118,7 @@ impl Calls {
         record.flags = RequestFlags::empty();
         record.is_open = false;
         record.may_be_executed = false;
+        debug_assert!(!record.is_deferred);
         record.request.clear();
         record.reply.clear();
         record.total_bytes = 0;
@@ -157,12 +163,38 @@ impl Calls {
             record.state = State::Done;
             record.error = error;
             self.done.push_back(at);
+            self.no_longer_deferred(at);
         }
+    }
+
+    /// The answer of a call comes later.
+    #[cold]
+    pub fn defer(&mut self, at: u16) {
+        let record = self.get(at);
+        if !std::mem::replace(&mut record.is_deferred, true) {
+            record.reply.clear();
+            self.deferred += 1;
+        }
+    }
+
+    /// The answer has come, or nobody waits for it.
+    #[inline]
+    pub fn no_longer_deferred(&mut self, at: u16) {
+        if std::mem::take(&mut self.get(at).is_deferred) {
+            self.deferred -= 1;
+        }
+    }
+
+    /// The record of a call whose answer comes later.
+    pub fn find_deferred(&self, call_id: u64) -> Option<u16> {
+        let is_it = |r: &Record| r.is_deferred && r.state == State::Pending && r.id.0 == call_id;
+        self.records.iter().position(is_it).and_then(|at| u16::try_from(at).ok())
     }
 
     /// Ends a call that nobody waits for.
     pub fn forget(&mut self, at: u16) {
         self.done.retain(|done| *done != at);
+        self.no_longer_deferred(at);
         self.get(at).state = State::Over;
         self.settle(at);
     }

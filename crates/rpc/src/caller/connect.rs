@@ -64,7 +64,10 @@ impl CallerState {
             qp: connection.info(&self.nic),
             grants: Grants { messages: self.replies.remote(), ..Grants::default() },
             plan: self.config.plan,
-            features: Features::KICK | Features::COMPACT | Features::checksum(must_check),
+            features: Features::KICK
+                | Features::COMPACT
+                | Features::DEFERRED
+                | Features::checksum(must_check),
             thread: self.config.thread,
             resume: self.last_welcome.as_ref().map(|welcome| Resume {
                 session: welcome.session,

@@ -3,7 +3,7 @@
 use farcall_verbs::Nanos;
 
 use super::calls::State;
-use super::messages::{FetchState, Messages, Purpose};
+use super::messages::{FetchState, Messages};
 use super::{CallId, CallerState};
 use crate::error::{Broken, CallError, UnknownBecause};
 use crate::paths::{ResponsePath, ServerReply};
@@ -100,18 +100,19 @@ impl CallerState {
     pub(super) fn forget_messages(&mut self, window: u16) {
         for seq in self.messages.numbers() {
             let message = *self.messages.at(seq);
-            if message.purpose != Purpose::Release {
+            if message.purpose.is_of_call() {
                 self.calls.message_over(message.call);
             }
         }
         self.messages = Messages::new(window);
+        self.collecting.restart();
     }
 
     /// No further message of a call is sent.
     pub(crate) fn stop_sending(&mut self, at: u16) {
         let record = self.calls.get(at);
-        if record.total_bytes > record.reply.len() {
-            // It was receiving a long result: the server keeps the rest.
+        if record.total_bytes > record.reply.len() || record.is_deferred {
+            // It was receiving a long result, of which the server keeps the rest, or its answer comes later.
             self.to_release.push_back(record.id.0);
         }
         self.to_send.retain(|waiting| *waiting != at);

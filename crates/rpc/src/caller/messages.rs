@@ -15,6 +15,16 @@ pub(crate) enum Purpose {
     Continue,
     /// Makes the server forget a result. It belongs to no call.
     Release,
+    /// Asks for answers that came later. It belongs to no call.
+    Collect,
+}
+
+impl Purpose {
+    /// Whether its message belongs to a call.
+    #[inline]
+    pub(crate) const fn is_of_call(self) -> bool {
+        !matches!(self, Self::Release | Self::Collect)
+    }
 }
 
 /// How far a fetch is.

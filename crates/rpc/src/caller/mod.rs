@@ -10,6 +10,7 @@
 
 mod batch;
 mod calls;
+mod collect;
 mod connect;
 mod give_up;
 mod kicks;
@@ -38,6 +39,7 @@ use crate::wire::{Slots, TailKey};
 pub use batch::BatchCaller;
 use calls::Calls;
 pub use calls::{CallId, CallOptions};
+use collect::Collecting;
 use kicks::Kicks;
 use messages::Messages;
 pub(crate) use messages::{FetchState, Message, Purpose};
@@ -113,6 +115,7 @@ pub struct CallerState {
     to_send: VecDeque<u16>,
     /// Results that the server may forget.
     to_release: VecDeque<u64>,
+    collecting: Collecting,
     pub(crate) tuner: Tuner,
     kicks: Kicks,
     pub(crate) next_fetch: Option<Nanos>,
@@ -210,6 +213,7 @@ impl CallerState {
             calls: Calls::new(geometry.window),
             to_send: VecDeque::with_capacity(usize::from(geometry.window)),
             to_release: VecDeque::new(),
+            collecting: Collecting::default(),
             tuner,
             kicks: Kicks::new(config.kick_after),
             next_fetch: None,

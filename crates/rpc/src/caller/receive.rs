@@ -5,6 +5,7 @@ use farcall_verbs::Nanos;
 
 use super::CallerState;
 use super::calls::State;
+use super::collect::News;
 use super::messages::{FetchState, Message, Purpose};
 use crate::error::{Broken, CallError};
 use crate::paths::ResponsePath;
@@ -127,11 +128,16 @@ impl CallerState {
         if message.purpose == Purpose::Execute && !header.flags.contains(ResponseFlags::ERROR) {
             path.learn(&message, header, &mut self.tuner, &self.counters);
         }
-        if message.purpose != Purpose::Release {
+        if message.purpose == Purpose::Collect {
+            self.deliver_collected(seq, header, source);
+        }
+        if message.purpose.is_of_call() {
             if self.calls.get(message.call).state == State::Pending {
                 self.deliver(seq, &message, header, source);
-            } else if message.purpose == Purpose::Execute && header.flags.contains(ResponseFlags::MORE) {
-                // Nobody wants the rest of it.
+            } else if message.purpose == Purpose::Execute
+                && (header.flags.contains(ResponseFlags::MORE) || header.status == Status::DEFERRED)
+            {
+                // Nobody wants the rest of it, or its answer.
                 let call_id = self.calls.get(message.call).id.0;
                 self.to_release.push_back(call_id);
             }
@@ -145,14 +151,24 @@ impl CallerState {
         if message.purpose == Purpose::Part && !is_error {
             return;
         }
-        self.append(seq, message.call, header, source);
+        if header.status == Status::DEFERRED && message.purpose == Purpose::Execute {
+            self.calls.defer(message.call);
+            self.collecting.news = News::Deferred;
+            return;
+        }
+        let mut reply = std::mem::take(&mut self.calls.get(message.call).reply);
+        if is_error {
+            reply.clear();
+        }
+        self.copy_payload(seq, header, source, &mut reply);
+        self.calls.get(message.call).reply = reply;
         if is_error {
             self.deliver_error(message.call, header);
             return;
         }
         self.counters.result_bytes.add(u64::from(header.len_bytes));
         if message.purpose == Purpose::Execute && header.flags.contains(ResponseFlags::MORE) {
-            self.begin_long_result(message.call, header);
+            self.begin_long_result(message.call, header.total_len_bytes as usize);
             return;
         }
         let record = self.calls.get(message.call);
@@ -161,28 +177,11 @@ impl CallerState {
         }
     }
 
-    #[inline]
-    fn append(&mut self, seq: Seq, call: u16, header: &ResponseHeader, source: Source) {
-        let Some(end) = &self.end else { return };
-        let slot_at = end.responses.offset(seq);
-        let (region, at) = match source {
-            Source::Fetched => (&end.local, end.fetch_base + slot_at),
-            Source::Written => (&end.replies, slot_at),
-            Source::Sent { at } => (&end.replies, at),
-        };
-        let reply = &mut self.calls.get(call).reply;
-        if header.flags.contains(ResponseFlags::ERROR) {
-            reply.clear();
-        }
-        region.append_to(at + RESPONSE_HEADER_BYTES, header.len_bytes as usize, reply);
-    }
-
-    /// The first piece of a result that comes in several.
+    /// A result that comes in several pieces, of which the first may be here.
     #[cold]
-    fn begin_long_result(&mut self, call: u16, header: &ResponseHeader) {
+    pub(super) fn begin_long_result(&mut self, call: u16, total_bytes: usize) {
         let max_bytes = self.config.result_bytes_max as usize;
         let record = self.calls.get(call);
-        let total_bytes = header.total_len_bytes as usize;
         if total_bytes > max_bytes {
             let id = record.id.0;
             self.to_release.push_back(id);
@@ -191,7 +190,7 @@ impl CallerState {
         }
         record.total_bytes = total_bytes;
         record.asked_bytes = record.reply.len();
-        record.reply.reserve_exact(total_bytes - record.reply.len());
+        record.reply.reserve_exact(total_bytes.saturating_sub(record.reply.len()));
         // Before calls that have not begun, since it holds the server's memory; after results that came before.
         let records = &self.calls.records;
         let begun = self.to_send.iter().take_while(|at| records[usize::from(**at)].total_bytes > 0).count();

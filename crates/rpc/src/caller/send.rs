@@ -85,7 +85,10 @@ impl CallerState {
     /// Sends what may be sent. Returns whether anything was.
     #[inline]
     pub(super) fn pump<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
-        if self.to_send.is_empty() && self.to_release.is_empty() && self.messages.resend == self.messages.next
+        if self.to_send.is_empty()
+            && self.to_release.is_empty()
+            && self.messages.resend == self.messages.next
+            && !self.collecting.is_due(now)
         {
             return false;
         }
@@ -105,6 +108,8 @@ impl CallerState {
         while self.may_send() {
             if let Some(call_id) = self.to_release.pop_front() {
                 self.send_release::<P, Q>(path, call_id, now);
+            } else if self.collecting.is_due(now) {
+                self.send_collect::<P, Q>(path, now);
             } else if let Some(at) = self.to_send.front().copied() {
                 if self.going_away
                     && self.calls.get(at).total_bytes == 0
@@ -182,6 +187,30 @@ impl CallerState {
         self.send::<P, Q>(path, &draft, &[], now);
     }
 
+    fn send_collect<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) {
+        self.collecting.asked();
+        if self.calls.deferred == 0 {
+            return;
+        }
+        let draft = Draft {
+            call: u16::MAX,
+            call_id: 0,
+            method: 0,
+            options: CallOptions::default(),
+            purpose: Purpose::Collect,
+            flags: RequestFlags::COLLECT,
+            numbers: None,
+        };
+        self.counters.collects.increment();
+        self.send::<P, Q>(path, &draft, &[], now);
+    }
+
+    /// Whether a question for answers that come later is under way.
+    pub(super) fn is_collecting(&mut self) -> bool {
+        let messages = &mut self.messages;
+        messages.numbers().any(|seq| messages.at(seq).purpose == Purpose::Collect)
+    }
+
     /// The form of a message; one of full form says from where on calls and messages are numbered alike.
     #[inline]
     fn form<Q: RequestPath>(&mut self, draft: &Draft) -> Form {
@@ -243,7 +272,7 @@ impl CallerState {
         *self.messages.at(seq) = message;
         self.messages.next = seq.next();
         self.messages.resend = self.messages.next;
-        if draft.purpose != Purpose::Release {
+        if draft.purpose.is_of_call() {
             self.calls.get(draft.call).in_flight += 1;
         }
         self.counters.messages.increment();

@@ -3,6 +3,7 @@
 use farcall_link::{Completed, PostRefused};
 use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc, WcStatus};
 
+use super::collect::News;
 use super::messages::FetchState;
 use super::{Caller, CallerState};
 use crate::error::Broken;
@@ -94,7 +95,10 @@ impl CallerState {
 
     #[inline]
     fn until<P: Path>(&self) -> Option<Nanos> {
-        let deadline = self.calls.earliest_deadline;
+        // What is due already goes with the next free slot.
+        let may_ask = self.messages.outstanding() < self.messages.window();
+        let ask = self.collecting.next().filter(|_| may_ask);
+        let deadline = Nanos::earlier(self.calls.earliest_deadline, ask);
         if self.messages.is_empty() {
             return deadline;
         }
@@ -177,6 +181,9 @@ impl<P: Path> Endpoint for Caller<P> {
             state.turns_to_poll -= 1;
         }
         let received = state.receive(path, now);
+        if state.collecting.news != News::None {
+            state.plan_to_collect(now);
+        }
         if received {
             any |= state.pump::<P::Response, P::Request>(path, now);
         }

@@ -9,12 +9,12 @@ use farcall_shm::fork::Generation;
 use farcall_verbs::{Clock, Endpoint, Error, Nanos, Next, Provider, Result, WaitSet};
 use tokio::sync::oneshot;
 
-use super::ClientOptions;
 use super::automatic::Attempts;
 use super::bootstrap::Bootstrap;
 use super::erased::any_caller;
 use super::session::{Repair, Session};
 use super::shared::{SharedCall, SharedSession};
+use super::{ClientOptions, PerCall};
 use crate::caller::CallOptions;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
@@ -27,8 +27,8 @@ use crate::tune::Decision;
 /// fetched, already after R fetches in vain, or 7 µs of them, with the server asked to push the result. So it fetches as
 /// fast as a thread while the runtime has nothing else to run, and as often when the runtime has.
 ///
-/// A future that is dropped gives its call up: the result is thrown away when it comes, and only then is the call's
-/// slot used again. Whether it was executed stays unknown.
+/// A future that is dropped gives its call up: a handler that answers later is told, the result is thrown away when it
+/// comes, and only then is the call's slot used again. Whether it was executed stays unknown.
 #[derive(Clone)]
 pub struct AsyncClient {
     handle: Arc<Handle>,
@@ -53,16 +53,30 @@ impl Drop for Handle {
 
 enum Message {
     Call(Waiting),
+    /// Somebody waits no longer for a call.
+    GivenUp,
     /// To be called with the counters.
     Inspect(Box<dyn FnOnce(&Counters) + Send>),
     End,
+}
+
+/// Tells the task when a future is dropped before its call has ended.
+struct GivesUp<'a>(Option<&'a Handle>);
+
+impl Drop for GivesUp<'_> {
+    fn drop(&mut self) {
+        if let Some(handle) = self.0.filter(|handle| !handle.made_in.is_inherited()) {
+            handle.inbox.push(Message::GivenUp);
+        }
+    }
 }
 
 /// A call that somebody awaits.
 struct Waiting {
     method: u16,
     request: Vec<u8>,
-    timeout: Option<Duration>,
+    options: PerCall,
+    usual_timeout: Option<Duration>,
     outcome: oneshot::Sender<std::result::Result<Vec<u8>, CallError>>,
 }
 
@@ -107,15 +121,33 @@ impl AsyncClient {
     /// # Errors
     /// As [`super::Client::call`].
     pub async fn call(&self, method: u16, request: &[u8]) -> std::result::Result<Vec<u8>, CallError> {
+        self.call_with(method, request, PerCall::default()).await
+    }
+
+    /// As [`AsyncClient::call`], with a timeout and a trace of the caller's own. The timeout counts from the moment when
+    /// the connection's task takes the call.
+    ///
+    /// # Errors
+    /// As [`super::Client::call`].
+    pub async fn call_with(
+        &self,
+        method: u16,
+        request: &[u8],
+        options: PerCall,
+    ) -> std::result::Result<Vec<u8>, CallError> {
         if self.handle.made_in.is_inherited() {
             return Err(CallError::NotSent(Broken::Forked));
         }
-        let timeout = self.handle.call_timeout;
+        // Dropped after the receiver of the outcome.
+        let mut gives_up = GivesUp(Some(&self.handle));
         let (outcome, ended) = oneshot::channel();
-        let waiting = Waiting { method, request: request.to_vec(), timeout, outcome };
+        let usual_timeout = self.handle.call_timeout;
+        let waiting = Waiting { method, request: request.to_vec(), options, usual_timeout, outcome };
         self.handle.inbox.push(Message::Call(waiting));
         // A task that is gone took the call with it: the runtime shut down.
-        ended.await.unwrap_or(Err(CallError::NotSent(Broken::Closed)))
+        let outcome = ended.await.unwrap_or(Err(CallError::NotSent(Broken::Closed)));
+        gives_up.0 = None;
+        outcome
     }
 
     /// Runs `look` on what happened so far, in the task. `None` if the task has ended.
@@ -143,7 +175,7 @@ impl SharedCall for Waiting {
     }
 
     fn options(&self, now: Nanos) -> CallOptions {
-        CallOptions { deadline: self.timeout.map(|timeout| now + timeout), trace_id: 0 }
+        self.options.from(now, self.usual_timeout)
     }
 
     fn is_wanted(&self) -> bool {
@@ -181,6 +213,7 @@ impl Task {
         while let Some(message) = self.inbox.pop() {
             match message {
                 Message::Call(call) => self.shared.push(call),
+                Message::GivenUp => self.shared.cancel_unwanted(),
                 Message::Inspect(look) => look(self.shared.session.caller.counters()),
                 Message::End => self.ended = true,
             }

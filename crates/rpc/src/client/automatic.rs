@@ -1,6 +1,6 @@
 //! A client that was told no preset: what it tries, one after the other.
 
-use farcall_link::bootstrap::{BootstrapError, RefusalKind};
+use farcall_link::bootstrap::{BootstrapError, Hello, RefusalKind};
 use farcall_link::{PRESETS, Plan, Preset};
 use farcall_verbs::{Error, Provider};
 
@@ -61,6 +61,11 @@ impl Attempts {
 
     /// Takes the next preset, if there is one and this failure is one of the preset.
     pub fn goes_on_after(&mut self, error: &ConnectError) -> bool {
+        if names_no_thread(&self.options, error) {
+            // A server of an earlier version, whose clients name a thread.
+            self.options.config.thread = 0;
+            return true;
+        }
         if !is_of_preset(error) {
             return false;
         }
@@ -97,6 +102,12 @@ fn is_of_preset(error: &ConnectError) -> bool {
         ConnectError::Verbs(error) => matches!(error, Error::Unsupported { .. }),
         _ => false,
     }
+}
+
+/// Whether a server refuses clients that leave the choice of the thread to it.
+pub(super) fn names_no_thread(options: &ClientOptions, error: &ConnectError) -> bool {
+    let ConnectError::Handshake(BootstrapError::Refused(refusal)) = error else { return false };
+    refusal.kind == RefusalKind::NoSuchThread && options.config.thread == Hello::ANY_THREAD
 }
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ use farcall_link::Nic;
 use farcall_shm::fork::Generation;
 use farcall_verbs::{Clock, Nanos, Provider, WaitSet};
 
-use super::automatic::Attempts;
+use super::automatic::{Attempts, names_no_thread};
 use super::erased::{AnyCaller, any_caller};
 use super::session::Session;
 use super::waiting::LOOK_PERIOD;
-use super::{ClientOptions, TURNS};
+use super::{ClientOptions, PerCall, TURNS};
 use crate::caller::{BatchCaller, CallId, CallOptions, Caller, Completion};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
@@ -123,12 +123,20 @@ impl<C: AnyCaller> ClientOf<C> {
         provider: &dyn Provider,
         address: impl Into<String>,
         mut options: ClientOptions,
-        caller: impl FnOnce(Nic, CallerConfig) -> farcall_verbs::Result<C>,
+        caller: impl Fn(Nic, CallerConfig) -> farcall_verbs::Result<C>,
     ) -> Result<Self, ConnectError> {
         options.config.plan = P::plan(options.config.plan);
         options.config.plan.preset()?;
-        let caller = caller(Nic::open(provider)?, options.config.clone())?;
-        Self::start(Box::new(caller), address.into(), options)
+        let address = address.into();
+        let start = |options: ClientOptions| {
+            let caller = caller(Nic::open(provider)?, options.config.clone())?;
+            Self::start(Box::new(caller), address.clone(), options)
+        };
+        match start(options.clone()) {
+            // A server of an earlier version, whose clients name a thread.
+            Err(error) if names_no_thread(&options, &error) => start(options.thread(0)),
+            outcome => outcome,
+        }
     }
 }
 
@@ -258,6 +266,11 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     ) -> Result<CallId, CallError> {
         self.begin()?;
         self.session.caller.submit(method, request, options, self.now)
+    }
+
+    /// Options of a call that begins now, as `options` say; what they leave open is as usual.
+    pub fn options(&self, options: PerCall) -> CallOptions {
+        options.from(self.session.clock.now(), self.session.options.call_timeout)
     }
 
     #[inline]

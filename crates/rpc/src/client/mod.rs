@@ -13,6 +13,8 @@ mod bootstrap;
 mod dispatcher;
 mod erased;
 mod options;
+#[cfg(feature = "tokio")]
+mod servers;
 mod session;
 mod shared;
 mod waiting;
@@ -22,7 +24,9 @@ pub use asynchronous::AsyncClient;
 pub use blocking::{BatchClient, Client, ClientOf, NothingOutstanding, StaticClient};
 pub use dispatcher::{Dispatcher, Requester, ServerThread};
 pub use erased::AnyCaller;
-pub use options::{ClientOptions, Verbs};
+pub use options::{ClientOptions, PerCall, Verbs};
+#[cfg(feature = "tokio")]
+pub use servers::{AsyncServers, Spread};
 
 /// Turns of the endpoint between two decisions on waiting.
 const TURNS: u32 = 16;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use farcall_link::{BatchConfig, Batching, Plan, Waiting};
+use farcall_verbs::Nanos;
 
 use super::TURNS;
+use crate::caller::CallOptions;
 use crate::config::{CallerConfig, options};
 use crate::tune::LinkProfile;
 
@@ -35,6 +37,37 @@ options! {
     }
 }
 
+/// What calls may have besides method and request, where there is no clock at hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerCall {
+    /// How long a call may take; `None`: as long as [`ClientOptions::call_timeout`] says.
+    pub timeout: Option<Duration>,
+    /// The trace it belongs to; 0: none.
+    pub trace_id: u64,
+}
+
+impl PerCall {
+    /// A call may take so long.
+    #[must_use]
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
+        self
+    }
+
+    /// It belongs to this trace.
+    #[must_use]
+    pub fn trace_id(mut self, trace_id: u64) -> Self {
+        self.trace_id = trace_id;
+        self
+    }
+
+    /// Options of a call that begins now; `usual` is how long calls may take that say nothing.
+    pub(crate) fn from(self, now: Nanos, usual: Option<Duration>) -> CallOptions {
+        let timeout = self.timeout.or(usual);
+        CallOptions { deadline: timeout.map(|timeout| now + timeout), trace_id: self.trace_id }
+    }
+}
+
 /// Who says which verbs a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbs {
@@ -60,7 +93,8 @@ impl ClientOptions {
         self
     }
 
-    /// The server thread to connect to.
+    /// The server thread to connect to: for services whose threads differ, as partitions do. By default the server
+    /// chooses one with few connections.
     #[must_use]
     pub fn thread(mut self, thread: u16) -> Self {
         self.config.thread = thread;

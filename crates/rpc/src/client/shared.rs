@@ -78,6 +78,19 @@ impl<W: SharedCall> SharedSession<W> {
         any
     }
 
+    /// Gives up the calls that nobody waits for any more: a future can be dropped, a mailbox cannot.
+    #[cfg(feature = "tokio")]
+    pub fn cancel_unwanted(&mut self) {
+        let Self { session, waiting, .. } = self;
+        waiting.retain(|id, call| {
+            let is_wanted = call.is_wanted();
+            if !is_wanted {
+                session.caller.cancel(*id);
+            }
+            is_wanted
+        });
+    }
+
     fn look(&mut self) {
         self.turns_to_look = TURNS_PER_LOOK;
         self.session.look();

@@ -188,7 +188,10 @@ impl CallerState {
         let message = *self.messages.at(seq);
         self.messages.pop();
         self.counters.errors.increment();
-        if message.purpose != Purpose::Release {
+        if message.purpose == Purpose::Collect {
+            self.lose_collected();
+        }
+        if message.purpose.is_of_call() {
             self.stop_sending(message.call);
             let error = CallError::CorruptResult { fetches };
             self.calls.finish(message.call, Some(error));

@@ -119,7 +119,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         if hello.plan.request == RequestPath::DenseMailbox {
             geometry.window = geometry.window.min(Geometry::WINDOW_OF_BYTE_MAX);
         }
-        if hello.thread != config.thread {
+        if ![config.thread, Hello::ANY_THREAD].contains(&hello.thread) {
             return Err(RefusalKind::NoSuchThread.because(format!(
                 "thread {} of {}; here is {}",
                 hello.thread, config.threads, config.thread
@@ -189,7 +189,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let parked = self.parked.iter().map(|parked| &parked.session);
         let taken: Vec<u32> = ends.map(|end| &end.session).chain(parked).map(|s| s.id.tag()).collect();
         loop {
-            let id = SessionId(self.random()?);
+            let id = SessionId(self.random()?).at_thread(self.engine.config.thread);
             if !taken.contains(&id.tag()) {
                 return Ok(id);
             }
@@ -326,7 +326,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         &mut self,
         hello: &Hello,
         plan: Plan,
-        session: Session,
+        mut session: Session,
         reached: Reached,
     ) -> (ServerEnd, Welcome) {
         let Reached { own, inbox, reply_to, byte, qp } = reached;
@@ -334,7 +334,9 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
-        let features = Features::KICK | (hello.features & Features::COMPACT) | Features::checksum(checksum);
+        session.can_defer = hello.features.contains(Features::DEFERRED);
+        let used = hello.features & (Features::COMPACT | Features::DEFERRED);
+        let features = Features::KICK | used | Features::checksum(checksum);
         let mailbox_byte = byte.as_ref().map(|(_, grant)| *grant);
         let welcome = Welcome { mailbox_byte, ..self.welcome_of(qp, &session, plan, features) };
         let end = ServerEnd {

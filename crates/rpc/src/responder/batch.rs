@@ -32,7 +32,12 @@ pub(super) fn execute<H: Handler>(
         let call = Call { method, payload, call_id, ..*whole };
         let outcome = catch_unwind(AssertUnwindSafe(|| handler.handle(&call, reply)));
         counters.calls.increment();
+        let is_late = reply.end_call_of_batch(matches!(outcome, Ok(Ok(()))));
         let status = match outcome {
+            Ok(Ok(())) if is_late => {
+                reply.clear();
+                Status::DEFERRED
+            }
             Ok(Ok(())) if reply.is_overflown() => refuse(counters, reply, Status::RESULT_TOO_LARGE, ""),
             Ok(Ok(())) => Status::OK,
             Ok(Err(HandlerError { status, message })) => refuse(counters, reply, status, &message),

@@ -4,11 +4,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all clients of a thread take. One thread writes it.
-#[derive(Clone, Default)]
+/// What all clients of a thread take. Those that answer calls later write it from theirs.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct BufferedTotal(Arc<Totals>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Totals {
     bytes: AtomicUsize,
     /// The most since it was last asked for.
@@ -39,6 +39,7 @@ impl BufferedTotal {
 }
 
 /// Bytes that are counted as long as they are kept.
+#[derive(Debug)]
 pub(crate) struct Buffered {
     bytes: Vec<u8>,
     total: BufferedTotal,

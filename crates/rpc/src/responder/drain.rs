@@ -20,8 +20,12 @@ pub(super) enum Phase {
     },
     /// Answers what comes with "going away", without executing it, until the time has come.
     Refusing {
-        /// When to close.
+        /// When to close, or to look again whether clients wait for answers that come later.
         until: Nanos,
+        /// When to close whoever waits.
+        latest: Nanos,
+        /// Whether clients waited at the last look: they may not have fetched yet what they collected since.
+        owed: bool,
     },
     /// All connections are closed.
     Drained,
@@ -54,11 +58,17 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             Phase::Finishing { .. } => {
                 // Everything that had come is finished.
                 let until = now + self.engine.config.drain_grace;
-                self.phase = Phase::Refusing { until };
+                let latest = until + self.engine.config.deferred_grace;
+                self.phase = Phase::Refusing { until, latest, owed: false };
                 self.engine.going_away = true;
                 Next::Idle { until: Some(until) }
             }
-            Phase::Refusing { until } if now < until => Next::Idle { until: Some(until) },
+            Phase::Refusing { until, .. } if now < until => Next::Idle { until: Some(until) },
+            Phase::Refusing { latest, owed, .. } if now < latest && (owed || self.owes_answers()) => {
+                let until = now + self.engine.config.drain_grace;
+                self.phase = Phase::Refusing { until, latest, owed: self.owes_answers() };
+                Next::Idle { until: Some(until) }
+            }
             Phase::Refusing { .. } => {
                 self.phase = Phase::Drained;
                 while !self.connections.is_empty() {

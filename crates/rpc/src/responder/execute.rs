@@ -1,11 +1,15 @@
 //! A call that was taken: executed by the handler, answered in its response slot.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use farcall_verbs::{Clock, Nanos};
 
 use super::batch;
+use super::collect::DeferredCall;
+use super::deferred::{AtHand, Pending};
+use super::handler::Place;
 use super::serve::Engine;
 use super::session::Assembly;
 use super::{Call, Handler, HandlerError, Reply, ServerEnd};
@@ -59,7 +63,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         if let Err((status, text)) = self.admit(end, header, began, now) {
             return Ok(self.refuse(end, status, &text));
         }
-        let session = &mut end.session;
+        let session = &end.session;
         let call = Call {
             method: header.method,
             payload,
@@ -72,7 +76,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         let capacity = session.responses.capacity();
         let payload_at = session.responses.offset(header.seq) + RESPONSE_HEADER_BYTES;
         let max_bytes = self.config.result_bytes_max as usize;
-        let mut reply = Reply::new(&session.results, payload_at, capacity, &mut self.spill, max_bytes);
+        let place = Place { payload_at, capacity, max_bytes };
+        let mut reply = Reply::new(session, place, &mut self.spill, &mut self.deferring);
         let start = is_timed(header).then(|| self.clock.now());
         let handler = &mut self.handler;
         let outcome = match calls {
@@ -89,7 +94,20 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             self.times.count(worked);
         }
         let (in_slot, overflown) = (reply.in_slot(), reply.is_overflown());
+        let late = reply.take_late();
+        let call = (header.call_id, call.deadline);
+        let is_later = !late.is_empty() || !matches!(self.deferring.at_hand, AtHand::Now);
+        let later = match (&outcome, is_later) {
+            (_, false) => None,
+            (Ok(Ok(())), true) => self.later(end, call, late, in_slot),
+            (_, true) => {
+                // What the handler says now counts, and its token leads nowhere.
+                self.take_at_hand().iter().for_each(|pending| pending.cancel());
+                None
+            }
+        };
         let mut answer = match outcome {
+            Ok(Ok(())) if later.is_some() => later.unwrap_or(Answer::ACK),
             Ok(Ok(())) if overflown => {
                 let text = format!("more than {max_bytes} bytes");
                 self.refuse(end, Status::RESULT_TOO_LARGE, &text)
@@ -103,6 +121,29 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         };
         answer.time_units = worked.map_or(0, time_units);
         Ok(answer)
+    }
+
+    /// What is answered now to a call, or a batch with such calls, whose answer comes later; `None` if none does.
+    #[cold]
+    fn later(
+        &mut self,
+        end: &mut ServerEnd,
+        (call_id, deadline): (u64, Option<Nanos>),
+        late: Vec<Arc<Pending>>,
+        in_slot: usize,
+    ) -> Option<Answer> {
+        if late.is_empty() {
+            let pending = self.take_at_hand()?;
+            self.spill.clear();
+            return Some(self.keep_deferred(end, DeferredCall::one(call_id, deadline, pending)));
+        }
+        let session = &end.session;
+        let mut results = std::mem::take(&mut self.spill);
+        if results.is_empty() {
+            let payload_at = session.responses.offset(session.expect) + RESPONSE_HEADER_BYTES;
+            session.results.append_to(payload_at, in_slot, &mut results);
+        }
+        Some(self.keep_deferred(end, DeferredCall::batch(call_id, deadline, results, late)))
     }
 
     /// Whether a call may be executed.

@@ -1,9 +1,13 @@
 //! What a service implements.
 
 use std::io;
+use std::sync::Arc;
 
 use farcall_link::Region;
 use farcall_verbs::Nanos;
+
+use super::deferred::{AtHand, Deferred, Deferring, Pending};
+use super::session::Session;
 
 use crate::wire::batch::{ENTRY_HEAD_BYTES, entry_head};
 use crate::wire::{Status, padded};
@@ -103,6 +107,10 @@ impl<'a> Call<'a> {
 /// Where a result is written: in place, in the slot that the client fetches it from; longer ones go to memory that is
 /// kept until the client has all of it.
 pub struct Reply<'a> {
+    session: &'a Session,
+    deferring: &'a mut Deferring,
+    /// Calls of the batch at hand that are answered later.
+    late: Vec<Arc<Pending>>,
     slot: &'a Region,
     payload_at: usize,
     capacity: usize,
@@ -114,16 +122,82 @@ pub struct Reply<'a> {
     begins_at: usize,
 }
 
+/// Where a result may go.
+pub(super) struct Place {
+    pub payload_at: usize,
+    pub capacity: usize,
+    pub max_bytes: usize,
+}
+
 impl<'a> Reply<'a> {
-    pub(crate) fn new(
-        slot: &'a Region,
-        payload_at: usize,
-        capacity: usize,
+    pub(super) fn new(
+        session: &'a Session,
+        place: Place,
         spill: &'a mut Vec<u8>,
-        max_bytes: usize,
+        deferring: &'a mut Deferring,
     ) -> Self {
         debug_assert!(spill.is_empty());
-        Self { slot, payload_at, capacity, in_slot: 0, spill, max_bytes, overflow: false, begins_at: 0 }
+        let Place { payload_at, capacity, max_bytes } = place;
+        let slot = &session.results;
+        let late = Vec::new();
+        Self {
+            session,
+            deferring,
+            late,
+            slot,
+            payload_at,
+            capacity,
+            in_slot: 0,
+            spill,
+            max_bytes,
+            overflow: false,
+            begins_at: 0,
+        }
+    }
+
+    /// Leaves the answer for later: the handler returns, other calls are executed, and whoever holds the token answers
+    /// when it is time, from any thread. What was appended to the result is forgotten. If the handler returns an error
+    /// all the same, the call ends with it at once.
+    ///
+    /// The calls of a batch end together, with the last of them.
+    ///
+    /// # Errors
+    /// If too many calls of this client or of this thread are to be answered later
+    /// ([`crate::ResponderConfig::deferred_of_client_max`], [`crate::ResponderConfig::deferred_max`]), if this one
+    /// was deferred before, or if the client is of a version that takes no such answers.
+    pub fn defer(&mut self) -> Result<Deferred, HandlerError> {
+        self.deferring.defer(self.session, self.late.len())
+    }
+
+    /// Whether the call at hand is answered later; if it is one of a batch, its token is kept here. An error takes the
+    /// token back: it leads nowhere then.
+    #[inline]
+    pub(super) fn end_call_of_batch(&mut self, is_ok: bool) -> bool {
+        if matches!(self.deferring.at_hand, AtHand::Now) {
+            return false;
+        }
+        self.keep_late(is_ok)
+    }
+
+    #[cold]
+    fn keep_late(&mut self, is_ok: bool) -> bool {
+        match std::mem::take(&mut self.deferring.at_hand) {
+            AtHand::Later(pending) if is_ok => {
+                self.late.push(pending);
+                true
+            }
+            AtHand::Later(pending) => {
+                pending.cancel();
+                false
+            }
+            AtHand::Now | AtHand::Refused => false,
+        }
+    }
+
+    /// The calls of the batch that are answered later.
+    #[inline]
+    pub(super) fn take_late(&mut self) -> Vec<Arc<Pending>> {
+        std::mem::take(&mut self.late)
     }
 
     /// Appends bytes to the result.

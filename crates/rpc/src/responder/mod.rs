@@ -9,7 +9,9 @@
 mod accept;
 mod batch;
 mod buffered;
+mod collect;
 mod datagrams;
+mod deferred;
 mod dense_bytes;
 mod drain;
 mod end;
@@ -37,6 +39,7 @@ use farcall_verbs::{
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
 use crate::error::Broken;
+pub use deferred::Deferred;
 use drain::Phase;
 pub(crate) use end::{OwnPair, ServerEnd};
 pub use handler::{Call, Handler, HandlerError, Reply};
@@ -389,6 +392,28 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
     }
 
+    /// Ends the calls that are answered later and whose clients gave them up by now.
+    fn expire_deferred(&mut self, now: Nanos) {
+        if self.engine.deferring.next_deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        let open = self.connections.iter_mut().map(|open| &mut open.end.session);
+        let parked = self.parked.iter_mut().map(|parked| &mut parked.session);
+        let mut next = None;
+        for session in open.chain(parked) {
+            let before = session.deferred.len();
+            session.deferred.retain(|call| call.deadline.is_none_or(|deadline| now < deadline));
+            self.engine.counters.deadlines_exceeded.add((before - session.deferred.len()) as u64);
+            next = session.deferred.iter().map(|call| call.deadline).fold(next, Nanos::earlier);
+        }
+        self.engine.deferring.next_deadline = next;
+    }
+
+    /// Whether a client waits for an answer that comes later.
+    fn owes_answers(&self) -> bool {
+        self.connections.iter().any(|open| !open.end.session.deferred.is_empty())
+    }
+
     /// What comes by completions, requests by SEND too, makes events.
     fn arm_completions(&mut self) -> Result<()> {
         let kept_bytes = self.engine.buffered.bytes();
@@ -419,6 +444,7 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
         }
         any |= self.serve_all(now);
         self.after_turn(any);
+        self.expire_deferred(now);
         let drain = self.progress_drain(any, now);
         if any {
             return Next::Again;
@@ -428,7 +454,8 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
             return Next::Again;
         }
         let expiry = self.parked.iter().map(|parked| parked.expires).min();
-        drain.merge(Next::Idle { until: expiry })
+        let until = Nanos::earlier(expiry, self.engine.deferring.next_deadline);
+        drain.merge(Next::Idle { until })
     }
 
     fn arm(&mut self) -> Result<()> {

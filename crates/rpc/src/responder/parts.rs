@@ -80,6 +80,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         if header.flags.contains(RequestFlags::CANCEL) {
             if let Some(kept) = kept {
                 session.release(kept);
+            } else if session.cancel_deferred(header.call_id) {
+                self.counters.cancelled.increment();
             }
             return Ok(Answer::ACK);
         }

@@ -4,6 +4,7 @@ use farcall_stats::{Block, Times};
 use farcall_verbs::{Clock, Nanos};
 
 use super::buffered::BufferedTotal;
+use super::deferred::Deferring;
 use super::execute::Answer;
 use super::parts::Part;
 use super::thread_pair::ThreadPair;
@@ -50,13 +51,20 @@ pub(super) struct Engine<H, C> {
     pub spill: Vec<u8>,
     pub buffered: BufferedTotal,
     pub thread_pair: ThreadPair,
+    pub deferring: Deferring,
 }
+
+/// Flags of messages that are not a whole call.
+const NO_WHOLE_CALL: RequestFlags =
+    RequestFlags::CONTINUE.union(RequestFlags::PART).union(RequestFlags::COLLECT);
 
 impl<H: Handler, C: Clock> Engine<H, C> {
     pub fn new(config: ResponderConfig, incarnation: u64, handler: H, clock: C) -> Self {
         let counters = Block::new(&format!("rpc server thread {}", config.thread), 0);
         let times = Block::new(&format!("rpc handler {}", config.thread), 0);
+        let buffered = BufferedTotal::default();
         Self {
+            deferring: Deferring::new(&config, buffered.clone()),
             config,
             handler,
             counters,
@@ -66,7 +74,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             incarnation: incarnation as u32,
             message: Vec::new(),
             spill: Vec::new(),
-            buffered: BufferedTotal::default(),
+            buffered,
             thread_pair: ThreadPair::default(),
         }
     }
@@ -121,7 +129,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         }
         self.counters.messages.increment();
         self.counters.request_bytes.add(u64::from(header.len_bytes));
-        let answer = if header.flags.intersects(RequestFlags::CONTINUE.union(RequestFlags::PART)) {
+        let answer = if header.flags.intersects(NO_WHOLE_CALL) {
             self.serve_piece(end, &header, now)
         } else {
             end.session.assembly = None;
@@ -161,6 +169,9 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     ) -> Result<Answer, String> {
         if header.flags.contains(RequestFlags::CONTINUE) {
             return self.go_on(end, header);
+        }
+        if header.flags.contains(RequestFlags::COLLECT) {
+            return self.collect(end, header);
         }
         match self.take_part(end, header, now)? {
             Part::Answer(answer) => Ok(answer),

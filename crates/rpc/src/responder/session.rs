@@ -7,6 +7,7 @@ use farcall_link::{Geometry, Nic, Region};
 use farcall_verbs::{Access, Nanos, Result};
 
 use super::buffered::Buffered;
+use super::collect::DeferredCall;
 
 use crate::wire::{CallBase, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
@@ -29,6 +30,9 @@ pub(crate) struct Session {
     pub assembly: Option<Assembly>,
     pub retained: Vec<Retained>,
     pub retained_bytes: usize,
+    /// Whether the client collects answers that come later.
+    pub can_defer: bool,
+    pub deferred: Vec<DeferredCall>,
 }
 
 /// A request that comes in parts.
@@ -74,6 +78,8 @@ impl Session {
             assembly: None,
             retained: Vec::new(),
             retained_bytes: 0,
+            can_defer: false,
+            deferred: Vec::new(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! A server as users start it: threads, each with its endpoint and its service, behind one bootstrap address.
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod builder;
 mod thread;
 
@@ -10,6 +12,10 @@ use std::thread::JoinHandle;
 
 use farcall_drive::{BootstrapEvent, Listener, Stop, WakeQueue};
 
+#[cfg(all(feature = "tokio", feature = "service"))]
+pub(crate) use asynchronous::answer_by_task;
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncHandler, OwnedCall};
 pub use builder::{ServerBuilder, ServerError};
 pub use thread::{ResponderParts, ThreadEndpoint};
 

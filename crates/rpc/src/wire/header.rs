@@ -138,6 +138,8 @@ bitflags! {
         const CHECKSUM = 1 << 5;
         /// The payload is a batch of calls: see [`super::batch`]. The header's method means nothing.
         const BATCH = 1 << 6;
+        /// Asks for the results of calls that were answered later: see [`super::collected`]. Nothing follows.
+        const COLLECT = 1 << 7;
     }
 }
 
@@ -265,7 +267,10 @@ impl RequestHeader {
         let not_continued = RequestFlags::PART | RequestFlags::BATCH;
         let is_both = flags.contains(RequestFlags::CONTINUE) && flags.intersects(not_continued);
         let lone_notify = flags.contains(RequestFlags::NOTIFY) && !flags.contains(RequestFlags::REPLY);
-        if is_both || lone_notify {
+        let not_collected =
+            RequestFlags::PART | RequestFlags::BATCH | RequestFlags::CONTINUE | RequestFlags::CANCEL;
+        let is_more = flags.contains(RequestFlags::COLLECT) && flags.intersects(not_collected);
+        if is_both || is_more || lone_notify {
             return Err(HeaderError::Contradiction(bits));
         }
         let (deadline, [call_id, session, trace_id]) = match form {
@@ -447,7 +452,13 @@ mod tests {
             words[1] = words[1] & !(0xff << 24) | u64::from(bits) << 24;
             RequestHeader::decode(&words)
         };
-        assert_eq!(with(0x80), Err(HeaderError::UnknownFlags(0x80)));
+        assert_eq!(with(0x80).map(|header| header.flags), Ok(RequestFlags::COLLECT));
+        for other in [0x84, 0x88, 0x90, 0xc0] {
+            assert_eq!(with(other), Err(HeaderError::Contradiction(other)));
+        }
+        let mut words = ResponseHeader::default().encode();
+        words[1] |= 0x80 << 24;
+        assert_eq!(ResponseHeader::decode(&words), Err(HeaderError::UnknownFlags(0x80)));
         assert_eq!(with(0x0c), Err(HeaderError::Contradiction(0x0c)));
         assert_eq!(with(0x48), Err(HeaderError::Contradiction(0x48)));
         assert_eq!(with(0x02), Err(HeaderError::Contradiction(0x02)));

@@ -5,6 +5,7 @@
 //! cannot pass for one. A message is complete when both match; WRITEs that are placed in order store the tail last.
 
 pub mod batch;
+pub mod collected;
 mod header;
 mod imm;
 mod layout;
@@ -12,6 +13,8 @@ mod seq;
 mod status;
 mod tail;
 
+pub use collected::{Collected, CollectedResult};
+pub(crate) use collected::{collected_bytes, push_collected, take_collected};
 pub use header::{
     COMPACT_HEADER_BYTES, FirstWord, Form, HeaderError, Mode, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES,
     RequestFlags, RequestHeader, ResponseFlags, ResponseHeader, TIME_UNIT_NS, VERSION,

@@ -57,6 +57,22 @@ statuses! {
     CANCELLED = 10, executed false, "the call had been given up";
     /// The rest of a result is asked for that the server does not hold.
     RESULT_GONE = 11, executed true, "the rest of the result is no longer there";
+    /// The handler answers later: the result is to be collected. No outcome.
+    DEFERRED = 12, executed true, "the call is answered later";
+    /// The handler would answer later, and the server keeps no more such calls.
+    NOT_DEFERRED = 13, executed true,
+        "the handler wanted to answer later, which is not possible; call again when fewer calls are outstanding";
+    /// The handler went away without an answer.
+    ANSWER_DROPPED = 14, executed true,
+        "the handler dropped the call without an answer; what it changed before is not undone";
+    /// The client's method of this number is another one.
+    OTHER_METHOD = 15, executed false, "the client's method is another one than the server's";
+    /// The arguments are none.
+    BAD_ARGUMENTS = 16, executed false, "the server cannot decode the arguments";
+    /// The result has no form.
+    BAD_RESULT = 17, executed true, "the server cannot encode the result";
+    /// A page of a stream is asked for that the server does not hold.
+    STREAM_GONE = 18, executed true, "the stream of results is no longer there; begin it again";
 }
 
 impl Status {

@@ -51,6 +51,10 @@ pub const PANIC: u16 = 3;
 pub const REFUSE: u16 = 4;
 /// Answers with as many bytes as the request's u32 says.
 pub const MAKE: u16 = 5;
+/// Leaves its answer, the request, to the test.
+pub const LATER: u16 = 6;
+/// The same, but ends with an error at once.
+pub const LATER_NOT: u16 = 7;
 
 /// The service of the tests: counts what it executes.
 pub struct Service {
@@ -64,6 +68,8 @@ pub struct Service {
     pub last_deadline: Option<Nanos>,
     pub closed: Vec<u32>,
     pub slow: Duration,
+    /// Calls that are to be answered.
+    pub later: Vec<(Deferred, Vec<u8>)>,
 }
 
 pub fn pattern(len: usize) -> Vec<u8> {
@@ -88,6 +94,15 @@ impl Handler for Service {
                 let len = u32::from_le_bytes(call.payload().try_into().unwrap()) as usize;
                 // In uneven pieces, across the border between slot and spill.
                 pattern(len).chunks(1_000).for_each(|piece| reply.extend_from_slice(piece));
+            }
+            LATER => {
+                reply.extend_from_slice(b"to be forgotten");
+                let token = reply.defer()?;
+                self.later.push((token, call.payload().to_vec()));
+            }
+            LATER_NOT => {
+                self.later.push((reply.defer()?, Vec::new()));
+                return Err(HandlerError::new(7, "not later"));
             }
             other => return Err(HandlerError::unknown_method(other)),
         }
@@ -132,6 +147,7 @@ impl World {
             last_deadline: None,
             closed: Vec::new(),
             slow: Duration::from_micros(50),
+            later: Vec::new(),
         };
         Responder::new(nic.clone(), config, incarnation, service, time.clone()).unwrap()
     }

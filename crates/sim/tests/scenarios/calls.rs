@@ -10,7 +10,7 @@ use farcall_rpc::{
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
 use super::chaos;
-use crate::support::calls::{Calls, Echo, Executions, check_calls};
+use crate::support::calls::{Calls, Echo, Executions, Later, check_calls};
 use crate::support::rpc::{ClientProgram, ServerProgram, Workload, nic};
 
 const CALLS: u32 = 60;
@@ -24,6 +24,7 @@ struct Run<P> {
     clients: Vec<(Host, u32, TaskId)>,
     next_client: u32,
     executions: Executions,
+    later: Later,
     /// Whether the clients send batches.
     batches: bool,
     path: std::marker::PhantomData<P>,
@@ -32,7 +33,8 @@ struct Run<P> {
 impl<P: Path> Run<P> {
     fn spawn_server(&mut self) {
         self.incarnation += 1;
-        let echo = Echo { host: self.server_host.clone(), executions: self.executions.clone() };
+        let (executions, later) = (self.executions.clone(), self.later.clone());
+        let echo = Echo { host: self.server_host.clone(), executions, later };
         let nic = nic(&self.server_host, self.random.next_u64());
         let config = ResponderConfig::default();
         let server = ServerProgram::new(&self.server_host, nic, config, self.incarnation, echo);
@@ -109,6 +111,7 @@ impl<P: Path> Run<P> {
         for _ in 0..disturbances {
             let pause = Duration::from_nanos(self.random.between(1_000, 200_000));
             self.world.run_for(pause);
+            self.later.settle(&mut self.random);
             if self.is_done() {
                 break;
             }
@@ -118,6 +121,7 @@ impl<P: Path> Run<P> {
         let until = self.world.now() + Duration::from_secs(60);
         while !self.is_done() && self.world.now() < until {
             self.world.run_for(Duration::from_micros(100));
+            self.later.settle(&mut self.random);
         }
         for (_, number, task) in &self.clients {
             let program = self.program(*task);
@@ -155,7 +159,11 @@ fn run_by<P: Path>(seed: u64, random: Stream) -> u64 {
     run_with::<P>(seed, random, false)
 }
 
-fn run_with<P: Path>(seed: u64, mut random: Stream, batches: bool) -> u64 {
+fn run_with<P: Path>(seed: u64, random: Stream, batches: bool) -> u64 {
+    run_all::<P>(seed, random, batches, Later::default())
+}
+
+fn run_all<P: Path>(seed: u64, mut random: Stream, batches: bool, later: Later) -> u64 {
     let mut world = World::new(chaos::config(seed, &mut random));
     let server_host = world.add_node();
     let hosts: Vec<Host> = (0..random.between(1, 3)).map(|_| world.add_node()).collect();
@@ -171,6 +179,7 @@ fn run_with<P: Path>(seed: u64, mut random: Stream, batches: bool) -> u64 {
         clients: Vec::new(),
         next_client: 0,
         executions: Executions::default(),
+        later,
         batches,
         path: std::marker::PhantomData,
     };
@@ -227,6 +236,21 @@ pub fn by_herd(seed: u64) -> u64 {
 /// The same where requests do, too.
 pub fn by_datagrams(seed: u64) -> u64 {
     run_by::<OverUd<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+}
+
+/// The same where the server answers a third of the calls later; now and then in batches, or never.
+pub fn answered_later(seed: u64) -> u64 {
+    let mut random = Stream::new(seed, Purpose::Program(1_000));
+    let batches = random.below(4) == 0;
+    let later = Later(Some(Default::default()));
+    match random.below(7) {
+        0 | 1 => run_all::<FetchThenReply>(seed, random, batches, later),
+        2 => run_all::<ServerReply>(seed, random, batches, later),
+        3 => run_all::<BySend<SendReply>>(seed, random, batches, later),
+        4 => run_all::<BySend<NoticeThenFetch>>(seed, random, batches, later),
+        5 => run_all::<OverUc<ServerReply>>(seed, random, batches, later),
+        _ => run_all::<OverUd<DatagramReply>>(seed, random, batches, later),
+    }
 }
 
 /// The same where the server tells of results, and clients READ them; now and then in batches.

@@ -14,7 +14,7 @@ fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 
     let mut world = World::new(Config { keep_records: 1 << 20, ..Config::new(11) });
     let (server_host, client_host) = (world.add_node(), world.add_node());
     let executions = Executions::default();
-    let echo = Echo { host: server_host.clone(), executions: executions.clone() };
+    let echo = Echo { host: server_host.clone(), executions: executions.clone(), later: Later::default() };
     let server = ServerProgram::new(&server_host, nic(&server_host, 1), ResponderConfig::default(), 1, echo);
     let server = world.spawn(&server_host, server_waits, server);
     let workload = Calls::new(0, world.random(0), 200);
@@ -69,7 +69,7 @@ fn clients_of_datagrams_that_are_gone_leave_nothing_at_the_server() {
 fn leave_nothing<P: Path>() {
     let mut world = World::new(Config::new(12));
     let (server_host, client_host) = (world.add_node(), world.add_node());
-    let echo = Echo { host: server_host.clone(), executions: Executions::default() };
+    let echo = Echo { host: server_host.clone(), executions: Executions::default(), later: Later::default() };
     let config = ResponderConfig::default();
     let linger = config.session_linger;
     let server = ServerProgram::new(&server_host, nic(&server_host, 1), config, 1, echo);

@@ -23,6 +23,8 @@ pub struct Happened {
     pub batches: AtomicU64,
     /// Results that clients were told of.
     pub notices: AtomicU64,
+    /// Questions for answers that came later.
+    pub collects: AtomicU64,
     /// Streams that were read to their end, and that broke.
     pub streams: AtomicU64,
     pub broken: AtomicU64,
@@ -37,6 +39,7 @@ pub static HAPPENED: Happened = Happened {
     repeated: AtomicU64::new(0),
     batches: AtomicU64::new(0),
     notices: AtomicU64::new(0),
+    collects: AtomicU64::new(0),
     streams: AtomicU64::new(0),
     broken: AtomicU64::new(0),
     wishes: AtomicU64::new(0),
@@ -51,6 +54,7 @@ fn note<P: Path>(counters: &Counters) {
     HAPPENED.repeated.fetch_add(counters.repeated.get(), Ordering::Relaxed);
     HAPPENED.batches.fetch_add(counters.batches.get(), Ordering::Relaxed);
     HAPPENED.notices.fetch_add(counters.notices.get(), Ordering::Relaxed);
+    HAPPENED.collects.fetch_add(counters.collects.get(), Ordering::Relaxed);
 }
 
 /// A kind of run: its name, and what runs a seed of it. It panics if something does not hold, and returns the hash of
@@ -70,6 +74,7 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "calls-by-herd", run: calls::by_herd },
     Scenario { name: "calls-by-datagrams", run: calls::by_datagrams },
     Scenario { name: "calls-by-notices", run: calls::by_notices },
+    Scenario { name: "calls-answered-later", run: calls::answered_later },
     Scenario { name: "store", run: store::run },
     Scenario { name: "store-by-sends", run: store::by_sends },
     Scenario { name: "store-over-uc", run: store::over_uc },

@@ -2,12 +2,13 @@
 //! call ends, every result is its own.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use farcall_rpc::{
-    AnyCaller, Call, CallError, CallId, CallOptions, Completion, Executed, Handler, HandlerError, Reply,
+    AnyCaller, Call, CallError, CallId, CallOptions, Completion, Deferred, Executed, Handler, HandlerError,
+    Reply,
 };
 use farcall_sim::{Host, Stream};
 use farcall_verbs::Nanos;
@@ -21,6 +22,32 @@ pub type Executions = Rc<RefCell<BTreeMap<(u32, u32), u32>>>;
 pub struct Echo {
     pub host: Host,
     pub executions: Executions,
+    pub later: Later,
+}
+
+/// Calls that are to be answered later, with their answers. Their number says which are.
+#[derive(Clone, Default)]
+pub struct Later(pub Option<Rc<RefCell<VecDeque<(Deferred, Vec<u8>)>>>>);
+
+impl Later {
+    /// One call in three.
+    fn takes(&self, number: u32) -> Option<&RefCell<VecDeque<(Deferred, Vec<u8>)>>> {
+        self.0.as_deref().filter(|_| number.is_multiple_of(3))
+    }
+
+    /// Answers a call that waits for it, or drops its token.
+    pub fn settle(&self, random: &mut Stream) {
+        let Some(later) = &self.0 else { return };
+        let count = later.borrow().len() as u64;
+        if count == 0 {
+            return;
+        }
+        let taken = later.borrow_mut().remove(random.below(count) as usize);
+        let (token, answer) = taken.expect("one of them");
+        if random.chance_ppm(950_000) {
+            token.answer(&answer);
+        }
+    }
 }
 
 /// Request: client, number, length of the answer, time to compute in nanoseconds, filling.
@@ -43,7 +70,11 @@ impl Handler for Echo {
         assert_eq!(filling, super::pattern(number.into(), filling.len()), "a request was garbled");
         *self.executions.borrow_mut().entry((client, number)).or_default() += 1;
         self.host.compute(Duration::from_nanos(compute_ns.into()));
-        reply.extend_from_slice(&answer(client, number, answer_bytes));
+        let answer = answer(client, number, answer_bytes);
+        match self.later.takes(number) {
+            Some(later) => later.borrow_mut().push_back((reply.defer()?, answer)),
+            None => reply.extend_from_slice(&answer),
+        }
         Ok(())
     }
 }

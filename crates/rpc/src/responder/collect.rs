@@ -1,0 +1,213 @@
+//! The answers that came later: kept until the client collects them.
+//!
+//! The message of such a call is answered at once, with [`Status::DEFERRED`], so that those behind it are executed. Its
+//! result the client asks for by a message of its own. As any response it then stays in its slot until the client has
+//! it, so it survives the loss of a connection, and no call is executed twice.
+
+use std::sync::Arc;
+
+use farcall_verbs::{Clock, Nanos};
+
+use super::buffered::BufferedTotal;
+use super::deferred::{AtHand, Outcome, Pending};
+use super::execute::Answer;
+use super::serve::Engine;
+use super::session::Session;
+use super::{Handler, ServerEnd};
+use crate::wire::batch::{entry_bytes, push_entry, take_result};
+use crate::wire::{
+    Collected, CollectedResult, RESPONSE_HEADER_BYTES, RequestHeader, Status, collected_bytes, push_collected,
+};
+
+/// A call, or a batch with such calls, that is answered later.
+pub(crate) struct DeferredCall {
+    pub call_id: u64,
+    /// When the client gives it up.
+    pub deadline: Option<Nanos>,
+    answers: Answers,
+}
+
+enum Answers {
+    One(Arc<Pending>),
+    Batch {
+        /// The results so far; those that are to come are empty, with [`Status::DEFERRED`].
+        results: Vec<u8>,
+        late: Vec<Arc<Pending>>,
+    },
+    /// All of it is there.
+    There(Outcome),
+}
+
+impl DeferredCall {
+    pub fn one(call_id: u64, deadline: Option<Nanos>, pending: Arc<Pending>) -> Self {
+        Self { call_id, deadline, answers: Answers::One(pending) }
+    }
+
+    pub fn batch(call_id: u64, deadline: Option<Nanos>, results: Vec<u8>, late: Vec<Arc<Pending>>) -> Self {
+        Self { call_id, deadline, answers: Answers::Batch { results, late } }
+    }
+
+    fn pending(&self) -> &[Arc<Pending>] {
+        match &self.answers {
+            Answers::One(pending) => std::slice::from_ref(pending),
+            Answers::Batch { late, .. } => late,
+            Answers::There(_) => &[],
+        }
+    }
+
+    /// How many calls count as deferred.
+    pub fn calls(&self) -> usize {
+        self.pending().len().max(1)
+    }
+
+    /// What is there of it.
+    fn into_outcome(mut self) -> Option<Outcome> {
+        match std::mem::replace(&mut self.answers, Answers::Batch { results: Vec::new(), late: Vec::new() }) {
+            Answers::There(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub fn cancel(&self) {
+        self.pending().iter().for_each(|pending| pending.cancel());
+    }
+
+    /// How it ended, if it has.
+    fn outcome(&mut self, buffered: &BufferedTotal, result_bytes_max: usize) -> Option<&Outcome> {
+        if !self.pending().iter().all(|pending| pending.is_answered()) {
+            return None;
+        }
+        let there = match &self.answers {
+            Answers::One(pending) => pending.take_outcome(),
+            Answers::Batch { results, late } => Some(Outcome {
+                status: Status::OK,
+                bytes: buffered.keep(put_together(results, late, result_bytes_max)),
+            }),
+            Answers::There(_) => None,
+        };
+        if let Some(there) = there {
+            self.answers = Answers::There(there);
+        }
+        match &self.answers {
+            Answers::There(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for DeferredCall {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+/// The results of a batch, with those that came later in their places.
+fn put_together(results: &[u8], late: &[Arc<Pending>], result_bytes_max: usize) -> Vec<u8> {
+    let mut late = late.iter();
+    let (mut rest, mut whole) = (results, Vec::with_capacity(results.len()));
+    // They were written by this thread: each is whole.
+    while let Ok((status, bytes)) = take_result(&mut rest) {
+        if status != Status::DEFERRED {
+            push_entry(&mut whole, status.0, bytes);
+            continue;
+        }
+        match late.next().and_then(|pending| pending.take_outcome()) {
+            Some(came) if whole.len() + rest.len() + entry_bytes(came.bytes.len()) <= result_bytes_max => {
+                push_entry(&mut whole, came.status.0, &came.bytes);
+            }
+            Some(_) => push_entry(&mut whole, Status::RESULT_TOO_LARGE.0, b""),
+            None => push_entry(&mut whole, Status::CANCELLED.0, b""),
+        }
+    }
+    whole
+}
+
+impl Session {
+    /// Calls that are to be answered later, or were and are not collected.
+    pub fn deferred_calls(&self) -> usize {
+        self.deferred.iter().map(DeferredCall::calls).sum()
+    }
+
+    /// The client wants no answer to a call any more.
+    pub fn cancel_deferred(&mut self, call_id: u64) -> bool {
+        let at = self.deferred.iter().position(|deferred| deferred.call_id == call_id);
+        at.map(|at| self.deferred.remove(at)).is_some()
+    }
+}
+
+impl<H: Handler, C: Clock> Engine<H, C> {
+    /// What the handler did about the call at hand, which is not over with its return.
+    #[cold]
+    pub(super) fn take_at_hand(&mut self) -> Option<Arc<Pending>> {
+        match std::mem::take(&mut self.deferring.at_hand) {
+            AtHand::Now => None,
+            AtHand::Later(pending) => Some(pending),
+            AtHand::Refused => {
+                self.counters.deferrals_refused.increment();
+                None
+            }
+        }
+    }
+
+    /// Keeps a call until it is answered and collected.
+    #[cold]
+    pub(super) fn keep_deferred(&mut self, end: &mut ServerEnd, call: DeferredCall) -> Answer {
+        self.counters.deferred.add(call.calls() as u64);
+        self.deferring.next_deadline = Nanos::earlier(self.deferring.next_deadline, call.deadline);
+        end.session.deferred.push(call);
+        Answer { status: Status::DEFERRED, ..Answer::ACK }
+    }
+
+    /// Gives the results of calls that were answered meanwhile, as many as fit into the slot.
+    #[cold]
+    pub(super) fn collect(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Result<Answer, String> {
+        if header.len_bytes > 0 {
+            return Err(format!("message {}: collects, with a payload", header.seq.0));
+        }
+        let result_bytes_max = self.config.result_bytes_max as usize;
+        let session = &mut end.session;
+        let capacity = session.responses.capacity();
+        let entries = &mut self.spill;
+        let mut place = 0;
+        while place < session.deferred.len() {
+            let call_id = session.deferred[place].call_id;
+            let Some(outcome) = session.deferred[place].outcome(&self.buffered, result_bytes_max) else {
+                place += 1;
+                continue;
+            };
+            let (status, room) = (outcome.status, capacity - entries.len());
+            let is_long = collected_bytes(outcome.bytes.len()) > room;
+            if is_long && !entries.is_empty() {
+                break;
+            }
+            let call = session.deferred.remove(place);
+            let Some(Outcome { bytes, .. }) = call.into_outcome() else { continue };
+            if is_long && status == Status::OK {
+                let result = CollectedResult::Kept(bytes.len() as u32);
+                push_collected(entries, &Collected { call_id, status, result });
+                session.retain(call_id, bytes);
+                continue;
+            }
+            let result = CollectedResult::Here(cut(&bytes, room));
+            push_collected(entries, &Collected { call_id, status, result });
+        }
+        let at = session.responses.offset(header.seq) + RESPONSE_HEADER_BYTES;
+        session.results.copy_in(at, entries);
+        let len_bytes = entries.len();
+        entries.clear();
+        Ok(Answer::ok(len_bytes, len_bytes))
+    }
+}
+
+/// What fits: a result always does; of an error's text its beginning.
+fn cut(bytes: &[u8], room: usize) -> &[u8] {
+    let longest = (room - collected_bytes(0)) & !7;
+    let mut len_bytes = bytes.len().min(longest);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        while !text.is_char_boundary(len_bytes) {
+            len_bytes -= 1;
+        }
+    }
+    &bytes[..len_bytes]
+}

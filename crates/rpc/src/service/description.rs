@@ -1,0 +1,79 @@
+//! What a service is, as both ends know it.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec;
+
+/// A service, as the attribute describes it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Description {
+    /// Its name.
+    pub name: &'static str,
+    /// Its version, as its author numbers them.
+    pub version: u32,
+    /// Its methods.
+    pub methods: &'static [Method],
+}
+
+/// A method of a service.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Method {
+    /// Its number.
+    pub number: u16,
+    /// Its name.
+    pub name: &'static str,
+    /// Its arguments and results, for people.
+    pub signature: &'static str,
+    /// Of all that both ends must agree on.
+    pub fingerprint: u32,
+}
+
+/// A description that came from a server.
+#[derive(Debug, Deserialize)]
+struct Foreign {
+    name: String,
+    version: u32,
+    methods: Vec<ForeignMethod>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ForeignMethod {
+    number: u16,
+    name: String,
+    signature: String,
+    fingerprint: u32,
+}
+
+impl Description {
+    /// Whether a server that describes itself so has all of these methods. It may have more.
+    ///
+    /// # Errors
+    /// What differs.
+    pub(super) fn check(&self, described: &[u8]) -> Result<(), String> {
+        let foreign: Foreign = codec::decode(described)
+            .map_err(|error| format!("the server does not describe its service ({error})"))?;
+        if (foreign.name.as_str(), foreign.version) != (self.name, self.version) {
+            return Err(format!(
+                "the server serves {:?}, version {}; this client calls {:?}, version {}",
+                foreign.name, foreign.version, self.name, self.version
+            ));
+        }
+        self.methods.iter().try_for_each(|method| method.check(&foreign.methods))
+    }
+}
+
+impl Method {
+    fn check(&self, foreign: &[ForeignMethod]) -> Result<(), String> {
+        let Self { number, name, signature, fingerprint } = self;
+        let Some(there) = foreign.iter().find(|there| there.number == *number) else {
+            let elsewhere = foreign.iter().find(|there| there.name == *name);
+            let hint =
+                elsewhere.map_or(String::new(), |there| format!("; it has one as number {}", there.number));
+            return Err(format!("the server has no method {number}, `{name}`{hint}"));
+        };
+        if there.fingerprint == *fingerprint {
+            return Ok(());
+        }
+        Err(format!("method {number} is `{signature}` here and `{}` at the server", there.signature))
+    }
+}

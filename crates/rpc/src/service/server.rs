@@ -1,0 +1,227 @@
+//! The server's side: from a call to a method.
+
+use farcall_verbs::Provider;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::codec::{FINGERPRINT_BYTES, decode, encode};
+use super::description::Description;
+use super::pages::Streams;
+use super::{CLOSE_STREAM, DESCRIBE, NEXT_PAGE};
+use crate::responder::{Call, Handler, HandlerError, Reply};
+use crate::server::{Server, ServerBuilder, ServerError};
+use crate::wire::Status;
+
+/// A service with types. The attribute implements it; its clones are one service.
+pub trait Service: Clone + Send + Sync + 'static {
+    /// What it is.
+    const DESCRIPTION: Description;
+    /// Whether any of its methods is an `async fn`.
+    const IS_ASYNC: bool;
+
+    /// Runs the method that is called.
+    ///
+    /// # Errors
+    /// What the client gets instead of a result.
+    fn dispatch(&self, incoming: Incoming<'_, '_>) -> Result<(), HandlerError>;
+}
+
+/// A service as a handler of calls: one for each server thread.
+pub struct Typed<S> {
+    service: S,
+    rooms: Rooms,
+}
+
+/// Where methods run that are an `async fn`.
+#[cfg(feature = "tokio")]
+type Runtime = Option<tokio::runtime::Handle>;
+#[cfg(not(feature = "tokio"))]
+type Runtime = Option<std::convert::Infallible>;
+
+fn current_runtime() -> Runtime {
+    #[cfg(feature = "tokio")]
+    return tokio::runtime::Handle::try_current().ok();
+    #[cfg(not(feature = "tokio"))]
+    None
+}
+
+/// What a thread keeps between calls.
+#[derive(Default)]
+struct Rooms {
+    /// Results are encoded here.
+    result: Vec<u8>,
+    streams: Streams,
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
+    runtime: Runtime,
+}
+
+impl<S: Service> Typed<S> {
+    /// A handler for one server thread. Methods that are an `async fn` run on the current tokio runtime.
+    pub fn new(service: S) -> Self {
+        Self::with(service, current_runtime())
+    }
+
+    fn with(service: S, runtime: Runtime) -> Self {
+        Self { service, rooms: Rooms { runtime, ..Rooms::default() } }
+    }
+}
+
+impl<S: Service> Handler for Typed<S> {
+    fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
+        let incoming = Incoming { call, reply, rooms: &mut self.rooms };
+        match call.method() {
+            DESCRIBE => incoming.append(|rooms| encode(&S::DESCRIPTION, &mut rooms.result)),
+            NEXT_PAGE => incoming.next_page(),
+            CLOSE_STREAM => incoming.close_stream(),
+            _ => self.service.dispatch(incoming),
+        }
+    }
+
+    fn closed(&mut self, connection: u32) {
+        self.rooms.streams.closed(connection);
+    }
+}
+
+impl ServerBuilder {
+    /// Starts a server of a service with types. All threads share it; methods that are no `async fn`, and iterators of
+    /// streams, run on them and hold up the other calls of their thread.
+    ///
+    /// # Errors
+    /// As [`ServerBuilder::start`]; if methods are an `async fn` and there is no tokio runtime.
+    pub fn serve<S: Service>(self, provider: &dyn Provider, service: S) -> Result<Server, ServerError> {
+        let runtime = current_runtime();
+        if S::IS_ASYNC && runtime.is_none() {
+            let name = S::DESCRIPTION.name;
+            let why =
+                format!("{name} has async methods: start it in a tokio runtime, with the feature `tokio`");
+            return Err(ServerError::System(std::io::Error::other(why)));
+        }
+        self.start(provider, move |_thread| Typed::with(service.clone(), runtime.clone()))
+    }
+}
+
+/// A call on its way to its method.
+pub struct Incoming<'a, 'r> {
+    call: &'a Call<'a>,
+    reply: &'a mut Reply<'r>,
+    rooms: &'a mut Rooms,
+}
+
+fn refused(status: Status, message: String) -> HandlerError {
+    HandlerError { status, message }
+}
+
+impl Incoming<'_, '_> {
+    /// The number of the method.
+    pub fn method(&self) -> u16 {
+        self.call.method()
+    }
+
+    /// The arguments.
+    ///
+    /// # Errors
+    /// If the client's method is another one, or they are none. The method does not run then.
+    #[inline]
+    pub fn arguments<T: DeserializeOwned>(&self, fingerprint: u32) -> Result<T, HandlerError> {
+        let Some((theirs, arguments)) = self.call.payload().split_first_chunk::<FINGERPRINT_BYTES>() else {
+            return Err(refused(Status::BAD_ARGUMENTS, "a request without a fingerprint".into()));
+        };
+        if u32::from_le_bytes(*theirs) != fingerprint {
+            let message = format!("method {}: connect again to see what differs", self.method());
+            return Err(refused(Status::OTHER_METHOD, message));
+        }
+        decode(arguments)
+            .map_err(|why| refused(Status::BAD_ARGUMENTS, format!("method {}: {why}", self.method())))
+    }
+
+    /// Answers.
+    ///
+    /// # Errors
+    /// If the result has no form.
+    #[inline]
+    pub fn answer<T: Serialize, E: Serialize>(self, result: &Result<T, E>) -> Result<(), HandlerError> {
+        self.append(|rooms| encode(result, &mut rooms.result))
+    }
+
+    #[inline]
+    fn append(self, encode: impl FnOnce(&mut Rooms) -> Result<(), String>) -> Result<(), HandlerError> {
+        self.rooms.result.clear();
+        encode(self.rooms).map_err(|why| refused(Status::BAD_RESULT, why))?;
+        self.reply.extend_from_slice(&self.rooms.result);
+        Ok(())
+    }
+
+    /// Runs the method as a task, which answers. A client that gives the call up ends the task.
+    ///
+    /// # Errors
+    /// If too many calls are answered later.
+    #[cfg(feature = "tokio")]
+    pub fn spawn<T, E, F>(self, method: F) -> Result<(), HandlerError>
+    where
+        T: Serialize,
+        E: Serialize,
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let Some(runtime) = &self.rooms.runtime else {
+            return Err(refused(Status::NOT_DEFERRED, "the server has no tokio runtime".into()));
+        };
+        crate::server::answer_by_task(runtime, self.reply, async move {
+            let result = method.await;
+            let mut bytes = Vec::new();
+            encode(&result, &mut bytes).map_err(|why| refused(Status::BAD_RESULT, why))?;
+            Ok(bytes)
+        })
+    }
+
+    /// Answers with the first page of a stream.
+    ///
+    /// # Errors
+    /// If the client has too many streams, or an item has no form.
+    pub fn stream<I, E>(self, method: impl FnOnce() -> Result<I, E>) -> Result<(), HandlerError>
+    where
+        I: Iterator + Send + 'static,
+        I::Item: Serialize,
+        E: Serialize,
+    {
+        let connection = self.call.connection();
+        self.rooms.streams.may_begin(connection)?;
+        let begun = method();
+        self.append(|rooms| match begun {
+            Ok(items) => {
+                encode(&Ok::<(), E>(()), &mut rooms.result)?;
+                rooms.streams.begin(connection, items, &mut rooms.result)
+            }
+            Err(error) => encode(&Err::<(), E>(error), &mut rooms.result),
+        })
+    }
+
+    fn stream_number(&self) -> Result<u32, HandlerError> {
+        let number = self.call.payload().try_into().map(u32::from_le_bytes);
+        number.map_err(|_| refused(Status::BAD_ARGUMENTS, "no number of a stream".into()))
+    }
+
+    fn next_page(self) -> Result<(), HandlerError> {
+        let (connection, number) = (self.call.connection(), self.stream_number()?);
+        let Self { reply, rooms, .. } = self;
+        rooms.result.clear();
+        rooms.streams.next(connection, number, &mut rooms.result).map_err(|why| match why {
+            Some(why) => refused(Status::BAD_RESULT, why),
+            None => refused(Status::STREAM_GONE, format!("stream {number}")),
+        })?;
+        reply.extend_from_slice(&rooms.result);
+        Ok(())
+    }
+
+    fn close_stream(self) -> Result<(), HandlerError> {
+        self.rooms.streams.end(self.call.connection(), self.stream_number()?);
+        Ok(())
+    }
+
+    /// There is no such method.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn unknown(self) -> Result<(), HandlerError> {
+        Err(HandlerError::unknown_method(self.method()))
+    }
+}

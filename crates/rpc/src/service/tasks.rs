@@ -1,0 +1,130 @@
+//! The side of a client for tasks.
+
+use std::convert::Infallible;
+use std::marker::PhantomData;
+
+use farcall_verbs::Provider;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::client::{Failed, Page, ServiceError};
+use super::codec::{decode, request};
+use super::description::Description;
+use super::{CLOSE_STREAM, DESCRIBE, NEXT_PAGE};
+use crate::client::{AsyncClient, ClientOptions, PerCall};
+
+/// An [`AsyncClient`] that calls methods of a service. The attribute makes one with methods out of it.
+#[derive(Clone)]
+pub struct TypedAsyncClient {
+    client: AsyncClient,
+    options: PerCall,
+}
+
+impl TypedAsyncClient {
+    /// Connects, and asks the server what it serves.
+    ///
+    /// # Errors
+    /// As [`AsyncClient::connect`]; if the server serves something else, in words.
+    pub async fn connect(
+        provider: &dyn Provider,
+        address: impl Into<String>,
+        options: ClientOptions,
+        description: &Description,
+    ) -> Result<Self, ServiceError> {
+        let client = AsyncClient::connect(provider, address, options).await?;
+        let described = client.call(DESCRIBE, &[]).await.map_err(ServiceError::of_describing)?;
+        description.check(&described).map_err(ServiceError::OtherService)?;
+        Ok(Self { client, options: PerCall::default() })
+    }
+
+    /// The same client, whose calls have other options.
+    #[must_use]
+    pub fn with_options(&self, options: PerCall) -> Self {
+        Self { client: self.client.clone(), options }
+    }
+
+    /// Calls a method.
+    ///
+    /// # Errors
+    /// See [`Failed`].
+    pub async fn call<A, T, E>(&self, method: u16, fingerprint: u32, arguments: &A) -> Result<T, Failed<E>>
+    where
+        A: Serialize,
+        T: DeserializeOwned,
+        E: DeserializeOwned,
+    {
+        let mut bytes = Vec::new();
+        request(fingerprint, arguments, &mut bytes).map_err(Failed::Arguments)?;
+        let reply = self.client.call_with(method, &bytes, self.options).await?;
+        decode::<Result<T, E>>(&reply).map_err(Failed::Undecodable)?.map_err(Failed::Service)
+    }
+
+    /// Calls a method whose results are a stream.
+    ///
+    /// # Errors
+    /// See [`Failed`].
+    pub async fn stream<A, T, E>(
+        &self,
+        method: u16,
+        fingerprint: u32,
+        arguments: &A,
+    ) -> Result<AsyncPages<T>, Failed<E>>
+    where
+        A: Serialize,
+        E: DeserializeOwned,
+    {
+        let mut bytes = Vec::new();
+        request(fingerprint, arguments, &mut bytes).map_err(Failed::Arguments)?;
+        let reply = self.client.call_with(method, &bytes, self.options).await?;
+        let mut page = Page::default();
+        page.begin::<E>(&reply)?;
+        Ok(AsyncPages { client: self.clone(), page, of: PhantomData })
+    }
+}
+
+/// A stream of results for a task: as [`super::Pages`].
+pub struct AsyncPages<T> {
+    client: TypedAsyncClient,
+    page: Page,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> AsyncPages<T> {
+    /// The next item; `None` at the end. If it is dropped while it waits for a page, the stream ends with an error.
+    ///
+    /// # Errors
+    /// If a page cannot be had; that is the end of the stream.
+    pub async fn next(&mut self) -> Option<Result<T, Failed<Infallible>>> {
+        loop {
+            if let Some(item) = self.page.take() {
+                return Some(item.map_err(Failed::Undecodable));
+            }
+            if self.page.stream == 0 {
+                return None;
+            }
+            let stream = std::mem::take(&mut self.page.stream);
+            let TypedAsyncClient { client, options } = &self.client;
+            match client.call_with(NEXT_PAGE, &stream.to_le_bytes(), *options).await {
+                Ok(page) => {
+                    if let Err(why) = self.page.turn(&page) {
+                        return Some(Err(Failed::Undecodable(why)));
+                    }
+                }
+                Err(error) => return Some(Err(error.into())),
+            }
+        }
+    }
+}
+
+impl<T> Drop for AsyncPages<T> {
+    fn drop(&mut self) {
+        if self.page.stream == 0 {
+            return;
+        }
+        let (client, stream) = (self.client.client.clone(), self.page.stream);
+        // Without a runtime there is no connection any more, and with it the server forgets the stream.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { client.call(CLOSE_STREAM, &stream.to_le_bytes()).await });
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Calls that are answered later.
+
+mod support;
+
+use std::time::Duration;
+
+use farcall_link::bootstrap::Features;
+use farcall_link::{BatchConfig, Batching, Geometry, Plan};
+use farcall_rpc::wire::Status;
+use farcall_rpc::*;
+use farcall_verbs::Endpoint;
+use support::*;
+
+type Outcome = (CallId, Result<Vec<u8>, CallError>);
+
+fn submit<P: Path>(world: &World, client: &mut Caller<P>, method: u16, payload: &[u8]) -> CallId {
+    client.submit(method, payload, CallOptions::default(), world.now()).unwrap()
+}
+
+/// Steps until the server holds so many tokens.
+fn wait_for_tokens<P: Path>(world: &mut World, client: &mut Caller<P>, count: usize) {
+    let mut patience = Patience::new();
+    while world.server.handler().later.len() < count {
+        assert!(!patience.is_over(), "no token");
+        world.step(client);
+    }
+}
+
+fn answer_all(world: &mut World) {
+    for (token, payload) in world.server.handler().later.drain(..) {
+        token.answer(&payload);
+    }
+}
+
+fn server_error(result: Result<Vec<u8>, CallError>) -> (Status, String) {
+    match result {
+        Err(CallError::Server { status, message }) => (status, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn neighbours_are_not_held<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    let slow = submit(&world, &mut client, LATER, b"slow");
+    wait_for_tokens(&mut world, &mut client, 1);
+    // Many times the window.
+    for number in 0..200u32 {
+        assert_eq!(world.call(&mut client, ECHO, &number.to_le_bytes()).unwrap(), number.to_le_bytes());
+    }
+    assert_eq!(client.pending(), 1);
+    answer_all(&mut world);
+    assert_eq!(world.finish(&mut client), (slow, Ok(b"slow".to_vec())));
+    assert_eq!((client.pending(), world.server.handler().executed), (0, 201));
+    assert_eq!(world.server.counters().deferred.get(), 1);
+}
+
+#[test]
+fn a_call_that_is_answered_later_does_not_hold_its_neighbours_under_any_preset() {
+    neighbours_are_not_held::<FetchThenReply>();
+    neighbours_are_not_held::<Fetch>();
+    neighbours_are_not_held::<ServerReply>();
+    neighbours_are_not_held::<ByByte<ServerReply>>();
+    neighbours_are_not_held::<SendReply>();
+    neighbours_are_not_held::<BySend<ServerReply>>();
+    neighbours_are_not_held::<BySend<SendReply>>();
+    neighbours_are_not_held::<BySend<NoticeThenFetch>>();
+    neighbours_are_not_held::<OverUc<ServerReply>>();
+    neighbours_are_not_held::<OverUc<DatagramReply>>();
+    neighbours_are_not_held::<OverUd<DatagramReply>>();
+}
+
+fn answers_of_all_sizes<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    let sizes = [0, 1, 8, 255, 4_000, 4_096, 4_160, 4_200, 70_000, 1 << 20];
+    let calls: Vec<CallId> =
+        sizes.iter().map(|size| submit(&world, &mut client, LATER, &pattern(*size))).collect();
+    wait_for_tokens(&mut world, &mut client, sizes.len());
+    // In another order than that of the calls.
+    world.server.handler().later.reverse();
+    answer_all(&mut world);
+    let mut ended: Vec<Outcome> = sizes.iter().map(|_| world.finish(&mut client)).collect();
+    ended.sort_by_key(|(call, _)| *call);
+    for ((call, result), (expected, size)) in ended.into_iter().zip(calls.into_iter().zip(sizes)) {
+        assert_eq!(call, expected);
+        assert!(result.unwrap() == pattern(size), "{size} bytes");
+    }
+}
+
+#[test]
+fn answers_of_all_sizes_come_later() {
+    answers_of_all_sizes::<FetchThenReply>();
+    answers_of_all_sizes::<ServerReply>();
+    answers_of_all_sizes::<BySend<SendReply>>();
+    answers_of_all_sizes::<OverUd<DatagramReply>>();
+}
+
+#[test]
+fn tokens_are_answered_from_another_thread() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    let call = submit(&world, &mut client, LATER, b"elsewhere");
+    wait_for_tokens(&mut world, &mut client, 1);
+    let (token, payload) = world.server.handler().later.pop().unwrap();
+    let elsewhere = std::thread::spawn(move || token.answer(&payload));
+    assert_eq!(world.finish(&mut client), (call, Ok(b"elsewhere".to_vec())));
+    elsewhere.join().unwrap();
+}
+
+/// A token that is dropped is an error, and errors of the application arrive as they were said.
+#[test]
+fn a_dropped_token_is_a_typed_error_and_a_refusal_arrives() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    submit(&world, &mut client, LATER, b"");
+    wait_for_tokens(&mut world, &mut client, 1);
+    world.server.handler().later.clear();
+    let (status, _) = server_error(world.finish(&mut client).1);
+    assert_eq!(status, Status::ANSWER_DROPPED);
+    assert!(status.executed());
+
+    submit(&world, &mut client, LATER, b"");
+    wait_for_tokens(&mut world, &mut client, 1);
+    let (token, _) = world.server.handler().later.pop().unwrap();
+    // Longer than a slot: its beginning arrives.
+    let text = "ä".repeat(10_000);
+    token.refuse(&HandlerError::new(0x7fff, text.clone()));
+    match world.finish(&mut client).1 {
+        Err(CallError::Application { code: 0x7fff, message }) => {
+            assert!(text.starts_with(&message) && message.len() > 1_000, "{} bytes", message.len());
+        }
+        other => panic!("{other:?}"),
+    }
+    // An error that the handler returns counts, not its token.
+    assert!(matches!(world.call(&mut client, LATER_NOT, b""), Err(CallError::Application { code: 7, .. })));
+    let (token, _) = world.server.handler().later.pop().unwrap();
+    assert!(token.is_cancelled());
+    token.answer(b"nowhere");
+    assert_eq!(world.call(&mut client, ECHO, b"on").unwrap(), b"on");
+}
+
+#[test]
+fn more_than_the_limit_is_refused_in_words_and_counted() {
+    let config = ResponderConfig::default().deferred_of_client_max(2).deferred_max(3);
+    let mut world = World::with(config);
+    let mut client = world.client::<ServerReply>();
+    let first = submit(&world, &mut client, LATER, b"first");
+    submit(&world, &mut client, LATER, b"second");
+    wait_for_tokens(&mut world, &mut client, 2);
+    let (status, text) = server_error(world.call(&mut client, LATER, b"third"));
+    assert_eq!(
+        (status, &text[..]),
+        (Status::NOT_DEFERRED, "2 calls of this client are to be answered later; at most 2")
+    );
+    let mut other = world.client::<ServerReply>();
+    submit(&world, &mut other, LATER, b"");
+    wait_for_tokens(&mut world, &mut other, 3);
+    let (status, text) = server_error(world.call(&mut other, LATER, b""));
+    assert_eq!(
+        (status, &text[..]),
+        (Status::NOT_DEFERRED, "3 calls of this server thread are to be answered later; at most 3")
+    );
+    assert_eq!(world.server.counters().deferrals_refused.get(), 2);
+    // An answer that was collected makes room.
+    let (token, payload) = world.server.handler().later.remove(0);
+    token.answer(&payload);
+    assert_eq!(world.finish(&mut client), (first, Ok(b"first".to_vec())));
+    submit(&world, &mut client, LATER, b"");
+    wait_for_tokens(&mut world, &mut client, 3);
+}
+
+#[test]
+fn a_client_that_cannot_collect_is_never_told_to() {
+    let mut world = World::new();
+    let mut client = Caller::<ServerReply>::new(world.nic.clone(), CallerConfig::default()).unwrap();
+    let mut hello = client.hello().unwrap();
+    assert!(hello.features.contains(Features::DEFERRED));
+    hello.features.remove(Features::DEFERRED);
+    let now = world.now();
+    let (_, welcome) = world.server.accept(&hello, now).unwrap();
+    client.welcome(welcome, now).unwrap();
+    let (status, text) = server_error(world.call(&mut client, LATER, b""));
+    assert_eq!(status, Status::NOT_DEFERRED);
+    assert!(text.contains("version"), "{text}");
+}
+
+/// Steps until the oldest token knows that nobody waits.
+fn wait_for_cancellation<P: Path>(world: &mut World, client: &mut Caller<P>) {
+    let mut patience = Patience::new();
+    while !world.server.handler().later[0].0.is_cancelled() {
+        assert!(!patience.is_over(), "the handler is not told");
+        world.step(client);
+    }
+}
+
+#[test]
+fn a_handler_learns_that_nobody_waits_for_its_answer() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    // Given up.
+    let call = submit(&world, &mut client, LATER, b"");
+    wait_for_tokens(&mut world, &mut client, 1);
+    assert!(!world.server.handler().later[0].0.is_cancelled());
+    client.cancel(call);
+    wait_for_cancellation(&mut world, &mut client);
+    answer_all(&mut world);
+
+    // Its deadline passed.
+    let deadline = Some(world.now() + Duration::from_millis(1));
+    let options = CallOptions { deadline, ..CallOptions::default() };
+    client.submit(LATER, b"", options, world.now()).unwrap();
+    wait_for_tokens(&mut world, &mut client, 1);
+    world.time.0.advance(Duration::from_millis(2));
+    let error = world.finish(&mut client).1.unwrap_err();
+    assert_eq!(error, CallError::OutcomeUnknown(UnknownBecause::Deadline));
+    wait_for_cancellation(&mut world, &mut client);
+    answer_all(&mut world);
+
+    // The client is gone for good.
+    submit(&world, &mut client, LATER, b"");
+    wait_for_tokens(&mut world, &mut client, 1);
+    let id = ConnectionId(world.server.handler().last_connection);
+    client.break_off(Broken::Closed);
+    let now = world.now();
+    world.server.hang_up(id, false, now);
+    let mut patience = Patience::new();
+    while !world.server.handler().later[0].0.is_cancelled() {
+        assert!(!patience.is_over(), "the handler is not told");
+        world.server.progress(now);
+    }
+    let mut other = world.client::<FetchThenReply>();
+    assert_eq!(world.call(&mut other, ECHO, b"on").unwrap(), b"on");
+}
+
+#[test]
+fn who_awaits_the_cancellation_is_woken() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    let call = submit(&world, &mut client, LATER, b"");
+    wait_for_tokens(&mut world, &mut client, 1);
+    let (token, _) = world.server.handler().later.pop().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let waits = std::thread::spawn(move || runtime.block_on(token.cancelled()));
+    client.cancel(call);
+    let mut patience = Patience::new();
+    while !waits.is_finished() {
+        assert!(!patience.is_over(), "nobody is woken");
+        world.step(&mut client);
+    }
+    waits.join().unwrap();
+}
+
+fn survives_a_reconnect<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    let calls =
+        [&b"answered before"[..], b"answered after"].map(|text| submit(&world, &mut client, LATER, text));
+    wait_for_tokens(&mut world, &mut client, 2);
+    // The client knows that both are answered later, or not: both are right.
+    client.break_off(Broken::HungUp);
+    let (token, payload) = world.server.handler().later.remove(0);
+    token.answer(&payload);
+    world.connect(&mut client).unwrap();
+    let first = world.finish(&mut client);
+    answer_all(&mut world);
+    let second = world.finish(&mut client);
+    assert_eq!(first, (calls[0], Ok(b"answered before".to_vec())));
+    assert_eq!(second, (calls[1], Ok(b"answered after".to_vec())));
+    assert_eq!(world.server.handler().executed, 2, "none was executed twice");
+}
+
+#[test]
+fn a_call_under_way_survives_a_reconnect_and_is_not_executed_twice() {
+    survives_a_reconnect::<FetchThenReply>();
+    survives_a_reconnect::<ServerReply>();
+    survives_a_reconnect::<BySend<SendReply>>();
+    survives_a_reconnect::<OverUc<ServerReply>>();
+    survives_a_reconnect::<OverUd<DatagramReply>>();
+}
+
+#[test]
+fn a_restart_of_the_server_leaves_the_outcome_unknown() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    let call = submit(&world, &mut client, LATER, b"");
+    wait_for_tokens(&mut world, &mut client, 1);
+    for _ in 0..1_000 {
+        world.step(&mut client);
+    }
+    client.break_off(Broken::HungUp);
+    world.restart();
+    world.connect(&mut client).unwrap();
+    let (ended, result) = world.finish(&mut client);
+    assert_eq!((ended, result), (call, Err(CallError::OutcomeUnknown(UnknownBecause::ServerRestarted))));
+    assert_eq!(world.call(&mut client, ECHO, b"on").unwrap(), b"on");
+}
+
+#[test]
+fn a_batch_ends_when_the_last_of_its_calls_is_answered() {
+    let mut world = World::new();
+    let batching = Batching::Calls(BatchConfig::fixed(5));
+    let config = CallerConfig::default().plan(Plan { batching, ..Plan::default() });
+    let mut client = BatchCaller::<FetchThenReply>::new(world.nic.clone(), config).unwrap();
+    world.connect(&mut client).unwrap();
+    let now = world.now();
+    for (method, payload) in
+        [(ECHO, &b"one"[..]), (LATER, b"two"), (REFUSE, b""), (LATER, b"four"), (LATER_NOT, b"")]
+    {
+        client.submit(method, payload, CallOptions::default(), now).unwrap();
+    }
+    let (mut results, mut patience) = (Vec::new(), Patience::new());
+    while results.len() < 5 {
+        assert!(!patience.is_over(), "the batch does not end");
+        world.time.0.advance(Duration::from_nanos(100));
+        let now = world.now();
+        world.server.progress(now);
+        client.progress(now);
+        std::thread::yield_now();
+        if world.server.handler().later.len() == 3 {
+            world.server.handler().later.reverse();
+            answer_all(&mut world);
+        }
+        while let Some(done) = client.next_completion() {
+            results.push(done.result.map(<[u8]>::to_vec));
+        }
+    }
+    let texts: Vec<_> = results.iter().map(|result| result.as_ref().map(Vec::as_slice)).collect();
+    assert_eq!((&texts[0], &texts[1], &texts[3]), (&Ok(&b"one"[..]), &Ok(&b"two"[..]), &Ok(&b"four"[..])));
+    assert!(matches!(texts[2], Err(CallError::Application { code: 42, .. })));
+    assert!(matches!(texts[4], Err(CallError::Application { code: 7, .. })));
+    assert_eq!(world.server.counters().deferred.get(), 2);
+}
+
+/// In a second that is a question in ten milliseconds, and those before that.
+#[test]
+fn questions_for_an_answer_become_rare() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    submit(&world, &mut client, LATER, b"");
+    wait_for_tokens(&mut world, &mut client, 1);
+    for _ in 0..20_000 {
+        world.time.0.advance(Duration::from_micros(50));
+        world.step(&mut client);
+    }
+    let questions = client.counters().collects.get();
+    assert!((50..200).contains(&questions), "{questions} questions");
+    answer_all(&mut world);
+    assert!(world.finish(&mut client).1.is_ok());
+}
+
+/// Slots as short as they may be.
+#[test]
+fn answers_come_through_the_shortest_slots() {
+    let mut world = World::new();
+    let geometry = Geometry { window: 2, request_slot_bytes: 128, response_slot_bytes: 128 };
+    let plan = Plan { geometry, ..Plan::default() };
+    let mut client = world.client_with::<FetchThenReply>(CallerConfig::default().plan(plan));
+    for size in [0, 79, 80, 81, 96, 1_000] {
+        let call = submit(&world, &mut client, LATER, &pattern(size));
+        wait_for_tokens(&mut world, &mut client, 1);
+        answer_all(&mut world);
+        assert_eq!(world.finish(&mut client), (call, Ok(pattern(size))), "{size} bytes");
+    }
+}
+
+#[test]
+fn a_drain_waits_for_answers() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    let call = submit(&world, &mut client, LATER, b"at last");
+    wait_for_tokens(&mut world, &mut client, 1);
+    world.server.drain();
+    for _ in 0..1_000 {
+        world.time.0.advance(Duration::from_micros(100));
+        world.step(&mut client);
+    }
+    assert!(!world.server.is_drained());
+    answer_all(&mut world);
+    assert_eq!(world.finish(&mut client), (call, Ok(b"at last".to_vec())));
+    let mut patience = Patience::new();
+    while !world.server.is_drained() {
+        assert!(!patience.is_over(), "it does not drain");
+        world.time.0.advance(Duration::from_millis(1));
+        world.step(&mut client);
+    }
+}
+
+/// The codes of applications have 15 bits; all of them arrive.
+#[test]
+fn application_codes_of_the_full_range_arrive_unchanged() {
+    for code in 0..=0x7fff {
+        assert_eq!(Status::application(code).application_code(), Some(code));
+    }
+    let mut world = World::new();
+    let mut client = world.client::<ServerReply>();
+    for code in [0, 1, 255, 256, 0x3fff, 0x4000, 0x7ffe, 0x7fff] {
+        submit(&world, &mut client, LATER, b"");
+        wait_for_tokens(&mut world, &mut client, 1);
+        let (token, _) = world.server.handler().later.pop().unwrap();
+        token.refuse(&HandlerError::new(code, "why"));
+        let error = world.finish(&mut client).1.unwrap_err();
+        assert_eq!(error, CallError::Application { code, message: "why".into() });
+    }
+}

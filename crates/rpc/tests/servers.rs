@@ -1,0 +1,149 @@
+//! Several servers behind one client.
+#![cfg(feature = "tokio")]
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use farcall_rpc::*;
+use farcall_softnic::SoftNic;
+
+/// Answers with its name.
+const NAME: u16 = 1;
+/// Answers after so many milliseconds.
+const SLOW: u16 = 2;
+const FAIL: u16 = 3;
+
+fn start(name: u8) -> Server {
+    let handler = move |call: OwnedCall| async move {
+        match call.method {
+            NAME => Ok(vec![name]),
+            SLOW => {
+                tokio::time::sleep(Duration::from_secs(3_600)).await;
+                Ok(vec![name])
+            }
+            _ => Err(HandlerError::new(1, "no")),
+        }
+    };
+    Server::builder().start_async(&SoftNic::new(), handler).unwrap()
+}
+
+fn addresses(servers: &[Server]) -> Vec<String> {
+    servers.iter().map(|server| server.address().to_string()).collect()
+}
+
+fn options() -> ClientOptions {
+    ClientOptions::default()
+        .reconnect_timeout(Duration::from_millis(50))
+        .connect_timeout(Duration::from_secs(20))
+}
+
+/// Calls, and how many each server answered.
+async fn names(client: &AsyncServers, calls: usize) -> HashMap<u8, usize> {
+    let mut names = HashMap::new();
+    for _ in 0..calls {
+        *names.entry(client.call(NAME, b"").await.unwrap()[0]).or_default() += 1;
+    }
+    names
+}
+
+#[tokio::test]
+async fn calls_go_to_all_servers_in_turn() {
+    let servers = [start(0), start(1), start(2)];
+    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), Spread::RoundRobin);
+    assert_eq!(names(&client, 30).await, HashMap::from([(0, 10), (1, 10), (2, 10)]));
+    // An error of the handler is an outcome: nobody else is asked.
+    assert!(matches!(client.call(FAIL, b"").await, Err(CallError::Application { code: 1, .. })));
+}
+
+#[tokio::test]
+async fn the_least_loaded_server_is_called() {
+    let servers = [start(0), start(1)];
+    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), Spread::LeastLoaded);
+    names(&client, 2).await;
+    // Calls that do not end make one of them busy.
+    let busy: Vec<_> = (0..2)
+        .map(|_| {
+            let client = client.clone();
+            let mut call = Box::pin(async move { client.call(SLOW, b"").await });
+            let waker = std::task::Waker::noop();
+            assert!(call.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+            call
+        })
+        .collect();
+    let mut busy = busy.into_iter();
+    // Each has one; without one of the calls one server has none, and gets all that follow.
+    drop(busy.next());
+    let names = names(&client, 10).await;
+    assert_eq!(names.values().copied().collect::<Vec<_>>(), [10], "{names:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_was_not_executed_goes_to_the_next_server() {
+    let mut servers = vec![start(0), start(1)];
+    let mut addresses = addresses(&servers);
+    // Nobody listens there.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    addresses.push(nobody.to_string());
+    let client = AsyncServers::new(SoftNic::new(), addresses.clone(), options(), Spread::RoundRobin);
+    let both = names(&client, 9).await;
+    assert!(both[&0] >= 3 && both[&1] >= 3, "{both:?}");
+    // A server that drained.
+    let gone = servers.remove(0);
+    let drained = tokio::task::spawn_blocking(move || {
+        gone.drain();
+        gone.join();
+    });
+    drained.await.unwrap();
+    let (mut answered, mut unknown) = (0, 0);
+    while answered < 10 {
+        match client.call(NAME, b"").await {
+            Ok(name) => {
+                assert_eq!(name, [1]);
+                answered += 1;
+            }
+            // Sent before the client learnt that the server is gone.
+            Err(error) => {
+                assert_eq!(error.executed(), Executed::Unknown, "{error}");
+                unknown += 1;
+                assert!(unknown <= 1, "{error}");
+            }
+        }
+    }
+    // None is left.
+    servers.clear();
+    let only = AsyncServers::new(SoftNic::new(), [nobody.to_string()], options(), Spread::RoundRobin);
+    let error = only.call(NAME, b"").await.unwrap_err();
+    assert_eq!(error.executed(), Executed::No, "{error}");
+}
+
+#[tokio::test]
+async fn a_call_whose_outcome_is_unknown_is_not_made_again() {
+    let servers = [start(0), start(1)];
+    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), Spread::RoundRobin);
+    let hurried = PerCall::default().timeout(Duration::from_millis(20));
+    let late = client.call_with(SLOW, b"", hurried).await;
+    assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
+}
+
+#[tokio::test]
+async fn a_key_has_its_server_and_keeps_it_when_others_go() {
+    let servers = [start(0), start(1), start(2)];
+    let addresses = addresses(&servers);
+    let client = AsyncServers::new(SoftNic::new(), addresses.clone(), options(), Spread::RoundRobin);
+    let fewer = AsyncServers::new(SoftNic::new(), addresses[..2].to_vec(), options(), Spread::RoundRobin);
+    let mut of_server = HashMap::<String, usize>::new();
+    for number in 0..300u32 {
+        let key = number.to_le_bytes();
+        let address = client.address_of_key(&key);
+        *of_server.entry(address.to_owned()).or_default() += 1;
+        if address != addresses[2] {
+            assert_eq!(fewer.address_of_key(&key), address);
+        }
+    }
+    assert!(of_server.len() == 3 && of_server.values().all(|keys| *keys > 30), "{of_server:?}");
+    for key in [&b"one"[..], b"two", b"three"] {
+        let name = client.call_by_key(key, NAME, b"", PerCall::default()).await.unwrap();
+        let expected = addresses.iter().position(|address| address == client.address_of_key(key)).unwrap();
+        assert_eq!(usize::from(name[0]), expected);
+    }
+}
