@@ -57,7 +57,11 @@ fn child_entry() {
             fill(page, at, turns[at]);
         }
     }
-    memory.chunks_exact(PAGE_BYTES).zip(&turns).enumerate().for_each(|(at, (page, turn))| check(page, at, *turn));
+    memory
+        .chunks_exact(PAGE_BYTES)
+        .zip(&turns)
+        .enumerate()
+        .for_each(|(at, (page, turn))| check(page, at, *turn));
     println!("\n<right>");
     std::process::exit(7);
 }
@@ -195,8 +199,11 @@ impl Run {
 
     fn status(&self) -> Value {
         let mut status = farcall();
-        let output = status.args(["--json", "page", "status", &self.keeper.id().to_string()]).output().unwrap();
-        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))[0].take()
+        let output =
+            status.args(["--json", "page", "status", &self.keeper.id().to_string()]).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+            [0]
+        .take()
     }
 
     /// How long a pager needs to count is its own affair.
@@ -223,6 +230,7 @@ impl Run {
         // What it says, also while it is waited for.
         while self.says("<right>") {}
         let ended = self.keeper.wait_with_output().unwrap();
+        println!("{ended:?}");
         until_nothing_is_left(keeper);
         (ended.status.code(), said(&ended))
     }
@@ -234,6 +242,11 @@ fn page(nodes: &[Node]) -> Command {
     command.args(["page", "--may-stall", "--resident", RESIDENT, "--size", "128M", "--slab", "16M"]);
     command.args(["--nodes", &addresses.join(","), "--"]);
     command
+}
+
+/// What cannot be looked at is there.
+fn is_there(path: &String) -> bool {
+    fs::exists(path).unwrap_or(true)
 }
 
 /// A mount, a record, a cgroup, a swap area of a run.
@@ -248,7 +261,7 @@ fn left_of(keeper: u32) -> Vec<String> {
     let version_2 = format!("/sys/fs/cgroup/{cgroup}");
     let version_1 = format!("/sys/fs/cgroup/memory/{cgroup}");
     let record = format!("/run/farcall-page/{keeper}");
-    left.extend([version_1, version_2, mount, record].into_iter().filter(|path| fs::exists(path).unwrap()));
+    left.extend([version_1, version_2, mount, record].into_iter().filter(is_there));
     for device in fs::read_dir("/sys/block").unwrap() {
         let file = device.unwrap().path().join("loop/backing_file");
         let backing = fs::read_to_string(file).unwrap_or_default();
@@ -276,7 +289,10 @@ fn a_program_larger_than_its_memory_has_its_bytes_and_its_code_is_handed_on() {
     let Some(mut run) = Run::start("5000") else { return };
     let status = run.status_once(|status| status["reads"]["count"].as_u64() > Some(0));
     assert!(status["used_bytes"].as_u64() > Some(0) && status["priority"].as_i64() > Some(0), "{status}");
-    assert!(status["writes"]["count"].as_u64() > Some(0) && status["major_faults"].as_u64() > Some(0), "{status}");
+    assert!(
+        status["writes"]["count"].as_u64() > Some(0) && status["major_faults"].as_u64() > Some(0),
+        "{status}"
+    );
     assert_eq!(status["replicas_now"]["nodes_up"], 2, "{status}");
     assert_eq!((&status["failures"], &status["replicas_now"]["slabs_degraded"]), (&0.into(), &0.into()));
     assert!(run.says("<right>"));
@@ -310,7 +326,10 @@ fn when_the_pager_is_killed_the_program_is_killed_first_and_all_is_undone() {
     let Some(run) = Run::start("1000000") else { return };
     signal(run.pager(), Signal::KILL);
     let (code, said) = run.end();
-    assert!(code == Some(1) && said.contains("the pager died: the program was killed before"), "{code:?} {said}");
+    assert!(
+        code == Some(1) && said.contains("the pager died: the program was killed before"),
+        "{code:?} {said}"
+    );
 }
 
 #[test]

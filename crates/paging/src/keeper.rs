@@ -108,7 +108,8 @@ impl Paging {
 
     fn make(place: Place, held: Held, config: &Config, pager: Command) -> Result<Self, PagingError> {
         let hierarchy = Hierarchy::find().map_err(cannot("find the memory cgroup"))?;
-        let hierarchy = hierarchy.ok_or_else(|| cannot("find the memory cgroup")(io::ErrorKind::NotFound.into()))?;
+        let hierarchy =
+            hierarchy.ok_or_else(|| cannot("find the memory cgroup")(io::ErrorKind::NotFound.into()))?;
         let cgroup = hierarchy.cgroup(&place.cgroup());
         cgroup.create(config.resident_bytes).map_err(cannot("make a cgroup with a limit"))?;
         let device = mount_one_file(&place.mount())?;
@@ -199,12 +200,15 @@ impl Paging {
         let status = loop {
             match program.try_wait() {
                 Ok(None) => {}
-                Ok(Some(status)) => break Ok(status),
+                Ok(Some(status)) => break Ok(Some(code(status))),
                 Err(error) => break Err(cannot("wait for the program")(error)),
             }
-            if self.is_pager_gone() || asked.is_some_and(|asked| asked.elapsed() > GRACE) {
+            if self.is_pager_gone() {
                 // Again and again: the program may have begun after the pager's death was seen.
                 self.cgroup.kill_all();
+            } else if asked.is_some_and(|asked| asked.elapsed() > GRACE) {
+                // It may wait for a page that does not come, and go only when that has failed: undoing sees to it.
+                break Ok(None);
             } else if asked.is_none() && is_asked_to_end() {
                 asked = Some(Instant::now());
                 ask_to_end(&program);
@@ -213,10 +217,10 @@ impl Paging {
         };
         let is_pager_gone = self.is_pager_gone();
         self.undo()?;
-        match status? {
-            _ if is_pager_gone => Err(PagingError::PagerDied),
-            _ if asked.is_some() => Ok(Ended::Asked),
-            status => Ok(Ended::Program(code(status))),
+        match (status?, asked) {
+            (_, Some(_)) => Ok(Ended::Asked),
+            (Some(code), None) if !is_pager_gone => Ok(Ended::Program(code)),
+            _ => Err(PagingError::PagerDied),
         }
     }
 

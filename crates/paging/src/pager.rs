@@ -155,8 +155,7 @@ fn start(
     let spawn = |number| {
         let (device, memory) = (Arc::clone(&device), Arc::clone(memory));
         let counters = OfThread::new(number);
-        let run =
-            move || serve_one_file(&device, &*memory, size_bytes, |transfer| counters.count(transfer));
+        let run = move || serve_one_file(&device, &*memory, size_bytes, |transfer| counters.count(transfer));
         std::thread::Builder::new().name(format!("pager-{number}")).spawn(run)
     };
     (0..THREADS).map(spawn).collect()

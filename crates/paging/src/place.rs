@@ -87,8 +87,7 @@ impl Place {
         make_directory()?;
         // Under another name first: nobody meets a record that is not locked yet.
         let fresh = Path::new(DIRECTORY).join(format!(".{}", self.keeper));
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
         flock(&file, FlockOperation::NonBlockingLockShared)?;
         file.write_all(&serde_json::to_vec(config)?)?;
         fs::rename(&fresh, self.record())?;

@@ -147,7 +147,9 @@ fn priority() -> Option<Obstacle> {
             format!("a swap area has the highest priority, {PRIORITY_MAX}: none can be used before it"),
             "give it a lower one: swapoff it, then swapon --priority",
         )),
-        Err(error) => Some(obstacle(format!("/proc/swaps cannot be read: {error}"), "use a kernel with swap")),
+        Err(error) => {
+            Some(obstacle(format!("/proc/swaps cannot be read: {error}"), "use a kernel with swap"))
+        }
     }
 }
 

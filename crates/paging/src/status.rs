@@ -101,7 +101,8 @@ fn of<'a>(blocks: &'a [BlockReport], kind: &'a str) -> impl Iterator<Item = &'a 
 }
 
 fn sum(blocks: &[BlockReport], kind: &str, name: &str) -> u64 {
-    let value = |block: &BlockReport| block.counters.iter().find(|(of, _)| of == name).map(|(_, value)| *value);
+    let value =
+        |block: &BlockReport| block.counters.iter().find(|(of, _)| of == name).map(|(_, value)| *value);
     of(blocks, kind).filter_map(value).fold(0, u64::wrapping_add)
 }
 
@@ -153,7 +154,10 @@ mod tests {
         threads[1].count(transfer(true, false, 100));
         let report = farcall_stats::read_pid(std::process::id()).unwrap();
         let sum = |name: &str| sum(&report.blocks, TRANSFERS, name);
-        assert_eq!([sum("reads"), sum("bytes_read"), sum("bytes_written"), sum("failures")], [2, 8192, 4096, 1]);
+        assert_eq!(
+            [sum("reads"), sum("bytes_read"), sum("bytes_written"), sum("failures")],
+            [2, 8192, 4096, 1]
+        );
         let reads = latency(&report.blocks, READS);
         assert_eq!((reads.count, reads.mean_ns, reads.p50_ns), (2, Some(20_000), Some(16_384)));
         assert_eq!(latency(&report.blocks, WRITES).count, 1);

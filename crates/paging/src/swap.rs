@@ -96,7 +96,10 @@ mod tests {
         match judged {
             Ok(judged) => {
                 let said = String::from_utf8_lossy(&judged.stdout).into_owned();
-                assert!(said.contains("TYPE=\"swap\"") && said.contains("LABEL=\"farcall-page\""), "{judged:?}");
+                assert!(
+                    said.contains("TYPE=\"swap\"") && said.contains("LABEL=\"farcall-page\""),
+                    "{judged:?}"
+                );
             }
             Err(error) => println!("SKIPPED: no blkid to judge the header: {error}"),
         }

@@ -16,10 +16,10 @@ use crate::swap::{areas, swap_off};
 
 /// How long killed processes may take to go while pages are served.
 const END_MAX: Duration = Duration::from_secs(10);
-/// How long pages of other programs may take to come back.
-const SWAP_OFF_MAX: Duration = Duration::from_secs(60);
-/// The same after all requests have been failed.
-const AFTER_ABORT_MAX: Duration = Duration::from_secs(20);
+/// For how long no page of another program may come back before they are given up: longer than memory nodes are tried.
+const STILL_MAX: Duration = Duration::from_secs(20);
+/// How long a step may take after all requests have been failed.
+const AFTER_ABORT_MAX: Duration = Duration::from_secs(60);
 /// How long a file system may be in use that nobody uses: a program of the system may look at a new device.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -91,15 +91,31 @@ fn end_swap(device: &Path, place: Place, left: &mut Vec<String>) {
         left.push(format!("{}: cannot end the swap area: {error}", device.display()));
         return;
     }
-    let outcome = end.recv_timeout(SWAP_OFF_MAX).or_else(|_| {
+    let outcome = while_pages_come(device, &end).or_else(|| {
         abort(place);
-        end.recv_timeout(AFTER_ABORT_MAX)
+        end.recv_timeout(AFTER_ABORT_MAX).ok()
     });
     match outcome {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => left.push(format!("{}: cannot end the swap area: {error}", device.display())),
-        Err(_) => left.push(format!("{}: the swap area does not end", device.display())),
+        Some(Ok(())) => {}
+        Some(Err(error)) => left.push(format!("{}: cannot end the swap area: {error}", device.display())),
+        None => left.push(format!("{}: the swap area does not end", device.display())),
     }
+}
+
+/// Waits for the end of a swap area as long as what is there becomes less.
+fn while_pages_come(device: &Path, end: &mpsc::Receiver<io::Result<()>>) -> Option<io::Result<()>> {
+    let (mut least_bytes, mut since) = (u64::MAX, Instant::now());
+    while since.elapsed() < STILL_MAX {
+        if let Ok(outcome) = end.recv_timeout(LOOK_AGAIN) {
+            return Some(outcome);
+        }
+        let areas = areas().unwrap_or_default();
+        let used_bytes = areas.iter().find(|area| area.path == device).map_or(0, |area| area.used_bytes);
+        if used_bytes < least_bytes {
+            (least_bytes, since) = (used_bytes, Instant::now());
+        }
+    }
+    None
 }
 
 /// Fails all requests of the file system, those that wait and those to come. To be called only after the program's

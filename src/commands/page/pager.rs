@@ -25,24 +25,27 @@ impl Pager {
     /// # Errors
     /// When it cannot begin.
     pub fn run(self) -> Result<Exit, Failure> {
-        let cannot_take = |error: io::Error| Failure::because("cannot take over what pages are asked by", &error);
+        let cannot_take =
+            |error: io::Error| Failure::because("cannot take over what pages are asked by", &error);
         let device = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_take)?;
         let keeper = UnixStream::from(io::stdout().as_fd().try_clone_to_owned().map_err(cannot_take)?);
         let provider = self.nic.choose()?.provider;
-        serve(Place::of(self.keeper), device, keeper, provider.into()).map(|()| Exit::Success).map_err(|error| {
-            let failure = Failure::because("cannot serve pages", &error);
-            match error {
-                PagerError::Open(OpenError::NoNode(_)) => failure
-                    .remedy("start them: farcall memory serve; or name others with --nodes")
-                    .exit(Exit::Unreachable),
-                PagerError::Open(OpenError::Range { .. } | OpenError::NotPages { .. }) => {
-                    failure.remedy("change --size or --slab").exit(Exit::Usage)
+        serve(Place::of(self.keeper), device, keeper, provider.into()).map(|()| Exit::Success).map_err(
+            |error| {
+                let failure = Failure::because("cannot serve pages", &error);
+                match error {
+                    PagerError::Open(OpenError::NoNode(_)) => failure
+                        .remedy("start them: farcall memory serve; or name others with --nodes")
+                        .exit(Exit::Unreachable),
+                    PagerError::Open(OpenError::Range { .. } | OpenError::NotPages { .. }) => {
+                        failure.remedy("change --size or --slab").exit(Exit::Usage)
+                    }
+                    PagerError::Memory(_) => failure.remedy(
+                        "see what they have: farcall memory status; lower --size, or name more nodes",
+                    ),
+                    _ => failure.remedy("see what is missing: farcall doctor"),
                 }
-                PagerError::Memory(_) => {
-                    failure.remedy("see what they have: farcall memory status; lower --size, or name more nodes")
-                }
-                _ => failure.remedy("see what is missing: farcall doctor"),
-            }
-        })
+            },
+        )
     }
 }

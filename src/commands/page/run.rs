@@ -130,9 +130,8 @@ fn cannot(error: &PagingError) -> Failure {
     let failure = Failure::because("cannot page the program", error);
     match error {
         PagingError::Pager(Some(4)) => failure.exit(Exit::Unreachable),
-        PagingError::Left(_) => {
-            failure.remedy("see what holds it, then: farcall page cleanup; do not stop the memory nodes before")
-        }
+        PagingError::Left(_) => failure
+            .remedy("see what holds it, then: farcall page cleanup; do not stop the memory nodes before"),
         PagingError::PagerDied => {
             failure.remedy("see its last words above; keep the program's work in files, and start it again")
         }

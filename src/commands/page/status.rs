@@ -13,7 +13,9 @@ use std::time::Duration;
 ///
 /// Exits with 3 if there are none.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  farcall page status\n  farcall page status 4711 --json | jq .reads.p99_ns")]
+#[command(
+    after_help = "Examples:\n  farcall page status\n  farcall page status 4711 --json | jq .reads.p99_ns"
+)]
 pub struct Status {
     /// The process of farcall page; all, if none is named.
     pid: Option<u32>,
