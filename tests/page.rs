@@ -124,7 +124,7 @@ impl Guard {
     fn over(keeper: u32) -> Self {
         let script = format!(
             "sleep {FREED_SECONDS}; kill -9 {keeper}; \
-             for file in /sys/fs/cgroup/*/farcall-page-{keeper}/cgroup.procs /sys/fs/cgroup/farcall-page-{keeper}/cgroup.procs; \
+             for file in $(find /sys/fs/cgroup -path '*/farcall-page-{keeper}/cgroup.procs'); \
              do for pid in $(cat $file); do kill -9 $pid; done; done; sleep 1; \
              for file in $(grep -l /run/farcall-page/{keeper}.mount/ /sys/block/loop*/loop/backing_file); do \
              timeout -s KILL 20 swapoff /dev/$(echo $file | cut -d/ -f4); done; \
