@@ -27,7 +27,7 @@ mod undo;
 
 pub use keeper::{Ended, Paging, PagingError};
 pub use pager::{PagerError, serve};
-pub use place::{Config, LEFT_BY_NOBODY, Leftover, Place, places};
+pub use place::{Config, Place, places};
 pub use preflight::{Obstacle, preflight};
 pub use status::{Latency, Status, status};
 pub use undo::{clean_up, undo};

@@ -17,9 +17,6 @@ const DIRECTORY: &str = "/run/farcall-page";
 const VERSION: u32 = 1;
 const RECORD_BYTES_MAX: u64 = 1 << 20;
 
-/// What becomes of places whose processes are gone.
-pub const LEFT_BY_NOBODY: &str = "farcall page cleanup";
-
 /// What is paged, and where to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
@@ -145,7 +142,7 @@ pub struct Leftover {
     /// Which.
     pub place: Place,
     /// Nobody else cleans up there.
-    pub held: Held,
+    _held: Held,
 }
 
 fn read(file: &File) -> io::Result<Config> {
@@ -183,7 +180,7 @@ pub fn places() -> io::Result<Vec<Place>> {
 pub fn leftovers() -> io::Result<Vec<Leftover>> {
     let held = |place: Place| {
         let held = place.inherit().transpose()?;
-        Some(held.map(|held| Leftover { place, held }))
+        Some(held.map(|held| Leftover { place, _held: held }))
     };
     places()?.into_iter().filter_map(held).collect()
 }

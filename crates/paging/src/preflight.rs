@@ -6,7 +6,7 @@ use std::io;
 use farcall_memory::PAGE_BYTES;
 
 use crate::cgroup::Hierarchy;
-use crate::place::{Config, LEFT_BY_NOBODY, leftovers};
+use crate::place::{Config, leftovers};
 use crate::swap::{Area, PRIORITY_MAX, areas};
 
 /// What the two processes take, and what is left for pages of other programs that come back at the end.
@@ -44,7 +44,7 @@ pub fn preflight(config: &Config) -> Vec<Obstacle> {
     match leftovers() {
         Ok(left) => found.extend(left.iter().map(|leftover| {
             let what = format!("a run whose process {} is gone left things behind", leftover.place.keeper());
-            obstacle(what, LEFT_BY_NOBODY)
+            obstacle(what, "undo it: farcall page cleanup")
         })),
         Err(error) => found.push(obstacle(
             format!("what earlier runs left cannot be read: {error}"),
