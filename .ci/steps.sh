@@ -270,6 +270,15 @@ step_hostile_users() {
     FARCALL_TEST_BINARY=$scratch/farcall-attacked run cargo test --test hostile -- --ignored --skip long::
 }
 
+# Programs whose pages are swapped to memory nodes, one after another, and deaths of all who serve them. They say that
+# they are skipped where nobody may swap. What is left of one that failed is undone.
+step_page() {
+    run cargo test -p farcall-cli --features full --test page -- --ignored --nocapture --test-threads=1 || {
+        run "$CARGO_TARGET_DIR/debug/farcall" page cleanup
+        return 1
+    }
+}
+
 # Attacks and shortages of so many seconds each, on an optimised server.
 step_hostile_at_length() {
     FARCALL_HOSTILE_SECONDS=${FARCALL_HOSTILE_SECONDS:-900} \

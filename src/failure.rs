@@ -5,25 +5,43 @@ use std::process::ExitCode;
 
 /// Why the program ends, as its exit code. Stable: scripts may rely on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Exit {
     /// Everything went as asked.
-    Success = 0,
+    Success,
     /// Something went wrong, or a check found something wrong.
-    Failure = 1,
+    Failure,
     /// The command line makes no sense (the parser uses the same number).
-    Usage = 2,
+    Usage,
     /// The answer is no: no such key, not stored, no such process.
-    Negative = 3,
+    Negative,
     /// The service cannot be reached.
-    Unreachable = 4,
+    Unreachable,
     /// Ended by SIGINT or SIGTERM before the work was done.
-    Interrupted = 130,
+    Interrupted,
+    /// A program was run, and this is its code.
+    #[cfg(feature = "full")]
+    OfProgram(u8),
+}
+
+impl Exit {
+    /// The number.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failure => 1,
+            Self::Usage => 2,
+            Self::Negative => 3,
+            Self::Unreachable => 4,
+            Self::Interrupted => 130,
+            #[cfg(feature = "full")]
+            Self::OfProgram(code) => code,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
+        Self::from(exit.code())
     }
 }
 
@@ -95,7 +113,7 @@ impl Failure {
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({ "error": {
-            "what": self.what, "where": self.place, "why": self.why, "remedy": self.remedy, "exit": self.exit as u8,
+            "what": self.what, "where": self.place, "why": self.why, "remedy": self.remedy, "exit": self.exit.code(),
         }})
     }
 }

@@ -32,6 +32,8 @@ mod nic_args;
 #[cfg(any(test, not(feature = "full")))]
 mod not_built_in;
 #[cfg(feature = "full")]
+mod page;
+#[cfg(feature = "full")]
 mod perf;
 #[cfg(feature = "full")]
 mod remio;
@@ -126,6 +128,11 @@ enum Command {
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Mount(not_built_in::NotBuiltIn),
     #[cfg(feature = "full")]
+    Page(page::Page),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Page(not_built_in::NotBuiltIn),
+    #[cfg(feature = "full")]
     Perf(perf::Perf),
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
@@ -155,6 +162,9 @@ enum Command {
     /// The other end of a measurement; started by farcall itself.
     #[command(name = "__peer", hide = true)]
     Peer,
+    #[cfg(feature = "full")]
+    #[command(name = "__pager", hide = true)]
+    Pager(page::Pager),
 }
 
 impl Cli {
@@ -187,6 +197,7 @@ impl Cli {
             Command::Man(man) => man.run(console),
             Command::Memory(memory) => memory.run(console),
             Command::Mount(mount) => mount.run(console),
+            Command::Page(page) => page.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Remio(remio) => remio.run(console),
             Command::Rpc(rpc) => rpc.run(console),
@@ -194,6 +205,8 @@ impl Cli {
             Command::Stream(stream) => stream.run(console),
             Command::Tune(tune) => tune.run(console),
             Command::Verbs(verbs) => verbs.run(console),
+            #[cfg(feature = "full")]
+            Command::Pager(pager) => pager.run(),
             Command::Peer => farcall_bench::run_peer()
                 .map(|()| Exit::Success)
                 .map_err(|error| Failure::because("the other end of a measurement failed", &error)),

@@ -30,6 +30,15 @@ impl NicArgs {
         Selection { wish: self.provider, device: self.device.clone(), gid_index: self.gid_index }
     }
 
+    /// The same, for another process of this program.
+    #[cfg(feature = "full")]
+    pub fn to_arguments(&self) -> Vec<String> {
+        let mut arguments = vec![format!("--provider={}", self.provider)];
+        arguments.extend(self.device.iter().map(|device| format!("--device={device}")));
+        arguments.extend(self.gid_index.iter().map(|index| format!("--gid-index={index}")));
+        arguments
+    }
+
     /// Whether anything was said.
     pub fn is_said(&self) -> bool {
         self.provider != Wish::Auto || self.device.is_some() || self.gid_index.is_some()

@@ -4,6 +4,7 @@
 //! * [`Volume`]: a tree together with the [`Memory`] that its bytes are in, usually a
 //!   [`RemoteMemory`](farcall_memory::RemoteMemory).
 //! * [`Mount`]: a volume at a directory.
+//! * [`mount_one_file`], [`serve_one_file`]: one file over such a memory, by two processes; what is paged goes there.
 //! * [`save`], [`restore`]: a volume to a file, and back.
 
 mod fuse;
@@ -11,7 +12,7 @@ mod snapshot;
 mod tree;
 mod volume;
 
-pub use fuse::{Mount, MountError};
+pub use fuse::{Mount, MountError, ONE_FILE_NAME, Transfer, mount_one_file, serve_one_file};
 pub use snapshot::{SnapshotError, restore, restore_from, save};
 pub use tree::{
     Attributes, BLOCK_BYTES, BadImage, Blocks, Caller, Changes, DIRECTORY, Entry, Exchange, FILE_BYTES_MAX,

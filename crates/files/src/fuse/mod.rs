@@ -4,6 +4,7 @@
 //! in another process (an open /dev/fuse, numbers that outlive it) is what libraries keep for themselves.
 
 mod mount;
+mod one_file;
 mod operations;
 mod wire;
 
@@ -15,8 +16,10 @@ use std::thread::JoinHandle;
 
 use rustix::io::Errno;
 
+use crate::tree;
 use crate::volume::Volume;
 pub use mount::MountError;
+pub use one_file::{ONE_FILE_NAME, Transfer, mount_one_file, serve_one_file};
 use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX, Request};
 
 /// Requests that are worked on at once: each waits for memory nodes.
@@ -35,13 +38,16 @@ impl Mount {
     /// # Errors
     /// If there is no FUSE, the directory cannot be used, or the system refuses.
     pub fn start(dir: &Path, volume: Arc<Volume>) -> Result<Self, MountError> {
-        let (device, dir) = mount::mount(dir)?;
+        // The kernel checks permissions: it knows modes and owners from us.
+        let (device, dir) = mount::mount(dir, "default_permissions,allow_other")?;
         let device = Arc::new(device);
         let mut mounted = Self { dir, volume, threads: Vec::new() };
         for number in 0..THREADS {
             let (device, volume) = (Arc::clone(&device), Arc::clone(&mounted.volume));
             let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
-            mounted.threads.push(thread.spawn(move || serve(&device, &volume))?);
+            mounted.threads.push(thread.spawn(move || {
+                serve(&device, |request, reply| operations::answer(&volume, request, reply));
+            })?);
         }
         Ok(mounted)
     }
@@ -90,14 +96,14 @@ impl Drop for Mount {
 }
 
 /// Takes requests until the file system is unmounted.
-fn serve(device: &OwnedFd, volume: &Volume) {
+fn serve(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -> tree::Result<()>) {
     let mut bytes = vec![0; REQUEST_BYTES_MAX];
     let mut reply = Vec::new();
     loop {
         match rustix::io::read(device, &mut bytes[..]) {
             Ok(len_bytes) => {
                 if let Some(request) = Request::parse(&bytes[..len_bytes]) {
-                    answer(device, volume, &request, &mut reply);
+                    answer(device, &request, &mut reply, &mut answers);
                 }
             }
             // A request that was interrupted before it was read is gone.
@@ -111,16 +117,21 @@ fn serve(device: &OwnedFd, volume: &Volume) {
     }
 }
 
-fn answer(device: &OwnedFd, volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) {
+fn answer(
+    device: &OwnedFd,
+    request: &Request<'_>,
+    reply: &mut Vec<u8>,
+    answers: &mut impl FnMut(&Request<'_>, &mut Vec<u8>) -> tree::Result<()>,
+) {
     reply.clear();
     let outcome = match request.opcode {
         Some(Opcode::Init) => wire::init(request.body, reply),
         Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => {
             // Nobody waits for an answer. A request that waits for memory ends by itself, in bounded time.
-            let _ = operations::answer(volume, request, reply);
+            let _ = answers(request, reply);
             return;
         }
-        Some(_) => operations::answer(volume, request, reply),
+        Some(_) => answers(request, reply),
         None => Err(Errno::NOSYS),
     };
     let body = if outcome.is_ok() { &reply[..] } else { &[] };

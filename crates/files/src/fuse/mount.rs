@@ -28,17 +28,16 @@ pub enum MountError {
     System(#[from] io::Error),
 }
 
-/// Mounts at a directory. What the kernel asks comes out of the descriptor.
-pub(super) fn mount(dir: &Path) -> Result<(OwnedFd, PathBuf), MountError> {
+/// Mounts at a directory, with what the kernel is told beside. What it asks comes out of the descriptor.
+pub(super) fn mount(dir: &Path, more: &str) -> Result<(OwnedFd, PathBuf), MountError> {
     let of_directory = |error| MountError::Directory(dir.to_owned(), error);
     let dir = dir.canonicalize().map_err(of_directory)?;
     if !dir.is_dir() {
         return Err(of_directory(io::Error::from(rustix::io::Errno::NOTDIR)));
     }
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::NoFuse)?;
-    // The kernel checks permissions: it knows modes and owners from us.
     let options = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other,max_read={TRANSFER_BYTES_MAX}\0",
+        "fd={},rootmode=40000,user_id={},group_id={},{more},max_read={TRANSFER_BYTES_MAX}\0",
         device.as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),

@@ -76,7 +76,7 @@ pub(super) struct Inode {
 }
 
 /// What `stat` tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of stat(2)")]
 pub struct Attributes {
     pub ino: u64,

@@ -1,0 +1,282 @@
+//! The keeper: makes the chain from the program to the pager, runs the program, and undoes everything.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use farcall_files::{MountError, mount_one_file};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Pid, Signal, kill_process};
+use thiserror::Error;
+
+use crate::cgroup::{Cgroup, Hierarchy};
+use crate::loop_device::LoopDevice;
+use crate::pager::READY;
+use crate::place::{Config, Held, Place};
+use crate::preflight::priority_now;
+use crate::program;
+use crate::swap::swap_on;
+use crate::undo::{abort, undo};
+
+/// How long the pager may take until it serves: memory nodes have to grant all slabs.
+const READY_MAX: Duration = Duration::from_secs(60);
+/// How long it may take to give them back.
+const END_MAX: Duration = Duration::from_secs(15);
+/// How long a program may take to end after it was asked to.
+const GRACE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Why a program was not run, or did not end by itself.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PagingError {
+    /// The file system cannot be mounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The pager did not begin; it has said why. With its exit code.
+    #[error("the pager did not begin; it says why above")]
+    Pager(Option<i32>),
+    /// The pager died. The program was ended before it could see that.
+    #[error("the pager died: the program was killed before it met a page that is gone")]
+    PagerDied,
+    /// The system refuses something.
+    #[error("cannot {what}: {why}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        why: io::Error,
+    },
+    /// Not everything could be undone.
+    #[error("{} left behind: {}", .0.len(), .0.join("; "))]
+    Left(Vec<String>),
+}
+
+fn cannot(what: &'static str) -> impl Fn(io::Error) -> PagingError {
+    move |why| PagingError::System { what, why }
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this code, or by this signal: 128 and its number.
+    Program(u8),
+    /// It was asked to.
+    Asked,
+}
+
+/// Everything that a program is paged by. All of it is undone at the end, or when this is dropped.
+pub struct Paging {
+    place: Place,
+    _held: Held,
+    cgroup: Cgroup,
+    /// Held, so that requests wait when the pager dies, until the program was killed.
+    _device: OwnedFd,
+    pager: Child,
+    watch: Option<JoinHandle<()>>,
+    is_pager_gone: Arc<AtomicBool>,
+    swap: Option<PathBuf>,
+    is_undone: bool,
+}
+
+impl Paging {
+    /// Makes the chain. `pager` is a command that calls [`crate::serve`] with its standard input as the device, and its
+    /// standard output as the keeper.
+    ///
+    /// # Errors
+    /// What could not be made. Everything else was undone.
+    pub fn start(config: &Config, pager: Command) -> Result<Self, PagingError> {
+        let place = Place::of(std::process::id());
+        // Not to wait for its own pages when it has to undo. Children do not inherit it.
+        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
+            .map_err(|error| cannot("lock memory (CAP_IPC_LOCK)")(error.into()))?;
+        let held = place.take(config).map_err(cannot("keep a record of the run"))?;
+        let made = Self::make(place, held, config, pager);
+        made.or_else(|error| match undo(place) {
+            Ok(()) => Err(error),
+            Err(left) => Err(PagingError::Left([vec![error.to_string()], left].concat())),
+        })
+    }
+
+    fn make(place: Place, held: Held, config: &Config, pager: Command) -> Result<Self, PagingError> {
+        let hierarchy = Hierarchy::find().map_err(cannot("find the memory cgroup"))?;
+        let hierarchy =
+            hierarchy.ok_or_else(|| cannot("find the memory cgroup")(io::ErrorKind::NotFound.into()))?;
+        let cgroup = hierarchy.cgroup(&place.cgroup());
+        cgroup.create(config.resident_bytes).map_err(cannot("make a cgroup with a limit"))?;
+        let device = mount_one_file(&place.mount())?;
+        let (keeper, of_pager) = UnixStream::pair().map_err(cannot("make a socket"))?;
+        let pager = start_pager(pager, &device, of_pager).map_err(cannot("start the pager"))?;
+        let mut paging = Self {
+            place,
+            _held: held,
+            cgroup,
+            _device: device,
+            pager,
+            watch: None,
+            is_pager_gone: Arc::default(),
+            swap: None,
+            is_undone: false,
+        };
+        let made = paging.wait_until_ready(&keeper).and_then(|()| {
+            paging.watch(keeper)?;
+            paging.make_swap()
+        });
+        match made {
+            Ok(()) => Ok(paging),
+            Err(error) => {
+                let undone = paging.undo();
+                undone.and(Err(error))
+            }
+        }
+    }
+
+    fn wait_until_ready(&mut self, keeper: &UnixStream) -> Result<(), PagingError> {
+        keeper.set_read_timeout(Some(READY_MAX)).map_err(cannot("wait for the pager"))?;
+        let mut said = [0; READY.len()];
+        match (&mut &*keeper).read_exact(&mut said) {
+            Ok(()) if said == READY => {
+                keeper.set_read_timeout(None).map_err(cannot("wait for the pager"))?;
+                Ok(())
+            }
+            _ => {
+                self.end_pager();
+                Err(PagingError::Pager(self.pager.try_wait().ok().flatten().and_then(|status| status.code())))
+            }
+        }
+    }
+
+    /// From now on the death of the pager ends the program first, and then lets the requests fail that wait for it.
+    fn watch(&mut self, mut keeper: UnixStream) -> Result<(), PagingError> {
+        let (is_gone, cgroup, place) = (Arc::clone(&self.is_pager_gone), self.cgroup.clone(), self.place);
+        let run = move || {
+            // It says nothing more: what comes is its end.
+            let _ = keeper.read(&mut [0]);
+            is_gone.store(true, Ordering::SeqCst);
+            // Nothing of this is there any more when it ends after all else.
+            cgroup.kill_all();
+            abort(place);
+        };
+        let thread = std::thread::Builder::new().name("page-watch".into()).spawn(run);
+        self.watch = Some(thread.map_err(cannot("start a thread"))?);
+        Ok(())
+    }
+
+    fn make_swap(&mut self) -> Result<(), PagingError> {
+        let file = OpenOptions::new().read(true).write(true).open(self.place.file());
+        let file = file.map_err(cannot("open the file of pages"))?;
+        let device = LoopDevice::over(&file).map_err(cannot("set up a loop device"))?;
+        let priority = priority_now().map_err(cannot("choose a priority"))?;
+        swap_on(device.path(), priority).map_err(cannot("use the swap area"))?;
+        self.swap = Some(device.path().to_owned());
+        Ok(())
+    }
+
+    /// The swap area's device.
+    pub fn swap(&self) -> Option<&PathBuf> {
+        self.swap.as_ref()
+    }
+
+    /// Runs a program until it ends; when `is_asked_to_end` says so it is asked to, and killed after a while. Whatever
+    /// it leaves running is killed. Then everything is undone.
+    ///
+    /// # Errors
+    /// If it cannot be started, the pager died, or something is left behind.
+    pub fn run(
+        mut self,
+        command: Command,
+        mut is_asked_to_end: impl FnMut() -> bool,
+    ) -> Result<Ended, PagingError> {
+        let mut program = program::start(command, &self.cgroup).map_err(cannot("start the program"))?;
+        let mut asked = None::<Instant>;
+        let status = loop {
+            match program.try_wait() {
+                Ok(None) => {}
+                Ok(Some(status)) => break Ok(Some(code(status))),
+                Err(error) => break Err(cannot("wait for the program")(error)),
+            }
+            if self.is_pager_gone() {
+                // Again and again: the program may have begun after the pager's death was seen.
+                self.cgroup.kill_all();
+            } else if asked.is_some_and(|asked| asked.elapsed() > GRACE) {
+                // It may wait for a page that does not come, and go only when that has failed: undoing sees to it.
+                break Ok(None);
+            } else if asked.is_none() && is_asked_to_end() {
+                asked = Some(Instant::now());
+                ask_to_end(&program);
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        };
+        let is_pager_gone = self.is_pager_gone();
+        self.undo()?;
+        match (status?, asked) {
+            (_, Some(_)) => Ok(Ended::Asked),
+            (Some(code), None) if !is_pager_gone => Ok(Ended::Program(code)),
+            _ => Err(PagingError::PagerDied),
+        }
+    }
+
+    fn is_pager_gone(&self) -> bool {
+        self.is_pager_gone.load(Ordering::SeqCst)
+    }
+
+    fn undo(&mut self) -> Result<(), PagingError> {
+        self.is_undone = true;
+        let undone = undo(self.place);
+        self.end_pager();
+        if let Some(watch) = self.watch.take() {
+            // The pager is gone, so it ends. A panic was printed by its thread.
+            let _ = watch.join();
+        }
+        undone.map_err(PagingError::Left)
+    }
+
+    /// Waits for the pager, not for ever.
+    fn end_pager(&mut self) {
+        let begun = Instant::now();
+        while matches!(self.pager.try_wait(), Ok(None)) {
+            if begun.elapsed() > END_MAX {
+                // It may have ended by itself.
+                let _ = self.pager.kill();
+                let _ = self.pager.wait();
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+impl Drop for Paging {
+    fn drop(&mut self) {
+        if !self.is_undone
+            && let Err(error) = self.undo()
+        {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+fn start_pager(mut pager: Command, device: &OwnedFd, keeper: UnixStream) -> io::Result<Child> {
+    let device = device.try_clone()?;
+    // A group of its own: Ctrl-C is for the program.
+    pager.stdin(device).stdout(Stdio::from(OwnedFd::from(keeper))).process_group(0).spawn()
+}
+
+fn ask_to_end(program: &Child) {
+    if let Some(pid) = i32::try_from(program.id()).ok().and_then(Pid::from_raw) {
+        // It is not waited for yet: the number is its own.
+        let _ = kill_process(pid, Signal::TERM);
+    }
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}

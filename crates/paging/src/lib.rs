@@ -1,0 +1,33 @@
+//! Paging for unmodified programs: a program runs in a cgroup with a limit of resident memory, and what exceeds it is
+//! swapped to memory nodes (RDMAbox, section 5: remote paging).
+//!
+//! ```text
+//! program in a cgroup | kernel: swap | loop device | a file by FUSE | pager | memory nodes
+//! ```
+//!
+//! Two processes look after it, outside of the cgroup, with their memory locked. The *keeper* ([`Paging`]) makes all of
+//! the chain and the program, and holds /dev/fuse; the *pager* ([`serve`]) answers what the kernel asks. When the pager
+//! dies the keeper ends the program before any request fails; when the keeper dies the pager undoes everything. If both
+//! do, [`clean_up`] does.
+//!
+//! Linux has no swap area for one cgroup: pages of other programs may go there, too.
+
+mod block_counters;
+mod cgroup;
+mod keeper;
+mod loop_device;
+mod mounts;
+mod pager;
+mod place;
+mod preflight;
+mod program;
+mod status;
+mod swap;
+mod undo;
+
+pub use keeper::{Ended, Paging, PagingError};
+pub use pager::{PagerError, serve};
+pub use place::{Config, Place, places};
+pub use preflight::{Obstacle, preflight};
+pub use status::{Latency, Status, status};
+pub use undo::{clean_up, undo};

@@ -1,0 +1,51 @@
+//! The pager of `farcall page`: another process of this program, started by it.
+
+use crate::commands::nic_args::NicArgs;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use farcall::memory::OpenError;
+use farcall_paging::{PagerError, Place, serve};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+/// Serves the pages of a run: its standard input is /dev/fuse, its standard output who started it.
+#[derive(Debug, Args)]
+pub struct Pager {
+    /// Who started it.
+    #[arg(long)]
+    keeper: u32,
+    #[command(flatten)]
+    nic: NicArgs,
+}
+
+impl Pager {
+    /// Serves until it is unmounted.
+    ///
+    /// # Errors
+    /// When it cannot begin.
+    pub fn run(self) -> Result<Exit, Failure> {
+        let cannot_take =
+            |error: io::Error| Failure::because("cannot take over what pages are asked by", &error);
+        let device = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_take)?;
+        let keeper = UnixStream::from(io::stdout().as_fd().try_clone_to_owned().map_err(cannot_take)?);
+        let provider = self.nic.choose()?.provider;
+        serve(Place::of(self.keeper), device, keeper, provider.into()).map(|()| Exit::Success).map_err(
+            |error| {
+                let failure = Failure::because("cannot serve pages", &error);
+                match error {
+                    PagerError::Open(OpenError::NoNode(_)) => failure
+                        .remedy("start them: farcall memory serve; or name others with --nodes")
+                        .exit(Exit::Unreachable),
+                    PagerError::Open(OpenError::Range { .. } | OpenError::NotPages { .. }) => {
+                        failure.remedy("change --size or --slab").exit(Exit::Usage)
+                    }
+                    PagerError::Memory(_) => failure.remedy(
+                        "see what they have: farcall memory status; lower --size, or name more nodes",
+                    ),
+                    _ => failure.remedy("see what is missing: farcall doctor"),
+                }
+            },
+        )
+    }
+}

@@ -1,0 +1,140 @@
+//! `farcall page -- CMD`.
+
+use crate::commands::kv::resolve;
+use crate::commands::memory::size;
+use crate::commands::nic_args::NicArgs;
+use crate::failure::{Exit, Failure};
+use crate::signals::StopFlag;
+use clap::Args;
+use farcall_paging::{Config, Ended, Obstacle, Paging, PagingError, preflight};
+use std::env;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::process::Command;
+
+/// What is run, and where its pages go.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Local memory that the program and its children may have.
+    #[arg(long, value_name = "SIZE", value_parser = size::bytes, required = true)]
+    resident: Option<u64>,
+    /// The memory nodes: where each farcall memory serve listens, separated by commas.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required = true, value_parser = resolve)]
+    nodes: Vec<SocketAddr>,
+    /// How many nodes keep each page.
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    replicas: u8,
+    /// How much can be swapped. Nodes grant all of it at the start.
+    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = size::bytes)]
+    size: u64,
+    /// What is asked of a node at once: no more than its slabs have.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::bytes)]
+    slab: u64,
+    /// Begin without CAP_SYS_RESOURCE, as in most containers. If the whole machine is short of memory then, the pager
+    /// may wait for memory that comes only by the pager: everything stalls until the program is killed.
+    #[arg(long)]
+    may_stall: bool,
+    #[command(flatten)]
+    nic: NicArgs,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    /// Runs the program, and undoes everything.
+    ///
+    /// # Errors
+    /// When it cannot be paged, or not everything was undone.
+    pub fn run(self) -> Result<Exit, Failure> {
+        let stop = StopFlag::install()?;
+        if usize::from(self.replicas) > self.nodes.len() {
+            return Err(Failure::new("cannot keep so many replicas")
+                .why(format!("--replicas is {}, and --nodes names {}", self.replicas, self.nodes.len()))
+                .remedy("name more nodes, or lower --replicas")
+                .exit(Exit::Usage));
+        }
+        let [program, arguments @ ..] = &self.command[..] else {
+            return Err(Failure::new("no program to run").exit(Exit::Usage));
+        };
+        let config = self.config();
+        if let Some(obstacles) = in_one(&preflight(&config)) {
+            return Err(obstacles);
+        }
+        let paging = Paging::start(&config, self.pager()?).map_err(|error| cannot(&error))?;
+        tell(&paging, &config);
+        let mut command = Command::new(program);
+        command.args(arguments);
+        match paging.run(command, || stop.is_raised()) {
+            Ok(Ended::Program(code)) => Ok(Exit::OfProgram(code)),
+            Ok(Ended::Asked) => Ok(Exit::Interrupted),
+            Err(error) => Err(cannot(&error).at(program.display())),
+        }
+    }
+
+    fn config(&self) -> Config {
+        let page_bytes = farcall::memory::PAGE_BYTES as u64;
+        let whole_pages = |bytes: u64| bytes / page_bytes * page_bytes;
+        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        Config {
+            version: Config::VERSION,
+            nodes: self.nodes.clone(),
+            replicas: self.replicas,
+            size_bytes: whole_pages(self.size),
+            slab_bytes: whole_pages(self.slab),
+            // The parser requires it.
+            resident_bytes: self.resident.unwrap_or(0),
+            may_stall: self.may_stall,
+            program: words.join(" "),
+        }
+    }
+
+    /// This program again, as the pager.
+    fn pager(&self) -> Result<Command, Failure> {
+        let this = env::current_exe()
+            .map_err(|error| Failure::because("cannot find the program that serves pages", &error))?;
+        let mut pager = Command::new(this);
+        pager.args(["__pager", "--keeper", &std::process::id().to_string()]).args(self.nic.to_arguments());
+        Ok(pager)
+    }
+}
+
+/// On standard error: standard output is the program's.
+fn tell(paging: &Paging, config: &Config) {
+    let device = paging.swap().map_or_else(String::new, |device| device.display().to_string());
+    eprintln!(
+        "farcall page: {} resident, {} of swap on {device} at {} memory nodes, {} replicas (pid {}). Until the program \
+         ends, pages of other programs may go there, too.",
+        size::text(config.resident_bytes),
+        size::text(config.size_bytes),
+        config.nodes.len(),
+        config.replicas,
+        std::process::id(),
+    );
+}
+
+/// All that is in the way, in one failure.
+fn in_one(obstacles: &[Obstacle]) -> Option<Failure> {
+    if obstacles.is_empty() {
+        return None;
+    }
+    let list = |of: fn(&Obstacle) -> &str| obstacles.iter().map(of).collect::<Vec<_>>().join("; ");
+    Some(
+        Failure::new("cannot page on this machine; nothing was begun")
+            .why(list(|obstacle| &obstacle.what))
+            .remedy(list(|obstacle| &obstacle.remedy)),
+    )
+}
+
+fn cannot(error: &PagingError) -> Failure {
+    let failure = Failure::because("cannot page the program", error);
+    match error {
+        PagingError::Pager(Some(4)) => failure.exit(Exit::Unreachable),
+        PagingError::Left(_) => failure
+            .remedy("see what holds it, then: farcall page cleanup; do not stop the memory nodes before"),
+        PagingError::PagerDied => {
+            failure.remedy("see its last words above; keep the program's work in files, and start it again")
+        }
+        _ => failure.remedy("see what is missing: farcall page --help, farcall doctor"),
+    }
+}

@@ -1,0 +1,100 @@
+//! `farcall page status`.
+
+use crate::commands::memory::size;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use farcall_paging::{Latency, Place, Status as State, places, status};
+use serde_json::json;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Print how paged programs stand: faults, how long pages take, replicas.
+///
+/// Exits with 3 if there are none.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall page status\n  farcall page status 4711 --json | jq .reads.p99_ns"
+)]
+pub struct Status {
+    /// The process of farcall page; all, if none is named.
+    pid: Option<u32>,
+}
+
+impl Status {
+    /// Reads and prints.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let cannot = |error: std::io::Error| {
+            Failure::because("cannot read how paged programs stand", &error).remedy("run it as root")
+        };
+        let mut all = places().map_err(cannot)?;
+        all.retain(|place| self.pid.is_none_or(|pid| *place == Place::of(pid)));
+        if all.is_empty() {
+            console.say(&"no program is paged", &json!([]))?;
+            return Ok(Exit::Negative);
+        }
+        let states = all.into_iter().map(status).collect::<Result<Vec<_>, _>>().map_err(cannot)?;
+        let text: Vec<String> = states.iter().map(in_words).collect();
+        let json: Vec<_> = states.iter().map(to_json).collect();
+        console.say(&text.join("\n"), &json.into())?;
+        Ok(Exit::Success)
+    }
+}
+
+fn in_words(state: &State) -> String {
+    let known = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), size::text);
+    let mut text = format!("{}: {}", state.pid, state.config.program);
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "\n  resident  {} of {}\n  swap      {} of {} on {}, priority {}",
+        known(state.resident_now_bytes),
+        size::text(state.config.resident_bytes),
+        known(state.used_bytes),
+        size::text(state.config.size_bytes),
+        state.device.as_deref().unwrap_or("no device"),
+        state.priority.map_or_else(|| "?".to_owned(), |priority| priority.to_string()),
+    );
+    let faults = state.major_faults.map_or_else(|| "?".to_owned(), |faults| faults.to_string());
+    let _ = write!(text, "\n  faults    {faults} that waited for a page");
+    let _ = write!(text, "\n  reads     {}", times(&state.reads, state.bytes_read));
+    let _ = write!(text, "\n  writes    {}", times(&state.writes, state.bytes_written));
+    let _ = write!(text, "\n  failures  {}", state.failures);
+    match state.pager_pid {
+        Some(pid) => {
+            let replicas: Vec<_> =
+                state.replicas.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            let _ = write!(text, "\n  pager     {pid}: {}", replicas.join(", "));
+        }
+        None => text.push_str("\n  pager     not there; if this stays so: farcall page cleanup"),
+    }
+    text
+}
+
+fn times(latency: &Latency, bytes: u64) -> String {
+    let time = |ns: Option<u64>| {
+        ns.map_or_else(|| "more than 2 s".to_owned(), |ns| format!("{:?}", Duration::from_nanos(ns)))
+    };
+    match latency.count {
+        0 => "none yet".to_owned(),
+        count => format!(
+            "{count}, {}: mean {}, p50 at most {}, p99 {}",
+            size::text(bytes),
+            time(latency.mean_ns),
+            time(latency.p50_ns),
+            time(latency.p99_ns)
+        ),
+    }
+}
+
+fn to_json(state: &State) -> serde_json::Value {
+    let replicas: serde_json::Map<_, _> =
+        state.replicas.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
+    // Plain numbers and strings: always JSON.
+    let mut json = serde_json::to_value(state).unwrap_or_default();
+    json["replicas_now"] = replicas.into();
+    json
+}

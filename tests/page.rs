@@ -1,0 +1,404 @@
+//! `farcall page`: a program whose pages go to memory nodes, and what happens when one of those who serve them ends.
+//!
+//! A mistake there can stop a machine. Those tests that swap are ignored by themselves; `.ci/run` has a step for them,
+//! and a process beside each takes everything away if it lasts too long. They need root, /dev/fuse, loop devices and a
+//! memory cgroup, and say so where there are none.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// After that a test calls something lost, however busy the machine is.
+const LOST: Duration = Duration::from_secs(240);
+/// After that the machine is freed, whatever a test waits for.
+const FREED_SECONDS: u32 = 300;
+const ROLE: &str = "FARCALL_TEST_ROLE";
+const SEED: u64 = 1;
+/// The program's memory, and what of it may be resident.
+const PROGRAM_MIB: usize = 64;
+const RESIDENT: &str = "32M";
+const PAGE_BYTES: usize = 4096;
+
+fn farcall() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farcall"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// In the other process: memory whose every byte is known, said to be full, then read as often as it is told to.
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut memory = vec![0_u8; PROGRAM_MIB << 20];
+    let mut turns = vec![0_u64; memory.len() / PAGE_BYTES];
+    let mut random = Pcg64Mcg::seed_from_u64(SEED);
+    memory.chunks_exact_mut(PAGE_BYTES).enumerate().for_each(|(at, page)| fill(page, at, 0));
+    println!("\n<full>");
+    if role == "waits" {
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    } else {
+        for _ in 0..role.parse().unwrap() {
+            let at = random.random_range(0..turns.len());
+            let page = &mut memory[at * PAGE_BYTES..][..PAGE_BYTES];
+            check(page, at, turns[at]);
+            turns[at] += 1;
+            fill(page, at, turns[at]);
+        }
+    }
+    memory
+        .chunks_exact(PAGE_BYTES)
+        .zip(&turns)
+        .enumerate()
+        .for_each(|(at, (page, turn))| check(page, at, *turn));
+    println!("\n<right>");
+    std::process::exit(7);
+}
+
+fn word(page: usize, turn: u64, at: usize) -> u64 {
+    (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left((turn % 63) as u32) ^ at as u64
+}
+
+fn fill(bytes: &mut [u8], page: usize, turn: u64) {
+    for (at, bytes) in bytes.chunks_exact_mut(8).enumerate() {
+        bytes.copy_from_slice(&word(page, turn, at).to_ne_bytes());
+    }
+}
+
+fn check(bytes: &[u8], page: usize, turn: u64) {
+    for (at, bytes) in bytes.chunks_exact(8).enumerate() {
+        if bytes != word(page, turn, at).to_ne_bytes() {
+            println!("\n<wrong {page}>");
+            std::process::exit(99);
+        }
+    }
+}
+
+/// A memory node, killed when dropped.
+struct Node {
+    process: Child,
+    address: String,
+}
+
+impl Node {
+    fn start() -> Self {
+        let mut process = farcall()
+            .args(["--json", "memory", "serve", "--listen", "127.0.0.1:0", "--size", "160M", "--slab", "16M"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        Self { process, address: ready["rpc"].as_str().unwrap().to_owned() }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Frees the machine of a run after a while, by its own means alone, unless it is dropped before.
+struct Guard(Child);
+
+impl Guard {
+    fn over(keeper: u32) -> Self {
+        let script = format!(
+            "sleep {FREED_SECONDS}; kill -9 {keeper}; \
+             for file in $(find /sys/fs/cgroup -path '*/farcall-page-{keeper}/cgroup.procs'); \
+             do for pid in $(cat $file); do kill -9 $pid; done; done; sleep 1; \
+             for file in $(grep -l /run/farcall-page/{keeper}.mount/ /sys/block/loop*/loop/backing_file); do \
+             timeout -s KILL 20 swapoff /dev/$(echo $file | cut -d/ -f4); done; \
+             umount -f /run/farcall-page/{keeper}.mount"
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stdin(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // The group: its sleep, too.
+        let group = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        let _ = self.0.wait();
+    }
+}
+
+/// A run of the program above, and its nodes.
+struct Run {
+    keeper: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    nodes: Vec<Node>,
+    _guard: Guard,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// One run at a time: each has its part of the machine's memory.
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Run {
+    /// Starts it, and waits until its memory is full; nothing where that is impossible.
+    fn start(role: &str) -> Option<Self> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = vec![Node::start(), Node::start()];
+        let mut command = page(&nodes);
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", "child_entry", "--nocapture"]);
+        command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut keeper = command.spawn().unwrap();
+        let guard = Guard::over(keeper.id());
+        let input = keeper.stdin.take().unwrap();
+        let output = BufReader::new(keeper.stdout.take().unwrap());
+        let mut run = Self { keeper, input, output, nodes, _guard: guard, _alone: alone };
+        if run.says("<full>") {
+            return Some(run);
+        }
+        let ended = run.keeper.wait_with_output().unwrap();
+        assert!(said(&ended).contains("nothing was begun"), "{ended:?}");
+        println!("SKIPPED: {}", said(&ended));
+        None
+    }
+
+    /// Whether the program says this, sooner or later.
+    fn says(&mut self, words: &str) -> bool {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).unwrap() > 0 {
+            assert!(!line.contains("<wrong"), "{line}");
+            if line.trim() == words {
+                return true;
+            }
+            line.clear();
+        }
+        false
+    }
+
+    fn go_on(&mut self) {
+        self.input.write_all(b"\n").unwrap();
+    }
+
+    fn status(&self) -> Value {
+        let mut status = farcall();
+        let output =
+            status.args(["--json", "page", "status", &self.keeper.id().to_string()]).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+            [0]
+        .take()
+    }
+
+    /// How long a pager needs to count is its own affair.
+    fn status_once(&self, is_so: impl Fn(&Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            let status = self.status();
+            if is_so(&status) {
+                return status;
+            }
+            assert!(begun.elapsed() < LOST, "{status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn pager(&self) -> u32 {
+        let status = self.status_once(|status| status["pager_pid"].is_u64());
+        u32::try_from(status["pager_pid"].as_u64().unwrap()).unwrap()
+    }
+
+    /// Waits for its end. Nothing of it is there any more then.
+    fn end(mut self) -> (Option<i32>, String) {
+        let keeper = self.keeper.id();
+        // What it says, also while it is waited for.
+        while self.says("<right>") {}
+        let ended = self.keeper.wait_with_output().unwrap();
+        println!("{ended:?}");
+        until_nothing_is_left(keeper);
+        (ended.status.code(), said(&ended))
+    }
+}
+
+fn page(nodes: &[Node]) -> Command {
+    let addresses: Vec<_> = nodes.iter().map(|node| &*node.address).collect();
+    let mut command = farcall();
+    command.args(["page", "--may-stall", "--resident", RESIDENT, "--size", "128M", "--slab", "16M"]);
+    command.args(["--nodes", &addresses.join(","), "--"]);
+    command
+}
+
+/// What cannot be looked at is there.
+fn is_there(path: &String) -> bool {
+    fs::exists(path).unwrap_or(true)
+}
+
+/// A mount, a record, a cgroup, a swap area of a run.
+fn left_of(keeper: u32) -> Vec<String> {
+    let mut left = Vec::new();
+    let mount = format!("/run/farcall-page/{keeper}.mount");
+    for file in ["/proc/self/mountinfo", "/proc/swaps"] {
+        let text = fs::read_to_string(file).unwrap();
+        left.extend(text.lines().filter(|line| line.contains(&mount)).map(str::to_owned));
+    }
+    let cgroup = format!("farcall-page-{keeper}");
+    let version_2 = format!("/sys/fs/cgroup/{cgroup}");
+    let version_1 = format!("/sys/fs/cgroup/memory/{cgroup}");
+    let record = format!("/run/farcall-page/{keeper}");
+    left.extend([version_1, version_2, mount, record].into_iter().filter(is_there));
+    for device in fs::read_dir("/sys/block").unwrap() {
+        let file = device.unwrap().path().join("loop/backing_file");
+        let backing = fs::read_to_string(file).unwrap_or_default();
+        left.extend(backing.contains(&format!("/{keeper}.mount/")).then_some(backing));
+    }
+    left
+}
+
+fn until_nothing_is_left(keeper: u32) {
+    let begun = Instant::now();
+    while !left_of(keeper).is_empty() {
+        assert!(begun.elapsed() < LOST, "{:?}", left_of(keeper));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn a_program_larger_than_its_memory_has_its_bytes_and_its_code_is_handed_on() {
+    println!("seed {SEED}");
+    let Some(mut run) = Run::start("5000") else { return };
+    let status = run.status_once(|status| status["reads"]["count"].as_u64() > Some(0));
+    assert!(status["used_bytes"].as_u64() > Some(0) && status["priority"].as_i64() > Some(0), "{status}");
+    assert!(
+        status["writes"]["count"].as_u64() > Some(0) && status["major_faults"].as_u64() > Some(0),
+        "{status}"
+    );
+    assert_eq!(status["replicas_now"]["nodes_up"], 2, "{status}");
+    assert_eq!((&status["failures"], &status["replicas_now"]["slabs_degraded"]), (&0.into(), &0.into()));
+    assert!(run.says("<right>"));
+    assert_eq!(run.end().0, Some(7));
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn a_memory_node_that_is_lost_costs_a_program_nothing_but_time() {
+    println!("seed {SEED}");
+    let Some(mut run) = Run::start("2000") else { return };
+    run.nodes[0].kill();
+    assert!(run.says("<right>"));
+    assert_eq!(run.end().0, Some(7));
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn a_page_that_no_node_has_is_a_signal_and_never_other_bytes() {
+    let Some(mut run) = Run::start("waits") else { return };
+    run.nodes.iter_mut().for_each(Node::kill);
+    run.go_on();
+    assert!(!run.says("<right>"));
+    // SIGBUS.
+    assert_eq!(run.end().0, Some(128 + 7));
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn when_the_pager_is_killed_the_program_is_killed_first_and_all_is_undone() {
+    let Some(run) = Run::start("1000000") else { return };
+    signal(run.pager(), Signal::KILL);
+    let (code, said) = run.end();
+    assert!(
+        code == Some(1) && said.contains("the pager died: the program was killed before"),
+        "{code:?} {said}"
+    );
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn when_the_keeper_is_killed_the_pager_undoes_all() {
+    let Some(run) = Run::start("1000000") else { return };
+    run.pager();
+    signal(run.keeper.id(), Signal::KILL);
+    let (code, said) = run.end();
+    assert!(code.is_none() && said.contains("the keeper is gone"), "{code:?} {said}");
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn what_two_killed_processes_leave_is_told_and_cleaned_up() {
+    let Some(mut run) = Run::start("waits") else { return };
+    let (keeper, pager) = (run.keeper.id(), run.pager());
+    for pid in [keeper, pager] {
+        signal(pid, Signal::STOP);
+    }
+    for pid in [keeper, pager] {
+        signal(pid, Signal::KILL);
+    }
+    run.keeper.wait().unwrap();
+    let begun = Instant::now();
+    while fs::read_to_string(format!("/proc/{pager}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
+        assert!(begun.elapsed() < LOST);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let refused = page(&run.nodes).arg("true").output().unwrap();
+    let text = said(&refused);
+    assert!(refused.status.code() == Some(1) && text.contains("left things behind"), "{refused:?}");
+    assert!(text.contains("farcall page cleanup"), "{text}");
+    let cleaned = farcall().args(["--json", "page", "cleanup"]).output().unwrap();
+    let undone: Value = serde_json::from_slice(&cleaned.stdout).unwrap();
+    assert!(undone["undone"].as_array().unwrap().contains(&keeper.into()), "{cleaned:?}");
+    assert_eq!(left_of(keeper), Vec::<String>::new());
+    assert!(!run.says("<right>"));
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn who_is_asked_to_end_ends_and_leaves_nothing() {
+    let Some(run) = Run::start("1000000") else { return };
+    signal(run.keeper.id(), Signal::INT);
+    assert_eq!(run.end().0, Some(130));
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn a_pager_that_is_stopped_does_not_hold_up_the_end() {
+    let Some(run) = Run::start("1000000") else { return };
+    signal(run.pager(), Signal::STOP);
+    signal(run.keeper.id(), Signal::INT);
+    assert_eq!(run.end().0, Some(130));
+}
+
+#[test]
+fn what_cannot_be_paged_is_said_before_anything_is_begun() {
+    let usage = farcall().arg("page").output().unwrap();
+    assert!(usage.status.code() == Some(2) && said(&usage).contains("--resident"), "{usage:?}");
+    let few = ["page", "--resident", "64M", "--nodes", "127.0.0.1:1", "--replicas", "2", "--", "true"];
+    let few = farcall().args(few).output().unwrap();
+    assert!(few.status.code() == Some(2) && said(&few).contains("lower --replicas"), "{few:?}");
+    let huge = ["page", "--resident", "900T", "--nodes", "127.0.0.1:1", "--replicas", "1", "--", "true"];
+    let huge = farcall().args(huge).output().unwrap();
+    let text = said(&huge);
+    assert!(huge.status.code() == Some(1) && text.contains("nothing was begun"), "{huge:?}");
+    assert!(text.contains("of memory are available") && text.contains("lower --resident"), "{text}");
+    let none = farcall().args(["page", "status", "1"]).output().unwrap();
+    assert!(matches!(none.status.code(), Some(3 | 1)), "{none:?}");
+}
