@@ -10,13 +10,17 @@
 
 mod batch;
 mod counters;
+mod datagrams;
 mod faults;
 pub(crate) mod memory;
 mod nic;
 mod pair;
+mod path;
 mod port;
 mod post;
 mod socket;
 mod timers;
 
+pub(crate) use datagrams::{Datagram, NetDatagrams, forget, listen, open};
 pub(crate) use pair::{NetPair, PairParts};
+pub(crate) use path::Path;

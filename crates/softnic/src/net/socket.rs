@@ -14,6 +14,8 @@ use farcall_wire::codec::UDP_PORT;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto};
 
+use super::path::Path;
+
 /// Datagrams that one system call moves at most.
 pub(super) const BATCH: usize = 32;
 
@@ -49,13 +51,6 @@ impl Inbox {
     pub(super) fn datagram(&self, arrival: &Arrival) -> &[u8] {
         &self.bytes[arrival.at..][..arrival.len_bytes]
     }
-}
-
-/// Where a datagram goes, and which of our addresses it comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Path {
-    pub(super) src: Ipv6Addr,
-    pub(super) dst: Ipv6Addr,
 }
 
 /// Room for the control message that names our address.
@@ -240,7 +235,7 @@ impl Socket {
 ///
 /// # Errors
 /// If there is no way to it.
-pub(super) fn source_towards(dst: Ipv6Addr) -> Result<Ipv6Addr> {
+pub(super) fn source_towards(operation: &'static str, dst: Ipv6Addr) -> Result<Ipv6Addr> {
     let ask = || {
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
         // Sends nothing.
@@ -253,7 +248,7 @@ pub(super) fn source_towards(dst: Ipv6Addr) -> Result<Ipv6Addr> {
         Err(error) => {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::HOSTUNREACH);
             let to = dst.to_canonical();
-            Err(Error::os("modify_qp", format!("find a route to {to} (does ping reach it?)"), errno))
+            Err(Error::os(operation, format!("find a route to {to} (does ping reach it?)"), errno))
         }
     }
 }
