@@ -5,6 +5,7 @@
 //! owner of the receive completion queue polls, as in the ring of a sender on this host. A pair costs nothing here, and
 //! its polls look for no packets, before the first datagram comes that its Q_Key admits.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -48,7 +49,9 @@ impl NetDatagrams {
     /// # Errors
     /// If the port cannot be opened.
     pub(crate) fn open(host: &Arc<Host>, qpn: u32) -> Result<Self> {
-        Ok(Self { port: Port::open(host)?, qpn, next_psn: Psn::default(), has_unsent: false })
+        let port = Port::open(host)?;
+        port.steer(qpn)?;
+        Ok(Self { port, qpn, next_psn: Psn::default(), has_unsent: false })
     }
 
     /// Prepares a datagram, whose form was checked; [`NetDatagrams::ring`] follows.
@@ -91,9 +94,10 @@ pub(crate) fn open(host: &Arc<Host>) -> Result<()> {
 
 /// A datagram queue pair receives from now on: also from hosts to which nothing was sent, if the program tells its
 /// address to others. Without the port it receives from this host alone, which is said in the log.
-pub(crate) fn listen(host: &Arc<Host>) {
-    if host.process.expects_foreigners()
-        && let Err(error) = open(host)
+pub(crate) fn listen(host: &Arc<Host>, qpn: u32) {
+    let is_open = Port::opened(host).is_some();
+    if (is_open || host.process.expects_foreigners())
+        && let Err(error) = Port::open(host).and_then(|port| port.steer(qpn))
     {
         tracing::warn!("no datagrams come from other hosts: {error}");
     }
@@ -180,14 +184,14 @@ impl Inlets {
 
     /// What comes for a queue pair; `None` if it has no place at its completion queue.
     fn inlet(&mut self, host: &Arc<Host>, core: Arc<DatagramCore>) -> Option<&mut Inlet> {
-        let qpn = core.qpn;
-        if !self.by_qpn.contains_key(&qpn) {
-            let (port, bit) = (Port::opened(host)?, core.recv_slot.cq.reserve_bit().ok()?);
-            core.recv_slot.cq.attach_source(bit, Arc::new(Arrivals { port, core: core.clone() }));
-            let inlet = Inlet { core, bit, waiting: VecDeque::new(), spare: Vec::new() };
-            self.by_qpn.insert(qpn, inlet);
+        match self.by_qpn.entry(core.qpn) {
+            Entry::Occupied(inlet) => Some(inlet.into_mut()),
+            Entry::Vacant(vacant) => {
+                let (port, bit) = (Port::opened(host)?, core.recv_slot.cq.reserve_bit().ok()?);
+                core.recv_slot.cq.attach_source(bit, Arc::new(Arrivals { port, core: core.clone() }));
+                Some(vacant.insert(Inlet { core, bit, waiting: VecDeque::new(), spare: Vec::new() }))
+            }
         }
-        self.by_qpn.get_mut(&qpn)
     }
 
     fn remove(&mut self, qpn: u32) {

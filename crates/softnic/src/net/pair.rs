@@ -125,6 +125,7 @@ impl NetPair {
     ) -> Result<Self> {
         let path = Path::to("modify_qp", &parts.host.process, &rtr.ah.unwrap_or_default())?;
         let port = Port::open(&parts.host)?;
+        port.steer(parts.qpn)?;
         let receives = take_receives();
         let config = QpConfig {
             qpn: parts.qpn,

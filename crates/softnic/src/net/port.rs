@@ -25,9 +25,11 @@ use super::memory;
 use super::nic::Nic;
 use super::pair::{Pair, Transport};
 use super::path::Path;
+use super::slots::Slots;
 use super::socket::{Arrival, Inbox, Socket};
 use super::timers::Timers;
 use crate::host::{Abroad, Host};
+use crate::life::rendezvous::block_of;
 use crate::life::{Served, Watching};
 
 /// Who polls looks for packets at most once in so long, so that what else is polled there does not pay for it.
@@ -44,6 +46,9 @@ const OWNER_POLLS_NS: u64 = 1_000_000;
 /// The RoCEv2 port of this process.
 pub(crate) struct Port {
     host: Weak<Host>,
+    slots: Arc<Slots>,
+    /// Blocks of queue pair numbers whose packets come to us.
+    steered: Mutex<Vec<u32>>,
     state: Mutex<State>,
     /// When packets were last looked for.
     looked_ns: AtomicU64,
@@ -84,11 +89,12 @@ impl Port {
             return Ok(port);
         }
         let began = Instant::now();
+        let slots = Arc::new(Slots::join()?);
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(|e| Error::os("open the RoCEv2 port", "create a timer (check RLIMIT_NOFILE)", e))?;
         let state = State {
             host: Arc::downgrade(host),
-            socket: Socket::open()?,
+            socket: Socket::open(slots.clone())?,
             pairs: HashMap::new(),
             inlets: Inlets::new()?,
             inbox: Inbox::new(),
@@ -103,6 +109,8 @@ impl Port {
         };
         let port = Arc::new(Self {
             host: Arc::downgrade(host),
+            slots: slots.clone(),
+            steered: Mutex::default(),
             state: Mutex::new(state),
             looked_ns: AtomicU64::new(0),
             began,
@@ -114,9 +122,24 @@ impl Port {
         let watching = host.process.service.watch_for(state.socket.fd(), port.clone())?;
         *port.watching.lock() = Some(watching);
         host.process.service.watch_for(state.timer.as_fd(), port.clone())?;
+        host.process.service.watch_for(slots.listener(), slots.clone())?;
         drop(state);
         let _set = host.abroad.set(port.clone());
         Ok(port)
+    }
+
+    /// Has packets for a queue pair come to this process.
+    ///
+    /// # Errors
+    /// See [`Slots::steer`].
+    pub(super) fn steer(&self, qpn: u32) -> Result<()> {
+        let mut steered = self.steered.lock();
+        let block = block_of(qpn);
+        if !steered.contains(&block) {
+            self.slots.steer(block)?;
+            steered.push(block);
+        }
+        Ok(())
     }
 
     /// The port of the process, if it is open.

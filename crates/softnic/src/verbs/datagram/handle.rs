@@ -65,7 +65,7 @@ impl DatagramQp {
         require_port("modify_qp", attr.port_num.unwrap_or(PORT))?;
         let from = self.core.state();
         if to == QpState::Rtr {
-            net::listen(&self.core.host);
+            net::listen(&self.core.host, self.core.qpn);
         }
         self.qkey = attr.qkey.unwrap_or(self.qkey);
         if to == QpState::Reset {
