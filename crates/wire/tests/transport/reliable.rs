@@ -1,7 +1,7 @@
 //! Reliable connections.
 
 use farcall_verbs::{AsyncEventKind, QpAttr, QpState, QpType, WcStatus};
-use farcall_wire::{Event, Nak, Operation, Psn, Reth, Segment, SendRequest, Syndrome, Work};
+use farcall_wire::{Aeth, Event, Nak, Operation, Packet, Psn, Reth, Segment, SendRequest, Syndrome, Work};
 use proptest::prelude::*;
 
 use super::harness::*;
@@ -290,4 +290,31 @@ fn a_refusal_that_was_lost_is_told_again() {
     let ended: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| wc.status).collect();
     assert_eq!(ended, [WcStatus::REM_ACCESS_ERR]);
     assert_eq!(pair.ends[1].qp.state(), QpState::Err);
+}
+
+#[test]
+fn a_request_that_is_not_offered_is_refused_and_its_receive_flushed() {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    pair.ends[1].receive(5, 0, 4096);
+    let packet = |operation, psn| Packet {
+        transport: QpType::Rc,
+        operation,
+        solicited: false,
+        ack_req: true,
+        dest_qpn: pair.ends[1].qp.config().qpn,
+        psn: Psn::new(psn),
+    };
+    // The end of a SEND with invalidate whose beginning looks like any SEND's.
+    let (begins, ends) =
+        (packet(Operation::Send(Segment::First, None), 7), packet(Operation::NotOffered(0x16), 8));
+    pair.ends[1].arrive(&begins, &[1; MTU_BYTES]);
+    pair.ends[1].arrive(&ends, &[1; 8]);
+    let answers: Vec<_> = pair.ends[1].work().into_iter().map(|(packet, _)| packet.operation).collect();
+    let refused = |answer: &Operation| {
+        matches!(answer, Operation::Acknowledge(Aeth { syndrome: Syndrome::Nak(Nak::InvalidRequest), .. }))
+    };
+    assert!(answers.last().is_some_and(refused), "{answers:?}");
+    assert_eq!(pair.ends[1].qp.state(), QpState::Err);
+    let received: Vec<_> = pair.ends[1].device.received.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(received, [(5, WcStatus::WR_FLUSH_ERR)]);
 }
