@@ -1,7 +1,9 @@
 //! Reliable connections.
 
-use farcall_verbs::{AsyncEventKind, QpAttr, QpState, QpType, WcStatus};
-use farcall_wire::{Aeth, Event, Nak, Operation, Packet, Psn, Reth, Segment, SendRequest, Syndrome, Work};
+use farcall_verbs::{AsyncEventKind, QpAttr, QpState, QpType, RnrTimer, WcStatus};
+use farcall_wire::{
+    Aeth, Event, Nak, Operation, Packet, Psn, Reth, Segment, SendRequest, Syndrome, Timer, Work,
+};
 use proptest::prelude::*;
 
 use super::harness::*;
@@ -317,4 +319,30 @@ fn a_request_that_is_not_offered_is_refused_and_its_receive_flushed() {
     assert_eq!(pair.ends[1].qp.state(), QpState::Err);
     let received: Vec<_> = pair.ends[1].device.received.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(received, [(5, WcStatus::WR_FLUSH_ERR)]);
+}
+
+#[test]
+fn a_peer_that_asks_for_what_it_has_put_off_costs_no_retries() {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    let a = &mut pair.ends[0];
+    a.modify(QpAttr { rnr_retry: Some(7), ..QpAttr::to(QpState::Rts) });
+    a.post(1, Work::Send, 0, 1);
+    a.post(2, Work::Write(region(0, 1)), 0, 1);
+    let answer = |syndrome| Packet {
+        transport: QpType::Rc,
+        operation: Operation::Acknowledge(Aeth { syndrome, msn: 0 }),
+        solicited: false,
+        ack_req: false,
+        dest_qpn: 0,
+        psn: Psn::new(7),
+    };
+    // As the kernel's rxe does: no receive for the first, and the second comes before its turn.
+    for round in 0..20 {
+        assert_eq!(a.work().len(), 2, "round {round}: both are sent again");
+        a.arrive(&answer(Syndrome::Rnr(RnrTimer(1))), &[]);
+        a.arrive(&answer(Syndrome::Nak(Nak::PsnSequence)), &[]);
+        assert!(a.work().is_empty(), "round {round}: nothing is sent while it waits");
+        a.qp.timed_out(&mut a.device, Timer::Rnr);
+    }
+    assert_eq!((a.qp.state(), a.device.sent.len()), (QpState::Rts, 0));
 }
