@@ -48,7 +48,7 @@ step_guard() {
         printf '%s\n' "$found" 'Dependencies from elsewhere than crates.io cannot be published.'
         return 1
     fi
-    for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks} .github/workflows/two-ends.sh; do
+    for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks,between,between_here,between_checks} .github/workflows/two-ends.sh; do
         run bash -n "$script"
     done
     for script in .ci/guest/init .github/actions/farcall-verbs/install.sh packaging/build.sh; do
@@ -414,7 +414,7 @@ step_conform_everywhere() {
     suite="ip netns exec \"\$NETWORK_A\" \"$CARGO_TARGET_DIR/release/farcall\" conform"
     suite+=' --other-end "ip netns exec $NETWORK_B" --filter "rc/*"'
     for family in 4 6; do
-        NETWORK_FAMILY=$family FARCALL_WAY=net run bash .ci/networks bash -c "$suite --filter 'uc/*'"
+        NETWORK_FAMILY=$family FARCALL_WAY=net run bash .ci/networks bash -c "$suite --filter 'uc/*' --filter 'ud/*'"
     done
     FARCALL_WAY=net FARCALL_WIRE_FAULTS=seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01 \
         run bash .ci/networks bash -c "$suite"
@@ -466,9 +466,11 @@ step_mutations_of_change() {
 
 # Over the kernel's own software RNIC, through the system's libibverbs: a stock kernel in QEMU.
 step_guest() {
-    need qemu-system-x86 busybox-static cpio xz-utils kmod iproute2 ibverbs-providers
-    run cargo build --release --features full
+    need qemu-system-x86 busybox-static cpio xz-utils kmod iproute2 ibverbs-providers ibverbs-utils
+    run cargo build --release -p farcall-cli -p farcall-ibverbs -p farcall-rdmacm --features full
     run bash .ci/guest/qemu bash "$PWD/.ci/guest/checks" "$CARGO_TARGET_DIR/release/farcall"
+    # Our RoCEv2 against the kernel's.
+    run bash .ci/guest/between "$CARGO_TARGET_DIR/release/farcall"
     # The same under a user-mode kernel, where somebody has built one (.ci/guest/uml_build).
     if [[ -x ${XDG_CACHE_HOME:-$HOME/.cache}/farcall-guest/linux-uml ]]; then
         run bash .ci/guest/uml bash "$PWD/.ci/guest/checks" "$CARGO_TARGET_DIR/release/farcall"

@@ -4,35 +4,13 @@
 mod support;
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::process::Command;
 use std::time::Instant;
 
 use farcall_verbs::{Mtu, QpAttr, QpType, SendFlags, SendWr, WcStatus};
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc, pad_bytes};
 use farcall_wire::{Operation, Packet, Psn, Reth, Segment};
+use support::apart::{counted_at_port, is_apart, is_port_open};
 use support::{End, LOST};
-
-const VARIABLE: &str = "FARCALL_WAY";
-
-/// Runs a test of this file again, in a network namespace of its own, with everything by RoCEv2. Whether this is that
-/// run.
-fn is_apart(test: &str) -> bool {
-    if std::env::var(VARIABLE).is_ok_and(|way| way == "net") {
-        return true;
-    }
-    let script = "ip link set lo up && exec \"$0\" --exact \"$1\" --nocapture";
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "sh", "-c", script])
-        .arg(std::env::current_exe().unwrap())
-        .arg(test)
-        .env(VARIABLE, "net")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("1 passed"), "{text}");
-    false
-}
 
 fn connected() -> (End, End) {
     let (mut a, mut b) = (End::default(), End::default());
@@ -45,13 +23,6 @@ fn connected() -> (End, End) {
     a.rts();
     b.rts();
     (a, b)
-}
-
-/// What the port has counted under a name.
-fn counted(name: &str) -> u64 {
-    let report = farcall_stats::read_pid(std::process::id()).unwrap();
-    let port = report.blocks.iter().find(|block| block.label == "softnic roce port").unwrap();
-    port.counters.iter().find(|(counter, _)| counter.as_str() == name).unwrap().1
 }
 
 /// A WRITE of four bytes as the peer's next request, sealed as if it came from `claimed`.
@@ -77,19 +48,19 @@ fn write_packet(end: &End, psn: u32, rkey: u32, claimed: Ipv4Addr, src_port: u16
 
 /// Sends a datagram to the port and waits, polling as a program does, until it is counted.
 fn strike(end: &mut End, from: &UdpSocket, datagram: &[u8], counter: &str) {
-    let before = counted(counter);
+    let before = counted_at_port(counter);
     from.send_to(datagram, (Ipv4Addr::LOCALHOST, UDP_PORT)).unwrap();
     let began = Instant::now();
-    while counted(counter) == before {
+    while counted_at_port(counter) == before {
         assert_eq!(end.cq.poll(&mut [farcall_verbs::Wc::default()]).unwrap(), 0);
         assert!(began.elapsed() < LOST, "{counter} does not count");
     }
-    assert_eq!(counted(counter), before + 1);
+    assert_eq!(counted_at_port(counter), before + 1);
 }
 
 #[test]
 fn what_strangers_send_is_dropped_and_counted() {
-    if !is_apart("what_strangers_send_is_dropped_and_counted") {
+    if !is_apart("what_strangers_send_is_dropped_and_counted", "net") {
         return;
     }
     let (mut a, mut b) = connected();
@@ -128,21 +99,19 @@ fn what_strangers_send_is_dropped_and_counted() {
 
 #[test]
 fn no_port_is_open_before_a_pair_goes_to_another_host() {
-    if !is_apart("no_port_is_open_before_a_pair_goes_to_another_host") {
+    if !is_apart("no_port_is_open_before_a_pair_goes_to_another_host", "net") {
         return;
     }
-    let is_open =
-        || std::fs::read_to_string("/proc/self/net/udp6").unwrap().contains(&format!(":{UDP_PORT:04X}"));
     let (mut a, b) = (End::default(), End::default());
     a.init();
-    assert!(!is_open());
+    assert!(!is_port_open());
     a.rtr(b.qp.qp_num());
-    assert!(is_open());
+    assert!(is_port_open());
 }
 
 #[test]
 fn a_host_that_is_not_listed_is_no_peer() {
-    if !is_apart("a_host_that_is_not_listed_is_no_peer") {
+    if !is_apart("a_host_that_is_not_listed_is_no_peer", "net") {
         return;
     }
     let mut ends = [End::default(), End::default(), End::default()];

@@ -183,7 +183,7 @@ fn what_a_datagram_pair_cannot_do_is_refused() {
     // A path to elsewhere, through another port, from another GID.
     let path = a.end.path();
     for wrong in [
-        AhAttr { dgid: Gid([1; 16]), ..path },
+        AhAttr { dgid: Gid(*b"\xfd\x46\x43\x01 another one"), ..path },
         AhAttr { port_num: 2, ..path },
         AhAttr { sgid_index: 99, ..path },
     ] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Access, CompChannel, Gid, QpState, RawCq, RawSrq, Wc, WcFlags};
+use crate::{Access, CompChannel, Gid, QpState, RawCq, RawSrq, ReceivedRoute, Wc, WcFlags};
 use bitflags::bitflags;
 
 /// Path MTU, with libibverbs' values.
@@ -317,9 +317,7 @@ impl AhAttr {
         if !wc.wc_flags.contains(WcFlags::GRH) {
             return None;
         }
-        let (_, source) = header.split_at(8);
-        let dgid = Gid(*source.first_chunk()?);
-        let traffic_class = header[0] << 4 | header[1] >> 4;
+        let ReceivedRoute { source: dgid, traffic_class, .. } = ReceivedRoute::of(header);
         Some(Self { dgid, dlid: wc.slid, sl: wc.sl, port_num, traffic_class, ..Self::default() })
     }
 }

@@ -21,6 +21,7 @@ mod posting;
 mod progress;
 pub mod provider;
 mod qp_state;
+mod route_header;
 mod transition;
 mod wc;
 mod wr;
@@ -42,6 +43,7 @@ pub use provider::{
     RawSrq, Revoked, SrqInUse,
 };
 pub use qp_state::QpState;
+pub use route_header::{ROUTE_HEADER_BYTES, ReceivedRoute, ipv4_route_header};
 pub use transition::{QpAttrMask, Transition};
 pub use wc::{Wc, WcOpcode, WcStatus};
 pub use wr::{AtomicTarget, RdmaTarget, RecvWr, SendWr, Sge, UdTarget, WrOpcode, WrTarget};

@@ -156,6 +156,9 @@ pub enum Operation {
     Acknowledge(Aeth),
     /// SEND only, as a datagram.
     Datagram(Deth, Option<u32>),
+    /// A request over a reliable connection that no queue pair here executes, by its opcode: SEND with invalidate, FLUSH,
+    /// ATOMIC WRITE. What follows the base header is not looked at.
+    NotOffered(u8),
 }
 
 impl Operation {
@@ -214,6 +217,7 @@ impl Packet {
                 Operation::AtomicRequest(AtomicEth { op: AtomicOp::CompareSwap { .. }, .. }) => 0x13,
                 Operation::AtomicRequest(AtomicEth { op: AtomicOp::FetchAdd { .. }, .. }) => 0x14,
                 Operation::Datagram(_, imm_be) => of_message(0x00, Segment::Only, imm_be.is_some()),
+                Operation::NotOffered(opcode) => opcode,
             }
     }
 }

@@ -24,9 +24,6 @@ pub unsafe fn raw(ah: *const ()) -> *const () {
     unsafe { (*ah.cast::<AhObject>()).provider.as_raw() }
 }
 
-/// Where a GRH names its destination, in its 40 bytes.
-const DESTINATION_AT: usize = 24;
-
 /// Fills a path back to the sender of a datagram.
 ///
 /// # Safety
@@ -45,11 +42,8 @@ unsafe fn path_back(
     let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
     let path = verbs::AhAttr::from_received(wc, &header, port_num).ok_or(libc::EINVAL)?;
     let table = of.provider.query_gid_table(port_num).map_err(|error| errno::number(&error))?;
-    let own = table
-        .iter()
-        .find(|entry| header[DESTINATION_AT..] == entry.gid.0)
-        .or(table.first())
-        .ok_or(libc::EINVAL)?;
+    let destination = verbs::ReceivedRoute::of(&header).destination;
+    let own = table.iter().find(|entry| entry.gid == destination).or(table.first()).ok_or(libc::EINVAL)?;
     let sgid_index = u8::try_from(own.index).map_err(|_| libc::EINVAL)?;
     Ok(attributes::path_to_c(&verbs::AhAttr { sgid_index, ..path }, true))
 }

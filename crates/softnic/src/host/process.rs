@@ -117,7 +117,7 @@ impl Host {
         self.numbers.get(qpn)?.connected()
     }
 
-    pub(super) fn datagrams(&self, qpn: u32) -> Option<Arc<DatagramCore>> {
+    pub(crate) fn datagrams(&self, qpn: u32) -> Option<Arc<DatagramCore>> {
         self.numbers.get(qpn)?.datagrams()
     }
 

@@ -91,15 +91,29 @@ pub(crate) fn require_peer(operation: &'static str, peer: Ipv6Addr) -> Result<()
     }
 }
 
+/// The hosts that may be peers; `None`: all.
+///
+/// # Errors
+/// If the list cannot be understood.
+pub(crate) fn listed_peers(operation: &'static str) -> Result<Option<Vec<IpAddr>>> {
+    trusted_variable(PEERS_VARIABLE).map(|list| parse_peers(operation, &list.to_string_lossy())).transpose()
+}
+
+/// Whether the devices that may be used are named.
+pub(crate) fn are_devices_named() -> bool {
+    trusted_variable(DEVICES_VARIABLE).is_some()
+}
+
+fn parse_peers(operation: &'static str, list: &str) -> Result<Vec<IpAddr>> {
+    let parse = |listed: &str| {
+        let refuse = |_| Error::invalid(operation, format!("{PEERS_VARIABLE}: {listed:?} is no address"));
+        listed.parse::<IpAddr>().map_err(refuse)
+    };
+    list.split(',').map(str::trim).filter(|listed| !listed.is_empty()).map(parse).collect()
+}
+
 fn require_listed(operation: &'static str, list: &str, peer: Ipv6Addr) -> Result<()> {
-    let mut is_found = false;
-    for listed in list.split(',').map(str::trim).filter(|listed| !listed.is_empty()) {
-        let Ok(address) = listed.parse::<IpAddr>() else {
-            return Err(Error::invalid(operation, format!("{PEERS_VARIABLE}: {listed:?} is no address")));
-        };
-        is_found |= address == peer.to_canonical();
-    }
-    if is_found {
+    if parse_peers(operation, list)?.contains(&peer.to_canonical()) {
         return Ok(());
     }
     let what = format!("{} is no peer that {PEERS_VARIABLE} lists ({list})", peer.to_canonical());
@@ -111,7 +125,7 @@ fn require_listed(operation: &'static str, list: &str, peer: Ipv6Addr) -> Result
 /// # Errors
 /// If devices are named, and it is of none of them.
 pub(crate) fn require_device(operation: &'static str, source: Ipv6Addr, is_named: bool) -> Result<()> {
-    if is_named || trusted_variable(DEVICES_VARIABLE).is_none() {
+    if is_named || !are_devices_named() {
         return Ok(());
     }
     let what = format!("the way leads through {}, of no device in {DEVICES_VARIABLE}", source.to_canonical());

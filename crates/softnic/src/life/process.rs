@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::Ipv6Addr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use farcall_shm::fork::Generation;
@@ -32,6 +32,8 @@ pub(crate) struct Process {
     way: WayChoice,
     /// Addresses by which other hosts reach us.
     addresses: Vec<DeviceAddress>,
+    /// The program has asked for one of them, to tell it others, or sends by RoCEv2 alone.
+    expects_foreigners: AtomicBool,
     /// The port's table.
     pub(crate) table: Vec<Gid>,
     pub(crate) regions: RegionTable,
@@ -78,6 +80,7 @@ impl Process {
             gids,
             way,
             addresses,
+            expects_foreigners: AtomicBool::new(way == WayChoice::Net),
             table,
             regions: RegionTable::new()?,
             service: Service::new()?,
@@ -107,6 +110,36 @@ impl Process {
     /// The port's table: where each entry leads, and by which network device.
     pub(crate) fn gid_entries(&self) -> Vec<(Gid, String)> {
         entries_of(self.way, &self.gids, &self.addresses)
+    }
+
+    /// The program asks for an entry of the port's table: whoever is told an address of ours may send datagrams to it.
+    pub(crate) fn show_gid(&self, gid: Gid) {
+        if self.is_address(Ipv6Addr::from(gid.0)) {
+            self.expects_foreigners.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether other hosts may send datagrams to us that we have sent none.
+    pub(crate) fn expects_foreigners(&self) -> bool {
+        self.expects_foreigners.load(Ordering::Relaxed)
+    }
+
+    /// Whether the path of datagrams leads to another host, rather than to this one.
+    ///
+    /// # Errors
+    /// If it leads nowhere, with the remedy.
+    pub(crate) fn leads_datagrams_away(&self, operation: &'static str, dgid: Gid) -> Result<bool> {
+        let is_away = match self.way {
+            WayChoice::Net => is_ip_address(dgid),
+            WayChoice::Auto => {
+                is_ip_address(dgid) && !self.gids.contains(&dgid) && !self.is_address_here(dgid)
+            }
+            WayChoice::Host => false,
+        };
+        if is_away {
+            return Ok(true);
+        }
+        self.require_reachable(operation, dgid).map(|()| false)
     }
 
     /// Whether a path leads to another host, rather than to this one.
@@ -148,8 +181,8 @@ impl Process {
     fn unreachable(&self, operation: &'static str, dgid: Gid) -> Error {
         let what = format!(
             "GID {dgid} is not of this user on this host ({}): shared memory does not reach it (containers share a \
-             directory through FARCALL_SOCKET_DIR, users also a group through FARCALL_GROUP); to other hosts go RC \
-             and UC, but no datagrams",
+             directory through FARCALL_SOCKET_DIR, users also a group through FARCALL_GROUP), and it is no address of \
+             another host, or FARCALL_WAY=host forbids those",
             self.gids[0]
         );
         Error::invalid(operation, what)

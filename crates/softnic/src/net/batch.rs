@@ -10,7 +10,8 @@ use farcall_wire::{Packet, Refused};
 
 use super::counters::PortCounters;
 use super::faults::{Fate, Faults};
-use super::socket::{BATCH, DATAGRAM_BYTES_MAX, Path, Sent, Socket};
+use super::path::Path;
+use super::socket::{BATCH, DATAGRAM_BYTES_MAX, Sent, Socket};
 
 /// A packet in the batch.
 #[derive(Clone, Copy)]

@@ -17,6 +17,8 @@ farcall_stats::counters! {
         dropped_unknown,
         /// Packets from or to another address than the queue pair's.
         dropped_foreign,
+        /// Datagrams for a queue pair that takes none, with this Q_Key not, or has too many that nobody polled.
+        dropped_unwanted,
         /// Times that no acknowledgement came in time.
         ack_timeouts,
         /// Times that packets were sent again.

@@ -1,8 +1,8 @@
 //! The RoCEv2 way between hosts: UDP datagrams on port 4791.
 //!
 //! The transport is `farcall_wire`'s, the same that the simulator runs; here are its memory, its clock and its link. A
-//! process has one port ([`port`]): a socket that opens when a queue pair first goes to another host, and one lock, under
-//! which everything happens that packets cause. Who polls a completion queue looks for packets, at most once in a
+//! process has one port ([`port`]): a socket that opens when something first goes to another host, and one lock, under
+//! which everything happens that packets cause. The processes of a user share it ([`slots`]). Who polls a completion queue looks for packets, at most once in a
 //! while; for owners who sleep the service thread does.
 //!
 //! What comes in was written by strangers: each packet's CRC, lengths, addresses, numbers and keys are checked, and
@@ -10,13 +10,19 @@
 
 mod batch;
 mod counters;
+mod datagrams;
 mod faults;
 pub(crate) mod memory;
 mod nic;
 mod pair;
+mod path;
 mod port;
 mod post;
+mod slots;
 mod socket;
+mod steering;
 mod timers;
 
+pub(crate) use datagrams::{Datagram, NetDatagrams, forget, listen, open};
 pub(crate) use pair::{NetPair, PairParts};
+pub(crate) use path::Path;

@@ -1,7 +1,6 @@
 //! A queue pair that goes to another host.
 
 use std::collections::VecDeque;
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use farcall_verbs::{
@@ -9,15 +8,14 @@ use farcall_verbs::{
 };
 use farcall_wire::{Qp, QpConfig};
 
+use super::path::Path;
 use super::port::{Port, State};
-use super::socket::{Path, source_towards};
 use super::timers::Planned;
 use crate::host::cq::Source;
 use crate::host::events::Events;
 use crate::host::qp::MAX_SGE;
 use crate::host::srq::SrqCore;
 use crate::host::{CqSlot, Host};
-use crate::life::addresses::{require_device, require_peer};
 
 /// Packets that may be unacknowledged: more would overrun the socket of a peer that looks seldom.
 const UNACKNOWLEDGED_MAX: u32 = 32;
@@ -125,18 +123,9 @@ impl NetPair {
         init: &QpAttr,
         rtr: &QpAttr,
     ) -> Result<Self> {
-        const OP: &str = "modify_qp";
-        let path = rtr.ah.unwrap_or_default();
-        let dst = Ipv6Addr::from(path.dgid.0);
-        require_peer(OP, dst)?;
-        let own = parts.host.process.table.get(usize::from(path.sgid_index)).map(|gid| Ipv6Addr::from(gid.0));
-        let is_alike = |own: &Ipv6Addr| own.to_ipv4_mapped().is_some() == dst.to_ipv4_mapped().is_some();
-        let src = match own.filter(|own| is_alike(own) && parts.host.process.is_address(*own)) {
-            Some(src) => src,
-            None => source_towards(dst)?,
-        };
-        require_device(OP, src, parts.host.process.is_address(src))?;
+        let path = Path::to("modify_qp", &parts.host.process, &rtr.ah.unwrap_or_default())?;
         let port = Port::open(&parts.host)?;
+        port.steer(parts.qpn)?;
         let receives = take_receives();
         let config = QpConfig {
             qpn: parts.qpn,
@@ -151,7 +140,7 @@ impl NetPair {
             qpn: parts.qpn,
             pd: parts.pd,
             receives_pd: parts.srq.as_ref().map_or(parts.pd, |srq| srq.pd),
-            path: Path { src, dst },
+            path,
             cap: parts.cap,
             signal_all: parts.signal_all,
             events: parts.events,

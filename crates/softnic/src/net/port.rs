@@ -10,21 +10,26 @@ use farcall_capture::{Direction, Way};
 use farcall_shm::Mutex;
 use farcall_shm::fork::DontForkFd;
 use farcall_stats::Block;
-use farcall_verbs::{Error, QpAttr, Result};
+use farcall_verbs::{Error, QpAttr, Result, Sge};
 use farcall_wire::codec::{decode, icrc};
-use farcall_wire::{Responded, Timer};
+use farcall_wire::{Packet, Responded, Timer};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
 use super::batch::{Outbox, flow};
 use super::counters::PortCounters;
+use super::datagrams::Inlets;
 use super::faults::Faults;
+use super::memory;
 use super::nic::Nic;
 use super::pair::{Pair, Transport};
-use super::socket::{Arrival, Inbox, Path, Socket};
+use super::path::Path;
+use super::slots::Slots;
+use super::socket::{Arrival, Inbox, Socket};
 use super::timers::Timers;
 use crate::host::{Abroad, Host};
+use crate::life::rendezvous::block_of;
 use crate::life::{Served, Watching};
 
 /// Who polls looks for packets at most once in so long, so that what else is polled there does not pay for it.
@@ -41,6 +46,9 @@ const OWNER_POLLS_NS: u64 = 1_000_000;
 /// The RoCEv2 port of this process.
 pub(crate) struct Port {
     host: Weak<Host>,
+    slots: Arc<Slots>,
+    /// Blocks of queue pair numbers whose packets come to us.
+    steered: Mutex<Vec<u32>>,
     state: Mutex<State>,
     /// When packets were last looked for.
     looked_ns: AtomicU64,
@@ -57,6 +65,7 @@ pub(super) struct State {
     host: Weak<Host>,
     socket: Socket,
     pub(super) pairs: HashMap<u32, Box<Pair>>,
+    pub(super) inlets: Inlets,
     inbox: Inbox,
     out: Outbox,
     timers: Timers,
@@ -76,16 +85,18 @@ impl Port {
     /// If the system refuses the socket, or another process has it.
     pub(super) fn open(host: &Arc<Host>) -> Result<Arc<Self>> {
         let _opening = host.opening.lock();
-        if let Some(port) = host.abroad.get() {
-            return Ok(port.clone().into_any().downcast().expect("only this type is put there"));
+        if let Some(port) = Self::opened(host) {
+            return Ok(port);
         }
         let began = Instant::now();
+        let slots = Arc::new(Slots::join()?);
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(|e| Error::os("open the RoCEv2 port", "create a timer (check RLIMIT_NOFILE)", e))?;
         let state = State {
             host: Arc::downgrade(host),
-            socket: Socket::open()?,
+            socket: Socket::open(slots.clone())?,
             pairs: HashMap::new(),
+            inlets: Inlets::new()?,
             inbox: Inbox::new(),
             out: Outbox::new(Faults::configured()?, host.recorder.clone()),
             timers: Timers::default(),
@@ -98,6 +109,8 @@ impl Port {
         };
         let port = Arc::new(Self {
             host: Arc::downgrade(host),
+            slots: slots.clone(),
+            steered: Mutex::default(),
             state: Mutex::new(state),
             looked_ns: AtomicU64::new(0),
             began,
@@ -109,9 +122,35 @@ impl Port {
         let watching = host.process.service.watch_for(state.socket.fd(), port.clone())?;
         *port.watching.lock() = Some(watching);
         host.process.service.watch_for(state.timer.as_fd(), port.clone())?;
+        host.process.service.watch_for(slots.listener(), slots.clone())?;
         drop(state);
         let _set = host.abroad.set(port.clone());
         Ok(port)
+    }
+
+    /// Has packets for a queue pair come to this process.
+    ///
+    /// # Errors
+    /// See [`Slots::steer`].
+    pub(super) fn steer(&self, qpn: u32) -> Result<()> {
+        let mut steered = self.steered.lock();
+        let block = block_of(qpn);
+        if !steered.contains(&block) {
+            self.slots.steer(block)?;
+            steered.push(block);
+        }
+        Ok(())
+    }
+
+    /// The port of the process, if it is open.
+    pub(super) fn opened(host: &Host) -> Option<Arc<Self>> {
+        let port = host.abroad.get()?.clone();
+        Some(port.into_any().downcast().expect("only this type is put there"))
+    }
+
+    /// Works under the lock; what comes of it is sent later.
+    pub(super) fn prepare(&self, work: impl FnOnce(&mut State)) {
+        work(&mut self.state.lock());
     }
 
     /// Works under the lock, and sends what comes of it.
@@ -196,6 +235,29 @@ impl Abroad for Port {
 impl State {
     fn tick(&mut self) {
         self.now_ns = self.began.elapsed().as_nanos() as u64;
+    }
+
+    /// Puts a packet of a datagram queue pair on its way.
+    ///
+    /// # Safety
+    /// The elements must be readable.
+    pub(super) unsafe fn add_datagram(
+        &mut self,
+        path: Path,
+        packet: &Packet,
+        sges: &[Sge],
+        len_bytes: usize,
+    ) {
+        let gather = |bytes: &mut Vec<u8>| {
+            // SAFETY: the caller's promise.
+            unsafe { memory::gather(bytes, sges, 0, len_bytes as u64) };
+            Ok(())
+        };
+        // Nothing refuses it: the elements were checked.
+        let _added = self.out.add(&self.socket, path, packet, len_bytes, gather);
+        if self.out.is_full() {
+            self.out.flush(&self.socket, &self.counters, self.now_ns);
+        }
     }
 
     /// Works on a pair's transport.
@@ -302,7 +364,8 @@ impl State {
             return self.counters.dropped_malformed.increment();
         };
         let Some(pair) = self.pairs.get_mut(&packet.dest_qpn) else {
-            return self.counters.dropped_unknown.increment();
+            let of = (path, datagram.len());
+            return self.inlets.take_in(&host, &self.counters, of, &packet, payload);
         };
         let Pair { transport, side } = &mut **pair;
         if (side.path.src, side.path.dst) != (path.dst, path.src) {

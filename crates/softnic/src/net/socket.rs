@@ -7,12 +7,16 @@
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use farcall_shm::fork::DontForkFd;
 use farcall_verbs::{Error, Result};
 use farcall_wire::codec::UDP_PORT;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto};
+
+use super::path::Path;
+use super::slots::Slots;
 
 /// Datagrams that one system call moves at most.
 pub(super) const BATCH: usize = 32;
@@ -23,7 +27,7 @@ pub(super) const DATAGRAM_BYTES_MAX: usize = 4096 + 64;
 /// What a socket may hold for us while nobody looks, in bytes; the system may allow less.
 const RECEIVE_BYTES: usize = 8 << 20;
 
-const OP: &str = "open the RoCEv2 port";
+pub(super) const OP: &str = "open the RoCEv2 port";
 
 /// A datagram that came in.
 #[derive(Clone, Copy)]
@@ -51,13 +55,6 @@ impl Inbox {
     }
 }
 
-/// Where a datagram goes, and which of our addresses it comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Path {
-    pub(super) src: Ipv6Addr,
-    pub(super) dst: Ipv6Addr,
-}
-
 /// Room for the control message that names our address.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
@@ -80,28 +77,63 @@ pub(super) enum Sent {
 }
 
 pub(super) struct Socket {
-    whole: DontForkFd,
+    /// Whose socket takes and sends what goes in one piece.
+    slots: Arc<Slots>,
     /// Its datagrams may be cut.
     fragments: DontForkFd,
     pub(super) fragments_port: u16,
 }
 
-fn fail(what: &'static str) -> impl FnOnce(Errno) -> Error {
+pub(super) fn fail(what: &'static str) -> impl FnOnce(Errno) -> Error {
     move |errno| Error::os(OP, what, errno)
 }
 
-fn make(port: u16, discover: libc::c_int) -> Result<OwnedFd> {
+/// A socket for both families.
+fn make(discover: libc::c_int) -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let fd = net::socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP))
         .map_err(fail("create a UDP socket (is IPv6 switched off? IPv4 is mapped into it)"))?;
     net::sockopt::set_ipv6_v6only(&fd, false).map_err(fail("let IPv4 in"))?;
     set_option(&fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
     set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
-    let any = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);
-    net::bind(&fd, &any).map_err(fail(
-        "bind UDP port 4791 (another process of this network namespace has it: one process at a time speaks RoCEv2)",
-    ))?;
     Ok(fd)
+}
+
+fn bind(fd: &OwnedFd, port: u16) -> rustix::io::Result<()> {
+    net::bind(fd, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))
+}
+
+/// Sockets that share the port: the kernel numbers them in this order.
+///
+/// # Errors
+/// If somebody has the port, or the system refuses.
+pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
+    let mut sockets = Vec::new();
+    for nth in 0..count {
+        let socket = make(libc::IP_PMTUDISC_DO)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        let share = || set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
+        if nth > 0 {
+            share()?;
+        }
+        // The first shares with nobody who was there before.
+        bind(&socket, UDP_PORT).map_err(fail(
+            "bind UDP port 4791 (another user of this network namespace has it, or the kernel's rxe)",
+        ))?;
+        if nth == 0 {
+            share()?;
+        }
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+/// Takes everything out of a socket that has come.
+pub(super) fn drain(socket: BorrowedFd<'_>) {
+    // Bounded, because strangers may send all the time.
+    const DATAGRAMS_MAX: usize = 1 << 16;
+    let take = || net::recv(socket, &mut [0_u8; 1][..], net::RecvFlags::DONTWAIT).is_ok();
+    let _ = (0..DATAGRAMS_MAX).find(|_| !take());
 }
 
 fn set_option(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {
@@ -112,7 +144,7 @@ fn set_option(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::
     if result == 0 { Ok(()) } else { Err(fail("set an option of a UDP socket")(last_errno())) }
 }
 
-fn last_errno() -> Errno {
+pub(super) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
@@ -126,24 +158,24 @@ fn sockaddr(address: Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
 }
 
 impl Socket {
-    /// Binds the port.
+    /// Opens what a process needs beside its slot.
     ///
     /// # Errors
-    /// If the system refuses it, or another process has it.
-    pub(super) fn open() -> Result<Self> {
-        let whole = make(UDP_PORT, libc::IP_PMTUDISC_DO)?;
-        set_option(&whole, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+    /// If the system refuses it.
+    pub(super) fn open(slots: Arc<Slots>) -> Result<Self> {
+        let whole = slots.socket();
         // Less than asked for is no error. Beyond the system's limit for those who may.
-        let _ = net::sockopt::set_socket_recv_buffer_size(&whole, RECEIVE_BYTES);
-        let _ = net::sockopt::set_socket_recv_buffer_size_force(&whole, RECEIVE_BYTES);
-        let fragments = make(0, libc::IP_PMTUDISC_DONT)?;
+        let _ = net::sockopt::set_socket_recv_buffer_size(whole, RECEIVE_BYTES);
+        let _ = net::sockopt::set_socket_recv_buffer_size_force(whole, RECEIVE_BYTES);
+        let fragments = make(libc::IP_PMTUDISC_DONT)?;
+        bind(&fragments, 0).map_err(fail("bind a UDP socket"))?;
         let name = net::getsockname(&fragments).map_err(fail("ask for the port of a UDP socket"))?;
         let fragments_port = SocketAddrV6::try_from(name).map_or(0, |name| name.port());
-        Ok(Self { whole: DontForkFd::new(whole), fragments: DontForkFd::new(fragments), fragments_port })
+        Ok(Self { slots, fragments: DontForkFd::new(fragments), fragments_port })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.whole.as_fd()
+        self.slots.socket()
     }
 
     /// Takes what has come, up to a batch. Never waits.
@@ -169,7 +201,7 @@ impl Socket {
         // SAFETY: every head names a name, a piece and a control of its own, which live through the call.
         let count = unsafe {
             libc::recvmmsg(
-                self.whole.as_fd().as_raw_fd(),
+                self.fd().as_raw_fd(),
                 heads.as_mut_ptr(),
                 BATCH as u32,
                 flags,
@@ -220,10 +252,10 @@ impl Socket {
             unsafe { name_source(head, path.src) };
             count += 1;
         }
-        let fd = if may_be_cut { &self.fragments } else { &self.whole };
+        let fd = if may_be_cut { self.fragments.as_fd() } else { self.fd() };
         loop {
             // SAFETY: as in `receive`; what is sent is only read.
-            let sent = unsafe { libc::sendmmsg(fd.as_fd().as_raw_fd(), heads.as_mut_ptr(), count as u32, 0) };
+            let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), heads.as_mut_ptr(), count as u32, 0) };
             match usize::try_from(sent) {
                 Ok(sent) => return Sent::Some(sent),
                 Err(_) => match last_errno() {
@@ -240,7 +272,7 @@ impl Socket {
 ///
 /// # Errors
 /// If there is no way to it.
-pub(super) fn source_towards(dst: Ipv6Addr) -> Result<Ipv6Addr> {
+pub(super) fn source_towards(operation: &'static str, dst: Ipv6Addr) -> Result<Ipv6Addr> {
     let ask = || {
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
         // Sends nothing.
@@ -253,7 +285,7 @@ pub(super) fn source_towards(dst: Ipv6Addr) -> Result<Ipv6Addr> {
         Err(error) => {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::HOSTUNREACH);
             let to = dst.to_canonical();
-            Err(Error::os("modify_qp", format!("find a route to {to} (does ping reach it?)"), errno))
+            Err(Error::os(operation, format!("find a route to {to} (does ping reach it?)"), errno))
         }
     }
 }

@@ -71,11 +71,11 @@ impl SoftNic {
         match WayChoice::configured() {
             Ok(WayChoice::Auto) => {
                 "this host by shared memory (inter-process communication, not a network), other \
-                                    hosts by RoCEv2 on UDP port 4791 (RC and UC)"
+                                    hosts by RoCEv2 on UDP port 4791"
                     .into()
             }
             Ok(WayChoice::Host) => "this host only, by shared memory (FARCALL_WAY=host)".into(),
-            Ok(WayChoice::Net) => "by RoCEv2 on UDP port 4791 only (FARCALL_WAY=net; RC and UC)".into(),
+            Ok(WayChoice::Net) => "by RoCEv2 on UDP port 4791 only (FARCALL_WAY=net)".into(),
             Err(error) => error.to_string(),
         }
     }
@@ -199,9 +199,12 @@ impl Context for SoftContext {
         require_port("query_gid", port_num)?;
         let table = self.host.process.gid_entries();
         let found = usize::try_from(index).ok().and_then(|index| table.get(index));
-        found.map(|(gid, _)| *gid).ok_or_else(|| {
-            Error::invalid("query_gid", format!("entry {index}; the port has {}, from 0", table.len()))
-        })
+        let Some((gid, _)) = found else {
+            let what = format!("entry {index}; the port has {}, from 0", table.len());
+            return Err(Error::invalid("query_gid", what));
+        };
+        self.host.process.show_gid(*gid);
+        Ok(*gid)
     }
 
     fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
@@ -327,7 +330,7 @@ impl ProtectionDomain for Domain {
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
         self.host.process.require_here("create_ah")?;
-        let handle = Box::new(SoftAddressHandle::create(&self.host.process, self.number, attr)?);
+        let handle = Box::new(SoftAddressHandle::create(&self.host, self.number, attr)?);
         Ok(match &self.captured {
             None => handle,
             Some(captured) => captured.address_handle(handle, attr),

@@ -1,6 +1,7 @@
 //! Two connected queue pairs and what tests do with them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod apart;
 pub mod datagrams;
 pub mod holdings;
 pub mod memory;

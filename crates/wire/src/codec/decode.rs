@@ -118,6 +118,8 @@ fn operation(opcode: u8, from: &mut Reader<'_>) -> Result<(QpType, Operation), M
         0x10 => Operation::ReadResponse(Segment::Only, Some(from.aeth()?)),
         0x11 => Operation::Acknowledge(from.aeth()?),
         0x12 => Operation::AtomicAcknowledge(from.aeth()?, from.u64()?),
+        // SEND last and only with invalidate, FLUSH, ATOMIC WRITE: to be refused, not to be dropped.
+        0x16 | 0x17 | 0x1c | 0x1d => Operation::NotOffered(opcode),
         0x13 | 0x14 => Operation::AtomicRequest(from.atomic(opcode == 0x13)?),
         _ => return Err(Malformed::Opcode(opcode)),
     };

@@ -88,6 +88,7 @@ pub fn encode(packet: &Packet, payload_bytes: usize, headers: &mut [u8; HEADERS_
     debug_assert_eq!(to.len_bytes, BTH_BYTES);
     match packet.operation {
         Operation::Send(_, imm_be) => to.put_imm(imm_be),
+        Operation::NotOffered(_) => {}
         Operation::Write(_, reth, imm_be) => {
             reth.into_iter().for_each(|reth| to.put_reth(reth));
             to.put_imm(imm_be);

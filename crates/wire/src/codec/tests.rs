@@ -132,6 +132,8 @@ fn operation() -> impl Strategy<Value = (QpType, Operation)> {
         aeth().prop_map(move |aeth| rc(Operation::Acknowledge(aeth))),
         aeth().prop_map(move |aeth| rc(Operation::ReadResponse(Segment::Only, Some(aeth)))),
         Just(rc(Operation::ReadResponse(Segment::Middle, None))),
+        prop_oneof![Just(0x16), Just(0x17), Just(0x1c), Just(0x1d)]
+            .prop_map(move |opcode| rc(Operation::NotOffered(opcode))),
         (aeth(), any::<u64>()).prop_map(move |(aeth, old)| rc(Operation::AtomicAcknowledge(aeth, old))),
         (any::<u32>(), 0..1_u32 << 24, any::<Option<u32>>()).prop_map(|(qkey, src_qpn, imm_be)| (
             QpType::Ud,

@@ -133,6 +133,8 @@ impl<S, R> Qp<S, R> {
             return;
         }
         let status = match nak {
+            // What a peer has put off it has sent again soon; some ask for it besides, for each packet behind it.
+            Nak::PsnSequence if self.timers.is_rnr_waiting() => return,
             Nak::PsnSequence => {
                 self.go_back(adapter, psn);
                 return;

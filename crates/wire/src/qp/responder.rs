@@ -176,6 +176,8 @@ impl<S, R> Qp<S, R> {
             Operation::Write(segment, reth, imm_be) => self.write_came(adapter, part(segment, imm_be), reth),
             Operation::ReadRequest(reth) => self.read_came(adapter, packet.psn, reth),
             Operation::AtomicRequest(eth) => self.atomic_came(adapter, packet.psn, eth),
+            // Opcode not supported (IBA 9.7.4.1.4).
+            Operation::NotOffered(_) => Err(Failure::of_request(Nak::InvalidRequest)),
             _ => Ok(()),
         };
         if let Err(failure) = result {

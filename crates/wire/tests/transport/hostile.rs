@@ -48,6 +48,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(segment, aeth)| Operation::ReadResponse(segment, aeth)),
         1 => (aeth(), any::<u64>()).prop_map(|(aeth, old)| Operation::AtomicAcknowledge(aeth, old)),
         4 => aeth().prop_map(Operation::Acknowledge),
+        1 => Just(Operation::NotOffered(0x17)),
         2 => (prop_oneof![Just(QKEY), any::<u32>()], any::<u32>(), imm())
             .prop_map(|(qkey, src_qpn, imm)| Operation::Datagram(Deth { qkey, src_qpn }, imm)),
     ]

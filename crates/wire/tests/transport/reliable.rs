@@ -1,7 +1,9 @@
 //! Reliable connections.
 
-use farcall_verbs::{AsyncEventKind, QpAttr, QpState, QpType, WcStatus};
-use farcall_wire::{Event, Nak, Operation, Psn, Reth, Segment, SendRequest, Syndrome, Work};
+use farcall_verbs::{AsyncEventKind, QpAttr, QpState, QpType, RnrTimer, WcStatus};
+use farcall_wire::{
+    Aeth, Event, Nak, Operation, Packet, Psn, Reth, Segment, SendRequest, Syndrome, Timer, Work,
+};
 use proptest::prelude::*;
 
 use super::harness::*;
@@ -290,4 +292,57 @@ fn a_refusal_that_was_lost_is_told_again() {
     let ended: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| wc.status).collect();
     assert_eq!(ended, [WcStatus::REM_ACCESS_ERR]);
     assert_eq!(pair.ends[1].qp.state(), QpState::Err);
+}
+
+#[test]
+fn a_request_that_is_not_offered_is_refused_and_its_receive_flushed() {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    pair.ends[1].receive(5, 0, 4096);
+    let packet = |operation, psn| Packet {
+        transport: QpType::Rc,
+        operation,
+        solicited: false,
+        ack_req: true,
+        dest_qpn: pair.ends[1].qp.config().qpn,
+        psn: Psn::new(psn),
+    };
+    // The end of a SEND with invalidate whose beginning looks like any SEND's.
+    let (begins, ends) =
+        (packet(Operation::Send(Segment::First, None), 7), packet(Operation::NotOffered(0x16), 8));
+    pair.ends[1].arrive(&begins, &[1; MTU_BYTES]);
+    pair.ends[1].arrive(&ends, &[1; 8]);
+    let answers: Vec<_> = pair.ends[1].work().into_iter().map(|(packet, _)| packet.operation).collect();
+    let refused = |answer: &Operation| {
+        matches!(answer, Operation::Acknowledge(Aeth { syndrome: Syndrome::Nak(Nak::InvalidRequest), .. }))
+    };
+    assert!(answers.last().is_some_and(refused), "{answers:?}");
+    assert_eq!(pair.ends[1].qp.state(), QpState::Err);
+    let received: Vec<_> = pair.ends[1].device.received.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(received, [(5, WcStatus::WR_FLUSH_ERR)]);
+}
+
+#[test]
+fn a_peer_that_asks_for_what_it_has_put_off_costs_no_retries() {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    let a = &mut pair.ends[0];
+    a.modify(QpAttr { rnr_retry: Some(7), ..QpAttr::to(QpState::Rts) });
+    a.post(1, Work::Send, 0, 1);
+    a.post(2, Work::Write(region(0, 1)), 0, 1);
+    let answer = |syndrome| Packet {
+        transport: QpType::Rc,
+        operation: Operation::Acknowledge(Aeth { syndrome, msn: 0 }),
+        solicited: false,
+        ack_req: false,
+        dest_qpn: 0,
+        psn: Psn::new(7),
+    };
+    // As the kernel's rxe does: no receive for the first, and the second comes before its turn.
+    for round in 0..20 {
+        assert_eq!(a.work().len(), 2, "round {round}: both are sent again");
+        a.arrive(&answer(Syndrome::Rnr(RnrTimer(1))), &[]);
+        a.arrive(&answer(Syndrome::Nak(Nak::PsnSequence)), &[]);
+        assert!(a.work().is_empty(), "round {round}: nothing is sent while it waits");
+        a.qp.timed_out(&mut a.device, Timer::Rnr);
+    }
+    assert_eq!((a.qp.state(), a.device.sent.len()), (QpState::Rts, 0));
 }

@@ -1,6 +1,6 @@
 //! Bringing queue pairs from state to state, and connecting them.
 
-use farcall_verbs::{AhAttr, Gid, QpAttr, QpState, QpType, RnrTimer};
+use farcall_verbs::{AhAttr, Gid, Mtu, QpAttr, QpState, QpType, RnrTimer};
 
 use super::{End, answer};
 use crate::executor::{Answer, Call, Qp, QpInit, Refusal};
@@ -16,11 +16,14 @@ pub(crate) struct Address {
     pub(crate) gid: Gid,
     pub(crate) lid: u16,
     pub(crate) qpn: u32,
+    /// Packets that its port takes are not longer.
+    pub(crate) mtu: Mtu,
 }
 
 impl End {
     pub(crate) fn address(&self, qp: Qp) -> Address {
-        Address { gid: self.about.gid, lid: self.about.port.lid, qpn: qp.qpn }
+        let port = &self.about.port;
+        Address { gid: self.about.gid, lid: port.lid, qpn: qp.qpn, mtu: port.active_mtu }
     }
 
     pub(crate) fn path(&self, to: &Address) -> AhAttr {
@@ -45,7 +48,7 @@ impl End {
         let rc = QpAttr {
             max_dest_rd_atomic: Some(self.setup.rd_atomic),
             min_rnr_timer: Some(RnrTimer(self.setup.min_rnr_timer)),
-            ..QpAttr::rtr(to.qpn, 0, self.path(to), self.about.port.active_mtu)
+            ..QpAttr::rtr(to.qpn, 0, self.path(to), self.about.port.active_mtu.min(to.mtu))
         };
         match self.setup.qp_type {
             QpType::Uc => QpAttr { max_dest_rd_atomic: None, min_rnr_timer: None, ..rc },

@@ -50,6 +50,11 @@ impl Board {
         self.mem.store(ACCEPTS, ENDED, Release);
     }
 
+    /// Whether a datagram with this Q_Key is taken now.
+    pub(crate) fn accepts(&self, qkey: u32) -> bool {
+        self.mem.load(ACCEPTS, Acquire) == OPEN | u64::from(qkey)
+    }
+
     pub(crate) fn posted(&self) -> u64 {
         self.mem.load(POSTED, Acquire)
     }

@@ -6,7 +6,7 @@ use farcall_shm::copy_out;
 use farcall_shm::ring::{Consumer, Kind, RQ_POSTED, Record, WANT, WITH_IMM};
 use farcall_verbs::{Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
-use super::{DatagramCore, GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, Route};
+use super::{DatagramCore, Foreign, GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, Route};
 use crate::host::qp::{scatter_bytes, scatter_from};
 
 /// Datagrams that one look at a ring drops at most.
@@ -144,6 +144,33 @@ impl Receiver {
         delivered
     }
 
+    /// Delivers a datagram that came from another host; `None` if it was dropped.
+    pub(super) fn deliver_foreign(&mut self, core: &DatagramCore, datagram: &Foreign<'_>) -> Option<Wc> {
+        let Foreign { header, src_qpn, imm_be, payload } = *datagram;
+        let arrived = Arrived { len: payload.len(), src_qpn, sl: 0, imm_be };
+        let put = |sges: &[Sge]| {
+            // SAFETY: the receive's memory is the poster's promise until this completion is polled, and its keys were
+            // checked; the payload is a slice.
+            unsafe {
+                scatter_bytes(header, sges);
+                scatter_from(payload.as_ptr(), payload.len(), GRH_BYTES, sges);
+            }
+        };
+        // SAFETY: the receiver is worked by one thread at a time (`BiasedLock`).
+        match unsafe { place(core, &self.receives, arrived, put) } {
+            Outcome::Delivered(completion) => {
+                core.stats.received.increment();
+                core.stats.bytes_received.add(payload.len() as u64);
+                self.taken += 1;
+                core.board.set_taken(self.taken);
+                return Some(completion);
+            }
+            Outcome::NoReceive => core.stats.receive_dropped_no_receive.increment(),
+            Outcome::TooLong => core.stats.receive_dropped_too_long.increment(),
+        }
+        None
+    }
+
     /// Returns posted receives, in the error state.
     pub(super) fn flush(&mut self, core: &DatagramCore, wc: &mut [Wc]) -> usize {
         let mut flushed = 0;
@@ -174,16 +201,11 @@ fn is_datagram(record: &Record) -> bool {
 ///
 /// # Safety
 /// One thread at a time.
+#[inline]
 unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, record: &Record) -> Outcome {
     let len = record.len_bytes as usize - Route::bytes_of(record);
     let has_imm = record.flags & WITH_IMM != 0;
-    let fill = |wr_id, sges: &[Sge]| {
-        if sges.iter().map(|sge| sge.length as usize).sum::<usize>() < GRH_BYTES + len {
-            return None;
-        }
-        if !receives.allows(core, sges) {
-            return Some((wr_id, WcStatus::LOC_PROT_ERR));
-        }
+    let put = |sges: &[Sge]| {
         let payload = inlet.consumer.memory().range(record.payload_at, record.len_bytes as usize);
         let mut route = [0; Route::BYTES];
         // SAFETY: inside of the record, as `range` checked.
@@ -195,6 +217,40 @@ unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, recor
             scatter_bytes(&header, sges);
             scatter_from(payload, len, GRH_BYTES, sges);
         }
+    };
+    let arrived =
+        Arrived { len, src_qpn: inlet.src_qpn, sl: record.flags >> 4, imm_be: has_imm.then_some(record.imm) };
+    // SAFETY: the caller's promise.
+    unsafe { place(core, receives, arrived, put) }
+}
+
+/// What a completion tells of a datagram.
+struct Arrived {
+    len: usize,
+    src_qpn: u32,
+    sl: u8,
+    imm_be: Option<u32>,
+}
+
+/// Has a datagram `put` into the oldest receive.
+///
+/// # Safety
+/// One thread at a time.
+#[inline]
+unsafe fn place(
+    core: &DatagramCore,
+    receives: &Receives,
+    arrived: Arrived,
+    put: impl FnOnce(&[Sge]),
+) -> Outcome {
+    let fill = |wr_id, sges: &[Sge]| {
+        if sges.iter().map(|sge| sge.length as usize).sum::<usize>() < GRH_BYTES + arrived.len {
+            return None;
+        }
+        if !receives.allows(core, sges) {
+            return Some((wr_id, WcStatus::LOC_PROT_ERR));
+        }
+        put(sges);
         Some((wr_id, WcStatus::SUCCESS))
     };
     // SAFETY: the caller's promise.
@@ -203,12 +259,12 @@ unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, recor
         Some(None) => Outcome::TooLong,
         Some(Some((wr_id, status))) => {
             let mut wc = Wc::ended(wr_id, core.qpn, WcOpcode::RECV, status);
-            wc.byte_len = (GRH_BYTES + len) as u32;
-            wc.src_qp = inlet.src_qpn;
-            wc.sl = record.flags >> 4;
+            wc.byte_len = (GRH_BYTES + arrived.len) as u32;
+            wc.src_qp = arrived.src_qpn;
+            wc.sl = arrived.sl;
             wc.wc_flags = WcFlags::GRH;
-            if has_imm {
-                wc.imm_data_be = record.imm;
+            if let Some(imm_be) = arrived.imm_be {
+                wc.imm_data_be = imm_be;
                 wc.wc_flags |= WcFlags::WITH_IMM;
             }
             Outcome::Delivered(wc)

@@ -16,6 +16,7 @@ mod askers;
 mod board;
 mod core;
 mod counters;
+mod foreign;
 mod grh;
 mod inlet;
 mod inlets;
@@ -29,13 +30,15 @@ mod sends;
 mod unended;
 
 pub(crate) use self::core::DatagramCore;
+pub(crate) use foreign::Foreign;
 pub(crate) use outlet::Message;
 pub(crate) use route::Route;
 pub(crate) use routes::Routes;
 
 use askers::{Asker, Askers};
 use board::{Board, BoardView};
-use counters::{Counters, SendOutcome};
+use counters::Counters;
+pub(crate) use counters::SendOutcome;
 use grh::GRH_BYTES;
 use inlet::{Inlet, Receiver};
 use inlets::Inlets;

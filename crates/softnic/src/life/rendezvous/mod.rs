@@ -11,16 +11,14 @@ mod socket;
 mod trust;
 mod wire;
 
+pub(crate) use address::block_of;
 pub(crate) use address::gid;
 pub use address::rendezvous_path;
-pub(super) use address::{
-    BLOCK_QPS, Block, block_of, claim_block, is_met_here, is_told_here, socket_address,
-};
+pub(super) use address::{BLOCK_QPS, Block, claim_block, is_met_here, is_told_here, socket_address};
 pub use place::{admit_group, rendezvous_directory, socket_directory};
-pub(super) use socket::{has_died, peer_pidfd, recv_frame, send_frame, takes_frames};
-pub(crate) use trust::Kinship;
-pub(super) use trust::judge;
-pub(crate) use trust::judge_user;
+pub(crate) use socket::{MAX_FDS, recv_frame, send_frame, wait_for_frame};
+pub(super) use socket::{has_died, peer_pidfd, takes_frames};
+pub(crate) use trust::{Kinship, judge, judge_user};
 pub use trust::{check_peer, configured_group};
 pub use wire::fuzz_frame;
 pub(crate) use wire::{

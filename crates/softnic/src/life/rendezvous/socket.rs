@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use farcall_verbs::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,8 +16,8 @@ use rustix::process::{self, PidfdFlags};
 
 use super::wire::MAX_FRAME_BYTES;
 
-/// Descriptors that travel with one frame at most.
-pub(crate) const MAX_FDS: usize = 5;
+/// Descriptors that travel with one frame at most: those of a RoCEv2 port that processes share.
+pub(crate) const MAX_FDS: usize = 66;
 
 /// Sends one frame.
 pub(crate) fn send_frame(
@@ -38,8 +39,18 @@ pub(crate) fn takes_frames(socket: BorrowedFd<'_>) -> bool {
 }
 
 fn is_ready(fd: BorrowedFd<'_>, what: PollFlags) -> bool {
+    is_ready_within(fd, what, Duration::ZERO)
+}
+
+fn is_ready_within(fd: BorrowedFd<'_>, what: PollFlags, time: Duration) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, what)];
-    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(n) if n > 0)
+    let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    matches!(poll(&mut fds, Some(&timeout)), Ok(n) if n > 0)
+}
+
+/// Waits until a frame, or the end of the stream, has come; false if that takes longer than `time`.
+pub(crate) fn wait_for_frame(socket: BorrowedFd<'_>, time: Duration) -> bool {
+    is_ready_within(socket, PollFlags::IN, time)
 }
 
 /// Receives one frame; `None` at the end of the stream. One that is too long comes back

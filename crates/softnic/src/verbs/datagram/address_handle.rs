@@ -1,28 +1,47 @@
 //! Address handles: the path to a datagram's destination.
 
+use std::sync::Arc;
+
 use farcall_verbs::{AddressHandle, AhAttr, Error, Result};
 
+use crate::host::Host;
 use crate::host::datagram::Route;
-use crate::life::Process;
+use crate::net::{self, Path};
 use crate::verbs::require_port;
 
-/// An address handle. Its path can only be to this host; what is left of it is who made it and what it asks for.
+/// The way of an address handle.
+#[derive(Clone, Copy)]
+pub(crate) enum AddressWay {
+    /// To this host.
+    Host(Route),
+    /// To another.
+    Net(Path),
+}
+
+/// An address handle: who made it, which way it leads and what it asks for.
 pub(crate) struct SoftAddressHandle {
     pd: u32,
     pub(crate) sl: u8,
-    pub(crate) route: Route,
+    pub(crate) way: AddressWay,
 }
 
 impl SoftAddressHandle {
-    pub(crate) fn create(process: &Process, pd: u32, attr: &AhAttr) -> Result<Self> {
+    pub(crate) fn create(host: &Arc<Host>, pd: u32, attr: &AhAttr) -> Result<Self> {
         const OP: &str = "create_ah";
+        let process = &host.process;
         require_port(OP, attr.port_num)?;
         if usize::from(attr.sgid_index) >= process.table.len() {
             let what = format!("GID index {}; the port has {}, from 0", attr.sgid_index, process.table.len());
             return Err(Error::invalid(OP, what));
         }
-        process.require_reachable(OP, attr.dgid)?;
-        Ok(Self { pd, sl: attr.sl & 0xF, route: Route::of(&process.table, attr) })
+        let way = if process.leads_datagrams_away(OP, attr.dgid)? {
+            let path = Path::to(OP, process, attr)?;
+            net::open(host)?;
+            AddressWay::Net(path)
+        } else {
+            AddressWay::Host(Route::of(&process.table, attr))
+        };
+        Ok(Self { pd, sl: attr.sl & 0xF, way })
     }
 
     /// The handle behind a work request's pointer, if it is of the domain `pd`.

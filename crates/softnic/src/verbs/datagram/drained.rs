@@ -2,7 +2,7 @@
 
 use farcall_verbs::{SendFlags, SendWr, Sge, WrOpcode};
 
-use crate::host::datagram::Route;
+use super::AddressWay;
 use crate::host::qp::gather_to_vec;
 
 /// Where a datagram goes.
@@ -12,7 +12,7 @@ pub(super) struct Destination {
     pub(super) qkey: u32,
     /// Service level of the path.
     pub(super) sl: u8,
-    pub(super) route: Route,
+    pub(super) way: AddressWay,
 }
 
 /// A request whose form was checked.

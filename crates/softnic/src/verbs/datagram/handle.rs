@@ -9,13 +9,14 @@ use farcall_verbs::{
     RecvRules, RecvWr, Result, SendFlags, SendRules, SendWr, WcStatus, WrOpcode,
 };
 
-use super::SoftAddressHandle;
 use super::drained::{Destination, Drained, Request};
-use crate::host::datagram::{DatagramCore, MAX_DATAGRAM_BYTES, Message, Routes};
+use super::{AddressWay, SoftAddressHandle};
+use crate::host::datagram::{DatagramCore, MAX_DATAGRAM_BYTES, Message, Routes, SendOutcome};
 use crate::host::events::Events;
 use crate::host::qp::RecvQueue;
 use crate::host::state::Step;
 use crate::host::{CqSlot, Host};
+use crate::net::{self, Datagram, NetDatagrams, Path};
 use crate::verbs::{PORT, parts_of, require_port};
 
 /// A Q_Key with this bit stands for the sender's own (IBA 10.2.5: controlled Q_Keys).
@@ -25,6 +26,8 @@ pub(crate) struct DatagramQp {
     core: Arc<DatagramCore>,
     recv_queue: Arc<RecvQueue>,
     routes: Routes,
+    /// The way to other hosts, once something goes there.
+    abroad: Option<NetDatagrams>,
     send_rules: SendRules,
     recv_rules: RecvRules,
     qkey: u32,
@@ -53,7 +56,7 @@ impl DatagramQp {
         let send_rules = SendRules::new(crate::NAME, QpType::Ud, &core.cap);
         let recv_rules = RecvRules::of_pair(&core.cap, core.shares_receives());
         let (routes, drained) = (Routes::default(), VecDeque::new());
-        Ok(Self { core, recv_queue, routes, send_rules, recv_rules, qkey: 0, drained })
+        Ok(Self { core, recv_queue, routes, abroad: None, send_rules, recv_rules, qkey: 0, drained })
     }
 
     // --- States ------------------------------------------------------------------------------------------------------
@@ -61,6 +64,9 @@ impl DatagramQp {
     fn enter(&mut self, to: QpState, attr: &QpAttr) -> Result<()> {
         require_port("modify_qp", attr.port_num.unwrap_or(PORT))?;
         let from = self.core.state();
+        if to == QpState::Rtr {
+            net::listen(&self.core.host, self.core.qpn);
+        }
         self.qkey = attr.qkey.unwrap_or(self.qkey);
         if to == QpState::Reset {
             self.reset();
@@ -82,7 +88,7 @@ impl DatagramQp {
     }
 
     fn enter_error(&mut self, from: QpState) {
-        self.core.close();
+        self.close();
         self.core.make_step(Step::PeerShutOut);
         self.core.flush_sends();
         self.end_drain();
@@ -95,13 +101,19 @@ impl DatagramQp {
 
     fn reset(&mut self) {
         self.core.make_step(Step::BeginReset);
-        self.core.close();
+        self.close();
         self.core.tell_drained(false);
         self.core.forget_sends();
         self.drained.clear();
         self.routes.clear();
         self.recv_queue = self.core.renew();
         self.core.make_step(Step::EndReset);
+    }
+
+    /// Takes no datagrams any more, and gives up those that came.
+    fn close(&self) {
+        self.core.close();
+        net::forget(&self.core.host, self.core.qpn);
     }
 
     // --- Sends -------------------------------------------------------------------------------------------------------
@@ -122,7 +134,7 @@ impl DatagramQp {
             return Err(Error::invalid("post_send", "no address handle of the queue pair's domain"));
         };
         let qkey = if to.remote_qkey & OWN_QKEY == 0 { to.remote_qkey } else { self.qkey };
-        Ok(Destination { qpn: to.remote_qpn, qkey, sl: path.sl, route: path.route })
+        Ok(Destination { qpn: to.remote_qpn, qkey, sl: path.sl, way: path.way })
     }
 
     /// Takes one checked request, as the state says.
@@ -164,11 +176,16 @@ impl DatagramQp {
         let has_imm = request.opcode == WrOpcode::SEND_WITH_IMM;
         let solicited = request.flags.contains(SendFlags::SOLICITED);
         let to = request.to;
+        let route = match to.way {
+            AddressWay::Host(route) => route,
+            // SAFETY: the caller's promise.
+            AddressWay::Net(path) => return unsafe { self.send_abroad(request, path) },
+        };
         let message = Message {
             sges: request.sges,
             len_bytes: request.len_bytes as usize,
             flags: (u8::from(has_imm) * WITH_IMM) | (u8::from(solicited) * SOLICITED) | (to.sl << 4),
-            route: to.route,
+            route,
             imm_be: request.imm_be,
             qkey: to.qkey,
         };
@@ -176,6 +193,45 @@ impl DatagramQp {
         match unsafe { self.routes.send(core, to.qpn, &message) } {
             None => core.complete_send(request.wr_id, request.flags, WcStatus::SUCCESS),
             Some(wait) => core.add_unended(request.wr_id, request.flags, wait),
+        }
+    }
+
+    /// Sends one checked datagram to another host.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    #[cold]
+    unsafe fn send_abroad(&mut self, request: &Request<'_>, path: Path) {
+        let core = &*self.core;
+        let abroad = match &mut self.abroad {
+            Some(abroad) => abroad,
+            // The address handle has opened the port.
+            none => match NetDatagrams::open(&core.host, core.qpn) {
+                Ok(abroad) => none.insert(abroad),
+                Err(_) => return self.fail(request.wr_id, WcStatus::LOC_QP_OP_ERR),
+            },
+        };
+        let datagram = Datagram {
+            path,
+            dest_qpn: request.to.qpn,
+            qkey: request.to.qkey,
+            imm_be: (request.opcode == WrOpcode::SEND_WITH_IMM).then_some(request.imm_be),
+            is_solicited: request.flags.contains(SendFlags::SOLICITED),
+            sges: request.sges,
+            len_bytes: request.len_bytes as usize,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { abroad.send(&datagram) };
+        core.stats.offered(SendOutcome::Sent, request.len_bytes);
+        core.complete_send(request.wr_id, request.flags, WcStatus::SUCCESS);
+    }
+
+    /// Tells destinations of what was sent to them.
+    #[inline]
+    fn ring(&mut self) {
+        self.routes.ring();
+        if let Some(abroad) = &mut self.abroad {
+            abroad.ring();
         }
     }
 
@@ -190,7 +246,7 @@ impl DatagramQp {
                 self.core.complete_send(next.request().wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
             }
         }
-        self.routes.ring();
+        self.ring();
     }
 
     /// A fault of our own stops the send queue (IBA 10.3.1).
@@ -248,7 +304,7 @@ impl RawQp for DatagramQp {
             // SAFETY: the caller's promise.
             unsafe { self.take(wr, len_bytes) }
         });
-        self.routes.ring();
+        self.ring();
         result
     }
 
@@ -301,7 +357,7 @@ impl Drop for DatagramQp {
         }
         self.core.linger();
         self.core.make_step(Step::BeginReset);
-        self.core.close();
+        self.close();
         self.core.board.end();
         self.core.detach();
         self.core.host.unregister_qp(self.core.qpn);

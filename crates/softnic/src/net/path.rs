@@ -1,0 +1,75 @@
+//! The path of packets to another host, and what it looks like in front of a datagram.
+
+use std::net::Ipv6Addr;
+
+use farcall_verbs::{AhAttr, Gid, ROUTE_HEADER_BYTES, Result, ipv4_route_header};
+
+use super::socket::source_towards;
+use crate::life::Process;
+use crate::life::addresses::{require_device, require_peer};
+
+/// Where a datagram goes, and which of our addresses it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    pub(super) src: Ipv6Addr,
+    pub(super) dst: Ipv6Addr,
+}
+
+const UDP_HEADER_BYTES: usize = 8;
+const UDP: u8 = 17;
+const HOP_LIMIT: u8 = 64;
+
+impl Path {
+    /// The path that an address vector describes: from the GID that it names, if that leads there, or else from the
+    /// address that the kernel would choose.
+    ///
+    /// # Errors
+    /// If there is no way to the address, or it must not be taken.
+    pub(crate) fn to(operation: &'static str, process: &Process, attr: &AhAttr) -> Result<Self> {
+        let dst = Ipv6Addr::from(attr.dgid.0);
+        require_peer(operation, dst)?;
+        let own = process.table.get(usize::from(attr.sgid_index)).map(|gid| Ipv6Addr::from(gid.0));
+        let is_alike = |own: &Ipv6Addr| own.to_ipv4_mapped().is_some() == dst.to_ipv4_mapped().is_some();
+        let src = match own.filter(|own| is_alike(own) && process.is_address(*own)) {
+            Some(src) => src,
+            None => source_towards(operation, dst)?,
+        };
+        require_device(operation, src, process.is_address(src))?;
+        Ok(Self { src, dst })
+    }
+
+    /// The 40 bytes in front of a datagram that came so, `len_bytes` long behind its UDP header.
+    pub(super) fn route_header(self, len_bytes: usize) -> [u8; ROUTE_HEADER_BYTES] {
+        let udp_bytes = UDP_HEADER_BYTES + len_bytes;
+        if let (Some(src), Some(dst)) = (self.src.to_ipv4_mapped(), self.dst.to_ipv4_mapped()) {
+            return ipv4_route_header(src, dst, udp_bytes);
+        }
+        let mut header = [0; ROUTE_HEADER_BYTES];
+        header[0] = 6 << 4;
+        header[4..6].copy_from_slice(&(udp_bytes as u16).to_be_bytes());
+        (header[6], header[7]) = (UDP, HOP_LIMIT);
+        header[8..24].copy_from_slice(&Gid(self.src.octets()).0);
+        header[24..].copy_from_slice(&Gid(self.dst.octets()).0);
+        header
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farcall_verbs::ReceivedRoute;
+
+    use super::*;
+
+    #[test]
+    fn the_header_says_where_a_datagram_came_from_by_ipv4_and_ipv6() {
+        for (src, dst) in [("::ffff:10.0.0.1", "::ffff:10.0.0.2"), ("fd00::1", "fd00::2")] {
+            let path = Path { src: src.parse().unwrap(), dst: dst.parse().unwrap() };
+            let header = path.route_header(100);
+            let route = ReceivedRoute::of(&header);
+            assert_eq!((route.source.0, route.destination.0), (path.src.octets(), path.dst.octets()));
+            let is_v4 = path.src.to_ipv4_mapped().is_some();
+            let (length_at, len_bytes) = if is_v4 { (22, 128_u16) } else { (4, 108) };
+            assert_eq!(header[length_at..][..2], len_bytes.to_be_bytes());
+        }
+    }
+}
