@@ -240,8 +240,8 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
         sock.demote(Why::Forked);
     }
     let wanted = len_bytes(buffers);
-    if wanted == 0 {
-        return Way::Kernel;
+    if wanted == 0 && sock.link().is_some() {
+        return receive_nothing(fd, sock, flags);
     }
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let (mut done, mut wait) = (0, None);
@@ -272,6 +272,18 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
             }
         }
     }
+}
+
+/// No bytes are asked for: TCP waits until there are some all the same.
+fn receive_nothing(fd: c_int, sock: &Sock, flags: c_int) -> Way {
+    let is_ready = |fds: &mut [pollfd]| poll::poll(fds, Some(0), std::ptr::null()) > 0;
+    if is_ready(&mut [pollfd { fd, events: libc::POLLIN, revents: 0 }]) {
+        return Way::Done(0);
+    }
+    if is_nonblocking(fd, sock, flags) {
+        return fail(libc::EAGAIN);
+    }
+    Wait::new(fd, libc::POLLIN, libc::SO_RCVTIMEO).wait().map_or_else(fail, |()| Way::Done(0))
 }
 
 /// What there is to receive now.
