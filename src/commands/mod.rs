@@ -11,6 +11,7 @@ mod config_arg;
 mod conform;
 mod devices;
 mod doctor;
+mod explain;
 #[cfg(feature = "full")]
 mod figures;
 #[cfg(feature = "full")]
@@ -35,6 +36,8 @@ mod perf;
 #[cfg(feature = "full")]
 mod remio;
 mod rpc;
+#[cfg(feature = "full")]
+mod run;
 mod starting;
 mod stats;
 #[cfg(feature = "full")]
@@ -96,6 +99,7 @@ enum Command {
     Completions(completions::Completions),
     Devices(devices::Devices),
     Doctor(doctor::Doctor),
+    Explain(explain::Explain),
     #[cfg(feature = "full")]
     #[command(subcommand)]
     Figures(figures::Figures),
@@ -135,6 +139,11 @@ enum Command {
     Remio(not_built_in::NotBuiltIn),
     #[command(subcommand)]
     Rpc(rpc::Rpc),
+    #[cfg(feature = "full")]
+    Run(run::Run),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Run(not_built_in::NotBuiltIn),
     Stats(stats::Stats),
     #[cfg(feature = "full")]
     #[command(subcommand)]
@@ -177,6 +186,7 @@ impl Cli {
             Command::Completions(completions) => completions.run(console),
             Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),
+            Command::Explain(explain) => explain.run(console),
             Command::Figures(figures) => figures.run(console),
             Command::Grpc(grpc) => grpc.run(console),
             Command::Kv(kv) => kv.run(console),
@@ -186,6 +196,7 @@ impl Cli {
             Command::Perf(perf) => perf.run(console),
             Command::Remio(remio) => remio.run(console),
             Command::Rpc(rpc) => rpc.run(console),
+            Command::Run(run) => run.run(console),
             Command::Stats(stats) => stats.run(console),
             Command::Stream(stream) => stream.run(console),
             Command::Tune(tune) => tune.run(console),

@@ -540,7 +540,10 @@ impl State {
             }
             self.heat(fd);
         }
-        (kept, kept < events.len())
+        let has_tags = kept < events.len();
+        // The program may look at them.
+        events[kept..].fill(epoll_event { events: 0, u64: 0 });
+        (kept, has_tags)
     }
 }
 
