@@ -220,6 +220,16 @@ fn try_seek(fd: c_int, sock: &Sock) -> Result<(), Why> {
     }
     let (local, peer) = sock.addresses().ok_or(Why::NoResources)?;
     let place = place(fd, peer, local).ok_or(Why::NoResources)?;
+    if fs::access(&place, fs::Access::EXISTS).is_err() {
+        return Err(Why::PeerNotAccelerated);
+    }
+    if epoll::is_nested(fd) {
+        return Err(Why::NestedEpoll);
+    }
+    let inode = diagnosis::inode(peer, local).ok_or(Why::NoResources)?;
+    let Made { segment, door, peer_door } = make(inode).ok_or(Why::NoResources)?;
+    let handed = peer_door.try_clone().map_err(|_| Why::NoResources)?;
+    let own = door.try_clone().map_err(|_| Why::NoResources)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let meeting = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let meeting = meeting.map_err(|_| Why::NoResources)?;
@@ -236,13 +246,6 @@ fn try_seek(fd: c_int, sock: &Sock) -> Result<(), Why> {
     if !is_own_user(meeting.as_fd()) {
         return Err(Why::AnotherUser);
     }
-    if epoll::is_nested(fd) {
-        return Err(Why::NestedEpoll);
-    }
-    let inode = diagnosis::inode(peer, local).ok_or(Why::NoResources)?;
-    let Made { segment, door, peer_door } = make(inode).ok_or(Why::NoResources)?;
-    let handed = peer_door.try_clone().map_err(|_| Why::NoResources)?;
-    let own = door.try_clone().map_err(|_| Why::NoResources)?;
     // Whoever is inside of the kernel with it would not hear the doorbell; then another time.
     if !sock.begin_turn() {
         return Ok(());
@@ -291,19 +294,30 @@ fn accept_offer(fd: c_int, sock: &Sock) -> Result<(), Why> {
         return Ok(());
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let Ok(peer) = accept_with(own_fds::borrow(meeting), flags) else { return Ok(()) };
-    if !is_own_user(peer.as_fd()) {
-        return Err(Why::AnotherUser);
-    }
-    // It sends after it connected, at once; but it may be between the two.
-    let mut wait = [rustix::event::PollFd::new(&peer, rustix::event::PollFlags::IN)];
-    let _ = rustix::event::poll(&mut wait, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
+    let meeting = if sock.is_offered.load(Acquire) {
+        meeting
+    } else {
+        let Ok(peer) = accept_with(own_fds::borrow(meeting), flags) else { return Ok(()) };
+        if !is_own_user(peer.as_fd()) {
+            return Err(Why::AnotherUser);
+        }
+        // The other end sends at once; if it has not yet, this socket is waited for in the place of the first.
+        let peer = own_fds::keep(peer).ok_or(Why::NoResources)?;
+        sock.close_meeting();
+        sock.meeting_fd.store(peer, SeqCst);
+        sock.is_offered.store(true, SeqCst);
+        peer
+    };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0; 1];
     let mut into = [std::io::IoSliceMut::new(&mut byte)];
-    recvmsg(&peer, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
-        .map_err(|_| Why::PeerNotAccelerated)?;
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    match recvmsg(own_fds::borrow(meeting), &mut into, &mut control, flags) {
+        Ok(_) => {}
+        Err(Errno::AGAIN) => return Ok(()),
+        Err(_) => return Err(Why::PeerNotAccelerated),
+    }
     let fds = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,

@@ -73,6 +73,8 @@ pub struct Sock {
     pub fds: AtomicU32,
     /// Where the accepting end finds a connecting one; -1: none.
     pub meeting_fd: AtomicI32,
+    /// Whether `meeting_fd` is a connection with the accepting end, which is about to send.
+    pub is_offered: AtomicBool,
     /// How often the peer was looked for.
     pub tries: AtomicU32,
     /// Threads that are, or may soon be, inside of the kernel's TCP with it.
@@ -250,6 +252,7 @@ impl Sock {
             is_forked: AtomicBool::new(false),
             fds: AtomicU32::new(0),
             meeting_fd: AtomicI32::new(-1),
+            is_offered: AtomicBool::new(false),
             tries: AtomicU32::new(0),
             kernel_receivers: AtomicU32::new(0),
             kernel_senders: AtomicU32::new(0),
@@ -296,6 +299,7 @@ impl Sock {
         self.nonblocking.store(0, Relaxed);
         self.pending_error.store(0, Relaxed);
         self.tells_inq.store(false, Relaxed);
+        self.is_offered.store(false, Relaxed);
         self.looked_ns.store(0, Relaxed);
     }
 

@@ -193,12 +193,13 @@ int main(int argc, char **argv) {
         fd = meet(is_server);
         /* Both ends wait in all ways, and not in the same. */
         int mode = (round + (is_server ? 0 : seed + round / 6)) % 6;
-        /* In the second half a child takes over: it has the connection, too. */
-        pid_t pid = round >= 8 && round % 2 == is_server ? fork() : 0;
+        /* In the middle a child takes over: it has the connection, too. */
+        int forks = round >= 6 && round < 10 && round % 2 == is_server;
+        pid_t pid = forks ? fork() : 0;
         CHECK(pid >= 0);
         if (pid == 0) {
             run(mode);
-            if (round >= 8 && round % 2 == is_server)
+            if (forks)
                 _exit(0);
         } else {
             int status;
