@@ -64,7 +64,8 @@ use clap::{Parser, Subcommand};
                   FARCALL_GROUP        members of this group may connect, beside one's own processes\n  \
                   XDG_RUNTIME_DIR      files of the drop-in device are kept below it (else in /dev/shm)\n  \
                   FARCALL_DEVICE       another name for the device softnic0\n\
-                  and of RDMA programs (farcall verbs run --help): FARCALL_TRACE, FARCALL_FAULTS, FARCALL_MOVE_MIB.\n\n\
+                  and of RDMA programs (farcall verbs run --help): FARCALL_TRACE, FARCALL_FAULTS, FARCALL_MOVE_MIB;\n\
+                  of socket programs (farcall run --help): FARCALL_RUN_ONLY, FARCALL_RUN_EXCEPT.\n\n\
                   Examples:\n  farcall doctor                 can this machine run it, and what to change\n  \
                   farcall kv bench               the main benchmark, about a minute\n  \
                   farcall kv serve               a key-value service; any memcached client works"

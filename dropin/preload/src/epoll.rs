@@ -180,7 +180,7 @@ pub fn is_nested(fd: c_int) -> bool {
 
 /// A connection has met: its members go through shared memory.
 pub fn watch(fd: c_int) {
-    each_with(fd, |state| state.to_ring(fd));
+    each_with(fd, |state| state.enter_ring(fd));
 }
 
 /// Another object, or poll, waits for this one.
@@ -196,7 +196,7 @@ pub fn set_nested(fd: c_int) {
         let sock = ring.sock.clone();
         sock.demote(Why::NestedEpoll);
         if sock.is_over() {
-            state.to_tcp(member);
+            state.leave_ring(member);
         } else if let Some(link) = sock.link() {
             own_fds::ring(link.door);
         }
@@ -277,7 +277,7 @@ impl State {
                 MEMBERSHIPS[fd as usize].fetch_add(1, Relaxed);
             }
         }
-        self.to_ring(fd);
+        self.enter_ring(fd);
     }
 
     /// No member any more.
@@ -300,7 +300,7 @@ impl State {
     }
 
     /// A member goes through shared memory from now on, if its connection does.
-    fn to_ring(&mut self, fd: c_int) {
+    fn enter_ring(&mut self, fd: c_int) {
         let Some(sock) = sock::get(fd).filter(|sock| sock.stage() == Stage::Met && !sock.is_over()) else {
             return;
         };
@@ -345,7 +345,7 @@ impl State {
     }
 
     /// The kernel knows all the rest of this connection.
-    fn to_tcp(&mut self, fd: c_int) {
+    fn leave_ring(&mut self, fd: c_int) {
         self.drop_ring(fd);
         self.restore(fd);
     }
@@ -459,7 +459,7 @@ impl State {
             let counted = self.ring(fd).and_then(|ring| Some(ring.sock.link()?.inn.sent_bytes()));
             match self.pending(fd) {
                 None => {
-                    self.to_tcp(fd);
+                    self.leave_ring(fd);
                     has_changed = true;
                     continue;
                 }

@@ -309,12 +309,11 @@ unsafe fn receive_now(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usiz
         return unsafe { receive_met(fd, sock, link, buffers, from_byte, flags) };
     }
     if sock.stage() == Stage::Tcp {
+        if from_byte == 0 {
+            return Got::Kernel;
+        }
         // SAFETY: the caller's promise.
-        return if from_byte == 0 {
-            Got::Kernel
-        } else {
-            unsafe { from_kernel(fd, buffers, from_byte, flags) }
-        };
+        return unsafe { from_kernel(fd, buffers, from_byte, flags) };
     }
     // SAFETY: the caller's promise.
     let got = unsafe { from_kernel(fd, buffers, from_byte, flags) };

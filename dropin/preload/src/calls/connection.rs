@@ -42,6 +42,7 @@ export! {
         let done = unsafe { real::connect(fd, address, len) };
         let error = errno::get();
         if done == 0 || error == libc::EINPROGRESS {
+            // SAFETY: as above.
             let asked = unsafe { parse(address, len) };
             if asked.is_some() && sock::get(fd).is_none() {
                 meet::expect(fd, asked);
@@ -134,6 +135,7 @@ export! {
             descriptors::give_up(new);
             descriptors::closing(new);
         }
+        // SAFETY: as above.
         let new = unsafe { real::dup2(fd, new) };
         if new >= 0 && new != fd {
             descriptors::duplicated(fd, new);
@@ -147,6 +149,7 @@ export! {
             descriptors::give_up(new);
             descriptors::closing(new);
         }
+        // SAFETY: as above.
         let new = unsafe { real::dup3(fd, new, flags) };
         if new >= 0 {
             descriptors::duplicated(fd, new);

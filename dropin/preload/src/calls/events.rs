@@ -138,7 +138,7 @@ export! {
             }
             let wish = timeout.as_ref().map(|timeout| timespec {
                 tv_sec: timeout.tv_sec + timeout.tv_usec as time_t / 1_000_000,
-                tv_nsec: (timeout.tv_usec % 1_000_000) as i64 * 1_000,
+                tv_nsec: timeout.tv_usec % 1_000_000 * 1_000,
             });
             let until_ns = match after(wish) {
                 Ok(until_ns) => until_ns,

@@ -47,7 +47,7 @@ unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
 /// The message is the program's.
 unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
     const TCP_CM_INQ: c_int = 36;
-    let room = message.msg_controllen as usize;
+    let room = message.msg_controllen;
     message.msg_controllen = 0;
     let Some(sock) = sock::get(fd).filter(|sock| sock.tells_inq.load(Relaxed)) else { return };
     // SAFETY: CMSG_SPACE and CMSG_LEN count only; there is room for what is written.
@@ -132,7 +132,7 @@ export! {
         // SAFETY: as above.
         unsafe {
             let Some(ours) = message.as_mut() else { return real::recvmsg(fd, message, flags) };
-            match into_many(fd, ours.msg_iov, ours.msg_iovlen as usize, flags) {
+            match into_many(fd, ours.msg_iov, ours.msg_iovlen, flags) {
                 Some(done) => {
                     if done >= 0 {
                         (ours.msg_namelen, ours.msg_flags) = (0, 0);

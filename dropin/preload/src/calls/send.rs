@@ -54,7 +54,7 @@ unsafe fn hand_on_descriptors(message: *const msghdr) {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(entry) = header.as_ref() {
             if entry.cmsg_level == libc::SOL_SOCKET && entry.cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (entry.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let bytes = entry.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let fds = libc::CMSG_DATA(header).cast::<c_int>();
                 for at in 0..bytes / size_of::<c_int>() {
                     let fd = fds.add(at).read_unaligned();
@@ -105,7 +105,7 @@ export! {
             {
                 sock.demote(Why::KernelFeature);
             }
-            from_many(fd, ours.msg_iov, ours.msg_iovlen as usize, flags)
+            from_many(fd, ours.msg_iov, ours.msg_iovlen, flags)
                 .unwrap_or_else(|| real::sendmsg(fd, message, flags))
         }
     }
