@@ -15,7 +15,7 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Carg
 arch=$(dpkg --print-architecture)
 
 cargo build --profile "$profile" --locked --features full \
-    --package farcall-cli --package farcall-ibverbs --package farcall-rdmacm
+    --package farcall-cli --package farcall-ibverbs --package farcall-rdmacm --package farcall-preload
 built=${CARGO_TARGET_DIR:-target}/$(if [ "$profile" = dev ]; then echo debug; else echo "$profile"; fi)
 
 scratch=$(mktemp -d)
@@ -27,7 +27,8 @@ install_below() {
     install -D -m 755 "$built/farcall" "$prefix/bin/farcall"
     strip --strip-debug "$prefix/bin/farcall"
     "$built/farcall" verbs install "$prefix/lib/farcall" >/dev/null
-    strip --strip-debug "$prefix"/lib/farcall/*.so.1
+    install -m 755 "$built/libfarcall_preload.so" "$prefix/lib/farcall/libfarcall_preload.so"
+    strip --strip-debug "$prefix"/lib/farcall/*.so*
     "$built/farcall" man "$prefix/share/man/man1" >/dev/null
     mkdir -p "$prefix/share/bash-completion/completions" "$prefix/share/zsh/vendor-completions" \
         "$prefix/share/fish/vendor_completions.d"

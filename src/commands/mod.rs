@@ -12,6 +12,7 @@ mod config_arg;
 mod conform;
 mod devices;
 mod doctor;
+mod explain;
 #[cfg(feature = "full")]
 mod figures;
 #[cfg(feature = "full")]
@@ -38,6 +39,8 @@ mod perf;
 #[cfg(feature = "full")]
 mod remio;
 mod rpc;
+#[cfg(feature = "full")]
+mod run;
 mod starting;
 mod stats;
 #[cfg(feature = "full")]
@@ -65,7 +68,8 @@ use clap::{Parser, Subcommand};
                   XDG_RUNTIME_DIR      files of the drop-in device are kept below it (else in /dev/shm)\n  \
                   FARCALL_DEVICE       another name for the device softnic0\n  \
                   FARCALL_CAPTURE      a directory in which each process writes a pcapng (farcall capture sets it)\n\
-                  and of RDMA programs (farcall verbs run --help): FARCALL_TRACE, FARCALL_FAULTS, FARCALL_MOVE_MIB.\n\n\
+                  and of RDMA programs (farcall verbs run --help): FARCALL_TRACE, FARCALL_FAULTS, FARCALL_MOVE_MIB;\n\
+                  of socket programs (farcall run --help): FARCALL_RUN_ONLY, FARCALL_RUN_EXCEPT.\n\n\
                   Examples:\n  farcall doctor                 can this machine run it, and what to change\n  \
                   farcall kv bench               the main benchmark, about a minute\n  \
                   farcall kv serve               a key-value service; any memcached client works"
@@ -101,6 +105,7 @@ enum Command {
     Completions(completions::Completions),
     Devices(devices::Devices),
     Doctor(doctor::Doctor),
+    Explain(explain::Explain),
     #[cfg(feature = "full")]
     #[command(subcommand)]
     Figures(figures::Figures),
@@ -145,6 +150,11 @@ enum Command {
     Remio(not_built_in::NotBuiltIn),
     #[command(subcommand)]
     Rpc(rpc::Rpc),
+    #[cfg(feature = "full")]
+    Run(run::Run),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Run(not_built_in::NotBuiltIn),
     Stats(stats::Stats),
     #[cfg(feature = "full")]
     #[command(subcommand)]
@@ -191,6 +201,7 @@ impl Cli {
             Command::Completions(completions) => completions.run(console),
             Command::Devices(devices) => devices.run(console),
             Command::Doctor(doctor) => doctor.run(console),
+            Command::Explain(explain) => explain.run(console),
             Command::Figures(figures) => figures.run(console),
             Command::Grpc(grpc) => grpc.run(console),
             Command::Kv(kv) => kv.run(console),
@@ -201,6 +212,7 @@ impl Cli {
             Command::Perf(perf) => perf.run(console),
             Command::Remio(remio) => remio.run(console),
             Command::Rpc(rpc) => rpc.run(console),
+            Command::Run(run) => run.run(console),
             Command::Stats(stats) => stats.run(console),
             Command::Stream(stream) => stream.run(console),
             Command::Tune(tune) => tune.run(console),

@@ -5,9 +5,12 @@ set -eu
 prefix=${1:?usage: install.sh PREFIX}
 source=$(cd "$(dirname "$0")/../../.." && pwd)
 cd "$source"
-cargo build --release --locked --package farcall-cli --package farcall-ibverbs --package farcall-rdmacm --features full
+cargo build --release --locked --package farcall-cli --package farcall-ibverbs --package farcall-rdmacm \
+    --package farcall-preload --features full
 built=${CARGO_TARGET_DIR:-target}/release
 mkdir -p "$prefix/bin"
 cp "$built/farcall" "$prefix/bin/.farcall.new"
 mv "$prefix/bin/.farcall.new" "$prefix/bin/farcall"
 "$built/farcall" verbs install "$prefix/lib/farcall"
+cp "$built/libfarcall_preload.so" "$prefix/lib/farcall/.libfarcall_preload.so"
+mv "$prefix/lib/farcall/.libfarcall_preload.so" "$prefix/lib/farcall/libfarcall_preload.so"

@@ -170,7 +170,7 @@ pub mod select {
 #[cfg(feature = "stats")]
 pub mod stats {
     pub use farcall_stats::{
-        BlockReport, FlightRecord, Histogram, Report, StatsError, prometheus, read_all, read_pid,
+        BlockReport, FlightRecord, Histogram, Report, StatsError, Why, prometheus, read_all, read_pid,
     };
 }
 

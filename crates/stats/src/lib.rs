@@ -7,6 +7,7 @@
 //! The segment is for people and tools; nothing else in Farcall depends on it.
 
 mod block;
+mod connection;
 mod counter;
 mod error;
 mod format;
@@ -17,9 +18,10 @@ mod segment;
 mod times;
 
 pub use block::{Block, Counters};
+pub use connection::{Connection, Why};
 pub use counter::Counter;
 pub use error::StatsError;
-pub use page::{LockedPage, lock_for_fork};
+pub use page::{LockedPage, lock_for_fork, renew_in_child};
 pub use prometheus::prometheus;
 pub use read::{BlockReport, FlightRecord, Report, parse, read_all, read_pid};
 pub use segment::try_out;

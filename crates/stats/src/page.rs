@@ -1,9 +1,9 @@
 //! The process's segment, and the places of blocks in it.
 
 use std::io;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, OnceLock};
+use std::ptr::{self, NonNull};
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Instant;
 
 use farcall_shm::{Mutex, fork};
@@ -14,7 +14,8 @@ use crate::format::{
 use crate::read::start_ticks;
 use crate::segment;
 
-static PAGE: OnceLock<Page> = OnceLock::new();
+/// Made once; made anew in forked children that ask for it.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 
 pub(crate) struct Page {
     base: NonNull<u8>,
@@ -37,15 +38,28 @@ pub(crate) struct Places {
 impl Page {
     /// The process's page, made at first use.
     pub(crate) fn get() -> &'static Self {
-        PAGE.get_or_init(|| {
+        Self::existing().unwrap_or_else(|| {
+            static MAKING: Mutex<()> = Mutex::new(());
+            let _making = MAKING.lock();
+            if let Some(made) = Self::existing() {
+                return made;
+            }
             let base = Self::open().unwrap_or_else(|error| {
                 tracing::warn!("no statistics for `farcall stats`: no System V shared memory: {error}");
                 let private = Box::leak(vec![0_u64; SEGMENT_BYTES / 8].into_boxed_slice());
                 NonNull::from(private).cast()
             });
             let places = Places { used: FIRST_BLOCK, ended: Vec::new() };
-            Self { base, started: Instant::now(), places: Mutex::new(places) }
+            let page =
+                Box::leak(Box::new(Self { base, started: Instant::now(), places: Mutex::new(places) }));
+            PAGE.store(page, Ordering::Release);
+            page
         })
+    }
+
+    fn existing() -> Option<&'static Self> {
+        // SAFETY: null, or a page that is never freed.
+        unsafe { PAGE.load(Ordering::Acquire).as_ref() }
     }
 
     fn open() -> io::Result<NonNull<u8>> {
@@ -104,7 +118,13 @@ pub struct LockedPage(#[expect(dead_code, reason = "held")] Option<MutexGuard<'s
 /// To be called before a fork, by the thread that forks; dropped in parent and child. In the child, the registry of
 /// [`farcall_shm::fork`] has put private memory in the place of the page: what it counts is nobody's to read.
 pub fn lock_for_fork() -> LockedPage {
-    LockedPage(PAGE.get().map(|page| page.places.lock()))
+    LockedPage(Page::existing().map(|page| page.places.lock()))
+}
+
+/// In a forked child that counts for itself: blocks made from now on lie in a page of its own, and the parent's are left
+/// as they are. The child must not drop blocks that it inherited: their places are the parent's.
+pub fn renew_in_child() {
+    PAGE.store(ptr::null_mut(), Ordering::Release);
 }
 
 /// A word of mapped memory.

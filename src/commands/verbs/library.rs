@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use std::env;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -29,12 +30,10 @@ const INSTALLED: &str = "../lib/farcall";
 /// # Errors
 /// When one is in none of the places.
 pub fn find() -> Result<Vec<Library>, Failure> {
-    let program =
-        env::current_exe().map_err(|error| Failure::because("cannot find out where farcall is", &error))?;
     NAMES
         .iter()
         .map(|(built_name, system_name)| {
-            Ok(Library { file: find_one(&program, built_name, system_name)?, system_name })
+            Ok(Library { file: find_one(built_name, system_name)?, system_name })
         })
         .collect()
 }
@@ -46,13 +45,29 @@ pub fn common_folder(libraries: &[Library]) -> Option<&Path> {
     (has_all && can_be_listed(folder)).then_some(folder)
 }
 
+/// A search path with a place in front of what the variable holds.
+pub fn before(place: &Path, variable: &str) -> OsString {
+    let mut path = OsString::from(place);
+    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        path.push(":");
+        path.push(rest);
+    }
+    path
+}
+
 /// Whether the loader takes it in its lists, which it cuts at these characters (man ld.so) and has no way to quote
 /// them.
 pub fn can_be_listed(folder: &Path) -> bool {
     !folder.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b';' | b'\t' | b'\n'))
 }
 
-fn find_one(program: &Path, built_name: &str, system_name: &str) -> Result<PathBuf, Failure> {
+/// Where one is, by the name that cargo gives it or the one that it is installed under.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_one(built_name: &str, system_name: &str) -> Result<PathBuf, Failure> {
+    let program =
+        env::current_exe().map_err(|error| Failure::because("cannot find out where farcall is", &error))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let places = [
         folder.join(built_name),
@@ -61,7 +76,7 @@ fn find_one(program: &Path, built_name: &str, system_name: &str) -> Result<PathB
     ];
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        Failure::new("a library for RDMA programs is not there").at(looked.join(", ")).remedy(
+        Failure::new("a library for other programs is not there").at(looked.join(", ")).remedy(
             "cargo install builds programs only: in the repository, .github/actions/farcall-verbs/install.sh PREFIX and run \
              PREFIX/bin/farcall, or packaging/build.sh OUT and install what it makes",
         )

@@ -1,7 +1,7 @@
 //! `farcall verbs`: unmodified RDMA programs on the software RNIC.
 
 mod install;
-mod library;
+pub mod library;
 mod run;
 
 use crate::console::Console;

@@ -1,6 +1,6 @@
 //! `farcall verbs run -- CMD`.
 
-use super::library::{self, Library};
+use super::library::{self, Library, before};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -86,16 +86,6 @@ impl Run {
         let error = command.exec();
         Err(Failure::because("cannot start the program", &error).at(program.display()))
     }
-}
-
-/// A search path with a place in front of what the variable holds.
-fn before(place: &Path, variable: &str) -> OsString {
-    let mut path = OsString::from(place);
-    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
-        path.push(":");
-        path.push(rest);
-    }
-    path
 }
 
 /// The file of a trace as the program will find it, wherever it changes its folder to.

@@ -1,0 +1,77 @@
+//! What a preloaded program tells of its TCP connections: one block each, which `farcall explain` reads.
+
+crate::counters! {
+    /// One connection; its block's label is `tcp LOCAL PEER connected` or `accepted`.
+    pub struct Connection {
+        /// Why it goes the way it goes: a [`Why`].
+        why,
+        /// Bytes of each of its two rings; 0 if it never had any.
+        ring_bytes,
+        /// Bytes sent through shared memory.
+        sent_bytes,
+        /// Bytes received through shared memory.
+        received_bytes,
+        /// How often a thread slept until something came through it.
+        sleeps,
+    }
+}
+
+/// Why a connection goes the way it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Why {
+    /// TCP: the other end was not met yet.
+    NotMet = 0,
+    /// Shared memory: both ends met.
+    Met = 1,
+    /// TCP: the other end was looked for in vain.
+    PeerNotAccelerated = 2,
+    /// TCP: the other end is another user's.
+    AnotherUser = 3,
+    /// TCP: memory or descriptors were short, or there is no place to meet.
+    NoResources = 4,
+    /// Back on TCP: the process forked, and its child used the connection, too.
+    Forked = 5,
+    /// Back on TCP: the descriptor was duplicated.
+    Duplicated = 6,
+    /// Back on TCP: another program may have it, by exec.
+    Executed = 7,
+    /// Back on TCP: its descriptor was sent to another process.
+    Sent = 8,
+    /// Back on TCP: one direction was shut down, or an end was closed.
+    ShutDown = 9,
+    /// Back on TCP: an option or a flag that only the kernel knows (urgent data, splice, kernel TLS, ...).
+    KernelFeature = 10,
+    /// Back on TCP: it is waited for by an epoll object inside of another.
+    NestedEpoll = 11,
+    /// Back on TCP: the program uses io_uring.
+    IoUring = 12,
+    /// Over: the other end has ended.
+    PeerEnded = 13,
+    /// Back on TCP, and its peer wished it.
+    PeerDemoted = 14,
+}
+
+impl Why {
+    /// The word for a number that a process told; `None` for one of another version.
+    pub fn words(number: u64) -> Option<&'static str> {
+        Some(match number {
+            0 => "the other end was not met yet",
+            1 => "both ends met",
+            2 => "peer not accelerated",
+            3 => "another user",
+            4 => "no memory, descriptors or place to meet",
+            5 => "demoted: fork",
+            6 => "demoted: dup",
+            7 => "demoted: exec",
+            8 => "demoted: sent to another process",
+            9 => "shut down",
+            10 => "demoted: an option or flag that only the kernel knows",
+            11 => "demoted: an epoll object inside of another",
+            12 => "demoted: io_uring",
+            13 => "the other end has ended",
+            14 => "demoted by the other end",
+            _ => return None,
+        })
+    }
+}

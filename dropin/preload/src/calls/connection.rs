@@ -1,0 +1,182 @@
+//! Connections begin, end, and are duplicated.
+
+use std::ffi::{c_int, c_uint};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use farcall_stats::Why;
+use libc::{sockaddr, socklen_t};
+
+use super::export;
+use crate::{descriptors, errno, meet, own_fds, real, sock};
+
+/// An address that the program passed.
+///
+/// # Safety
+/// It must be as long as it says.
+unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
+    if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: the length was looked at; families have their structures.
+    unsafe {
+        match c_int::from((*address).sa_family) {
+            libc::AF_INET if len as usize >= size_of::<libc::sockaddr_in>() => {
+                let address = address.cast::<libc::sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
+                Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(address.sin_port)))
+            }
+            libc::AF_INET6 if len as usize >= size_of::<libc::sockaddr_in6>() => {
+                let address = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
+                Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(address.sin6_port)))
+            }
+            _ => None,
+        }
+    }
+}
+
+export! {
+    fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        // SAFETY: the caller's promise, here and below.
+        let done = unsafe { real::connect(fd, address, len) };
+        let error = errno::get();
+        if done == 0 || error == libc::EINPROGRESS {
+            // SAFETY: as above.
+            let asked = unsafe { parse(address, len) };
+            if asked.is_some() && sock::get(fd).is_none() {
+                meet::expect(fd, asked);
+            }
+            errno::set(error);
+        }
+        done
+    }
+
+    fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        // SAFETY: the caller's promise.
+        let accepted = unsafe { real::accept(fd, address, len) };
+        if accepted >= 0 {
+            meet::accepted(accepted);
+        }
+        accepted
+    }
+
+    fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+        // SAFETY: the caller's promise.
+        let accepted = unsafe { real::accept4(fd, address, len, flags) };
+        if accepted >= 0 {
+            meet::accepted(accepted);
+        }
+        accepted
+    }
+
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        if let Some(sock) = sock::get(fd) {
+            if how != libc::SHUT_RD
+                && let Some(link) = sock.link()
+            {
+                link.words.store(link.own_end, 1, SeqCst);
+            }
+            sock.demote(Why::ShutDown);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { real::shutdown(fd, how) }
+    }
+
+    fn close(fd: c_int) -> c_int {
+        if own_fds::is_ours(fd) {
+            errno::set(libc::EBADF);
+            return -1;
+        }
+        descriptors::closing(fd);
+        // SAFETY: the caller's promise.
+        unsafe { real::close(fd) }
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if first > last || flags as c_uint & libc::CLOSE_RANGE_CLOEXEC != 0 || !own_fds::are_there() {
+            if first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
+                (first..=last.min(sock::FDS as c_uint)).for_each(|fd| descriptors::closing(fd as c_int));
+            }
+            // SAFETY: the caller's promise.
+            return unsafe { real::close_range(first, last, flags) };
+        }
+        (first..=last.min(sock::FDS as c_uint)).for_each(|fd| descriptors::closing(fd as c_int));
+        // Around the library's own, which close when another program starts.
+        let mut from = first;
+        while let Some(ours) = own_fds::next_from(from).filter(|ours| *ours <= last) {
+            if ours > from {
+                // SAFETY: the caller's promise.
+                unsafe { real::close_range(from, ours - 1, flags) };
+            }
+            from = ours + 1;
+        }
+        // SAFETY: the caller's promise.
+        if from <= last { unsafe { real::close_range(from, last, flags) } } else { 0 }
+    }
+
+    fn closefrom(first: c_int) -> () {
+        // SAFETY: the caller's promise.
+        unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        // SAFETY: the caller's promise.
+        let new = unsafe { real::dup(fd) };
+        if new >= 0 {
+            descriptors::duplicated(fd, new);
+        }
+        new
+    }
+
+    fn dup2(fd: c_int, new: c_int) -> c_int {
+        // SAFETY: the caller's promise, here and below.
+        if fd != new && unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0 {
+            descriptors::give_up(new);
+            descriptors::closing(new);
+        }
+        // SAFETY: as above.
+        let new = unsafe { real::dup2(fd, new) };
+        if new >= 0 && new != fd {
+            descriptors::duplicated(fd, new);
+        }
+        new
+    }
+
+    fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+        // SAFETY: the caller's promise, here and below.
+        if fd != new && flags & !libc::O_CLOEXEC == 0 && unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0 {
+            descriptors::give_up(new);
+            descriptors::closing(new);
+        }
+        // SAFETY: as above.
+        let new = unsafe { real::dup3(fd, new, flags) };
+        if new >= 0 {
+            descriptors::duplicated(fd, new);
+        }
+        new
+    }
+
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: the caller's promise.
+        let done = unsafe { real::fcntl(fd, command, argument) };
+        match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if done >= 0 => descriptors::duplicated(fd, done),
+            libc::F_SETFL => {
+                if let Some(sock) = sock::get(fd) {
+                    sock.nonblocking.store(0, Relaxed);
+                    if argument as c_int & libc::O_ASYNC != 0 {
+                        sock.demote(Why::KernelFeature);
+                    }
+                }
+            }
+            _ => {}
+        }
+        done
+    }
+
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { fcntl(fd, command, argument) }
+    }
+}

@@ -1,0 +1,247 @@
+//! Waiting for events.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, time_t, timespec, timeval};
+
+use super::export;
+use crate::{clock, epoll, errno, poll, real};
+
+/// When a wait of so many milliseconds ends; negative: never.
+fn after_ms(timeout_ms: c_int) -> Option<u64> {
+    u64::try_from(timeout_ms).ok().map(|ms| clock::now_ns() + ms * 1_000_000)
+}
+
+/// When a wait ends; no time: never.
+///
+/// # Errors
+/// If it is no time.
+fn after(timeout: Option<timespec>) -> Result<Option<u64>, c_int> {
+    let Some(timeout) = timeout else { return Ok(None) };
+    match (u64::try_from(timeout.tv_sec), u64::try_from(timeout.tv_nsec)) {
+        (Ok(s), Ok(ns)) if ns < 1_000_000_000 => {
+            Ok(Some(clock::now_ns().saturating_add(s.saturating_mul(1_000_000_000)).saturating_add(ns)))
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
+fn fail(number: c_int) -> c_int {
+    errno::set(number);
+    -1
+}
+
+/// The program's descriptors; `None` if they are not to be looked at, or nothing to us.
+///
+/// # Safety
+/// As poll's manual page says.
+unsafe fn concerning<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    if fds.is_null() || count == 0 || count > 1 << 20 {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    poll::concerns_us(fds).then_some(fds)
+}
+
+export! {
+    fn epoll_create(size: c_int) -> c_int {
+        // SAFETY: the caller's promise, here and in all of these.
+        let fd = unsafe { real::epoll_create(size) };
+        epoll::created(fd);
+        fd
+    }
+
+    fn epoll_create1(flags: c_int) -> c_int {
+        // SAFETY: as above.
+        let fd = unsafe { real::epoll_create1(flags) };
+        epoll::created(fd);
+        fd
+    }
+
+    fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        // SAFETY: as above.
+        unsafe { epoll::control(epfd, operation, fd, event) }
+    }
+
+    fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
+        // SAFETY: as above.
+        unsafe { epoll::wait(epfd, events, max, after_ms(timeout_ms), ptr::null()) }
+    }
+
+    fn epoll_pwait(
+        epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t,
+    ) -> c_int {
+        // SAFETY: as above.
+        unsafe { epoll::wait(epfd, events, max, after_ms(timeout_ms), mask) }
+    }
+
+    fn epoll_pwait2(
+        epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t,
+    ) -> c_int {
+        // SAFETY: as above.
+        match after(unsafe { timeout.as_ref() }.copied()) {
+            // SAFETY: as above.
+            Ok(until_ns) => unsafe { epoll::wait(epfd, events, max, until_ns, mask) },
+            Err(number) => fail(number),
+        }
+    }
+
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            if let Some(fds) = concerning(fds, count) {
+                return poll::poll(fds, after_ms(timeout_ms), ptr::null());
+            }
+            real::poll(fds, count, timeout_ms)
+        }
+    }
+
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: usize) -> c_int {
+        if room / size_of::<pollfd>() < count as usize {
+            std::process::abort();
+        }
+        // SAFETY: as above.
+        unsafe { poll(fds, count, timeout_ms) }
+    }
+
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            let Some(fds) = concerning(fds, count) else { return real::ppoll(fds, count, timeout, mask) };
+            match after(timeout.as_ref().copied()) {
+                Ok(until_ns) => poll::poll(fds, until_ns, mask),
+                Err(number) => fail(number),
+            }
+        }
+    }
+
+    fn __ppoll_chk(
+        fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: usize,
+    ) -> c_int {
+        if room / size_of::<pollfd>() < count as usize {
+            std::process::abort();
+        }
+        // SAFETY: as above.
+        unsafe { ppoll(fds, count, timeout, mask) }
+    }
+
+    fn select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, timeout: *mut timeval,
+    ) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            let mut sets = Sets::of(count, read, write, other);
+            if !poll::concerns_us(&sets.fds) {
+                return real::select(count, read, write, other, timeout);
+            }
+            let wish = timeout.as_ref().map(|timeout| timespec {
+                tv_sec: timeout.tv_sec + timeout.tv_usec as time_t / 1_000_000,
+                tv_nsec: timeout.tv_usec % 1_000_000 * 1_000,
+            });
+            let until_ns = match after(wish) {
+                Ok(until_ns) => until_ns,
+                Err(number) => return fail(number),
+            };
+            let found = sets.wait(until_ns, ptr::null());
+            if let (Some(timeout), Some(until_ns)) = (timeout.as_mut(), until_ns) {
+                // Linux tells how much of it is left.
+                let left_us = until_ns.saturating_sub(clock::now_ns()) / 1_000;
+                (timeout.tv_sec, timeout.tv_usec) = ((left_us / 1_000_000) as _, (left_us % 1_000_000) as _);
+            }
+            found
+        }
+    }
+
+    fn pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            let mut sets = Sets::of(count, read, write, other);
+            if !poll::concerns_us(&sets.fds) {
+                return real::pselect(count, read, write, other, timeout, mask);
+            }
+            match after(timeout.as_ref().copied()) {
+                Ok(until_ns) => sets.wait(until_ns, mask),
+                Err(number) => fail(number),
+            }
+        }
+    }
+}
+
+/// The three sets of select, and what poll calls them.
+struct Sets {
+    count: usize,
+    sets: [(*mut c_void, i16, i16); 3],
+    fds: Vec<pollfd>,
+}
+
+const READ: i16 = libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLIN | libc::POLLHUP | libc::POLLERR;
+const WRITE: i16 = libc::POLLWRBAND | libc::POLLWRNORM | libc::POLLOUT | libc::POLLERR;
+
+/// A bit of a set, which may be longer than `fd_set`.
+///
+/// # Safety
+/// The set has it.
+unsafe fn word(set: *mut c_void, fd: usize) -> (*mut u64, u64) {
+    // SAFETY: the caller's promise.
+    (unsafe { set.cast::<u64>().add(fd / 64) }, 1 << (fd % 64))
+}
+
+impl Sets {
+    /// # Safety
+    /// As select's manual page says.
+    unsafe fn of(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set) -> Self {
+        let count = usize::try_from(count).unwrap_or(0);
+        // What each asks poll for, and by which answers it is set.
+        let sets: [(*mut c_void, i16, i16); 3] = [
+            (read.cast(), libc::POLLIN, READ),
+            (write.cast(), libc::POLLOUT, WRITE),
+            (other.cast(), libc::POLLPRI, libc::POLLPRI),
+        ];
+        let events = |fd: usize| {
+            sets.iter().filter(|(set, ..)| !set.is_null()).fold(0, |events, (set, asked, _)| {
+                // SAFETY: sets have so many bits.
+                let is_set = unsafe {
+                    let (word, bit) = word(*set, fd);
+                    word.read_unaligned() & bit != 0
+                };
+                if is_set { events | asked } else { events }
+            })
+        };
+        let entry = |fd: usize| pollfd { fd: fd as c_int, events: events(fd), revents: 0 };
+        Self { count, sets, fds: (0..count).map(entry).filter(|entry| entry.events != 0).collect() }
+    }
+
+    /// # Safety
+    /// As [`Sets::of`].
+    unsafe fn wait(&mut self, until_ns: Option<u64>, mask: *const sigset_t) -> c_int {
+        if poll::poll(&mut self.fds, until_ns, mask) < 0 {
+            return -1;
+        }
+        if self.fds.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+            return fail(libc::EBADF);
+        }
+        let mut found = 0;
+        for (set, asked, answers) in self.sets.iter().filter(|(set, ..)| !set.is_null()) {
+            for at in 0..self.count.div_ceil(64) {
+                // SAFETY: sets have so many words.
+                unsafe { set.cast::<u64>().add(at).write_unaligned(0) };
+            }
+            for entry in
+                self.fds.iter().filter(|entry| entry.events & asked != 0 && entry.revents & answers != 0)
+            {
+                // SAFETY: it was set before.
+                unsafe {
+                    let (word, bit) = word(*set, entry.fd as usize);
+                    word.write_unaligned(word.read_unaligned() | bit);
+                }
+                found += 1;
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,163 @@
+//! Bytes go.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use farcall_stats::Why;
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+
+use super::export;
+use crate::io::{self, Way};
+use crate::{descriptors, errno, real, sock};
+
+/// Buffers that a call may have (IOV_MAX).
+const MAX_BUFFERS: usize = 1024;
+
+/// Sends one buffer, if the descriptor is a connection of ours.
+///
+/// # Safety
+/// The buffer is the program's.
+#[inline]
+unsafe fn from_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    let sock = sock::get(fd)?;
+    // SAFETY: the caller's promise.
+    match unsafe { io::send(fd, &sock, &[iovec { iov_base: from.cast_mut(), iov_len: len }], flags) } {
+        Way::Kernel => None,
+        Way::Done(done) => Some(done),
+    }
+}
+
+/// Sends many buffers; `None` as in [`from_one`].
+///
+/// # Safety
+/// As [`from_one`].
+unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int) -> Option<ssize_t> {
+    let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && (count == 0 || !buffers.is_null()))?;
+    // SAFETY: the caller's promise.
+    let buffers = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffers, count) } };
+    // SAFETY: the caller's promise.
+    match unsafe { io::send(fd, &sock, buffers, flags) } {
+        Way::Kernel => None,
+        Way::Done(done) => Some(done),
+    }
+}
+
+/// Descriptors that go with a message to another process: connections among them belong to both.
+///
+/// # Safety
+/// The message is the program's.
+unsafe fn hand_on_descriptors(message: *const msghdr) {
+    // SAFETY: the caller's promise; the macros walk what the program filled.
+    unsafe {
+        if message.is_null() || (*message).msg_control.is_null() || (*message).msg_controllen == 0 {
+            return;
+        }
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(entry) = header.as_ref() {
+            if entry.cmsg_level == libc::SOL_SOCKET && entry.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = entry.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(header).cast::<c_int>();
+                for at in 0..bytes / size_of::<c_int>() {
+                    let fd = fds.add(at).read_unaligned();
+                    if let Some(sock) = sock::get(fd) {
+                        descriptors::hand_on(fd, &sock, Why::Sent);
+                    }
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
+
+export! {
+    fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+        // SAFETY: the caller's promise, here and in all of these.
+        unsafe { from_one(fd, from, len, 0).unwrap_or_else(|| real::write(fd, from, len)) }
+    }
+
+    fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
+        // SAFETY: as above.
+        unsafe { from_many(fd, from, count as usize, 0).unwrap_or_else(|| real::writev(fd, from, count)) }
+    }
+
+    fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: as above.
+        unsafe { from_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
+    }
+
+    fn sendto(
+        fd: c_int, from: *const c_void, len: size_t, flags: c_int, address: *const sockaddr, address_len: socklen_t,
+    ) -> ssize_t {
+        // SAFETY: as above.
+        unsafe {
+            from_one(fd, from, len, flags)
+                .unwrap_or_else(|| real::sendto(fd, from, len, flags, address, address_len))
+        }
+    }
+
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        // SAFETY: as above.
+        unsafe {
+            hand_on_descriptors(message);
+            let Some(ours) = message.as_ref() else { return real::sendmsg(fd, message, flags) };
+            if !ours.msg_control.is_null()
+                && ours.msg_controllen > 0
+                && let Some(sock) = sock::get(fd)
+            {
+                sock.demote(Why::KernelFeature);
+            }
+            from_many(fd, ours.msg_iov, ours.msg_iovlen, flags)
+                .unwrap_or_else(|| real::sendmsg(fd, message, flags))
+        }
+    }
+
+    fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            if sock::get(fd).is_none() {
+                for at in 0..count as usize {
+                    hand_on_descriptors(&raw const (*list.add(at)).msg_hdr);
+                }
+                return real::sendmmsg(fd, list, count, flags);
+            }
+            for at in 0..count as usize {
+                let entry = &mut *list.add(at);
+                let done = sendmsg(fd, &raw const entry.msg_hdr, flags);
+                if done < 0 {
+                    return if at > 0 { at as c_int } else { -1 };
+                }
+                entry.msg_len = done as c_uint;
+            }
+            count as c_int
+        }
+    }
+
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
+        if let Some(sock) = sock::get(out) {
+            sock.demote(Why::KernelFeature);
+        }
+        // SAFETY: as above.
+        unsafe { real::sendfile(out, from, offset, len) }
+    }
+
+    fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
+        // SAFETY: as above.
+        unsafe { sendfile(out, from, offset, len) }
+    }
+
+    fn splice(
+        from: c_int, from_at: *mut i64, into: c_int, into_at: *mut i64, len: size_t, flags: c_uint,
+    ) -> ssize_t {
+        for fd in [from, into] {
+            if let Some(sock) = sock::get(fd) {
+                sock.demote(Why::KernelFeature);
+                if fd == from && io::unread_bytes(&sock) > 0 {
+                    // Programs then read.
+                    errno::set(libc::EINVAL);
+                    return -1;
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { real::splice(from, from_at, into, into_at, len, flags) }
+    }
+}

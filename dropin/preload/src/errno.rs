@@ -1,0 +1,15 @@
+//! The thread's `errno`.
+
+use std::ffi::c_int;
+
+/// What it is.
+pub fn get() -> c_int {
+    // SAFETY: the thread's own variable.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets it.
+pub fn set(number: c_int) {
+    // SAFETY: the thread's own variable.
+    unsafe { *libc::__errno_location() = number }
+}

@@ -1,0 +1,46 @@
+//! Forked children: they share sockets with their parent, and none of its threads.
+
+use std::cell::RefCell;
+use std::sync::Once;
+
+use crate::{epoll, sock, thread};
+
+/// What is locked while a thread forks.
+trait Held {}
+impl<T> Held for T {}
+
+thread_local! {
+    static HELD: RefCell<Option<Box<dyn Held>>> = const { RefCell::new(None) };
+}
+
+/// Makes forks known, before the first object that they concern.
+pub fn prepare() {
+    static PREPARED: Once = Once::new();
+    PREPARED.call_once(|| {
+        thread::begin();
+        // SAFETY: handlers of the right types, in a library that is never unloaded.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+}
+
+extern "C" fn before() {
+    sock::before_fork();
+    let held = (
+        epoll::lock_for_fork(),
+        sock::lock_for_fork(),
+        farcall_stats::lock_for_fork(),
+        farcall_shm::fork::lock(),
+    );
+    HELD.set(Some(Box::new(held)));
+}
+
+extern "C" fn in_parent() {
+    HELD.set(None);
+}
+
+extern "C" fn in_child() {
+    thread::enter_child();
+    HELD.set(None);
+    farcall_stats::renew_in_child();
+    epoll::enter_child();
+}

@@ -1,0 +1,291 @@
+//! One direction of a connection: bytes from one sender to one receiver, in memory that both map.
+//!
+//! The word `PRODUCED` holds how many bytes were ever sent, and one bit that ends the ring. The sender publishes bytes by
+//! exchanging that word, either end ends the ring by setting the bit in it: so both agree, at once and without a message,
+//! which byte is the last of the ring, and that all later ones go by TCP. A peer that dies at any instruction leaves
+//! whole bytes or none.
+//!
+//! Each end's users are counted by a lock in the same memory, because threads and forked processes share a socket. It is
+//! one of the threads of one program and its children, never between the two ends; a lock of a thread that died is taken.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+use farcall_shm::{AtomicChange, SharedMem, copy_plain, update_word};
+use libc::iovec;
+
+use crate::thread;
+
+/// Set in `PRODUCED`: no more bytes.
+const CLOSED: u64 = 1 << 63;
+
+const PRODUCED: usize = 0;
+const SEND_LOCK: usize = 8;
+/// Whether the sender has begun: what it sent before went by TCP.
+const BEGUN: usize = 16;
+/// Whether the receiver sleeps until there are bytes.
+const DATA_SLEEP: usize = 64;
+const CONSUMED: usize = 128;
+const RECV_LOCK: usize = 136;
+/// Whether the receiver has read all that went by TCP before the ring.
+const DRAINED: usize = 144;
+/// Whether the sender sleeps until there is room.
+const SPACE_SLEEP: usize = 192;
+/// Bytes of the words of one direction.
+pub const WORDS_BYTES: usize = 256;
+
+/// What a look at the ring shows.
+#[derive(Clone, Copy)]
+pub struct Look {
+    /// Bytes that were sent and not yet received.
+    pub unread_bytes: u64,
+    /// Whether no more will come.
+    pub is_closed: bool,
+}
+
+/// One direction.
+pub struct Ring {
+    mem: SharedMem,
+    words: usize,
+    data: usize,
+    capacity_bytes: u64,
+}
+
+/// A lock of one end of a ring, held.
+pub struct Held<'a> {
+    ring: &'a Ring,
+    at: usize,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.ring.mem.store(self.at, 0, Release);
+    }
+}
+
+impl Ring {
+    /// The direction whose words begin at `words`, its bytes at `data`.
+    pub fn new(mem: SharedMem, words: usize, data: usize, capacity_bytes: usize) -> Self {
+        Self { mem, words, data, capacity_bytes: capacity_bytes as u64 }
+    }
+
+    fn load(&self, word: usize) -> u64 {
+        self.mem.load(self.words + word, SeqCst)
+    }
+
+    fn update(&self, word: usize, change: AtomicChange) -> u64 {
+        // SAFETY: eight aligned bytes inside of the mapping, by `range`; accessed by atomics only.
+        unsafe { update_word(self.mem.range(self.words + word, 8), change) }
+    }
+
+    /// Bytes between two counts; a peer that counts nonsense has sent nothing and ended.
+    fn look_from(&self, produced: u64, consumed: u64) -> Look {
+        let unread_bytes = (produced & !CLOSED).wrapping_sub(consumed);
+        if unread_bytes > self.capacity_bytes {
+            return Look { unread_bytes: 0, is_closed: true };
+        }
+        Look { unread_bytes, is_closed: produced & CLOSED != 0 }
+    }
+
+    /// What is in it.
+    pub fn look(&self) -> Look {
+        // In this order: more may come in between, and be counted by the next look.
+        let consumed = self.load(CONSUMED);
+        self.look_from(self.load(PRODUCED), consumed)
+    }
+
+    /// All bytes that were ever sent in it.
+    pub fn sent_bytes(&self) -> u64 {
+        self.load(PRODUCED) & !CLOSED
+    }
+
+    /// Free bytes.
+    pub fn room_bytes(&self) -> u64 {
+        self.capacity_bytes - self.look().unread_bytes
+    }
+
+    /// Whether so much is free that a sender is told of it.
+    pub fn has_room(&self) -> bool {
+        self.room_bytes() >= self.capacity_bytes / 3
+    }
+
+    /// Ends it at the byte that it has come to.
+    pub fn close(&self) {
+        self.mem.fetch_or(self.words + PRODUCED, CLOSED, SeqCst);
+    }
+
+    /// Whether the sender has begun.
+    pub fn has_begun(&self) -> bool {
+        self.load(BEGUN) != 0
+    }
+
+    /// Says whether the sender has begun.
+    pub fn set_begun(&self, begun: bool) {
+        self.mem.store(self.words + BEGUN, begun.into(), SeqCst);
+    }
+
+    /// Whether what went by TCP before the ring has been received.
+    pub fn is_drained(&self) -> bool {
+        self.load(DRAINED) != 0
+    }
+
+    /// Says that what went by TCP before the ring has been received.
+    pub fn set_drained(&self) {
+        self.mem.store(self.words + DRAINED, 1, SeqCst);
+    }
+
+    /// The sender's lock; `None` inside of a signal handler that interrupted who holds it.
+    pub fn lock_sender(&self) -> Option<Held<'_>> {
+        self.lock(SEND_LOCK)
+    }
+
+    /// The receiver's lock, as [`Ring::lock_sender`].
+    pub fn lock_receiver(&self) -> Option<Held<'_>> {
+        self.lock(RECV_LOCK)
+    }
+
+    fn lock(&self, word: usize) -> Option<Held<'_>> {
+        let (at, own) = (self.words + word, thread::id());
+        let mut tries = 0_u32;
+        loop {
+            if self.mem.compare_exchange(at, 0, own) {
+                return Some(Held { ring: self, at });
+            }
+            let holder = self.mem.load(at, Relaxed);
+            if holder == own {
+                return None;
+            }
+            tries += 1;
+            if tries < 100 {
+                std::hint::spin_loop();
+                continue;
+            }
+            thread::give_way();
+            if tries.is_multiple_of(64) && holder != 0 && !thread::lives(holder) {
+                self.mem.compare_exchange(at, holder, 0);
+            }
+        }
+    }
+
+    /// Copies as much as there is room for, from `from_byte` of the caller's buffers on, and publishes it. Returns how
+    /// much that was; `None` if the ring has ended, and then nothing was sent.
+    ///
+    /// # Safety
+    /// The sender's lock is held; the buffers can be read.
+    pub unsafe fn push(&self, buffers: &[iovec], from_byte: usize) -> Option<usize> {
+        let consumed = self.mem.load(self.words + CONSUMED, Acquire);
+        let produced = self.mem.load(self.words + PRODUCED, Acquire);
+        let look = self.look_from(produced, consumed);
+        if look.is_closed {
+            return None;
+        }
+        let room = (self.capacity_bytes - look.unread_bytes) as usize;
+        // SAFETY: the caller's promise; `copy` stays inside of the ring.
+        let len = unsafe {
+            each_piece(buffers, from_byte, room, |piece, len, done| {
+                self.copy(produced + done as u64, len, |place, at, len| {
+                    copy_plain(place, piece.add(at), len)
+                });
+            })
+        };
+        let change = AtomicChange::Swap { if_equal: produced, new: produced + len as u64 };
+        // Between, the other end may have ended it: then these bytes were never sent.
+        (len == 0 || self.update(PRODUCED, change) == produced).then_some(len)
+    }
+
+    /// Copies what is there into the caller's buffers, from `from_byte` of these on; without buffers (`None`), forgets
+    /// up to so many bytes.
+    ///
+    /// # Safety
+    /// The receiver's lock is held; the buffers can be written.
+    pub unsafe fn pull(&self, buffers: &[iovec], from_byte: usize, how: Pull) -> usize {
+        let consumed = self.mem.load(self.words + CONSUMED, Acquire);
+        let look = self.look_from(self.mem.load(self.words + PRODUCED, Acquire), consumed);
+        let there = look.unread_bytes as usize;
+        // SAFETY: as in `push`.
+        let len = unsafe {
+            each_piece(buffers, from_byte, there, |piece, len, done| {
+                if how != Pull::Forget {
+                    self.copy(consumed + done as u64, len, |place, at, len| {
+                        copy_plain(piece.add(at), place, len)
+                    });
+                }
+            })
+        };
+        if how != Pull::Peek && len > 0 {
+            self.update(CONSUMED, AtomicChange::Add(len as u64));
+        }
+        len
+    }
+
+    /// Calls for the one or two stretches of memory that `len` bytes from a count on lie in.
+    fn copy(&self, count: u64, len: usize, mut with: impl FnMut(*mut u8, usize, usize)) {
+        let capacity = self.capacity_bytes as usize;
+        let first = (count & !CLOSED) as usize % capacity;
+        let until_end = len.min(capacity - first);
+        with(self.mem.range(self.data + first, until_end), 0, until_end);
+        if len > until_end {
+            with(self.mem.range(self.data, len - until_end), until_end, len - until_end);
+        }
+    }
+
+    /// Says that the receiver sleeps; it must look once more afterwards.
+    pub fn arm_data(&self) {
+        self.mem.store(self.words + DATA_SLEEP, 1, SeqCst);
+    }
+
+    /// Says that the sender sleeps; it must look once more afterwards.
+    pub fn arm_room(&self) {
+        self.mem.store(self.words + SPACE_SLEEP, 1, SeqCst);
+    }
+
+    /// After bytes were sent: whether the receiver must be woken, which one caller is told.
+    pub fn takes_data_wake(&self) -> bool {
+        self.load(DATA_SLEEP) != 0 && self.update(DATA_SLEEP, AtomicChange::Swap { if_equal: 1, new: 0 }) == 1
+    }
+
+    /// After bytes were received: whether the sender must be woken.
+    pub fn takes_room_wake(&self) -> bool {
+        self.load(SPACE_SLEEP) != 0
+            && self.has_room()
+            && self.update(SPACE_SLEEP, AtomicChange::Swap { if_equal: 1, new: 0 }) == 1
+    }
+}
+
+/// What becomes of bytes that are received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Pull {
+    /// They are taken.
+    Take,
+    /// They stay (MSG_PEEK).
+    Peek,
+    /// They are taken and not copied (MSG_TRUNC).
+    Forget,
+}
+
+/// Calls for each stretch of the caller's buffers, from `from_byte` on, up to `max` bytes: its address, its length, how
+/// many bytes were before. Returns how many bytes that were.
+///
+/// # Safety
+/// The buffers are the program's.
+unsafe fn each_piece(
+    buffers: &[iovec],
+    from_byte: usize,
+    max: usize,
+    mut with: impl FnMut(*mut u8, usize, usize),
+) -> usize {
+    let (mut skip, mut done) = (from_byte, 0);
+    for buffer in buffers {
+        if skip >= buffer.iov_len {
+            skip -= buffer.iov_len;
+            continue;
+        }
+        let len = (buffer.iov_len - skip).min(max - done);
+        if len == 0 {
+            break;
+        }
+        // SAFETY: inside of the buffer.
+        with(unsafe { buffer.iov_base.cast::<u8>().add(skip) }, len, done);
+        (skip, done) = (0, done + len);
+    }
+    done
+}

@@ -1,0 +1,110 @@
+//! How long a thread looks on in vain before it sleeps: as `farcall-drive` does it for endpoints (RR-Compound, algorithm 2),
+//! in less than that package brings into every program. Twice the usual wait, at most about what a sleep and a wake-up
+//! cost; half as long after each wait that was longer; not at all where runnable threads exceed cores.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::fs::{self, Mode, OFlags};
+
+use crate::{clock, own_fds};
+
+const LONGEST_NS: u64 = 50_000;
+/// Less than this is nothing.
+const SHORTEST_NS: u64 = 1_000;
+/// One of so many waits is looked through when none is any more: they may have become short.
+const TRY_EVERY: u32 = 64;
+/// Looks between two looks at the clock.
+const LOOKS_PER_CLOCK: u32 = 16;
+
+#[derive(Clone, Copy)]
+struct Learnt {
+    limit_ns: u64,
+    usual_ns: u64,
+    waits: u32,
+}
+
+thread_local! {
+    static LEARNT: Cell<Learnt> = const { Cell::new(Learnt { limit_ns: LONGEST_NS, usual_ns: LONGEST_NS / 2, waits: 0 }) };
+}
+
+/// One wait of this thread.
+pub struct Spin {
+    began_ns: u64,
+    until_ns: u64,
+    looks: u32,
+}
+
+impl Spin {
+    /// Begins.
+    pub fn begin() -> Self {
+        let began_ns = clock::now_ns();
+        let mut learnt = LEARNT.get();
+        learnt.waits = learnt.waits.wrapping_add(1);
+        LEARNT.set(learnt);
+        let is_tried = learnt.limit_ns >= SHORTEST_NS || learnt.waits.is_multiple_of(TRY_EVERY);
+        let limit_ns = if learnt.limit_ns >= SHORTEST_NS { learnt.limit_ns } else { LONGEST_NS };
+        let spins = is_tried && !runnable_exceed_cores(began_ns);
+        Self { began_ns, until_ns: if spins { began_ns + limit_ns } else { began_ns }, looks: 0 }
+    }
+
+    /// After a look in vain: whether to look on.
+    pub fn goes_on(&mut self) -> bool {
+        std::hint::spin_loop();
+        self.looks += 1;
+        if self.until_ns == self.began_ns {
+            return false;
+        }
+        !self.looks.is_multiple_of(LOOKS_PER_CLOCK) || clock::now_ns() < self.until_ns
+    }
+
+    /// What was waited for has come.
+    pub fn found(self) {
+        let waited_ns = clock::now_ns() - self.began_ns;
+        let mut learnt = LEARNT.get();
+        if waited_ns > LONGEST_NS {
+            learnt.limit_ns /= 2;
+        } else {
+            learnt.usual_ns = (learnt.usual_ns * 7 + waited_ns) / 8;
+            learnt.limit_ns = (learnt.usual_ns * 2).clamp(SHORTEST_NS, LONGEST_NS);
+        }
+        LEARNT.set(learnt);
+    }
+}
+
+/// So long an answer of the system holds.
+const SAMPLE_PERIOD_NS: u64 = 10_000_000;
+
+/// Whether more threads want to run than the machine has cores, as seen some milliseconds ago at most.
+fn runnable_exceed_cores(now_ns: u64) -> bool {
+    static SAMPLED_NS: AtomicU64 = AtomicU64::new(0);
+    static EXCEED: AtomicBool = AtomicBool::new(false);
+    let sampled = SAMPLED_NS.load(Relaxed);
+    if now_ns.saturating_sub(sampled) >= SAMPLE_PERIOD_NS
+        // One thread asks.
+        && SAMPLED_NS.compare_exchange(sampled, now_ns, Relaxed, Relaxed).is_ok()
+    {
+        EXCEED.store(sample().is_some_and(|(runnable, cores)| runnable > cores), Relaxed);
+    }
+    EXCEED.load(Relaxed)
+}
+
+/// Threads that run or could, and cores that are on line; both of the whole machine.
+fn sample() -> Option<(i64, i64)> {
+    static FILE: OnceLock<Option<RawFd>> = OnceLock::new();
+    let open =
+        || own_fds::keep(fs::open("/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?);
+    let file: c_int = (*FILE.get_or_init(open))?;
+    let mut text = [0; 128];
+    let len = rustix::io::pread(own_fds::borrow(file), &mut text, 0).ok()?;
+    // "0.20 0.18 0.12 1/80 11206"
+    let running = std::str::from_utf8(&text[..len]).ok()?.split(' ').nth(3)?.split('/').next()?;
+    // SAFETY: asks for a number.
+    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    Some((running.parse().ok()?, cores))
+}

@@ -1,0 +1,62 @@
+//! This thread and this process, as locks and a fork know them.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// How many forks lie between the program's first process and this one.
+static FORKS: AtomicU32 = AtomicU32::new(1);
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+thread_local! {
+    /// The number, and after how many forks it was asked for.
+    static ID: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// The generation of this process: 1, and one more in each forked child.
+pub fn generation() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// The kernel's number of this thread.
+pub fn id() -> u64 {
+    let (known, asked) = ID.get();
+    if known != 0 && asked == generation() {
+        return known;
+    }
+    let id = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+    ID.set((id, generation()));
+    id
+}
+
+/// Whether a thread of this machine still runs.
+pub fn lives(id: u64) -> bool {
+    // SAFETY: signal 0 asks only; no memory is involved.
+    let sent = unsafe { crate::real::syscall(libc::SYS_tkill, id as usize, 0, 0, 0, 0, 0) };
+    sent == 0 || crate::errno::get() != libc::ESRCH
+}
+
+/// Lets others run for a moment.
+pub fn give_way() {
+    std::thread::sleep(std::time::Duration::from_micros(20));
+}
+
+/// Remembers which process this is.
+pub fn begin() {
+    PROCESS.store(own_pid(), Ordering::Relaxed);
+}
+
+/// In a forked child: what was here before belongs to another process, too.
+pub fn enter_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    begin();
+}
+
+/// Whether this is a child between vfork and exec: it has its parent's memory, and descriptors of its own.
+pub fn is_borrowed() -> bool {
+    let process = PROCESS.load(Ordering::Relaxed);
+    process != 0 && process != own_pid()
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_pid()
+}

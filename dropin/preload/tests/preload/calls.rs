@@ -1,0 +1,42 @@
+//! Every call does and says what it does and says on plain TCP.
+
+use crate::support::{Folder, both_ends, compile, moved_bytes, program, reasons};
+
+#[test]
+fn every_call_returns_what_it_returns_on_tcp() {
+    let folder = Folder::new("calls");
+    let Some(path) = compile(&folder, "calls") else { return };
+    let plain = both_ends(&path, false, ["x", "x"]);
+    let moved = both_ends(&path, true, ["x", "x"]);
+    for (plain, moved) in [(plain.server, moved.server), (plain.client, moved.client)] {
+        assert!(plain.1.success() && plain.0.ends_with("done\n"), "{}", plain.0);
+        let differ = plain.0.lines().zip(moved.0.lines()).find(|(plain, moved)| plain != moved);
+        assert_eq!(differ, None, "on TCP, and moved");
+        assert!(moved.1.success() && moved.0.ends_with("done\n"), "{}", moved.0);
+    }
+    for pid in moved.pids {
+        assert!(moved_bytes(pid).is_none_or(|bytes| bytes > 100), "process {pid} moved nothing");
+    }
+}
+
+/// A program that is not preloaded notices nothing, nor does its peer that is.
+#[test]
+fn a_peer_without_the_library_stays_on_tcp() {
+    let folder = Folder::new("alone");
+    let Some(path) = compile(&folder, "calls") else { return };
+    let source =
+        std::fs::read_to_string(format!("{}/tests/preload/calls.c", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    assert!(source.contains("int main"), "the program of this test");
+    // The client has it, the server has not.
+    let server = format!("#!/bin/sh\n[ \"$1\" = server ] && unset LD_PRELOAD\nexec {path} \"$@\"\n");
+    let script = folder.path("half.sh");
+    std::fs::write(&script, server).unwrap();
+    let plain = both_ends(&path, false, ["x", "x"]);
+    let mut make = program("chmod", false);
+    assert!(make.args(["700", &script]).status().unwrap().success());
+    let half = both_ends(&script, true, ["x", "x"]);
+    assert_eq!(half.client.0, plain.client.0);
+    assert!(half.client.1.success() && half.server.1.success());
+    assert!(moved_bytes(half.pids[1]).is_none_or(|bytes| bytes == 0));
+    assert!(reasons(half.pids[1]).iter().all(|why| *why != "both ends met"), "{:?}", reasons(half.pids[1]));
+}

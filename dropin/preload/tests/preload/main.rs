@@ -1,0 +1,6 @@
+//! Programs under the preloaded library: their results are those of TCP, and their bytes go through shared memory.
+
+mod calls;
+mod programs;
+mod support;
+mod traffic;

@@ -1,0 +1,193 @@
+//! Programs of others, unmodified.
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::{Folder, Running, has, moved_bytes, program};
+
+/// How long a service may take to come up, on a machine with better things to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A port that nobody listens on; below those that the kernel gives to connections.
+fn free_port() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + (std::process::id() % 20_000) as u16;
+    let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap().to_string()
+}
+
+/// Waits until somebody listens at a port.
+fn wait_for(port: &str) {
+    let began = Instant::now();
+    while std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
+        assert!(began.elapsed() < PATIENCE, "nobody listens at {port}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What a program prints.
+fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+#[test]
+fn redis_serves_its_own_clients_while_it_saves() {
+    if !has("redis-server", "redis-server") {
+        return;
+    }
+    let (folder, port) = (Folder::new("redis"), free_port());
+    let mut server = program("redis-server", true);
+    server.args(["--port", &port, "--bind", "127.0.0.1", "--dir", &folder.path(""), "--save", ""]);
+    let mut server = Running::start(server);
+    wait_for(&port);
+    let cli = |arguments: &[&str]| {
+        let mut cli = program("redis-cli", true);
+        output(cli.args(["-p", &port]).args(arguments))
+    };
+    let long = "v".repeat(100_000);
+    assert_eq!(cli(&["set", "key", &long]).trim(), "OK");
+    assert_eq!(cli(&["get", "key"]).trim(), long);
+    for (clients, pipeline) in [("1", "1"), ("16", "1"), ("16", "16")] {
+        let mut benchmark = program("redis-benchmark", true);
+        benchmark.args(["-p", &port, "-n", "4000", "-t", "set,get,lrange_100", "-d", "300", "--csv"]);
+        let table = output(benchmark.args(["-c", clients, "-P", pipeline]));
+        assert!(
+            table.lines().filter(|line| line.contains("GET") || line.contains("SET")).count() >= 2,
+            "{table}"
+        );
+        // Its child has all connections, too.
+        let saved = cli(&["bgsave"]);
+        assert!(saved.contains("Background saving") || saved.contains("already in progress"), "{saved}");
+    }
+    assert_eq!(cli(&["get", "key"]).trim(), long);
+    let pid = server.stop();
+    assert!(moved_bytes(pid).is_none_or(|bytes| bytes > 100_000));
+}
+
+#[test]
+fn memcached_keeps_what_its_clients_set() {
+    if !has("memcached", "memcached") || !has("python3", "python3") {
+        return;
+    }
+    let port = free_port();
+    let mut server = program("memcached", true);
+    server.args(["-p", &port, "-l", "127.0.0.1", "-t", "2"]);
+    if rustix::process::geteuid().is_root() {
+        // As one user: another's processes are not met.
+        server.args(["-u", "root"]);
+    }
+    let mut server = Running::start(server);
+    wait_for(&port);
+    let client = r"
+import socket, sys
+s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+f = bytearray()
+def line():
+    global f
+    while b'\r\n' not in f:
+        got = s.recv(65536)
+        assert got
+        f += got
+    text, _, f = f.partition(b'\r\n')
+    return bytes(text)
+for i in range(2000):
+    value = bytes([i % 251]) * (i * 7 % 3000)
+    s.sendall(b'set k%d 0 0 %d\r\n' % (i, len(value)) + value + b'\r\n')
+    assert line() == b'STORED'
+for i in range(2000):
+    value = bytes([i % 251]) * (i * 7 % 3000)
+    s.sendall(b'get k%d\r\n' % i)
+    assert line() == b'VALUE k%d 0 %d' % (i, len(value))
+    while len(f) < len(value) + 7:
+        f += s.recv(65536)
+    assert f[:len(value)] == value and f[len(value):] == b'\r\nEND\r\n'
+    f = bytearray()
+print('done')
+";
+    assert_eq!(output(program("python3", true).args(["-c", client, &port])).trim(), "done");
+    let pid = server.stop();
+    assert!(moved_bytes(pid).is_none_or(|bytes| bytes > 1_000_000));
+}
+
+#[test]
+fn nginx_sends_curl_whole_files() {
+    if !has("nginx", "nginx-light") || !has("curl", "curl") {
+        return;
+    }
+    let (folder, port) = (Folder::new("nginx"), free_port());
+    let content: String = (0..200_000).map(|line| format!("{line}\n")).collect();
+    std::fs::write(folder.path("file"), &content).unwrap();
+    // As one user: another's processes are not met.
+    let own = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let root = folder.path("");
+    for sendfile in ["off", "on"] {
+        let configuration = format!(
+            "{own} daemon off; worker_processes 2; pid {root}/pid; error_log {root}/errors;\n\
+             events {{ worker_connections 64; }}\n\
+             http {{ access_log off; sendfile {sendfile}; client_body_temp_path {root}/body;\n\
+             proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/fastcgi; uwsgi_temp_path {root}/uwsgi;\n\
+             scgi_temp_path {root}/scgi; server {{ listen 127.0.0.1:{port}; root {root}; }} }}\n"
+        );
+        std::fs::write(folder.path("conf"), configuration).unwrap();
+        let nginx =
+            if std::path::Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" };
+        let mut server = program(nginx, true);
+        server.args(["-e", &folder.path("errors"), "-c", &folder.path("conf"), "-p", &root]);
+        let mut server = Running::start(server);
+        wait_for(&port);
+        let url = format!("http://127.0.0.1:{port}/file");
+        // One connection for many requests.
+        let fetched = output(program("curl", true).args(["-sS", "--noproxy", "*", &url, &url, &url]));
+        assert!(fetched == content.repeat(3), "{} bytes fetched", fetched.len());
+        server.stop();
+    }
+}
+
+#[test]
+fn asyncio_echoes_what_it_was_sent() {
+    if !has("python3", "python3") {
+        return;
+    }
+    let port = free_port();
+    let server = r"
+import asyncio, sys
+async def echo(reader, writer):
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+async def main():
+    server = await asyncio.start_server(echo, '127.0.0.1', int(sys.argv[1]))
+    await server.serve_forever()
+asyncio.run(main())
+";
+    let client = r"
+import asyncio, os, sys
+async def one(n):
+    reader, writer = await asyncio.open_connection('127.0.0.1', int(sys.argv[1]))
+    for i in range(100):
+        data = os.urandom(1 + (i * n * 37) % 50000)
+        writer.write(data)
+        await writer.drain()
+        assert await reader.readexactly(len(data)) == data
+    writer.write_eof()
+    assert await reader.read() == b''
+    writer.close()
+async def main():
+    await asyncio.gather(*(one(n) for n in range(1, 9)))
+    print('done')
+asyncio.run(main())
+";
+    let mut command = program("python3", true);
+    command.args(["-c", server, &port]);
+    let mut server = Running::start(command);
+    wait_for(&port);
+    assert_eq!(output(program("python3", true).args(["-c", client, &port])).trim(), "done");
+    let pid = server.stop();
+    assert!(moved_bytes(pid).is_none_or(|bytes| bytes > 1_000_000));
+}

@@ -1,0 +1,183 @@
+//! The library, programs in C that have two ends, and programs of the system, which may not be there.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+
+use farcall_stats::{Why, read_pid};
+
+/// The library that was built beside these tests.
+pub fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(Path::parent).unwrap();
+    // Tests build it among their dependencies only.
+    let library = folder.join("deps/libfarcall_preload.so");
+    assert!(library.exists(), "{} was not built", library.display());
+    library
+}
+
+/// A program, with the library or on plain TCP.
+pub fn program(name: &str, is_preloaded: bool) -> Command {
+    let mut command = Command::new(name);
+    command.stdin(Stdio::null()).env_remove("FARCALL_RUN_ONLY").env_remove("FARCALL_RUN_EXCEPT");
+    if is_preloaded {
+        command.env("LD_PRELOAD", library());
+    }
+    command
+}
+
+/// Whether a program of the system is there; says what is skipped if not.
+pub fn has(program: &str, package: &str) -> bool {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&folders).chain([PathBuf::from("/usr/sbin")]);
+    let found = folders.any(|folder| folder.join(program).exists());
+    if !found {
+        eprintln!("SKIPPED: no {program} on this machine (Debian: apt-get install {package})");
+    }
+    found
+}
+
+/// A folder of a test's own; gone when dropped.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Self {
+        let folder =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("preload-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    /// A file in it.
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Compiles a program of these tests; `None` if there is no compiler.
+pub fn compile(folder: &Folder, name: &str) -> Option<String> {
+    if !has("cc", "gcc") {
+        return None;
+    }
+    let source = format!("{}/tests/preload/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let program = folder.path(name);
+    let mut cc = Command::new("cc");
+    // Fortified: the functions that check lengths are called, too.
+    cc.args([
+        "-Wall",
+        "-O1",
+        "-U_FORTIFY_SOURCE",
+        "-D_FORTIFY_SOURCE=2",
+        "-pthread",
+        "-o",
+        &program,
+        &source,
+    ]);
+    let compiled = cc.output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    Some(program)
+}
+
+/// A process that does not outlive its test.
+pub struct Running(Child);
+
+impl Running {
+    pub fn start(mut command: Command) -> Self {
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// What it printed on standard output, and how it ended.
+    pub fn finish(&mut self) -> (String, ExitStatus) {
+        let mut errors = self.0.stderr.take().unwrap();
+        let told = thread::spawn(move || {
+            let mut text = String::new();
+            errors.read_to_string(&mut text).map(|_| text)
+        });
+        let mut text = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        let status = self.0.wait().unwrap();
+        let errors = told.join().unwrap().unwrap();
+        if !errors.is_empty() {
+            eprintln!("{errors}");
+        }
+        (text, status)
+    }
+
+    /// Ends it as a service is ended.
+    pub fn stop(&mut self) -> u32 {
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
+        let _ = self.finish();
+        self.0.id()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What both ends of a program printed, how they ended, and their processes.
+pub struct Ends {
+    pub server: (String, ExitStatus),
+    pub client: (String, ExitStatus),
+    pub pids: [u32; 2],
+}
+
+/// Runs both ends of a program of these tests; each with its own last argument.
+pub fn both_ends(path: &str, is_preloaded: bool, arguments: [&str; 2]) -> Ends {
+    let mut server = program(path, is_preloaded);
+    server.args(["server", arguments[0]]);
+    let mut server = Running::start(server);
+    let mut lines = BufReader::new(server.0.stderr.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    let port = line.trim().strip_prefix("port ").unwrap_or_else(|| panic!("no port: {line}")).to_owned();
+    let more = thread::spawn(move || {
+        for line in lines.lines().map_while(Result::ok) {
+            eprintln!("server: {line}");
+        }
+    });
+    let mut client = program(path, is_preloaded);
+    client.args(["client", &port, arguments[1]]);
+    let mut client = Running::start(client);
+    let pids = [server.pid(), client.pid()];
+    let client = client.finish();
+    let mut text = String::new();
+    server.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    let status = server.0.wait().unwrap();
+    more.join().unwrap();
+    Ends { server: (text, status), client, pids }
+}
+
+/// Bytes that a process has moved through shared memory, and whether some of its connections ended as ones that had met;
+/// `None` where the system keeps no statistics.
+pub fn moved_bytes(pid: u32) -> Option<u64> {
+    farcall_stats::try_out().ok()?;
+    let Ok(report) = read_pid(pid) else { return Some(0) };
+    let connections = report.blocks.iter().filter(|block| block.label.starts_with("tcp "));
+    let bytes = connections.flat_map(|block| &block.counters).filter(|(name, _)| name.ends_with("ed_bytes"));
+    Some(bytes.map(|(_, value)| value).sum())
+}
+
+/// Why the connections of a process went the ways that they went.
+pub fn reasons(pid: u32) -> Vec<&'static str> {
+    let blocks = read_pid(pid).map(|report| report.blocks).unwrap_or_default();
+    let connections = blocks.iter().filter(|block| block.label.starts_with("tcp "));
+    connections
+        .filter_map(|block| Why::words(block.counters.iter().find(|(name, _)| name == "why")?.1))
+        .collect()
+}

@@ -1,0 +1,93 @@
+//! `farcall run -- CMD`.
+
+mod program;
+
+use super::explain;
+use super::verbs::library;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::Command;
+
+/// What cargo builds, and what stands in `../lib/farcall`.
+const LIBRARY: &str = "libfarcall_preload.so";
+/// Ports whose connections are moved; the library reads it.
+const ONLY_VARIABLE: &str = "FARCALL_RUN_ONLY";
+
+/// Run a socket program: its TCP connections to other such programs of this user on this host go through shared memory.
+///
+/// Both ends must be started like this; every other connection stays on TCP, unnoticed. The TCP socket stays for the
+/// handshake, for the end, and for what only the kernel can do (fork, dup, sendfile, urgent data, ...): then a connection
+/// goes back to it, at a byte that both ends agree on. Static, musl and Go programs, and those with the set-user-ID bit,
+/// stay on TCP, which is said once. FARCALL_RUN_EXCEPT=LIST leaves out ports and names of programs. Between hosts nothing
+/// changes.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall run -- redis-server --port 7000 &\n  farcall run -- redis-benchmark -p 7000 -c 1\n  \
+                  farcall run --only 7000,7001 -- ./mine\n  farcall run --report -- redis-cli -p 7000 ping\n  \
+                  farcall explain PID                which way each connection of a process goes, and why"
+)]
+pub struct Run {
+    /// Move connections to services at these ports alone, separated by commas.
+    #[arg(long, value_name = "PORTS", value_delimiter = ',')]
+    only: Vec<u16>,
+    /// When the program has ended, say on standard error which way its connections went, as farcall explain does.
+    #[arg(long)]
+    report: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    /// Becomes the program; with a report, waits for it.
+    ///
+    /// # Errors
+    /// When the library is not there, or the program cannot be started.
+    pub fn run(self, _console: Console) -> Result<Exit, Failure> {
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(Failure::new("no program to run").exit(Exit::Usage));
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        match program::why_it_stays(program) {
+            Some(why) => eprintln!("farcall: {} stays on TCP: {why}", program.display()),
+            None => self.preload(&mut command)?,
+        }
+        if !self.report {
+            let error = command.exec();
+            return Err(Failure::because("cannot start the program", &error).at(program.display()));
+        }
+        let mut child = command
+            .spawn()
+            .map_err(|error| Failure::because("cannot start the program", &error).at(program.display()))?;
+        let pid = child.id();
+        let status = child.wait().map_err(|error| Failure::because("cannot wait for the program", &error))?;
+        match explain::read(pid) {
+            Ok(explained) => eprintln!("{explained}"),
+            Err(_) => eprintln!("farcall: process {pid} had no TCP connection within this host"),
+        }
+        // As a shell tells it.
+        std::process::exit(status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1))
+    }
+
+    fn preload(&self, command: &mut Command) -> Result<(), Failure> {
+        let file = library::find_one(LIBRARY, LIBRARY)?;
+        if !library::can_be_listed(&file) {
+            return Err(Failure::new("the loader cannot be told of the library")
+                .at(file.display())
+                .remedy("install farcall in a path without spaces, colons and semicolons"));
+        }
+        command.env("LD_PRELOAD", library::before(&file, "LD_PRELOAD"));
+        if !self.only.is_empty() {
+            let ports: Vec<String> = self.only.iter().map(u16::to_string).collect();
+            command.env(ONLY_VARIABLE, ports.join(","));
+        } else if env::var_os(ONLY_VARIABLE).is_some() {
+            command.env_remove(ONLY_VARIABLE);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Which programs a preloaded library cannot help: what their file says.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// So much of a file is looked at: headers stand at its beginning.
+const START_BYTES: u64 = 64 << 10;
+const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
+
+/// Why the connections of a program stay on TCP; `None` if they need not, or the file cannot be read.
+pub fn why_it_stays(program: &OsStr) -> Option<&'static str> {
+    let path = find(program)?;
+    let metadata = path.metadata().ok()?;
+    let gains_rights =
+        metadata.permissions().mode() & 0o6000 != 0 && metadata.uid() != rustix::process::geteuid().as_raw();
+    if gains_rights {
+        return Some("it gets another user's rights (set-user-ID)");
+    }
+    let mut bytes = Vec::new();
+    File::open(&path).ok()?.take(START_BYTES).read_to_end(&mut bytes).ok()?;
+    why_file_stays(&bytes)
+}
+
+/// Where a program is, as execvp(3) finds it.
+fn find(program: &OsStr) -> Option<PathBuf> {
+    if Path::new(program).components().count() > 1 {
+        return Some(program.into());
+    }
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// What an ELF file of 64 bits says; scripts and others say nothing.
+fn why_file_stays(bytes: &[u8]) -> Option<&'static str> {
+    if bytes.get(..5)? != b"\x7fELF\x02" {
+        return None;
+    }
+    let table = number(bytes, 32, 8)?;
+    let (entry_bytes, entries) = (number(bytes, 54, 2)?, number(bytes, 56, 2)?);
+    let mut interpreter = None;
+    for i in 0..entries {
+        let at = table.checked_add(i.checked_mul(entry_bytes)?)?;
+        let kind = number(bytes, at, 4)? as u32;
+        let (from, len) = (number(bytes, at.checked_add(8)?, 8)?, number(bytes, at.checked_add(32)?, 8)?);
+        let content = bytes.get(from..from.checked_add(len)?).unwrap_or_default();
+        match kind {
+            PT_INTERP => interpreter = Some(content),
+            // Name and type of the note: "Go", its build number.
+            PT_NOTE if content.get(12..15) == Some(b"Go\0") => {
+                return Some("Go programs make system calls of their own");
+            }
+            _ => {}
+        }
+    }
+    match interpreter {
+        None => Some("it is a static program, which loads no library"),
+        Some(loader) if loader.windows(4).any(|part| part == b"musl") => {
+            Some("it uses musl, and the library is made for glibc")
+        }
+        Some(_) => None,
+    }
+}
+
+/// A little-endian number of the file.
+fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
+    let field = bytes.get(at..at.checked_add(len)?)?;
+    let number = field.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    usize::try_from(number).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file with these program headers: a type, and what it holds.
+    fn elf(headers: &[(u32, &[u8])]) -> Vec<u8> {
+        let mut bytes = vec![0; 64 + 56 * headers.len()];
+        bytes[..5].copy_from_slice(b"\x7fELF\x02");
+        bytes[32] = 64;
+        (bytes[54], bytes[56]) = (56, headers.len() as u8);
+        for (i, (kind, content)) in headers.iter().enumerate() {
+            let (at, from) = (64 + 56 * i, bytes.len());
+            bytes[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+            bytes[at + 8..at + 16].copy_from_slice(&(from as u64).to_le_bytes());
+            bytes[at + 32..at + 40].copy_from_slice(&(content.len() as u64).to_le_bytes());
+            bytes.extend(*content);
+        }
+        bytes
+    }
+
+    #[test]
+    fn static_musl_and_go_programs_are_told_from_others() {
+        let glibc: (u32, &[u8]) = (PT_INTERP, b"/lib64/ld-linux-x86-64.so.2\0");
+        let go: (u32, &[u8]) = (PT_NOTE, b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0number");
+        assert_eq!(why_file_stays(&elf(&[glibc])), None);
+        assert!(why_file_stays(&elf(&[])).unwrap().contains("static"));
+        assert!(
+            why_file_stays(&elf(&[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")])).unwrap().contains("musl")
+        );
+        assert!(why_file_stays(&elf(&[glibc, go])).unwrap().contains("Go"));
+        assert!(why_file_stays(&elf(&[go])).unwrap().contains("Go"));
+        assert_eq!(why_it_stays(OsStr::new("/bin/sh")), None);
+        assert_eq!(why_file_stays(b"#!/bin/sh\n"), None);
+    }
+
+    #[test]
+    fn files_that_lie_are_read_within_their_bounds() {
+        let good = elf(&[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0"), (PT_NOTE, b"")]);
+        for at in 0..good.len() {
+            let _ = why_file_stays(&good[..at]);
+            let mut wrong = good.clone();
+            wrong[at] = 0xFF;
+            let _ = why_file_stays(&wrong);
+        }
+    }
+}
