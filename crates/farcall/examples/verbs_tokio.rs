@@ -24,7 +24,7 @@ async fn main() -> Result<()> {
         send(&mut server, &buffers, request.to_ascii_uppercase().as_bytes())?;
         // It is the client's when this has ended.
         match server.completion().await? {
-            Completion::Done(_) => Ok(()),
+            Completion::Done(_) => Ok::<(), Box<dyn std::error::Error>>(()),
             other => Err(format!("{other:?}").into()),
         }
     };
@@ -33,7 +33,7 @@ async fn main() -> Result<()> {
         next_message(&mut client).await
     };
     let (answered, asked) = tokio::join!(answer, ask);
-    let _: () = answered.map_err(|error: Box<dyn std::error::Error>| error)?;
+    answered?;
     println!("{}", asked?.0);
     Ok(())
 }
