@@ -61,7 +61,7 @@ pub fn duplicated(old: c_int, new: c_int) {
 
 /// Before a program of ours takes a number that the library has.
 pub fn give_up(fd: c_int) {
-    if !own_fds::is_ours(fd) {
+    if !own_fds::is_ours(fd) || thread::is_borrowed() {
         return;
     }
     sock::each(|_, sock| {

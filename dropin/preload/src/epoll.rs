@@ -311,6 +311,7 @@ impl State {
         if is_nested {
             return sock.demote(Why::NestedEpoll);
         }
+        let is_off = self.is_off_in_kernel(fd);
         let changed = self.kernel(libc::EPOLL_CTL_MOD, fd, SOCKET_EVENTS, tag() | fd as u64)
             // An exclusive member cannot be changed.
             || (self.kernel(libc::EPOLL_CTL_DEL, fd, 0, 0)
@@ -318,14 +319,14 @@ impl State {
         if !changed || !self.kernel(libc::EPOLL_CTL_ADD, link.door, DOOR_EVENTS, tag() | DOOR_TAG | fd as u64)
         {
             sock.demote(Why::NoResources);
-            self.restore(fd);
+            self.restore(fd, is_off);
             return;
         }
         let ring = RingItem {
             sock: sock.clone(),
             is_hot: false,
             is_armed: false,
-            is_off: false,
+            is_off,
             asks_kernel: true,
             seen_bytes: 0,
             seen_full: u32::MAX,
@@ -337,17 +338,33 @@ impl State {
         self.make_hot(fd);
     }
 
-    /// The program's own wish goes to the kernel.
-    fn restore(&mut self, fd: c_int) {
-        if let Some(&mut Item { events, data, .. }) = self.item(fd) {
-            self.kernel(libc::EPOLL_CTL_MOD, fd, events & !(libc::EPOLLEXCLUSIVE as u32), data);
+    /// Whether a member was reported once (EPOLLONESHOT) and not asked for again: what the kernel shows of its object.
+    fn is_off_in_kernel(&mut self, fd: c_int) -> bool {
+        if self.item(fd).is_none_or(|item| item.events & ONE_SHOT == 0) {
+            return false;
         }
+        let shown = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.epfd())).unwrap_or_default();
+        // "tfd:        5 events: 4000001b data: ..."
+        let events = shown.lines().find_map(|line| {
+            let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+            let is_it = words.next()?.parse() == Ok(fd) && words.next()? == "events:";
+            is_it.then(|| u32::from_str_radix(words.next()?, 16).ok())?
+        });
+        events.is_some_and(|events| events & !(EDGE | ONE_SHOT | libc::EPOLLWAKEUP as u32) == 0)
+    }
+
+    /// The program's own wish goes to the kernel; of a member that is off, that it is one.
+    fn restore(&mut self, fd: c_int, is_off: bool) {
+        let Some(&mut Item { events, data, .. }) = self.item(fd) else { return };
+        let kept = if is_off { ONE_SHOT | EDGE } else { !(libc::EPOLLEXCLUSIVE as u32) };
+        self.kernel(libc::EPOLL_CTL_MOD, fd, events & kept, data);
     }
 
     /// The kernel knows all the rest of this connection.
     fn leave_ring(&mut self, fd: c_int) {
+        let is_off = self.ring(fd).is_some_and(|ring| ring.is_off);
         self.drop_ring(fd);
-        self.restore(fd);
+        self.restore(fd, is_off);
     }
 
     /// Forgets what concerns shared memory.

@@ -370,7 +370,11 @@ unsafe fn receive_met(
         // SAFETY: the caller's promise.
         let got = unsafe { from_kernel(fd, buffers, from_byte, flags) };
         let is_done = matches!(got, Got::Nothing | Got::Bytes(0) | Got::Error(_));
-        if !is_done || (look.unread_bytes == 0 && !look.is_closed) {
+        if !is_done {
+            meet::acknowledge(fd);
+            return got;
+        }
+        if look.unread_bytes == 0 && !look.is_closed {
             return got;
         }
         if let Got::Error(number) = got {

@@ -27,7 +27,7 @@ use rustix::net::{
 
 use crate::ring::{Ring, WORDS_BYTES};
 use crate::sock::{Link, MAPPED, Sock, Stage};
-use crate::{calls, config, diagnosis, epoll, own_fds, sock};
+use crate::{calls, config, diagnosis, epoll, own_fds, real, sock};
 
 /// The first word of the memory: what it is, and its version.
 const MAGIC: u64 = u64::from_le_bytes(*b"farrun01");
@@ -255,6 +255,7 @@ fn try_seek(fd: c_int, sock: &Sock) -> Result<(), Why> {
         return Err(Why::NoResources);
     };
     sock.set_met(link, RING_BYTES);
+    acknowledge(fd);
     epoll::watch(fd);
     // The connecting end's doorbell first, then ours.
     let fds = [segment.fd(), handed.as_fd(), own.as_fd()];
@@ -265,6 +266,14 @@ fn try_seek(fd: c_int, sock: &Sock) -> Result<(), Why> {
     // If it fails the other end never comes, and everything goes by TCP.
     let _ = sendmsg(&meeting, &byte, &mut control, SendFlags::NOSIGNAL);
     Ok(())
+}
+
+/// Lets the kernel acknowledge at once what came by TCP: the peer's ring begins when all of it is.
+pub fn acknowledge(fd: c_int) {
+    let on: c_int = 1;
+    let (value, len) = ((&raw const on).cast(), size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: an int of ours. A failure costs time alone.
+    unsafe { real::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, value, len) };
 }
 
 /// The connecting end, which uses its connection: looks whether the accepting one came.
@@ -338,6 +347,7 @@ fn accept_offer(fd: c_int, sock: &Sock) -> Result<(), Why> {
     let link = link(words.clone(), true, door, peer_door).ok_or(Why::NoResources)?;
     sock.close_meeting();
     sock.set_met(link, RING_BYTES);
+    acknowledge(fd);
     epoll::watch(fd);
     words.store(MAPPED, 1, SeqCst);
     // Who sleeps in `poll` on the meeting socket looks again.

@@ -1,5 +1,6 @@
 /* Edge-triggered echo over many connections, 100,000 rounds: a lost edge would hang it.
- * `edges server`, `edges client PORT`; the server's two threads share one epoll object, with EPOLLONESHOT. */
+ * `edges server MODE`, `edges client PORT MODE`. With `once` in the mode the server's two threads share one epoll object,
+ * with EPOLLONESHOT; with `late` the ends meet while they are in their epoll objects. */
 #include "peer.h"
 #include <pthread.h>
 
@@ -7,7 +8,7 @@ enum { CONNECTIONS = 8, ROUNDS = 100000 };
 static int fds[CONNECTIONS];
 
 static int is_kind(const char *name, const char *kind) {
-    return strcmp(name, kind) == 0;
+    return strstr(name, kind) != NULL;
 }
 
 static void echo(int fd, int *open_fds) {
@@ -49,13 +50,14 @@ static void *serve(void *once) {
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     int is_server = is_kind(argv[1], "server"), done = 0;
+    int late = is_kind(argv[argc - 1], "late");
     int once = is_kind(argv[argc - 1], "once"), rounds = once ? ROUNDS / 10 : ROUNDS;
     signal(SIGPIPE, SIG_IGN);
     alarm(500);
     open_port(is_server, argc > 2 ? argv[2] : "0");
     ep = epoll_create1(EPOLL_CLOEXEC);
     for (int i = 0; i < CONNECTIONS; i++) {
-        struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.fd = fds[i] = meet(is_server)};
+        struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.fd = fds[i] = late ? connection(is_server) : meet(is_server)};
         if (once && is_server)
             event.events |= EPOLLONESHOT;
         CHECK(fcntl(fds[i], F_SETFL, O_NONBLOCK) == 0);

@@ -44,8 +44,8 @@ static void open_port(int is_server, const char *port) {
     fflush(stderr);
 }
 
-/* A connection on which both ends have met, if they can: some requests went to and fro. */
-static int meet(int is_server) {
+/* A new connection. */
+static int connection(int is_server) {
     int fd, one = 1;
     if (is_server) {
         fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -54,6 +54,12 @@ static int meet(int is_server) {
         CHECK(connect(fd, (void *)&address, sizeof address) == 0);
     }
     CHECK(fd >= 0 && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
+    return fd;
+}
+
+/* A connection on which both ends have met, if they can: some requests went to and fro. */
+static int meet(int is_server) {
+    int fd = connection(is_server);
     char byte = 'x';
     for (int round = 0; round < 8; round++) {
         if (!is_server)

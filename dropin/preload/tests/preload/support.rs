@@ -163,13 +163,16 @@ pub fn both_ends(path: &str, is_preloaded: bool, arguments: [&str; 2]) -> Ends {
     Ends { server: (text, status), client, pids }
 }
 
-/// Bytes that a process has moved through shared memory, and whether some of its connections ended as ones that had met;
-/// `None` where the system keeps no statistics.
+/// Bytes that the connections of a process that are still told of have moved through shared memory; `None` where the
+/// system keeps no statistics.
 pub fn moved_bytes(pid: u32) -> Option<u64> {
     farcall_stats::try_out().ok()?;
-    let Ok(report) = read_pid(pid) else { return Some(0) };
+    // The system keeps those of few dead processes: others' may have taken their place.
+    let report = read_pid(pid).ok()?;
     let connections = report.blocks.iter().filter(|block| block.label.starts_with("tcp "));
-    let bytes = connections.flat_map(|block| &block.counters).filter(|(name, _)| name.ends_with("ed_bytes"));
+    let bytes = connections
+        .flat_map(|block| &block.counters)
+        .filter(|(name, _)| ["sent_bytes", "received_bytes"].contains(&name.as_str()));
     Some(bytes.map(|(_, value)| value).sum())
 }
 

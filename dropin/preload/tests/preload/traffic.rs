@@ -28,7 +28,7 @@ fn random_traffic_arrives_as_it_was_sent() {
 fn edge_triggered_readers_lose_no_edge() {
     let folder = Folder::new("edges");
     let Some(path) = compile(&folder, "edges") else { return };
-    for mode in ["edge", "once"] {
+    for mode in ["edge", "once", "late", "late-once"] {
         let ends = both_ends(&path, true, [mode, mode]);
         assert_done(&ends.server);
         assert_done(&ends.client);
