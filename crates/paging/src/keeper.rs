@@ -100,9 +100,9 @@ impl Paging {
             .map_err(|error| cannot("lock memory (CAP_IPC_LOCK)")(error.into()))?;
         let held = place.take(config).map_err(cannot("keep a record of the run"))?;
         let made = Self::make(place, held, config, pager);
-        made.or_else(|error| match undo(place) {
-            Ok(()) => Err(error),
-            Err(left) => Err(PagingError::Left([vec![error.to_string()], left].concat())),
+        made.map_err(|error| match undo(place) {
+            Ok(()) => error,
+            Err(left) => PagingError::Left([vec![error.to_string()], left].concat()),
         })
     }
 

@@ -30,4 +30,4 @@ pub use pager::{PagerError, serve};
 pub use place::{Config, Place, places};
 pub use preflight::{Obstacle, preflight};
 pub use status::{Latency, Status, status};
-pub use undo::{clean_up, undo};
+pub use undo::{Undone, clean_up, undo};

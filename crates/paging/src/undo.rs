@@ -24,6 +24,9 @@ const AFTER_ABORT_MAX: Duration = Duration::from_secs(60);
 const BUSY_MAX: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// Whether everything was undone, or what is left.
+pub type Undone = Result<(), Vec<String>>;
+
 /// Ends the program's processes, then the swap area, then the file system and the cgroup. Nothing may be in the place
 /// any more after that; what could not be undone is said, and the place stays for another try.
 ///
@@ -59,7 +62,7 @@ pub fn undo(place: Place) -> Result<(), Vec<String>> {
 ///
 /// # Errors
 /// If places cannot be listed.
-pub fn clean_up() -> io::Result<Vec<(Place, Result<(), Vec<String>>)>> {
+pub fn clean_up() -> io::Result<Vec<(Place, Undone)>> {
     Ok(leftovers()?.into_iter().map(|leftover| (leftover.place, undo(leftover.place))).collect())
 }
 
