@@ -25,13 +25,16 @@ pub struct Echo {
     pub later: Later,
 }
 
+/// Calls that wait for their answers.
+type Waiting = RefCell<VecDeque<(Deferred, Vec<u8>)>>;
+
 /// Calls that are to be answered later, with their answers. Their number says which are.
 #[derive(Clone, Default)]
-pub struct Later(pub Option<Rc<RefCell<VecDeque<(Deferred, Vec<u8>)>>>>);
+pub struct Later(pub Option<Rc<Waiting>>);
 
 impl Later {
     /// One call in three.
-    fn takes(&self, number: u32) -> Option<&RefCell<VecDeque<(Deferred, Vec<u8>)>>> {
+    fn takes(&self, number: u32) -> Option<&Waiting> {
         self.0.as_deref().filter(|_| number.is_multiple_of(3))
     }
 
