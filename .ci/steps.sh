@@ -74,6 +74,7 @@ step_format() {
 step_test() {
     # What tests compare with and run; without it they say that they are skipped.
     need libibverbs-dev ibverbs-utils perftest ucx-utils python3-pyverbs librdmacm-dev rdmacm-utils libfabric-bin \
+        redis-server memcached nginx-light curl \
         iproute2
     run cargo test --workspace
 }
