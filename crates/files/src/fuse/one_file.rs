@@ -76,6 +76,9 @@ fn answer(
             let (offset, len_bytes) = (body.u64()?, body.u32()? as usize);
             let left = usize::try_from(size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
             reply.resize(len_bytes.min(left).min(TRANSFER_BYTES_MAX), 0);
+            if reply.is_empty() {
+                return Ok(());
+            }
             return timed(false, reply.len(), tell, || memory.read(offset, reply));
         }
         Opcode::Write if node == FILE => {
@@ -190,7 +193,7 @@ mod tests {
         assert_eq!(ask(Opcode::Lookup, ROOT, b"swap\0").unwrap()[..8], FILE.to_ne_bytes());
         assert_eq!(ask(Opcode::Lookup, ROOT, b"other\0"), Err(Errno::NOENT));
         assert_eq!(ask(Opcode::Unlink, ROOT, b"swap\0"), Err(Errno::NOSYS));
-        assert_eq!(told.len(), 4);
+        assert_eq!(told.len(), 3, "nothing is asked for beyond the end");
         assert!(told.iter().all(|transfer| transfer.is_done) && told[0].is_write && !told[1].is_write);
     }
 }
