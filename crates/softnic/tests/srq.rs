@@ -346,7 +346,7 @@ fn a_pair_in_error_tells_when_it_holds_no_shared_receive_any_more() {
     b.post(1, &[b.end.sge(0, 8192)]);
     // A large message is given its receive. It may have come whole before the error state, or not.
     let sges = [a.sge(0, 8000)];
-    a.send(&[SendWr::send(1, &sges)]);
+    a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
     let qpn = b.end.qp.qp_num();
     b.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
     // Nobody polls.
