@@ -152,8 +152,8 @@ def all_mutations():
         Mutation("crc-not-looked-at", "State::take_in",
                  Replace("!icrc::is_sound(&flow(path, arrival.src_port), datagram)", "false"),
                  integration("strangers")),
-        Mutation("identification-taken-for-zero", "is_sound",
-                 Replace("is_v4 && explains(difference, behind)", "false"), unit("a_captured_packet")),
+        Mutation("identification-taken-for-zero", "identification",
+                 Replace("explains(difference, behind).filter(|_| is_v4)", "None"), unit("a_captured_packet")),
         Mutation("refusal-told-once", "Qp::requested_after_failure",
                  Replace("*psn == packet.psn", "false"), integration("transport", "a_refusal_that_was_lost")),
         # The order of requests that overlap.

@@ -1,10 +1,10 @@
 //! Preloaded into a socket program (`farcall run`), moves its TCP connections to other such programs of the same user on
 //! the same host into shared memory. The TCP socket stays: for the handshake, for who is not preloaded, and for the end.
 //!
-//! No byte is added to a connection. Its ends meet outside of it ([`meet`]) and share two rings ([`ring`]), one a
+//! No byte is added to a connection. Its ends meet outside of it (`meet`) and share two rings (`ring`), one a
 //! direction. A sender begins its ring at a byte that the kernel of its peer has everything before of; the receiver empties
 //! the socket, then the ring. Either end ends both rings at once, by one bit in the word that counts what was sent
-//! ([`sock::Sock::demote`]): the receiver empties the ring, then goes back to the socket. That happens wherever the kernel
+//! (`sock::Sock::demote`): the receiver empties the ring, then goes back to the socket. That happens wherever the kernel
 //! is needed: fork, dup, exec, descriptors sent, half-close, urgent data, sendfile, splice, options; and it is final.
 //!
 //! | file | what it holds |
