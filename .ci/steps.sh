@@ -287,6 +287,11 @@ step_hostile_at_length() {
         long::shortage long::traffic
 }
 
+# Random traffic of socket programs in shared memory, for at most so many seconds: it may hang.
+step_socket_programs() {
+    run timeout "${FARCALL_SOCKET_SECONDS:-300}" cargo test -p farcall-preload -- --ignored --nocapture
+}
+
 # Servers that are killed, stopped, evict and expire for so many seconds, and a check of all answers.
 step_soak() {
     FARCALL_HOSTILE_SECONDS=${FARCALL_SOAK_SECONDS:-1800} \
