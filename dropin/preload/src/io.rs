@@ -88,20 +88,31 @@ impl Wait {
     }
 }
 
-/// Calls the kernel's sendmsg with what is left of buffers.
-fn send_rest(fd: c_int, buffers: &[iovec], from_byte: usize, flags: c_int) -> ssize_t {
-    let mut rest: Vec<iovec> = Vec::with_capacity(buffers.len());
+/// What is left of buffers from a byte on.
+fn rest_of(buffers: &[iovec], from_byte: usize) -> Vec<iovec> {
     let mut skip = from_byte;
-    for buffer in buffers {
+    let rest = buffers.iter().map(|buffer| {
         let skipped = skip.min(buffer.iov_len);
         skip -= skipped;
         // SAFETY: inside of the buffer.
         let iov_base = unsafe { buffer.iov_base.byte_add(skipped) };
-        rest.push(iovec { iov_base, iov_len: buffer.iov_len - skipped });
-    }
+        iovec { iov_base, iov_len: buffer.iov_len - skipped }
+    });
+    rest.collect()
+}
+
+/// A message of nothing but these buffers, which outlive its use.
+fn message_of(buffers: &mut [iovec]) -> msghdr {
     // SAFETY: zeros are a message without anything.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (rest.as_mut_ptr(), rest.len() as _);
+    (message.msg_iov, message.msg_iovlen) = (buffers.as_mut_ptr(), buffers.len() as _);
+    message
+}
+
+/// Calls the kernel's sendmsg with what is left of buffers.
+fn send_rest(fd: c_int, buffers: &[iovec], from_byte: usize, flags: c_int) -> ssize_t {
+    let mut rest = rest_of(buffers, from_byte);
+    let message = message_of(&mut rest);
     // SAFETY: the program's buffers.
     unsafe { real::sendmsg(fd, &raw const message, flags) }
 }
@@ -326,18 +337,8 @@ unsafe fn receive_now(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usiz
 /// # Safety
 /// As [`receive`].
 unsafe fn from_kernel(fd: c_int, buffers: &[iovec], from_byte: usize, flags: c_int) -> Got {
-    let mut rest: Vec<iovec> = Vec::with_capacity(buffers.len());
-    let mut skip = from_byte;
-    for buffer in buffers {
-        let skipped = skip.min(buffer.iov_len);
-        skip -= skipped;
-        // SAFETY: inside of the buffer.
-        let iov_base = unsafe { buffer.iov_base.byte_add(skipped) };
-        rest.push(iovec { iov_base, iov_len: buffer.iov_len - skipped });
-    }
-    // SAFETY: zeros are a message without anything.
-    let mut message: msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (rest.as_mut_ptr(), rest.len() as _);
+    let mut rest = rest_of(buffers, from_byte);
+    let mut message = message_of(&mut rest);
     let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
     // SAFETY: the program's buffers.
     let got = unsafe { real::recvmsg(fd, &raw mut message, flags) };
