@@ -147,7 +147,7 @@ pub fn merge_opened<R: Read>(
     }
     for (part, first) in parts.iter().zip(first) {
         for (interface, counts) in (first..).zip(&part.counts) {
-            merged.dropped += counts.dropped;
+            merged.dropped = merged.dropped.saturating_add(counts.dropped);
             pcapng::statistics(&mut block, interface, last_ns, counts.packets, counts.dropped);
         }
     }

@@ -99,7 +99,7 @@ pub(crate) fn statistics(to: &mut Vec<u8>, interface: u32, ns: u64, recorded: u6
     block(to, STATISTICS, |to| {
         to.extend(interface.to_le_bytes());
         time(to, ns);
-        option(to, RECEIVED, &(recorded + dropped).to_le_bytes());
+        option(to, RECEIVED, &recorded.saturating_add(dropped).to_le_bytes());
         option(to, DROPPED, &dropped.to_le_bytes());
         end_options(to);
     });
