@@ -7,9 +7,9 @@ use std::time::Duration;
 use farcall_stats::Why;
 use libc::{iovec, msghdr, pollfd, ssize_t};
 
-use crate::ring::Pull;
+use crate::ring::{Look, Pull};
 use crate::sock::{InKernel, Link, MAPPED, Sock, Stage};
-use crate::{clock, errno, meet, own_fds, poll, real};
+use crate::{clock, errno, meet, own_fds, poll, real, tcp};
 
 /// What a call came to.
 pub enum Way {
@@ -159,18 +159,13 @@ fn begins_ring(fd: c_int, sock: &Sock, link: &Link) -> bool {
         return true;
     }
     let is_mapped = link.own_end == meet::AT_CONNECTED_END || link.words.load(MAPPED, SeqCst) != 0;
-    if !is_mapped || link.out.look().is_closed {
+    // In this order: who has left the kernel is counted there.
+    if !is_mapped || link.out.look().is_closed || sock.kernel_senders.load(SeqCst) != 0 {
         return false;
     }
-    link.out.set_begun(true);
-    let mut unacknowledged: c_int = -1;
-    // SAFETY: the kernel writes one int.
-    let asked = unsafe { real::ioctl(fd, libc::TIOCOUTQ as _, (&raw mut unacknowledged).addr()) };
-    let begins = asked == 0 && unacknowledged == 0 && sock.kernel_senders.load(SeqCst) == 0;
-    if !begins {
-        link.out.set_begun(false);
-    }
-    begins
+    let Some(after_bytes) = tcp::sent_and_acknowledged_bytes(fd) else { return false };
+    link.out.begin(after_bytes);
+    true
 }
 
 /// # Safety
@@ -271,6 +266,7 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
             Got::Error(number) => return fail(number),
             Got::Kernel if done == 0 => return Way::Kernel,
             Got::Kernel | Got::Nothing => {}
+            Got::Again => continue,
         }
         if matches!(got, Got::Nothing | Got::Kernel) {
             let ended = if is_nonblocking(fd, sock, flags) {
@@ -305,6 +301,8 @@ enum Got {
     Error(c_int),
     /// Nothing yet.
     Nothing,
+    /// The connection has met its peer meanwhile.
+    Again,
     /// The kernel has all the rest, and waits better than we can.
     Kernel,
 }
@@ -319,25 +317,49 @@ unsafe fn receive_now(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usiz
         // SAFETY: the caller's promise.
         return unsafe { receive_met(fd, sock, link, buffers, from_byte, flags) };
     }
-    if sock.stage() == Stage::Tcp {
+    let stage = sock.settled_stage();
+    if stage == Stage::Turning {
+        // This is a signal handler, which interrupted who meets the peer.
+        return Got::Error(libc::EAGAIN);
+    }
+    if stage == Stage::Tcp {
         if from_byte == 0 {
             return Got::Kernel;
         }
         // SAFETY: the caller's promise.
-        return unsafe { from_kernel(fd, buffers, from_byte, flags) };
+        return unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) };
+    }
+    // Who meets the peer meanwhile must know how many bytes were read.
+    let inside = InKernel::new(&sock.kernel_receivers);
+    if sock.stage() != stage {
+        return Got::Again;
     }
     // SAFETY: the caller's promise.
-    let got = unsafe { from_kernel(fd, buffers, from_byte, flags) };
-    if sock.stage() == Stage::Accepted && matches!(got, Got::Bytes(len) if len > 0) {
+    let got = unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) };
+    drop(inside);
+    if stage == Stage::Accepted && matches!(got, Got::Bytes(len) if len > 0) {
         meet::seek(fd, sock);
     }
     got
 }
 
+/// At most `max_bytes` of what the kernel has.
+///
 /// # Safety
 /// As [`receive`].
-unsafe fn from_kernel(fd: c_int, buffers: &[iovec], from_byte: usize, flags: c_int) -> Got {
+unsafe fn from_kernel(
+    fd: c_int,
+    buffers: &[iovec],
+    from_byte: usize,
+    max_bytes: usize,
+    flags: c_int,
+) -> Got {
     let mut rest = rest_of(buffers, from_byte);
+    let mut left_bytes = max_bytes;
+    for buffer in &mut rest {
+        buffer.iov_len = buffer.iov_len.min(left_bytes);
+        left_bytes -= buffer.iov_len;
+    }
     let mut message = message_of(&mut rest);
     let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
     // SAFETY: the program's buffers.
@@ -353,7 +375,58 @@ unsafe fn from_kernel(fd: c_int, buffers: &[iovec], from_byte: usize, flags: c_i
 
 /// So long an answer of the kernel's about an empty receive queue holds, for who asks again and again.
 const LOOK_PERIOD_NS: u64 = 20_000;
+/// So often a receive looks again.
+const LOOKS_MAX: u32 = 4;
 
+/// How many bytes that came by TCP before the ring are to be read first. The receiver's lock is held.
+fn bytes_before_ring(fd: c_int, link: &Link) -> u64 {
+    if link.inn.is_drained() {
+        return 0;
+    }
+    if !link.inn.has_begun() {
+        let waiting_bytes = tcp::unread_bytes(fd);
+        if link.inn.look().is_closed {
+            link.inn.set_drained();
+            return 0;
+        }
+        // Looked at afterwards: if the ring has not begun, all that waits came before it.
+        if !link.inn.has_begun() {
+            return waiting_bytes;
+        }
+    }
+    // The peer has seen that our kernel has them.
+    let left_bytes = link.inn.left_by_tcp_bytes();
+    if left_bytes == 0 {
+        link.inn.set_drained();
+    }
+    left_bytes
+}
+
+/// # Safety
+/// As [`receive`].
+unsafe fn receive_before_ring(
+    fd: c_int,
+    link: &Link,
+    buffers: &[iovec],
+    from_byte: usize,
+    max_bytes: u64,
+    flags: c_int,
+) -> Got {
+    let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+    // SAFETY: the caller's promise.
+    let got = unsafe { from_kernel(fd, buffers, from_byte, max_bytes, flags) };
+    if let Got::Bytes(len) = got {
+        meet::acknowledge(fd);
+        if flags & libc::MSG_PEEK == 0 {
+            link.inn.add_read_by_tcp(len as u64);
+        }
+    }
+    got
+}
+
+/// Receives all that is there, by TCP before the ring, from the ring, and by TCP after it: programs take a short
+/// read for an empty socket.
+///
 /// # Safety
 /// As [`receive`].
 unsafe fn receive_met(
@@ -365,41 +438,47 @@ unsafe fn receive_met(
     flags: c_int,
 ) -> Got {
     let Some(_held) = link.inn.lock_receiver() else { return Got::Error(libc::EAGAIN) };
-    if !link.inn.is_drained() {
-        // Before what is in the ring came what was sent by TCP, which our kernel has had since.
-        let look = link.inn.look();
-        // SAFETY: the caller's promise.
-        let got = unsafe { from_kernel(fd, buffers, from_byte, flags) };
-        let is_done = matches!(got, Got::Nothing | Got::Bytes(0) | Got::Error(_));
-        if !is_done {
-            meet::acknowledge(fd);
-            return got;
-        }
-        if look.unread_bytes == 0 && !look.is_closed {
-            return got;
-        }
-        if let Got::Error(number) = got {
-            sock.pending_error.store(number, SeqCst);
-        }
-        link.inn.set_drained();
-    }
     let how = match flags {
         _ if flags & libc::MSG_PEEK != 0 => Pull::Peek,
         _ if flags & libc::MSG_TRUNC != 0 => Pull::Forget,
         _ => Pull::Take,
     };
-    for _ in 0..2 {
-        // SAFETY: the lock is held; the caller's promise.
-        let len = unsafe { link.inn.pull(buffers, from_byte, how) };
+    // What is there may change between two looks.
+    for _ in 0..LOOKS_MAX {
+        let before_bytes = bytes_before_ring(fd, link);
+        let mut end_byte = from_byte;
+        if before_bytes > 0 {
+            // SAFETY: the caller's promise.
+            match unsafe { receive_before_ring(fd, link, buffers, from_byte, before_bytes, flags) } {
+                Got::Bytes(len) if len as u64 == before_bytes => end_byte += len,
+                other => return other,
+            }
+        }
+        let passed_bytes = if how == Pull::Peek { before_bytes } else { 0 };
+        let len = if link.inn.is_reached(passed_bytes) {
+            // SAFETY: the lock is held; the caller's promise.
+            unsafe { link.inn.pull(buffers, end_byte, how) }
+        } else {
+            0
+        };
         if len > 0 {
             received(sock, link, len, how);
-            return Got::Bytes(len);
+        }
+        end_byte += len;
+        if end_byte > from_byte {
+            let Look { unread_bytes, is_closed } = link.inn.look();
+            let left_bytes = if how == Pull::Peek { len as u64 } else { 0 };
+            if is_closed && unread_bytes == left_bytes && passed_bytes == 0 && link.inn.is_reached(0) {
+                // SAFETY: the caller's promise.
+                end_byte += unsafe { what_follows(fd, sock, buffers, end_byte, flags) };
+            }
+            return Got::Bytes(end_byte - from_byte);
         }
         let look = link.inn.look();
         if look.unread_bytes > 0 {
             continue;
         }
-        if look.is_closed {
+        if look.is_closed && link.inn.is_drained() {
             return after_ring(fd, sock, link, buffers, from_byte, flags);
         }
         let now_ns = clock::now_ns();
@@ -419,13 +498,32 @@ unsafe fn receive_met(
             Got::Nothing => return Got::Nothing,
             _ if link.inn.look().unread_bytes > 0 => {}
             Got::Bytes(0) | Got::Error(_) => sock.peer_has_ended(fd),
-            _ if link.inn.look().is_closed => {}
+            _ if link.inn.look().is_closed || !link.inn.is_drained() => {}
             // Sent by what the peer's library does not see.
             // SAFETY: the caller's promise.
-            _ => return unsafe { from_kernel(fd, buffers, from_byte, flags) },
+            _ => return unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) },
         }
     }
     Got::Nothing
+}
+
+/// What the kernel has after the ring, for what is left of buffers: how many bytes.
+///
+/// # Safety
+/// As [`receive`].
+unsafe fn what_follows(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usize, flags: c_int) -> usize {
+    if len_bytes(buffers) == from_byte {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) } {
+        Got::Bytes(len) => len,
+        Got::Error(number) => {
+            sock.pending_error.store(number, SeqCst);
+            0
+        }
+        Got::Nothing | Got::Kernel | Got::Again => 0,
+    }
 }
 
 fn received(sock: &Sock, link: &Link, len: usize, how: Pull) {
@@ -450,7 +548,7 @@ fn after_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], from_byte:
         return Got::Kernel;
     }
     // SAFETY: the program's buffers.
-    unsafe { from_kernel(fd, buffers, from_byte, flags) }
+    unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) }
 }
 
 /// What the kernel has to receive.

@@ -13,7 +13,7 @@
 //! | `real` | the C library's |
 //! | `sock`, `descriptors`, `own_fds` | connections by descriptor; what happens to these; the library's own |
 //! | `meet`, `diagnosis` | how two ends find each other, and that they are the ends of one connection |
-//! | `ring` | bytes in shared memory |
+//! | `ring`, `tcp` | bytes in shared memory; what the kernel tells of those that went by TCP |
 //! | `io`, `poll`, `epoll` | sending and receiving; waiting for readiness |
 //! | `spin` | how long to look before sleeping |
 //! | `fork`, `thread` | what a child must not take for its own |
@@ -36,4 +36,5 @@ mod real;
 mod ring;
 mod sock;
 mod spin;
+mod tcp;
 mod thread;

@@ -27,7 +27,7 @@ use rustix::net::{
 
 use crate::ring::{Ring, WORDS_BYTES};
 use crate::sock::{Link, MAPPED, Sock, Stage};
-use crate::{calls, config, diagnosis, epoll, own_fds, real, sock};
+use crate::{calls, config, diagnosis, epoll, own_fds, real, sock, tcp};
 
 /// The first word of the memory: what it is, and its version.
 const MAGIC: u64 = u64::from_le_bytes(*b"farrun01");
@@ -247,14 +247,13 @@ fn try_seek(fd: c_int, sock: &Sock) -> Result<(), Why> {
         return Err(Why::AnotherUser);
     }
     // Whoever is inside of the kernel with it would not hear the doorbell; then another time.
-    if !sock.begin_turn() {
+    sock.while_turning(Stage::Accepted, || {
+        let link = link(segment.memory(), false, door, peer_door).ok_or(Why::NoResources)?;
+        enter(fd, sock, link)
+    })?;
+    if sock.stage() != Stage::Met {
         return Ok(());
     }
-    let Some(link) = link(segment.memory(), false, door, peer_door) else {
-        sock.end_turn();
-        return Err(Why::NoResources);
-    };
-    sock.set_met(link, RING_BYTES);
     acknowledge(fd);
     epoll::watch(fd);
     // The connecting end's doorbell first, then ours.
@@ -265,6 +264,18 @@ fn try_seek(fd: c_int, sock: &Sock) -> Result<(), Why> {
     let byte = [std::io::IoSlice::new(&[1])];
     // If it fails the other end never comes, and everything goes by TCP.
     let _ = sendmsg(&meeting, &byte, &mut control, SendFlags::NOSIGNAL);
+    Ok(())
+}
+
+/// The rings belong to the connection from now on, after what was read by TCP.
+fn enter(fd: c_int, sock: &Sock, link: Link) -> Result<(), Why> {
+    let Some(read_bytes) = tcp::read_bytes(fd) else {
+        own_fds::close(link.door);
+        own_fds::close(link.peer_door);
+        return Err(Why::KernelFeature);
+    };
+    link.inn.set_read_by_tcp(read_bytes);
+    sock.set_met(link, RING_BYTES);
     Ok(())
 }
 
@@ -317,6 +328,19 @@ fn accept_offer(fd: c_int, sock: &Sock) -> Result<(), Why> {
         sock.is_offered.store(true, SeqCst);
         peer
     };
+    sock.while_turning(Stage::Meeting, || take_offer(fd, sock, meeting))?;
+    if let Some(link) = sock.link() {
+        sock.close_meeting();
+        acknowledge(fd);
+        epoll::watch(fd);
+        link.words.store(MAPPED, 1, SeqCst);
+        // Who sleeps in `poll` on the meeting socket looks again.
+        own_fds::ring(link.door);
+    }
+    Ok(())
+}
+
+fn take_offer(fd: c_int, sock: &Sock, meeting: RawFd) -> Result<(), Why> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0; 1];
@@ -344,15 +368,6 @@ fn accept_offer(fd: c_int, sock: &Sock) -> Result<(), Why> {
     if epoll::is_nested(fd) {
         return Err(Why::NestedEpoll);
     }
-    let link = link(words.clone(), true, door, peer_door).ok_or(Why::NoResources)?;
-    sock.close_meeting();
-    sock.set_met(link, RING_BYTES);
-    acknowledge(fd);
-    epoll::watch(fd);
-    words.store(MAPPED, 1, SeqCst);
-    // Who sleeps in `poll` on the meeting socket looks again.
-    if let Some(link) = sock.link() {
-        own_fds::ring(link.door);
-    }
-    Ok(())
+    let link = link(words, true, door, peer_door).ok_or(Why::NoResources)?;
+    enter(fd, sock, link)
 }

@@ -22,12 +22,16 @@ const PRODUCED: usize = 0;
 const SEND_LOCK: usize = 8;
 /// Whether the sender has begun: what it sent before went by TCP.
 const BEGUN: usize = 16;
+/// How many bytes went by TCP before.
+const BEGINS_AT: usize = 24;
 /// Whether the receiver sleeps until there are bytes.
 const DATA_SLEEP: usize = 64;
 const CONSUMED: usize = 128;
 const RECV_LOCK: usize = 136;
 /// Whether the receiver has read all that went by TCP before the ring.
 const DRAINED: usize = 144;
+/// How many bytes the receiver has read by TCP.
+const READ_BY_TCP: usize = 152;
 /// Whether the sender sleeps until there is room.
 const SPACE_SLEEP: usize = 192;
 /// Bytes of the words of one direction.
@@ -118,9 +122,30 @@ impl Ring {
         self.load(BEGUN) != 0
     }
 
-    /// Says whether the sender has begun.
-    pub fn set_begun(&self, begun: bool) {
-        self.mem.store(self.words + BEGUN, begun.into(), SeqCst);
+    /// The sender begins, after so many bytes that went by TCP.
+    pub fn begin(&self, after_bytes: u64) {
+        self.mem.store(self.words + BEGINS_AT, after_bytes, SeqCst);
+        self.mem.store(self.words + BEGUN, 1, SeqCst);
+    }
+
+    /// How many bytes the receiver has read by TCP when the connection meets.
+    pub fn set_read_by_tcp(&self, len_bytes: u64) {
+        self.mem.store(self.words + READ_BY_TCP, len_bytes, SeqCst);
+    }
+
+    /// The receiver has read more by TCP.
+    pub fn add_read_by_tcp(&self, len_bytes: u64) {
+        self.update(READ_BY_TCP, AtomicChange::Add(len_bytes));
+    }
+
+    /// Whether the ring's bytes are next for who has looked at so many bytes before it that still wait in the kernel.
+    pub fn is_reached(&self, passed_bytes: u64) -> bool {
+        self.is_drained() || (self.has_begun() && self.left_by_tcp_bytes() == passed_bytes)
+    }
+
+    /// How many bytes that went by TCP before the ring have not been read.
+    pub fn left_by_tcp_bytes(&self) -> u64 {
+        self.load(BEGINS_AT).saturating_sub(self.load(READ_BY_TCP))
     }
 
     /// Whether what went by TCP before the ring has been received.

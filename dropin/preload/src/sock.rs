@@ -34,7 +34,7 @@ pub enum Stage {
     Met = 3,
     /// It stays on TCP.
     Tcp = 4,
-    /// Accepted, and about to be met: nobody enters the kernel's TCP with it.
+    /// About to be met: nobody enters the kernel's TCP with it.
     Turning = 5,
 }
 
@@ -58,6 +58,9 @@ pub struct Link {
 
 /// Where in the words an end that connected says that it mapped them.
 pub const MAPPED: usize = 16;
+
+/// A turn is a few system calls: after so many looks, most with a pause, its thread must be ours.
+const SETTLE_TRIES: u32 = 2_000;
 
 /// One connection of this process.
 pub struct Sock {
@@ -365,26 +368,33 @@ impl Sock {
         self.stage.store(Stage::Met as u8, SeqCst);
     }
 
-    /// Keeps others from entering the kernel's TCP with it; `false` if one is inside to receive.
-    pub fn begin_turn(&self) -> bool {
-        let (from, to) = (Stage::Accepted as u8, Stage::Turning as u8);
-        if self.stage.compare_exchange(from, to, SeqCst, Relaxed).is_err() {
-            return false;
+    /// Runs `turn` while nobody else enters the kernel's TCP with it; nothing happens if one is inside to receive. It
+    /// stays as it was unless `turn` says that it has met.
+    pub fn while_turning(&self, from: Stage, turn: impl FnOnce() -> Result<(), Why>) -> Result<(), Why> {
+        if self.stage.compare_exchange(from as u8, Stage::Turning as u8, SeqCst, Relaxed).is_err() {
+            return Ok(());
         }
-        if self.kernel_receivers.load(SeqCst) == 0 {
-            return true;
-        }
-        self.end_turn();
-        false
+        let done = if self.kernel_receivers.load(SeqCst) == 0 { turn() } else { Ok(()) };
+        let _ = self.stage.compare_exchange(Stage::Turning as u8, from as u8, SeqCst, Relaxed);
+        done
     }
 
-    /// Not met after all.
-    pub fn end_turn(&self) {
-        self.stage.store(Stage::Accepted as u8, SeqCst);
+    /// How far it has come, after a thread that is turning it is done. In a signal handler that interrupted that thread
+    /// it stays [`Stage::Turning`].
+    pub fn settled_stage(&self) -> Stage {
+        for tries in 0..SETTLE_TRIES {
+            match self.stage() {
+                Stage::Turning if tries < 100 => std::hint::spin_loop(),
+                Stage::Turning => thread::give_way(),
+                stage => return stage,
+            }
+        }
+        Stage::Turning
     }
 
     /// Stays on TCP, if the peer has not been met.
     pub fn stay(&self, why: Why) {
+        self.settled_stage();
         for stage in [Stage::Accepted, Stage::Meeting] {
             if self.stage.compare_exchange(stage as u8, Stage::Tcp as u8, SeqCst, Relaxed).is_ok() {
                 self.close_meeting();
