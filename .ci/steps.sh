@@ -287,9 +287,10 @@ step_hostile_at_length() {
         long::shortage long::traffic
 }
 
-# Random traffic of socket programs in shared memory, for at most so many seconds: it may hang.
+# Random traffic of socket programs in shared memory, for so many seconds, a seed a round.
 step_socket_programs() {
-    run timeout "${FARCALL_SOCKET_SECONDS:-300}" cargo test -p farcall-preload -- --ignored --nocapture
+    FARCALL_SOCKET_SECONDS=${FARCALL_SOCKET_SECONDS:-600} \
+        run cargo test -p farcall-preload -- --ignored --nocapture
 }
 
 # Servers that are killed, stopped, evict and expire for so many seconds, and a check of all answers.

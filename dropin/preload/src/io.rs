@@ -347,13 +347,7 @@ unsafe fn receive_now(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usiz
 ///
 /// # Safety
 /// As [`receive`].
-unsafe fn from_kernel(
-    fd: c_int,
-    buffers: &[iovec],
-    from_byte: usize,
-    max_bytes: usize,
-    flags: c_int,
-) -> Got {
+unsafe fn from_kernel(fd: c_int, buffers: &[iovec], from_byte: usize, max_bytes: usize, flags: c_int) -> Got {
     let mut rest = rest_of(buffers, from_byte);
     let mut left_bytes = max_bytes;
     for buffer in &mut rest {

@@ -165,9 +165,6 @@ fn sleep(
     let slept = if is_ready { 0 } else { sleep_in_kernel(kernel, until_ns, mask) };
     let error = errno::get();
     drop(inside);
-    for waited in armed {
-        disarm(&waited.sock);
-    }
     for waited in socks {
         meet::look(fds[waited.at].fd, &waited.sock);
     }
@@ -176,6 +173,10 @@ fn sleep(
         if own_fds::is_ours(door.fd) {
             own_fds::silence(door.fd);
         }
+    }
+    // Afterwards, so that a doorbell which is rung for another thread is heard.
+    for waited in armed {
+        disarm(&waited.sock);
     }
     errno::set(error);
     slept

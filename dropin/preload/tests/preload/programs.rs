@@ -142,7 +142,8 @@ fn nginx_sends_curl_whole_files() {
         wait_for(&port);
         let url = format!("http://127.0.0.1:{port}/file");
         // One connection for many requests.
-        let fetched = output(program("curl", true).args(["-sS", "--fail-early", "--noproxy", "*", &url, &url, &url]));
+        let fetched =
+            output(program("curl", true).args(["-sS", "--fail-early", "--noproxy", "*", &url, &url, &url]));
         assert!(fetched == content.repeat(3), "{} bytes fetched", fetched.len());
         server.stop();
     }

@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::{Folder, both_ends, compile, moved_bytes};
 
@@ -11,18 +11,48 @@ fn assert_done((text, status): &(String, ExitStatus)) {
 }
 
 /// Threads, poll, select and all forms of epoll, with peeks, partial reads, half-close, and children that take over.
-#[test]
-#[ignore = "a run was seen not to end: not mended yet; bash .ci/run socket_programs"]
-fn random_traffic_arrives_as_it_was_sent() {
-    let folder = Folder::new("traffic");
-    let Some(path) = compile(&folder, "traffic") else { return };
-    let random = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().to_string();
-    let seed = std::env::var("FARCALL_TEST_SEED").unwrap_or(random);
+fn exchange(program: &str, seed: u32) {
+    let seed = seed.to_string();
     eprintln!("FARCALL_TEST_SEED={seed}");
-    let ends = both_ends(&path, true, [&seed, &seed]);
+    let ends = both_ends(program, true, [&seed, &seed]);
     assert_done(&ends.server);
     assert_done(&ends.client);
     assert!(moved_bytes(ends.pids[1]).is_none_or(|bytes| bytes > 1_000_000));
+}
+
+/// From the environment, or another one each time.
+fn first_seed() -> u32 {
+    let random = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+    std::env::var("FARCALL_TEST_SEED").map_or_else(|_| random(), |seed| seed.parse().unwrap())
+}
+
+#[test]
+fn random_traffic_arrives_as_it_was_sent() {
+    let folder = Folder::new("traffic");
+    let Some(path) = compile(&folder, "traffic") else { return };
+    exchange(&path, first_seed());
+}
+
+#[test]
+#[ignore = "takes FARCALL_SOCKET_SECONDS; bash .ci/run socket_programs"]
+fn random_traffic_at_length() {
+    let folder = Folder::new("traffic-at-length");
+    let Some(path) = compile(&folder, "traffic") else { return };
+    let seconds = std::env::var("FARCALL_SOCKET_SECONDS").map_or(60, |seconds| seconds.parse().unwrap());
+    let (began, mut seed) = (Instant::now(), first_seed());
+    while began.elapsed() < Duration::from_secs(seconds) {
+        exchange(&path, seed);
+        seed = seed.wrapping_add(1);
+    }
+}
+
+#[test]
+fn bytes_keep_their_order_where_a_ring_ends_before_its_beginning_was_read() {
+    let folder = Folder::new("order");
+    let Some(path) = compile(&folder, "order") else { return };
+    let ends = both_ends(&path, true, ["x", "x"]);
+    assert_done(&ends.server);
+    assert_done(&ends.client);
 }
 
 #[test]
