@@ -53,12 +53,25 @@ struct RingItem {
     sock: SockRef,
     is_hot: bool,
     is_armed: bool,
-    /// Reported, and not to be again before the program says so (EPOLLONESHOT).
-    is_off: bool,
+    /// Not to be reported before the program says so.
+    off: Off,
     /// The kernel is to be asked.
     asks_kernel: bool,
+    /// The kernel had nothing to tell when it was asked last, and has not reported the socket since.
+    is_kernel_quiet: bool,
     seen_bytes: u64,
     seen_full: u32,
+}
+
+/// Why a member is not reported.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Off {
+    /// It is.
+    No,
+    /// It was, once (EPOLLONESHOT).
+    Reported,
+    /// The program took it out; the kernel still has it, because many programs put it in again at once.
+    Removed,
 }
 
 #[derive(Default)]
@@ -229,16 +242,8 @@ pub unsafe fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epol
         set_nested(epfd);
     }
     let mut state = epoll.0.lock();
-    if operation == libc::EPOLL_CTL_MOD
-        && let Some((events, data)) = wish
-        && events & libc::EPOLLEXCLUSIVE as u32 == 0
-        && state.ring(fd).is_some()
-    {
-        state.change(fd, events, data);
-        return 0;
-    }
-    if operation == libc::EPOLL_CTL_DEL && state.ring(fd).is_some() {
-        state.drop_ring(fd);
+    if let Some(done) = state.control_ring(operation, fd, wish) {
+        return done.map_or_else(errno::fail, |()| 0);
     }
     // SAFETY: the caller's promise.
     let done = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
@@ -263,6 +268,44 @@ impl State {
 
     fn ring(&mut self, fd: c_int) -> Option<&mut RingItem> {
         self.item(fd)?.ring.as_mut()
+    }
+
+    /// What epoll_ctl comes to for a member that goes through shared memory; `None`: the kernel is to be asked.
+    fn control_ring(
+        &mut self,
+        operation: c_int,
+        fd: c_int,
+        wish: Option<(u32, u64)>,
+    ) -> Option<Result<(), c_int>> {
+        const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+        let is_removed = self.ring(fd)?.off == Off::Removed;
+        match (operation, wish) {
+            (libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD, _) if is_removed => return Some(Err(libc::ENOENT)),
+            (libc::EPOLL_CTL_DEL, _) => self.switch_off(fd),
+            (libc::EPOLL_CTL_ADD, Some((events, data))) if is_removed && events & EXCLUSIVE == 0 => {
+                self.change(fd, events, data);
+            }
+            (libc::EPOLL_CTL_ADD, _) if is_removed => {
+                self.remove(fd);
+                return None;
+            }
+            (libc::EPOLL_CTL_MOD, Some((events, data))) if events & EXCLUSIVE == 0 => {
+                self.change(fd, events, data)
+            }
+            _ => return None,
+        }
+        Some(Ok(()))
+    }
+
+    /// EPOLL_CTL_DEL.
+    fn switch_off(&mut self, fd: c_int) {
+        self.hot.retain(|hot| *hot != fd);
+        let Some(ring) = self.ring(fd) else { return };
+        (ring.off, ring.is_hot) = (Off::Removed, false);
+        if ring.is_armed {
+            ring.is_armed = false;
+            poll::disarm(&ring.sock);
+        }
     }
 
     /// The kernel has this member.
@@ -326,8 +369,9 @@ impl State {
             sock: sock.clone(),
             is_hot: false,
             is_armed: false,
-            is_off,
+            off: if is_off { Off::Reported } else { Off::No },
             asks_kernel: true,
+            is_kernel_quiet: false,
             seen_bytes: 0,
             seen_full: u32::MAX,
         };
@@ -362,9 +406,12 @@ impl State {
 
     /// The kernel knows all the rest of this connection.
     fn leave_ring(&mut self, fd: c_int) {
-        let is_off = self.ring(fd).is_some_and(|ring| ring.is_off);
+        let off = self.ring(fd).map_or(Off::No, |ring| ring.off);
+        if off == Off::Removed {
+            return self.remove(fd);
+        }
         self.drop_ring(fd);
-        self.restore(fd, is_off);
+        self.restore(fd, off == Off::Reported);
     }
 
     /// Forgets what concerns shared memory.
@@ -385,7 +432,8 @@ impl State {
         let Some(item) = self.item(fd) else { return };
         (item.events, item.data) = (events, data);
         if let Some(ring) = &mut item.ring {
-            (ring.is_off, ring.asks_kernel, ring.seen_bytes, ring.seen_full) = (false, true, 0, u32::MAX);
+            (ring.off, ring.asks_kernel) = (Off::No, !ring.is_kernel_quiet);
+            (ring.seen_bytes, ring.seen_full) = (0, u32::MAX);
         }
         self.make_hot(fd);
     }
@@ -413,7 +461,7 @@ impl State {
             ring.is_armed = false;
             poll::disarm(&ring.sock);
         }
-        if !ring.is_hot {
+        if !ring.is_hot && ring.off == Off::No {
             ring.is_hot = true;
             self.hot.push(fd);
         }
@@ -423,13 +471,17 @@ impl State {
     fn pending(&mut self, fd: c_int) -> Option<u32> {
         let Some(item) = self.item(fd) else { return Some(0) };
         let (wanted, Some(ring)) = (item.events, &mut item.ring) else { return Some(0) };
-        if ring.is_off {
+        if ring.off != Off::No {
             return Some(0);
         }
         if ring.sock.is_inherited() {
             ring.sock.demote(Why::Forked);
         }
         let asked = if ring.asks_kernel { ask_kernel(fd, &ring.sock) } else { 0 };
+        if ring.asks_kernel {
+            let says_more = poll::readiness(&ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
+            ring.is_kernel_quiet = asked & !OUT == 0 && !says_more;
+        }
         if ring.sock.is_over() {
             return None;
         }
@@ -463,7 +515,9 @@ impl State {
                 ring.seen_full = ring.sock.full_count.load(SeqCst);
             }
         }
-        ring.is_off = wanted & ONE_SHOT != 0;
+        if wanted & ONE_SHOT != 0 {
+            ring.off = Off::Reported;
+        }
         Some(epoll_event { events: ready, u64: data })
     }
 
@@ -505,7 +559,7 @@ impl State {
         for fd in &hot {
             if let Some(ring) = self.ring(*fd) {
                 ring.is_hot = false;
-                if !ring.is_armed {
+                if !ring.is_armed && ring.off == Off::No {
                     ring.is_armed = true;
                     poll::arm(&ring.sock);
                 }
@@ -553,7 +607,7 @@ impl State {
             if let Some(ring) = self.ring(fd)
                 && event.u64 & DOOR_TAG == 0
             {
-                ring.asks_kernel = true;
+                (ring.asks_kernel, ring.is_kernel_quiet) = (true, false);
             }
             self.heat(fd);
         }

@@ -206,6 +206,11 @@ unsafe fn send_in_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], f
             return Way::Done(done as ssize_t);
         }
         sock.full_count.fetch_add(1, SeqCst);
+        // Another thread may sleep, for which there was room when it looked.
+        link.out.arm_room();
+        if link.out.has_room() {
+            continue;
+        }
         let ended = if is_nonblocking(fd, sock, flags) {
             Some(libc::EAGAIN)
         } else {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use libc::{pollfd, sigset_t, timespec};
 
 use crate::ring::Look;
-use crate::sock::{InKernel, Sock, SockRef, Stage};
+use crate::sock::{InKernel, Link, Sock, SockRef, Stage};
 use crate::spin::Spin;
 use crate::{clock, epoll, errno, meet, own_fds, real, sock};
 
@@ -196,10 +196,17 @@ fn sleep_in_kernel(kernel: &mut [pollfd], until_ns: Option<u64>, mask: *const si
 pub fn arm(sock: &Sock) {
     let Some(link) = sock.link() else { return };
     sock.sleepers.fetch_add(1, SeqCst);
-    link.inn.arm_data();
-    link.out.arm_room();
+    arm_ring(link);
     if let Some(shown) = sock.shown() {
         shown.sleeps.increment();
+    }
+}
+
+/// Who waits for room does not sleep where there is some; who fills the ring meanwhile arms it (`io::send`).
+fn arm_ring(link: &Link) {
+    link.inn.arm_data();
+    if !link.out.has_room() {
+        link.out.arm_room();
     }
 }
 
@@ -207,8 +214,7 @@ pub fn arm(sock: &Sock) {
 pub fn disarm(sock: &Sock) {
     let Some(link) = sock.link() else { return };
     if sock.sleepers.fetch_sub(1, SeqCst) > 1 {
-        link.inn.arm_data();
-        link.out.arm_room();
+        arm_ring(link);
         if readiness(sock, IN | OUT).ready != 0 {
             own_fds::ring(link.door);
         }

@@ -27,11 +27,6 @@ fn after(timeout: Option<timespec>) -> Result<Option<u64>, c_int> {
     }
 }
 
-fn fail(number: c_int) -> c_int {
-    errno::set(number);
-    -1
-}
-
 /// The program's descriptors; `None` if they are not to be looked at, or nothing to us.
 ///
 /// # Safety
@@ -84,7 +79,7 @@ export! {
         match after(unsafe { timeout.as_ref() }.copied()) {
             // SAFETY: as above.
             Ok(until_ns) => unsafe { epoll::wait(epfd, events, max, until_ns, mask) },
-            Err(number) => fail(number),
+            Err(number) => errno::fail(number),
         }
     }
 
@@ -112,7 +107,7 @@ export! {
             let Some(fds) = concerning(fds, count) else { return real::ppoll(fds, count, timeout, mask) };
             match after(timeout.as_ref().copied()) {
                 Ok(until_ns) => poll::poll(fds, until_ns, mask),
-                Err(number) => fail(number),
+                Err(number) => errno::fail(number),
             }
         }
     }
@@ -142,7 +137,7 @@ export! {
             });
             let until_ns = match after(wish) {
                 Ok(until_ns) => until_ns,
-                Err(number) => return fail(number),
+                Err(number) => return errno::fail(number),
             };
             let found = sets.wait(until_ns, ptr::null());
             if let (Some(timeout), Some(until_ns)) = (timeout.as_mut(), until_ns) {
@@ -166,7 +161,7 @@ export! {
             }
             match after(timeout.as_ref().copied()) {
                 Ok(until_ns) => sets.wait(until_ns, mask),
-                Err(number) => fail(number),
+                Err(number) => errno::fail(number),
             }
         }
     }
@@ -223,7 +218,7 @@ impl Sets {
             return -1;
         }
         if self.fds.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
-            return fail(libc::EBADF);
+            return errno::fail(libc::EBADF);
         }
         let mut found = 0;
         for (set, asked, answers) in self.sets.iter().filter(|(set, ..)| !set.is_null()) {

@@ -200,6 +200,42 @@ static void epolls(void) {
     }
     SERVER SHOW(recv(fd, a, 64, 0));
     end();
+    begin("a member that is taken out and put in");
+    CLIENT {
+        event.events = EPOLLIN;
+        SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+        SHOW(epoll_ctl(ep, EPOLL_CTL_DEL, fd, NULL));
+        SHOW(epoll_ctl(ep, EPOLL_CTL_DEL, fd, NULL));
+        SHOW(epoll_ctl(ep, EPOLL_CTL_MOD, fd, &event));
+    }
+    step();
+    SERVER SHOW(send(fd, "in", 2, 0));
+    step();
+    CLIENT {
+        WAIT(10);
+        event.events = EPOLLIN | EPOLLET;
+        SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+        SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+        WAIT(-1);
+        WAIT(0);
+        SHOW(epoll_ctl(ep, EPOLL_CTL_DEL, fd, NULL));
+        SHOW(recv(fd, a, 64, 0));
+        SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+        WAIT(0);
+        SHOW(epoll_ctl(ep, EPOLL_CTL_DEL, fd, NULL));
+    }
+    step();
+    SERVER SHOW(shutdown(fd, SHUT_WR));
+    step();
+    CLIENT {
+        WAIT(10);
+        SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+        WAIT(-1);
+        SHOW(recv(fd, a, 64, 0));
+        SHOW(epoll_ctl(ep, EPOLL_CTL_DEL, fd, NULL));
+        WAIT(0);
+    }
+    end();
     begin("one epoll inside of another");
     CLIENT {
         int outer = epoll_create1(EPOLL_CLOEXEC);

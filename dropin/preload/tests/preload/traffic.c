@@ -155,7 +155,11 @@ static int by_epoll(int events, int may_sleep) {
     int wish = ep_mode == (int)EPOLLET ? (int)(EPOLLIN | EPOLLOUT | EPOLLET) : events | ep_mode;
     if (wish != ep_events || ep_mode == EPOLLONESHOT) {
         event.events = ep_events = wish;
-        CHECK(epoll_ctl(ep, EPOLL_CTL_MOD, fd, &event) == 0);
+        /* Some programs take it out and put it in again. */
+        int changes = next() % 2;
+        if (!changes)
+            CHECK(epoll_ctl(ep, EPOLL_CTL_DEL, fd, NULL) == 0);
+        CHECK(epoll_ctl(ep, changes ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) == 0);
     }
     int n = epoll_wait(ep, &got, 1, may_sleep ? -1 : 0);
     CHECK(n >= 0 && (n == 0 || got.data.u64 == 4711));
