@@ -1,0 +1,192 @@
+//! epoll objects of which some members go through shared memory.
+//!
+//! A member whose connection has met stays in the kernel's object, edge-triggered and with a tag of ours instead of the
+//! program's data, and so does its doorbell. Members are *hot* or *cold*. Hot ones are looked at by every wait; a cold one
+//! has told its peer that somebody sleeps, and becomes hot when the kernel reports its doorbell or its socket. Before a
+//! thread sleeps, or leaves while others sleep, it makes all members cold and looks once more: so no wake-up is lost, and
+//! idle members cost nothing.
+//!
+//! A level-triggered member is reported while it is ready; an edge-triggered one when bytes have come, or room after there
+//! was none, since it was reported last; what the kernel alone knows of it (ends, errors, what still goes by TCP) is asked
+//! of `poll` after the kernel has reported the socket.
+
+mod members;
+mod ready;
+mod wait;
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU8};
+
+use farcall_shm::Mutex;
+use farcall_stats::Why;
+use libc::epoll_event;
+
+use self::members::{State, is_tagged};
+pub use self::wait::wait;
+use crate::sock::FDS;
+use crate::{errno, own_fds, real};
+
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+
+/// An epoll object; never freed, only used again.
+#[derive(Default)]
+pub struct Epoll(Mutex<State>);
+
+static TABLE: [AtomicPtr<Epoll>; FDS] = [const { AtomicPtr::new(ptr::null_mut()) }; FDS];
+static ALL: Mutex<Vec<&'static Epoll>> = Mutex::new(Vec::new());
+static FREE: Mutex<Vec<&'static Epoll>> = Mutex::new(Vec::new());
+/// In how many objects a descriptor is.
+static MEMBERSHIPS: [AtomicU8; FDS] = [const { AtomicU8::new(0) }; FDS];
+
+fn get(fd: c_int) -> Option<&'static Epoll> {
+    // SAFETY: null, or an object that is never freed.
+    unsafe { TABLE.get(fd as usize)?.load(Acquire).as_ref() }
+}
+
+/// Whether a descriptor is one of an epoll object that we know.
+pub fn is_epoll(fd: c_int) -> bool {
+    get(fd).is_some()
+}
+
+/// Whether a descriptor is an object or a member of one.
+pub fn is_known(fd: c_int) -> bool {
+    is_epoll(fd) || MEMBERSHIPS.get(fd as usize).is_some_and(|count| count.load(Relaxed) > 0)
+}
+
+/// After `epoll_create`.
+pub fn created(fd: c_int) {
+    if !(0..FDS as c_int).contains(&fd) {
+        return;
+    }
+    crate::fork::prepare();
+    let reused = FREE.lock().pop();
+    let epoll = reused.unwrap_or_else(|| {
+        let epoll: &'static Epoll = Box::leak(Box::default());
+        ALL.lock().push(epoll);
+        epoll
+    });
+    epoll.0.lock().fds.push(fd);
+    TABLE[fd as usize].store(ptr::from_ref(epoll).cast_mut(), Release);
+}
+
+/// After a descriptor was duplicated.
+pub fn duplicated(old: c_int, new: c_int) {
+    let (Some(epoll), Some(entry)) = (get(old), TABLE.get(new as usize)) else { return };
+    epoll.0.lock().fds.push(new);
+    entry.store(ptr::from_ref(epoll).cast_mut(), Release);
+}
+
+/// Before a descriptor is closed: as an epoll object, and as a member of some.
+pub fn closing(fd: c_int) {
+    let Some(entry) = TABLE.get(fd as usize) else { return };
+    if MEMBERSHIPS[fd as usize].load(Relaxed) > 0 {
+        each_with(fd, |state| state.remove(fd));
+    }
+    let found = entry.swap(ptr::null_mut(), AcqRel);
+    // SAFETY: as in `get`.
+    let Some(epoll) = (unsafe { found.as_ref() }) else { return };
+    let mut state = epoll.0.lock();
+    state.fds.retain(|other| *other != fd);
+    if state.fds.is_empty() {
+        for member in 0..state.items.len() as c_int {
+            state.remove(member);
+        }
+        *state = State::default();
+        drop(state);
+        FREE.lock().push(epoll);
+    }
+}
+
+/// The objects that a descriptor is in.
+fn each_with(fd: c_int, mut with: impl FnMut(&mut State)) {
+    for epoll in ALL.lock().iter() {
+        let mut state = epoll.0.lock();
+        if state.item(fd).is_some() {
+            with(&mut state);
+        }
+    }
+}
+
+/// Whether a descriptor is in an object that another waits for.
+pub fn is_nested(fd: c_int) -> bool {
+    let mut nested = false;
+    each_with(fd, |state| nested |= state.is_nested);
+    nested
+}
+
+/// A connection has met: its members go through shared memory.
+pub fn watch(fd: c_int) {
+    each_with(fd, |state| state.enter_ring(fd));
+}
+
+/// Another object, or poll, waits for this one.
+pub fn set_nested(fd: c_int) {
+    let Some(epoll) = get(fd) else { return };
+    let mut state = epoll.0.lock();
+    if state.is_nested {
+        return;
+    }
+    state.is_nested = true;
+    for member in 0..state.items.len() as c_int {
+        let Some(ring) = state.ring(member) else { continue };
+        let sock = ring.sock.clone();
+        sock.demote(Why::NestedEpoll);
+        if sock.is_over() {
+            state.leave_ring(member);
+        } else if let Some(link) = sock.link() {
+            own_fds::ring(link.door);
+        }
+    }
+}
+
+/// Everything locked, for a fork.
+pub fn lock_for_fork() -> impl Sized {
+    let all = ALL.lock();
+    let states: Vec<MutexGuard<'static, State>> = all.iter().map(|epoll| epoll.0.lock()).collect();
+    (all, FREE.lock(), states)
+}
+
+/// epoll_ctl(2).
+///
+/// # Safety
+/// As its manual page says.
+pub unsafe fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let Some(epoll) = get(epfd) else {
+        // SAFETY: the caller's promise.
+        return unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+    };
+    if operation == libc::EPOLL_CTL_ADD {
+        set_nested(fd);
+    }
+    // SAFETY: null, or the program's event.
+    let wish = unsafe { event.as_ref() }.map(|event| (event.events, event.u64));
+    if wish.is_some_and(|(_, data)| is_tagged(data)) {
+        // The program's data look like ours: let the kernel do all of it.
+        set_nested(epfd);
+    }
+    let mut state = epoll.0.lock();
+    if let Some(done) = state.control_ring(operation, fd, wish) {
+        return done.map_or_else(errno::fail, |()| 0);
+    }
+    // SAFETY: the caller's promise.
+    let done = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+    if done == 0 && (0..FDS as c_int).contains(&fd) {
+        match (operation, wish) {
+            (libc::EPOLL_CTL_DEL, _) => state.remove(fd),
+            (_, Some((events, data))) => state.record(fd, events, data),
+            _ => {}
+        }
+    }
+    done
+}
+
+/// In a forked child: none of its parent's threads sleep here.
+pub fn enter_child() {
+    for epoll in ALL.lock().iter() {
+        epoll.0.lock().sleepers = 0;
+    }
+}
