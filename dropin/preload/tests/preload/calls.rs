@@ -40,3 +40,31 @@ fn a_peer_without_the_library_stays_on_tcp() {
     assert!(moved_bytes(half.pids[1]).is_none_or(|bytes| bytes == 0));
     assert!(reasons(half.pids[1]).iter().all(|why| *why != "both ends met"), "{:?}", reasons(half.pids[1]));
 }
+
+/// Programs by their names; ports on their servers' side, which the script asks for.
+#[test]
+fn what_is_excepted_or_not_named_stays_on_tcp() {
+    let folder = Folder::new("excepted");
+    let Some(path) = compile(&folder, "calls") else { return };
+    let script = folder.path("excepted.sh");
+    let settings = [
+        ("FARCALL_RUN_EXCEPT=other,calls", false),
+        ("FARCALL_RUN_EXCEPT=other,1", true),
+        ("FARCALL_RUN_EXCEPT=$port", false),
+        ("FARCALL_RUN_ONLY=1,2", false),
+        ("FARCALL_RUN_ONLY=1,$port", true),
+    ];
+    for (setting, is_moved) in settings {
+        // Only the client is told: that one end stays is enough.
+        let text = format!(
+            "#!/bin/sh\n[ \"$1\" = client ] && {{ port=$2; export {setting}; }}\nexec {path} \"$@\"\n"
+        );
+        std::fs::write(&script, text).unwrap();
+        assert!(program("chmod", false).args(["700", &script]).status().unwrap().success());
+        let ends = both_ends(&script, true, ["x", "x"]);
+        assert!(ends.client.1.success() && ends.server.1.success(), "{setting}");
+        for pid in ends.pids {
+            assert!(moved_bytes(pid).is_none_or(|bytes| (bytes > 0) == is_moved), "{setting}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Programs under the preloaded library: their results are those of TCP, and their bytes go through shared memory.
 
 mod calls;
+mod languages;
 mod programs;
 mod support;
 mod traffic;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use crate::support::{Folder, Running, has, moved_bytes, program};
 
 /// How long a service may take to come up, on a machine with better things to do.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A port that nobody listens on; below those that the kernel gives to connections.
-fn free_port() -> String {
+pub fn free_port() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 20_000) as u16;
     let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
@@ -19,7 +19,7 @@ fn free_port() -> String {
 }
 
 /// Waits until somebody listens at a port.
-fn wait_for(port: &str) {
+pub fn wait_for(port: &str) {
     let began = Instant::now();
     while std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
         assert!(began.elapsed() < PATIENCE, "nobody listens at {port}");
@@ -28,7 +28,7 @@ fn wait_for(port: &str) {
 }
 
 /// What a program prints.
-fn output(command: &mut Command) -> String {
+pub fn output(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{command:?}: {text}{}", String::from_utf8_lossy(&output.stderr));

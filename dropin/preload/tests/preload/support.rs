@@ -43,8 +43,16 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Self {
-        let folder =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("preload-{name}-{}", std::process::id()));
+        Self::inside_of(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
+    }
+
+    /// One that another user can reach.
+    pub fn reachable(name: &str) -> Self {
+        Self::inside_of(&std::env::temp_dir(), name)
+    }
+
+    fn inside_of(parent: &Path, name: &str) -> Self {
+        let folder = parent.join(format!("preload-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
