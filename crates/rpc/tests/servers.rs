@@ -12,6 +12,8 @@ const NAME: u16 = 1;
 /// Answers after so many milliseconds.
 const SLOW: u16 = 2;
 const FAIL: u16 = 3;
+/// Answers with the number of the connection.
+const CONNECTION: u16 = 4;
 
 fn start(name: u8) -> Server {
     let handler = move |call: OwnedCall| async move {
@@ -21,6 +23,7 @@ fn start(name: u8) -> Server {
                 tokio::time::sleep(Duration::from_secs(3_600)).await;
                 Ok(vec![name])
             }
+            CONNECTION => Ok(call.connection.to_le_bytes().to_vec()),
             _ => Err(HandlerError::new(1, "no")),
         }
     };
@@ -53,6 +56,18 @@ async fn calls_go_to_all_servers_in_turn() {
     assert_eq!(names(&client, 30).await, HashMap::from([(0, 10), (1, 10), (2, 10)]));
     // An error of the handler is an outcome: nobody else is asked.
     assert!(matches!(client.call(FAIL, b"").await, Err(CallError::Application { code: 1, .. })));
+}
+
+#[tokio::test]
+async fn an_address_that_is_named_several_times_gets_so_many_connections() {
+    let server = start(0);
+    let address = server.address().to_string();
+    let client = AsyncServers::new(SoftNic::new(), vec![address; 3], options(), Spread::RoundRobin);
+    let mut calls = HashMap::<Vec<u8>, usize>::new();
+    for _ in 0..30 {
+        *calls.entry(client.call(CONNECTION, b"").await.unwrap()).or_default() += 1;
+    }
+    assert_eq!(calls.into_values().collect::<Vec<_>>(), [10; 3]);
 }
 
 #[tokio::test]

@@ -24,6 +24,12 @@ impl WaitTime {
         self.sum
     }
 
+    /// It was not waited for since the last look, and so much of what was counts no more.
+    pub fn end(&mut self, forgiven: Duration) {
+        self.last = None;
+        self.sum = self.sum.saturating_sub(forgiven);
+    }
+
     fn sample_at(&mut self, now: Instant) -> Duration {
         if let Some(last) = self.last.replace(now) {
             self.sum += now.saturating_duration_since(last).min(LOOK);
@@ -43,5 +49,17 @@ mod tests {
         let mut look = |at_ms| waited.sample_at(begin + Duration::from_millis(at_ms)).as_millis();
         assert_eq!([0, 20, 45, 45, 95].map(&mut look), [0, 20, 45, 45, 95]);
         assert_eq!([60_000, 60_001].map(&mut look), [145, 146]);
+    }
+
+    #[test]
+    fn what_is_forgiven_counts_no_more_nor_does_the_time_between_waits() {
+        let (mut waited, begin) = (WaitTime::default(), Instant::now());
+        let at = |ms| begin + Duration::from_millis(ms);
+        waited.sample_at(at(0));
+        waited.sample_at(at(40));
+        waited.end(Duration::from_millis(15));
+        assert_eq!([80, 85].map(|ms| waited.sample_at(at(ms)).as_millis()), [25, 30]);
+        waited.end(Duration::from_secs(1));
+        assert_eq!(waited.sum(), Duration::ZERO);
     }
 }

@@ -3,14 +3,15 @@
 mod support;
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use farcall_verbs::{
     AddressHandle, AhAttr, Gid, Notify, QpState, QpType, ReceivedRoute, SendWr, UdTarget, WcFlags, WcStatus,
 };
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc};
 use farcall_wire::{Deth, Operation, Packet, Psn};
-use support::apart::{counted_at_port, is_apart, is_port_open};
+use support::apart::{counted_at_port, is_apart, is_apart_with, is_port_open};
 use support::datagrams::{GRH, Ud, arrives, slot};
 use support::*;
 
@@ -224,4 +225,28 @@ fn datagrams_of_a_host_that_is_not_listed_are_dropped() {
         assert_eq!(b.end.poll(), None);
     }
     arrives(&mut a, &mut b, b"of a host that is listed");
+}
+
+#[test]
+fn a_packet_that_a_fault_has_spoilt_stays_so_when_it_must_be_cut() {
+    const TEST: &str = "a_packet_that_a_fault_has_spoilt_stays_so_when_it_must_be_cut";
+    let faults = [("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", "seed=1,corrupt=1")];
+    if !is_apart_with(TEST, &faults) {
+        return;
+    }
+    let shorter = Command::new("ip").args(["link", "set", "lo", "mtu", "1500"]).status().unwrap();
+    assert!(shorter.success());
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    let table = a.end.context.query_gid_table(1).unwrap();
+    let address = gid("127.0.0.1");
+    let index = table.iter().find(|entry| entry.gid == address).unwrap().index;
+    a.ah = handle_to(&a, address, index as u8);
+    b.recv(1, 4096);
+    a.send(b.qpn(), QKEY, &[7; 4096]);
+    let start = Instant::now();
+    while counted_at_port("dropped_crc") == 0 {
+        assert!(start.elapsed() < LOST, "the packet was not found to be spoilt");
+        std::thread::yield_now();
+    }
+    assert_eq!(b.end.poll(), None);
 }

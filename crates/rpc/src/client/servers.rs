@@ -65,7 +65,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl AsyncServers {
-    /// Servers, at most 64; nothing is connected yet. How long a call may wait for a server that is gone is the options'
+    /// Servers, at most 64; nothing is connected yet. An address that is named several times gets so many connections,
+    /// over which calls are spread as over servers. How long a call may wait for a server that is gone is the options'
     /// `connect_timeout` and `reconnect_timeout`.
     ///
     /// # Panics

@@ -8,6 +8,11 @@ const APART: &str = "FARCALL_TEST_APART";
 
 /// Runs a test of this file again, in a network namespace of its own with `FARCALL_WAY=way`. Whether this is that run.
 pub fn is_apart(test: &str, way: &str) -> bool {
+    is_apart_with(test, &[("FARCALL_WAY", way)])
+}
+
+/// As [`is_apart`], with more environment.
+pub fn is_apart_with(test: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(APART).is_some() {
         return true;
     }
@@ -16,7 +21,8 @@ pub fn is_apart(test: &str, way: &str) -> bool {
         .args(["--user", "--map-root-user", "--net", "sh", "-c", script])
         .arg(std::env::current_exe().unwrap())
         .arg(test)
-        .envs([("FARCALL_WAY", way), (APART, "1")])
+        .envs(environment.iter().copied())
+        .env(APART, "1")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -77,7 +77,8 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Connects to each server thread, in this order, and starts the thread.
+    /// Connects to each server thread, in this order, and starts the thread. One that is named several times gets so many
+    /// connections; which of them a call takes, its requester says.
     ///
     /// # Errors
     /// As [`crate::Client::connect`]; or no thread or descriptor can be had.

@@ -9,8 +9,8 @@
 //! A datagram is copied into the ring by the sender and out of it by the receiver, so neither touches the other's
 //! memory and there is nothing to revoke. What cannot be delivered is dropped and counted; its sender has succeeded.
 //! A receiver that is only slower than its sender loses nothing: the send queue stands still for it, as behind a link
-//! that takes no more, as long as it takes datagrams or posts receives ([`UnendedSends`]). A sender that sleeps
-//! meanwhile asks to be told of that ([`Askers`]).
+//! that takes no more, as long as it takes datagrams or posts receives ([`UnendedSends`]), but not for ever: others wait
+//! behind it. A sender that sleeps meanwhile asks to be told of that ([`Askers`]).
 
 mod askers;
 mod board;

@@ -8,7 +8,7 @@ use farcall_shm::ring::{ACCEPT, Kind, Producer, RQ_POSTED, SOLICITED, WANT};
 use farcall_shm::{SharedWord, WaitTime};
 use farcall_verbs::Sge;
 
-use super::pending::{RECEIVE_WAIT_MAX, ROOM_WAIT_MAX};
+use super::pending::{HELD_FOR_ONE, HOLD_MAX, RECEIVE_WAIT_MAX, ROOM_WAIT_MAX};
 use super::route::WITH_ROUTE;
 use super::{BoardView, MAX_DATAGRAM_BYTES, Route, SendOutcome};
 use crate::host::qp::{RemoteCq, gather_to_ring, map_ring};
@@ -48,6 +48,9 @@ pub(crate) struct Outlet {
     /// What the destination had done when it was last found to take nothing, and how long it has done no more.
     seen: [u64; 3],
     waited: WaitTime,
+    /// How long it has held the send queue up in all, and how many records were published then.
+    held: WaitTime,
+    held_at: u64,
     /// What was missing when a datagram was last not taken, what the destination was asked for, and our interest in
     /// the answer. It is asked once for each: one that answers without need is looked at from time to time.
     lack: Option<RequestBody>,
@@ -83,6 +86,8 @@ impl Outlet {
             solicited: false,
             seen: [0; 3],
             waited: WaitTime::default(),
+            held: WaitTime::default(),
+            held_at: 0,
             lack: None,
             asked: None,
             interest: None,
@@ -136,7 +141,8 @@ impl Outlet {
         SendOutcome::Sent
     }
 
-    /// For a destination that did not take a datagram now, and may later: whether it did something a short while ago.
+    /// For a destination that did not take a datagram now, and may later: whether it did something a short while ago, and
+    /// has not held the send queue up for too long in all. What it did is its own word; how many went there is ours.
     #[cold]
     pub(crate) fn is_worth_waiting(&mut self, outcome: SendOutcome) -> bool {
         let limit = match outcome {
@@ -149,7 +155,11 @@ impl Outlet {
         if now != self.seen {
             (self.seen, self.waited) = (now, WaitTime::default());
         }
-        self.waited.sample() < limit
+        let gone = self.sent - std::mem::replace(&mut self.held_at, self.sent);
+        if gone > 0 {
+            self.held.end(HELD_FOR_ONE.saturating_mul(gone.try_into().unwrap_or(u32::MAX)));
+        }
+        self.waited.sample() < limit && self.held.sample() < HOLD_MAX
     }
 
     /// Receives posted there, and records that it has taken out.

@@ -31,6 +31,13 @@ pub(crate) const RECEIVE_WAIT_MAX: Duration = Duration::from_millis(200);
 /// As that, if it has receives and must only make room on the way to them, which a real link does not ask of a program.
 pub(crate) const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// How long it stands still for one destination in all, whatever that does: else one that does a little now and then
+/// would hold up all others.
+pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
+
+/// How much of that each datagram gives back that goes there: who takes so many is slow, and no more.
+pub(crate) const HELD_FOR_ONE: Duration = Duration::from_millis(1);
+
 /// What an owner finds when it has a datagram for a destination that others wait for.
 pub(crate) enum Enqueued {
     /// It was kept, and has been sent as far as its sender is concerned.
