@@ -158,7 +158,7 @@ test_files() {
 # Processes killed and stopped at their n-th store to shared memory, for every n. Deaths at random are part of
 # step_test.
 step_kill() {
-    local files=(store_hook store_hook_private store_hook_srq store_hook_unreliable)
+    local files=(store_hook store_hook_private store_hook_srq store_hook_unreliable store_hook_stream)
     run cargo test --workspace --profile "$profile" "${files[@]/#/--test=}" -- --ignored
 }
 
