@@ -292,8 +292,10 @@ step_socket_programs() {
     run timeout "${FARCALL_SOCKET_SECONDS:-300}" cargo test -p farcall-preload -- --ignored --nocapture
 }
 
-# Servers that are killed, stopped, evict and expire for so many seconds, and a check of all answers.
+# Ten thousand idle streams. Servers that are killed, stopped, evict and expire for so many seconds, and a check of all
+# answers.
 step_soak() {
+    run cargo test --workspace --profile "$profile" --test many -- --ignored --nocapture ten_thousand_idle_streams
     FARCALL_HOSTILE_SECONDS=${FARCALL_SOAK_SECONDS:-1800} \
         run cargo test --workspace --profile "$profile" --test hostile -- --ignored --nocapture long::soak
 }
