@@ -158,7 +158,7 @@ test_files() {
 # Processes killed and stopped at their n-th store to shared memory, for every n. Deaths at random are part of
 # step_test.
 step_kill() {
-    local files=(store_hook store_hook_private store_hook_srq store_hook_unreliable)
+    local files=(store_hook store_hook_private store_hook_srq store_hook_unreliable store_hook_stream)
     run cargo test --workspace --profile "$profile" "${files[@]/#/--test=}" -- --ignored
 }
 
@@ -293,8 +293,10 @@ step_socket_programs() {
         run cargo test -p farcall-preload -- --ignored --nocapture
 }
 
-# Servers that are killed, stopped, evict and expire for so many seconds, and a check of all answers.
+# Ten thousand idle streams. Servers that are killed, stopped, evict and expire for so many seconds, and a check of all
+# answers.
 step_soak() {
+    run cargo test --workspace --profile "$profile" --test many -- --ignored --nocapture ten_thousand_idle_streams
     FARCALL_HOSTILE_SECONDS=${FARCALL_SOAK_SECONDS:-1800} \
         run cargo test --workspace --profile "$profile" --test hostile -- --ignored --nocapture long::soak
 }

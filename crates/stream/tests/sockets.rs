@@ -285,6 +285,36 @@ fn a_socket_that_may_poll_has_no_descriptor_to_wait_on() {
     server.join().unwrap();
 }
 
+#[test]
+fn a_stream_that_opened_late_is_served() {
+    let options = StreamOptions::default().connect_timeout(Duration::ZERO);
+    let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", options).unwrap();
+    listener.set_nonblocking(true);
+    let address = listener.address().unwrap().to_string();
+    let client = thread::spawn(move || {
+        let options = StreamOptions::default().connect_timeout(LONG);
+        // Until one had asked before the listener looked.
+        let mut socket = loop {
+            if let Ok(socket) = StreamSocket::connect(&nic(), &*address, options.clone()) {
+                break socket;
+            }
+        };
+        socket.write_all(b"x").unwrap();
+        socket.read_exact(&mut [0]).unwrap();
+    });
+    while !client.is_finished() {
+        thread::sleep(Duration::from_millis(20));
+        match listener.accept() {
+            Ok(mut socket) => {
+                socket.read_exact(&mut [0]).unwrap();
+                socket.write_all(b"y").unwrap();
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    client.join().unwrap();
+}
+
 /// The tests' binary as another process that writes some bytes and then waits to be killed.
 const CHILD: &str = "FARCALL_STREAM_TEST_CHILD";
 

@@ -86,16 +86,17 @@ impl Endpoint for Door {
             let Some((mut carried, from, late_at)) = self.pending.pop_front() else { break };
             any |= carried.progress(now) == Next::Again;
             let failure = carried.take_failure();
-            if failure.is_some() || now >= late_at {
+            // One that opened is told so, however late: it is not given up any more.
+            if failure.is_none() && carried.is_settled() {
+                any = true;
+                tracing::debug!(%from, "a stream is open");
+                self.arrived.push_back((carried, from));
+            } else if failure.is_some() || now >= late_at {
                 any = true;
                 match failure {
                     Some(why) => tracing::info!(%from, "refused a stream: {why}"),
                     None => tracing::info!(%from, "refused a stream: its handshake took too long"),
                 }
-            } else if carried.is_settled() {
-                any = true;
-                tracing::debug!(%from, "a stream is open");
-                self.arrived.push_back((carried, from));
             } else {
                 until = Nanos::earlier(until, Some(late_at));
                 self.pending.push_back((carried, from, late_at));

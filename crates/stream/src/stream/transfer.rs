@@ -45,6 +45,9 @@ impl Space<'_> {
 impl Stream {
     /// Writes as many of these bytes as there is room for, at least one. They are on their way then.
     ///
+    /// There may be no room though the peer has read everything: it must also take wake-ups, and a loaded machine lets it
+    /// do so late.
+    ///
     /// # Errors
     /// [`StreamError::WouldBlock`] if there is no room; others if nothing can be written any more.
     #[inline]

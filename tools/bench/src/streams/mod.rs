@@ -4,6 +4,7 @@
 //! fast as the stream takes them. All bytes are checked: those of round trips always, those that go one way in a run
 //! before the timed one, of which the first and the last eight bytes of each write are checked.
 
+mod echo;
 mod medium;
 mod one_way;
 mod ping_pong;

@@ -1,6 +1,7 @@
 //! Ways of waiting at a server of many streams: a process that echoes, and clients of a thread each (RR-Compound,
 //! sections IV and V: TCP, BP, BPTS, EVENT, BPEV).
 
+use super::echo::Echo;
 use super::medium::not_opened;
 use super::ping_pong::{MESSAGE_LEN_BYTES, message};
 use crate::measure::{Cores, CpuMeter, LatencyRecorder, keep_thread_on};
@@ -12,7 +13,7 @@ use farcall_stream::{StreamListener, StreamOptions, StreamSet, StreamSocket};
 use rustix::event::epoll;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Barrier;
@@ -137,45 +138,6 @@ impl Way {
     }
 }
 
-/// Messages of one client, which may come in pieces.
-struct Echo<S> {
-    socket: S,
-    bytes: [u8; MESSAGE_LEN_BYTES],
-    got: usize,
-}
-
-impl<S: Read + Write> Echo<S> {
-    const fn new(socket: S) -> Self {
-        Self { socket, bytes: [0; MESSAGE_LEN_BYTES], got: 0 }
-    }
-
-    /// Answers what has come. Returns whether the client is gone.
-    fn answer(&mut self) -> Result<bool, PeerError> {
-        answer(&mut self.socket, &mut self.bytes, &mut self.got)
-    }
-}
-
-fn answer(
-    socket: &mut (impl Read + Write),
-    bytes: &mut [u8; MESSAGE_LEN_BYTES],
-    got: &mut usize,
-) -> Result<bool, PeerError> {
-    loop {
-        match socket.read(&mut bytes[*got..]) {
-            Ok(0) => return Ok(true),
-            Ok(count) => *got += count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(true),
-            Err(error) => return Err(PeerError::system("read")(error)),
-        }
-        if *got == bytes.len() {
-            *got = 0;
-            // One message a client is under way: there is room for its answer.
-            socket.write_all(bytes).map_err(PeerError::system("write"))?;
-        }
-    }
-}
-
 fn echo_tcp(sockets: Vec<TcpStream>) -> Result<(), PeerError> {
     let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PeerError::system("epoll_create"))?;
     let mut echoes = Vec::new();
@@ -185,9 +147,10 @@ fn echo_tcp(sockets: Vec<TcpStream>) -> Result<(), PeerError> {
             .and_then(|()| socket.set_nodelay(true))
             .map_err(PeerError::system("fcntl"))?;
         let data = epoll::EventData::new_u64(at as u64);
+        // An answer is shorter than any socket buffer: there is room for it.
         epoll::add(&poller, socket.as_fd(), data, epoll::EventFlags::IN)
             .map_err(PeerError::system("epoll_ctl"))?;
-        echoes.push(Some(Echo::new(socket)));
+        echoes.push(Some((socket, Echo::new())));
     }
     let mut events = Vec::with_capacity(128);
     let mut left = echoes.len();
@@ -197,8 +160,8 @@ fn echo_tcp(sockets: Vec<TcpStream>) -> Result<(), PeerError> {
         epoll::wait(&poller, buffer, None).map_err(PeerError::system("epoll_wait"))?;
         for event in &events {
             let place = &mut echoes[event.data.u64() as usize];
-            let Some(echo) = place else { continue };
-            if echo.answer()? {
+            let Some((socket, echo)) = place else { continue };
+            if echo.answer(socket)? {
                 *place = None;
                 left -= 1;
             }
@@ -209,8 +172,10 @@ fn echo_tcp(sockets: Vec<TcpStream>) -> Result<(), PeerError> {
 
 fn echo_by_threads(sockets: Vec<StreamSocket>) -> Result<(), PeerError> {
     thread::scope(|scope| {
-        let threads: Vec<_> =
-            sockets.into_iter().map(|socket| scope.spawn(|| Echo::new(socket).answer())).collect();
+        let threads: Vec<_> = sockets
+            .into_iter()
+            .map(|mut socket| scope.spawn(move || Echo::new().answer(&mut socket)))
+            .collect();
         threads.into_iter().try_for_each(|thread| match thread.join() {
             Ok(ended) => ended.map(drop),
             Err(_) => Err(PeerError::Ended),
@@ -220,7 +185,7 @@ fn echo_by_threads(sockets: Vec<StreamSocket>) -> Result<(), PeerError> {
 
 fn echo_in_turn(sockets: Vec<StreamSocket>, waiting: Waiting) -> Result<(), PeerError> {
     let mut set = StreamSet::new(waiting).map_err(PeerError::system("epoll_create"))?;
-    let mut parts = vec![([0; MESSAGE_LEN_BYTES], 0); sockets.len()];
+    let mut echoes: Vec<_> = sockets.iter().map(|_| Echo::new()).collect();
     for socket in sockets {
         set.insert(socket).map_err(PeerError::system("epoll_ctl"))?;
     }
@@ -229,8 +194,7 @@ fn echo_in_turn(sockets: Vec<StreamSocket>, waiting: Waiting) -> Result<(), Peer
         set.wait(&mut ready, None).map_err(PeerError::system("epoll_wait"))?;
         for at in ready.iter().copied() {
             let Some(socket) = set.socket(at) else { continue };
-            let (bytes, got) = &mut parts[at];
-            if answer(socket, bytes, got)? {
+            if echoes[at].answer(socket)? {
                 set.remove(at);
             }
         }
