@@ -108,6 +108,9 @@ pub enum OpenError {
     /// No node can be used.
     #[error("no memory node can be used: {0}")]
     NoNode(String),
+    /// What another process kept is of no use.
+    #[error("cannot go on with what the last process kept: {0}")]
+    Kept(String),
     /// The device has no room.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),

@@ -6,6 +6,7 @@ mod donor;
 mod endpoint;
 mod engine;
 mod extent;
+mod keep;
 mod pages;
 mod remote;
 mod spill;

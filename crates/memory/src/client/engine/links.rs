@@ -20,6 +20,7 @@ impl Engine {
     /// What a node is to be asked for: its index in the configuration, and the bytes of a call of
     /// [`crate::wire::METHOD`]. Its outcome goes to [`Engine::answered`]; a node is asked for one thing at a time.
     pub fn next_call(&mut self, now: Nanos) -> Option<(usize, Vec<u8>)> {
+        self.keep_placement();
         (0..self.donors.len()).find_map(|at| self.call_of(at, now).map(|bytes| (at, bytes)))
     }
 
@@ -77,6 +78,7 @@ impl Engine {
                     return donor.retry_at = sent + term;
                 }
                 donor.lease = Some(Lease { key: lease, term, until: sent + term });
+                self.is_placement_new = true;
                 self.heard_of(node, room);
             }
             (Call::Connect, Reply::Connected { pairs }) => self.connect(node, &pairs, now),
@@ -87,6 +89,7 @@ impl Engine {
             }
             (Call::End, _) => {
                 donor.lease = None;
+                self.is_placement_new = true;
                 self.link_down(node, "its lease was given back".to_owned(), now);
             }
             (_, Reply::Done { room }) => self.heard_of(node, room),
@@ -181,6 +184,7 @@ impl Engine {
             give_number(&mut replica, node, session);
         }
         self.extents[extent].replicas.push(replica);
+        self.is_placement_new = true;
         self.wake(extent);
     }
 
@@ -223,6 +227,7 @@ impl Engine {
         let donor = &mut self.donors[node];
         donor.lease = None;
         donor.calls.clear();
+        self.is_placement_new = true;
         self.leaving.retain(|replica| replica.donor() != Some(node));
         for at in 0..self.extents.len() {
             let extent = &mut self.extents[at];
