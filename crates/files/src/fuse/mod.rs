@@ -20,7 +20,9 @@ use crate::tree;
 use crate::volume::Volume;
 pub use mount::MountError;
 pub use one_file::{ONE_FILE_NAME, Transfer, mount_one_file, serve_one_file};
-use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX, Request};
+pub(crate) use operations::ask;
+pub(crate) use wire::Request;
+use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX};
 
 /// Requests that are worked on at once: each waits for memory nodes.
 const THREADS: usize = 8;
@@ -46,7 +48,10 @@ impl Mount {
             let (device, volume) = (Arc::clone(&device), Arc::clone(&mounted.volume));
             let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
             mounted.threads.push(thread.spawn(move || {
-                serve(&device, |request, reply| operations::answer(&volume, request, reply));
+                serve(&device, |request, reply| {
+                    let answering = volume.answering();
+                    (operations::answer(&volume, request, reply), answering)
+                });
             })?);
         }
         Ok(mounted)
@@ -95,8 +100,8 @@ impl Drop for Mount {
     }
 }
 
-/// Takes requests until the file system is unmounted.
-fn serve(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -> tree::Result<()>) {
+/// Takes requests until the file system is unmounted. What comes with an outcome is held until the kernel has it.
+fn serve<H>(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H)) {
     let mut bytes = vec![0; REQUEST_BYTES_MAX];
     let mut reply = Vec::new();
     loop {
@@ -117,22 +122,25 @@ fn serve(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -
     }
 }
 
-fn answer(
+fn answer<H>(
     device: &OwnedFd,
     request: &Request<'_>,
     reply: &mut Vec<u8>,
-    answers: &mut impl FnMut(&Request<'_>, &mut Vec<u8>) -> tree::Result<()>,
+    answers: &mut impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H),
 ) {
     reply.clear();
-    let outcome = match request.opcode {
-        Some(Opcode::Init) => wire::init(request.body, reply),
+    let (outcome, _held) = match request.opcode {
+        Some(Opcode::Init) => (wire::init(request.body, reply), None),
         Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => {
             // Nobody waits for an answer. A request that waits for memory ends by itself, in bounded time.
             let _ = answers(request, reply);
             return;
         }
-        Some(_) => answers(request, reply),
-        None => Err(Errno::NOSYS),
+        Some(_) => {
+            let (outcome, held) = answers(request, reply);
+            (outcome, Some(held))
+        }
+        None => (Err(Errno::NOSYS), None),
     };
     let body = if outcome.is_ok() { &reply[..] } else { &[] };
     let error = outcome.err().map_or(0, |errno| -errno.raw_os_error());
