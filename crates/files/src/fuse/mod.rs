@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::tree;
 use crate::volume::Volume;
 pub use mount::MountError;
+pub(crate) use mount::{detach, unmount};
 pub use one_file::{ONE_FILE_NAME, Transfer, mount_one_file, serve_one_file};
 pub(crate) use operations::ask;
 pub(crate) use wire::Request;
@@ -40,8 +41,25 @@ impl Mount {
     /// # Errors
     /// If there is no FUSE, the directory cannot be used, or the system refuses.
     pub fn start(dir: &Path, volume: Arc<Volume>) -> Result<Self, MountError> {
-        // The kernel checks permissions: it knows modes and owners from us.
-        let (device, dir) = mount::mount(dir, "default_permissions,allow_other")?;
+        let (device, dir) = mount_volume(dir)?;
+        Ok(Self::serve(device, dir, volume)?)
+    }
+
+    /// Goes on where another process has ended that served this /dev/fuse: first of all the kernel is told to ask again
+    /// for what that one did not answer.
+    ///
+    /// # Errors
+    /// If the kernel cannot (before Linux 6.9), or there are no threads.
+    pub fn take_over(device: OwnedFd, dir: PathBuf, volume: Arc<Volume>) -> io::Result<Self> {
+        rustix::io::write(&device, &wire::resend())?;
+        Self::serve(device, dir, volume)
+    }
+
+    /// Takes requests of a file system that [`mount_volume`] has mounted.
+    ///
+    /// # Errors
+    /// If there are no threads.
+    pub fn serve(device: OwnedFd, dir: PathBuf, volume: Arc<Volume>) -> io::Result<Self> {
         let device = Arc::new(device);
         let mut mounted = Self { dir, volume, threads: Vec::new() };
         for number in 0..THREADS {
@@ -72,7 +90,7 @@ impl Mount {
     /// # Errors
     /// `EBUSY` if something there is in use.
     pub fn unmount(&self) -> io::Result<()> {
-        mount::unmount(&self.dir)
+        unmount(&self.dir)
     }
 
     /// Takes it off its directory although something is in use. It serves on until nothing is.
@@ -80,7 +98,7 @@ impl Mount {
     /// # Errors
     /// If the system refuses.
     pub fn detach(&self) -> io::Result<()> {
-        mount::detach(&self.dir)
+        detach(&self.dir)
     }
 
     /// Waits until it is unmounted.
@@ -98,6 +116,12 @@ impl Drop for Mount {
             let _ = self.detach();
         }
     }
+}
+
+/// Mounts at a directory. Who holds the descriptor keeps requests waiting; when nobody holds it any more they fail.
+pub(crate) fn mount_volume(dir: &Path) -> Result<(OwnedFd, PathBuf), MountError> {
+    // The kernel checks permissions: it knows modes and owners from us.
+    mount::mount(dir, "default_permissions,allow_other")
 }
 
 /// Takes requests until the file system is unmounted. What comes with an outcome is held until the kernel has it.

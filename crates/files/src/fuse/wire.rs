@@ -272,6 +272,16 @@ pub mod features {
         | HAS_RESEND;
 }
 
+/// Tells the kernel to ask again for all that was asked and not answered (FUSE_NOTIFY_RESEND).
+pub fn resend() -> Vec<u8> {
+    const RESEND: i32 = 7;
+    let mut message = Vec::new();
+    message.put_u32(OUT_HEADER_BYTES as u32);
+    message.put_u32(RESEND.cast_unsigned());
+    message.put_u64(0);
+    message
+}
+
 /// Answers FUSE_INIT.
 ///
 /// # Errors
