@@ -186,7 +186,8 @@ fn programs_only_wait_when_whoever_serves_is_killed() {
     let mut model = Model::new();
     (0..3).for_each(|number| fs::create_dir(mounted.dir.join(format!("d{number}"))).unwrap());
     // A handle that is open all the time, to a file whose name is gone.
-    let held = OpenOptions::new().read(true).write(true).create_new(true).open(mounted.dir.join("held")).unwrap();
+    let held =
+        OpenOptions::new().read(true).write(true).create_new(true).open(mounted.dir.join("held")).unwrap();
     fs::remove_file(mounted.dir.join("held")).unwrap();
     let (is_over, kills) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {

@@ -295,3 +295,116 @@ fn generation_of(file: &File) -> io::Result<u64> {
 fn bad(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use farcall_link::SplitMix64;
+
+    use super::*;
+    use crate::fuse::requests::{create, forget, lookup, mkdir, readdirplus, release, rename, unlink};
+    use crate::tree::{Caller, ROOT};
+    use crate::volume::{Memory, Volume};
+
+    struct Bytes(Mutex<Vec<u8>>);
+
+    impl Memory for Bytes {
+        fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+            bytes.copy_from_slice(&self.0.lock().unwrap()[at as usize..][..bytes.len()]);
+            Ok(())
+        }
+
+        fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+            self.0.lock().unwrap()[at as usize..][..bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        }
+    }
+
+    fn memfds() -> [File; 2] {
+        [(); 2].map(|()| rustix::fs::memfd_create("journal", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into())
+    }
+
+    fn again(files: &[File; 2]) -> (Journal, Option<Tree>) {
+        Journal::open(files.each_ref().map(|file| file.try_clone().unwrap())).unwrap()
+    }
+
+    fn any_request(rng: &mut SplitMix64, unique: u64) -> Vec<u8> {
+        let name = |rng: &mut SplitMix64| format!("name {}", rng.below(8));
+        let node = ROOT + rng.below(12);
+        match rng.below(9) {
+            0 | 1 => create(unique, node, &name(rng)),
+            2 => mkdir(unique, node, &name(rng)),
+            3 => unlink(unique, node, &name(rng)),
+            4 => rename(unique, (node, &name(rng)), (ROOT + rng.below(4), &name(rng))),
+            5 => lookup(unique, node, &name(rng)),
+            6 => readdirplus(unique, ROOT),
+            7 => release(unique, node),
+            _ => forget(unique, node, rng.below(3)),
+        }
+    }
+
+    #[test]
+    fn the_next_process_has_the_same_tree_and_gives_the_same_answers() {
+        const BLOCKS: u64 = 64;
+        let memory = Arc::new(Bytes(Mutex::new(vec![0; (BLOCKS * crate::BLOCK_BYTES) as usize])));
+        for seed in 1..40 {
+            println!("seed {seed}");
+            let (mut rng, files) = (SplitMix64::new(seed), memfds());
+            let mut tree = Tree::new(BLOCKS, Caller::default(), Time::default());
+            let mut unique = 0;
+            for _ in 0..6 {
+                let volume = Volume::kept(tree, Box::new(Arc::clone(&memory)), again(&files).0);
+                let mut last = None;
+                for _ in 0..rng.below(120) {
+                    unique += 2;
+                    let (ino, offset) = (ROOT + rng.below(12), rng.below(60_000));
+                    match rng.below(4) {
+                        0 => drop(volume.write(ino, offset, &vec![7; rng.below(9_000) as usize])),
+                        1 => drop(volume.resize(ino, offset)),
+                        _ => {
+                            let bytes = any_request(&mut rng, unique);
+                            let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
+                            let outcome = crate::fuse::answer_to(&volume, &request, &mut reply);
+                            let is_noted = !request.is_lookup_of_nothing(&reply) && bytes[4] != 2;
+                            last = is_noted.then_some((unique, outcome, reply)).or(last);
+                        }
+                    }
+                }
+                let (journal, found) = again(&files);
+                tree = found.unwrap();
+                assert!(tree.to_checkpoint() == volume.tree().to_checkpoint(), "seed {seed}: another tree");
+                if let Some((unique, outcome, reply)) = last {
+                    let mut again = Vec::new();
+                    assert_eq!(journal.earlier(unique, &mut again), Some(outcome), "seed {seed}");
+                    assert!(outcome.is_err() || again == reply, "seed {seed}: another answer");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_not_whole_did_not_happen() {
+        let files = memfds();
+        let tree = Tree::new(64, Caller::default(), Time::default());
+        let (mut journal, none) = again(&files);
+        assert!(none.is_none());
+        journal.begin(&tree);
+        let before = journal.end;
+        let request = mkdir(2, ROOT, "directory");
+        journal.add(&Record::Asked { now: Time::default(), request: &request });
+        let after = journal.end;
+        for len_bytes in before..=after {
+            journal.file().set_len(len_bytes).unwrap();
+            let found = again(&files).1.unwrap().lookup(ROOT, b"directory");
+            assert_eq!(found.is_ok(), len_bytes == after, "{len_bytes} of {after} bytes");
+            journal.file().set_len(before).unwrap();
+            journal.end = before;
+            journal.add(&Record::Asked { now: Time::default(), request: &request });
+        }
+        for file in &files {
+            file.write_all_at(&[0xFF; 8], 0).unwrap();
+        }
+        assert!(Journal::open(files).is_err(), "one that could not be written is none");
+    }
+}

@@ -41,15 +41,17 @@ impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
 
 impl Memory for RemoteMemory {
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        Self::read(self, at, bytes).map_err(errno)
+        Self::read(self, at, bytes).map_err(|error| errno(at, error))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        Self::write(self, at, bytes).map_err(errno)
+        Self::write(self, at, bytes).map_err(|error| errno(at, error))
     }
 }
 
-const fn errno(error: IoError) -> Errno {
+/// Programs see a number; the reason is for who looks after them.
+fn errno(at: u64, error: IoError) -> Errno {
+    tracing::warn!(at, "bytes on memory nodes: {error}");
     match error {
         IoError::NoRoom { .. } => Errno::NOSPC,
         _ => Errno::IO,

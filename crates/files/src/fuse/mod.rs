@@ -6,6 +6,8 @@
 mod mount;
 mod one_file;
 mod operations;
+#[cfg(test)]
+pub(crate) mod requests;
 mod wire;
 
 use std::io::{self, IoSlice};
@@ -21,6 +23,8 @@ use crate::volume::Volume;
 pub use mount::MountError;
 pub(crate) use mount::{detach, unmount};
 pub use one_file::{ONE_FILE_NAME, Transfer, mount_one_file, serve_one_file};
+#[cfg(test)]
+pub(crate) use operations::answer as answer_to;
 pub(crate) use operations::ask;
 pub(crate) use wire::Request;
 use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX};
@@ -126,7 +130,9 @@ pub(crate) fn mount_volume(dir: &Path) -> Result<(OwnedFd, PathBuf), MountError>
 
 /// Takes requests until the file system is unmounted. What comes with an outcome is held until the kernel has it.
 fn serve<H>(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H)) {
-    let mut bytes = vec![0; REQUEST_BYTES_MAX];
+    // Its pages are there before the kernel writes to them: a process that is killed while it waits for one would take
+    // the request with it.
+    let mut bytes = vec![1; REQUEST_BYTES_MAX];
     let mut reply = Vec::new();
     loop {
         match rustix::io::read(device, &mut bytes[..]) {

@@ -17,7 +17,7 @@ const ENTRY_OUT_BYTES: usize = 128;
 const FOPEN_DIRECT_IO: u32 = 1;
 
 /// Answers a request; the reply's body is appended to `reply`.
-pub(super) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
     let (node, mut body) = (request.node, request.body);
     if request.is_resent()
         && let Some(outcome) = volume.earlier(request.number(), reply)
