@@ -195,7 +195,7 @@ fn programs_only_wait_when_whoever_serves_is_killed() {
             let mut pauses = Pcg64Mcg::seed_from_u64(seed + 1);
             while !is_over.load(Ordering::SeqCst) {
                 kills.fetch_add(mounted.kill_worker().into(), Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(pauses.random_range(0..400)));
+                std::thread::sleep(Duration::from_millis(pauses.random_range(0..600)));
             }
         });
         let _end = EndOnDrop(&is_over);

@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::fuse::{MountError, detach, mount_volume, unmount};
 
 /// Workers that may end, one after another, before they serve.
-const ATTEMPTS_MAX: u32 = 5;
+const ATTEMPTS_MAX: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest line that a worker says.
 const SAID_BYTES_MAX: u64 = 64 << 10;
