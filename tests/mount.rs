@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::{RngExt, SeedableRng};
@@ -189,13 +189,19 @@ fn programs_only_wait_when_whoever_serves_is_killed() {
     let held =
         OpenOptions::new().read(true).write(true).create_new(true).open(mounted.dir.join("held")).unwrap();
     fs::remove_file(mounted.dir.join("held")).unwrap();
-    let (is_over, kills) = (AtomicBool::new(false), AtomicU32::new(0));
+    let (is_over, kills, steps) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut pauses = Pcg64Mcg::seed_from_u64(seed + 1);
+            let mut last = 0;
             while !is_over.load(Ordering::SeqCst) {
-                kills.fetch_add(mounted.kill_worker().into(), Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(pauses.random_range(0..600)));
+                std::thread::sleep(Duration::from_millis(pauses.random_range(0..300)));
+                // Sometimes before it serves; not always, or nothing would ever be done.
+                let now = steps.load(Ordering::SeqCst);
+                if now > last || pauses.random_range(0..4) == 0 {
+                    kills.fetch_add(mounted.kill_worker().into(), Ordering::SeqCst);
+                    last = now;
+                }
             }
         });
         let _end = EndOnDrop(&is_over);
@@ -205,6 +211,7 @@ fn programs_only_wait_when_whoever_serves_is_killed() {
             assert!(begun.elapsed() < LOST, "not in time");
             step(&mounted.dir, &mut model, &mut rng);
             number += 1;
+            steps.store(number, Ordering::SeqCst);
             held.write_all_at(&number.to_le_bytes(), number * 8).unwrap();
             if number % 50 == 0 {
                 check_held(&held, number);

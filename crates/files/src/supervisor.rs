@@ -36,7 +36,7 @@ pub struct State {
 
 impl State {
     /// Empty files, which children inherit.
-    fn new() -> io::Result<[OwnedFd; 3]> {
+    fn create() -> io::Result<[OwnedFd; 3]> {
         let memfd = |name| memfd_create(name, MemfdFlags::empty());
         Ok([memfd("farcall memory")?, memfd("farcall tree")?, memfd("farcall tree")?])
     }
@@ -91,7 +91,7 @@ impl Supervisor {
     ) -> Result<Self, SupervisorError> {
         let (device, dir) = mount_volume(dir)?;
         let mut mounted = Self { dir: dir.clone(), said: String::new(), thread: None };
-        let state = State::new()?;
+        let state = State::create()?;
         let (sender, receiver) = mpsc::sync_channel(1);
         let run = move || {
             let numbers = [&state[0], &state[1], &state[2]].map(AsRawFd::as_raw_fd);

@@ -13,7 +13,7 @@ mod spill;
 
 pub use config::{
     ClientConfig, Counts, DonorStatus, Ended, IoError, LinkStatus, OpenError, PAGE_BYTES, Refused, Request,
-    SpaceStatus, Work,
+    SpaceStatus, WINDOW_BYTES, Work,
 };
 pub use control::call_node;
 pub use donor::CallFailed;

@@ -9,6 +9,7 @@ use farcall_verbs::Nanos;
 
 use super::io::session_config;
 use super::{Engine, Told};
+use crate::client::config::WINDOW_BYTES;
 use crate::client::donor::{Call, CallFailed, Donor, Lease, Link};
 use crate::client::extent::{Home, Replica};
 use crate::wire::{RefusalKind, Reply, Room};
@@ -45,7 +46,7 @@ impl Engine {
 
     fn open_session(&mut self, at: usize, now: Nanos) {
         let config = session_config(&self.config);
-        match self.poller.open(config, Window::PAPER, self.told.clone()) {
+        match self.poller.open(config, Window { bytes: WINDOW_BYTES }, self.told.clone()) {
             Ok(session) => self.donors[at].link = Link::Opened(session),
             Err(error) => self.donors[at].back_off(error.to_string(), now),
         }
