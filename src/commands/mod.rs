@@ -173,6 +173,9 @@ enum Command {
     #[command(name = "__peer", hide = true)]
     Peer,
     #[cfg(feature = "full")]
+    #[command(name = "__mount-worker", hide = true)]
+    MountWorker(mount::Worker),
+    #[cfg(feature = "full")]
     #[command(name = "__pager", hide = true)]
     Pager(page::Pager),
 }
@@ -217,6 +220,8 @@ impl Cli {
             Command::Stream(stream) => stream.run(console),
             Command::Tune(tune) => tune.run(console),
             Command::Verbs(verbs) => verbs.run(console),
+            #[cfg(feature = "full")]
+            Command::MountWorker(worker) => worker.run(),
             #[cfg(feature = "full")]
             Command::Pager(pager) => pager.run(),
             Command::Peer => farcall_bench::run_peer()

@@ -1,12 +1,15 @@
 //! A tree together with the memory that its bytes are in: operations that wait for memory.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use farcall_memory::{IoError, RemoteMemory};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::tree::{Allocate, Attributes, Result, Store, Time, Tree, WritePlan};
+use crate::fuse::{Request, ask};
+use crate::journal::{Journal, Record, Wish};
+use crate::tree::{Allocate, Attributes, Result, Store, Time, Tree};
 
 /// Locks over the bytes of files: files that share one wait for each other now and then.
 const LOCKS: usize = 128;
@@ -38,15 +41,17 @@ impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
 
 impl Memory for RemoteMemory {
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        Self::read(self, at, bytes).map_err(errno)
+        Self::read(self, at, bytes).map_err(|error| errno(at, error))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        Self::write(self, at, bytes).map_err(errno)
+        Self::write(self, at, bytes).map_err(|error| errno(at, error))
     }
 }
 
-const fn errno(error: IoError) -> Errno {
+/// Programs see a number; the reason is for who looks after them.
+fn errno(at: u64, error: IoError) -> Errno {
+    tracing::warn!(at, "bytes on memory nodes: {error}");
     match error {
         IoError::NoRoom { .. } => Errno::NOSPC,
         _ => Errno::IO,
@@ -60,12 +65,81 @@ pub struct Volume {
     /// By inode. Shared while bytes are read, exclusive while they change: no block is given to another file while
     /// somebody reads it.
     locks: [RwLock<()>; LOCKS],
+    /// For a process after this one; taken after the tree.
+    journal: Option<Mutex<Journal>>,
+    /// Shared from when a request is begun until it is answered.
+    answering: RwLock<()>,
+    last_plan: AtomicU64,
 }
 
 impl Volume {
     /// Puts them together.
     pub fn new(tree: Tree, memory: Box<dyn Memory>) -> Self {
-        Self { tree: Mutex::new(tree), memory, locks: [const { RwLock::new(()) }; LOCKS] }
+        Self {
+            tree: Mutex::new(tree),
+            memory,
+            locks: [const { RwLock::new(()) }; LOCKS],
+            journal: None,
+            answering: RwLock::new(()),
+            last_plan: AtomicU64::new(0),
+        }
+    }
+
+    /// Puts them together so that another process can go on with both, if it can with the memory.
+    pub fn kept(tree: Tree, memory: Box<dyn Memory>, mut journal: Journal) -> Self {
+        journal.begin(&tree);
+        Self { journal: Some(Mutex::new(journal)), ..Self::new(tree, memory) }
+    }
+
+    fn journal(&self) -> Option<MutexGuard<'_, Journal>> {
+        // As below.
+        self.journal.as_ref().map(|journal| journal.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, _tree: &MutexGuard<'_, Tree>, record: &Record<'_>) {
+        if let Some(mut journal) = self.journal() {
+            journal.add(record);
+        }
+    }
+
+    /// A request is begun; what is returned is held until it was answered.
+    pub(crate) fn answering(&self) -> RwLockReadGuard<'_, ()> {
+        if self.journal().is_some_and(|journal| journal.is_long()) {
+            // All that is in the journal was answered then.
+            let _alone = self.answering.write().unwrap_or_else(PoisonError::into_inner);
+            let tree = self.tree();
+            if let Some(mut journal) = self.journal().filter(|journal| journal.is_long()) {
+                journal.begin(&tree);
+            }
+        }
+        self.answering.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the tree alone answer a request.
+    pub(crate) fn ask(&self, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
+        let (mut tree, now) = (self.tree(), now());
+        let outcome = ask(&mut tree, request, now, reply);
+        if !request.is_lookup_of_nothing(reply) {
+            self.note(&tree, &Record::Asked { now, request: request.bytes });
+        }
+        outcome
+    }
+
+    /// As [`Volume::ask`], when blocks may go to other files.
+    pub(crate) fn ask_alone(&self, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
+        self.alone(request.node, || self.ask(request, reply))
+    }
+
+    /// What the process before this one answered to a request that the kernel makes again, if it had done it.
+    pub(crate) fn earlier(&self, unique: u64, reply: &mut Vec<u8>) -> Option<Result<()>> {
+        self.journal()?.earlier(unique, reply)
+    }
+
+    pub(crate) fn accessed(&self, tree: &mut MutexGuard<'_, Tree>, ino: u64) {
+        let now = now();
+        if tree.accessed(ino, now) {
+            self.note(tree, &Record::Accessed { ino, now });
+        }
     }
 
     /// The tree. It is never held while memory is waited for.
@@ -92,7 +166,7 @@ impl Volume {
         let _guard = self.lock(ino).read().unwrap_or_else(PoisonError::into_inner);
         let loads = {
             let mut tree = self.tree();
-            tree.accessed(ino, now());
+            self.accessed(&mut tree, ino);
             tree.plan_read(ino, offset, len_bytes)?
         };
         for load in loads {
@@ -111,10 +185,7 @@ impl Volume {
     /// `ENOSPC`, `EFBIG`, `EIO`: the file is as long as it was; what was overwritten holds what it held, or what was
     /// written.
     pub fn write(&self, ino: u64, offset: u64, bytes: &[u8]) -> Result<Attributes> {
-        self.alone(ino, || {
-            let plan = self.tree().plan_write(ino, offset, bytes.len())?;
-            self.store(plan, bytes)
-        })
+        self.store(Wish::Write { ino, offset, len_bytes: bytes.len() }, bytes)
     }
 
     /// Gives a file another length.
@@ -122,10 +193,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::write`].
     pub fn resize(&self, ino: u64, len_bytes: u64) -> Result<Attributes> {
-        self.alone(ino, || {
-            let plan = self.tree().plan_resize(ino, len_bytes)?;
-            self.store(plan, &[])
-        })
+        self.store(Wish::Resize { ino, len_bytes }, &[])
     }
 
     pub(crate) fn allocate(
@@ -136,21 +204,33 @@ impl Volume {
         how: Allocate,
         keep_size: bool,
     ) -> Result<Attributes> {
+        self.store(Wish::Allocate { ino, offset, len_bytes, how, keep_size }, &[])
+    }
+
+    /// The kernel knows an inode less often: the file may go, and its blocks to others.
+    pub(crate) fn forget(&self, ino: u64, lookups: u64) {
         self.alone(ino, || {
-            let plan = self.tree().plan_allocate(ino, offset, len_bytes, how, keep_size)?;
-            self.store(plan, &[])
+            let mut tree = self.tree();
+            tree.forget(ino, lookups);
+            self.note(&tree, &Record::Forgot { ino, lookups });
+        });
+    }
+
+    fn store(&self, wish: Wish, bytes: &[u8]) -> Result<Attributes> {
+        self.alone(wish.ino(), || {
+            let number = self.last_plan.fetch_add(1, Ordering::Relaxed);
+            let plan = {
+                let mut tree = self.tree();
+                let plan = wish.plan(&mut tree);
+                self.note(&tree, &Record::Planned { number, wish });
+                plan?
+            };
+            let stored = plan.stores.iter().try_for_each(|store| self.store_one(store, bytes));
+            let (mut tree, now, is_stored) = (self.tree(), now(), stored.is_ok());
+            let finished = tree.finish_write(plan, is_stored, now);
+            self.note(&tree, &Record::Finished { number, is_stored, now });
+            stored.and(finished)
         })
-    }
-
-    /// A handle less, or the kernel's knowledge: the file may go, and its blocks to others.
-    pub(crate) fn let_go(&self, ino: u64, go: impl FnOnce(&mut Tree)) {
-        self.alone(ino, || go(&mut self.tree()));
-    }
-
-    fn store(&self, plan: WritePlan, bytes: &[u8]) -> Result<Attributes> {
-        let stored = plan.stores.iter().try_for_each(|store| self.store_one(store, bytes));
-        let finished = self.tree().finish_write(plan, stored.is_ok(), now());
-        stored.and(finished)
     }
 
     fn store_one(&self, store: &Store, bytes: &[u8]) -> Result<()> {

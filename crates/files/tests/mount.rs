@@ -1,102 +1,19 @@
 //! A file system that is mounted, as programs see it. Its bytes are in memory of this process, so that they can be made
 //! unreadable; that needs root and /dev/fuse.
 
+mod support;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use farcall_files::{BLOCK_BYTES, Caller, Memory, Mount, Time, Tree, Volume, restore_from, save};
+use farcall_files::{BLOCK_BYTES, restore_from, save};
 use rustix::io::Errno;
-
-const BLOCKS: u64 = 16 << 10;
-/// How long anything may take before a test calls it lost. Not a measurement.
-const LOST: Duration = Duration::from_secs(60);
-
-/// Bytes that can be had as long as nobody says otherwise.
-#[derive(Default)]
-struct Bytes {
-    bytes: Mutex<Vec<u8>>,
-    is_lost: AtomicBool,
-}
-
-impl Memory for Bytes {
-    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
-        if self.is_lost.load(Ordering::SeqCst) {
-            return Err(Errno::IO);
-        }
-        bytes.copy_from_slice(&self.bytes.lock().unwrap()[at as usize..at as usize + bytes.len()]);
-        Ok(())
-    }
-
-    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
-        if self.is_lost.load(Ordering::SeqCst) {
-            return Err(Errno::IO);
-        }
-        self.bytes.lock().unwrap()[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-}
-
-struct Mounted {
-    dir: PathBuf,
-    memory: Arc<Bytes>,
-    volume: Arc<Volume>,
-    mount: Mount,
-}
-
-impl Mounted {
-    fn new(name: &str) -> Option<Self> {
-        let now = Time { seconds: 1, nanos: 0 };
-        Self::of(name, Tree::new(BLOCKS, Caller::default(), now))
-    }
-
-    /// Nothing, with the reason, where nobody may mount.
-    fn of(name: &str, tree: Tree) -> Option<Self> {
-        // What was there before is old bytes, as in a node's memory.
-        let old = vec![0xEE; (BLOCKS * BLOCK_BYTES) as usize];
-        Self::over(name, tree, Arc::new(Bytes { bytes: Mutex::new(old), is_lost: AtomicBool::new(false) }))
-    }
-
-    fn over(name: &str, tree: Tree, memory: Arc<Bytes>) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || OpenOptions::new().read(true).open("/dev/fuse").is_err() {
-            println!("SKIPPED: mounting needs root and /dev/fuse");
-            return None;
-        }
-        let dir = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
-        fs::create_dir(&dir).unwrap();
-        let volume = Arc::new(Volume::new(tree, Box::new(Arc::clone(&memory))));
-        let mount = match Mount::start(&dir, Arc::clone(&volume)) {
-            Ok(mount) => mount,
-            Err(error) => {
-                println!("SKIPPED: this machine does not mount: {error}");
-                fs::remove_dir(&dir).unwrap();
-                return None;
-            }
-        };
-        Some(Self { dir, memory, volume, mount })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-
-    fn unmount(mut self) -> (Arc<Volume>, Arc<Bytes>) {
-        // A child that another test has forked, and that has not yet become its program, holds our files a moment longer.
-        let begun = Instant::now();
-        while let Err(busy) = self.mount.unmount() {
-            assert!(begun.elapsed() < LOST, "{busy}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.mount.wait();
-        fs::remove_dir(&self.dir).unwrap();
-        (self.volume, self.memory)
-    }
-}
+use support::{BLOCKS, Bytes, Mounted};
 
 fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()

@@ -9,6 +9,8 @@ pub const TRANSFERS: &str = "page transfers";
 pub const READS: &str = "page reads";
 pub const WRITES: &str = "page writes";
 pub const REPLICAS: &str = "page replicas";
+/// Of the sessions with memory nodes, which count for themselves.
+pub const SESSIONS: &str = "remio session";
 
 farcall_stats::counters! {
     /// Of one thread that serves the kernel.

@@ -29,5 +29,5 @@ pub use keeper::{Ended, Paging, PagingError};
 pub use pager::{PagerError, serve};
 pub use place::{Config, Place, places};
 pub use preflight::{Obstacle, preflight};
-pub use status::{Latency, Status, status};
+pub use status::{Flow, Latency, Status, status};
 pub use undo::{Undone, clean_up, undo};

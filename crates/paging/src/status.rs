@@ -3,7 +3,7 @@
 use farcall_stats::{BlockReport, Histogram, Report, read_all};
 use serde::Serialize;
 
-use crate::block_counters::{READS, REPLICAS, TRANSFERS, WRITES};
+use crate::block_counters::{READS, REPLICAS, SESSIONS, TRANSFERS, WRITES};
 use crate::cgroup::Hierarchy;
 use crate::loop_device::device_over;
 use crate::place::{Config, Place};
@@ -20,6 +20,39 @@ pub struct Latency {
     pub p50_ns: Option<u64>,
     /// What 99 of 100 did not exceed.
     pub p99_ns: Option<u64>,
+}
+
+/// What goes over the sessions with memory nodes that are open: a page of one replica is a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Flow {
+    /// Pages that were read and written.
+    pub requests: u64,
+    /// Work requests that did it: fewer, if neighbours were merged.
+    pub work_requests: u64,
+    /// What is under way now.
+    pub in_flight_bytes: u64,
+    /// How much may be, for each node.
+    pub window_bytes: u64,
+    /// How often something had to wait for that.
+    pub window_stalls: u64,
+}
+
+impl Flow {
+    fn of(blocks: &[BlockReport]) -> Self {
+        let sum = |names: &[&str]| names.iter().map(|name| sum(blocks, SESSIONS, name)).sum();
+        Self {
+            requests: sum(&["reads", "writes"]),
+            work_requests: sum(&["read_work", "write_work"]),
+            in_flight_bytes: sum(&["in_flight_bytes"]),
+            window_bytes: farcall_memory::WINDOW_BYTES,
+            window_stalls: sum(&["window_stalls"]),
+        }
+    }
+
+    /// Work requests for each request: 1 if nothing was merged.
+    pub fn merge_ratio(&self) -> Option<f64> {
+        (self.requests > 0).then(|| self.work_requests as f64 / self.requests as f64)
+    }
 }
 
 /// How a run stands.
@@ -52,6 +85,8 @@ pub struct Status {
     pub bytes_written: u64,
     /// See above.
     pub failures: u64,
+    /// What goes between the pager and its memory nodes.
+    pub flow: Flow,
     /// How replicas stand, by name.
     #[serde(skip)]
     pub replicas: Vec<(String, u64)>,
@@ -83,6 +118,7 @@ pub fn status(place: Place) -> std::io::Result<Status> {
         bytes_read: sum("bytes_read"),
         bytes_written: sum("bytes_written"),
         failures: sum("failures"),
+        flow: Flow::of(blocks),
         replicas: of(blocks, REPLICAS).next().map(|block| block.counters.clone()).unwrap_or_default(),
     })
 }
@@ -95,7 +131,8 @@ fn pager_of(place: Place) -> Option<Report> {
 
 fn of<'a>(blocks: &'a [BlockReport], kind: &'a str) -> impl Iterator<Item = &'a BlockReport> {
     let is_of = move |block: &&BlockReport| {
-        block.live && block.label.strip_prefix(kind).is_some_and(|rest| rest.starts_with(' '))
+        let rest = block.label.strip_prefix(kind);
+        block.live && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
     };
     blocks.iter().filter(is_of)
 }

@@ -4,7 +4,7 @@ use crate::commands::memory::size;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_paging::{Latency, Place, Status as State, places, status};
+use farcall_paging::{Flow, Latency, Place, Status as State, places, status};
 use serde_json::json;
 use std::fmt::Write;
 use std::time::Duration;
@@ -63,6 +63,7 @@ fn in_words(state: &State) -> String {
     let _ = write!(text, "\n  reads     {}", times(&state.reads, state.bytes_read));
     let _ = write!(text, "\n  writes    {}", times(&state.writes, state.bytes_written));
     let _ = write!(text, "\n  failures  {}", state.failures);
+    let _ = write!(text, "\n  flow      {}", flow(&state.flow));
     match state.pager_pid {
         Some(pid) => {
             let replicas: Vec<_> =
@@ -72,6 +73,18 @@ fn in_words(state: &State) -> String {
         None => text.push_str("\n  pager     not there; if this stays so: farcall page cleanup"),
     }
     text
+}
+
+fn flow(flow: &Flow) -> String {
+    let merged = flow.merge_ratio().map_or_else(
+        || "no requests to memory nodes yet".to_owned(),
+        |ratio| format!("{ratio:.2} work requests for each page of a replica"),
+    );
+    let (now, most) = (size::text(flow.in_flight_bytes), size::text(flow.window_bytes));
+    format!(
+        "{merged}; {now} in flight, of {most} for each node, which had to be waited for {} times",
+        flow.window_stalls
+    )
 }
 
 fn times(latency: &Latency, bytes: u64) -> String {
@@ -96,5 +109,6 @@ fn to_json(state: &State) -> serde_json::Value {
     // Plain numbers and strings: always JSON.
     let mut json = serde_json::to_value(state).unwrap_or_default();
     json["replicas_now"] = replicas.into();
+    json["flow"]["merge_ratio"] = state.flow.merge_ratio().into();
     json
 }

@@ -6,6 +6,8 @@
 mod mount;
 mod one_file;
 mod operations;
+#[cfg(test)]
+pub(crate) mod requests;
 mod wire;
 
 use std::io::{self, IoSlice};
@@ -19,8 +21,13 @@ use rustix::io::Errno;
 use crate::tree;
 use crate::volume::Volume;
 pub use mount::MountError;
+pub(crate) use mount::{detach, unmount};
 pub use one_file::{ONE_FILE_NAME, Transfer, mount_one_file, serve_one_file};
-use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX, Request};
+#[cfg(test)]
+pub(crate) use operations::answer as answer_to;
+pub(crate) use operations::ask;
+pub(crate) use wire::Request;
+use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX};
 
 /// Requests that are worked on at once: each waits for memory nodes.
 const THREADS: usize = 8;
@@ -38,15 +45,35 @@ impl Mount {
     /// # Errors
     /// If there is no FUSE, the directory cannot be used, or the system refuses.
     pub fn start(dir: &Path, volume: Arc<Volume>) -> Result<Self, MountError> {
-        // The kernel checks permissions: it knows modes and owners from us.
-        let (device, dir) = mount::mount(dir, "default_permissions,allow_other")?;
+        let (device, dir) = mount_volume(dir)?;
+        Ok(Self::serve(device, dir, volume)?)
+    }
+
+    /// Goes on where another process has ended that served this /dev/fuse: first of all the kernel is told to ask again
+    /// for what that one did not answer.
+    ///
+    /// # Errors
+    /// If the kernel cannot (before Linux 6.9), or there are no threads.
+    pub fn take_over(device: OwnedFd, dir: PathBuf, volume: Arc<Volume>) -> io::Result<Self> {
+        rustix::io::write(&device, &wire::resend())?;
+        Self::serve(device, dir, volume)
+    }
+
+    /// Takes requests of a file system that [`mount_volume`] has mounted.
+    ///
+    /// # Errors
+    /// If there are no threads.
+    pub fn serve(device: OwnedFd, dir: PathBuf, volume: Arc<Volume>) -> io::Result<Self> {
         let device = Arc::new(device);
         let mut mounted = Self { dir, volume, threads: Vec::new() };
         for number in 0..THREADS {
             let (device, volume) = (Arc::clone(&device), Arc::clone(&mounted.volume));
             let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
             mounted.threads.push(thread.spawn(move || {
-                serve(&device, |request, reply| operations::answer(&volume, request, reply));
+                serve(&device, |request, reply| {
+                    let answering = volume.answering();
+                    (operations::answer(&volume, request, reply), answering)
+                });
             })?);
         }
         Ok(mounted)
@@ -67,7 +94,7 @@ impl Mount {
     /// # Errors
     /// `EBUSY` if something there is in use.
     pub fn unmount(&self) -> io::Result<()> {
-        mount::unmount(&self.dir)
+        unmount(&self.dir)
     }
 
     /// Takes it off its directory although something is in use. It serves on until nothing is.
@@ -75,7 +102,7 @@ impl Mount {
     /// # Errors
     /// If the system refuses.
     pub fn detach(&self) -> io::Result<()> {
-        mount::detach(&self.dir)
+        detach(&self.dir)
     }
 
     /// Waits until it is unmounted.
@@ -95,9 +122,17 @@ impl Drop for Mount {
     }
 }
 
-/// Takes requests until the file system is unmounted.
-fn serve(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -> tree::Result<()>) {
-    let mut bytes = vec![0; REQUEST_BYTES_MAX];
+/// Mounts at a directory. Who holds the descriptor keeps requests waiting; when nobody holds it any more they fail.
+pub(crate) fn mount_volume(dir: &Path) -> Result<(OwnedFd, PathBuf), MountError> {
+    // The kernel checks permissions: it knows modes and owners from us.
+    mount::mount(dir, "default_permissions,allow_other")
+}
+
+/// Takes requests until the file system is unmounted. What comes with an outcome is held until the kernel has it.
+fn serve<H>(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H)) {
+    // Its pages are there before the kernel writes to them: a process that is killed while it waits for one would take
+    // the request with it.
+    let mut bytes = vec![1; REQUEST_BYTES_MAX];
     let mut reply = Vec::new();
     loop {
         match rustix::io::read(device, &mut bytes[..]) {
@@ -117,22 +152,25 @@ fn serve(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -
     }
 }
 
-fn answer(
+fn answer<H>(
     device: &OwnedFd,
     request: &Request<'_>,
     reply: &mut Vec<u8>,
-    answers: &mut impl FnMut(&Request<'_>, &mut Vec<u8>) -> tree::Result<()>,
+    answers: &mut impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H),
 ) {
     reply.clear();
-    let outcome = match request.opcode {
-        Some(Opcode::Init) => wire::init(request.body, reply),
+    let (outcome, _held) = match request.opcode {
+        Some(Opcode::Init) => (wire::init(request.body, reply), None),
         Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => {
             // Nobody waits for an answer. A request that waits for memory ends by itself, in bounded time.
             let _ = answers(request, reply);
             return;
         }
-        Some(_) => answers(request, reply),
-        None => Err(Errno::NOSYS),
+        Some(_) => {
+            let (outcome, held) = answers(request, reply);
+            (outcome, Some(held))
+        }
+        None => (Err(Errno::NOSYS), None),
     };
     let body = if outcome.is_ok() { &reply[..] } else { &[] };
     let error = outcome.err().map_or(0, |errno| -errno.raw_os_error());

@@ -49,11 +49,11 @@ pub(super) fn mount(dir: &Path, more: &str) -> Result<(OwnedFd, PathBuf), MountE
 }
 
 /// Takes a file system off its directory: nothing there is in use then.
-pub(super) fn unmount(dir: &Path) -> io::Result<()> {
+pub(crate) fn unmount(dir: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW)?)
 }
 
 /// Takes it off its directory now; it ends when nothing of it is in use any more.
-pub(super) fn detach(dir: &Path) -> io::Result<()> {
+pub(crate) fn detach(dir: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?)
 }

@@ -48,7 +48,7 @@ pub fn serve_one_file(
     size_bytes: u64,
     mut tell: impl FnMut(Transfer),
 ) {
-    super::serve(device, |request, reply| answer(memory, size_bytes, request, reply, &mut tell));
+    super::serve(device, |request, reply| (answer(memory, size_bytes, request, reply, &mut tell), ()));
 }
 
 fn answer(
@@ -159,8 +159,15 @@ mod tests {
         body: &[u8],
         told: &mut Vec<Transfer>,
     ) -> Result<Vec<u8>> {
-        let body = Fields(body);
-        let request = Request { opcode: Some(opcode), unique: 1, node, uid: 0, gid: 0, body };
+        let request = Request {
+            opcode: Some(opcode),
+            unique: 1,
+            node,
+            uid: 0,
+            gid: 0,
+            body: Fields(body),
+            bytes: body,
+        };
         let mut reply = Vec::new();
         answer(memory, SIZE_BYTES, &request, &mut reply, &mut |transfer| told.push(transfer))?;
         Ok(reply)

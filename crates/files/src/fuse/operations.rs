@@ -7,7 +7,7 @@ use crate::tree::{
     Allocate, Attributes, BLOCK_BYTES, Caller, Changes, DIRECTORY, Exchange, KIND_BITS, NAME_BYTES_MAX,
     Result, SetXattr, Time, Tree,
 };
-use crate::volume::{Volume, now};
+use crate::volume::Volume;
 
 /// Bytes in front of a name in a directory's lines, and of the attributes before that.
 const DIRENT_BYTES: usize = 24;
@@ -17,16 +17,18 @@ const ENTRY_OUT_BYTES: usize = 128;
 const FOPEN_DIRECT_IO: u32 = 1;
 
 /// Answers a request; the reply's body is appended to `reply`.
-pub(super) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
     let (node, mut body) = (request.node, request.body);
-    let caller = Caller { uid: request.uid, gid: request.gid };
+    if request.is_resent()
+        && let Some(outcome) = volume.earlier(request.number(), reply)
+    {
+        return outcome;
+    }
     // What this build does not know was answered before.
     let Some(opcode) = request.opcode else { return Err(Errno::NOSYS) };
     match opcode {
-        Opcode::Lookup => lookup(volume, node, body.name()?, reply),
         Opcode::Forget => {
-            let lookups = body.u64()?;
-            volume.let_go(node, |tree| tree.forget(node, lookups));
+            volume.forget(node, body.u64()?);
             Ok(())
         }
         Opcode::BatchForget => batch_forget(volume, body),
@@ -34,72 +36,27 @@ pub(super) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
             reply.put_attr_out(&volume.tree().attributes(node)?);
             Ok(())
         }
-        Opcode::Setattr => setattr(volume, node, body, reply),
+        Opcode::Setattr => {
+            resize(volume, node, body)?;
+            volume.ask(request, reply)
+        }
         Opcode::Readlink => {
             reply.extend_from_slice(volume.tree().readlink(node)?);
             Ok(())
         }
-        Opcode::Symlink => {
-            let (name, target) = (body.name()?, body.name()?);
-            entry(&mut volume.tree(), reply, |tree| tree.symlink(node, name, target, caller, now()))
-        }
-        Opcode::Mknod => {
-            let (mode, rdev) = (body.u32()?, body.u32()?);
-            body.skip(8)?;
-            let name = body.name()?;
-            entry(&mut volume.tree(), reply, |tree| tree.make(node, name, mode, rdev, caller, now()))
-        }
-        Opcode::Mkdir => {
-            let mode = body.u32()? & !KIND_BITS | DIRECTORY;
-            body.skip(4)?;
-            let name = body.name()?;
-            entry(&mut volume.tree(), reply, |tree| tree.make(node, name, mode, 0, caller, now()))
-        }
-        Opcode::Create | Opcode::Tmpfile => create(volume, opcode, node, body, caller, reply),
-        Opcode::Unlink => volume.tree().unlink(node, body.name()?, now()),
-        Opcode::Rmdir => volume.tree().rmdir(node, body.name()?, now()),
-        Opcode::Rename => {
-            let to = body.u64()?;
-            rename(volume, node, to, Exchange::Replace, body)
-        }
-        Opcode::Rename2 => {
-            let (to, flags) = (body.u64()?, body.u32()?);
-            body.skip(4)?;
-            let exchange = match flags {
-                0 => Exchange::Replace,
-                1 => Exchange::NoReplace,
-                2 => Exchange::Exchange,
-                _ => return Err(Errno::INVAL),
-            };
-            rename(volume, node, to, exchange, body)
-        }
-        Opcode::Link => {
-            let ino = body.u64()?;
-            let name = body.name()?;
-            entry(&mut volume.tree(), reply, |tree| tree.link(ino, node, name, now()))
-        }
-        Opcode::Open => {
-            volume.tree().open(node)?;
-            put_open(reply, node, FOPEN_DIRECT_IO);
-            Ok(())
-        }
-        Opcode::Opendir => {
-            volume.tree().open(node)?;
-            put_open(reply, node, 0);
-            Ok(())
-        }
-        Opcode::Release | Opcode::Releasedir => {
-            volume.let_go(node, |tree| tree.close(node));
-            Ok(())
-        }
+        Opcode::Release | Opcode::Releasedir => volume.ask_alone(request, reply),
         Opcode::Read => {
             body.skip(8)?;
             let (offset, len_bytes) = (body.u64()?, body.u32()? as usize);
             volume.read(node, offset, len_bytes.min(TRANSFER_BYTES_MAX), reply)
         }
         Opcode::Write => write(volume, node, body, reply),
-        Opcode::Readdir => readdir(volume, node, body, Lines::Names, reply),
-        Opcode::Readdirplus => readdir(volume, node, body, Lines::NamesAndAttributes, reply),
+        Opcode::Readdir => {
+            let mut tree = volume.tree();
+            readdir(&mut tree, node, body, Lines::Names, reply)?;
+            volume.accessed(&mut tree, node);
+            Ok(())
+        }
         Opcode::Statfs => {
             statfs(&volume.tree(), reply);
             Ok(())
@@ -107,17 +64,6 @@ pub(super) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
         // A write is answered when all replicas in sync have it: nothing is left to do.
         Opcode::Flush | Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => Ok(()),
         Opcode::Destroy | Opcode::Interrupt | Opcode::Init => Ok(()),
-        Opcode::Setxattr => {
-            let (len_bytes, flags) = (body.u32()? as usize, body.u32()?);
-            let how = match flags {
-                0 => SetXattr::Any,
-                1 => SetXattr::Create,
-                2 => SetXattr::Replace,
-                _ => return Err(Errno::INVAL),
-            };
-            let name = body.name()?;
-            volume.tree().set_xattr(node, name, body.take(len_bytes)?, how, now())
-        }
         Opcode::Getxattr => {
             let room = body.u32()? as usize;
             body.skip(4)?;
@@ -127,7 +73,6 @@ pub(super) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
             let room = body.u32()? as usize;
             put_sized(reply, room, &volume.tree().xattr_names(node)?)
         }
-        Opcode::Removexattr => volume.tree().remove_xattr(node, body.name()?, now()),
         Opcode::Fallocate => fallocate(volume, node, body),
         Opcode::Lseek => {
             body.skip(8)?;
@@ -140,6 +85,98 @@ pub(super) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
             reply.put_u64(volume.tree().seek(node, offset, for_data)?);
             Ok(())
         }
+        _ => volume.ask(request, reply),
+    }
+}
+
+/// Has a tree answer what it alone can answer, and what changes it. At the same time it does the same to the same tree.
+pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut Vec<u8>) -> Result<()> {
+    let (node, mut body) = (request.node, request.body);
+    let caller = Caller { uid: request.uid, gid: request.gid };
+    let Some(opcode) = request.opcode else { return Err(Errno::NOSYS) };
+    match opcode {
+        Opcode::Lookup => lookup(tree, node, body.name()?, reply),
+        Opcode::Setattr => setattr(tree, node, body, now, reply),
+        Opcode::Symlink => {
+            let (name, target) = (body.name()?, body.name()?);
+            entry(tree, reply, |tree| tree.symlink(node, name, target, caller, now))
+        }
+        Opcode::Mknod => {
+            let (mode, rdev) = (body.u32()?, body.u32()?);
+            body.skip(8)?;
+            let name = body.name()?;
+            entry(tree, reply, |tree| tree.make(node, name, mode, rdev, caller, now))
+        }
+        Opcode::Mkdir => {
+            let mode = body.u32()? & !KIND_BITS | DIRECTORY;
+            body.skip(4)?;
+            let name = body.name()?;
+            entry(tree, reply, |tree| tree.make(node, name, mode, 0, caller, now))
+        }
+        Opcode::Create | Opcode::Tmpfile => {
+            body.skip(4)?;
+            let mode = body.u32()?;
+            body.skip(8)?;
+            let name = body.name()?;
+            let made = match opcode {
+                Opcode::Tmpfile => tree.make_nameless(node, mode & !KIND_BITS, caller, now),
+                _ => tree.make(node, name, mode, 0, caller, now),
+            }?;
+            tree.open(made.ino)?;
+            entry(tree, reply, |_| Ok(made))?;
+            put_open(reply, made.ino, FOPEN_DIRECT_IO);
+            Ok(())
+        }
+        Opcode::Unlink => tree.unlink(node, body.name()?, now),
+        Opcode::Rmdir => tree.rmdir(node, body.name()?, now),
+        Opcode::Rename => {
+            let to = body.u64()?;
+            rename(tree, node, to, Exchange::Replace, body, now)
+        }
+        Opcode::Rename2 => {
+            let (to, flags) = (body.u64()?, body.u32()?);
+            body.skip(4)?;
+            let exchange = match flags {
+                0 => Exchange::Replace,
+                1 => Exchange::NoReplace,
+                2 => Exchange::Exchange,
+                _ => return Err(Errno::INVAL),
+            };
+            rename(tree, node, to, exchange, body, now)
+        }
+        Opcode::Link => {
+            let ino = body.u64()?;
+            let name = body.name()?;
+            entry(tree, reply, |tree| tree.link(ino, node, name, now))
+        }
+        Opcode::Open | Opcode::Opendir => {
+            tree.open(node)?;
+            let flags = if opcode == Opcode::Open { FOPEN_DIRECT_IO } else { 0 };
+            put_open(reply, node, flags);
+            Ok(())
+        }
+        Opcode::Release | Opcode::Releasedir => {
+            tree.close(node);
+            Ok(())
+        }
+        Opcode::Readdirplus => {
+            readdir(tree, node, body, Lines::NamesAndAttributes, reply)?;
+            tree.accessed(node, now);
+            Ok(())
+        }
+        Opcode::Setxattr => {
+            let (len_bytes, flags) = (body.u32()? as usize, body.u32()?);
+            let how = match flags {
+                0 => SetXattr::Any,
+                1 => SetXattr::Create,
+                2 => SetXattr::Replace,
+                _ => return Err(Errno::INVAL),
+            };
+            let name = body.name()?;
+            tree.set_xattr(node, name, body.take(len_bytes)?, how, now)
+        }
+        Opcode::Removexattr => tree.remove_xattr(node, body.name()?, now),
+        _ => Err(Errno::NOSYS),
     }
 }
 
@@ -155,8 +192,8 @@ fn entry(
     Ok(())
 }
 
-fn lookup(volume: &Volume, parent: u64, name: &[u8], reply: &mut Vec<u8>) -> Result<()> {
-    match entry(&mut volume.tree(), reply, |tree| tree.lookup(parent, name)) {
+fn lookup(tree: &mut Tree, parent: u64, name: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+    match entry(tree, reply, |tree| tree.lookup(parent, name)) {
         Err(Errno::NOENT) => {
             reply.put_no_entry();
             Ok(())
@@ -170,30 +207,35 @@ fn batch_forget(volume: &Volume, mut body: Fields<'_>) -> Result<()> {
     body.skip(4)?;
     for _ in 0..count {
         let (ino, lookups) = (body.u64()?, body.u64()?);
-        volume.let_go(ino, |tree| tree.forget(ino, lookups));
+        volume.forget(ino, lookups);
     }
     Ok(())
 }
 
-fn setattr(volume: &Volume, ino: u64, mut body: Fields<'_>, reply: &mut Vec<u8>) -> Result<()> {
+/// The bit of SETATTR that says that a length is given.
+const FATTR_SIZE: u32 = 1 << 3;
+
+/// That part of SETATTR that memory has to do with.
+fn resize(volume: &Volume, ino: u64, mut body: Fields<'_>) -> Result<()> {
     let valid = body.u32()?;
     body.skip(4 + 8)?;
     let size = body.u64()?;
-    body.skip(8)?;
+    if valid & FATTR_SIZE == 0 { Ok(()) } else { volume.resize(ino, size).map(drop) }
+}
+
+fn setattr(tree: &mut Tree, ino: u64, mut body: Fields<'_>, now: Time, reply: &mut Vec<u8>) -> Result<()> {
+    let valid = body.u32()?;
+    body.skip(4 + 8 + 8 + 8)?;
     let seconds = [body.u64()?, body.u64()?, body.u64()?];
     let nanos = [body.u32()?, body.u32()?, body.u32()?];
     let mode = body.u32()?;
     body.skip(4)?;
     let (uid, gid) = (body.u32()?, body.u32()?);
     let is = |bit: u32| valid & (1 << bit) != 0;
-    let now = now();
     let time = |at: usize, given: u32, present: Option<u32>| match present {
         Some(present) if is(present) => Some(now),
         _ => is(given).then_some(Time { seconds: seconds[at].cast_signed(), nanos: nanos[at] }),
     };
-    if is(3) {
-        volume.resize(ino, size)?;
-    }
     let changes = Changes {
         mode: is(0).then_some(mode),
         uid: is(1).then_some(uid),
@@ -202,41 +244,20 @@ fn setattr(volume: &Volume, ino: u64, mut body: Fields<'_>, reply: &mut Vec<u8>)
         mtime: time(1, 5, Some(8)),
         ctime: time(2, 10, None),
     };
-    reply.put_attr_out(&volume.tree().change(ino, changes, now)?);
+    reply.put_attr_out(&tree.change(ino, changes, now)?);
     Ok(())
 }
 
-fn create(
-    volume: &Volume,
-    opcode: Opcode,
-    parent: u64,
+fn rename(
+    tree: &mut Tree,
+    from: u64,
+    to: u64,
+    exchange: Exchange,
     mut body: Fields<'_>,
-    caller: Caller,
-    reply: &mut Vec<u8>,
+    now: Time,
 ) -> Result<()> {
-    body.skip(4)?;
-    let mode = body.u32()?;
-    body.skip(8)?;
-    let name = body.name()?;
-    let mut tree = volume.tree();
-    entry(&mut tree, reply, |tree| {
-        let made = match opcode {
-            Opcode::Tmpfile => tree.make_nameless(parent, mode & !KIND_BITS, caller, now()),
-            _ => tree.make(parent, name, mode, 0, caller, now()),
-        }?;
-        tree.open(made.ino)?;
-        Ok(made)
-    })?;
-    drop(tree);
-    let mut ino = Fields(reply);
-    let ino = ino.u64()?;
-    put_open(reply, ino, FOPEN_DIRECT_IO);
-    Ok(())
-}
-
-fn rename(volume: &Volume, from: u64, to: u64, exchange: Exchange, mut body: Fields<'_>) -> Result<()> {
     let (name, new_name) = (body.name()?, body.name()?);
-    volume.tree().rename((from, name), (to, new_name), exchange, now())
+    tree.rename((from, name), (to, new_name), exchange, now)
 }
 
 /// The handle is the inode itself: it means the same to another daemon.
@@ -263,10 +284,9 @@ enum Lines {
     NamesAndAttributes,
 }
 
-fn readdir(volume: &Volume, ino: u64, mut body: Fields<'_>, lines: Lines, reply: &mut Vec<u8>) -> Result<()> {
+fn readdir(tree: &mut Tree, ino: u64, mut body: Fields<'_>, lines: Lines, reply: &mut Vec<u8>) -> Result<()> {
     body.skip(8)?;
     let (cookie, room) = (body.u64()?, (body.u32()? as usize).min(TRANSFER_BYTES_MAX));
-    let mut tree = volume.tree();
     let mut known = Vec::new();
     for line in tree.entries(ino, cookie)? {
         let attributes =
@@ -294,7 +314,6 @@ fn readdir(volume: &Volume, ino: u64, mut body: Fields<'_>, lines: Lines, reply:
         reply.resize(end, 0);
     }
     known.into_iter().for_each(|ino| tree.looked_up(ino));
-    tree.accessed(ino, now());
     Ok(())
 }
 

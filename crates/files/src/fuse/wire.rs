@@ -119,7 +119,12 @@ pub struct Request<'a> {
     pub uid: u32,
     pub gid: u32,
     pub body: Fields<'a>,
+    /// All of it.
+    pub bytes: &'a [u8],
 }
+
+/// The kernel asks again: who was asked first has ended (FUSE_UNIQUE_RESEND).
+const RESENT: u64 = 1 << 63;
 
 impl<'a> Request<'a> {
     /// Reads one; `None` if the bytes are none.
@@ -130,7 +135,21 @@ impl<'a> Request<'a> {
         let (uid, gid) = (fields.u32().ok()?, fields.u32().ok()?);
         fields.skip(8).ok()?;
         let is_whole = len_bytes as usize == bytes.len();
-        is_whole.then_some(Self { opcode: Opcode::of(opcode), unique, node, uid, gid, body: fields })
+        is_whole.then_some(Self { opcode: Opcode::of(opcode), unique, node, uid, gid, body: fields, bytes })
+    }
+
+    /// Its number, also when it is made again.
+    pub const fn number(&self) -> u64 {
+        self.unique & !RESENT
+    }
+
+    pub const fn is_resent(&self) -> bool {
+        self.unique & RESENT != 0
+    }
+
+    /// It asked for a name that is not there: nothing has changed.
+    pub fn is_lookup_of_nothing(&self, reply: &[u8]) -> bool {
+        self.opcode == Some(Opcode::Lookup) && reply.iter().take(8).all(|byte| *byte == 0)
     }
 }
 
@@ -238,6 +257,7 @@ pub mod features {
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const HAS_RESEND: u64 = 1 << 39;
 
     pub const WANTED: u64 = ASYNC_READ
         | BIG_WRITES
@@ -248,7 +268,18 @@ pub mod features {
         | MAX_PAGES
         | CACHE_SYMLINKS
         | INIT_EXT
-        | DIRECT_IO_ALLOW_MMAP;
+        | DIRECT_IO_ALLOW_MMAP
+        | HAS_RESEND;
+}
+
+/// Tells the kernel to ask again for all that was asked and not answered (FUSE_NOTIFY_RESEND).
+pub fn resend() -> Vec<u8> {
+    const RESEND: i32 = 7;
+    let mut message = Vec::new();
+    message.put_u32(OUT_HEADER_BYTES as u32);
+    message.put_u32(RESEND.cast_unsigned());
+    message.put_u64(0);
+    message
 }
 
 /// Answers FUSE_INIT.

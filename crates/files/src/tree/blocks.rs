@@ -34,6 +34,15 @@ impl FreeBlocks {
         self.free
     }
 
+    /// Where the next search begins: two trees that take the same blocks have it, too.
+    pub const fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    pub const fn set_cursor(&mut self, cursor: u64) {
+        self.cursor = cursor;
+    }
+
     /// Takes up to `want` neighbours: at `near` if that is free, so that a file that grows lies in one piece.
     pub fn take(&mut self, want: u64, near: Option<u64>) -> Option<Blocks> {
         let at_near = near.and_then(|near| {

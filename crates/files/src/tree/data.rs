@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::blocks::Blocks;
 use super::extents::Run;
@@ -54,7 +55,7 @@ pub struct WritePlan {
 }
 
 /// What `fallocate` does with a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Allocate {
     /// Room for it is taken.
     Reserve,
@@ -104,15 +105,16 @@ impl Tree {
         Ok(file.extents.pieces(blocks_around(&range)).map(load).collect())
     }
 
-    /// A file was read: as `relatime` has it, the time is kept once a day, or after a change.
-    pub fn accessed(&mut self, ino: u64, now: Time) {
+    /// A file was read: as `relatime` has it, the time is kept once a day, or after a change. Whether it was.
+    pub fn accessed(&mut self, ino: u64, now: Time) -> bool {
         const DAY_SECONDS: i64 = 86_400;
-        if let Ok(inode) = self.get_mut(ino) {
-            let Time { seconds, .. } = inode.atime;
-            if inode.atime <= inode.mtime.max(inode.ctime) || now.seconds - seconds >= DAY_SECONDS {
-                inode.atime = now;
-            }
+        let Ok(inode) = self.get_mut(ino) else { return false };
+        let Time { seconds, .. } = inode.atime;
+        let is_kept = inode.atime <= inode.mtime.max(inode.ctime) || now.seconds - seconds >= DAY_SECONDS;
+        if is_kept {
+            inode.atime = now;
         }
+        is_kept
     }
 
     /// What to store for a write. A block that the file does not have yet is stored whole, with zeros around the bytes.

@@ -26,12 +26,48 @@ struct Image {
     inodes: Vec<(u64, Inode)>,
 }
 
+/// A tree as the process after this one needs it: with what the kernel knows.
+#[derive(Serialize, Deserialize)]
+struct Checkpoint {
+    next_ino: u64,
+    blocks: u64,
+    cursor: u64,
+    /// With lookups and handles.
+    inodes: Vec<(u64, Inode, u64, u64)>,
+}
+
 impl Tree {
+    /// All of it, as bytes for [`Tree::from_checkpoint`]. No plan is under way.
+    pub(crate) fn to_checkpoint(&self) -> Vec<u8> {
+        let inodes = self.inodes.iter();
+        let inodes = inodes.map(|(ino, inode)| (*ino, inode.clone(), inode.lookups, inode.opens)).collect();
+        let (next_ino, blocks, cursor) = (self.next_ino, self.blocks, self.free.cursor());
+        // Vectors grow: serialising plain data into one cannot fail.
+        postcard::to_allocvec(&Checkpoint { next_ino, blocks, cursor, inodes }).unwrap_or_default()
+    }
+
+    /// The same tree. Their checksum said that these are the bytes.
+    ///
+    /// # Errors
+    /// If they are none of this build.
+    pub(crate) fn from_checkpoint(bytes: &[u8]) -> Result<Self, BadImage> {
+        let Checkpoint { next_ino, blocks, cursor, inodes } =
+            postcard::from_bytes(bytes).map_err(|error| bad(&error))?;
+        let mut tree = Self { inodes: BTreeMap::new(), next_ino, free: FreeBlocks::new(blocks), blocks };
+        for (ino, mut inode, lookups, opens) in inodes {
+            (inode.lookups, inode.opens) = (lookups, opens);
+            tree.check_content(&inode).map_err(|why| bad(&format!("inode {ino}: {why}")))?;
+            tree.inodes.insert(ino, inode);
+        }
+        tree.free.set_cursor(cursor);
+        Ok(tree)
+    }
+
     /// Its bytes. What has no name any more is not among them.
     pub fn to_image(&self) -> Vec<u8> {
         let named = self.inodes.iter().filter(|(_, inode)| inode.links > 0);
         let inodes = named.map(|(ino, inode)| (*ino, inode.clone())).collect();
-        // Vectors grow: serialising plain data into one cannot fail.
+        // As above.
         postcard::to_allocvec(&Image { version: VERSION, next_ino: self.next_ino, inodes })
             .unwrap_or_default()
     }

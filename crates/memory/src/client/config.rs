@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use farcall_flow::Window;
 use thiserror::Error;
 
 /// Bytes of a page: what is replicated, checked and repaired as one.
 pub const PAGE_BYTES: usize = 4096;
+
+/// Bytes that may be in flight to one node; more waits, and is merged meanwhile.
+pub const WINDOW_BYTES: u64 = Window::PAPER.bytes;
 
 /// Sizes and limits of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +112,9 @@ pub enum OpenError {
     /// No node can be used.
     #[error("no memory node can be used: {0}")]
     NoNode(String),
+    /// What another process kept is of no use.
+    #[error("cannot go on with what the last process kept: {0}")]
+    Kept(String),
     /// The device has no room.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),

@@ -130,11 +130,11 @@ impl<H: Handler> Donor<H> {
         if self.lease.is_none() {
             return Some(Call::Lease);
         }
-        if let Link::Opened(_) = self.link {
-            return Some(Call::Connect);
-        }
         if self.renew_at().is_some_and(|at| at <= now) {
             return Some(Call::Renew);
+        }
+        if let Link::Opened(_) = self.link {
+            return Some(Call::Connect);
         }
         self.calls.pop_front()
     }

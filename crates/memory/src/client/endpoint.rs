@@ -1,6 +1,7 @@
 //! The address space as an endpoint: for a thread of somebody's own, which has other things to do beside it. Threads of
 //! ours ask the nodes, one for each.
 
+use std::fs::File;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -43,7 +44,23 @@ impl MemoryEndpoint {
         config: ClientConfig,
         clock: MonotonicClock,
     ) -> Result<Self, OpenError> {
-        let engine = Engine::new(&Nic::open(&**provider)?, config)?;
+        Self::drive(Engine::new(&Nic::open(&**provider)?, config)?, provider, clock)
+    }
+
+    /// Opens the address space that another process had, or a new one; see [`Engine::resume`].
+    ///
+    /// # Errors
+    /// As there, and as [`MemoryEndpoint::open`].
+    pub fn resume(
+        provider: &Arc<dyn Provider>,
+        config: ClientConfig,
+        kept: File,
+        clock: MonotonicClock,
+    ) -> Result<Self, OpenError> {
+        Self::drive(Engine::resume(&Nic::open(&**provider)?, config, kept, clock.now())?, provider, clock)
+    }
+
+    fn drive(engine: Engine, provider: &Arc<dyn Provider>, clock: MonotonicClock) -> Result<Self, OpenError> {
         let nodes = engine.config().nodes.clone();
         let mut endpoint = Self {
             engine,

@@ -6,13 +6,14 @@ mod donor;
 mod endpoint;
 mod engine;
 mod extent;
+mod keep;
 mod pages;
 mod remote;
 mod spill;
 
 pub use config::{
     ClientConfig, Counts, DonorStatus, Ended, IoError, LinkStatus, OpenError, PAGE_BYTES, Refused, Request,
-    SpaceStatus, Work,
+    SpaceStatus, WINDOW_BYTES, Work,
 };
 pub use control::call_node;
 pub use donor::CallFailed;

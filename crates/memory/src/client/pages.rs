@@ -54,6 +54,20 @@ impl Pages {
         self.generations[at] = self.generations[at].wrapping_add(1).max(1);
     }
 
+    /// The table of another process: checksums and generations.
+    pub fn of(entries: &[(u64, u32)]) -> Self {
+        Self {
+            sums: entries.iter().map(|(sum, _)| *sum).collect(),
+            generations: entries.iter().map(|(_, generation)| *generation).collect(),
+        }
+    }
+
+    /// The checksum and the generation of a page.
+    pub fn entry(&self, at: usize) -> (u64, u32) {
+        let generation = self.generations.get(at).copied().unwrap_or(0);
+        (self.sums.get(at).copied().unwrap_or(0), generation)
+    }
+
     /// Of what was written, this is what the page holds.
     pub fn settled(&mut self, at: usize, sum: u64) {
         self.sums[at] = sum;

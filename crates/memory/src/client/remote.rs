@@ -2,6 +2,7 @@
 //! engine, renews leases and makes up for nodes that are lost.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
@@ -70,7 +71,20 @@ impl RemoteMemory {
     /// If a number is impossible, no node can be used, or resources cannot be had.
     pub fn open(provider: Arc<dyn Provider>, config: ClientConfig) -> Result<Self, OpenError> {
         let clock = MonotonicClock::new();
-        let memory = MemoryEndpoint::open(&provider, config, clock)?;
+        Self::run(MemoryEndpoint::open(&provider, config, clock)?, clock)
+    }
+
+    /// Opens the address space that the last process had which was given this file, and which has ended; a new one if
+    /// the file is empty. Writes that it was told are done are done, and those that it had begun are done again.
+    ///
+    /// # Errors
+    /// As [`RemoteMemory::open`], or if the file is of another address space.
+    pub fn resume(provider: Arc<dyn Provider>, config: ClientConfig, kept: File) -> Result<Self, OpenError> {
+        let clock = MonotonicClock::new();
+        Self::run(MemoryEndpoint::resume(&provider, config, kept, clock)?, clock)
+    }
+
+    fn run(memory: MemoryEndpoint, clock: MonotonicClock) -> Result<Self, OpenError> {
         let (inbox, size_bytes) = (WakeQueue::new()?, memory.size_bytes());
         let space = Space {
             memory,

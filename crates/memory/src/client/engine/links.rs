@@ -9,6 +9,7 @@ use farcall_verbs::Nanos;
 
 use super::io::session_config;
 use super::{Engine, Told};
+use crate::client::config::WINDOW_BYTES;
 use crate::client::donor::{Call, CallFailed, Donor, Lease, Link};
 use crate::client::extent::{Home, Replica};
 use crate::wire::{RefusalKind, Reply, Room};
@@ -20,6 +21,7 @@ impl Engine {
     /// What a node is to be asked for: its index in the configuration, and the bytes of a call of
     /// [`crate::wire::METHOD`]. Its outcome goes to [`Engine::answered`]; a node is asked for one thing at a time.
     pub fn next_call(&mut self, now: Nanos) -> Option<(usize, Vec<u8>)> {
+        self.keep_placement();
         (0..self.donors.len()).find_map(|at| self.call_of(at, now).map(|bytes| (at, bytes)))
     }
 
@@ -44,7 +46,7 @@ impl Engine {
 
     fn open_session(&mut self, at: usize, now: Nanos) {
         let config = session_config(&self.config);
-        match self.poller.open(config, Window::PAPER, self.told.clone()) {
+        match self.poller.open(config, Window { bytes: WINDOW_BYTES }, self.told.clone()) {
             Ok(session) => self.donors[at].link = Link::Opened(session),
             Err(error) => self.donors[at].back_off(error.to_string(), now),
         }
@@ -77,6 +79,7 @@ impl Engine {
                     return donor.retry_at = sent + term;
                 }
                 donor.lease = Some(Lease { key: lease, term, until: sent + term });
+                self.is_placement_new = true;
                 self.heard_of(node, room);
             }
             (Call::Connect, Reply::Connected { pairs }) => self.connect(node, &pairs, now),
@@ -87,6 +90,7 @@ impl Engine {
             }
             (Call::End, _) => {
                 donor.lease = None;
+                self.is_placement_new = true;
                 self.link_down(node, "its lease was given back".to_owned(), now);
             }
             (_, Reply::Done { room }) => self.heard_of(node, room),
@@ -181,6 +185,7 @@ impl Engine {
             give_number(&mut replica, node, session);
         }
         self.extents[extent].replicas.push(replica);
+        self.is_placement_new = true;
         self.wake(extent);
     }
 
@@ -223,6 +228,7 @@ impl Engine {
         let donor = &mut self.donors[node];
         donor.lease = None;
         donor.calls.clear();
+        self.is_placement_new = true;
         self.leaving.retain(|replica| replica.donor() != Some(node));
         for at in 0..self.extents.len() {
             let extent = &mut self.extents[at];

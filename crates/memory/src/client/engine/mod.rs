@@ -6,6 +6,7 @@
 //! copied, checked or repaired.
 
 mod io;
+mod kept;
 mod links;
 mod operation;
 mod requests;
@@ -23,6 +24,7 @@ use super::PAGE_BYTES;
 use super::config::{ClientConfig, Counts, Ended, OpenError, SpaceStatus};
 use super::donor::Donor;
 use super::extent::{Extent, Replica};
+use super::keep::Keep;
 use super::pages::Sums;
 use super::spill::SpillFile;
 use operation::Operation;
@@ -68,6 +70,12 @@ pub struct Engine {
     extents: Vec<Extent>,
     spill: Option<SpillFile>,
     sums: Sums,
+    /// Of checksums.
+    seed: u64,
+    /// For a process after this one.
+    keep: Option<Keep>,
+    /// Where pages are has changed, and was not kept yet.
+    is_placement_new: bool,
     /// Pages of which a write failed: what else than the checksum's they may hold.
     unsure: BTreeMap<u64, Vec<u64>>,
     operations: Vec<Option<Operation>>,
@@ -107,13 +115,17 @@ impl Engine {
         let extents = config.size_bytes.div_ceil(config.slab_bytes);
         let spill = config.spill.as_deref().map(SpillFile::create).transpose()?;
         let donors = config.nodes.iter().map(|node| Donor::new(node.clone(), rng.next_u64())).collect();
+        let seed = rng.next_u64();
         Ok(Self {
             poller,
             told: Told::default(),
             donors,
             extents: (0..extents).map(|_| Extent::default()).collect(),
             spill,
-            sums: Sums::new(rng.next_u64()),
+            sums: Sums::new(seed),
+            seed,
+            keep: None,
+            is_placement_new: false,
             unsure: BTreeMap::new(),
             operations: Vec::new(),
             unused: Vec::new(),
@@ -141,6 +153,7 @@ impl Engine {
 
     /// A request that is over.
     pub fn next_ended(&mut self) -> Option<Ended> {
+        self.keep_placement();
         self.requests.next_ended()
     }
 

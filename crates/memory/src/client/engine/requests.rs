@@ -1,6 +1,6 @@
 //! Requests of the user: cut into pages, put together again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use farcall_verbs::Nanos;
@@ -10,10 +10,12 @@ use super::operation::{Aim, Operation};
 use crate::client::PAGE_BYTES;
 use crate::client::config::{Ended, IoError, Refused, Request, Work};
 use crate::client::extent::Replica;
+use crate::client::keep::{End, Unfinished};
 
 /// A request that is not over.
 struct Pending {
     token: u64,
+    offset: u64,
     /// What is written, or was read so far.
     bytes: Vec<u8>,
     is_read: bool,
@@ -25,9 +27,11 @@ struct Pending {
 /// A part of a request: of which, and which bytes of a page are which of it.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    request: u32,
+    pub request: u32,
     pub of_page: Range<usize>,
     of_request: Range<usize>,
+    /// Which end of its request this is, if it is, or was, a part of a page only.
+    pub end: Option<End>,
 }
 
 pub(super) struct Requests {
@@ -36,6 +40,9 @@ pub(super) struct Requests {
     /// Pages of all of them.
     pages: usize,
     ended: VecDeque<Ended>,
+    /// Writes of another process that are being done again. Until all of them are over nothing else is taken: what is
+    /// done after a write must not be undone by it if this process ends, too.
+    redone: BTreeSet<u32>,
     /// A scrub that goes on: its request, and where it is.
     pub scrub: Option<Scrub>,
     waiting_scrubs: VecDeque<u64>,
@@ -56,6 +63,7 @@ impl Requests {
             unused: Vec::new(),
             pages: 0,
             ended: VecDeque::new(),
+            redone: BTreeSet::new(),
             scrub: None,
             waiting_scrubs: VecDeque::new(),
         }
@@ -70,6 +78,13 @@ impl Requests {
         self.pending.len() - self.unused.len() + scrubs
     }
 
+    /// Numbers of requests of another process, which are begun again by [`Engine::redo`]; those between are free.
+    pub fn reserve(&mut self, taken: &[u32]) {
+        let count = taken.iter().max().map_or(0, |last| last + 1);
+        self.pending.resize_with(count as usize, || None);
+        self.unused.extend((0..count).filter(|id| !taken.contains(id)));
+    }
+
     fn begin(&mut self, pending: Pending) -> u32 {
         let id = self.unused.pop().unwrap_or_else(|| {
             self.pending.push(None);
@@ -79,17 +94,21 @@ impl Requests {
         id
     }
 
+    fn bytes(&self, id: u32) -> &[u8] {
+        self.pending[id as usize].as_ref().map_or(&[], |pending| &pending.bytes)
+    }
+
     /// The bytes that a part writes.
     pub fn written(&self, part: &Part) -> &[u8] {
         let pending = self.pending[part.request as usize].as_ref();
         pending.map_or(&[], |pending| &pending.bytes[part.of_request.clone()])
     }
 
-    /// A part is over; for a read, with the page.
-    pub fn part_ended(&mut self, part: &Part, result: Result<&[u8], IoError>) {
+    /// A part is over; for a read, with the page. Returns the pages of a write that is over with that.
+    pub fn part_ended(&mut self, part: &Part, result: Result<&[u8], IoError>) -> Option<Range<u64>> {
         self.pages -= 1;
         let slot = &mut self.pending[part.request as usize];
-        let Some(pending) = slot else { return };
+        let pending = slot.as_mut()?;
         pending.left -= 1;
         match result {
             Ok(page) if pending.is_read => {
@@ -99,13 +118,14 @@ impl Requests {
             Err(error) => pending.error = pending.error.or(Some(error)),
         }
         if pending.left > 0 {
-            return;
+            return None;
         }
-        if let Some(Pending { token, bytes, is_read, error, .. }) = slot.take() {
-            self.unused.push(part.request);
-            let read = if is_read { bytes } else { Vec::new() };
-            self.ended.push_back(Ended { token, result: error.map_or(Ok(read), Err) });
-        }
+        let Pending { token, offset, bytes, is_read, error, .. } = slot.take()?;
+        self.unused.push(part.request);
+        let written = (!is_read).then(|| pages_of(offset, bytes.len()));
+        let read = if is_read { bytes } else { Vec::new() };
+        self.ended.push_back(Ended { token, result: error.map_or(Ok(read), Err) });
+        written
     }
 
     /// The scrub has come to its end.
@@ -127,7 +147,7 @@ fn pages_of(offset: u64, len_bytes: usize) -> Range<u64> {
 impl Engine {
     /// Whether a request of so many pages would be taken now.
     pub fn has_room(&self, pages: usize) -> bool {
-        self.requests.pages + pages <= self.config.pages_max
+        self.requests.redone.is_empty() && self.requests.pages + pages <= self.config.pages_max
     }
 
     /// Whether a page has been written, or may have been.
@@ -173,32 +193,81 @@ impl Engine {
         };
         let size_bytes = self.config.size_bytes;
         let end = offset.checked_add(len_bytes as u64).filter(|end| *end <= size_bytes && len_bytes > 0);
-        let end = end.ok_or(Refused::Range { offset, len_bytes, size_bytes })?;
-        let page_bytes = PAGE_BYTES as u64;
+        end.ok_or(Refused::Range { offset, len_bytes, size_bytes })?;
         let pages = pages_of(offset, len_bytes);
         let count = (pages.end - pages.start) as usize;
         if !self.has_room(count) {
             return Err(Refused::Full { pages: self.requests.pages, pages_max: self.config.pages_max });
         }
-        self.requests.pages += count;
         let bytes = match work {
             Work::Write(bytes) => bytes,
             _ => vec![0; len_bytes],
         };
-        let id = self.requests.begin(Pending { token, bytes, is_read, left: count, error: None });
+        let id = self.requests.begin(Pending { token, offset, bytes, is_read, left: count, error: None });
+        if !is_read && let Some(keep) = &mut self.keep {
+            keep.begin(id, offset, self.requests.bytes(id));
+        }
+        self.begin_parts(id, pages, [false; 2], now);
+        Ok(())
+    }
+
+    /// Does writes again that another process had begun: before all other requests.
+    pub(super) fn redo(&mut self, unfinished: Vec<Unfinished>, now: Nanos) {
+        self.requests.reserve(&unfinished.iter().map(|unfinished| unfinished.slot).collect::<Vec<_>>());
+        for Unfinished { slot, order, offset, bytes, recorded } in unfinished {
+            let pages = pages_of(offset, bytes.len());
+            let left = (pages.end - pages.start) as usize;
+            if left == 0 {
+                self.write_over(slot, pages);
+                self.requests.unused.push(slot);
+                continue;
+            }
+            // Nobody knows its token: who asked is gone.
+            self.requests.redone.insert(slot);
+            let pending =
+                Pending { token: u64::MAX - order, offset, bytes, is_read: false, left, error: None };
+            self.requests.pending[slot as usize] = Some(pending);
+            self.begin_parts(slot, pages, recorded, now);
+        }
+    }
+
+    fn begin_parts(&mut self, id: u32, pages: Range<u64>, recorded: [bool; 2], now: Nanos) {
+        let Some(Pending { offset, bytes, is_read, left, .. }) = &self.requests.pending[id as usize] else {
+            return;
+        };
+        let (offset, end, is_read, left) = (*offset, offset + bytes.len() as u64, *is_read, *left);
+        self.requests.pages += left;
+        let page_bytes = PAGE_BYTES as u64;
         let deadline = now + self.config.patience;
-        for page in pages {
+        for page in pages.clone() {
             let first = page * page_bytes;
             let (from, to) = (offset.max(first), end.min(first + page_bytes));
+            let cut = match (from > first, to < first + page_bytes) {
+                (true, _) => Some(End::First),
+                (false, true) => Some(End::Last),
+                (false, false) if recorded[0] && page == pages.start => Some(End::First),
+                (false, false) if recorded[1] && page + 1 == pages.end => Some(End::Last),
+                (false, false) => None,
+            };
             let part = Part {
                 request: id,
                 of_page: (from - first) as usize..(to - first) as usize,
                 of_request: (from - offset) as usize..(to - offset) as usize,
+                end: cut,
             };
             let aim = if is_read { Aim::Read(part) } else { Aim::Write(part) };
             self.begin(Operation::new(page, aim, deadline));
         }
         self.step_ready(now);
-        Ok(())
+    }
+
+    /// A write is over, well or not: what its pages hold is noted before anybody hears of it.
+    pub(super) fn write_over(&mut self, slot: u32, pages: Range<u64>) {
+        self.keep_placement();
+        self.keep_pages(pages);
+        self.requests.redone.remove(&slot);
+        if let Some(keep) = &mut self.keep {
+            keep.end(slot);
+        }
     }
 }

@@ -273,6 +273,7 @@ impl Engine {
         if let Some(replica) = self.extents[at].remove(serial) {
             self.counts.replicas_dropped += 1;
             self.leaving.push(replica);
+            self.is_placement_new = true;
             self.wake(at);
         }
     }
@@ -310,6 +311,7 @@ impl Engine {
                 let Some(page) = extent.pages.next_written(*next) else {
                     if *copying == 0 {
                         replica.standing = Standing::InSync;
+                        self.is_placement_new = true;
                     }
                     break;
                 };

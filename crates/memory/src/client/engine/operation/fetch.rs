@@ -104,6 +104,8 @@ impl Engine {
         if self.unsure.remove(&page).is_some() {
             // From now on this is what the page holds: the others are made to have it, too.
             self.extents[extent].pages.settled(at, sum);
+            self.is_placement_new = true;
+            self.keep_pages(page..page + 1);
             let serials = self.extents[extent].replicas.iter().map(|replica| replica.serial);
             operation.wrong = serials.filter(|serial| *serial != replica).collect();
         }

@@ -86,6 +86,14 @@ impl Operation {
         }
     }
 
+    pub(super) const fn aim(&self) -> &Aim {
+        &self.aim
+    }
+
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        self.bytes.as_deref()
+    }
+
     /// Whether something is to be changed.
     fn is_write(&self) -> bool {
         matches!(self.aim, Aim::Write(_))
@@ -195,7 +203,10 @@ impl Engine {
             }
             Aim::Write(part) => {
                 self.counts.pages_written += 1;
-                self.requests.part_ended(part, result.map(|()| &*bytes));
+                self.part_over(part, page);
+                if let Some(pages) = self.requests.part_ended(part, result.map(|()| &*bytes)) {
+                    self.write_over(part.request, pages);
+                }
             }
             Aim::Copy { to } => {
                 self.background -= 1;

@@ -24,6 +24,7 @@ impl Engine {
                 return self.wait_for_place(id, operation, now);
             };
             operation.left = targets;
+            self.keep_part(operation);
         }
         let extent = &self.extents[extent];
         operation.left.retain(|serial| extent.replica(*serial).is_some());
@@ -72,7 +73,7 @@ impl Engine {
         let sum = self.sum_of(operation);
         let (extent, _) = self.place(operation.page);
         self.pages_of(extent).written(at, sum);
-        self.unsure.remove(&operation.page);
+        self.is_placement_new |= self.unsure.remove(&operation.page).is_some();
         Some(Ok(()))
     }
 
@@ -93,5 +94,6 @@ impl Engine {
             sums.remove(0);
         }
         self.pages_of(extent).written(at, sum);
+        self.is_placement_new = true;
     }
 }

@@ -1,0 +1,255 @@
+//! Who holds a mounted file system while the process that serves it comes and goes.
+//!
+//! The supervisor holds /dev/fuse and what a worker needs to go on: a file of the memory's client, two of the journal. It
+//! does nothing else, so it has little to die of. When a worker ends that was not told to, the next one takes over:
+//! programs wait, and requests that were not answered are made again (FUSE_NOTIFY_RESEND, Linux 6.9).
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use thiserror::Error;
+
+use crate::fuse::{MountError, detach, mount_volume, unmount};
+
+/// Workers that may end, one after another, before they serve.
+const ATTEMPTS_MAX: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(100);
+/// The longest line that a worker says.
+const SAID_BYTES_MAX: u64 = 64 << 10;
+
+/// What outlives workers.
+pub struct State {
+    /// Of the memory's client.
+    pub memory: File,
+    /// Of the tree.
+    pub journal: [File; 2],
+}
+
+impl State {
+    /// Empty files, which children inherit.
+    fn create() -> io::Result<[OwnedFd; 3]> {
+        let memfd = |name| memfd_create(name, MemfdFlags::empty());
+        Ok([memfd("farcall memory")?, memfd("farcall tree")?, memfd("farcall tree")?])
+    }
+
+    /// Those that a worker inherited, by their numbers.
+    ///
+    /// # Errors
+    /// If they are not there.
+    pub fn inherited([memory, first, second]: [i32; 3]) -> io::Result<Self> {
+        let open = |number| File::options().read(true).write(true).open(format!("/proc/self/fd/{number}"));
+        Ok(Self { memory: open(memory)?, journal: [open(first)?, open(second)?] })
+    }
+}
+
+/// Why a file system is not served, or is no more.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SupervisorError {
+    /// Nothing was mounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// A worker ended by itself; it has said why. With its exit code.
+    #[error("the process that serves the files ended; it says why above")]
+    Worker(i32),
+    /// Workers end before they serve.
+    #[error(
+        "{ATTEMPTS_MAX} processes that were to serve the files ended, one after another, the last by {0}"
+    )]
+    Workers(ExitStatus),
+    /// The system refuses something.
+    #[error("cannot supervise: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A mounted file system, and the process that serves it. Dropping it takes it off.
+pub struct Supervisor {
+    dir: PathBuf,
+    said: String,
+    thread: Option<JoinHandle<Result<(), SupervisorError>>>,
+}
+
+impl Supervisor {
+    /// Mounts, and waits until a first worker serves. `worker` makes the command of one; it is told where the file system
+    /// is mounted and the numbers of what it inherits. Its standard input is /dev/fuse, its standard output leads here
+    /// ([`Worker`]).
+    ///
+    /// # Errors
+    /// If nothing can be mounted, or no worker serves.
+    pub fn start(
+        dir: &Path,
+        mut worker: impl FnMut(&Path, [i32; 3]) -> Command + Send + 'static,
+    ) -> Result<Self, SupervisorError> {
+        let (device, dir) = mount_volume(dir)?;
+        let mut mounted = Self { dir: dir.clone(), said: String::new(), thread: None };
+        let state = State::create()?;
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let run = move || {
+            let numbers = [&state[0], &state[1], &state[2]].map(AsRawFd::as_raw_fd);
+            let ended = serve(&device, || worker(&dir, numbers), &sender);
+            if ended.is_err() {
+                // What is in use has only errors then. It may be off already.
+                let _ = detach(&dir);
+            }
+            ended
+        };
+        mounted.thread = Some(std::thread::Builder::new().name("mount-watch".into()).spawn(run)?);
+        match receiver.recv() {
+            Ok(said) => mounted.said = said,
+            Err(_) => mounted.wait()?,
+        }
+        Ok(mounted)
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What the first worker said of itself.
+    pub fn said(&self) -> &str {
+        &self.said
+    }
+
+    /// Whether it is mounted. Not, after `umount`.
+    pub fn is_serving(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// `EBUSY` if something there is in use.
+    pub fn unmount(&self) -> io::Result<()> {
+        unmount(&self.dir)
+    }
+
+    /// Takes it off its directory although something is in use. It is served on until nothing is.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn detach(&self) -> io::Result<()> {
+        detach(&self.dir)
+    }
+
+    /// Waits until it is unmounted and the last worker has ended.
+    ///
+    /// # Errors
+    /// If a worker ended by itself before, or could not do what was left to be done.
+    pub fn wait(&mut self) -> Result<(), SupervisorError> {
+        // A panic was printed by its thread.
+        self.thread.take().map_or(Ok(()), |thread| thread.join().unwrap_or(Ok(())))
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if self.is_serving() {
+            // What is in use is served on until this process ends.
+            let _ = self.detach();
+        }
+    }
+}
+
+/// One worker after another, until one ends because all is done.
+fn serve(
+    device: &OwnedFd,
+    mut command: impl FnMut() -> Command,
+    first: &mpsc::SyncSender<String>,
+) -> Result<(), SupervisorError> {
+    let mut failed = 0;
+    loop {
+        let (mut child, supervisor) = start(command(), device)?;
+        let mut said = String::new();
+        let heard = BufReader::new((&supervisor).take(SAID_BYTES_MAX)).read_line(&mut said);
+        if heard.is_ok() && said.ends_with('\n') {
+            failed = 0;
+            // Only the first one is waited for.
+            let _ = first.try_send(said.trim_end().to_owned());
+        }
+        // It waits in the kernel, by nothing that has to be looked at again and again.
+        let ended = child.wait()?;
+        match ended.code() {
+            Some(0) => return Ok(()),
+            // A panic is a bug of ours that was printed; the next one may not meet it.
+            Some(code) if code != 101 => return Err(SupervisorError::Worker(code)),
+            _ => {}
+        }
+        tracing::warn!(
+            pid = child.id(),
+            "the process that serves the files ended ({ended}): another one takes over"
+        );
+        failed += 1;
+        if failed >= ATTEMPTS_MAX {
+            return Err(SupervisorError::Workers(ended));
+        }
+        if failed > 1 {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn start(mut command: Command, device: &OwnedFd) -> io::Result<(Child, UnixStream)> {
+    let (supervisor, of_worker) = UnixStream::pair()?;
+    // A group of its own: Ctrl-C is for the supervisor.
+    let child = command
+        .stdin(device.try_clone()?)
+        .stdout(Stdio::from(OwnedFd::from(of_worker)))
+        .process_group(0)
+        .spawn()?;
+    Ok((child, supervisor))
+}
+
+/// A worker's end: what it was given by its supervisor.
+pub struct Worker {
+    device: OwnedFd,
+    supervisor: UnixStream,
+}
+
+impl Worker {
+    /// Takes over the standard input and output.
+    ///
+    /// # Errors
+    /// If they are not there.
+    pub fn of_standard_streams() -> io::Result<Self> {
+        let device = io::stdin().as_fd().try_clone_to_owned()?;
+        let supervisor = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
+        Ok(Self { device, supervisor })
+    }
+
+    /// Tells that files are served, with a line of one's own. From now on the file system is taken off when the
+    /// supervisor ends: nobody would replace this process, and nothing be left but errors.
+    ///
+    /// # Errors
+    /// If the supervisor is gone.
+    pub fn serves(&self, line: &str, dir: PathBuf) -> io::Result<()> {
+        let mut supervisor = self.supervisor.try_clone()?;
+        writeln!(supervisor, "{line}")?;
+        std::thread::Builder::new().name("mount-supervisor".into()).spawn(move || {
+            // It says nothing: what comes is its end.
+            let _ = supervisor.read(&mut [0]);
+            tracing::error!("the supervisor of {} is gone: it is taken off", dir.display());
+            if let Err(error) = detach(&dir) {
+                tracing::error!("cannot take it off: {error}; try: umount {}", dir.display());
+            }
+        })?;
+        Ok(())
+    }
+
+    /// /dev/fuse.
+    ///
+    /// # Errors
+    /// If the system gives no descriptor.
+    pub fn device(&self) -> io::Result<OwnedFd> {
+        self.device.try_clone()
+    }
+}

@@ -1,0 +1,192 @@
+//! An address space whose process ends at any moment, and goes on in another: against plain memory, on the software RNIC.
+//! The processes are engines here: one is dropped, the next is given what it kept.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use farcall_link::{Nic, SplitMix64};
+use farcall_memory::*;
+use farcall_softnic::SoftNic;
+use farcall_verbs::{Clock, Endpoint, MonotonicClock};
+
+/// After that a test calls something lost, however busy the machine is.
+const LOST: Duration = Duration::from_secs(600);
+/// Longer than any pause of the machine.
+const LONG: Duration = Duration::from_secs(3_000);
+const SLAB_BYTES: usize = 8 * PAGE_BYTES;
+const SIZE_BYTES: usize = 20 * PAGE_BYTES;
+
+struct Space {
+    engine: Option<Engine>,
+    nodes: Vec<Node>,
+    clock: MonotonicClock,
+    kept: File,
+    last_token: u64,
+    /// What memory holds when all that was begun is done.
+    model: Vec<u8>,
+    /// Writes that nobody was told of yet.
+    under_way: BTreeMap<u64, Range<usize>>,
+}
+
+impl Space {
+    fn new() -> Self {
+        let donated = NodeConfig { slab_bytes: SLAB_BYTES, slabs: 16, term: LONG, ..NodeConfig::default() };
+        let node = |at| Node::new(Nic::open(&SoftNic::new()).unwrap(), donated, at);
+        let (clock, kept) = (MonotonicClock::new(), memfd());
+        Self {
+            engine: resume(&kept, &clock).ok(),
+            nodes: (0..3).map(node).collect(),
+            clock,
+            kept,
+            last_token: 0,
+            model: vec![0; SIZE_BYTES],
+            under_way: BTreeMap::new(),
+        }
+    }
+
+    fn turn(&mut self) {
+        let now = self.clock.now();
+        while let Some((at, bytes)) = self.engine().next_call(now) {
+            let answer = self.nodes[at].handle(&bytes, now);
+            let answer = answer.map(|reply| reply.to_bytes()).map_err(CallFailed::Refused);
+            self.engine().answered(at, answer, now);
+        }
+        self.engine().progress(now);
+        self.nodes.iter_mut().for_each(|node| {
+            node.tick(now);
+        });
+    }
+
+    fn engine(&mut self) -> &mut Engine {
+        self.engine.as_mut().unwrap()
+    }
+
+    fn submit(&mut self, offset: usize, work: Work) -> u64 {
+        self.last_token += 1;
+        let request = Request { token: self.last_token, offset: offset as u64, work };
+        let now = self.clock.now();
+        self.engine().submit(request, now).unwrap();
+        self.last_token
+    }
+
+    /// A write of anything that no other write under way touches: parts of the same page are welcome.
+    fn write(&mut self, rng: &mut SplitMix64) {
+        let offset = rng.below(SIZE_BYTES as u64) as usize;
+        let longest = [60, PAGE_BYTES, 4 * PAGE_BYTES][rng.below(3) as usize];
+        let len_bytes = (1 + rng.below(longest as u64) as usize).min(SIZE_BYTES - offset);
+        let range = offset..offset + len_bytes;
+        let is_taken = self.engine().has_room(6);
+        if !is_taken
+            || self.under_way.values().any(|other| other.start < range.end && range.start < other.end)
+        {
+            return;
+        }
+        let bytes: Vec<u8> = (0..len_bytes).map(|_| rng.next_u64() as u8).collect();
+        self.model[range.clone()].copy_from_slice(&bytes);
+        let token = self.submit(offset, Work::Write(bytes));
+        self.under_way.insert(token, range);
+    }
+
+    fn hear(&mut self) {
+        while let Some(Ended { token, result }) = self.engine().next_ended() {
+            assert_eq!(result, Ok(Vec::new()), "token {token}");
+            self.under_way.remove(&token);
+        }
+    }
+
+    /// The process ends here, and the next one begins.
+    fn crash(&mut self) {
+        self.engine = None;
+        self.engine = resume(&self.kept, &self.clock).ok();
+        // Who asked does not hear of it any more; it is done all the same.
+        self.under_way.clear();
+    }
+
+    fn read_all(&mut self) -> Vec<u8> {
+        let until = Instant::now() + LOST;
+        while !self.engine().has_room(SIZE_BYTES / PAGE_BYTES) {
+            assert!(Instant::now() < until, "not in time");
+            self.turn();
+            self.hear();
+        }
+        let token = self.submit(0, Work::Read { len_bytes: SIZE_BYTES });
+        loop {
+            self.turn();
+            while let Some(ended) = self.engine().next_ended() {
+                if ended.token == token {
+                    return ended.result.unwrap();
+                }
+            }
+            assert!(Instant::now() < until, "not in time; {:?}", self.engine().status());
+        }
+    }
+}
+
+fn memfd() -> File {
+    rustix::fs::memfd_create("kept", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+}
+
+fn config() -> ClientConfig {
+    ClientConfig {
+        nodes: (0..3).map(|node| node.to_string()).collect(),
+        size_bytes: SIZE_BYTES as u64,
+        slab_bytes: SLAB_BYTES as u64,
+        patience: LONG,
+        suspect_after: LONG,
+        pool_bytes: 1 << 20,
+        ..ClientConfig::default()
+    }
+}
+
+fn resume(kept: &File, clock: &MonotonicClock) -> Result<Engine, OpenError> {
+    Engine::resume(&Nic::open(&SoftNic::new()).unwrap(), config(), kept.try_clone().unwrap(), clock.now())
+}
+
+#[test]
+fn the_next_process_has_all_that_the_last_one_was_told_and_had_begun() {
+    let seeds = std::env::var("FARCALL_SEED").map_or(1..25, |seed| {
+        let seed = seed.parse().unwrap();
+        seed..seed + 1
+    });
+    for seed in seeds {
+        println!("seed {seed}");
+        let (mut space, mut rng) = (Space::new(), SplitMix64::new(seed));
+        for _ in 0..12 {
+            for _ in 0..rng.below(60) {
+                match rng.below(3) {
+                    0 => space.turn(),
+                    1 => space.hear(),
+                    _ => space.write(&mut rng),
+                }
+            }
+            space.crash();
+            // Also while it does again what was begun.
+            for _ in 0..rng.below(3) {
+                (0..rng.below(20)).for_each(|_| space.turn());
+                space.crash();
+            }
+            if rng.below(2) == 0 {
+                assert!(space.read_all() == space.model, "seed {seed}: other bytes");
+            }
+        }
+        assert!(space.read_all() == space.model, "seed {seed}: other bytes");
+        let status = space.engine().status();
+        assert_eq!((status.counts.wrong, status.lost), (0, 0), "seed {seed}");
+        assert!(status.table_bytes <= 12 * SIZE_BYTES / PAGE_BYTES);
+    }
+}
+
+#[test]
+fn what_was_kept_of_another_address_space_is_refused() {
+    let (kept, clock) = (memfd(), MonotonicClock::new());
+    drop(resume(&kept, &clock).unwrap());
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    let other = ClientConfig { size_bytes: SIZE_BYTES as u64 / 2, ..config() };
+    let refused = Engine::resume(&nic, other, kept.try_clone().unwrap(), clock.now()).err().unwrap();
+    assert!(refused.to_string().contains("another address space"), "{refused}");
+    let fewer = ClientConfig { nodes: vec!["0".into()], ..config() };
+    let refused = Engine::resume(&nic, fewer, kept, clock.now()).err().unwrap();
+    assert!(refused.to_string().contains("other memory nodes"), "{refused}");
+}

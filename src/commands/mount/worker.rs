@@ -1,0 +1,98 @@
+//! The process that serves the files of `farcall mount`: this program again, started by its supervisor.
+
+use super::{Mount, whole_blocks};
+use crate::failure::{Exit, Failure};
+use crate::open_files;
+use clap::Args;
+use farcall::memory::{ClientConfig, OpenError, RemoteMemory};
+use farcall_files::{BLOCK_BYTES, Caller, Journal, Mount as Mounted, State, Time, Tree, Volume};
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Serves the files of a mount: its standard input is /dev/fuse, its standard output who started it.
+#[derive(Debug, Args)]
+pub struct Worker {
+    #[command(flatten)]
+    mount: Mount,
+    /// What the last process kept: the numbers of three files.
+    #[arg(long, value_delimiter = ',', required = true)]
+    state: Vec<i32>,
+}
+
+impl Worker {
+    /// Serves until it is unmounted.
+    ///
+    /// # Errors
+    /// When no node can be used, or the snapshot cannot be read or written.
+    pub fn run(self) -> Result<Exit, Failure> {
+        let cannot = |error: io::Error| Failure::because("cannot take over the files", &error);
+        open_files::raise_limit();
+        let numbers = self.state.try_into().map_err(|_| cannot(io::ErrorKind::InvalidInput.into()))?;
+        let State { memory, journal } = State::inherited(numbers).map_err(cannot)?;
+        let given = farcall_files::Worker::of_standard_streams().map_err(cannot)?;
+        let chosen = self.mount.nic.choose()?;
+        let memory = RemoteMemory::resume(chosen.provider.into(), self.mount.config(), memory);
+        let memory = Arc::new(memory.map_err(|error| cannot_open(&error))?);
+        let (journal, earlier) = Journal::open(journal).map_err(cannot)?;
+        let is_first = earlier.is_none();
+        let tree = earlier.map_or_else(|| self.mount.tree(&memory), Ok)?;
+        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
+        let (device, dir) = (given.device().map_err(cannot)?, self.mount.dir.clone());
+        let serve = if is_first { Mounted::serve } else { Mounted::take_over };
+        let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot)?;
+        given.serves(&chosen.explanation.to_string().replace('\n', "; "), dir).map_err(cannot)?;
+        mounted.wait();
+        self.mount.save(&volume)
+    }
+}
+
+impl Mount {
+    fn config(&self) -> ClientConfig {
+        ClientConfig {
+            name: format!("mount {}", std::process::id()),
+            nodes: self.nodes.iter().map(ToString::to_string).collect(),
+            size_bytes: whole_blocks(self.size),
+            replicas: self.replicas.into(),
+            slab_bytes: self.slab,
+            ..ClientConfig::default()
+        }
+    }
+
+    fn tree(&self, memory: &RemoteMemory) -> Result<Tree, Failure> {
+        if let Some(path) = self.snapshot.as_ref().filter(|path| path.exists()) {
+            return farcall_files::restore(path, memory).map_err(|error| {
+                Failure::because("cannot restore the snapshot", &error)
+                    .at(path.display())
+                    .remedy("name another file with --snapshot, or give it the --size that it had")
+            });
+        }
+        let owner =
+            Caller { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
+        // Before 1970 there was no FUSE.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Time { seconds: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
+        Ok(Tree::new(self.size / BLOCK_BYTES, owner, now))
+    }
+
+    fn save(&self, volume: &Volume) -> Result<Exit, Failure> {
+        let Some(path) = &self.snapshot else { return Ok(Exit::Success) };
+        farcall_files::save(volume, path).map(|()| Exit::Success).map_err(|error| {
+            Failure::because("the snapshot was not written; what was there before is", &error)
+                .at(path.display())
+        })
+    }
+}
+
+fn cannot_open(error: &OpenError) -> Failure {
+    let failure = Failure::because("cannot use the memory nodes", error);
+    match error {
+        OpenError::NoNode(_) => failure
+            .remedy("start them: farcall memory serve; or name others with --nodes")
+            .exit(Exit::Unreachable),
+        OpenError::Range { .. } | OpenError::NotPages { .. } => {
+            failure.remedy("change --size or --slab").exit(Exit::Usage)
+        }
+        _ => failure.remedy("see what is missing: farcall doctor"),
+    }
+}
