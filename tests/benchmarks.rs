@@ -44,6 +44,29 @@ fn calls_are_measured_under_the_presets_named_at_one_connection_a_few_and_many()
     }
 }
 
+/// Every bar is of a row that was measured; nothing is fetched from elsewhere.
+#[test]
+fn a_report_is_written_as_one_page_too() {
+    let path = std::env::temp_dir().join(format!("farcall-report-{}.html", std::process::id()));
+    let html = ["--html", path.to_str().unwrap()];
+    let commands: [&[&str]; 3] = [
+        &["rpc", "bench", "--preset", "fetch"],
+        &["kv", "bench", "--records", "200", "--preset", "fetch"],
+        &["perf", "write", "--transport", "rc"],
+    ];
+    for command in commands {
+        let report = bench(&[command, &html].concat());
+        let page = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        std::fs::remove_file(&path).unwrap();
+        let tables = report["tables"].as_array().unwrap();
+        assert!(page.matches("<h2>").count() == tables.len() && page.contains("<rect"), "{command:?}");
+        assert!(page.contains("prefers-color-scheme: dark") && page.ends_with("</html>\n"));
+        for elsewhere in ["http:", "https:", "src=", "<script", "@import"] {
+            assert!(!page.contains(elsewhere), "{command:?}: {elsewhere}");
+        }
+    }
+}
+
 #[test]
 fn calls_of_any_size_and_work_are_measured_by_several_clients_and_server_threads() {
     let sizes = ["--request-len", "1000", "--reply-len", "100000", "--process-us", "10"];

@@ -3,9 +3,11 @@
 use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
+use crate::whole_file;
 use clap::{Args, ValueEnum};
 use farcall_bench::experiments::{Progress, Stage};
 use farcall_bench::report::{Report, Wide};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How often and how long.
@@ -17,6 +19,14 @@ pub struct StageArgs {
     /// How long each measurement takes, in milliseconds. Below the default other times of an experiment shrink, too.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     duration_ms: u64,
+}
+
+/// Whether a page is written, too.
+#[derive(Debug, Clone, Default, Args)]
+pub struct PageArg {
+    /// Write the report as one HTML file, too: bars and tables, without a network. A half that only serves has none.
+    #[arg(long, value_name = "FILE", global = true)]
+    html: Option<PathBuf>,
 }
 
 /// Another system, measured in the same run.
@@ -45,6 +55,18 @@ pub fn run(
     console: Console,
     experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
 ) -> Result<Exit, Failure> {
+    run_with_page(console, &PageArg::default(), experiment)
+}
+
+/// The same, and writes the page if one is wanted.
+///
+/// # Errors
+/// What the experiment fails with; if the page cannot be written.
+pub fn run_with_page(
+    console: Console,
+    page: &PageArg,
+    experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
+) -> Result<Exit, Failure> {
     let stop = StopFlag::install()?;
     let line = spinner();
     let report = experiment(&mut |what: &str| {
@@ -62,6 +84,13 @@ pub fn run(
         console.say(&Wide(&report), &json)?;
     } else {
         console.say(&report, &json)?;
+    }
+    if let Some(path) = &page.html {
+        whole_file::write(path, report.to_html().as_bytes()).map_err(|error| {
+            Failure::because("cannot write the page", &error)
+                .at(path.display())
+                .remedy("name a file in a directory that you may write: --html FILE")
+        })?;
     }
     Ok(match (stop.is_raised(), report.is_sound()) {
         (true, _) => Exit::Interrupted,

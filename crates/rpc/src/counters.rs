@@ -69,16 +69,19 @@ farcall_stats::counters! {
         deferrals_refused,
         /// Messages that asked for answers that came later.
         collects,
+        /// Wake-ups for such answers: sent (server) or received (client).
+        answers_told,
     }
 }
 
 impl Counters {
     /// Round trips of a client's calls: every verb of either end for them. That is each request and wake-up of the
     /// client, each READ, those that found no result included, and each result, or notice of one, that the server wrote
-    /// or sent.
+    /// or sent, and each wake-up of the server for an answer that came later.
     pub fn verbs(&self) -> u64 {
         let requests = self.messages.get() + self.resent.get() + self.kicks.get();
-        requests + self.reads.get() + self.replied.get() + self.notified.get() + self.notices.get()
+        let wakes = self.notices.get() + self.answers_told.get();
+        requests + self.reads.get() + self.replied.get() + self.notified.get() + wakes
     }
 
     /// READs that brought no result.

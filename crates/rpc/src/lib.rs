@@ -49,12 +49,12 @@ pub mod tune;
 pub mod wire;
 
 pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
+#[cfg(feature = "tokio")]
+pub use client::{Addresses, AsyncClient, AsyncServers, Spread};
 pub use client::{
     AnyCaller, BatchClient, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding, PerCall,
     Requester, ServerThread, StaticClient, Verbs,
 };
-#[cfg(feature = "tokio")]
-pub use client::{AsyncClient, AsyncServers, Spread};
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use farcall_link::PRESETS;
+use farcall_link::{PRESETS, Preset};
 use farcall_rpc::wire::Status;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
@@ -98,6 +98,75 @@ async fn a_future_that_waits_holds_up_no_other_under_any_preset() {
         assert!(!waits.is_finished(), "{preset}");
         service.go.add_permits(1);
         assert_eq!(waits.await.unwrap().unwrap(), b"at last", "{preset}");
+    }
+}
+
+/// Presets over transports that lose nothing: over others a wake-up may be lost, and clients ask from time to time.
+fn reliable_presets() -> impl Iterator<Item = &'static Preset> {
+    PRESETS.iter().filter(|preset| preset.plan.transport.is_reliable())
+}
+
+/// A task that waits sleeps: it neither asks nor wakes, until the answer wakes it.
+#[tokio::test]
+async fn a_task_that_waits_for_an_answer_sleeps_until_it_is_woken() {
+    for preset in reliable_presets().map(|preset| preset.name) {
+        let service = Service::new();
+        let server = service.serve();
+        let client = connect(&server, ClientOptions::preset(preset).unwrap()).await;
+        let waits = tokio::spawn({
+            let client = client.clone();
+            async move { client.call(WAIT, b"at last").await }
+        });
+        eventually("it does not begin", || service.begun.load(Ordering::SeqCst) == 1).await;
+        let look = async || {
+            let look = |counters: &Counters| [counters.collects.get(), counters.arms.get()];
+            client.inspect(look).await.unwrap()
+        };
+        // Until it sleeps without a timer.
+        let start = Instant::now();
+        let mut before = look().await;
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let after = look().await;
+            // The looks wake it, too.
+            if before[0] == after[0] && after[1] - before[1] <= 3 {
+                break;
+            }
+            assert!(start.elapsed() < LOST, "{preset}: {before:?}, then {after:?}");
+            before = after;
+        }
+        service.go.add_permits(1);
+        assert_eq!(waits.await.unwrap().unwrap(), b"at last", "{preset}");
+        let told = client.inspect(|counters| (counters.answers_told.get(), counters.collects.get())).await;
+        // Two if the server told while the client asked once more.
+        assert!(matches!(told, Some((1 | 2, asked)) if asked <= before[0] + 2), "{preset}: {told:?}");
+    }
+}
+
+/// The same for a client that blocks.
+#[tokio::test]
+async fn a_blocking_client_that_waits_for_an_answer_is_woken() {
+    for preset in reliable_presets().map(|preset| preset.name) {
+        let service = Service::new();
+        let server = service.serve();
+        let address = server.address().to_string();
+        let blocked = tokio::task::spawn_blocking(move || {
+            let options = ClientOptions::preset(preset).unwrap();
+            let mut client = Client::connect(&SoftNic::new(), &address, options).unwrap();
+            let mut reply = Vec::new();
+            client.call(WAIT, b"woken", &mut reply).unwrap();
+            assert_eq!(reply, b"woken", "{preset}");
+            let counters = client.counters();
+            [counters.answers_told.get(), counters.collects.get(), counters.arms.get()]
+        });
+        eventually("it does not begin", || service.begun.load(Ordering::SeqCst) == 1).await;
+        // Fifty times the longest pause between two questions of who is not told.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        service.go.add_permits(1);
+        let [told, asked, armed] = blocked.await.unwrap();
+        assert!((1..=2).contains(&told), "{preset}: told {told} times");
+        // Who is not told asks ninety times.
+        assert!(asked <= 40 && armed <= 80, "{preset}: {asked} questions, {armed} times about to sleep");
     }
 }
 

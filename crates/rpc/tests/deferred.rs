@@ -8,7 +8,8 @@ use farcall_link::bootstrap::Features;
 use farcall_link::{BatchConfig, Batching, Geometry, Plan};
 use farcall_rpc::wire::Status;
 use farcall_rpc::*;
-use farcall_verbs::Endpoint;
+use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+use rustix::event::{PollFd, PollFlags};
 use support::*;
 
 type Outcome = (CallId, Result<Vec<u8>, CallError>);
@@ -251,6 +252,24 @@ fn who_awaits_the_cancellation_is_woken() {
     waits.join().unwrap();
 }
 
+/// It is told of an answer over the connection that is open then.
+#[test]
+fn who_waits_is_woken_over_a_later_connection() {
+    let mut world = World::new();
+    let mut client = world.client::<ServerReply>();
+    let call = submit(&world, &mut client, LATER, b"later");
+    wait_for_tokens(&mut world, &mut client, 1);
+    wait(&mut world, &mut client, 1);
+    client.break_off(Broken::HungUp);
+    world.connect(&mut client).unwrap();
+    wait(&mut world, &mut client, 1);
+    let [asked, ..] = asked_and_told(&world, &client);
+    assert_eq!(asked, 2, "once over each");
+    answer_all(&mut world);
+    assert_eq!(world.finish(&mut client), (call, Ok(b"later".to_vec())));
+    assert_eq!(asked_and_told(&world, &client), [3, 1, 1]);
+}
+
 fn survives_a_reconnect<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();
@@ -332,21 +351,192 @@ fn a_batch_ends_when_the_last_of_its_calls_is_answered() {
     assert_eq!(world.server.counters().deferred.get(), 2);
 }
 
-/// In a second that is a question in ten milliseconds, and those before that.
-#[test]
-fn questions_for_an_answer_become_rare() {
+/// Lets time pass.
+fn wait<P: Path>(world: &mut World, client: &mut Caller<P>, seconds: u32) {
+    for _ in 0..2_000 * seconds {
+        world.time.0.advance(Duration::from_micros(500));
+        world.step(client);
+    }
+}
+
+/// How often the client asked, was told, and how often the server told.
+fn asked_and_told<P: Path>(world: &World, client: &Caller<P>) -> [u64; 3] {
+    let (ours, theirs) = (client.counters(), world.server.counters());
+    [ours.collects.get(), ours.answers_told.get(), theirs.answers_told.get()]
+}
+
+/// Whether an endpoint that sleeps would wake.
+fn would_wake(endpoint: &impl Endpoint) -> bool {
+    let mut set = WaitSet::default();
+    endpoint.wait_set(&mut set);
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let is_ready = |fd: &i32| {
+        // SAFETY: the endpoint, which is lent for as long, keeps it open.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) };
+        rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).unwrap() == 1
+    };
+    set.fds().iter().any(is_ready)
+}
+
+/// `is_lossy`: it asks from time to time, all the same.
+fn who_waits_is_woken<P: Path>(is_lossy: bool) {
     let mut world = World::new();
-    let mut client = world.client::<FetchThenReply>();
+    let mut client = world.client::<P>();
+    for round in 1..=3 {
+        let call = submit(&world, &mut client, LATER, b"at last");
+        wait_for_tokens(&mut world, &mut client, 1);
+        let [before, ..] = asked_and_told(&world, &client);
+        wait(&mut world, &mut client, 1);
+        let [asked, ..] = asked_and_told(&world, &client);
+        // Who fetches asks R times first, and once more to be told.
+        let r = if P::Response::FETCHES { u64::from(client.tuning().0) + 1 } else { 0 };
+        let most = if is_lossy { 80 } else { r + 1 };
+        assert!(asked > 0 && asked - before <= most, "{} questions, at most {most}", asked - before);
+        wait(&mut world, &mut client, 1);
+        let [later, ..] = asked_and_told(&world, &client);
+        assert!(later - asked <= if is_lossy { 10 } else { 0 }, "{} more", later - asked);
+        answer_all(&mut world);
+        assert_eq!(world.finish(&mut client), (call, Ok(b"at last".to_vec())));
+        assert_eq!(asked_and_told(&world, &client), [later + 1, round, round]);
+    }
+}
+
+#[test]
+fn who_waits_for_an_answer_is_woken_and_need_not_ask_under_any_preset() {
+    who_waits_is_woken::<FetchThenReply>(false);
+    who_waits_is_woken::<ServerReply>(false);
+    who_waits_is_woken::<ByByte<ServerReply>>(false);
+    who_waits_is_woken::<SendReply>(false);
+    who_waits_is_woken::<BySend<ServerReply>>(false);
+    who_waits_is_woken::<BySend<SendReply>>(false);
+    who_waits_is_woken::<BySend<NoticeThenFetch>>(false);
+    who_waits_is_woken::<OverUc<ServerReply>>(true);
+    who_waits_is_woken::<OverUc<DatagramReply>>(true);
+    who_waits_is_woken::<OverUd<DatagramReply>>(true);
+}
+
+/// Arms, and looks once more, until that finds nothing.
+fn fall_asleep(endpoint: &mut impl Endpoint, now: Nanos) -> Option<Nanos> {
+    let mut patience = Patience::new();
+    loop {
+        assert!(!patience.is_over(), "it does not fall asleep");
+        endpoint.arm().unwrap();
+        match endpoint.progress(now) {
+            Next::Idle { until } if !would_wake(endpoint) => return until,
+            _ => std::thread::yield_now(),
+        }
+    }
+}
+
+/// The server is woken by the thread that answers, the client by the server, whatever it fetches.
+fn sleepers_are_woken<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    for _ in 0..3 {
+        let call = submit(&world, &mut client, LATER, b"wake");
+        wait_for_tokens(&mut world, &mut client, 1);
+        wait(&mut world, &mut client, 1);
+        // The client falls asleep last: what it says wakes the server, which takes it and sleeps again.
+        let now = world.now();
+        fall_asleep(&mut client, now);
+        fall_asleep(&mut world.server, now);
+        assert_eq!(fall_asleep(&mut client, now), None, "a timer would wake it");
+        fall_asleep(&mut world.server, now);
+        let (token, payload) = world.server.handler().later.pop().unwrap();
+        std::thread::spawn(move || token.answer(&payload)).join().unwrap();
+        assert!(would_wake(&world.server));
+        let mut patience = Patience::new();
+        while !would_wake(&client) {
+            assert!(!patience.is_over(), "the client is not woken");
+            world.server.progress(now);
+        }
+        assert_eq!(world.finish(&mut client), (call, Ok(b"wake".to_vec())));
+    }
+    let [_, ours, theirs] = asked_and_told(&world, &client);
+    assert_eq!((ours, theirs), (3, 3));
+}
+
+#[test]
+fn a_server_and_a_client_that_sleep_are_woken_by_an_answer() {
+    sleepers_are_woken::<FetchThenReply>();
+    sleepers_are_woken::<Fetch>();
+    sleepers_are_woken::<ServerReply>();
+    sleepers_are_woken::<BySend<SendReply>>();
+    sleepers_are_woken::<BySend<NoticeThenFetch>>();
+}
+
+/// What is answered before the client says that it sleeps wakes it as well.
+#[test]
+fn an_answer_before_the_client_sleeps_is_told_of() {
+    let mut world = World::new();
+    let mut client = world.client::<Fetch>();
+    let call = submit(&world, &mut client, LATER, b"before");
+    wait_for_tokens(&mut world, &mut client, 1);
+    wait(&mut world, &mut client, 1);
+    answer_all(&mut world);
+    let now = world.now();
+    world.server.progress(now);
+    client.arm().unwrap();
+    let mut patience = Patience::new();
+    while !would_wake(&client) {
+        assert!(!patience.is_over(), "the client is not woken");
+        world.server.progress(now);
+    }
+    assert_eq!(world.finish(&mut client), (call, Ok(b"before".to_vec())));
+}
+
+/// Answers without end, of many calls at once: as many wake-ups as questions at most, so that a wake-up always finds a
+/// receive.
+#[test]
+fn a_client_is_told_once_for_a_question() {
+    let mut world = World::new();
+    let mut client = world.client::<BySend<SendReply>>();
+    let (mut begun, mut ended) = (0, 0);
+    let mut patience = Patience::new();
+    while ended < 2_000 {
+        assert!(!patience.is_over(), "{ended} ended");
+        while begun < 2_000 && client.available() > 0 {
+            submit(&world, &mut client, LATER, &pattern(begun % 100));
+            begun += 1;
+        }
+        world.step(&mut client);
+        answer_all(&mut world);
+        while let Some(completion) = client.next_completion() {
+            completion.result.unwrap();
+            ended += 1;
+        }
+    }
+    let [asked, ours, theirs] = asked_and_told(&world, &client);
+    assert!(ours <= theirs && theirs <= asked, "{asked} questions, {theirs} wake-ups");
+    assert!(client.broken().is_none());
+}
+
+/// Connects to a server that does not say that it tells of answers.
+fn connect_to_earlier<P: Path>(world: &mut World) -> Caller<P> {
+    let mut client = Caller::<P>::new(world.nic.clone(), CallerConfig::default()).unwrap();
+    let mut hello = client.hello().unwrap();
+    assert!(hello.features.contains(Features::ANSWERED));
+    hello.features.remove(Features::ANSWERED);
+    let now = world.now();
+    let (_, welcome) = world.server.accept(&hello, now).unwrap();
+    assert!(!welcome.features.contains(Features::ANSWERED));
+    client.welcome(welcome, now).unwrap();
+    client
+}
+
+/// With a server of an earlier version: in a second a question in ten milliseconds, and those before that.
+#[test]
+fn who_is_not_told_asks_ever_more_rarely() {
+    let mut world = World::new();
+    let mut client = connect_to_earlier::<FetchThenReply>(&mut world);
     submit(&world, &mut client, LATER, b"");
     wait_for_tokens(&mut world, &mut client, 1);
-    for _ in 0..20_000 {
-        world.time.0.advance(Duration::from_micros(50));
-        world.step(&mut client);
-    }
-    let questions = client.counters().collects.get();
+    wait(&mut world, &mut client, 1);
+    let [questions, ..] = asked_and_told(&world, &client);
     assert!((50..200).contains(&questions), "{questions} questions");
     answer_all(&mut world);
     assert!(world.finish(&mut client).1.is_ok());
+    assert_eq!(asked_and_told(&world, &client)[1..], [0, 0]);
 }
 
 /// Slots as short as they may be.

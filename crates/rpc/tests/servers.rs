@@ -140,6 +140,71 @@ async fn a_call_whose_outcome_is_unknown_is_not_made_again() {
     assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
 }
 
+/// The software RNIC's servers listen on 127.0.0.1, which is what the name means, perhaps beside ::1.
+#[tokio::test]
+async fn a_name_stands_for_all_its_addresses() {
+    let server = start(7);
+    let port = server.address().port();
+    let name = Addresses::Name(format!("localhost:{port}"));
+    let client =
+        AsyncServers::from_source(SoftNic::new(), name, options(), Spread::RoundRobin).await.unwrap();
+    assert_eq!(names(&client, 5).await, HashMap::from([(7, 5)]));
+    let unknown = Addresses::Name("localhost:no port".into());
+    let Err(error) = AsyncServers::from_source(SoftNic::new(), unknown, options(), Spread::RoundRobin).await
+    else {
+        panic!("a port that is none");
+    };
+    assert!(error.to_string().contains("localhost:no port"), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_of_addresses_is_read_again_when_it_changes() {
+    let servers = [start(0), start(1)];
+    let addresses = addresses(&servers);
+    let path = std::env::temp_dir().join(format!("farcall-servers-{}", std::process::id()));
+    let write = |text: &str| {
+        let new = path.with_extension("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(&new, &path).unwrap();
+    };
+    let open = || {
+        AsyncServers::from_source(
+            SoftNic::new(),
+            Addresses::File(path.clone()),
+            options(),
+            Spread::RoundRobin,
+        )
+    };
+    for (text, why) in
+        [("# nobody\n\n", "no address"), (&"a:1 # b\n".repeat(9_000)[..], "more than 65536 bytes")]
+    {
+        write(text);
+        let error = open().await.err().unwrap().to_string();
+        assert!(error.contains(why) && error.contains(path.to_str().unwrap()), "{error}");
+    }
+    write(&(0..65).map(|port| format!("127.0.0.1:{port}\n")).collect::<String>());
+    assert!(open().await.err().unwrap().to_string().contains("65 addresses; at most 64"));
+
+    write(&format!("# Servers\n{}   # the first\n", addresses[0]));
+    let client = open().await.unwrap();
+    assert_eq!(names(&client, 3).await, HashMap::from([(0, 3)]));
+    write(&format!("{}\n{}\n", addresses[1], addresses[1]));
+    let start = std::time::Instant::now();
+    while client.address_of_key(b"any") != addresses[1] {
+        assert!(start.elapsed() < Duration::from_secs(60), "it is not read again");
+        names(&client, 1).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(names(&client, 3).await, HashMap::from([(1, 3)]));
+    // Nothing can be read: the list stays.
+    std::fs::remove_file(&path).unwrap();
+    let until = std::time::Instant::now() + Duration::from_millis(2_500);
+    while std::time::Instant::now() < until {
+        assert_eq!(names(&client, 1).await, HashMap::from([(1, 1)]));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_key_has_its_server_and_keeps_it_when_others_go() {
     let servers = [start(0), start(1), start(2)];
@@ -150,7 +215,7 @@ async fn a_key_has_its_server_and_keeps_it_when_others_go() {
     for number in 0..300u32 {
         let key = number.to_le_bytes();
         let address = client.address_of_key(&key);
-        *of_server.entry(address.to_owned()).or_default() += 1;
+        *of_server.entry(address.clone()).or_default() += 1;
         if address != addresses[2] {
             assert_eq!(fewer.address_of_key(&key), address);
         }
@@ -158,7 +223,7 @@ async fn a_key_has_its_server_and_keeps_it_when_others_go() {
     assert!(of_server.len() == 3 && of_server.values().all(|keys| *keys > 30), "{of_server:?}");
     for key in [&b"one"[..], b"two", b"three"] {
         let name = client.call_by_key(key, NAME, b"", PerCall::default()).await.unwrap();
-        let expected = addresses.iter().position(|address| address == client.address_of_key(key)).unwrap();
+        let expected = addresses.iter().position(|address| *address == client.address_of_key(key)).unwrap();
         assert_eq!(usize::from(name[0]), expected);
     }
 }

@@ -71,6 +71,8 @@ pub struct Bench {
     stage: StageArgs,
     #[command(flatten)]
     halves: HalvesArgs,
+    #[command(flatten)]
+    page: measuring::PageArg,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -129,7 +131,7 @@ impl Bench {
             return Ok(exit);
         }
         let plan = self.plan(self.halves.stage(&self.stage, self.seed)?)?;
-        measuring::run(console, |progress| {
+        measuring::run_with_page(console, &self.page, |progress| {
             kv_main::run(&plan, progress)
                 .map_err(|error| cannot_measure("cannot measure the key-value service", &*error, &plan.stage))
         })

@@ -34,6 +34,8 @@ use verbs::VerbsArgs;
                         farcall perf send --json | jq '.tables[0].rows'"
 )]
 pub struct Perf {
+    #[command(flatten)]
+    page: measuring::PageArg,
     #[command(subcommand)]
     what: What,
 }
@@ -73,7 +75,7 @@ impl Perf {
         if let Some(exit) = self.what.serve(console)? {
             return Ok(exit);
         }
-        measuring::run(console, |progress| self.what.measure(progress))
+        measuring::run_with_page(console, &self.page, |progress| self.what.measure(progress))
     }
 }
 

@@ -58,6 +58,8 @@ pub struct Bench {
     stage: StageArgs,
     #[command(flatten)]
     halves: HalvesArgs,
+    #[command(flatten)]
+    page: measuring::PageArg,
     /// Measure another system in the same run.
     #[arg(long)]
     against: Option<Rival>,
@@ -92,7 +94,7 @@ impl Bench {
             batches: self.batches.batches(),
             with_ucx: self.against == Some(Rival::Ucx),
         };
-        measuring::run(console, |progress| {
+        measuring::run_with_page(console, &self.page, |progress| {
             rpc_echo::run(&plan, progress)
                 .map_err(|error| cannot_measure("cannot measure echo calls", &*error, &plan.stage))
         })

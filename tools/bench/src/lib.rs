@@ -22,6 +22,7 @@ pub mod figures;
 pub mod foreign_store;
 #[cfg(feature = "verbs")]
 pub mod grpc;
+mod html;
 pub mod load;
 pub mod measure;
 pub mod peer;

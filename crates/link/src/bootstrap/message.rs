@@ -22,6 +22,8 @@ bitflags! {
         const COMPACT = 1 << 2;
         /// The client collects the results of calls that are answered later.
         const DEFERRED = 1 << 3;
+        /// The server wakes a client that waits for such results, once it may collect one.
+        const ANSWERED = 1 << 4;
     }
 }
 

@@ -24,10 +24,17 @@ pub(super) fn regions(nic: &Nic, plan: &Plan) -> Result<(Arc<Region>, Arc<Region
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let replies_bytes = match plan.response {
         ResponsePath::Datagram => Arrivals::bytes(geometry),
+        ResponsePath::Send => reply_slots(geometry) * geometry.response_slot_bytes as usize,
         _ => geometry.responses_bytes(),
     };
     let replies = Region::alloc(&*nic.pd, replies_bytes, access)?;
     Ok((Arc::new(local), Arc::new(replies)))
+}
+
+/// Receives, where responses or notices of them are sent: one for each message, and for the wake-ups for answers that
+/// come later. One may be on the way before the response to the last question, one behind it.
+const fn reply_slots(geometry: Geometry) -> usize {
+    geometry.window as usize + 2
 }
 
 /// Wake-ups that the server may have on the way, of responses and of pushes.
@@ -67,6 +74,7 @@ impl CallerState {
             features: Features::KICK
                 | Features::COMPACT
                 | Features::DEFERRED
+                | Features::ANSWERED
                 | Features::checksum(must_check),
             thread: self.config.thread,
             resume: self.last_welcome.as_ref().map(|welcome| Resume {
@@ -147,7 +155,7 @@ impl CallerState {
             _ => None,
         };
         let inbox = match receive_bytes {
-            Some(bytes) => Inbox::of_slots(&mut connection, replies_id, bytes, geometry.window.into())?,
+            Some(bytes) => Inbox::of_slots(&mut connection, replies_id, bytes, reply_slots(geometry))?,
             None if plan.transport == Transport::Ud => Inbox::none(),
             None => Inbox::of_wakes(&mut connection, wakes(plan.geometry))?,
         };
@@ -163,6 +171,7 @@ impl CallerState {
             tail_key: TailKey(welcome.tail_key.0),
             checksum: welcome.features.contains(Features::CHECKSUM),
             compact: welcome.features.contains(Features::COMPACT),
+            is_told_of_answers: welcome.features.contains(Features::ANSWERED),
             requests: Slots::new(geometry.window, geometry.request_slot_bytes, REQUEST_HEADER_BYTES),
             responses: Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES),
             fetch_base: geometry.mailbox_bytes(),
@@ -184,6 +193,7 @@ impl CallerState {
         self.going_away = false;
         self.last_welcome = Some(welcome);
         self.counters.connections_opened.increment();
+        self.collecting.connected();
         self.next_fetch = None;
         self.fetch_ahead = 1;
         self.reads_in_flight = 0;

@@ -70,6 +70,8 @@ pub struct ClientEnd {
     pub(crate) checksum: bool,
     /// Whether the server takes requests of compact form.
     pub(crate) compact: bool,
+    /// Whether the server tells of answers that come later.
+    pub(crate) is_told_of_answers: bool,
     pub(crate) requests: Slots,
     pub(crate) responses: Slots,
     /// Where the slots begin, in the local region, that READs land in.

@@ -154,6 +154,7 @@ impl CallerState {
         if header.status == Status::DEFERRED && message.purpose == Purpose::Execute {
             self.calls.defer(message.call);
             self.collecting.news = News::Deferred;
+            self.collecting.in_vain = 0;
             return;
         }
         let mut reply = std::mem::take(&mut self.calls.get(message.call).reply);

@@ -7,7 +7,7 @@ use super::messages::{FetchState, Message, Purpose};
 use super::{CallerState, ClientEnd};
 use crate::error::Broken;
 use crate::paths::{RequestPath, ResponsePath};
-use crate::wire::{CallBase, FirstWord, Form, RequestFlags, RequestHeader, Seq};
+use crate::wire::{CallBase, FirstWord, Form, Mode, RequestFlags, RequestHeader, Seq};
 
 /// Bytes of the two numbers in front of a part or continuation.
 const NUMBERS_BYTES: usize = 8;
@@ -188,7 +188,8 @@ impl CallerState {
     }
 
     fn send_collect<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) {
-        self.collecting.asked();
+        let mode = path.mode_of_question(self.tuner.is_slow(self.collecting.in_vain, None));
+        self.collecting.asked(self.end_tells() && mode != Mode::Fetch);
         if self.calls.deferred == 0 {
             return;
         }
@@ -202,7 +203,7 @@ impl CallerState {
             numbers: None,
         };
         self.counters.collects.increment();
-        self.send::<P, Q>(path, &draft, &[], now);
+        self.send_in::<Q>(mode, &draft, &[], now);
     }
 
     /// Whether a question for answers that come later is under way.
@@ -237,6 +238,11 @@ impl CallerState {
         now: Nanos,
     ) {
         let mode = path.mode(draft.method);
+        self.send_in::<Q>(mode, draft, payload, now);
+    }
+
+    #[inline]
+    fn send_in<Q: RequestPath>(&mut self, mode: Mode, draft: &Draft, payload: &[u8], now: Nanos) {
         let seq = self.messages.next;
         let consumed = self.messages.head;
         let form = self.form::<Q>(draft);

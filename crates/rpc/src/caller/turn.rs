@@ -83,14 +83,30 @@ impl CallerState {
     fn ask_for_pushes(&mut self) {
         let mut numbers = self.messages.numbers();
         let messages = &mut self.messages;
-        if numbers.all(|seq| messages.at(seq).mode == Mode::ReplyNotify || messages.at(seq).is_pushed) {
+        let are_told_of =
+            numbers.all(|seq| messages.at(seq).mode == Mode::ReplyNotify || messages.at(seq).is_pushed);
+        let waits_for_answers = self.waits_to_be_told();
+        if are_told_of && !waits_for_answers {
             return;
         }
         if self.ask_to_push() {
+            if waits_for_answers {
+                self.collecting.told_from_now_on(self.is_reliable());
+            }
             for seq in self.messages.numbers() {
                 self.messages.at(seq).is_pushed = true;
             }
         }
+    }
+
+    /// Whether calls are answered later and nobody tells of that: neither the server nor the response to a question.
+    fn waits_to_be_told(&mut self) -> bool {
+        self.calls.deferred > 0 && self.end_tells() && !self.collecting.is_told && !self.is_collecting()
+    }
+
+    /// Whether the server tells of answers that come later.
+    pub(super) fn end_tells(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.is_told_of_answers)
     }
 
     #[inline]
@@ -142,7 +158,11 @@ impl CallerState {
             }
             Completed::Send { .. } | Completed::Flushed => {}
             Completed::Received { tag, imm, .. } => {
-                end.inbox.received(&mut end.connection, tag, imm);
+                let is_wake = end.inbox.received(&mut end.connection, tag, imm);
+                if is_wake && imm.is_some_and(|imm| Imm::decode(imm) == Imm::Answered) {
+                    self.counters.answers_told.increment();
+                    self.collecting.woken();
+                }
             }
             Completed::Failed(status) => return Some(status),
         }
@@ -173,18 +193,20 @@ impl<P: Path> Endpoint for Caller<P> {
         state.expire(now);
         let mut any = state.pump::<P::Response, P::Request>(path, now);
         state.post_fetches(now);
+        let waits_for_wake = state.collecting.is_told && state.calls.deferred > 0;
         let is_told = state.reads_in_flight > 0 || (P::Response::SENDS && !state.messages.is_empty());
-        if is_told || state.turns_to_poll == 0 || state.kicks.is_armed {
+        if is_told || waits_for_wake || state.turns_to_poll == 0 || state.kicks.is_armed {
             state.turns_to_poll = TURNS_PER_POLL;
             any |= state.poll_completions();
         } else {
             state.turns_to_poll -= 1;
         }
         let received = state.receive(path, now);
-        if state.collecting.news != News::None {
+        let has_news = state.collecting.news != News::None;
+        if has_news {
             state.plan_to_collect(now);
         }
-        if received {
+        if received || has_news {
             any |= state.pump::<P::Response, P::Request>(path, now);
         }
         if received || state.calls.has_done() {

@@ -6,6 +6,8 @@
 //! verbs.
 
 #[cfg(feature = "tokio")]
+mod addresses;
+#[cfg(feature = "tokio")]
 mod asynchronous;
 mod automatic;
 mod blocking;
@@ -19,6 +21,8 @@ mod session;
 mod shared;
 mod waiting;
 
+#[cfg(feature = "tokio")]
+pub use addresses::Addresses;
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncClient;
 pub use blocking::{BatchClient, Client, ClientOf, NothingOutstanding, StaticClient};

@@ -1,12 +1,14 @@
 //! Several servers behind one client, for tasks.
 
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use farcall_verbs::Provider;
 use tokio::sync::Mutex;
 
+use super::addresses::{Addresses, SERVERS_MAX};
 use super::{AsyncClient, ClientOptions, PerCall};
 use crate::error::{Broken, CallError};
 use crate::wire::Status;
@@ -22,6 +24,8 @@ pub enum Spread {
 
 /// A server that failed is asked again after so long, while others serve.
 const REST: Duration = Duration::from_secs(1);
+/// While calls are made, addresses that may change are read so often.
+const READ_PERIOD: Duration = Duration::from_secs(1);
 
 /// Connections to servers that do the same, made when they are first needed. Clones share them.
 ///
@@ -34,11 +38,18 @@ struct Shared {
     provider: Box<dyn Provider>,
     options: ClientOptions,
     spread: Spread,
-    members: Box<[Member]>,
+    /// Replaced as a whole: a call keeps the list that it began with.
+    members: RwLock<Members>,
+    /// Where the addresses come from, if they may change.
+    source: Option<Addresses>,
+    /// When they are to be read next, in milliseconds.
+    next_read_ms: AtomicU64,
     next: AtomicUsize,
     /// From when on times are counted.
     epoch: Instant,
 }
+
+type Members = Arc<[Arc<Member>]>;
 
 struct Member {
     address: String,
@@ -77,16 +88,44 @@ impl AsyncServers {
         options: ClientOptions,
         spread: Spread,
     ) -> Self {
-        let member = |address: String| Member {
-            address,
-            client: Mutex::new(None),
-            under_way: AtomicUsize::new(0),
-            rests_until_ms: AtomicU64::new(0),
-        };
-        let members: Box<[Member]> = addresses.into_iter().map(|address| member(address.into())).collect();
-        assert!((1..=64).contains(&members.len()), "1 to 64 servers, not {}", members.len());
-        let (provider, next, epoch) = (Box::new(provider), AtomicUsize::new(0), Instant::now());
-        Self(Arc::new(Shared { provider, options, spread, members, next, epoch }))
+        let addresses: Vec<String> = addresses.into_iter().map(Into::into).collect();
+        let count = addresses.len();
+        assert!((1..=SERVERS_MAX).contains(&count), "1 to {SERVERS_MAX} servers, not {count}");
+        Self::with(Box::new(provider), addresses, None, options, spread)
+    }
+
+    /// The same with addresses that may change. They are read now, and while calls are made once a second, on a thread
+    /// where that may wait. A server that is there no more gets no new calls; if nothing can be read, the list stays.
+    ///
+    /// # Errors
+    /// If they cannot be read now, there are none, or more than 64.
+    pub async fn from_source(
+        provider: impl Provider + 'static,
+        source: Addresses,
+        options: ClientOptions,
+        spread: Spread,
+    ) -> io::Result<Self> {
+        let (source, read) = read(source).await?;
+        Ok(Self::with(Box::new(provider), read?, Some(source), options, spread))
+    }
+
+    fn with(
+        provider: Box<dyn Provider>,
+        addresses: Vec<String>,
+        source: Option<Addresses>,
+        options: ClientOptions,
+        spread: Spread,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            provider,
+            options,
+            spread,
+            members: RwLock::new(addresses.into_iter().map(Member::new).collect()),
+            source,
+            next_read_ms: AtomicU64::new(READ_PERIOD.as_millis() as u64),
+            next: AtomicUsize::new(0),
+            epoch: Instant::now(),
+        }))
     }
 
     /// Calls one of the servers.
@@ -108,13 +147,14 @@ impl AsyncServers {
         options: PerCall,
     ) -> Result<Vec<u8>, CallError> {
         let shared = &self.0;
+        let members = self.members();
         let first = shared.next.fetch_add(1, Ordering::Relaxed);
         let mut tried = 0u64;
         loop {
-            let at = shared.choose(first, tried);
+            let at = shared.choose(&members, first, tried);
             tried |= 1 << at;
-            let outcome = shared.call_at(at, method, request, options).await;
-            let is_last = tried.count_ones() as usize == shared.members.len();
+            let outcome = shared.call_at(&members[at], method, request, options).await;
+            let is_last = tried.count_ones() as usize == members.len();
             match outcome {
                 Err(error) if !is_last && may_go_elsewhere(&error) => {}
                 outcome => return outcome,
@@ -134,26 +174,82 @@ impl AsyncServers {
         request: &[u8],
         options: PerCall,
     ) -> Result<Vec<u8>, CallError> {
-        self.0.call_at(self.0.of_key(key), method, request, options).await
+        let members = self.members();
+        self.0.call_at(&members[of_key(&members, key)], method, request, options).await
     }
 
     /// Which of the addresses a key belongs to.
-    pub fn address_of_key(&self, key: &[u8]) -> &str {
-        &self.0.members[self.0.of_key(key)].address
+    pub fn address_of_key(&self, key: &[u8]) -> String {
+        let members = self.0.members();
+        members[of_key(&members, key)].address.clone()
+    }
+
+    /// The servers of a call that begins now. Begins to read their addresses again if that is due.
+    fn members(&self) -> Members {
+        let shared = &self.0;
+        if let Some(source) = &shared.source
+            && shared.is_read_due()
+        {
+            tokio::spawn(Arc::clone(shared).read_again(source.clone()));
+        }
+        shared.members()
     }
 }
 
+/// Reads addresses where that may wait.
+async fn read(source: Addresses) -> io::Result<(Addresses, io::Result<Vec<String>>)> {
+    let read = move || {
+        let addresses = source.read();
+        (source, addresses)
+    };
+    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)
+}
+
 impl Shared {
+    fn members(&self) -> Members {
+        Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the addresses are to be read: one caller is told so.
+    #[inline]
+    fn is_read_due(&self) -> bool {
+        let (now_ms, due_ms) = (self.now_ms(), self.next_read_ms.load(Ordering::Relaxed));
+        let next_ms = now_ms + READ_PERIOD.as_millis() as u64;
+        let exchange =
+            || self.next_read_ms.compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed);
+        now_ms >= due_ms && exchange().is_ok()
+    }
+
+    /// Servers that stay keep their connections.
+    async fn read_again(self: Arc<Self>, source: Addresses) {
+        let addresses = match read(source).await {
+            Ok((_, Ok(addresses))) => addresses,
+            Ok((_, Err(why))) => return tracing::warn!("the servers stay as they were: {why}"),
+            // The runtime shuts down.
+            Err(_) => return,
+        };
+        let before = self.members();
+        if before.iter().map(|member| &member.address).eq(&addresses) {
+            return;
+        }
+        let known = |address: &String| before.iter().find(|member| member.address == *address);
+        let member = |address: String| known(&address).cloned().unwrap_or_else(|| Member::new(address));
+        let count = addresses.len();
+        let members = addresses.into_iter().map(member).collect();
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
+        tracing::info!(servers = count, "other servers are called from now on");
+    }
+
     fn now_ms(&self) -> u64 {
         self.epoch.elapsed().as_millis() as u64
     }
 
     /// The best of those that were not tried: one that works rather than one that rests.
-    fn choose(&self, first: usize, tried: u64) -> usize {
-        let (count, now_ms) = (self.members.len(), self.now_ms());
+    fn choose(&self, members: &[Arc<Member>], first: usize, tried: u64) -> usize {
+        let (count, now_ms) = (members.len(), self.now_ms());
         let left = (0..count).map(|i| (first + i) % count).filter(|at| tried & 1 << at == 0);
         let cost = |at: &usize| {
-            let member = &self.members[*at];
+            let member = &members[*at];
             let load = match self.spread {
                 Spread::RoundRobin => 0,
                 Spread::LeastLoaded => member.under_way.load(Ordering::Relaxed),
@@ -163,28 +259,13 @@ impl Shared {
         left.min_by_key(cost).unwrap_or(first % count)
     }
 
-    /// The highest of the hashes of key and address: rendezvous hashing.
-    fn of_key(&self, key: &[u8]) -> usize {
-        let weight = |at: &usize| {
-            let address = self.members[*at].address.as_bytes();
-            let hash =
-                key.iter().chain([&0xff]).chain(address).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                    (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-                });
-            // FNV's high bits depend little on the last bytes.
-            (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        };
-        (0..self.members.len()).max_by_key(weight).unwrap_or(0)
-    }
-
     async fn call_at(
         &self,
-        at: usize,
+        member: &Member,
         method: u16,
         request: &[u8],
         options: PerCall,
     ) -> Result<Vec<u8>, CallError> {
-        let member = &self.members[at];
         let _under_way = UnderWay::at(member);
         let outcome = match self.client_of(member).await {
             Ok(client) => client.call_with(method, request, options).await,
@@ -216,9 +297,31 @@ impl Shared {
 }
 
 impl Member {
+    fn new(address: String) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            client: Mutex::new(None),
+            under_way: AtomicUsize::new(0),
+            rests_until_ms: AtomicU64::new(0),
+        })
+    }
+
     fn rests(&self, now_ms: u64) -> bool {
         now_ms < self.rests_until_ms.load(Ordering::Relaxed)
     }
+}
+
+/// The highest of the hashes of key and address: rendezvous hashing.
+fn of_key(members: &[Arc<Member>], key: &[u8]) -> usize {
+    let weight = |at: &usize| {
+        let address = members[*at].address.as_bytes();
+        let hash = key.iter().chain([&0xff]).chain(address).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        // FNV's high bits depend little on the last bytes.
+        (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    };
+    (0..members.len()).max_by_key(weight).unwrap_or(0)
 }
 
 /// Whether the call certainly was not executed, and for a reason that is the server's.

@@ -147,6 +147,8 @@ impl CallerState {
                     self.messages.contains(seq) && self.put_arrived(seq, Arrived { receive, header });
                 if !is_first {
                     self.counters.repeated.increment();
+                    // Over UD that is how the server tells of answers that came later.
+                    self.told_again();
                 }
                 is_first
             }

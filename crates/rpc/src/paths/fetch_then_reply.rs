@@ -29,6 +29,10 @@ impl ResponsePath for FetchThenReply {
         self.0.method(method).mode
     }
 
+    fn mode_of_question(&mut self, is_in_vain: bool) -> Mode {
+        if is_in_vain && self.0.first.mode == Mode::Fetch { Mode::Reply } else { self.0.first.mode }
+    }
+
     #[inline]
     fn learn(&mut self, message: &Message, header: &ResponseHeader, tuner: &mut Tuner, counters: &Counters) {
         let speaks_for_change = match message.mode {

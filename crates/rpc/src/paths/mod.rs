@@ -77,6 +77,12 @@ pub trait ResponsePath: Send + 'static {
     /// Client: the mode flag of a method's next request.
     fn mode(&mut self, method: u16) -> Mode;
 
+    /// Client: the mode flag of a question for answers that come later. `is_in_vain`: more than R were in vain.
+    #[inline]
+    fn mode_of_question(&mut self, _is_in_vain: bool) -> Mode {
+        self.mode(0)
+    }
+
     /// Client: what a result teaches about its method, and about R and F.
     #[inline]
     fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}

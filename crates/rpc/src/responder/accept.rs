@@ -72,10 +72,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             Ok((end, welcome)) => {
                 let welcome = Welcome { resumed, ..welcome };
                 let id = end.id;
-                match &end.own {
-                    Some(own) => self.by_qp.insert(own.connection.qp_num(), id),
-                    None => self.by_tag.insert(end.session.id.tag(), id),
-                };
+                if let Some(own) = &end.own {
+                    self.by_qp.insert(own.connection.qp_num(), id);
+                }
+                self.by_tag.insert(end.session.id.tag(), id);
                 self.receiving += usize::from(turns.is_told);
                 self.lookout.push(self.connections.len(), &end);
                 self.connections.push(Open { end, turns });
@@ -335,7 +335,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
         session.can_defer = hello.features.contains(Features::DEFERRED);
-        let used = hello.features & (Features::COMPACT | Features::DEFERRED);
+        let used = hello.features & (Features::COMPACT | Features::DEFERRED | Features::ANSWERED);
         let features = Features::KICK | used | Features::checksum(checksum);
         let mailbox_byte = byte.as_ref().map(|(_, grant)| *grant);
         let welcome = Welcome { mailbox_byte, ..self.welcome_of(qp, &session, plan, features) };
@@ -352,6 +352,9 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             tickets: vec![Ticket::NONE; usize::from(session.geometry.window)].into(),
             push_end: session.expect,
             owed: None,
+            can_tell: used.contains(Features::ANSWERED),
+            tells: false,
+            must_tell: false,
             violation: None,
             keep_from: None,
             session,

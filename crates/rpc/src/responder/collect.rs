@@ -16,7 +16,8 @@ use super::session::Session;
 use super::{Handler, ServerEnd};
 use crate::wire::batch::{entry_bytes, push_entry, take_result};
 use crate::wire::{
-    Collected, CollectedResult, RESPONSE_HEADER_BYTES, RequestHeader, Status, collected_bytes, push_collected,
+    Collected, CollectedResult, Mode, RESPONSE_HEADER_BYTES, RequestHeader, Status, collected_bytes,
+    push_collected,
 };
 
 /// A call, or a batch with such calls, that is answered later.
@@ -73,9 +74,14 @@ impl DeferredCall {
         self.pending().iter().for_each(|pending| pending.cancel());
     }
 
+    /// Whether it is over.
+    fn is_answered(&self) -> bool {
+        self.pending().iter().all(|pending| pending.is_answered())
+    }
+
     /// How it ended, if it has.
     fn outcome(&mut self, buffered: &BufferedTotal, result_bytes_max: usize) -> Option<&Outcome> {
-        if !self.pending().iter().all(|pending| pending.is_answered()) {
+        if !self.is_answered() {
             return None;
         }
         let there = match &self.answers {
@@ -129,6 +135,11 @@ impl Session {
         self.deferred.iter().map(DeferredCall::calls).sum()
     }
 
+    /// Whether a call was answered whose answer is not collected.
+    pub fn has_answers(&self) -> bool {
+        self.deferred.iter().any(DeferredCall::is_answered)
+    }
+
     /// The client wants no answer to a call any more.
     pub fn cancel_deferred(&mut self, call_id: u64) -> bool {
         let at = self.deferred.iter().position(|deferred| deferred.call_id == call_id);
@@ -164,6 +175,10 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     pub(super) fn collect(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Result<Answer, String> {
         if header.len_bytes > 0 {
             return Err(format!("message {}: collects, with a payload", header.seq.0));
+        }
+        if header.mode() != Mode::Fetch {
+            // Of what is not here yet. Answers for which there is no room are asked for at once.
+            end.tell_from_now_on();
         }
         let result_bytes_max = self.config.result_bytes_max as usize;
         let session = &mut end.session;

@@ -37,7 +37,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let Some(datagram) = self.engine.thread_pair.datagram(receive, filled_bytes) else { return };
         let id = self.by_tag.get(&datagram.session_tag());
         let arrived = match id.and_then(|id| self.position(*id)).map(|at| &mut self.connections[at].end) {
-            Some(end) if end.source_qp == source_qp => {
+            Some(end) if end.own.is_none() && end.source_qp == source_qp => {
                 let arrived = end.arrived(&datagram, &mut self.engine.message);
                 if let Arrived::Again(seq) = arrived {
                     let owed_before = end.owes();

@@ -8,6 +8,7 @@ use std::task::{Poll, Waker};
 use farcall_verbs::Nanos;
 
 use super::HandlerError;
+use super::answered::Answered;
 use super::buffered::{Buffered, BufferedTotal};
 use super::session::Session;
 use crate::config::ResponderConfig;
@@ -66,6 +67,9 @@ pub(crate) struct Pending {
     buffered: BufferedTotal,
     /// Calls of the thread that have such a thing: as long as it lives, it counts.
     open: Arc<AtomicUsize>,
+    /// Where the server thread learns of the answer, and of whose call it is.
+    answered: Arc<Answered>,
+    session_tag: u32,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +107,8 @@ impl Pending {
             state.outcome = Some(Outcome { status, bytes: self.buffered.keep(bytes.to_vec()) });
         }
         self.is_answered.store(true, Ordering::Release);
+        drop(state);
+        self.answered.push(self.session_tag);
     }
 
     fn within_limits<'a>(&self, status: Status, bytes: &'a [u8]) -> (Status, &'a [u8]) {
@@ -149,6 +155,7 @@ pub(super) struct Deferring {
     limits: Limits,
     buffered: BufferedTotal,
     pub at_hand: AtHand,
+    pub answered: Arc<Answered>,
     /// No deadline of such a call is earlier.
     pub next_deadline: Option<Nanos>,
 }
@@ -166,7 +173,7 @@ pub(super) enum AtHand {
 }
 
 impl Deferring {
-    pub fn new(config: &ResponderConfig, buffered: BufferedTotal) -> Self {
+    pub fn new(config: &ResponderConfig, buffered: BufferedTotal, answered: Arc<Answered>) -> Self {
         Self {
             open: Arc::default(),
             open_max: config.deferred_max,
@@ -177,6 +184,7 @@ impl Deferring {
             },
             buffered,
             at_hand: AtHand::Now,
+            answered,
             next_deadline: None,
         }
     }
@@ -199,6 +207,8 @@ impl Deferring {
             limits: self.limits,
             buffered: self.buffered.clone(),
             open: Arc::clone(&self.open),
+            answered: Arc::clone(&self.answered),
+            session_tag: session.id.tag(),
         });
         self.at_hand = AtHand::Later(Arc::clone(&pending));
         Ok(Deferred(pending))

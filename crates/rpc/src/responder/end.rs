@@ -41,6 +41,12 @@ pub struct ServerEnd {
     pub(crate) push_end: Seq,
     /// Responses that a client asked to be pushed and that found no room yet.
     pub(crate) owed: Option<(Seq, Seq)>,
+    /// Whether the client can be told of answers that come later.
+    pub(crate) can_tell: bool,
+    /// Whether it is to be told of the next one.
+    pub(crate) tells: bool,
+    /// Whether there is one, and it was not told yet.
+    pub(crate) must_tell: bool,
     /// Why it has to be closed.
     pub(crate) violation: Option<String>,
     /// Since when its session is to be kept, if it is.
@@ -74,6 +80,9 @@ impl ServerEnd {
     /// The client woke us.
     pub fn kicked(&mut self, imm: u32) {
         if let Imm::Push { oldest_low, count } = Imm::decode(imm) {
+            // It is about to sleep.
+            self.tell_from_now_on();
+            self.look_for_answers();
             let window = self.session.geometry.window;
             let Some((from, end)) = Imm::push_range(oldest_low, count, self.session.expect, window) else {
                 return;
@@ -93,9 +102,9 @@ impl ServerEnd {
         }
     }
 
-    /// Whether responses are to be pushed.
+    /// Whether responses are to be pushed, or the client is to be told of answers.
     pub const fn owes(&self) -> bool {
-        self.owed.is_some()
+        self.owed.is_some() || self.must_tell
     }
 
     /// What is kept of a connection whose queue pair is drained. Memory that a stopped process may still touch is not

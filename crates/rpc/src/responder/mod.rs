@@ -7,6 +7,9 @@
 //! What differs between the paths of a plan is in [`crate::paths`].
 
 mod accept;
+mod answered;
+#[cfg(test)]
+mod answered_model;
 mod batch;
 mod buffered;
 mod collect;
@@ -39,6 +42,7 @@ use farcall_verbs::{
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
 use crate::error::Broken;
+use answered::Answered;
 pub use deferred::Deferred;
 use drain::Phase;
 pub(crate) use end::{OwnPair, ServerEnd};
@@ -120,7 +124,7 @@ pub struct Responder<H, C> {
     connections: Vec<Open<H, C>>,
     lookout: Lookout,
     by_qp: HashMap<u32, ConnectionId>,
-    /// Of those whose requests are datagrams: by the session's tag.
+    /// By the session's tag.
     by_tag: HashMap<u32, ConnectionId>,
     next_id: u32,
     closing: Vec<ServerEnd>,
@@ -133,8 +137,10 @@ pub struct Responder<H, C> {
     turns_to_poll: u32,
     /// Connections whose requests are told of by completions.
     receiving: usize,
-    /// Connections with responses to push that found no room.
+    /// Connections with responses to push, or of answers to tell, that found no room.
     owing: usize,
+    /// Here so that its memory is used again.
+    answered_tags: Vec<u32>,
     kept_memory: KeptMemory,
 }
 
@@ -161,13 +167,14 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             closing: Vec::new(),
             parked: Vec::new(),
             events: VecDeque::new(),
-            engine: Engine::new(config, incarnation, handler, clock),
+            engine: Engine::new(config, incarnation, handler, clock, Arc::new(Answered::new()?)),
             phase: Phase::Serving,
             sleep: Sleep::Awake,
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
             turns_to_poll: 0,
             receiving: 0,
             owing: 0,
+            answered_tags: Vec::new(),
             kept_memory: KeptMemory::default(),
         })
     }
@@ -422,6 +429,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             self.kept_memory.give_back(kept_bytes);
         }
         self.drop_events();
+        self.engine.deferring.answered.sleeper.arm();
         self.turns_to_poll = 0;
         self.cq.req_notify(farcall_verbs::Notify::Any)
     }
@@ -443,6 +451,10 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
             self.turns_to_poll -= 1;
         }
         any |= self.serve_all(now);
+        if self.engine.deferring.answered.has_any() {
+            self.tell_of_answers();
+            any = true;
+        }
         self.after_turn(any);
         self.expire_deferred(now);
         let drain = self.progress_drain(any, now);
@@ -477,6 +489,7 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.channel.fd());
+        set.insert(self.engine.deferring.answered.sleeper.fd());
     }
 
     fn looks(&self) -> u32 {

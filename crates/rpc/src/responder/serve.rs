@@ -1,8 +1,11 @@
 //! One connection's turn: its messages are taken, dealt with and answered, up to a bound.
 
+use std::sync::Arc;
+
 use farcall_stats::{Block, Times};
 use farcall_verbs::{Clock, Nanos};
 
+use super::answered::Answered;
 use super::buffered::BufferedTotal;
 use super::deferred::Deferring;
 use super::execute::Answer;
@@ -59,12 +62,18 @@ const NO_WHOLE_CALL: RequestFlags =
     RequestFlags::CONTINUE.union(RequestFlags::PART).union(RequestFlags::COLLECT);
 
 impl<H: Handler, C: Clock> Engine<H, C> {
-    pub fn new(config: ResponderConfig, incarnation: u64, handler: H, clock: C) -> Self {
+    pub fn new(
+        config: ResponderConfig,
+        incarnation: u64,
+        handler: H,
+        clock: C,
+        answered: Arc<Answered>,
+    ) -> Self {
         let counters = Block::new(&format!("rpc server thread {}", config.thread), 0);
         let times = Block::new(&format!("rpc handler {}", config.thread), 0);
         let buffered = BufferedTotal::default();
         Self {
-            deferring: Deferring::new(&config, buffered.clone()),
+            deferring: Deferring::new(&config, buffered.clone(), answered),
             config,
             handler,
             counters,
@@ -146,7 +155,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     /// Pushes what is executed and owed, each with a wake-up; returns whether all of it is. What is not executed yet is
     /// pushed when it is.
     fn push_owed<P: Path>(&mut self, end: &mut ServerEnd) -> bool {
-        let Some((mut seq, stop)) = end.owed else { return true };
+        let is_told = self.wake_for_answers(end);
+        let Some((mut seq, stop)) = end.owed else { return is_told };
         while seq.is_before(stop) && seq.is_before(end.session.expect) {
             if !P::Response::can_respond(end, &self.thread_pair, seq) {
                 end.owed = Some((seq, stop));
@@ -156,7 +166,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             seq = seq.next();
         }
         end.owed = None;
-        true
+        is_told
     }
 
     /// A message that is not a whole call.

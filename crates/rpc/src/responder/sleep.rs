@@ -54,6 +54,9 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     pub(super) fn after_turn(&mut self, any: bool) {
         let before = self.sleep;
         self.sleep = before.after_turn(any);
+        if any {
+            self.engine.deferring.answered.sleeper.disarm();
+        }
         if before != Sleep::Awake && self.sleep == Sleep::Awake {
             for open in &self.connections {
                 open.end.mark_sleeping(false);

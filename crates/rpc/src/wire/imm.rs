@@ -17,6 +17,8 @@ pub enum Imm {
     },
     /// Server to client: responses were placed.
     Placed,
+    /// Server to client: a call that is answered later was answered; collect that.
+    Answered,
     /// Something a later version says; look at everything.
     Unknown,
 }
@@ -35,6 +37,7 @@ impl Imm {
                 2 << KIND_SHIFT | (count as u32 & COUNT_MASK) << COUNT_SHIFT | oldest_low as u32
             }
             Self::Placed => 3 << KIND_SHIFT,
+            Self::Answered => 4 << KIND_SHIFT,
         }
     }
 
@@ -44,6 +47,7 @@ impl Imm {
             1 => Self::Kick,
             2 => Self::Push { oldest_low: imm as u16, count: (imm >> COUNT_SHIFT & COUNT_MASK) as u16 },
             3 => Self::Placed,
+            4 => Self::Answered,
             _ => Self::Unknown,
         }
     }
@@ -71,7 +75,8 @@ mod tests {
 
     #[test]
     fn all_kinds_travel() {
-        for imm in [Imm::Kick, Imm::Push { oldest_low: 0xfffe, count: 256 }, Imm::Placed, Imm::Unknown] {
+        let push = Imm::Push { oldest_low: 0xfffe, count: 256 };
+        for imm in [Imm::Kick, push, Imm::Placed, Imm::Answered, Imm::Unknown] {
             assert_eq!(Imm::decode(imm.encode()), imm);
         }
         assert_eq!(Imm::decode(u32::MAX), Imm::Unknown);

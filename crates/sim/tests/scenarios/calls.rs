@@ -20,6 +20,8 @@ struct Run<P> {
     random: Stream,
     server_host: Host,
     server: TaskId,
+    /// Whether it polls: it sees everything by itself. The world leaves out turns that see nothing of the world.
+    server_polls: bool,
     incarnation: u64,
     clients: Vec<(Host, u32, TaskId)>,
     next_client: u32,
@@ -39,6 +41,7 @@ impl<P: Path> Run<P> {
         let config = ResponderConfig::default();
         let server = ServerProgram::new(&self.server_host, nic, config, self.incarnation, echo);
         let waiting = chaos::waiting(&mut self.random);
+        self.server_polls = waiting == Waiting::Poll;
         self.server = self.world.spawn(&self.server_host, waiting, server);
     }
 
@@ -62,6 +65,15 @@ impl<P: Path> Run<P> {
         let client = ClientProgram::new::<P>(&host, self.server_host.id(), config, seed, workload);
         let task = self.world.spawn(&host, waiting, client);
         self.clients.push((host, number, task));
+    }
+
+    /// Answers a call as another thread of the server's process does: that wakes the server if it sleeps.
+    fn settle(&mut self) {
+        self.later.settle(&mut self.random);
+        let server = self.world.look::<ServerProgram<Echo>>(self.server);
+        if server.is_some_and(|server| self.server_polls || server.is_woken_by_its_process()) {
+            let _ = self.world.endpoint::<ServerProgram<Echo>>(self.server);
+        }
     }
 
     fn disturb(&mut self) {
@@ -111,7 +123,7 @@ impl<P: Path> Run<P> {
         for _ in 0..disturbances {
             let pause = Duration::from_nanos(self.random.between(1_000, 200_000));
             self.world.run_for(pause);
-            self.later.settle(&mut self.random);
+            self.settle();
             if self.is_done() {
                 break;
             }
@@ -121,7 +133,7 @@ impl<P: Path> Run<P> {
         let until = self.world.now() + Duration::from_secs(60);
         while !self.is_done() && self.world.now() < until {
             self.world.run_for(Duration::from_micros(100));
-            self.later.settle(&mut self.random);
+            self.settle();
         }
         for (_, number, task) in &self.clients {
             let program = self.program(*task);
@@ -172,6 +184,7 @@ fn run_all<P: Path>(seed: u64, mut random: Stream, batches: bool, later: Later) 
         hosts.iter().flat_map(|host| vec![host.clone(); random.between(1, 2) as usize]).collect();
     let mut run = Run::<P> {
         server: TaskId::NONE,
+        server_polls: false,
         world,
         random,
         server_host,

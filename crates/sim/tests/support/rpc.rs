@@ -1,6 +1,7 @@
 //! An RPC server and its clients as programs of a simulated node: the same endpoints as everywhere, with the handshake
 //! over pipes.
 
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 use farcall_link::bootstrap::{Acceptor, Initiator, Notice, VersionRange};
@@ -11,6 +12,7 @@ use farcall_rpc::{
 };
 use farcall_sim::{Host, HostClock, Listener, NodeId, Pipe};
 use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub const PORT: u16 = 4_711;
 
@@ -48,6 +50,20 @@ impl<H: Handler> ServerProgram<H> {
         let responder = Responder::new(nic, config, incarnation, handler, host.clock()).unwrap();
         let listener = host.listen(PORT).expect("one server a node");
         Self { responder, listener, lines: Vec::new() }
+    }
+
+    /// Whether a descriptor of the system is ready on which it sleeps: not one of its world.
+    pub fn is_woken_by_its_process(&self) -> bool {
+        let mut set = WaitSet::default();
+        self.responder.wait_set(&mut set);
+        let is_ready = |fd: &RawFd| {
+            // SAFETY: only looked at; the responder keeps its own open, and a number of the world's is none of the system.
+            let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+            let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+                && fds[0].revents() == PollFlags::IN
+        };
+        set.fds().iter().any(is_ready)
     }
 
     /// How it stands, for people.

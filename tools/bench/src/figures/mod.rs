@@ -17,7 +17,6 @@ mod run;
 mod servers;
 mod span;
 mod tables;
-mod text;
 mod trial;
 mod verdict;
 

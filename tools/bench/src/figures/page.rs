@@ -2,21 +2,14 @@
 
 use super::plot::{self, Look};
 use super::results::{Outcome, Results};
-use super::text::{compact, escape};
 use super::verdict::{Finding, Verdict};
-use crate::measure::Spread;
+use crate::html::{compact, conditions_table, escape, head, paragraphs, row, spread};
 use std::fmt::Write;
 
 /// The whole file.
 #[must_use]
 pub fn page(results: &Results) -> String {
-    let mut html = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>Figures of the papers, measured here</title>\n<style>\n{}</style>\n\
-         <h1>Figures of the papers, measured here</h1>\n",
-        include_str!("page.css")
-    );
+    let mut html = head("Figures of the papers, measured here");
     html.push_str(&paragraphs("", &results.notes));
     if !results.is_complete {
         html.push_str("<p class=\"problem\">The run was ended before everything was measured.</p>\n");
@@ -26,11 +19,8 @@ pub fn page(results: &Results) -> String {
          and dashed lines are numbers that the papers’ texts give for their own machines; nothing is read off their \
          plots. Both stand side by side, and no figure is made of both.</p>\n",
     );
-    html.push_str("<h3>Conditions</h3>\n<table class=\"words\">\n");
-    for (name, value) in &results.conditions {
-        row(&mut html, &[name, value]);
-    }
-    html.push_str("</table>\n");
+    let conditions = results.conditions.iter();
+    html.push_str(&conditions_table(conditions.map(|(name, value)| (name.as_str(), value.as_str()))));
     html.push_str(&contents(&results.experiments));
     html.push_str(&findings(&results.findings));
     for outcome in &results.experiments {
@@ -162,31 +152,5 @@ fn numbers(outcome: &Outcome) -> String {
         let _ = writeln!(html, "○ {}: {}.", escape(&series.name), escape(&series.source));
     }
     html.push_str("</p>\n");
-    html
-}
-
-fn spread(y: Spread) -> String {
-    let mark = if y.is_disturbed() { "!" } else { "" };
-    match y.repetitions {
-        1 => compact(y.median),
-        _ => format!("{}{mark} ({}–{})", compact(y.median), compact(y.min), compact(y.max)),
-    }
-}
-
-fn row(html: &mut String, cells: &[impl AsRef<str>]) {
-    html.push_str("<tr>");
-    for cell in cells {
-        let _ = write!(html, "<td>{}", escape(cell.as_ref()));
-    }
-    html.push('\n');
-}
-
-/// A paragraph each, under a heading if it has one; nothing if there are none.
-fn paragraphs(heading: &str, texts: &[String]) -> String {
-    let mut html = String::new();
-    for (at, text) in texts.iter().enumerate() {
-        let lead = if at == 0 && !heading.is_empty() { format!("<b>{heading}:</b> ") } else { String::new() };
-        let _ = writeln!(html, "<p>{lead}{}</p>", escape(text));
-    }
     html
 }

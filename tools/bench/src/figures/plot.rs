@@ -5,7 +5,7 @@
 
 use super::results::Outcome;
 use super::span::Span;
-use super::text::escape;
+use crate::html::escape;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 

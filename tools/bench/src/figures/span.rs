@@ -1,7 +1,7 @@
 //! The stretch of an axis: where a value lies on it, and where its ticks are.
 
 use super::experiment::Scale;
-use super::text::compact;
+use crate::html::compact;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 

@@ -1,6 +1,7 @@
 //! What experiments say: one table model, printed as text or as JSON, always with its conditions.
 
 mod conditions;
+mod html;
 mod json;
 mod table;
 mod text;
@@ -76,6 +77,12 @@ impl Report {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// The report as one HTML file that needs no network.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        html::report(self)
     }
 
     /// The report as one JSON value; stable names, no formatting of numbers.

@@ -1,7 +1,7 @@
-//! Text of the report: escaped, and numbers in short.
+//! Text of a page: escaped, and numbers in short.
 
 /// Text that stands for itself in HTML, also in an attribute.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -17,7 +17,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// A number with four digits that count.
-pub(super) fn compact(number: f64) -> String {
+pub(crate) fn compact(number: f64) -> String {
     const DIGITS: i32 = 4;
     if number == 0.0 || !number.is_finite() {
         return if number == 0.0 { "0".to_owned() } else { "–".to_owned() };

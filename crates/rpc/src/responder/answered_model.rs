@@ -1,0 +1,139 @@
+//! A model of an answer that comes later, checked by loom: whoever waits for it is woken, whatever comes first.
+//!
+//! Three threads: one answers; the client says that it is about to sleep, and waits; the server thread takes both in
+//! the order of [`super::Responder`] and of the driver: a turn; if it finds nothing, arm, one more turn; if that finds
+//! nothing either, sleep. What the client sends is a message on a queue pair, which loses nothing by itself.
+
+use loom::sync::atomic::{AtomicBool, Ordering, fence};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+#[derive(Default)]
+struct Event {
+    is_readable: bool,
+    /// The client's message, until it is taken.
+    push: bool,
+    /// Whether what comes on the queue pair makes the event readable.
+    is_cq_armed: bool,
+}
+
+struct World {
+    is_answered: AtomicBool,
+    has_tags: AtomicBool,
+    /// The wake word of [`farcall_drive::Sleeper`].
+    is_armed: AtomicBool,
+    event: Mutex<Event>,
+    readable: Condvar,
+    is_told: AtomicBool,
+}
+
+/// What the server looks at when the client says that it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looks {
+    AtAnswers,
+    /// Wrong: the tag of an answer that came before was taken, and nobody wanted to be told.
+    AtTagsAlone,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            is_answered: AtomicBool::new(false),
+            has_tags: AtomicBool::new(false),
+            is_armed: AtomicBool::new(false),
+            event: Mutex::default(),
+            readable: Condvar::new(),
+            is_told: AtomicBool::new(false),
+        }
+    }
+
+    fn answer(&self) {
+        self.is_answered.store(true, Ordering::Release);
+        self.has_tags.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.is_armed.load(Ordering::Relaxed) && self.is_armed.swap(false, Ordering::AcqRel) {
+            self.event.lock().unwrap().is_readable = true;
+            self.readable.notify_one();
+        }
+    }
+
+    fn fall_asleep(&self) {
+        let mut event = self.event.lock().unwrap();
+        event.push = true;
+        if std::mem::take(&mut event.is_cq_armed) {
+            event.is_readable = true;
+            self.readable.notify_one();
+        }
+        drop(event);
+        while !self.is_told.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+    }
+
+    /// A turn of the server. Returns whether it found anything.
+    fn turn(&self, tells: &mut bool, looks: Looks) -> bool {
+        let is_pushed = std::mem::take(&mut self.event.lock().unwrap().push);
+        *tells |= is_pushed;
+        let mut must_look = is_pushed && looks == Looks::AtAnswers;
+        let has_tags = self.has_tags.load(Ordering::Acquire);
+        if has_tags {
+            self.has_tags.store(false, Ordering::Release);
+            must_look = true;
+        }
+        if must_look && *tells && self.is_answered.load(Ordering::Acquire) {
+            *tells = false;
+            self.is_told.store(true, Ordering::Release);
+        }
+        is_pushed || has_tags
+    }
+
+    fn serve(&self, looks: Looks) {
+        let mut tells = false;
+        while !self.is_told.load(Ordering::Acquire) {
+            if self.turn(&mut tells, looks) {
+                continue;
+            }
+            let mut event = self.event.lock().unwrap();
+            (event.is_readable, event.is_cq_armed) = (false, true);
+            // What came before is found by the look that follows.
+            drop(event);
+            self.is_armed.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if self.turn(&mut tells, looks) {
+                self.is_armed.store(false, Ordering::Relaxed);
+                continue;
+            }
+            let mut event = self.event.lock().unwrap();
+            while !event.is_readable {
+                event = self.readable.wait(event).unwrap();
+            }
+        }
+    }
+}
+
+fn check(looks: Looks) {
+    let mut model = loom::model::Builder::new();
+    // More in release, where it takes no longer.
+    model.preemption_bound = Some(if cfg!(debug_assertions) { 2 } else { 3 });
+    model.check(move || {
+        let world = Arc::new(World::new());
+        let (server, answerer) = (Arc::clone(&world), Arc::clone(&world));
+        let server = thread::spawn(move || server.serve(looks));
+        let answerer = thread::spawn(move || answerer.answer());
+        world.fall_asleep();
+        server.join().unwrap();
+        answerer.join().unwrap();
+    });
+}
+
+#[test]
+fn no_answer_is_slept_through() {
+    check(Looks::AtAnswers);
+}
+
+/// The model sees what it is there for.
+#[test]
+#[should_panic(expected = "exceeded maximum")]
+fn a_server_that_looks_at_tags_alone_sleeps_through_an_answer() {
+    check(Looks::AtTagsAlone);
+}
