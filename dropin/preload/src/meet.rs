@@ -30,7 +30,7 @@ use crate::sock::{Link, MAPPED, Sock, Stage};
 use crate::{calls, config, diagnosis, epoll, own_fds, real, sock, tcp};
 
 /// The first word of the memory: what it is, and its version.
-const MAGIC: u64 = u64::from_le_bytes(*b"farrun01");
+const MAGIC: u64 = u64::from_le_bytes(*b"farrun02");
 const AT_MAGIC: usize = 0;
 /// Where the connecting end says that it closed or shut down.
 pub const AT_CONNECTED_END: usize = 24;

@@ -82,7 +82,7 @@ pub(super) fn is_tagged(data: u64) -> bool {
 }
 
 impl State {
-    pub(super) fn epfd(&self) -> c_int {
+    fn epfd(&self) -> c_int {
         self.fds.first().copied().unwrap_or(-1)
     }
 
@@ -122,7 +122,7 @@ impl State {
     }
 
     /// EPOLL_CTL_DEL.
-    pub(super) fn switch_off(&mut self, fd: c_int) {
+    fn switch_off(&mut self, fd: c_int) {
         self.hot.retain(|hot| *hot != fd);
         let Some(ring) = self.ring(fd) else { return };
         (ring.off, ring.is_hot) = (Off::Removed, false);
@@ -160,7 +160,7 @@ impl State {
         MEMBERSHIPS[fd as usize].fetch_sub(1, Relaxed);
     }
 
-    pub(super) fn kernel(&self, operation: c_int, fd: c_int, events: u32, data: u64) -> bool {
+    fn kernel(&self, operation: c_int, fd: c_int, events: u32, data: u64) -> bool {
         let mut event = epoll_event { events, u64: data };
         // SAFETY: the event is valid.
         unsafe { real::epoll_ctl(self.epfd(), operation, fd, &raw mut event) == 0 }
@@ -207,7 +207,7 @@ impl State {
     }
 
     /// Whether a member was reported once (EPOLLONESHOT) and not asked for again: what the kernel shows of its object.
-    pub(super) fn is_off_in_kernel(&mut self, fd: c_int) -> bool {
+    fn is_off_in_kernel(&mut self, fd: c_int) -> bool {
         if self.item(fd).is_none_or(|item| item.events & ONE_SHOT == 0) {
             return false;
         }
@@ -222,7 +222,7 @@ impl State {
     }
 
     /// The program's own wish goes to the kernel; of a member that is off, that it is one.
-    pub(super) fn restore(&mut self, fd: c_int, is_off: bool) {
+    fn restore(&mut self, fd: c_int, is_off: bool) {
         let Some(&mut Item { events, data, .. }) = self.item(fd) else { return };
         let kept = if is_off { ONE_SHOT | EDGE } else { !(libc::EPOLLEXCLUSIVE as u32) };
         self.kernel(libc::EPOLL_CTL_MOD, fd, events & kept, data);
@@ -239,7 +239,7 @@ impl State {
     }
 
     /// Forgets what concerns shared memory.
-    pub(super) fn drop_ring(&mut self, fd: c_int) {
+    fn drop_ring(&mut self, fd: c_int) {
         let Some(ring) = self.item(fd).and_then(|item| item.ring.take()) else { return };
         self.ring_items -= 1;
         self.hot.retain(|hot| *hot != fd);
@@ -252,7 +252,7 @@ impl State {
     }
 
     /// EPOLL_CTL_MOD.
-    pub(super) fn change(&mut self, fd: c_int, events: u32, data: u64) {
+    fn change(&mut self, fd: c_int, events: u32, data: u64) {
         let Some(item) = self.item(fd) else { return };
         (item.events, item.data) = (events, data);
         if let Some(ring) = &mut item.ring {
@@ -263,7 +263,7 @@ impl State {
     }
 
     /// A member is to be looked at: by this thread, or by one that sleeps.
-    pub(super) fn make_hot(&mut self, fd: c_int) {
+    fn make_hot(&mut self, fd: c_int) {
         let has_sleepers = self.sleepers > 0;
         let Some(ring) = self.ring(fd) else { return };
         if has_sleepers {

@@ -27,8 +27,9 @@ impl State {
         if ring.sock.is_inherited() {
             ring.sock.demote(Why::Forked);
         }
-        let asked = if ring.asks_kernel { ask_kernel(fd, &ring.sock) } else { 0 };
+        let mut asked = 0;
         if ring.asks_kernel {
+            asked = ask_kernel(fd, &ring.sock);
             let says_more = poll::readiness(&ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
             ring.is_kernel_quiet = asked & !OUT == 0 && !says_more;
         }
