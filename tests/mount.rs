@@ -213,7 +213,7 @@ fn programs_only_wait_when_whoever_serves_is_killed() {
             number += 1;
             steps.store(number, Ordering::SeqCst);
             held.write_all_at(&number.to_le_bytes(), number * 8).unwrap();
-            if number % 50 == 0 {
+            if number.is_multiple_of(50) {
                 check_held(&held, number);
             }
         }
