@@ -18,6 +18,7 @@ mod deferred;
 mod dense_bytes;
 mod drain;
 mod end;
+mod ending;
 mod execute;
 mod handler;
 mod lookout;
@@ -33,10 +34,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use farcall_drive::KeptMemory;
-use farcall_link::bootstrap::{Refusal, RefusalKind};
+use farcall_link::bootstrap::Refusal;
 use farcall_link::{Completed, Nic};
 use farcall_verbs::{
-    Clock, CompChannel, CqInitAttr, Endpoint, Error, Nanos, Next, Probe, RawCq, Result, WaitSet, Wc,
+    Clock, CompChannel, CqInitAttr, Endpoint, Nanos, Next, Probe, RawCq, Result, WaitSet, Wc,
 };
 
 use crate::config::ResponderConfig;
@@ -254,21 +255,6 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
     }
 
-    #[cold]
-    fn close_violators(&mut self) {
-        let mut at = 0;
-        while at < self.connections.len() {
-            let Some(why) = self.connections[at].end.violation.take() else {
-                at += 1;
-                continue;
-            };
-            self.engine.counters.violations.increment();
-            let tell = Some(RefusalKind::Malformed.because(why.clone()));
-            // Its session is not kept: nothing more of that stream can be trusted.
-            self.end(at, Broken::Protocol(why), tell, None);
-        }
-    }
-
     /// Takes completions: free places in send queues, wake-ups, failures.
     fn poll_completions(&mut self, now: Nanos) -> bool {
         self.turns_to_poll = if self.receiving == 0 { TURNS_PER_POLL } else { 0 };
@@ -341,81 +327,6 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         self.connections.binary_search_by_key(&id, |open| open.end.id).ok()
     }
 
-    /// The client's process is gone, or said goodbye: its connection ends. Its session is kept for a while if it may
-    /// come back.
-    pub fn hang_up(&mut self, id: ConnectionId, may_come_back: bool, now: Nanos) {
-        if let Some(at) = self.position(id) {
-            self.end(at, Broken::HungUp, None, may_come_back.then_some(now));
-        }
-    }
-
-    /// Ends a connection; parks its session if `keep_from` says since when.
-    fn end(&mut self, at: usize, why: Broken, tell: Option<Refusal>, keep_from: Option<Nanos>) {
-        let Open { mut end, turns } = self.connections.remove(at);
-        self.lookout.remove(at);
-        self.owing -= usize::from(end.owes());
-        self.receiving -= usize::from(turns.is_told);
-        self.by_tag.remove(&end.session.id.tag());
-        self.engine.counters.connections_closed.increment();
-        end.own.iter_mut().for_each(|own| own.connection.close());
-        self.engine.handler.closed(end.id.0);
-        end.keep_from = keep_from;
-        self.events.push_back(ResponderEvent::Closed { connection: end.id, why, tell });
-        self.closing.push(end);
-        self.release_closing();
-    }
-
-    /// Lets go of connections that are drained, and of their memory once nobody can touch it.
-    fn release_closing(&mut self) {
-        let mut at = 0;
-        while at < self.closing.len() {
-            let ServerEnd { own, reply_to, .. } = &self.closing[at];
-            let thread_pair = &mut self.engine.thread_pair;
-            let is_drained = own.as_ref().is_none_or(|own| own.connection.is_drained());
-            if !is_drained || reply_to.as_ref().is_some_and(|to| !thread_pair.is_done(to)) {
-                at += 1;
-                continue;
-            }
-            reply_to.iter().for_each(|to| thread_pair.remove(to));
-            own.iter().for_each(|own| _ = self.by_qp.remove(&own.connection.qp_num()));
-            let end = self.closing.swap_remove(at);
-            self.park(end);
-        }
-    }
-
-    fn park(&mut self, end: ServerEnd) {
-        let Some(since) = end.keep_from else { return };
-        if self.parked.len() >= self.engine.config.sessions_parked_max {
-            self.parked.remove(0);
-        }
-        let expires = since + self.engine.config.session_linger;
-        let session = end.into_session(&self.nic);
-        self.parked.extend(session.map(|session| Parked { session, expires }));
-    }
-
-    fn expire_sessions(&mut self, now: Nanos) {
-        if !self.parked.is_empty() {
-            self.parked.retain(|parked| parked.expires > now);
-        }
-    }
-
-    /// Ends the calls that are answered later and whose clients gave them up by now.
-    fn expire_deferred(&mut self, now: Nanos) {
-        if self.engine.deferring.next_deadline.is_none_or(|deadline| now < deadline) {
-            return;
-        }
-        let open = self.connections.iter_mut().map(|open| &mut open.end.session);
-        let parked = self.parked.iter_mut().map(|parked| &mut parked.session);
-        let mut next = None;
-        for session in open.chain(parked) {
-            let before = session.deferred.len();
-            session.deferred.retain(|call| call.deadline.is_none_or(|deadline| now < deadline));
-            self.engine.counters.deadlines_exceeded.add((before - session.deferred.len()) as u64);
-            next = session.deferred.iter().map(|call| call.deadline).fold(next, Nanos::earlier);
-        }
-        self.engine.deferring.next_deadline = next;
-    }
-
     /// Whether a client waits for an answer that comes later.
     fn owes_answers(&self) -> bool {
         self.connections.iter().any(|open| !open.end.session.deferred.is_empty())
@@ -432,13 +343,6 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         self.engine.deferring.answered.sleeper.arm();
         self.turns_to_poll = 0;
         self.cq.req_notify(farcall_verbs::Notify::Any)
-    }
-
-    #[cold]
-    fn fail_all(&mut self, error: &Error, now: Nanos) {
-        while !self.connections.is_empty() {
-            self.end(0, Broken::Verbs(error.to_string()), None, Some(now));
-        }
     }
 }
 

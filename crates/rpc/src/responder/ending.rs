@@ -1,0 +1,106 @@
+//! How connections end, are drained, and leave their session to a client that comes back; how sessions and calls expire.
+
+use farcall_link::bootstrap::{Refusal, RefusalKind};
+use farcall_verbs::{Clock, Error, Nanos};
+
+use super::{ConnectionId, Handler, Open, Parked, Responder, ResponderEvent, ServerEnd};
+use crate::error::Broken;
+
+impl<H: Handler, C: Clock> Responder<H, C> {
+    /// The client's process is gone, or said goodbye: its connection ends. Its session is kept for a while if it may
+    /// come back.
+    pub fn hang_up(&mut self, id: ConnectionId, may_come_back: bool, now: Nanos) {
+        if let Some(at) = self.position(id) {
+            self.end(at, Broken::HungUp, None, may_come_back.then_some(now));
+        }
+    }
+
+    /// Ends a connection; parks its session if `keep_from` says since when.
+    pub(super) fn end(&mut self, at: usize, why: Broken, tell: Option<Refusal>, keep_from: Option<Nanos>) {
+        let Open { mut end, turns } = self.connections.remove(at);
+        self.lookout.remove(at);
+        self.owing -= usize::from(end.owes());
+        self.receiving -= usize::from(turns.is_told);
+        self.by_tag.remove(&end.session.id.tag());
+        self.engine.counters.connections_closed.increment();
+        end.own.iter_mut().for_each(|own| own.connection.close());
+        self.engine.handler.closed(end.id.0);
+        end.keep_from = keep_from;
+        self.events.push_back(ResponderEvent::Closed { connection: end.id, why, tell });
+        self.closing.push(end);
+        self.release_closing();
+    }
+
+    /// Lets go of connections that are drained, and of their memory once nobody can touch it.
+    pub(super) fn release_closing(&mut self) {
+        let mut at = 0;
+        while at < self.closing.len() {
+            let ServerEnd { own, reply_to, .. } = &self.closing[at];
+            let thread_pair = &mut self.engine.thread_pair;
+            let is_drained = own.as_ref().is_none_or(|own| own.connection.is_drained());
+            if !is_drained || reply_to.as_ref().is_some_and(|to| !thread_pair.is_done(to)) {
+                at += 1;
+                continue;
+            }
+            reply_to.iter().for_each(|to| thread_pair.remove(to));
+            own.iter().for_each(|own| _ = self.by_qp.remove(&own.connection.qp_num()));
+            let end = self.closing.swap_remove(at);
+            self.park(end);
+        }
+    }
+
+    fn park(&mut self, end: ServerEnd) {
+        let Some(since) = end.keep_from else { return };
+        if self.parked.len() >= self.engine.config.sessions_parked_max {
+            self.parked.remove(0);
+        }
+        let expires = since + self.engine.config.session_linger;
+        let session = end.into_session(&self.nic);
+        self.parked.extend(session.map(|session| Parked { session, expires }));
+    }
+
+    pub(super) fn expire_sessions(&mut self, now: Nanos) {
+        if !self.parked.is_empty() {
+            self.parked.retain(|parked| parked.expires > now);
+        }
+    }
+
+    /// Ends the calls that are answered later and whose clients gave them up by now.
+    pub(super) fn expire_deferred(&mut self, now: Nanos) {
+        if self.engine.deferring.next_deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        let open = self.connections.iter_mut().map(|open| &mut open.end.session);
+        let parked = self.parked.iter_mut().map(|parked| &mut parked.session);
+        let mut next = None;
+        for session in open.chain(parked) {
+            let before = session.deferred.len();
+            session.deferred.retain(|call| call.deadline.is_none_or(|deadline| now < deadline));
+            self.engine.counters.deadlines_exceeded.add((before - session.deferred.len()) as u64);
+            next = session.deferred.iter().map(|call| call.deadline).fold(next, Nanos::earlier);
+        }
+        self.engine.deferring.next_deadline = next;
+    }
+
+    #[cold]
+    pub(super) fn close_violators(&mut self) {
+        let mut at = 0;
+        while at < self.connections.len() {
+            let Some(why) = self.connections[at].end.violation.take() else {
+                at += 1;
+                continue;
+            };
+            self.engine.counters.violations.increment();
+            let tell = Some(RefusalKind::Malformed.because(why.clone()));
+            // Its session is not kept: nothing more of that stream can be trusted.
+            self.end(at, Broken::Protocol(why), tell, None);
+        }
+    }
+
+    #[cold]
+    pub(super) fn fail_all(&mut self, error: &Error, now: Nanos) {
+        while !self.connections.is_empty() {
+            self.end(0, Broken::Verbs(error.to_string()), None, Some(now));
+        }
+    }
+}
