@@ -88,7 +88,7 @@ step_features() {
     run cargo clippy -p farcall-bench --no-default-features -- -D warnings
     run cargo clippy -p farcall --no-default-features -- -D warnings
     local feature
-    for feature in rpc tokio kv kv-server stream grpc softnic ibv select sim stats; do
+    for feature in rpc service tokio kv kv-server stream grpc softnic ibv select sim stats; do
         run cargo clippy -p farcall --no-default-features --features "$feature" -- -D warnings
     done
 }

@@ -36,7 +36,12 @@ pub struct Typed<S> {
 #[cfg(feature = "tokio")]
 type Runtime = Option<tokio::runtime::Handle>;
 #[cfg(not(feature = "tokio"))]
-type Runtime = Option<std::convert::Infallible>;
+type Runtime = Option<NoRuntime>;
+
+/// Without tokio there is none.
+#[cfg(not(feature = "tokio"))]
+#[derive(Clone, Debug)]
+enum NoRuntime {}
 
 fn current_runtime() -> Runtime {
     #[cfg(feature = "tokio")]
