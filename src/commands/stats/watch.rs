@@ -26,7 +26,8 @@ pub(super) fn run(
         let seconds = looked.elapsed().as_secs_f64();
         looked = Instant::now();
         let rates = rates(&before, &after, seconds);
-        let mut text = format!("process {} ({}), by the second:", after.pid, after.command);
+        let at = now();
+        let mut text = format!("{at} process {} ({}), by the second:", after.pid, after.command);
         for (label, name, rate) in &rates {
             // Writing to a string cannot fail.
             let _ = write!(text, "\n  {:<34} {rate:>14.1}", format!("{label}: {name}"));
@@ -39,12 +40,20 @@ pub(super) fn run(
             .iter()
             .map(|(label, name, rate)| json!({ "label": label, "counter": name, "per_second": rate }))
             .collect();
-        let json = json!({ "pid": after.pid, "alive": after.alive, "seconds": seconds, "rates": rates });
+        let json =
+            json!({ "at": at, "pid": after.pid, "alive": after.alive, "seconds": seconds, "rates": rates });
         console.say_line(&format!("{clear}{text}"), &json)?;
         before = after;
     }
-    console.say_line(&"the process has ended", &json!({ "pid": before.pid, "alive": false }))?;
+    let at = now();
+    let text = format!("{at} the process has ended");
+    console.say_line(&text, &json!({ "at": at, "pid": before.pid, "alive": false }))?;
     Ok(Exit::Success)
+}
+
+/// The time as logs have it, so that one finds there what changed here.
+fn now() -> String {
+    format!("{:.3}", jiff::Timestamp::now())
 }
 
 /// What changed of live endpoints, by the second: label, counter, rate. Buckets of histograms are too many to read.

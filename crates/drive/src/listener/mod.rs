@@ -6,6 +6,7 @@
 //! server thread that they ask for; answers come back by [`BootstrapSender`].
 
 mod connection;
+mod counters;
 mod handshakes;
 mod peer_user;
 mod placement;
@@ -46,6 +47,7 @@ enum Command {
         bytes: Vec<u8>,
         close: bool,
     },
+    Refuse(BootstrapId, Refusal),
     StopAccepting,
 }
 
@@ -74,7 +76,7 @@ impl BootstrapSender {
 
     /// Refuses a client, or tells it why its connection ends, and closes the connection.
     pub fn refuse(&self, connection: BootstrapId, refusal: &Refusal) {
-        self.say(connection, acceptor().refuse(refusal), true);
+        self.send(Command::Refuse(connection, refusal.clone()));
     }
 
     /// Tells a client something.

@@ -6,10 +6,12 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
 use farcall_link::bootstrap::{Refusal, RefusalKind};
+use farcall_stats::Block;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::connection::{Connection, Heard};
+use super::counters::{Counters, next_label};
 use super::handshakes::Handshakes;
 use super::peer_user::PeerUsers;
 use super::placement::ServerThreads;
@@ -34,13 +36,7 @@ pub(super) struct ListenThread {
     judge: JudgeUser,
     rest: AcceptRest,
     next_id: u64,
-}
-
-/// Refuses a connection that was not admitted.
-fn turn_away(mut socket: TcpStream, peer: IpAddr, refusal: &Refusal) {
-    tracing::info!(%peer, "{refusal}");
-    let _ = socket.write(&acceptor().refuse(refusal));
-    let _ = socket.shutdown(Shutdown::Write);
+    counters: Block<Counters>,
 }
 
 /// Between two looks for handshakes that take too long.
@@ -76,6 +72,7 @@ impl ListenThread {
             config,
             connections,
             next_id: FIRST_CONNECTION,
+            counters: Block::new(&next_label(), 0),
         };
         Ok((thread, address, waker))
     }
@@ -121,12 +118,20 @@ impl ListenThread {
             match listener.accept() {
                 Ok((socket, peer)) => match self.judge_user(&socket, peer) {
                     Ok(()) => self.admit(socket, peer.ip()),
-                    Err(why) => turn_away(socket, peer.ip(), &RefusalKind::NotAdmitted.because(why)),
+                    Err(why) => self.turn_away(socket, peer.ip(), &RefusalKind::NotAdmitted.because(why)),
                 },
                 Err(error) if self.rest.goes_on_after(&error) => {}
                 Err(_) => return,
             }
         }
+    }
+
+    /// Refuses a connection that was not admitted.
+    fn turn_away(&self, mut socket: TcpStream, peer: IpAddr, refusal: &Refusal) {
+        tracing::info!(%peer, "{refusal}");
+        self.counters.refused.increment();
+        let _ = socket.write(&acceptor().refuse(refusal));
+        let _ = socket.shutdown(Shutdown::Write);
     }
 
     /// Whether the user at the other end may have something of ours, if he is one of this machine.
@@ -141,7 +146,7 @@ impl ListenThread {
         if self.connections.len() >= self.config.connections_max || !self.make_room_for(address) {
             let (connections, handshakes) = (self.connections.len(), self.handshakes.count());
             let why = format!("{connections} connections, {handshakes} of them in their handshake");
-            return turn_away(socket, address, &RefusalKind::TooManyConnections.because(why));
+            return self.turn_away(socket, address, &RefusalKind::TooManyConnections.because(why));
         }
         let id = self.next_id;
         self.next_id += 1;
@@ -150,6 +155,7 @@ impl ListenThread {
         if self.poll.registry().register(&mut socket, Token(id as usize), interest).is_err() {
             return;
         }
+        self.counters.admitted.increment();
         self.handshakes.begin(id, address);
         self.connections.insert(id, Connection::new(BootstrapId(id), socket, self.config.handshake_timeout));
         self.ready(id);
@@ -193,6 +199,10 @@ impl ListenThread {
         while let Some(command) = self.commands.pop() {
             match command {
                 Command::Say { connection, bytes, close } => self.send(connection.0, &bytes, close),
+                Command::Refuse(connection, refusal) => {
+                    self.counters.refused.increment();
+                    self.send(connection.0, &acceptor().refuse(&refusal), true);
+                }
                 Command::StopAccepting => self.socket = None,
             }
         }
@@ -201,6 +211,7 @@ impl ListenThread {
     fn refuse(&mut self, id: u64, refusal: &Refusal) {
         let Some(connection) = self.connections.get(&id) else { return };
         tracing::info!(connection = id, "{refusal}");
+        self.counters.refused.increment();
         connection.report_hang_up(&self.threads);
         self.send(id, &acceptor().refuse(refusal), true);
     }

@@ -1,5 +1,7 @@
 //! Servers as those who keep them running see them: their log, their metrics, their configuration.
 
+mod watched;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
