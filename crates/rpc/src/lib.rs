@@ -50,7 +50,7 @@ pub mod wire;
 
 pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
 #[cfg(feature = "tokio")]
-pub use client::{Addresses, AsyncClient, AsyncServers, Spread};
+pub use client::{Addresses, AsyncClient, AsyncServers, Retry, Spread};
 pub use client::{
     AnyCaller, BatchClient, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding, PerCall,
     Requester, ServerThread, StaticClient, Verbs,

@@ -132,6 +132,34 @@ async fn a_call_that_was_not_executed_goes_to_the_next_server() {
 }
 
 #[tokio::test]
+async fn a_call_waits_for_a_server_as_its_policy_says() {
+    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = place.local_addr().unwrap();
+    drop(place);
+    let patient = Retry {
+        rounds: 10_000,
+        pause_first_max: Duration::from_millis(1),
+        pause_max: Duration::from_millis(20),
+    };
+    let hasty = AsyncServers::new(SoftNic::new(), [address.to_string()], options(), Spread::RoundRobin);
+    let client = hasty.clone().retry(patient);
+    // Nobody is there: the time ends, or the rounds do; either way it was not executed.
+    let hurried = PerCall::default().timeout(Duration::from_millis(30));
+    assert_eq!(client.call_with(NAME, b"", hurried).await, Err(CallError::DeadlineExceeded));
+    let twice = hasty.clone().retry(Retry { rounds: 2, ..patient });
+    assert!(matches!(twice.call(NAME, b"").await, Err(CallError::NotSent(_))));
+    // Somebody comes.
+    let call = tokio::spawn(async move { client.call(NAME, b"").await });
+    let error = hasty.call(NAME, b"").await.unwrap_err();
+    assert_eq!(error.executed(), Executed::No, "{error}");
+    assert!(!call.is_finished());
+    let handler = |_: OwnedCall| async { Ok(vec![9]) };
+    let _server =
+        Server::builder().address(address.to_string()).start_async(&SoftNic::new(), handler).unwrap();
+    assert_eq!(call.await.unwrap().unwrap(), [9]);
+}
+
+#[tokio::test]
 async fn a_call_whose_outcome_is_unknown_is_not_made_again() {
     let servers = [start(0), start(1)];
     let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), Spread::RoundRobin);

@@ -30,7 +30,7 @@ pub use dispatcher::{Dispatcher, Requester, ServerThread};
 pub use erased::AnyCaller;
 pub use options::{ClientOptions, PerCall, Verbs};
 #[cfg(feature = "tokio")]
-pub use servers::{AsyncServers, Spread};
+pub use servers::{AsyncServers, Retry, Spread};
 
 /// Turns of the endpoint between two decisions on waiting.
 const TURNS: u32 = 16;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use farcall_link::Backoff;
 use farcall_verbs::Provider;
 use tokio::sync::Mutex;
 
@@ -22,6 +23,17 @@ pub enum Spread {
     LeastLoaded,
 }
 
+/// What becomes of a call that none of the servers executed. By default its error is returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retry {
+    /// So many times more all servers are tried.
+    pub rounds: u32,
+    /// The pause before that is drawn anew each time, from nothing up to this at first,
+    pub pause_first_max: Duration,
+    /// and up to twice as much each time, but no more than this.
+    pub pause_max: Duration,
+}
+
 /// A server that failed is asked again after so long, while others serve.
 const REST: Duration = Duration::from_secs(1);
 /// While calls are made, addresses that may change are read so often.
@@ -30,9 +42,13 @@ const READ_PERIOD: Duration = Duration::from_secs(1);
 /// Connections to servers that do the same, made when they are first needed. Clones share them.
 ///
 /// A call that a server certainly did not execute, because it could not be reached, drains, or has no room, is made
-/// again by the next one, each once: no call is executed by two. One whose outcome is unknown is not made again.
+/// again by the next one, each once: no call is executed by two. When all have been tried, [`Retry`] says whether to
+/// begin anew. One whose outcome is unknown is not made again.
 #[derive(Clone)]
-pub struct AsyncServers(Arc<Shared>);
+pub struct AsyncServers {
+    shared: Arc<Shared>,
+    retry: Retry,
+}
 
 struct Shared {
     provider: Box<dyn Provider>,
@@ -116,7 +132,7 @@ impl AsyncServers {
         options: ClientOptions,
         spread: Spread,
     ) -> Self {
-        Self(Arc::new(Shared {
+        let shared = Shared {
             provider,
             options,
             spread,
@@ -125,7 +141,15 @@ impl AsyncServers {
             next_read_ms: AtomicU64::new(READ_PERIOD.as_millis() as u64),
             next: AtomicUsize::new(0),
             epoch: Instant::now(),
-        }))
+        };
+        Self { shared: Arc::new(shared), retry: Retry::default() }
+    }
+
+    /// The same servers, for calls of which none is lost to a short outage of all.
+    #[must_use]
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
     }
 
     /// Calls one of the servers.
@@ -136,7 +160,7 @@ impl AsyncServers {
         self.call_with(method, request, PerCall::default()).await
     }
 
-    /// As [`AsyncServers::call`], with a timeout, at each server, and a trace of the caller's own.
+    /// As [`AsyncServers::call`], with a timeout, for all attempts together, and a trace of the caller's own.
     ///
     /// # Errors
     /// As [`AsyncServers::call`].
@@ -146,19 +170,24 @@ impl AsyncServers {
         request: &[u8],
         options: PerCall,
     ) -> Result<Vec<u8>, CallError> {
-        let shared = &self.0;
-        let members = self.members();
+        let shared = &self.shared;
         let first = shared.next.fetch_add(1, Ordering::Relaxed);
-        let mut tried = 0u64;
+        let Retry { rounds, pause_first_max, pause_max } = self.retry;
+        let mut pauses = Backoff::new(pause_first_max, pause_max, shared.options.seed ^ first as u64);
+        let deadline =
+            options.timeout.or(shared.options.call_timeout).map(|timeout| Instant::now() + timeout);
+        let mut round = 0;
         loop {
-            let at = shared.choose(&members, first, tried);
-            tried |= 1 << at;
-            let outcome = shared.call_at(&members[at], method, request, options).await;
-            let is_last = tried.count_ones() as usize == members.len();
-            match outcome {
-                Err(error) if !is_last && may_go_elsewhere(&error) => {}
+            match shared.call_any(&self.members(), first, method, request, options, deadline).await {
+                Err(error) if round < rounds && may_go_elsewhere(&error) => {}
                 outcome => return outcome,
             }
+            round += 1;
+            let pause = pauses.next_delay();
+            if deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
+                return Err(CallError::DeadlineExceeded);
+            }
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -175,18 +204,18 @@ impl AsyncServers {
         options: PerCall,
     ) -> Result<Vec<u8>, CallError> {
         let members = self.members();
-        self.0.call_at(&members[of_key(&members, key)], method, request, options).await
+        self.shared.call_at(&members[of_key(&members, key)], method, request, options).await
     }
 
     /// Which of the addresses a key belongs to.
     pub fn address_of_key(&self, key: &[u8]) -> String {
-        let members = self.0.members();
+        let members = self.shared.members();
         members[of_key(&members, key)].address.clone()
     }
 
     /// The servers of a call that begins now. Begins to read their addresses again if that is due.
     fn members(&self) -> Members {
-        let shared = &self.0;
+        let shared = &self.shared;
         if let Some(source) = &shared.source
             && shared.is_read_due()
         {
@@ -257,6 +286,30 @@ impl Shared {
             (member.rests(now_ms), load)
         };
         left.min_by_key(cost).unwrap_or(first % count)
+    }
+
+    /// Calls the servers one after the other, until one executes the call, or may have.
+    async fn call_any(
+        &self,
+        members: &[Arc<Member>],
+        first: usize,
+        method: u16,
+        request: &[u8],
+        options: PerCall,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<u8>, CallError> {
+        let mut tried = 0u64;
+        loop {
+            let at = self.choose(members, first, tried);
+            tried |= 1 << at;
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let outcome = self.call_at(&members[at], method, request, options.timeout(left)).await;
+            let is_last = tried.count_ones() as usize == members.len();
+            match outcome {
+                Err(error) if !is_last && may_go_elsewhere(&error) => {}
+                outcome => return outcome,
+            }
+        }
     }
 
     async fn call_at(
