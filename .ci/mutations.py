@@ -464,6 +464,32 @@ def all_mutations():
                  integration("ways_left", "ways_to_processes_that_ended")),
         Mutation("chain-to-another-destination", "QueuePair::remove_address", Delete("self.serial = next_serial()"),
                  integration("queue_pairs", "a_chain_to_a_destination_that_was_taken_away")),
+
+        # What a client's calls become, and what a server tells.
+        Mutation("answer-that-nobody-is-told-of", "ServerEnd::look_for_answers",
+                 Delete("self.must_tell |= self.tells && self.session.has_answers()"),
+                 integration("deferred", "an_answer_before_the_client_sleeps")),
+        Mutation("unknown-outcome-called-again", "servers::may_go_elsewhere",
+                 Replace("CallError::NotSent(_) => true", "CallError::NotSent(_) | CallError::OutcomeUnknown(_) => true"),
+                 integration("servers", "a_call_whose_outcome_is_unknown")),
+        Mutation("method-of-another-version-called", "Incoming::arguments",
+                 Replace("u32::from_le_bytes(*theirs) != fingerprint", "false"),
+                 integration("service", "each_call_is_checked")),
+        Mutation("stranger-not-counted", "ListenThread::refuse", Delete("self.counters.refused.increment()"),
+                 Check(("-p", "farcall-cli", "--test", "service", "watched"))),
+
+        # What outlives the process that serves files, records and captures.
+        Mutation("answer-of-the-last-process-forgotten", "Replay::remember",
+                 Delete("self.replies.push_back((unique, reply))"), unit("the_next_process_has_the_same_tree")),
+        Mutation("half-a-record-replayed", "journal::next_record", Replace("is_whole.then_some(bytes)", "Some(bytes)"),
+                 unit("a_record_that_is_not_whole")),
+        Mutation("range-with-its-end", "OrderedStore::scan", Replace("Bound::Excluded(end)", "Bound::Included(end)"),
+                 integration("grpc_kv", "model")),
+        Mutation("snapshot-older-than-allowed", "Snapshots::get", Replace("held.until > Instant::now()", "true"),
+                 integration("grpc_kv", "snapshots")),
+        Mutation("block-with-another-length-at-its-end", "pcapng::next_block",
+                 Replace("body.split_off(whole_bytes - AROUND_BYTES) != len_bytes.to_le_bytes()", "false"),
+                 Check(("-p", "farcall-capture", "pcapng"))),
     ]
 
 
