@@ -24,6 +24,9 @@ pub use farcall_rpc::{
     Requester, Server, ServerBuilder, ServerError, ServerThread, UnknownBecause, Verbs,
 };
 
+/// How the server ended a call: in [`CallError::Server`].
+pub use farcall_rpc::wire::Status;
+
 /// What a connection can do, measured before, and what is chosen by that.
 pub mod tune {
     pub use farcall_rpc::tune::{

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use farcall::SoftNic;
 use farcall::rpc::service::{Failed, ServiceError};
 use farcall::rpc::{
-    Call, CallError, Client, ClientOptions, Executed, HandlerError, PerCall, Reply, Server, UnknownBecause,
+    Call, CallError, Client, ClientOptions, Executed, HandlerError, PerCall, Reply, Server, Status,
+    UnknownBecause,
 };
 use serde::{Deserialize, Serialize};
 
@@ -343,8 +344,13 @@ fn each_call_is_checked_not_only_the_first() {
         let error = bytes.call(1, request, &mut reply).unwrap_err();
         assert_eq!(error.executed(), Executed::No, "{error}");
     }
+    // The right arguments, of a method that differs.
+    let fingerprint = LibraryClient::DESCRIPTION.methods[0].fingerprint;
+    let other = (fingerprint ^ 1).to_le_bytes();
+    let error = bytes.call(1, &[&other[..], b"\x01a"].concat(), &mut reply).unwrap_err();
+    assert!(matches!(error, CallError::Server { status: Status::OTHER_METHOD, .. }), "{error}");
     // The right fingerprint, and arguments that are none: too short, too long.
-    let find = LibraryClient::DESCRIPTION.methods[0].fingerprint.to_le_bytes();
+    let find = fingerprint.to_le_bytes();
     for arguments in [&b""[..], b"\x05abc", b"\x01ab"] {
         let error = bytes.call(1, &[&find[..], arguments].concat(), &mut reply).unwrap_err();
         assert_eq!(error.executed(), Executed::No, "{error}");

@@ -2,6 +2,7 @@
 #![cfg(feature = "tokio")]
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use farcall_rpc::*;
@@ -14,6 +15,11 @@ const SLOW: u16 = 2;
 const FAIL: u16 = 3;
 /// Answers with the number of the connection.
 const CONNECTION: u16 = 4;
+/// Counts, and answers never.
+const STUCK: u16 = 5;
+
+/// Calls of [`STUCK`] that were executed, by all servers.
+static STUCK_CALLS: AtomicU32 = AtomicU32::new(0);
 
 fn start(name: u8) -> Server {
     let handler = move |call: OwnedCall| async move {
@@ -22,6 +28,10 @@ fn start(name: u8) -> Server {
             SLOW => {
                 tokio::time::sleep(Duration::from_secs(3_600)).await;
                 Ok(vec![name])
+            }
+            STUCK => {
+                STUCK_CALLS.fetch_add(1, Ordering::Relaxed);
+                std::future::pending().await
             }
             CONNECTION => Ok(call.connection.to_le_bytes().to_vec()),
             _ => Err(HandlerError::new(1, "no")),
@@ -161,11 +171,22 @@ async fn a_call_waits_for_a_server_as_its_policy_says() {
 
 #[tokio::test]
 async fn a_call_whose_outcome_is_unknown_is_not_made_again() {
-    let servers = [start(0), start(1)];
+    let mut servers = vec![start(0), start(1)];
     let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), Spread::RoundRobin);
+    let client = client.retry(Retry { rounds: 3, ..Retry::default() });
     let hurried = PerCall::default().timeout(Duration::from_millis(20));
     let late = client.call_with(SLOW, b"", hurried).await;
     assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
+    // The next one goes to the other server, which ends under it.
+    let call = tokio::spawn(async move { client.call(STUCK, b"").await });
+    while STUCK_CALLS.load(Ordering::Relaxed) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let gone = servers.remove(1);
+    tokio::task::spawn_blocking(move || drop(gone)).await.unwrap();
+    let error = call.await.unwrap().unwrap_err();
+    assert_eq!(error.executed(), Executed::Unknown, "{error}");
+    assert_eq!(STUCK_CALLS.load(Ordering::Relaxed), 1);
 }
 
 /// The software RNIC's servers listen on 127.0.0.1, which is what the name means, perhaps beside ::1.
