@@ -3,7 +3,7 @@
 //! `FARCALL_WATCH_SECONDS`: how long, 12 by default.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
+use std::thread::{JoinHandle, sleep};
 use std::time::Instant;
 
 use super::*;
@@ -176,14 +176,15 @@ fn value(server: &Server, metric: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {metric}:\n{metrics}")).parse().unwrap()
 }
 
-/// `stats --watch` of the server, from its start to its end.
-fn watch(server: &Server) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_farcall"))
+/// `stats --watch` of the server, from its start to its end: the lines. They are more than a pipe holds.
+fn watch(server: &Server) -> JoinHandle<String> {
+    let watch = Command::new(env!("CARGO_BIN_EXE_farcall"))
         .args(["stats", &server.ready["pid"].to_string(), "--watch", "--json"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap()
+        .unwrap();
+    std::thread::spawn(|| String::from_utf8(watch.wait_with_output().unwrap().stdout).unwrap())
 }
 
 #[test]
@@ -221,8 +222,7 @@ fn what_happens_to_a_server_under_load_is_told_by_metrics_log_and_watch() {
     assert!(calls >= (rounds[0] + rounds[1]) as f64, "{calls} puts were told, {rounds:?} made");
     let (status, log) = server.stop();
     assert!(status.success(), "{log}");
-    let watched = watching.wait_with_output().unwrap().stdout;
-    check_watch(&String::from_utf8(watched).unwrap());
+    check_watch(&watching.join().unwrap());
     for event in &EVENTS {
         assert!(log.contains(event.log), "{}: not told in the log:\n{log}", event.name);
     }
