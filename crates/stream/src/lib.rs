@@ -66,13 +66,18 @@ mod carried;
 mod config;
 mod error;
 mod inlet;
+mod nap;
 mod outlet;
 mod probe;
 mod receive_ring;
 mod ring;
+mod ring_stream;
 mod socket;
+mod space;
 mod staging;
 mod stream;
+mod tcp_path;
+mod tcp_stream;
 mod waking;
 #[cfg(test)]
 mod waking_model;
@@ -84,4 +89,6 @@ pub use error::{Broken, OpenError, StreamError};
 #[cfg(feature = "tokio")]
 pub use socket::{AsyncStream, AsyncStreamListener};
 pub use socket::{StreamListener, StreamOptions, StreamSet, StreamSocket};
-pub use stream::{Counters, Opening, Space, Stream};
+pub use ring_stream::Opening;
+pub use space::Space;
+pub use stream::{Counters, Stream, StreamPath};

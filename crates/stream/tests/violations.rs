@@ -48,6 +48,7 @@ fn peer() -> (Peer, Stream) {
         words: words.remote(),
         ring: ring.remote(),
         is_in_order: true,
+        may_use_channel: true,
     };
     let config = StreamConfig::default().ring_bytes(RING_BYTES).ring_bytes_max(64 << 10);
     let (stream, theirs) = Stream::accept(&nic, config, &ours).unwrap();

@@ -16,7 +16,7 @@ use super::StreamOptions;
 use super::door::Door;
 use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
-use crate::stream::Stream;
+use crate::stream::{Stream, StreamPath};
 
 /// A byte stream for tokio. The tasks that read and write it run it; two of them may, after `tokio::io::split`.
 ///
@@ -97,6 +97,11 @@ impl AsyncStream {
     /// Where the other end is.
     pub const fn peer_address(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// What carries the bytes.
+    pub const fn path(&self) -> StreamPath {
+        self.carried.path()
     }
 
     /// The stream below, which never waits. What it answers with `WouldBlock` is waited for by

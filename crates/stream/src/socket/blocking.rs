@@ -14,7 +14,7 @@ use super::door::Door;
 use super::readiness::Readiness;
 use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
-use crate::stream::{Counters, Stream};
+use crate::stream::{Counters, Stream, StreamPath};
 
 /// A byte stream, as [`std::net::TcpStream`] is one. Its calls run it; nobody else does.
 ///
@@ -170,6 +170,11 @@ impl StreamSocket {
     /// Where the other end is.
     pub const fn peer_address(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// What carries the bytes.
+    pub const fn path(&self) -> StreamPath {
+        self.carried.path()
     }
 
     /// How long a read or a write may wait; `None`: for ever.
@@ -344,7 +349,7 @@ impl Drop for StreamSocket {
         }
         stream.finish();
         let linger = Some(self.options.linger);
-        // What does not arrive in time is lost, and the peer told so.
+        // What does not arrive in time is lost, and the peer told so; over TCP the system goes on with it.
         let _ = self.runner.run(&mut self.carried, linger, |carried| carried.is_over().then_some(()));
     }
 }

@@ -89,7 +89,7 @@ impl Endpoint for Door {
             // One that opened is told so, however late: it is not given up any more.
             if failure.is_none() && carried.is_settled() {
                 any = true;
-                tracing::debug!(%from, "a stream is open");
+                tracing::debug!(%from, path = %carried.path(), "a stream is open");
                 self.arrived.push_back((carried, from));
             } else if failure.is_some() || now >= late_at {
                 any = true;

@@ -32,4 +32,12 @@ impl Carrier for TcpStream {
     fn fd(&self) -> RawFd {
         self.as_raw_fd()
     }
+
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self)
+    }
+
+    fn into_tcp(self) -> Option<TcpStream> {
+        Some(self)
+    }
 }
