@@ -217,8 +217,12 @@ impl StreamSocket {
             let mut readiness = Readiness::new()?;
             readiness.follow(&self.runner.set)?;
             self.readiness = Some(readiness);
-            // What comes from now on makes it readable; what is there already the first call finds.
-            self.arm();
+            // What comes from now on makes it readable. What came before may be what a call said it would wait for.
+            if !self.arm()
+                && let Some(readiness) = &mut self.readiness
+            {
+                readiness.wake_at(Some(Duration::ZERO));
+            }
         }
         Ok(self.readiness.as_ref().map_or(-1, Readiness::fd))
     }
