@@ -10,8 +10,8 @@
 #[cfg(feature = "tokio")]
 pub use farcall_stream::{AsyncStream, AsyncStreamListener};
 pub use farcall_stream::{
-    Broken, Counters, OpenError, Space, Stream, StreamConfig, StreamError, StreamListener, StreamOptions,
-    StreamSocket,
+    Asked, Broken, Counters, OpenError, Space, Stream, StreamConfig, StreamError, StreamListener, StreamOptions,
+    StreamPath, StreamSocket,
 };
 
 /// An open device with what every connection needs: for [`StreamListener::bind`] and [`StreamSocket::connect`].

@@ -88,7 +88,7 @@ pub use config::StreamConfig;
 pub use error::{Broken, OpenError, StreamError};
 #[cfg(feature = "tokio")]
 pub use socket::{AsyncStream, AsyncStreamListener};
-pub use socket::{StreamListener, StreamOptions, StreamSet, StreamSocket};
+pub use socket::{Asked, StreamListener, StreamOptions, StreamSet, StreamSocket};
 pub use ring_stream::Opening;
 pub use space::Space;
 pub use stream::{Counters, Stream, StreamPath};

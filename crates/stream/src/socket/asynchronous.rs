@@ -13,7 +13,7 @@ use farcall_verbs::{Endpoint, MonotonicClock, Next};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::StreamOptions;
-use super::door::Door;
+use super::door::{Asked, Door};
 use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
 use crate::stream::{Stream, StreamPath};
@@ -252,6 +252,11 @@ impl AsyncStreamListener {
     /// If the system does not tell.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.door.address()
+    }
+
+    /// What became of those who asked for a stream so far.
+    pub const fn asked(&self) -> Asked {
+        self.door.asked
     }
 
     /// Waits for a stream.

@@ -10,7 +10,7 @@ use farcall_link::{Nic, Waiting};
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
 
 use super::StreamOptions;
-use super::door::Door;
+use super::door::{Asked, Door};
 use super::readiness::Readiness;
 use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
@@ -399,6 +399,11 @@ impl StreamListener {
     /// If the system does not tell.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.door.address()
+    }
+
+    /// What became of those who asked for a stream so far.
+    pub const fn asked(&self) -> Asked {
+        self.door.asked
     }
 
     /// Whether [`StreamListener::accept`] says `WouldBlock` instead of waiting.

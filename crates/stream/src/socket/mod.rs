@@ -16,6 +16,7 @@ use crate::carried::Carrier;
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncStream, AsyncStreamListener};
 pub use blocking::{StreamListener, StreamSocket};
+pub use door::Asked;
 pub use options::StreamOptions;
 pub use set::StreamSet;
 
