@@ -3,6 +3,7 @@
 mod direct;
 mod endings;
 mod flow;
+mod hosts;
 mod hostile;
 mod kinds;
 mod lives;

@@ -1,5 +1,6 @@
 //! Tests with two ends on two hosts: each runs again, once in each of two network namespaces with a cable between them
-//! (`.ci/networks`), which share no directory of the software RNIC either.
+//! (`.ci/networks`), which share no directory of the software RNIC either. Not only of this package: others include this
+//! file.
 
 use std::process::Command;
 
