@@ -2,8 +2,8 @@
 //! same outcome as when they come at once, and what is accepted means the same when it is sent on.
 
 use farcall_link::bootstrap::{
-    Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, StreamAnswer, StreamEnd, VersionRange,
-    Welcome,
+    Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, StreamAnswer, StreamEnd,
+    VersionRange, Welcome,
 };
 
 const VERSIONS: VersionRange = VersionRange { min: 1, max: 2 };

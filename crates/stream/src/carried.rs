@@ -303,7 +303,8 @@ impl<C: Carrier> Carried<C> {
 
     /// The server has chosen TCP.
     fn follow_over_tcp(&mut self, received: &[u8]) {
-        let Phase::Asking { nic, config, .. } = std::mem::replace(&mut self.phase, Phase::Failed(None)) else {
+        let Phase::Asking { nic, config, .. } = std::mem::replace(&mut self.phase, Phase::Failed(None))
+        else {
             return;
         };
         match tcp_path::check_choice(&nic, &config, self.addresses()) {

@@ -86,9 +86,9 @@ mod words;
 pub use carried::{Carried, Carrier};
 pub use config::StreamConfig;
 pub use error::{Broken, OpenError, StreamError};
+pub use ring_stream::Opening;
+pub use socket::{Asked, StreamListener, StreamOptions, StreamSet, StreamSocket};
 #[cfg(feature = "tokio")]
 pub use socket::{AsyncStream, AsyncStreamListener};
-pub use socket::{Asked, StreamListener, StreamOptions, StreamSet, StreamSocket};
-pub use ring_stream::Opening;
 pub use space::Space;
 pub use stream::{Counters, Stream, StreamPath};

@@ -407,8 +407,7 @@ fn lost(error: &io::Error) -> Broken {
 fn unacknowledged_bytes(socket: &TcpStream) -> i32 {
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
     // SAFETY: tcp(7): the request writes one int.
-    let asked = unsafe {
-        rustix::ioctl::ioctl(socket.as_fd(), rustix::ioctl::Getter::<SIOCOUTQ, i32>::new())
-    };
+    let asked =
+        unsafe { rustix::ioctl::ioctl(socket.as_fd(), rustix::ioctl::Getter::<SIOCOUTQ, i32>::new()) };
     asked.unwrap_or(0)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use farcall_drive::Pollers;
 use farcall_link::Waiting;
 use farcall_stream::{
-    OpenError, StreamListener, StreamOptions, StreamPath, StreamSet, StreamSocket,
+    OpenError, StreamConfig, StreamListener, StreamOptions, StreamPath, StreamSet, StreamSocket,
 };
 use hosts::{End, SERVER, end_of, listens};
 use support::{bytes_at, nic};
@@ -137,7 +137,11 @@ fn between_hosts_a_writer_stops_when_nobody_reads_and_goes_on_when_somebody_does
                     })
                 });
                 at += lent.unwrap();
-                socket.operate(None, |stream| Ok(stream.consume(piece_bytes))).unwrap();
+                let consumed = socket.operate(None, |stream| {
+                    stream.consume(piece_bytes);
+                    Ok(())
+                });
+                consumed.unwrap();
             }
             assert_eq!(socket.read(&mut [0; 1]).unwrap(), 0);
         }
@@ -287,26 +291,71 @@ fn between_hosts_a_set_waits_for_many_streams() {
     }
 }
 
-/// What the environment or the program forbids is refused in words; nobody falls back by himself.
-#[test]
-fn between_hosts_tcp_that_is_forbidden_is_refused_in_words() {
-    match end_of("between_hosts_tcp_that_is_forbidden_is_refused_in_words", &[("FARCALL_WAY", "host")]) {
-        None => {}
-        Some(End::Server) => {
-            let mut listener = listen(StreamOptions::default());
-            listener.set_nonblocking(true);
-            // Until the client has been refused.
-            while !std::path::Path::new("/run/refused").exists() {
-                assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
-                std::thread::sleep(Duration::from_millis(5));
-            }
+/// Serves nobody until the client says that it is done.
+fn refuse_until_done() {
+    let mut listener = listen(StreamOptions::default());
+    listener.set_nonblocking(true);
+    while !std::path::Path::new("/run/done").exists() {
+        match listener.accept() {
+            Ok(socket) => assert_eq!(socket.path(), StreamPath::Verbs),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(listener.asked().over_tcp, 0);
+}
+
+/// What the environment forbids is refused in words; nobody falls back by himself.
+#[test]
+fn between_hosts_other_hosts_that_are_forbidden_are_refused_in_words() {
+    let name = "between_hosts_other_hosts_that_are_forbidden_are_refused_in_words";
+    match end_of(name, &[("FARCALL_WAY", "host")]) {
+        None => {}
+        Some(End::Server) => refuse_until_done(),
         Some(End::Client) => {
             let options = StreamOptions::default().connect_timeout(LONG);
             let refused = StreamSocket::connect(&nic(), SERVER, options).map(drop).unwrap_err();
             assert!(matches!(refused, OpenError::Refused(_)), "{refused}");
             assert!(refused.to_string().contains("FARCALL_WAY=host"), "{refused}");
-            std::fs::write("/run/refused", []).unwrap();
+            std::fs::write("/run/done", []).unwrap();
+        }
+    }
+}
+
+/// The same for hosts that are not listed.
+#[test]
+fn between_hosts_a_host_that_is_not_listed_gets_no_stream_over_tcp() {
+    let name = "between_hosts_a_host_that_is_not_listed_gets_no_stream_over_tcp";
+    match end_of(name, &[("FARCALL_NET_PEERS", "10.99.0.77")]) {
+        None => {}
+        Some(End::Server) => refuse_until_done(),
+        Some(End::Client) => {
+            let options = StreamOptions::default().connect_timeout(LONG);
+            let refused = StreamSocket::connect(&nic(), SERVER, options).map(drop).unwrap_err();
+            println!("refused: {refused}");
+            assert!(matches!(refused, OpenError::Refused(_)), "{refused}");
+            std::fs::write("/run/done", []).unwrap();
+        }
+    }
+}
+
+/// A program that forbids TCP has the device or nothing.
+#[test]
+fn between_hosts_a_program_that_forbids_tcp_does_not_use_it() {
+    match end_of("between_hosts_a_program_that_forbids_tcp_does_not_use_it", &[]) {
+        None => {}
+        Some(End::Server) => refuse_until_done(),
+        Some(End::Client) => {
+            let config = StreamConfig::default().may_use_tcp(false);
+            let options = StreamOptions::default().config(config).connect_timeout(LONG);
+            match StreamSocket::connect(&nic(), SERVER, options) {
+                Ok(socket) => assert_eq!(socket.path(), StreamPath::Verbs),
+                Err(refused) => {
+                    println!("refused: {refused}");
+                    assert!(matches!(refused, OpenError::Refused(_)), "{refused}");
+                }
+            }
+            std::fs::write("/run/done", []).unwrap();
         }
     }
 }

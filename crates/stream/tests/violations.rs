@@ -10,7 +10,8 @@ use std::sync::Arc;
 use farcall_link::bootstrap::{Acceptor, Initiator, RefusalKind, StreamAnswer, StreamEnd, VersionRange};
 use farcall_link::{Connection, PairConfig, Piece, Region, RegionId, Remote, SplitMix64, Transport};
 use farcall_stream::{
-    Broken, OpenError, Opening, Stream, StreamConfig, StreamError, StreamListener, StreamOptions, StreamSocket,
+    Broken, OpenError, Opening, Stream, StreamConfig, StreamError, StreamListener, StreamOptions,
+    StreamSocket,
 };
 use farcall_verbs::{Access, CqInitAttr, Endpoint, Gid, Nanos, RawCq, Wc};
 use support::nic;
@@ -143,9 +144,11 @@ fn between_addresses_of_one_host_nobody_is_talked_into_tcp() {
     let mut listener = StreamListener::bind(&nic, "127.0.0.1:0", StreamOptions::default()).unwrap();
     let address = listener.address().unwrap();
     listener.set_nonblocking(true);
-    let (opening, mut client) = (Opening::new(&nic, StreamConfig::default()).unwrap(), Initiator::new(VersionRange::CURRENT));
+    let (opening, mut client) =
+        (Opening::new(&nic, StreamConfig::default()).unwrap(), Initiator::new(VersionRange::CURRENT));
     let mut ours = opening.end();
-    for (provider, gid) in [(nic.provider, [192, 0, 2, 7]), ("ibv", [192, 0, 2, 7]), ("ibv", [127, 0, 0, 1])] {
+    for (provider, gid) in [(nic.provider, [192, 0, 2, 7]), ("ibv", [192, 0, 2, 7]), ("ibv", [127, 0, 0, 1])]
+    {
         ours.provider = provider.into();
         ours.qp.gid = Gid::from_ipv4(gid.into()).0;
         let mut socket = TcpStream::connect(address).unwrap();

@@ -6,8 +6,8 @@ mod ends;
 use std::path::Path;
 use std::sync::Arc;
 
-use farcall_echo::v1::echo_direct;
 use farcall_echo::v1::echo_client::EchoClient;
+use farcall_echo::v1::echo_direct;
 use farcall_echo::v1::echo_server::EchoServer;
 use farcall_grpc::{DirectMethods, GrpcOptions};
 use farcall_stream::{AsyncStream, StreamOptions, StreamPath};
@@ -53,10 +53,12 @@ async fn calls_of_each_kind_are_answered_between_hosts() {
         }
         Some(End::Client) => {
             for (at, transport) in TRANSPORTS.into_iter().enumerate() {
-                let stream = AsyncStream::connect(&nic(), port_of(at), StreamOptions::default()).await.unwrap();
+                let stream =
+                    AsyncStream::connect(&nic(), port_of(at), StreamOptions::default()).await.unwrap();
                 assert_eq!(stream.path(), StreamPath::Tcp);
                 drop(stream);
-                let mut client = EchoClient::new(channel(transport, port_of(at), GrpcOptions::default()).await);
+                let mut client =
+                    EchoClient::new(channel(transport, port_of(at), GrpcOptions::default()).await);
                 for bytes in [0, 64, 5_000, 700_000] {
                     soon(all_kinds(&mut client, bytes)).await;
                 }

@@ -3,8 +3,8 @@
 mod direct;
 mod endings;
 mod flow;
-mod hosts;
 mod hostile;
+mod hosts;
 mod kinds;
 mod lives;
 mod support;

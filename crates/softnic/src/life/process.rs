@@ -173,7 +173,10 @@ impl Process {
     /// If the environment forbids other hosts, this one, or the device that leads there.
     pub(crate) fn check_connection(&self, operation: &'static str, own: IpAddr, peer: IpAddr) -> Result<()> {
         if self.way == WayChoice::Host {
-            return Err(Error::invalid(operation, format!("{peer} is another host, which FARCALL_WAY=host forbids")));
+            return Err(Error::invalid(
+                operation,
+                format!("{peer} is another host, which FARCALL_WAY=host forbids"),
+            ));
         }
         let [own, peer] = [own, peer].map(|address| match address {
             IpAddr::V4(address) => address.to_ipv6_mapped(),

@@ -7,14 +7,14 @@ use farcall_link::{Connection, Nic, PairConfig, Region, Transport};
 use farcall_verbs::{Access, CompChannel, CqInitAttr, Error, Nanos, ProtectionDomain, RawCq, Wc};
 
 use super::{COMPLETIONS_AT_ONCE, RingStream};
-use crate::stream::{Counters, Stream};
 use crate::config::{RING_BYTES_MAX, RING_BYTES_MIN, StreamConfig};
 use crate::error::OpenError;
 use crate::inlet::Inlet;
-use crate::outlet::{COMPOSED_BYTES, Outlet, SEND_DEPTH, inline_bytes};
 use crate::nap::Nap;
+use crate::outlet::{COMPOSED_BYTES, Outlet, SEND_DEPTH, inline_bytes};
 use crate::probe::StreamProbe;
 use crate::receive_ring::ReceiveRing;
+use crate::stream::{Counters, Stream};
 use crate::waking::{RECEIVES, Waker, Woken};
 use crate::words::{WISH, WORDS_BYTES, Wish};
 

@@ -37,7 +37,15 @@ pub fn end_of(test: &str, environment: &[(&str, &str)]) -> Option<End> {
     }
     let between = |script: &str| {
         let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount", "--net", "--pid", "--kill-child", "--mount-proc"]);
+        command.args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "--net",
+            "--pid",
+            "--kill-child",
+            "--mount-proc",
+        ]);
         command.args(["sh", "-c", "mount -t tmpfs none /run && exec bash \"$@\"", "sh"]);
         command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.ci/networks"));
         // A test that hangs is one that fails.
@@ -54,6 +62,7 @@ pub fn end_of(test: &str, environment: &[(&str, &str)]) -> Option<End> {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(said.matches("1 passed").count(), 2, "{said}");
+    print!("{said}");
     None
 }
 
