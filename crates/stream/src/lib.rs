@@ -50,6 +50,12 @@
 //! A ring that the peer keeps filling is too short: its owner offers one four times as long, up to its limit. When
 //! nothing comes for a second, it offers the first one again. The peer says the byte from which on it writes there.
 //!
+//! # TCP
+//!
+//! Between hosts where neither shared memory nor an RNIC reaches, the server answers that the channel of the handshake
+//! carries the stream itself ([`StreamPath::Tcp`]). Nothing is added to its bytes; until its end is said, closing the
+//! connection resets it, so that death is no end.
+//!
 //! # States
 //!
 //! Each direction ends by itself: [`Stream::finish`] says `END` behind the last byte; the reader gets all bytes, then
