@@ -39,3 +39,11 @@ mod sock;
 mod spin;
 mod tcp;
 mod thread;
+
+/// Sends `signal` to this process before its `nth` store to shared memory from now on; for tests, in builds with debug
+/// assertions alone. Whether this build can.
+#[cfg(debug_assertions)]
+#[unsafe(no_mangle)]
+pub extern "C" fn farcall_preload_arm_store_hook(nth: u64, signal: std::ffi::c_int) -> bool {
+    farcall_shm::arm_store_hook(nth, signal)
+}
