@@ -34,8 +34,8 @@ fn run(program: &str, nth: u64, signal: i32) -> bool {
     }
 }
 
-fn program() -> Option<(Folder, String)> {
-    let folder = Folder::new("stores");
+fn program(test: &str) -> Option<(Folder, String)> {
+    let folder = Folder::new(&format!("stores-{test}"));
     let path = compile(&folder, "stores")?;
     Some((folder, path))
 }
@@ -43,7 +43,7 @@ fn program() -> Option<(Folder, String)> {
 /// Some stores of one that is killed, and of one that stops; all of them below.
 #[test]
 fn deaths_and_stops_at_some_stores_leave_a_beginning_or_all() {
-    let Some((_folder, path)) = program() else { return };
+    let Some((_folder, path)) = program("some") else { return };
     for nth in [1, 2, 5, 9, 14, 20, 27, 35, 44, 54, 65, 77] {
         run(&path, nth, libc::SIGKILL);
         assert!(run(&path, nth, libc::SIGSTOP), "store {nth}");
@@ -51,9 +51,9 @@ fn deaths_and_stops_at_some_stores_leave_a_beginning_or_all() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo test --profile release-test -- --ignored"]
+#[ignore = "takes a minute: cargo test --profile release-test -- --ignored"]
 fn a_connection_whose_end_is_killed_at_any_store_is_a_beginning_and_an_end() {
-    let Some((_folder, path)) = program() else { return };
+    let Some((_folder, path)) = program("killed") else { return };
     let (mut nth, mut ends) = (0, 0);
     while ends < ENDS {
         nth += 1;
@@ -64,9 +64,9 @@ fn a_connection_whose_end_is_killed_at_any_store_is_a_beginning_and_an_end() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo test --profile release-test -- --ignored"]
+#[ignore = "takes a minute: cargo test --profile release-test -- --ignored"]
 fn a_connection_whose_end_stops_for_a_while_at_any_store_is_exact() {
-    let Some((_folder, path)) = program() else { return };
+    let Some((_folder, path)) = program("stopped") else { return };
     for nth in 1..200 {
         assert!(run(&path, nth, libc::SIGSTOP), "store {nth}");
     }
