@@ -4,8 +4,8 @@
 //! What an end does around it is in the order of `io.rs` and `poll.rs`: after a look in vain, say so, look again, and
 //! only then sleep on the doorbell.
 //!
-//! loom takes sequentially consistent accesses for acquiring and releasing ones. So each has a fence on the side where
-//! another such access must not pass.
+//! loom takes sequentially consistent accesses for acquiring and releasing ones. So each store and each change has a fence
+//! behind it, which no later load passes; a store that is none has none.
 #![expect(unsafe_code, reason = "the ring's own contract, and cells that loom watches")]
 
 #[allow(dead_code)]
@@ -53,9 +53,6 @@ mod memory {
         }
 
         pub fn load(&self, at: usize, order: Ordering) -> u64 {
-            if order == Ordering::SeqCst {
-                fence(Ordering::SeqCst);
-            }
             self.0.words[at / 8].load(order)
         }
 
