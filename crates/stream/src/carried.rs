@@ -323,7 +323,7 @@ impl<C: Carrier> Carried<C> {
         match TcpEnd::new(socket, config, std::mem::take(&mut self.unsent)) {
             Ok(mut end) => {
                 end.received(received);
-                tracing::info!(%peer, "a stream goes over TCP: neither shared memory nor an RNIC reaches its other end");
+                tracing::info!(%peer, "a stream goes over TCP: no shared memory and no RNIC reaches its peer");
                 self.phase = Phase::OverTcp(Box::new(Stream::over_tcp(end)));
             }
             Err(error) => self.fail(no_resources(&error).into()),

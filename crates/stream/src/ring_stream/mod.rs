@@ -48,8 +48,8 @@ pub(crate) struct RingStream {
     is_covered: bool,
     /// `None` where words are not believed without the wake-up that comes with them.
     probe: Option<Arc<StreamProbe>>,
-    /// Sleeps of an end whose peer has not promised to wake it. A peer that writes hears the wish first, so that only what
-    /// crosses with it comes unnoticed.
+    /// Sleeps of an end whose peer has not promised to wake it. A peer that writes hears the wish first, so that only
+    /// what crosses with it comes unnoticed.
     nap: Nap,
     now: Nanos,
     /// How much had come when anything came last, and when that was.
