@@ -141,6 +141,8 @@ step_loom() {
     # Its own folder: other flags rebuild everything.
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom RUSTFLAGS='--cfg loom' \
         run cargo test --profile "$profile" -p farcall-shm -p farcall-flow --lib
+    # The library under programs brings loom's memory itself.
+    run cargo test --profile "$profile" -p farcall-preload --test ring_model
 }
 
 # The tests of files in any package's `tests`, with the features that the whole workspace gives their dependencies, so
@@ -158,7 +160,8 @@ test_files() {
 # Processes killed and stopped at their n-th store to shared memory, for every n. Deaths at random are part of
 # step_test.
 step_kill() {
-    local files=(store_hook store_hook_private store_hook_srq store_hook_unreliable store_hook_stream)
+    local files=(store_hook store_hook_private store_hook_srq store_hook_unreliable store_hook_stream
+        store_hook_preload)
     run cargo test --workspace --profile "$profile" "${files[@]/#/--test=}" -- --ignored
 }
 

@@ -2,7 +2,8 @@
 //! same outcome as when they come at once, and what is accepted means the same when it is sent on.
 
 use farcall_link::bootstrap::{
-    Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, StreamEnd, VersionRange, Welcome,
+    Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, StreamAnswer, StreamEnd,
+    VersionRange, Welcome,
 };
 
 const VERSIONS: VersionRange = VersionRange { min: 1, max: 2 };
@@ -36,7 +37,7 @@ fn welcome(bytes: &[u8], pace: usize) -> Result<Option<Welcome>, BootstrapError>
 }
 
 /// What the server of streams makes of them, and the client.
-fn streams(bytes: &[u8], pace: usize) -> (Option<StreamEnd>, Option<StreamEnd>) {
+fn streams(bytes: &[u8], pace: usize) -> (Option<StreamEnd>, Option<StreamAnswer>) {
     let (mut acceptor, mut initiator) = (Acceptor::new(VERSIONS), Initiator::new(VERSIONS));
     let asked = bytes.chunks(pace).map(|piece| acceptor.feed_open_stream(piece));
     let asked = asked.map_while(Result::ok).find_map(|(_, said)| said);
@@ -93,10 +94,22 @@ pub fn run(input: &[u8]) {
 
     let (asked, opened) = streams(bytes, whole);
     assert_eq!((asked.clone(), opened.clone()), streams(bytes, pace));
-    if let Some(end) = asked.or(opened) {
+    let told = match opened {
+        Some(StreamAnswer::Opened(end)) => Some(*end),
+        Some(StreamAnswer::OverChannel) => {
+            // Whatever follows is the stream: none of it is taken.
+            let (answer, mut client) =
+                (Acceptor::new(VERSIONS).stream_over_channel(), Initiator::new(VERSIONS));
+            let taken = client.feed_stream_opened(&[&answer, bytes].concat());
+            assert_eq!(taken, Ok((answer.len(), Some(StreamAnswer::OverChannel))));
+            None
+        }
+        None => None,
+    };
+    if let Some(end) = asked.or(told) {
         let asked = streams(&Initiator::new(VERSIONS).open_stream(&end), pace).0;
         let opened = streams(&Acceptor::new(VERSIONS).stream_opened(&end), pace).1;
-        assert_eq!([&asked, &opened], [&Some(end.clone()), &Some(end)]);
+        assert_eq!((asked, opened), (Some(end.clone()), Some(StreamAnswer::Opened(Box::new(end)))));
     }
 
     notices(bytes);

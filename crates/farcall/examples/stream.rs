@@ -3,7 +3,8 @@
 //!     cargo run -p farcall --example stream
 //!
 //! Both ends are in this process; a client in another one needs only the address. The port carries the handshake; the
-//! bytes go by RDMA WRITE into a ring of the reader. `SoftNic` is the software RNIC: processes of this host.
+//! bytes go by RDMA WRITE into a ring of the reader. `SoftNic` is the software RNIC: processes of this host; to another
+//! host the bytes go over TCP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::thread;

@@ -7,12 +7,12 @@
 //! - [`StreamSocket::operate`] reaches the [`Stream`] below, which lends what arrived ([`Stream::fill`]) and lets
 //!   messages be composed where they are sent from ([`Stream::write_with`]).
 
+pub use farcall_stream::{
+    Asked, Broken, Counters, OpenError, Space, Stream, StreamConfig, StreamError, StreamListener,
+    StreamOptions, StreamPath, StreamSocket,
+};
 #[cfg(feature = "tokio")]
 pub use farcall_stream::{AsyncStream, AsyncStreamListener};
-pub use farcall_stream::{
-    Broken, Counters, OpenError, Space, Stream, StreamConfig, StreamError, StreamListener, StreamOptions,
-    StreamSocket,
-};
 
 /// An open device with what every connection needs: for [`StreamListener::bind`] and [`StreamSocket::connect`].
 pub use farcall_link::Nic;

@@ -1,5 +1,6 @@
 //! Devices, contexts and domains: they make objects with faults, and hand everything else on.
 
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -99,6 +100,14 @@ impl Context for FaultyContext {
 
     fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
         self.inner.check_owner(gid, qp_num)
+    }
+
+    fn carries_to(&self, gid: Gid, qp_num: u32) -> bool {
+        self.inner.carries_to(gid, qp_num)
+    }
+
+    fn check_connection(&self, own: IpAddr, peer: IpAddr) -> Result<()> {
+        self.inner.check_connection(own, peer)
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {

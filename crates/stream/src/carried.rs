@@ -1,18 +1,25 @@
 //! A stream together with the channel that its handshake goes over. The channel stays open as long as the stream: its
-//! end says that the peer is gone, and before that it carries how long a stream was that ended well.
+//! end says that the peer is gone, and before that it carries how long a stream was that ended well. Or it is what
+//! carries the stream: see [`tcp_path`].
 
 use std::io::{self, ErrorKind};
+use std::net::TcpStream;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use farcall_link::Nic;
-use farcall_link::bootstrap::{Acceptor, BootstrapError, Initiator, Notice, VersionRange};
+use farcall_link::bootstrap::{
+    Acceptor, BootstrapError, Initiator, Notice, Refusal, RefusalKind, StreamAnswer, StreamEnd, VersionRange,
+};
 use farcall_verbs::{Endpoint, Nanos, Next, Probe, Result, WaitSet};
 
 use crate::config::StreamConfig;
 use crate::error::OpenError;
-use crate::stream::{Opening, Stream};
+use crate::ring_stream::Opening;
+use crate::stream::{Stream, StreamPath};
+use crate::tcp_path;
+use crate::tcp_stream::TcpEnd;
 
 /// Ordered bytes between two ends that never block: a TCP connection, or what takes its place in a simulation.
 pub trait Carrier {
@@ -30,6 +37,19 @@ pub trait Carrier {
 
     /// Readable when something has come or the channel has ended.
     fn fd(&self) -> RawFd;
+
+    /// The TCP connection that it is, if it is one.
+    fn tcp(&self) -> Option<&TcpStream> {
+        None
+    }
+
+    /// That connection itself.
+    fn into_tcp(self) -> Option<TcpStream>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }
 
 /// A stream that opens, is open or has failed, with its channel.
@@ -44,6 +64,8 @@ pub struct Carried<C: Carrier> {
 
 enum Phase {
     Asking {
+        nic: Box<Nic>,
+        config: Box<StreamConfig>,
         opening: Box<Opening>,
         machine: Initiator,
     },
@@ -57,6 +79,8 @@ enum Phase {
         talk: Talk,
         has_said_end: bool,
     },
+    /// The channel is the stream's now.
+    OverTcp(Box<Stream>),
     /// With the reason, until it is taken.
     Failed(Option<OpenError>),
 }
@@ -81,7 +105,8 @@ impl<C: Carrier> Carried<C> {
         let opening = Box::new(Opening::new(nic, config)?);
         let machine = Initiator::new(VersionRange::CURRENT);
         let unsent = machine.open_stream(&opening.end());
-        Ok(Self::new(carrier, unsent, Phase::Asking { opening, machine }))
+        let (nic, config) = (Box::new(nic.clone()), Box::new(config));
+        Ok(Self::new(carrier, unsent, Phase::Asking { nic, config, opening, machine }))
     }
 
     /// Waits for the peer to ask for a stream. Nothing is made before.
@@ -102,14 +127,22 @@ impl<C: Carrier> Carried<C> {
     #[inline]
     pub fn stream(&mut self) -> Option<&mut Stream> {
         match &mut self.phase {
-            Phase::Open { stream, .. } => Some(stream),
+            Phase::Open { stream, .. } | Phase::OverTcp(stream) => Some(stream),
             _ => None,
+        }
+    }
+
+    /// What carries the bytes, once it is open.
+    pub const fn path(&self) -> StreamPath {
+        match &self.phase {
+            Phase::OverTcp(stream) => stream.path(),
+            _ => StreamPath::Verbs,
         }
     }
 
     /// Whether there is a stream, or will never be one.
     pub fn is_settled(&self) -> bool {
-        matches!(self.phase, Phase::Open { .. } | Phase::Failed(_))
+        matches!(self.phase, Phase::Open { .. } | Phase::OverTcp(_) | Phase::Failed(_))
     }
 
     /// Why there will be no stream; told once.
@@ -122,8 +155,9 @@ impl<C: Carrier> Carried<C> {
 
     /// Whether this end has ended its stream and the peer was told that everything arrived, or nobody can be told any
     /// more: the channel may be closed.
-    pub fn is_over(&self) -> bool {
-        match &self.phase {
+    pub fn is_over(&mut self) -> bool {
+        match &mut self.phase {
+            Phase::OverTcp(stream) => stream.ended().is_some() || stream.broken().is_some(),
             Phase::Open { stream, has_said_end, .. } => {
                 let is_told = *has_said_end && self.unsent.is_empty();
                 is_told || stream.broken().is_some() || self.carrier.is_none()
@@ -169,7 +203,7 @@ impl<C: Carrier> Carried<C> {
         self.carrier = None;
         match &mut self.phase {
             Phase::Open { stream, .. } => stream.hung_up(),
-            Phase::Failed(_) => {}
+            Phase::Failed(_) | Phase::OverTcp(_) => {}
             _ => self.fail(OpenError::Unreachable { address: "the peer".into(), source }),
         }
     }
@@ -183,9 +217,12 @@ impl<C: Carrier> Carried<C> {
             let taken = match &mut self.phase {
                 Phase::Asking { machine, .. } => match machine.feed_stream_opened(bytes) {
                     Ok((taken, None)) => taken,
-                    Ok((taken, Some(theirs))) => {
+                    Ok((taken, Some(StreamAnswer::Opened(theirs)))) => {
                         self.connect(&theirs);
                         taken
+                    }
+                    Ok((taken, Some(StreamAnswer::OverChannel))) => {
+                        return self.follow_over_tcp(&bytes[taken..]);
                     }
                     Err(error) => return self.fail(error.into()),
                 },
@@ -216,14 +253,15 @@ impl<C: Carrier> Carried<C> {
                         Err(error) => return self.channel_ended(io::Error::other(error)),
                     }
                 }
-                Phase::Failed(_) => return,
+                // Who asks is silent until it was answered, so that nothing of a stream over TCP comes here.
+                Phase::Failed(_) | Phase::OverTcp(_) => return,
             };
             bytes = &bytes[taken..];
         }
     }
 
-    fn connect(&mut self, theirs: &farcall_link::bootstrap::StreamEnd) {
-        let Phase::Asking { opening, machine } = std::mem::replace(&mut self.phase, Phase::Failed(None))
+    fn connect(&mut self, theirs: &StreamEnd) {
+        let Phase::Asking { opening, machine, .. } = std::mem::replace(&mut self.phase, Phase::Failed(None))
         else {
             return;
         };
@@ -236,11 +274,15 @@ impl<C: Carrier> Carried<C> {
         }
     }
 
-    fn welcome(&mut self, theirs: &farcall_link::bootstrap::StreamEnd) {
+    fn welcome(&mut self, theirs: &StreamEnd) {
         let Phase::Asked { nic, config, machine } = std::mem::replace(&mut self.phase, Phase::Failed(None))
         else {
             return;
         };
+        if tcp_path::is_due(&nic, &config, theirs, self.addresses()) {
+            self.unsent.extend_from_slice(&machine.stream_over_channel());
+            return self.turn_to_tcp(&config, &[]);
+        }
         match Stream::accept(&nic, *config, theirs) {
             Ok((stream, ours)) => {
                 self.unsent.extend_from_slice(&machine.stream_opened(&ours));
@@ -252,6 +294,40 @@ impl<C: Carrier> Carried<C> {
             }
         }
         self.flush();
+    }
+
+    fn addresses(&self) -> Option<tcp_path::Addresses> {
+        let socket = self.carrier.as_ref()?.tcp()?;
+        Some((socket.local_addr().ok()?, socket.peer_addr().ok()?))
+    }
+
+    /// The server has chosen TCP.
+    fn follow_over_tcp(&mut self, received: &[u8]) {
+        let Phase::Asking { nic, config, .. } = std::mem::replace(&mut self.phase, Phase::Failed(None))
+        else {
+            return;
+        };
+        match tcp_path::check_choice(&nic, &config, self.addresses()) {
+            Ok(()) => self.turn_to_tcp(&config, received),
+            Err(refusal) => {
+                self.carrier = None;
+                self.fail(refusal.into());
+            }
+        }
+    }
+
+    /// From here on the channel carries the stream, behind what is still to be sent of the handshake.
+    fn turn_to_tcp(&mut self, config: &StreamConfig, received: &[u8]) {
+        let peer = self.addresses().map(|(_, peer)| peer.to_string()).unwrap_or_default();
+        let Some(socket) = self.carrier.take().and_then(Carrier::into_tcp) else { return };
+        match TcpEnd::new(socket, config, std::mem::take(&mut self.unsent)) {
+            Ok(mut end) => {
+                end.received(received);
+                tracing::info!(%peer, "a stream goes over TCP: no shared memory and no RNIC reaches its peer");
+                self.phase = Phase::OverTcp(Box::new(Stream::over_tcp(end)));
+            }
+            Err(error) => self.fail(no_resources(&error).into()),
+        }
     }
 
     fn opened(&mut self, stream: Stream, talk: Talk) {
@@ -274,9 +350,14 @@ impl<C: Carrier> Carried<C> {
     }
 }
 
+fn no_resources(error: &io::Error) -> Refusal {
+    RefusalKind::Resources.because(format!("the system gives no descriptor for a stream: {error}"))
+}
+
 impl<C: Carrier> Endpoint for Carried<C> {
     fn progress(&mut self, now: Nanos) -> Next {
         let next = match &mut self.phase {
+            Phase::OverTcp(stream) => return stream.progress(now),
             Phase::Open { stream, .. } => stream.progress(now),
             _ => Next::IDLE,
         };
@@ -301,7 +382,7 @@ impl<C: Carrier> Endpoint for Carried<C> {
     fn arm(&mut self) -> Result<()> {
         self.is_armed = true;
         match &mut self.phase {
-            Phase::Open { stream, .. } => stream.arm(),
+            Phase::Open { stream, .. } | Phase::OverTcp(stream) => stream.arm(),
             _ => Ok(()),
         }
     }
@@ -316,7 +397,7 @@ impl<C: Carrier> Endpoint for Carried<C> {
     fn arm_covered(&mut self) -> Result<()> {
         self.is_armed = true;
         match &mut self.phase {
-            Phase::Open { stream, .. } => stream.arm_covered(),
+            Phase::Open { stream, .. } | Phase::OverTcp(stream) => stream.arm_covered(),
             _ => Ok(()),
         }
     }
@@ -325,8 +406,15 @@ impl<C: Carrier> Endpoint for Carried<C> {
         if let Some(carrier) = &self.carrier {
             set.insert(carrier.fd());
         }
-        if let Phase::Open { stream, .. } = &self.phase {
+        if let Phase::Open { stream, .. } | Phase::OverTcp(stream) = &self.phase {
             stream.wait_set(set);
+        }
+    }
+
+    fn looks(&self) -> u32 {
+        match &self.phase {
+            Phase::OverTcp(stream) => stream.looks(),
+            _ => 1,
         }
     }
 }

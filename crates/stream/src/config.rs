@@ -14,11 +14,19 @@ pub struct StreamConfig {
     pub may_poll: bool,
     /// The longest piece that [`crate::Stream::fill`] lends: the bound of the private copy.
     pub lent_bytes_max: usize,
+    /// Whether the bytes may go over TCP to another host where neither shared memory nor an RNIC reaches.
+    pub may_use_tcp: bool,
 }
 
 impl Default for StreamConfig {
     fn default() -> Self {
-        Self { ring_bytes: 32 << 10, ring_bytes_max: 4 << 20, may_poll: true, lent_bytes_max: 4 << 20 }
+        Self {
+            ring_bytes: 32 << 10,
+            ring_bytes_max: 4 << 20,
+            may_poll: true,
+            lent_bytes_max: 4 << 20,
+            may_use_tcp: true,
+        }
     }
 }
 
@@ -54,6 +62,13 @@ impl StreamConfig {
     #[must_use]
     pub fn lent_bytes_max(mut self, bytes: usize) -> Self {
         self.lent_bytes_max = bytes;
+        self
+    }
+
+    /// See the field.
+    #[must_use]
+    pub fn may_use_tcp(mut self, may_use_tcp: bool) -> Self {
+        self.may_use_tcp = may_use_tcp;
         self
     }
 }

@@ -16,6 +16,9 @@ pub enum Broken {
     /// The device says that the peer does not answer.
     #[error("the connection failed: {0:?}")]
     Completion(WcStatus),
+    /// The system says that the peer does not answer over TCP.
+    #[error("the TCP connection failed: {0}")]
+    Connection(String),
     /// What the peer says is impossible.
     #[error("the peer breaks the rules of streams: {0}; update the older of the two programs")]
     Protocol(String),

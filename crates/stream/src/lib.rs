@@ -50,6 +50,12 @@
 //! A ring that the peer keeps filling is too short: its owner offers one four times as long, up to its limit. When
 //! nothing comes for a second, it offers the first one again. The peer says the byte from which on it writes there.
 //!
+//! # TCP
+//!
+//! Between hosts where neither shared memory nor an RNIC reaches, the server answers that the channel of the handshake
+//! carries the stream itself ([`StreamPath::Tcp`]). Nothing is added to its bytes; until its end is said, closing the
+//! connection resets it, so that death is no end.
+//!
 //! # States
 //!
 //! Each direction ends by itself: [`Stream::finish`] says `END` behind the last byte; the reader gets all bytes, then
@@ -66,13 +72,18 @@ mod carried;
 mod config;
 mod error;
 mod inlet;
+mod nap;
 mod outlet;
 mod probe;
 mod receive_ring;
 mod ring;
+mod ring_stream;
 mod socket;
+mod space;
 mod staging;
 mod stream;
+mod tcp_path;
+mod tcp_stream;
 mod waking;
 #[cfg(test)]
 mod waking_model;
@@ -81,7 +92,9 @@ mod words;
 pub use carried::{Carried, Carrier};
 pub use config::StreamConfig;
 pub use error::{Broken, OpenError, StreamError};
+pub use ring_stream::Opening;
+pub use socket::{Asked, StreamListener, StreamOptions, StreamSet, StreamSocket};
 #[cfg(feature = "tokio")]
 pub use socket::{AsyncStream, AsyncStreamListener};
-pub use socket::{StreamListener, StreamOptions, StreamSet, StreamSocket};
-pub use stream::{Counters, Opening, Space, Stream};
+pub use space::Space;
+pub use stream::{Counters, Stream, StreamPath};

@@ -168,6 +168,10 @@ fn who_says_nothing_or_garbage_keeps_nobody_waiting() {
     socket.read_exact(&mut hello).unwrap();
     drop(socket);
     assert_eq!(client.join().unwrap(), 0);
+    // 302 asked, of whom 256 may be under way.
+    let asked = listener.asked();
+    assert_eq!((asked.through_rings, asked.over_tcp, asked.late), (1, 0, 0));
+    assert!(asked.displaced >= 44 && asked.displaced + asked.refused <= 301, "{asked:?}");
     // Garbage is answered in words.
     let mut answer = Vec::new();
     let _ = garbage.read_to_end(&mut answer);

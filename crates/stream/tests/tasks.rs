@@ -1,9 +1,11 @@
 //! Streams for tokio.
 #![cfg(feature = "tokio")]
 
+#[path = "support/hosts.rs"]
+mod hosts;
 mod support;
 
-use farcall_stream::{AsyncStream, AsyncStreamListener, StreamOptions};
+use farcall_stream::{AsyncStream, AsyncStreamListener, StreamOptions, StreamPath};
 use support::{bytes_at, nic};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -73,4 +75,41 @@ async fn messages_of_many_streams_take_turns() {
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
+}
+
+/// Two tasks at each end: whoever reads takes no edge from whoever writes.
+#[test]
+fn between_hosts_bytes_go_both_ways_at_once() {
+    let Some(end) = hosts::end_of("between_hosts_bytes_go_both_ways_at_once", &[]) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let all = bytes_at(5, 20_000_000);
+        match end {
+            hosts::End::Server => {
+                let mut listener =
+                    AsyncStreamListener::bind(&nic(), hosts::SERVER, StreamOptions::default()).unwrap();
+                hosts::listens();
+                let stream = listener.accept().await.unwrap();
+                assert_eq!(listener.asked().over_tcp, 1);
+                let (mut reader, mut writer) = tokio::io::split(stream);
+                tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+                writer.shutdown().await.unwrap();
+            }
+            hosts::End::Client => {
+                let address = hosts::SERVER.parse().unwrap();
+                let stream = AsyncStream::connect(&nic(), address, StreamOptions::default()).await.unwrap();
+                assert_eq!(stream.path(), StreamPath::Tcp);
+                let (mut reader, mut writer) = tokio::io::split(stream);
+                let expected = all.clone();
+                let sender = tokio::spawn(async move {
+                    writer.write_all(&all).await.unwrap();
+                    writer.shutdown().await.unwrap();
+                });
+                let mut got = Vec::new();
+                reader.read_to_end(&mut got).await.unwrap();
+                assert!(got == expected);
+                sender.await.unwrap();
+            }
+        }
+    });
 }

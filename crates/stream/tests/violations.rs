@@ -3,12 +3,17 @@
 
 mod support;
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use farcall_link::bootstrap::{RefusalKind, StreamEnd};
+use farcall_link::bootstrap::{Acceptor, Initiator, RefusalKind, StreamAnswer, StreamEnd, VersionRange};
 use farcall_link::{Connection, PairConfig, Piece, Region, RegionId, Remote, SplitMix64, Transport};
-use farcall_stream::{Broken, Opening, Stream, StreamConfig, StreamError};
-use farcall_verbs::{Access, CqInitAttr, Endpoint, Nanos, RawCq, Wc};
+use farcall_stream::{
+    Broken, OpenError, Opening, Stream, StreamConfig, StreamError, StreamListener, StreamOptions,
+    StreamSocket,
+};
+use farcall_verbs::{Access, CqInitAttr, Endpoint, Gid, Nanos, RawCq, Wc};
 use support::nic;
 
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
@@ -48,6 +53,7 @@ fn peer() -> (Peer, Stream) {
         words: words.remote(),
         ring: ring.remote(),
         is_in_order: true,
+        may_use_channel: true,
     };
     let config = StreamConfig::default().ring_bytes(RING_BYTES).ring_bytes_max(64 << 10);
     let (stream, theirs) = Stream::accept(&nic, config, &ours).unwrap();
@@ -128,4 +134,52 @@ fn an_end_that_cannot_be_is_refused_in_words() {
     assert_eq!(with(|end| end.qp.qp_num = 0xff_fff0).kind, RefusalKind::Resources);
     let long = with(|end| end.ring.len_bytes = 1 << 40).to_string();
     assert!(long.contains(&(1_u64 << 40).to_string()) && long.contains("4096"), "{long}");
+}
+
+/// Processes of one host judge each other's users, which TCP does not tell.
+#[test]
+fn between_addresses_of_one_host_nobody_is_talked_into_tcp() {
+    let nic = nic();
+    // A client that claims to be far away, and connects from here.
+    let mut listener = StreamListener::bind(&nic, "127.0.0.1:0", StreamOptions::default()).unwrap();
+    let address = listener.address().unwrap();
+    listener.set_nonblocking(true);
+    let (opening, mut client) =
+        (Opening::new(&nic, StreamConfig::default()).unwrap(), Initiator::new(VersionRange::CURRENT));
+    let mut ours = opening.end();
+    for (provider, gid) in [(nic.provider, [192, 0, 2, 7]), ("ibv", [192, 0, 2, 7]), ("ibv", [127, 0, 0, 1])]
+    {
+        ours.provider = provider.into();
+        ours.qp.gid = Gid::from_ipv4(gid.into()).0;
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.write_all(&client.open_stream(&ours)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut bytes = [0; 4_096];
+        let got = loop {
+            let _ = listener.accept();
+            match socket.read(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                got => break got.unwrap(),
+            }
+        };
+        let answer = client.feed_stream_opened(&bytes[..got]);
+        assert!(!matches!(answer, Ok((_, None | Some(StreamAnswer::OverChannel)))), "{answer:?}");
+    }
+
+    // A server that takes the place of another one here.
+    let impostor = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = impostor.local_addr().unwrap();
+    let impostor = std::thread::spawn(move || {
+        let (mut socket, _) = impostor.accept().unwrap();
+        socket.write_all(&Acceptor::new(VersionRange::CURRENT).stream_over_channel()).unwrap();
+        let mut all = Vec::new();
+        let _ = socket.read_to_end(&mut all);
+        all
+    });
+    let error = StreamSocket::connect(&nic, address, StreamOptions::default()).map(drop).unwrap_err();
+    assert!(matches!(error, OpenError::Unusable(_)) && error.to_string().contains("of this host"), "{error}");
+    // It got the question, and nothing else.
+    let asked = impostor.join().unwrap();
+    let (taken, said) = Acceptor::new(VersionRange::CURRENT).feed_open_stream(&asked).unwrap();
+    assert!(said.is_some() && taken == asked.len());
 }

@@ -6,6 +6,7 @@
 //! them: completions of a destroyed pair are not delivered.
 
 use std::any::Any;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -104,6 +105,21 @@ pub trait Context: Send + Sync {
     /// # Errors
     /// If he is not let in.
     fn check_user(&self, _user: u32) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether this device itself carries bytes to a queue pair: by hardware, by memory that both share, or because it
+    /// was told to. Where it would only make packets of them in software, programs that move bytes and nothing else do
+    /// better over the system's own connections.
+    fn carries_to(&self, _gid: Gid, _qp_num: u32) -> bool {
+        true
+    }
+
+    /// Checks that the system's own connections may be used between these addresses in place of this device.
+    ///
+    /// # Errors
+    /// If whoever runs the program forbids the peer, or the way to him.
+    fn check_connection(&self, _own: IpAddr, _peer: IpAddr) -> Result<()> {
         Ok(())
     }
 

@@ -13,7 +13,7 @@
 //! | `real` | the C library's |
 //! | `sock`, `descriptors`, `own_fds` | connections by descriptor; what happens to these; the library's own |
 //! | `meet`, `diagnosis` | how two ends find each other, and that they are the ends of one connection |
-//! | `ring`, `tcp` | bytes in shared memory; what the kernel tells of those that went by TCP |
+//! | `ring`, `memory`, `tcp` | bytes in shared memory; what the kernel tells of those that went by TCP |
 //! | `io`, `poll`, `epoll` | sending and receiving; waiting for readiness |
 //! | `spin` | how long to look before sleeping |
 //! | `fork`, `thread` | what a child must not take for its own |
@@ -30,6 +30,7 @@ mod errno;
 mod fork;
 mod io;
 mod meet;
+mod memory;
 mod own_fds;
 mod poll;
 mod real;
@@ -38,3 +39,11 @@ mod sock;
 mod spin;
 mod tcp;
 mod thread;
+
+/// Sends `signal` to this process before its `nth` store to shared memory from now on; for tests, in builds with debug
+/// assertions alone. Whether this build can.
+#[cfg(debug_assertions)]
+#[unsafe(no_mangle)]
+pub extern "C" fn farcall_preload_arm_store_hook(nth: u64, signal: std::ffi::c_int) -> bool {
+    farcall_shm::arm_store_hook(nth, signal)
+}

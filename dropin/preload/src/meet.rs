@@ -25,6 +25,7 @@ use rustix::net::{
     listen, recvmsg, sendmsg, socket_with,
 };
 
+use crate::memory::Memory;
 use crate::ring::{Ring, WORDS_BYTES};
 use crate::sock::{Link, MAPPED, Sock, Stage};
 use crate::{calls, config, diagnosis, epoll, own_fds, real, sock, tcp};
@@ -175,7 +176,8 @@ fn make_door() -> Option<OwnedFd> {
 
 /// What both ends make of the memory; `first` is the ring of the connecting end.
 fn link(words: SharedMem, connected: bool, door: OwnedFd, peer_door: OwnedFd) -> Option<Link> {
-    let ring = |i: usize| Ring::new(words.clone(), WORDS_AT[i], DATA_AT + i * RING_BYTES, RING_BYTES);
+    let ring =
+        |i: usize| Ring::new(Memory::new(words.clone()), WORDS_AT[i], DATA_AT + i * RING_BYTES, RING_BYTES);
     let (out, inn) = if connected { (ring(0), ring(1)) } else { (ring(1), ring(0)) };
     let (own_end, peer_end) =
         if connected { (AT_CONNECTED_END, AT_ACCEPTED_END) } else { (AT_ACCEPTED_END, AT_CONNECTED_END) };

@@ -10,9 +10,9 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use farcall_shm::{AtomicChange, SharedMem, copy_plain, update_word};
 use libc::iovec;
 
+use crate::memory::{AtomicChange, Memory};
 use crate::thread;
 
 /// Set in `PRODUCED`: no more bytes.
@@ -48,7 +48,7 @@ pub struct Look {
 
 /// One direction.
 pub struct Ring {
-    mem: SharedMem,
+    mem: Memory,
     words: usize,
     data: usize,
     capacity_bytes: u64,
@@ -68,7 +68,7 @@ impl Drop for Held<'_> {
 
 impl Ring {
     /// The direction whose words begin at `words`, its bytes at `data`.
-    pub fn new(mem: SharedMem, words: usize, data: usize, capacity_bytes: usize) -> Self {
+    pub fn new(mem: Memory, words: usize, data: usize, capacity_bytes: usize) -> Self {
         Self { mem, words, data, capacity_bytes: capacity_bytes as u64 }
     }
 
@@ -77,8 +77,7 @@ impl Ring {
     }
 
     fn update(&self, word: usize, change: AtomicChange) -> u64 {
-        // SAFETY: eight aligned bytes inside of the mapping, by `range`; accessed by atomics only.
-        unsafe { update_word(self.mem.range(self.words + word, 8), change) }
+        self.mem.update(self.words + word, change)
     }
 
     /// Bytes between two counts; a peer that counts nonsense has sent nothing and ended.
@@ -181,7 +180,7 @@ impl Ring {
             }
             tries += 1;
             if tries < 100 {
-                std::hint::spin_loop();
+                thread::spin();
                 continue;
             }
             thread::give_way();
@@ -208,7 +207,7 @@ impl Ring {
         let len = unsafe {
             each_piece(buffers, from_byte, room, |piece, len, done| {
                 self.copy(produced + done as u64, len, |place, at, len| {
-                    copy_plain(place, piece.add(at), len)
+                    self.mem.copy_in(place, piece.add(at), len)
                 });
             })
         };
@@ -231,7 +230,7 @@ impl Ring {
             each_piece(buffers, from_byte, there, |piece, len, done| {
                 if how != Pull::Forget {
                     self.copy(consumed + done as u64, len, |place, at, len| {
-                        copy_plain(piece.add(at), place, len)
+                        self.mem.copy_out(place, piece.add(at), len)
                     });
                 }
             })
@@ -242,14 +241,15 @@ impl Ring {
         len
     }
 
-    /// Calls for the one or two stretches of memory that `len` bytes from a count on lie in.
-    fn copy(&self, count: u64, len: usize, mut with: impl FnMut(*mut u8, usize, usize)) {
+    /// Calls for the one or two stretches of memory that `len` bytes from a count on lie in: where, behind how many of
+    /// them, how long.
+    fn copy(&self, count: u64, len: usize, mut with: impl FnMut(usize, usize, usize)) {
         let capacity = self.capacity_bytes as usize;
         let first = (count & !CLOSED) as usize % capacity;
         let until_end = len.min(capacity - first);
-        with(self.mem.range(self.data + first, until_end), 0, until_end);
+        with(self.data + first, 0, until_end);
         if len > until_end {
-            with(self.mem.range(self.data, len - until_end), until_end, len - until_end);
+            with(self.data, until_end, len - until_end);
         }
     }
 

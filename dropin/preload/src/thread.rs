@@ -35,6 +35,11 @@ pub fn lives(id: u64) -> bool {
     sent == 0 || crate::errno::get() != libc::ESRCH
 }
 
+/// Tells the processor that this thread waits for another one.
+pub fn spin() {
+    std::hint::spin_loop();
+}
+
 /// Lets others run for a moment.
 pub fn give_way() {
     std::thread::sleep(std::time::Duration::from_micros(20));

@@ -35,7 +35,8 @@ pub struct Kv {
     /// Where the records are; made, for this user alone, if it is not there.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Listen on this TCP address; port 0 lets the system choose. Under native and http2 it carries the handshake only.
+    /// Listen on this TCP address; port 0 lets the system choose. Under native and http2 it carries the handshake only,
+    /// to hosts that no RNIC reaches the calls, too.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11600", value_parser = resolve)]
     listen: SocketAddr,
     /// What carries the calls.

@@ -34,7 +34,7 @@ fn texts(records: &[Record]) -> Vec<String> {
 }
 
 /// Every method once, over whatever carries it.
-async fn exercise<T>(mut client: OrderedKvClient<T>)
+pub async fn exercise<T>(mut client: OrderedKvClient<T>)
 where
     T: GrpcService<Body>,
     T::Error: Into<StdError>,

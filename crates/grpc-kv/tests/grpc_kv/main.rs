@@ -2,6 +2,7 @@
 
 mod calls;
 mod durability;
+mod hosts;
 mod limits;
 mod model;
 mod snapshots;

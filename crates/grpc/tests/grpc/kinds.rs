@@ -8,7 +8,7 @@ use tonic::{Code, Request, Status};
 use super::support::service::{FAIL, failure, message, told};
 use super::support::{Client, over_each};
 
-async fn all_kinds(client: &mut Client, bytes: usize) {
+pub async fn all_kinds(client: &mut Client, bytes: usize) {
     let payload = vec![7; bytes];
     let answer = client.unary(message(payload.clone(), 3)).await.unwrap().into_inner();
     assert_eq!(answer, message(payload.clone(), 3));

@@ -4,6 +4,7 @@ mod direct;
 mod endings;
 mod flow;
 mod hostile;
+mod hosts;
 mod kinds;
 mod lives;
 mod support;

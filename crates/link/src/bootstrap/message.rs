@@ -138,6 +138,8 @@ pub(super) enum Message {
     Notice(Notice),
     OpenStream(Box<StreamEnd>),
     StreamOpened(Box<StreamEnd>),
+    /// The other answer: all that follows on this channel is the stream.
+    StreamOverChannel,
 }
 
 /// The client's first message.

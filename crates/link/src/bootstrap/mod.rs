@@ -2,7 +2,7 @@
 //!
 //! The client prepares its queue pair and memory and sends a [`Hello`]; the server answers with a [`Welcome`] or a
 //! [`Refusal`]. For a byte stream both sides send a [`StreamEnd`] instead. Afterwards the same channel carries
-//! [`Notice`]s, and its hang-up says that the peer went.
+//! [`Notice`]s, and its hang-up says that the peer went; or it carries the stream itself, if the server answers so.
 //!
 //! Every frame has the same 12-byte head: magic, the range of versions its sender speaks, length. Versions negotiate to
 //! the highest that both speak; each build speaks N and N−1. The body is one message in postcard; a later version may
@@ -20,4 +20,4 @@ pub use conversation::{Acceptor, BootstrapError, Initiator};
 pub use frame::{FRAME_BYTES_MAX, VersionRange};
 pub use message::{Features, Grants, Hello, Notice, QpInfo, Resume, Resumed, Secret, SessionId, Welcome};
 pub use refusal::{Refusal, RefusalKind};
-pub use stream::StreamEnd;
+pub use stream::{StreamAnswer, StreamEnd};

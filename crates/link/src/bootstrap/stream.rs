@@ -20,6 +20,17 @@ pub struct StreamEnd {
     pub ring: RemoteRegion,
     /// Whether WRITEs to both land in order. If not, every word must come with immediate data.
     pub is_in_order: bool,
+    /// Whether the channel of the handshake may carry the stream, where no device does.
+    pub may_use_channel: bool,
+}
+
+/// What a server answers who is asked for a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamAnswer {
+    /// Its end: both WRITE.
+    Opened(Box<StreamEnd>),
+    /// All that follows on the channel of the handshake is the stream.
+    OverChannel,
 }
 
 impl Initiator {
@@ -32,9 +43,13 @@ impl Initiator {
     ///
     /// # Errors
     /// If the server refuses or its answer is none.
-    pub fn feed_stream_opened(&mut self, bytes: &[u8]) -> Result<(usize, Option<StreamEnd>), BootstrapError> {
+    pub fn feed_stream_opened(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<(usize, Option<StreamAnswer>), BootstrapError> {
         self.feed_answer(bytes, |message| match message {
-            Message::StreamOpened(theirs) => Some(*theirs),
+            Message::StreamOpened(theirs) => Some(StreamAnswer::Opened(theirs)),
+            Message::StreamOverChannel => Some(StreamAnswer::OverChannel),
             _ => None,
         })
     }
@@ -56,6 +71,11 @@ impl Acceptor {
     pub fn stream_opened(&self, ours: &StreamEnd) -> Vec<u8> {
         Frame::encode(self.versions, &Message::StreamOpened(Box::new(ours.clone())))
     }
+
+    /// The bytes that say that the channel carries the stream from here on.
+    pub fn stream_over_channel(&self) -> Vec<u8> {
+        Frame::encode(self.versions, &Message::StreamOverChannel)
+    }
 }
 
 #[cfg(test)]
@@ -72,6 +92,7 @@ mod tests {
             words: region(4_096),
             ring: region(8_192),
             is_in_order: true,
+            may_use_channel: true,
         }
     }
 
@@ -84,7 +105,18 @@ mod tests {
         assert_eq!(acceptor.feed_open_stream(&asked[..20]).unwrap(), (20, None));
         assert_eq!(acceptor.feed_open_stream(&asked[20..]).unwrap(), (asked.len() - 20, Some(end())));
         let answer = acceptor.stream_opened(&end());
-        assert_eq!(initiator.feed_stream_opened(&answer).unwrap(), (answer.len(), Some(end())));
+        let opened = Some(StreamAnswer::Opened(Box::new(end())));
+        assert_eq!(initiator.feed_stream_opened(&answer).unwrap(), (answer.len(), opened));
+    }
+
+    #[test]
+    fn the_first_byte_behind_the_answer_is_left_where_the_channel_carries_the_stream() {
+        let acceptor = Acceptor::new(VersionRange::CURRENT);
+        let mut initiator = Initiator::new(VersionRange::CURRENT);
+        let answer = acceptor.stream_over_channel();
+        let bytes = [&answer[..], b"FCL1 and more"].concat();
+        let taken = (answer.len(), Some(StreamAnswer::OverChannel));
+        assert_eq!(initiator.feed_stream_opened(&bytes).unwrap(), taken);
     }
 
     #[test]

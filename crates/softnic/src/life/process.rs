@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -11,7 +11,7 @@ use farcall_shm::fork::Generation;
 use farcall_shm::{Mutex, fence};
 use farcall_verbs::{Error, Gid, Result};
 
-use super::addresses::{DeviceAddress, WayChoice, device_addresses};
+use super::addresses::{DeviceAddress, WayChoice, device_addresses, require_device, require_peer};
 use super::fork;
 use super::gids::{GID_TABLE_LEN, NETDEV, gid_table, is_ip_address};
 use super::meeting::Meeting;
@@ -160,6 +160,30 @@ impl Process {
             };
         }
         self.require_reachable(operation, dgid).map(|()| false)
+    }
+
+    /// Whether requests to a queue pair go through shared memory, or by RoCEv2 because that was chosen.
+    pub(crate) fn carries_to(&self, dgid: Gid, qpn: u32) -> bool {
+        self.way == WayChoice::Net || matches!(self.leads_away("find a way", dgid, qpn), Ok(false))
+    }
+
+    /// Whether the way to another host may be taken at all, by whatever protocol.
+    ///
+    /// # Errors
+    /// If the environment forbids other hosts, this one, or the device that leads there.
+    pub(crate) fn check_connection(&self, operation: &'static str, own: IpAddr, peer: IpAddr) -> Result<()> {
+        if self.way == WayChoice::Host {
+            return Err(Error::invalid(
+                operation,
+                format!("{peer} is another host, which FARCALL_WAY=host forbids"),
+            ));
+        }
+        let [own, peer] = [own, peer].map(|address| match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        });
+        require_peer(operation, peer)?;
+        require_device(operation, own, self.is_address(own))
     }
 
     /// Whether some process that we meet has this address.

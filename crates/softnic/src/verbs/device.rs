@@ -1,5 +1,6 @@
 //! The device and its context: what a program opens.
 
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -225,6 +226,14 @@ impl Context for SoftContext {
         } else {
             self.host.process.judge_owner(qp_num)
         }
+    }
+
+    fn carries_to(&self, gid: Gid, qp_num: u32) -> bool {
+        self.host.process.carries_to(gid, qp_num)
+    }
+
+    fn check_connection(&self, own: IpAddr, peer: IpAddr) -> Result<()> {
+        self.host.process.check_connection("connect over TCP", own, peer)
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {

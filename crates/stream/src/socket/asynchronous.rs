@@ -13,10 +13,10 @@ use farcall_verbs::{Endpoint, MonotonicClock, Next};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::StreamOptions;
-use super::door::Door;
+use super::door::{Asked, Door};
 use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
-use crate::stream::Stream;
+use crate::stream::{Stream, StreamPath};
 
 /// A byte stream for tokio. The tasks that read and write it run it; two of them may, after `tokio::io::split`.
 ///
@@ -97,6 +97,11 @@ impl AsyncStream {
     /// Where the other end is.
     pub const fn peer_address(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// What carries the bytes.
+    pub const fn path(&self) -> StreamPath {
+        self.carried.path()
     }
 
     /// The stream below, which never waits. What it answers with `WouldBlock` is waited for by
@@ -247,6 +252,11 @@ impl AsyncStreamListener {
     /// If the system does not tell.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.door.address()
+    }
+
+    /// What became of those who asked for a stream so far.
+    pub const fn asked(&self) -> Asked {
+        self.door.asked
     }
 
     /// Waits for a stream.

@@ -10,11 +10,11 @@ use farcall_link::{Nic, Waiting};
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
 
 use super::StreamOptions;
-use super::door::Door;
+use super::door::{Asked, Door};
 use super::readiness::Readiness;
 use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
-use crate::stream::{Counters, Stream};
+use crate::stream::{Counters, Stream, StreamPath};
 
 /// A byte stream, as [`std::net::TcpStream`] is one. Its calls run it; nobody else does.
 ///
@@ -172,6 +172,11 @@ impl StreamSocket {
         self.peer
     }
 
+    /// What carries the bytes.
+    pub const fn path(&self) -> StreamPath {
+        self.carried.path()
+    }
+
     /// How long a read or a write may wait; `None`: for ever.
     pub fn set_timeouts(&mut self, read: Option<Duration>, write: Option<Duration>) {
         self.timeouts = Timeouts { read, write };
@@ -212,8 +217,12 @@ impl StreamSocket {
             let mut readiness = Readiness::new()?;
             readiness.follow(&self.runner.set)?;
             self.readiness = Some(readiness);
-            // What comes from now on makes it readable; what is there already the first call finds.
-            self.arm();
+            // What comes from now on makes it readable. What came before may be what a call said it would wait for.
+            if !self.arm()
+                && let Some(readiness) = &mut self.readiness
+            {
+                readiness.wake_at(Some(Duration::ZERO));
+            }
         }
         Ok(self.readiness.as_ref().map_or(-1, Readiness::fd))
     }
@@ -344,7 +353,7 @@ impl Drop for StreamSocket {
         }
         stream.finish();
         let linger = Some(self.options.linger);
-        // What does not arrive in time is lost, and the peer told so.
+        // What does not arrive in time is lost, and the peer told so; over TCP the system goes on with it.
         let _ = self.runner.run(&mut self.carried, linger, |carried| carried.is_over().then_some(()));
     }
 }
@@ -390,6 +399,11 @@ impl StreamListener {
     /// If the system does not tell.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.door.address()
+    }
+
+    /// What became of those who asked for a stream so far.
+    pub const fn asked(&self) -> Asked {
+        self.door.asked
     }
 
     /// Whether [`StreamListener::accept`] says `WouldBlock` instead of waiting.

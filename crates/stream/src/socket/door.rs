@@ -12,6 +12,7 @@ use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
 
 use super::StreamOptions;
 use crate::carried::Carried;
+use crate::stream::StreamPath;
 
 /// Handshakes under way at once; the oldest gives way to a newcomer. Until its hello is whole each costs a TCP
 /// connection and no more.
@@ -21,6 +22,22 @@ const ARRIVED_MAX: usize = 64;
 /// While the system gives no connection, for lack of descriptors say, it is asked again so often.
 const REST: Duration = Duration::from_millis(100);
 
+/// What became of those who asked a listener for a stream, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Asked {
+    /// Streams through rings.
+    pub through_rings: u64,
+    /// Streams over TCP.
+    pub over_tcp: u64,
+    /// Refused, or gone before they were answered.
+    pub refused: u64,
+    /// Not done with the handshake in time.
+    pub late: u64,
+    /// Not done with the handshake when too many others came.
+    pub displaced: u64,
+}
+
 /// Accepts streams.
 pub(super) struct Door {
     listener: TcpListener,
@@ -29,6 +46,7 @@ pub(super) struct Door {
     pending: VecDeque<(Carried<TcpStream>, SocketAddr, Nanos)>,
     arrived: VecDeque<(Carried<TcpStream>, SocketAddr)>,
     rest: AcceptRest,
+    pub asked: Asked,
 }
 
 impl Door {
@@ -38,7 +56,7 @@ impl Door {
         deepen_backlog(&listener)?;
         let rest = AcceptRest::new(format!("streams at {}", listener.local_addr()?));
         let (pending, arrived) = (VecDeque::new(), VecDeque::new());
-        Ok(Self { listener, nic: nic.clone(), options, pending, arrived, rest })
+        Ok(Self { listener, nic: nic.clone(), options, pending, arrived, rest, asked: Asked::default() })
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
@@ -66,6 +84,7 @@ impl Door {
                     }
                     if self.pending.len() >= PENDING_MAX {
                         self.pending.pop_front();
+                        self.asked.displaced += 1;
                     }
                     let carried = Carried::accept(&self.nic, self.options.config, socket);
                     self.pending.push_back((carried, from, now + self.options.connect_timeout));
@@ -89,13 +108,23 @@ impl Endpoint for Door {
             // One that opened is told so, however late: it is not given up any more.
             if failure.is_none() && carried.is_settled() {
                 any = true;
-                tracing::debug!(%from, "a stream is open");
+                tracing::debug!(%from, path = %carried.path(), "a stream is open");
+                match carried.path() {
+                    StreamPath::Verbs => self.asked.through_rings += 1,
+                    StreamPath::Tcp => self.asked.over_tcp += 1,
+                }
                 self.arrived.push_back((carried, from));
             } else if failure.is_some() || now >= late_at {
                 any = true;
                 match failure {
-                    Some(why) => tracing::info!(%from, "refused a stream: {why}"),
-                    None => tracing::info!(%from, "refused a stream: its handshake took too long"),
+                    Some(why) => {
+                        self.asked.refused += 1;
+                        tracing::info!(%from, "refused a stream: {why}");
+                    }
+                    None => {
+                        self.asked.late += 1;
+                        tracing::info!(%from, "refused a stream: its handshake took too long");
+                    }
                 }
             } else {
                 until = Nanos::earlier(until, Some(late_at));

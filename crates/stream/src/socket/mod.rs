@@ -16,6 +16,7 @@ use crate::carried::Carrier;
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncStream, AsyncStreamListener};
 pub use blocking::{StreamListener, StreamSocket};
+pub use door::Asked;
 pub use options::StreamOptions;
 pub use set::StreamSet;
 
@@ -31,5 +32,13 @@ impl Carrier for TcpStream {
 
     fn fd(&self) -> RawFd {
         self.as_raw_fd()
+    }
+
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self)
+    }
+
+    fn into_tcp(self) -> Option<TcpStream> {
+        Some(self)
     }
 }

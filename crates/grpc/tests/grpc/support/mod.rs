@@ -85,7 +85,7 @@ impl Running {
         Self::start_with(Transport::Direct, routes, direct, "127.0.0.1:0".parse().unwrap(), options).await
     }
 
-    async fn start_with(
+    pub async fn start_with(
         transport: Transport,
         routes: Routes,
         direct: DirectMethods,

@@ -1,4 +1,4 @@
-//! The endpoint: both directions of a stream over one queue pair.
+//! A stream through rings: both directions over one queue pair.
 //!
 //! A file for each concern: [`open`] (from a handshake), [`transfer`] (reading and writing), [`turn`] (progress,
 //! sleep), [`growth`] (longer and shorter rings), [`ending`] (half-close, reset, death).
@@ -17,17 +17,16 @@ use farcall_verbs::{CompChannel, Nanos, ProtectionDomain, RawCq, Wc};
 use crate::config::StreamConfig;
 use crate::error::Broken;
 use crate::inlet::Inlet;
+use crate::nap::Nap;
 use crate::outlet::Outlet;
 use crate::probe::StreamProbe;
+use crate::stream::Counters;
 pub use open::Opening;
-pub use transfer::Space;
 
 const COMPLETIONS_AT_ONCE: usize = 16;
 
-/// An open stream: reads and writes bytes, never waits. An [`farcall_verbs::Endpoint`], to be run by a driver.
-///
-/// What [`Stream::write`] accepts is on its way: no further call is needed for it to arrive.
-pub struct Stream {
+/// See [`crate::Stream`], which says what each method does.
+pub(crate) struct RingStream {
     // The queue pair goes before the queue of its completions.
     connection: Connection,
     cq: Box<dyn RawCq>,
@@ -49,34 +48,16 @@ pub struct Stream {
     is_covered: bool,
     /// `None` where words are not believed without the wake-up that comes with them.
     probe: Option<Arc<StreamProbe>>,
-    nap: turn::Nap,
+    /// Sleeps of an end whose peer has not promised to wake it. A peer that writes hears the wish first, so that only
+    /// what crosses with it comes unnoticed.
+    nap: Nap,
     now: Nanos,
     /// How much had come when anything came last, and when that was.
     moved_at: (u64, Nanos),
     counters: Counters,
 }
 
-/// What a stream did, in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Wake-ups sent.
-    pub wakes_sent: u64,
-    /// Wake-ups taken.
-    pub wakes_taken: u64,
-    /// How often the peer was told how much was read.
-    pub credits: u64,
-    /// How often the peer was asked for wake-ups, or to leave them out.
-    pub wishes: u64,
-    /// Times that a write found no room.
-    pub stalls: u64,
-    /// Rings that this end offered to the peer.
-    pub rings_offered: u64,
-    /// Rings of the peer that this end turned to.
-    pub rings_taken: u64,
-}
-
-impl Stream {
+impl RingStream {
     /// What happened so far.
     pub fn counters(&self) -> Counters {
         Counters { wakes_sent: self.outlet.waker.sent, wakes_taken: self.inlet.wakes_taken, ..self.counters }

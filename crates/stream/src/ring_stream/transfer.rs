@@ -1,48 +1,12 @@
 //! Reading and writing.
 
-use farcall_link::{PostRefused, Region};
+use farcall_link::PostRefused;
 
-use super::Stream;
+use super::RingStream;
 use crate::error::{Broken, StreamError};
+use crate::space::Space;
 
-/// Room in the send ring, to compose the next bytes in place.
-///
-/// The device reads this memory, so it is reached by pointers and copies only.
-pub struct Space<'a> {
-    region: &'a Region,
-    at: usize,
-    room: usize,
-    len_bytes: usize,
-}
-
-impl Space<'_> {
-    /// How many bytes can still be put.
-    #[inline]
-    pub const fn room(&self) -> usize {
-        self.room - self.len_bytes
-    }
-
-    /// Appends as many of these bytes as there is room for; returns how many.
-    #[inline]
-    pub fn put(&mut self, bytes: &[u8]) -> usize {
-        let len = bytes.len().min(self.room());
-        self.region.copy_in(self.at + self.len_bytes, &bytes[..len]);
-        self.len_bytes += len;
-        len
-    }
-
-    /// Replaces bytes that were put before: a length that is known only now, for example.
-    ///
-    /// # Panics
-    /// If they were not put.
-    #[inline]
-    pub fn put_at(&mut self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.len_bytes, "{} bytes at {at} of {}", bytes.len(), self.len_bytes);
-        self.region.copy_in(self.at + at, bytes);
-    }
-}
-
-impl Stream {
+impl RingStream {
     /// Writes as many of these bytes as there is room for, at least one. They are on their way then.
     ///
     /// There may be no room though the peer has read everything: it must also take wake-ups, and a loaded machine lets it
@@ -87,7 +51,7 @@ impl Stream {
     /// Returns how many bytes that is. The room may be shorter than `most`: it ends where the ring does.
     ///
     /// # Errors
-    /// As [`Stream::write`].
+    /// As [`crate::Stream::write`].
     pub fn write_with(
         &mut self,
         most: usize,
@@ -104,7 +68,7 @@ impl Stream {
             self.counters.stalls += 1;
             return Err(StreamError::WouldBlock);
         }
-        let mut space = Space { region: self.outlet.local(), at, room, len_bytes: 0 };
+        let mut space = Space::in_ring(self.outlet.local(), at, room);
         compose(&mut space);
         let len_bytes = space.len_bytes;
         let sent = self.outlet.send(&mut self.connection, at, len_bytes);
@@ -194,11 +158,11 @@ impl Stream {
     }
 
     /// Lends at least `at_least` bytes from a private copy, more if there are; fewer only where the stream ends. What
-    /// was [`Stream::consume`]d is not lent again. The peer may overwrite the ring meanwhile; it cannot change what is
+    /// was [`crate::Stream::consume`]d is not lent again. The peer may overwrite the ring meanwhile; it cannot change what is
     /// lent.
     ///
     /// # Errors
-    /// As [`Stream::read`].
+    /// As [`crate::Stream::read`].
     ///
     /// # Panics
     /// If `at_least` exceeds the configured bound.
@@ -218,7 +182,7 @@ impl Stream {
         Ok(&self.lent[self.lent_read..])
     }
 
-    /// Gives back the first bytes of what [`Stream::fill`] lent.
+    /// Gives back the first bytes of what [`crate::Stream::fill`] lent.
     ///
     /// # Panics
     /// If it lent fewer.

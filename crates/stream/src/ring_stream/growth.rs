@@ -6,7 +6,7 @@ use std::time::Duration;
 use farcall_link::{PostRefused, Region, RemoteRegion};
 use farcall_verbs::{Access, Nanos};
 
-use super::Stream;
+use super::RingStream;
 use super::open::{is_ring, send_ring};
 use crate::error::Broken;
 use crate::receive_ring::OFFER_WORDS;
@@ -14,7 +14,7 @@ use crate::receive_ring::OFFER_WORDS;
 /// After so long without a byte a ring that grew is given back.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-impl Stream {
+impl RingStream {
     /// Offers a longer ring if the peer keeps filling this one.
     #[inline]
     pub(super) fn grow(&mut self) {

@@ -6,14 +6,15 @@ use farcall_link::bootstrap::{Refusal, RefusalKind, StreamEnd};
 use farcall_link::{Connection, Nic, PairConfig, Region, Transport};
 use farcall_verbs::{Access, CompChannel, CqInitAttr, Error, Nanos, ProtectionDomain, RawCq, Wc};
 
-use super::turn::Nap;
-use super::{COMPLETIONS_AT_ONCE, Counters, Stream};
+use super::{COMPLETIONS_AT_ONCE, RingStream};
 use crate::config::{RING_BYTES_MAX, RING_BYTES_MIN, StreamConfig};
 use crate::error::OpenError;
 use crate::inlet::Inlet;
+use crate::nap::Nap;
 use crate::outlet::{COMPOSED_BYTES, Outlet, SEND_DEPTH, inline_bytes};
 use crate::probe::StreamProbe;
 use crate::receive_ring::ReceiveRing;
+use crate::stream::{Counters, Stream};
 use crate::waking::{RECEIVES, Waker, Woken};
 use crate::words::{WISH, WORDS_BYTES, Wish};
 
@@ -73,6 +74,7 @@ impl Opening {
             words: self.words.remote(),
             ring: self.bytes.remote(),
             is_in_order: self.connection.places_in_order(&self.bytes),
+            may_use_channel: self.config.may_use_tcp,
         }
     }
 
@@ -86,10 +88,10 @@ impl Opening {
         // The server sends nothing before this has come.
         let said = stream.outlet.say(&mut stream.connection, WISH, Wish::FIRST.encode());
         said.map_err(|error| Error::invalid("open stream", error.to_string()))?;
-        Ok(stream)
+        Ok(Stream::through_rings(stream))
     }
 
-    fn connect_to(mut self, theirs: &StreamEnd, is_ready: bool) -> Result<Stream, Error> {
+    fn connect_to(mut self, theirs: &StreamEnd, is_ready: bool) -> Result<RingStream, Error> {
         self.connection.connect(&self.nic, &theirs.qp)?;
         let ours = self.end();
         let local = send_ring(&*self.nic.pd, &self.config, theirs.ring.len_bytes)?;
@@ -99,7 +101,7 @@ impl Opening {
         let waker = Waker::new(!theirs.is_in_order);
         let woken = Woken::new(self.config.may_poll && ours.is_in_order);
         let probe = ours.is_in_order.then(|| Arc::new(StreamProbe::new(Arc::clone(&self.words))));
-        Ok(Stream {
+        Ok(RingStream {
             inlet: Inlet::new(self.words, ring, ours.is_in_order, woken),
             pd: self.nic.pd,
             outlet: Outlet::new(local, local_id, theirs.words, theirs.ring, waker, is_ready),
@@ -124,7 +126,7 @@ impl Opening {
     }
 }
 
-impl Stream {
+impl RingStream {
     /// The server's step: makes an end for a client that asks for a stream. Nothing the client says is believed before
     /// it is checked, nothing is made before.
     ///

@@ -6,38 +6,17 @@ use std::time::Duration;
 use farcall_link::{Completed, PostRefused};
 use farcall_verbs::{Endpoint, Nanos, Next, Notify, Probe, Result, WaitSet, Wc};
 
-use super::Stream;
+use super::RingStream;
 use crate::error::Broken;
+use crate::nap::Nap;
 use crate::words::{CONSUMED, IMM_OFFER, PROMISE, TURN, WAKES_TAKEN, WISH};
 
 /// Turns between two looks at the completion queue when no wake-up is expected.
 const TURNS_PER_POLL: u32 = 16;
-
-/// Sleeps of an end whose peer has not promised to wake it: ever longer. A peer that writes hears the wish first, so that
-/// only what crosses with it comes unnoticed.
-#[derive(Debug)]
-pub(super) struct Nap {
-    next: Duration,
-    until: Nanos,
-}
-
-const NAP_MIN: Duration = Duration::from_micros(20);
+/// The longest sleep before a peer has promised to wake this end.
 const NAP_MAX: Duration = Duration::from_secs(10);
 
-impl Default for Nap {
-    fn default() -> Self {
-        Self { next: NAP_MIN, until: Nanos(0) }
-    }
-}
-
-impl Nap {
-    fn begin(&mut self, now: Nanos) {
-        self.until = now + self.next;
-        self.next = (self.next * 2).min(NAP_MAX);
-    }
-}
-
-impl Stream {
+impl RingStream {
     /// Takes completions. Returns whether the owner may have something to do now.
     pub(super) fn poll_completions(&mut self) -> bool {
         let mut any = false;
@@ -197,7 +176,7 @@ impl Stream {
     }
 }
 
-impl Endpoint for Stream {
+impl Endpoint for RingStream {
     #[inline]
     fn progress(&mut self, now: Nanos) -> Next {
         self.now = now;
@@ -239,7 +218,7 @@ impl Endpoint for Stream {
         self.is_covered = false;
         self.speak();
         if !self.inlet.may_sleep() {
-            self.nap.begin(self.now);
+            self.nap.begin(self.now, NAP_MAX);
         }
         self.arm_completions()
     }

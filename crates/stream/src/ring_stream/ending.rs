@@ -1,9 +1,9 @@
 //! How a stream ends: by its own end in each direction, or by a break.
 
-use super::Stream;
+use super::RingStream;
 use crate::error::Broken;
 
-impl Stream {
+impl RingStream {
     /// Ends what this end writes: the peer reads what is on its way, then the end. Reading goes on.
     pub fn finish(&mut self) {
         self.outlet.is_finished = true;

@@ -1,0 +1,85 @@
+//! When TCP carries a stream: to another host, where no device does.
+//!
+//! Processes of one host judge each other by their users, which TCP does not tell. So between addresses of one host TCP
+//! carries no stream, whatever the other end says of itself: neither end may be talked out of that judgement.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use farcall_link::Nic;
+use farcall_link::bootstrap::{Refusal, RefusalKind, StreamEnd};
+
+use crate::config::StreamConfig;
+
+/// The addresses of a connection: this end's, and the other's.
+pub(crate) type Addresses = (SocketAddr, SocketAddr);
+
+/// The server's choice, for a client that says this of itself.
+pub(crate) fn is_due(
+    nic: &Nic,
+    config: &StreamConfig,
+    theirs: &StreamEnd,
+    addresses: Option<Addresses>,
+) -> bool {
+    let is_carried =
+        theirs.provider == nic.provider && nic.context.carries_to(theirs.qp.gid(), theirs.qp.qp_num);
+    let both_may = config.may_use_tcp && theirs.may_use_channel;
+    !is_carried && both_may && addresses.is_some_and(|addresses| check(nic, addresses).is_ok())
+}
+
+/// The client's check of that choice.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_choice(
+    nic: &Nic,
+    config: &StreamConfig,
+    addresses: Option<Addresses>,
+) -> Result<(), Refusal> {
+    let refuse = |why: String| RefusalKind::Provider.because(format!("the server chose TCP: {why}"));
+    let addresses = addresses.ok_or_else(|| refuse("the handshake did not go over it".into()))?;
+    if !config.may_use_tcp {
+        return Err(refuse("StreamConfig::may_use_tcp forbids it".into()));
+    }
+    check(nic, addresses).map_err(refuse)
+}
+
+fn check(nic: &Nic, (own, peer): Addresses) -> Result<(), String> {
+    let [own, peer] = [own, peer].map(|address| address.ip().to_canonical());
+    if is_of_this_host(peer) {
+        return Err(format!(
+            "{peer} is an address of this host, whose processes meet in shared memory (containers share a directory \
+             through FARCALL_SOCKET_DIR); take an address by which the other one's network is reached"
+        ));
+    }
+    nic.context.check_connection(own, peer).map_err(|error| error.to_string())
+}
+
+/// Whether packets to an address stay on this host: the kernel sends them from that address itself.
+fn is_of_this_host(address: IpAddr) -> bool {
+    /// Any port will do.
+    const DISCARD: u16 = 9;
+    let any = match address {
+        IpAddr::V4(_) => IpAddr::from([0_u8; 4]),
+        IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
+    };
+    let source = || -> std::io::Result<SocketAddr> {
+        let socket = UdpSocket::bind((any, 0))?;
+        // Sends nothing.
+        socket.connect((address, DISCARD))?;
+        socket.local_addr()
+    };
+    // Without an answer nothing is known, and so nothing allowed.
+    address.is_loopback() || source().map_or(true, |source| source.ip().to_canonical() == address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_of_this_host() {
+        for own in ["127.0.0.1", "127.9.9.9", "::1"] {
+            assert!(is_of_this_host(own.parse().unwrap()), "{own}");
+        }
+    }
+}

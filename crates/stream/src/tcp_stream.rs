@@ -1,0 +1,413 @@
+//! A stream over the TCP connection of its handshake.
+//!
+//! The connection carries what the owner wrote and nothing else, since TCP has all that a stream needs but one thing: the
+//! kernel of a killed process ends its connections as if the process had. So until this end has ended its stream, its
+//! connection is one that is *reset* when it is closed (SO_LINGER of no time): a peer tells death from an end.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+use std::{io, mem};
+
+use farcall_verbs::{Endpoint, Nanos, Next, Result as VerbsResult, WaitSet};
+use rustix::event::{Timespec, epoll};
+use rustix::net::{RecvFlags, recv, sockopt};
+
+use crate::config::StreamConfig;
+use crate::error::{Broken, StreamError};
+use crate::nap::Nap;
+use crate::space::Space;
+use crate::stream::Counters;
+
+/// See [`crate::Stream`], which says what each method does.
+pub(crate) struct TcpEnd {
+    /// `None` once it was reset.
+    socket: Option<TcpStream>,
+    /// Tells edges: readable when the connection has changed since it was asked last.
+    events: OwnedFd,
+    /// As far as is known; what turns out wrong is no more.
+    can_read: bool,
+    can_write: bool,
+    /// What was composed, and which part of it was not sent yet.
+    composed: Vec<u8>,
+    unsent: Range<usize>,
+    /// What was received before its owner asked, and how much of that was consumed.
+    lent: Vec<u8>,
+    lent_read: usize,
+    lent_bytes_max: usize,
+    is_finished: bool,
+    has_said_end: bool,
+    /// Everything arrived, with the end.
+    is_delivered: bool,
+    /// The peer's end has come.
+    is_at_end: bool,
+    /// Nobody reads what we write any more.
+    is_unread: bool,
+    broken: Option<Broken>,
+    written: u64,
+    read: u64,
+    stalls: u64,
+    nap: Nap,
+}
+
+/// Room to compose in.
+const COMPOSED_BYTES: usize = 64 << 10;
+/// Asked for at once by who lends.
+const LENT_AT_ONCE: usize = 64 << 10;
+/// A turn is a system call, which takes as long as so many looks at memory.
+const LOOKS: u32 = 16;
+/// What was sent is looked for as often at least, until the peer's system has it.
+const NAP_MAX: Duration = Duration::from_millis(100);
+/// A peer that says nothing for so long is asked whether it is there, so often, so long after each other.
+const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_secs(30), 3, Duration::from_secs(10));
+/// What was sent and is not acknowledged for so long ends the connection.
+const UNACKNOWLEDGED: Duration = Duration::from_mins(1);
+
+impl TcpEnd {
+    /// Takes over a connection that does not block, with what is still to be sent over it.
+    ///
+    /// # Errors
+    /// If the system has no descriptor left.
+    pub fn new(socket: TcpStream, config: &StreamConfig, unsent: Vec<u8>) -> io::Result<Self> {
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let edges =
+            epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        epoll::add(&events, &socket, epoll::EventData::new_u64(0), edges)?;
+        sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
+        let (idle, count, interval) = KEEPALIVE;
+        sockopt::set_tcp_keepidle(&socket, idle)?;
+        sockopt::set_tcp_keepcnt(&socket, count)?;
+        sockopt::set_tcp_keepintvl(&socket, interval)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED.as_millis() as u32)?;
+        Ok(Self {
+            socket: Some(socket),
+            events,
+            can_read: true,
+            can_write: true,
+            unsent: 0..unsent.len(),
+            composed: unsent,
+            lent: Vec::new(),
+            lent_read: 0,
+            lent_bytes_max: config.lent_bytes_max,
+            is_finished: false,
+            has_said_end: false,
+            is_delivered: false,
+            is_at_end: false,
+            is_unread: false,
+            broken: None,
+            written: 0,
+            read: 0,
+            stalls: 0,
+            nap: Nap::default(),
+        })
+    }
+
+    /// Bytes that came together with the last ones of the handshake.
+    pub fn received(&mut self, bytes: &[u8]) {
+        self.read += bytes.len() as u64;
+        self.lent.extend_from_slice(bytes);
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
+        self.check_writable()?;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        match if self.flush()? { self.send(bytes)? } else { 0 } {
+            0 => self.stalled(),
+            sent => {
+                self.written += sent as u64;
+                Ok(sent)
+            }
+        }
+    }
+
+    pub fn write_with(
+        &mut self,
+        most: usize,
+        compose: impl FnOnce(&mut Space<'_>),
+    ) -> Result<usize, StreamError> {
+        self.check_writable()?;
+        if !self.flush()? || !self.can_write {
+            return self.stalled();
+        }
+        if self.composed.len() < COMPOSED_BYTES {
+            self.composed.resize(COMPOSED_BYTES, 0);
+        }
+        let room = most.min(self.composed.len());
+        let mut space = Space::in_private(&mut self.composed[..room]);
+        compose(&mut space);
+        let len_bytes = space.len_bytes;
+        self.unsent = 0..len_bytes;
+        self.written += len_bytes as u64;
+        self.flush()?;
+        Ok(len_bytes)
+    }
+
+    #[cold]
+    fn stalled(&mut self) -> Result<usize, StreamError> {
+        self.stalls += 1;
+        Err(StreamError::WouldBlock)
+    }
+
+    pub fn is_writable(&self) -> bool {
+        self.check_writable().is_err() || self.can_write
+    }
+
+    fn check_writable(&self) -> Result<(), StreamError> {
+        match &self.broken {
+            Some(Broken::Reset) => Err(StreamError::Reset(Broken::Reset)),
+            Some(_) => Err(StreamError::BrokenPipe),
+            None if self.is_finished || self.is_unread => Err(StreamError::BrokenPipe),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends what was composed. Whether nothing of it is left.
+    fn flush(&mut self) -> Result<bool, StreamError> {
+        while !self.unsent.is_empty() {
+            let composed = mem::take(&mut self.composed);
+            let sent = self.send(&composed[self.unsent.clone()]);
+            self.composed = composed;
+            match sent? {
+                0 => return Ok(false),
+                sent => self.unsent.start += sent,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends as many of these bytes as the system takes now.
+    fn send(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
+        let Some(socket) = &mut self.socket else { return Err(StreamError::BrokenPipe) };
+        while self.can_write {
+            match socket.write(bytes) {
+                Ok(sent) => return Ok(sent),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
+                Err(error) => {
+                    // The system tells of a reset once: a reader finds out from here. Whoever had ended his stream
+                    // before he went is a broken pipe, and read to his end.
+                    if error.kind() == ErrorKind::BrokenPipe {
+                        self.is_unread = true;
+                    } else {
+                        self.break_off(lost(&error));
+                    }
+                    return Err(StreamError::BrokenPipe);
+                }
+            }
+        }
+        Ok(0)
+    }
+
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize, StreamError> {
+        self.check_readable()?;
+        let lent = &self.lent[self.lent_read..];
+        if !lent.is_empty() {
+            let len = out.len().min(lent.len());
+            out[..len].copy_from_slice(&lent[..len]);
+            self.consume(len);
+            return Ok(len);
+        }
+        if out.is_empty() { Ok(0) } else { self.receive(|mut socket| socket.read(out)) }
+    }
+
+    fn check_readable(&self) -> Result<(), StreamError> {
+        match &self.broken {
+            Some(Broken::Reset) => Err(StreamError::Reset(Broken::Reset)),
+            _ => Ok(()),
+        }
+    }
+
+    /// 0 at the end.
+    fn receive(
+        &mut self,
+        mut receive: impl FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> Result<usize, StreamError> {
+        let Some(socket) = self.socket.as_ref().filter(|_| !self.is_at_end) else { return Ok(0) };
+        while self.can_read {
+            match receive(socket) {
+                Ok(0) if self.broken.is_none() => {
+                    self.is_at_end = true;
+                    return Ok(0);
+                }
+                Ok(0) => break,
+                Ok(got) => {
+                    self.read += got as u64;
+                    return Ok(got);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_read = false,
+                Err(error) => {
+                    self.break_off(lost(&error));
+                    break;
+                }
+            }
+        }
+        Err(self.broken.clone().map_or(StreamError::WouldBlock, StreamError::Reset))
+    }
+
+    pub fn fill(&mut self, at_least: usize) -> Result<&[u8], StreamError> {
+        self.check_readable()?;
+        let max = self.lent_bytes_max;
+        assert!(at_least <= max, "{at_least} bytes at once exceed the bound of {max}");
+        while self.lent.len() - self.lent_read < at_least.max(1) {
+            let mut lent = mem::take(&mut self.lent);
+            lent.drain(..mem::take(&mut self.lent_read));
+            let more = LENT_AT_ONCE.max(at_least - at_least.min(lent.len())).min(max - lent.len());
+            lent.reserve_exact(more);
+            let got = self.receive(|socket| {
+                let room = rustix::buffer::spare_capacity(&mut lent);
+                Ok(recv(socket, room, RecvFlags::empty())?.0)
+            });
+            self.lent = lent;
+            if got? == 0 {
+                break;
+            }
+        }
+        Ok(&self.lent[self.lent_read..])
+    }
+
+    pub fn consume(&mut self, len_bytes: usize) {
+        assert!(len_bytes <= self.lent.len() - self.lent_read, "more is consumed than was lent");
+        self.lent_read += len_bytes;
+        if self.lent_read == self.lent.len() {
+            self.lent.clear();
+            self.lent_read = 0;
+        }
+    }
+
+    pub fn is_readable(&self) -> bool {
+        self.lent_read < self.lent.len() || self.has_news() || self.is_at_end || self.broken.is_some()
+    }
+
+    pub const fn has_news(&self) -> bool {
+        self.can_read
+    }
+
+    pub fn finish(&mut self) {
+        self.is_finished = true;
+        self.say_end();
+    }
+
+    /// Sends what is left, and the end behind it.
+    fn say_end(&mut self) {
+        if !self.is_finished || self.has_said_end || !matches!(self.flush(), Ok(true)) {
+            return;
+        }
+        self.has_said_end = true;
+        if let Some(socket) = &self.socket {
+            // What was written arrives from here on, also without this process. What fails was lost before.
+            let _ = sockopt::set_socket_linger(socket, None);
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+        }
+    }
+
+    /// Whether everything is known to have arrived, the end, too. No event tells of it.
+    fn look_for_delivery(&mut self) -> bool {
+        if !self.has_said_end || self.is_delivered {
+            return false;
+        }
+        self.is_delivered = self.socket.as_ref().is_none_or(|socket| unacknowledged_bytes(socket) == 0);
+        self.is_delivered
+    }
+
+    pub fn ended(&mut self) -> Option<u64> {
+        self.look_for_delivery();
+        self.is_delivered.then_some(self.written)
+    }
+
+    pub fn reset(&mut self) {
+        self.break_off(Broken::Reset);
+        if let Some(socket) = self.socket.take() {
+            // A socket that is closed so is reset.
+            let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+        }
+    }
+
+    fn break_off(&mut self, why: Broken) {
+        self.unsent = 0..0;
+        self.broken.get_or_insert(why);
+    }
+
+    pub const fn broken(&self) -> Option<&Broken> {
+        self.broken.as_ref()
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters { stalls: self.stalls, ..Counters::default() }
+    }
+
+    pub const fn totals(&self) -> (u64, u64) {
+        (self.written, self.read - (self.lent.len() - self.lent_read) as u64)
+    }
+
+    /// Takes what the system tells of the connection. Whether there is anything.
+    fn take_events(&mut self) -> bool {
+        let mut room = [mem::MaybeUninit::uninit(); 1];
+        let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok(([event], _)) = epoll::wait(&self.events, &mut room, Some(&no_time)) else { return false };
+        let flags = event.flags;
+        let is_lost = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+        self.can_write |= is_lost || flags.contains(epoll::EventFlags::OUT);
+        self.can_read |= is_lost || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP);
+        // Nobody is told any more how much arrived.
+        if flags.contains(epoll::EventFlags::ERR) && self.has_said_end && !self.is_delivered {
+            self.break_off(Broken::HungUp);
+        }
+        true
+    }
+}
+
+impl Endpoint for TcpEnd {
+    fn progress(&mut self, now: Nanos) -> Next {
+        let mut any = self.take_events();
+        // What fails is found by who writes next.
+        let _ = self.flush();
+        self.say_end();
+        let is_late = now >= self.nap.until;
+        any |= is_late && self.look_for_delivery();
+        if any {
+            self.nap = Nap::default();
+            return Next::Again;
+        }
+        if self.has_said_end && !self.is_delivered && self.broken.is_none() {
+            if is_late {
+                self.nap.begin(now, NAP_MAX);
+            }
+            return Next::Idle { until: Some(self.nap.until) };
+        }
+        Next::IDLE
+    }
+
+    fn arm(&mut self) -> VerbsResult<()> {
+        Ok(())
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        set.insert(self.events.as_raw_fd());
+    }
+
+    fn looks(&self) -> u32 {
+        LOOKS
+    }
+}
+
+fn lost(error: &io::Error) -> Broken {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Broken::HungUp,
+        _ => Broken::Connection(error.to_string()),
+    }
+}
+
+/// Bytes that were sent, an end counted as one, and that the peer's system does not have yet.
+fn unacknowledged_bytes(socket: &TcpStream) -> i32 {
+    const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
+    // SAFETY: tcp(7): the request writes one int.
+    let asked =
+        unsafe { rustix::ioctl::ioctl(socket.as_fd(), rustix::ioctl::Getter::<SIOCOUTQ, i32>::new()) };
+    asked.unwrap_or(0)
+}

@@ -1,0 +1,57 @@
+//! The memory of a ring, as the ring uses it: models put loom's in its place (`tests/ring_model.rs`).
+
+use std::sync::atomic::Ordering;
+
+use farcall_shm::{SharedMem, before_store, copy_plain, update_word};
+
+pub use farcall_shm::AtomicChange;
+
+/// Memory that both ends map.
+pub struct Memory(SharedMem);
+
+impl Memory {
+    /// Uses it.
+    pub fn new(mem: SharedMem) -> Self {
+        Self(mem)
+    }
+
+    pub fn load(&self, at: usize, order: Ordering) -> u64 {
+        self.0.load(at, order)
+    }
+
+    pub fn store(&self, at: usize, value: u64, order: Ordering) {
+        self.0.store(at, value, order);
+    }
+
+    pub fn fetch_or(&self, at: usize, bits: u64, order: Ordering) -> u64 {
+        self.0.fetch_or(at, bits, order)
+    }
+
+    /// Acquires and releases. Whether it was `current`.
+    pub fn compare_exchange(&self, at: usize, current: u64, new: u64) -> bool {
+        self.0.compare_exchange(at, current, new)
+    }
+
+    /// Sequentially consistent. What was there before.
+    pub fn update(&self, at: usize, change: AtomicChange) -> u64 {
+        // SAFETY: eight aligned bytes inside of the mapping, by `range`; accessed by atomics only.
+        unsafe { update_word(self.0.range(at, 8), change) }
+    }
+
+    /// # Safety
+    /// So many bytes can be read.
+    #[inline]
+    pub unsafe fn copy_in(&self, at: usize, from: *const u8, len_bytes: usize) {
+        before_store();
+        // SAFETY: inside of the mapping, by `range`; the caller's promise.
+        unsafe { copy_plain(self.0.range(at, len_bytes), from, len_bytes) };
+    }
+
+    /// # Safety
+    /// So many bytes can be written.
+    #[inline]
+    pub unsafe fn copy_out(&self, at: usize, to: *mut u8, len_bytes: usize) {
+        // SAFETY: as above.
+        unsafe { copy_plain(to, self.0.range(at, len_bytes), len_bytes) };
+    }
+}

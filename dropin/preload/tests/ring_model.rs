@@ -1,0 +1,318 @@
+//! Models of a ring and of its wake-ups, checked by loom: every interleaving, and every value that a load may see.
+//!
+//! The ring is the library's own file, over loom's memory; bytes lie in cells that tell of two who are inside at once.
+//! What an end does around it is in the order of `io.rs` and `poll.rs`: after a look in vain, say so, look again, and
+//! only then sleep on the doorbell.
+//!
+//! loom takes sequentially consistent accesses for acquiring and releasing ones. So each store and each change has a fence
+//! behind it, which no later load passes; a store that is none has none.
+#![expect(unsafe_code, reason = "the ring's own contract, and cells that loom watches")]
+
+#[allow(dead_code)]
+#[path = "../src/ring.rs"]
+mod ring;
+
+use std::sync::Arc;
+
+use libc::iovec;
+use loom::sync::{Condvar, Mutex};
+
+use memory::Memory;
+use ring::{Pull, Ring, WORDS_BYTES};
+
+/// A third of it is room of which a sender is told: one byte.
+const CAPACITY_BYTES: usize = 3;
+
+/// What the library has in `memory.rs`.
+mod memory {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use loom::cell::UnsafeCell;
+    use loom::sync::atomic::{AtomicU64, fence};
+
+    pub use farcall_shm::AtomicChange;
+
+    struct Shared {
+        words: Vec<AtomicU64>,
+        bytes: Vec<UnsafeCell<u8>>,
+    }
+
+    // SAFETY: loom watches who is inside of the cells.
+    unsafe impl Sync for Shared {}
+    // SAFETY: as above.
+    unsafe impl Send for Shared {}
+
+    #[derive(Clone)]
+    pub struct Memory(Arc<Shared>);
+
+    impl Memory {
+        pub fn new(words_bytes: usize, bytes: usize) -> Self {
+            let words = (0..words_bytes / 8).map(|_| AtomicU64::new(0)).collect();
+            Self(Arc::new(Shared { words, bytes: (0..bytes).map(|_| UnsafeCell::new(0)).collect() }))
+        }
+
+        pub fn load(&self, at: usize, order: Ordering) -> u64 {
+            self.0.words[at / 8].load(order)
+        }
+
+        pub fn store(&self, at: usize, value: u64, order: Ordering) {
+            self.0.words[at / 8].store(value, order);
+            if order == Ordering::SeqCst {
+                fence(Ordering::SeqCst);
+            }
+        }
+
+        pub fn fetch_or(&self, at: usize, bits: u64, order: Ordering) -> u64 {
+            assert_eq!(order, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let old = self.0.words[at / 8].fetch_or(bits, Ordering::AcqRel);
+            fence(Ordering::SeqCst);
+            old
+        }
+
+        pub fn compare_exchange(&self, at: usize, current: u64, new: u64) -> bool {
+            let swapped =
+                self.0.words[at / 8].compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed);
+            swapped.is_ok()
+        }
+
+        pub fn update(&self, at: usize, change: AtomicChange) -> u64 {
+            fence(Ordering::SeqCst);
+            let word = &self.0.words[at / 8];
+            let old = match change {
+                AtomicChange::Add(value) => word.fetch_add(value, Ordering::AcqRel),
+                AtomicChange::Swap { if_equal, new } => {
+                    match word.compare_exchange(if_equal, new, Ordering::AcqRel, Ordering::Acquire) {
+                        Ok(old) | Err(old) => old,
+                    }
+                }
+            };
+            fence(Ordering::SeqCst);
+            old
+        }
+
+        /// # Safety
+        /// As the library's.
+        pub unsafe fn copy_in(&self, at: usize, from: *const u8, len_bytes: usize) {
+            for offset in 0..len_bytes {
+                let cell = &self.0.bytes[at - super::WORDS_BYTES + offset];
+                // SAFETY: the caller's promise; loom watches who is inside.
+                cell.with_mut(|byte| unsafe { *byte = *from.add(offset) });
+            }
+        }
+
+        /// # Safety
+        /// As the library's.
+        pub unsafe fn copy_out(&self, at: usize, to: *mut u8, len_bytes: usize) {
+            for offset in 0..len_bytes {
+                let cell = &self.0.bytes[at - super::WORDS_BYTES + offset];
+                // SAFETY: as above.
+                cell.with(|byte| unsafe { *to.add(offset) = *byte });
+            }
+        }
+    }
+}
+
+/// What the library has in `thread.rs`: nobody dies here.
+mod thread {
+    use std::cell::Cell;
+
+    loom::thread_local! {
+        static ID: Cell<u64> = Cell::new(1);
+    }
+
+    pub fn set_id(id: u64) {
+        ID.with(|own| own.set(id));
+    }
+
+    pub fn id() -> u64 {
+        ID.with(Cell::get)
+    }
+
+    pub fn spin() {
+        loom::thread::yield_now();
+    }
+
+    pub fn give_way() {
+        loom::thread::yield_now();
+    }
+
+    pub fn lives(_id: u64) -> bool {
+        true
+    }
+}
+
+/// An eventfd.
+#[derive(Default)]
+struct Door {
+    rung: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Door {
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.bell.notify_one();
+    }
+
+    /// Sleeps until it is rung, and silences it.
+    fn sleep(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.bell.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+/// A ring, and the doorbells of who sends and who receives.
+struct World {
+    ring: Ring,
+    sender: Door,
+    receiver: Door,
+}
+
+/// How an end goes to sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sleeps {
+    AfterAnotherLook,
+    /// Wrong: what came before it said so rings nothing.
+    AtOnce,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        let memory = Memory::new(WORDS_BYTES, CAPACITY_BYTES);
+        let ring = Ring::new(memory, 0, WORDS_BYTES, CAPACITY_BYTES);
+        Arc::new(Self { ring, sender: Door::default(), receiver: Door::default() })
+    }
+
+    /// `None`: the ring has ended.
+    fn push(&self, bytes: &[u8]) -> Option<usize> {
+        let buffer = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: the slice lives; one thread sends, or it holds the lock.
+        unsafe { self.ring.push(&[buffer], 0) }
+    }
+
+    fn pull(&self, into: &mut [u8]) -> usize {
+        let buffer = iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // SAFETY: the slice lives; one thread receives.
+        unsafe { self.ring.pull(&[buffer], 0, Pull::Take) }
+    }
+
+    /// `send_in_ring`, and `poll::sleep` where it waits.
+    fn send(&self, all: &[u8], sleeps: Sleeps) {
+        let mut done = 0;
+        loop {
+            let pushed = self.push(&all[done..]).expect("nobody ends the ring");
+            done += pushed;
+            if pushed > 0 && self.ring.takes_data_wake() {
+                self.receiver.ring();
+            }
+            if done == all.len() {
+                return;
+            }
+            self.ring.arm_room();
+            if sleeps == Sleeps::AfterAnotherLook && self.ring.has_room() {
+                continue;
+            }
+            self.sender.sleep();
+        }
+    }
+
+    /// `receive_met`, and `poll::sleep` where it waits.
+    fn receive(&self, all: &[u8], sleeps: Sleeps) {
+        let (mut done, mut bytes) = (0, [0; CAPACITY_BYTES]);
+        while done < all.len() {
+            let got = self.pull(&mut bytes);
+            assert_eq!(bytes[..got], all[done..done + got]);
+            done += got;
+            if got > 0 {
+                if self.ring.takes_room_wake() {
+                    self.sender.ring();
+                }
+                continue;
+            }
+            self.ring.arm_data();
+            if sleeps == Sleeps::AfterAnotherLook && self.ring.look().unread_bytes > 0 {
+                continue;
+            }
+            self.receiver.sleep();
+        }
+    }
+}
+
+/// Every interleaving with at most so many places where a thread is interrupted that could have gone on.
+fn check(interruptions_max: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(interruptions_max));
+    builder.check(model);
+}
+
+fn bytes_go_through(len_bytes: u8, sender: Sleeps, receiver: Sleeps) {
+    let all: Vec<u8> = (1..=len_bytes).collect();
+    let (world, sent) = (World::new(), all.clone());
+    let other = Arc::clone(&world);
+    let sends = loom::thread::spawn(move || other.send(&sent, sender));
+    world.receive(&all, receiver);
+    sends.join().unwrap();
+}
+
+/// One byte more than there is room for, so that both ends may have to sleep.
+#[test]
+fn no_byte_and_no_room_is_slept_through() {
+    check(3, || bytes_go_through(4, Sleeps::AfterAnotherLook, Sleeps::AfterAnotherLook));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_receiver_that_does_not_look_again_sleeps_through_a_byte() {
+    check(3, || bytes_go_through(1, Sleeps::AfterAnotherLook, Sleeps::AtOnce));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_sender_that_does_not_look_again_sleeps_through_room() {
+    check(3, || bytes_go_through(4, Sleeps::AtOnce, Sleeps::AfterAnotherLook));
+}
+
+/// Whoever ends a ring and whoever sends agree on its last byte.
+#[test]
+fn a_ring_ends_at_one_byte_for_both_ends() {
+    check(4, || {
+        let world = World::new();
+        let other = Arc::clone(&world);
+        let sends = loom::thread::spawn(move || [1, 2].iter().filter_map(|byte| other.push(&[*byte])).sum());
+        world.ring.close();
+        let mut bytes = [0; CAPACITY_BYTES];
+        let got = world.pull(&mut bytes);
+        assert_eq!(bytes[..got], [1, 2][..got]);
+        let accepted: usize = sends.join().unwrap();
+        assert_eq!((accepted as u64, got), (world.ring.sent_bytes(), accepted));
+        assert_eq!(world.pull(&mut bytes), 0);
+        assert!(world.ring.look().is_closed && world.push(&[3]).is_none());
+    });
+}
+
+/// Threads that share an end take turns.
+#[test]
+fn two_senders_lose_no_byte_to_each_other() {
+    check(3, || {
+        let world = World::new();
+        let other = Arc::clone(&world);
+        let send = |world: &World, byte: u8| {
+            thread::set_id(u64::from(byte));
+            let held = world.ring.lock_sender().expect("another thread holds it");
+            assert_eq!(world.push(&[byte]), Some(1));
+            drop(held);
+        };
+        let sends = loom::thread::spawn(move || send(&other, 7));
+        send(&world, 8);
+        sends.join().unwrap();
+        let mut bytes = [0; CAPACITY_BYTES];
+        assert_eq!(world.pull(&mut bytes), 2);
+        bytes[..2].sort_unstable();
+        assert_eq!(bytes[..2], [7, 8]);
+    });
+}

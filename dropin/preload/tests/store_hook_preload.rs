@@ -1,0 +1,73 @@
+//! One end of a connection is killed, or stopped for a while, before its n-th store to shared memory, for every n: the
+//! other end receives a beginning of what was sent and then an end, or all of it. The meeting is among the stores.
+
+#[allow(dead_code)]
+#[path = "preload/support.rs"]
+mod support;
+
+use std::process::ExitStatus;
+
+use support::{Folder, both_ends, compile};
+
+/// So often the victim ends by itself until it counts as one that has no further store.
+const ENDS: u32 = 10;
+
+/// One run; returns whether the victim ended by itself.
+fn run(program: &str, nth: u64, signal: i32) -> bool {
+    let victim = format!("{nth},{signal}");
+    // By turns the end that connects and the one that accepts.
+    let is_server = nth.is_multiple_of(2);
+    let arguments = if is_server { [victim.as_str(), "lives"] } else { ["lives", victim.as_str()] };
+    let ends = both_ends(program, true, arguments);
+    let (victim, survivor) = if is_server { (ends.server, ends.client) } else { (ends.client, ends.server) };
+    let ended = |status: ExitStatus| status.code().unwrap_or_else(|| panic!("store {nth}: {status}"));
+    assert_eq!(ended(survivor.1), 0, "store {nth}, signal {signal}: the other end: {}", survivor.0);
+    match ended(victim.1) {
+        0 => {
+            assert_eq!((victim.0.trim(), survivor.0.trim()), ("whole", "whole"), "store {nth}");
+            true
+        }
+        code => {
+            assert_eq!((code, signal), (libc::SIGKILL, libc::SIGKILL), "store {nth}: {}", victim.0);
+            false
+        }
+    }
+}
+
+fn program(test: &str) -> Option<(Folder, String)> {
+    let folder = Folder::new(&format!("stores-{test}"));
+    let path = compile(&folder, "stores")?;
+    Some((folder, path))
+}
+
+/// Some stores of one that is killed, and of one that stops; all of them below.
+#[test]
+fn deaths_and_stops_at_some_stores_leave_a_beginning_or_all() {
+    let Some((_folder, path)) = program("some") else { return };
+    for nth in [1, 2, 5, 9, 14, 20, 27, 35, 44, 54, 65, 77] {
+        run(&path, nth, libc::SIGKILL);
+        assert!(run(&path, nth, libc::SIGSTOP), "store {nth}");
+    }
+}
+
+#[test]
+#[ignore = "takes a minute: cargo test --profile release-test -- --ignored"]
+fn a_connection_whose_end_is_killed_at_any_store_is_a_beginning_and_an_end() {
+    let Some((_folder, path)) = program("killed") else { return };
+    let (mut nth, mut ends) = (0, 0);
+    while ends < ENDS {
+        nth += 1;
+        ends = if run(&path, nth, libc::SIGKILL) { ends + 1 } else { 0 };
+    }
+    println!("{nth} stores");
+    assert!(nth > 50, "an end stores more often than that");
+}
+
+#[test]
+#[ignore = "takes a minute: cargo test --profile release-test -- --ignored"]
+fn a_connection_whose_end_stops_for_a_while_at_any_store_is_exact() {
+    let Some((_folder, path)) = program("stopped") else { return };
+    for nth in 1..200 {
+        assert!(run(&path, nth, libc::SIGSTOP), "store {nth}");
+    }
+}
