@@ -300,7 +300,7 @@ step_socket_programs() {
 # answers.
 step_soak() {
     run cargo test --workspace --profile "$profile" --test many -- --ignored --nocapture ten_thousand_idle_streams
-    FARCALL_WATCH_SECONDS=600 run cargo test --workspace --profile "$profile" --test service -- --nocapture watched
+    FARCALL_WATCH_SECONDS=750 run cargo test --workspace --profile "$profile" --test service -- --nocapture watched
     FARCALL_HOSTILE_SECONDS=${FARCALL_SOAK_SECONDS:-1800} \
         run cargo test --workspace --profile "$profile" --test hostile -- --ignored --nocapture long::soak
 }
