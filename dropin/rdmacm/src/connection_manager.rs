@@ -8,7 +8,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use farcall_wire::cm::{Connection, Event, Message, Request, ServiceRequest, Step, WrongState};
+use farcall_wire::cm::{
+    CommunicationIds, Connection, Event, Message, Request, ServiceRequest, Step, WrongState,
+};
 use rustix::event::epoll;
 
 use crate::errno::{Errno, invalid, refused, system};
@@ -47,6 +49,22 @@ pub enum IncomingRequest {
     Service(ServiceRequest),
 }
 
+impl IncomingRequest {
+    /// `None` for a message that asks for nothing.
+    pub fn of(message: Message) -> Option<Self> {
+        match message {
+            Message::Req(request) => Some(Self::Connection(request)),
+            Message::SidrReq(request) => Some(Self::Service(request)),
+            _ => None,
+        }
+    }
+}
+
+/// What an end calls its connection.
+pub fn comm_id(token: Token) -> u32 {
+    token as u32
+}
+
 /// One end: what is behind an `rdma_cm_id`.
 #[derive(Default)]
 pub struct End {
@@ -61,6 +79,8 @@ pub struct End {
     pub published: Option<Published>,
     pub listening: Option<Listening>,
     pub connection: Option<Connection>,
+    /// What its connection is called.
+    pub ids: CommunicationIds,
     pub incoming: Option<IncomingRequest>,
     /// A request that no listener has taken yet, and since when it is there.
     unsent: Option<(Message, Instant)>,

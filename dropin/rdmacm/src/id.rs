@@ -52,6 +52,8 @@ pub enum Stage {
 #[derive(Clone, Copy)]
 pub struct PeerTerms {
     pub qp: QueuePair,
+    /// Its port's address.
+    pub gid: [u8; 16],
     pub mtu: u8,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
@@ -163,6 +165,12 @@ impl IdObject {
         own.remote = Some(address);
         // SAFETY: as above.
         unsafe { (*self.c()).route.addr.dst_storage = address::to_c(&address).0 };
+    }
+
+    /// The address of the port that its peer's address was resolved to.
+    pub fn resolved_gid(&self) -> [u8; 16] {
+        // SAFETY: our field of the program's structure.
+        unsafe { (*self.c()).route.addr.ib.dgid }
     }
 
     /// Gives it the device.

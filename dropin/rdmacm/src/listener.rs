@@ -4,11 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farcall_wire::cm::{Connection, Message, Rejection, Request, ServiceReply, ServiceRequest, reason};
+use farcall_wire::cm::{Answered, CommunicationIds, Connection, Message, Rejection, ServiceReply, reason};
 use rustix::net::{SocketFlags, accept_with};
 
 use crate::connection_manager::{
-    ConnectionManager, End, IncomingRequest, Notice, Received, Token, receive, send_message,
+    ConnectionManager, End, IncomingRequest, Notice, Received, Token, comm_id, receive, send_message,
 };
 
 /// How long a request may take to come after its connection was accepted.
@@ -91,31 +91,35 @@ impl ConnectionManager {
         let Some(received) = self.accepted.get(&token).map(|accepted| receive(&accepted.socket)) else {
             return;
         };
-        let incoming = match received {
+        let question = match received {
             Received::Nothing => return,
-            Received::Message(Message::Req(request)) => Some(IncomingRequest::Connection(request)),
-            Received::Message(Message::SidrReq(request)) => Some(IncomingRequest::Service(request)),
-            Received::Message(_) | Received::Closed => None,
+            Received::Message(mad) => Some(*mad),
+            Received::Closed => None,
         };
+        let incoming = question.and_then(|mad| {
+            let ids = CommunicationIds::asked(comm_id(token), &mad);
+            Some((ids, IncomingRequest::of(mad.message)?))
+        });
         let Some(accepted) = self.remove_accepted(token) else { return };
         let end = self.ends.get(&accepted.listener);
         let listening = end.and_then(|end| Some((end.queue, end.listening.as_ref()?)));
-        let (Some(incoming), Some((queue, listening))) = (incoming, listening) else {
+        let (Some((mut ids, incoming)), Some((queue, listening))) = (incoming, listening) else {
             return self.close(Some(accepted.socket));
         };
         if let Some(refusal) = listening.refusal(&incoming) {
-            send_message(&accepted.socket, &refusal);
+            send_message(&accepted.socket, &ids.mad(refusal));
             return self.close(Some(accepted.socket));
         }
         let slot = listening.slots.clone();
         let connection = match &incoming {
-            IncomingRequest::Connection(_) => Connection::requested(),
-            IncomingRequest::Service(_) => Connection::service_requested(),
+            IncomingRequest::Connection(request) => Connection::requested(request),
+            IncomingRequest::Service(request) => Connection::service_requested(request),
         };
         // The socket keeps its number: it is watched under it.
         let mut made = End::new(None, queue);
         made.socket = Some(accepted.socket);
         made.connection = Some(connection);
+        made.ids = ids;
         made.incoming = Some(incoming);
         self.ends.insert(token, made);
         self.tell(accepted.listener, Notice::Request { end: token, _slot: slot });
@@ -125,11 +129,11 @@ impl ConnectionManager {
 impl Listening {
     /// What to answer to a request that is not for this listener, or that it has no room for.
     fn refusal(&self, incoming: &IncomingRequest) -> Option<Message> {
-        let (to, is_datagram) = match incoming {
-            IncomingRequest::Connection(Request { to, .. }) => (to, false),
-            IncomingRequest::Service(ServiceRequest { to, .. }) => (to, true),
+        let (route, is_datagram) = match incoming {
+            IncomingRequest::Connection(request) => (&request.route, false),
+            IncomingRequest::Service(request) => (&request.route, true),
         };
-        let is_for_us = is_datagram == self.is_datagram && !(self.is_v6_only && to.is_ipv4());
+        let is_for_us = is_datagram == self.is_datagram && !(self.is_v6_only && route.to.is_ipv4());
         if is_for_us && !self.is_full() {
             return None;
         }
@@ -138,13 +142,13 @@ impl Listening {
             Message::SidrRep(ServiceReply {
                 status,
                 qp_num: 0,
+                service_id: route.service_id(),
                 qkey: 0,
-                gid: [0; 16],
                 private_data: Vec::new(),
             })
         } else {
             let reason = if is_for_us { reason::CONSUMER_DEFINED } else { reason::INVALID_SERVICE_ID };
-            Message::Rej(Rejection { reason, private_data: Vec::new() })
+            Message::Rej(Rejection { rejected: Answered::Req, reason, private_data: Vec::new() })
         })
     }
 }

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use farcall_wire::cm::{Connection, Event, MESSAGE_BYTES_MAX, Message, State, Step};
+use farcall_wire::cm::{CommunicationIds, Connection, Event, MESSAGE_BYTES, Mad, Message, State, Step};
 use rustix::event::epoll;
 use rustix::io::Errno as OsError;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{ConnectionManager, Notice, Token};
+use super::{ConnectionManager, End, Notice, Token, comm_id};
 use crate::address;
 use crate::errno::{Errno, refused};
 use crate::port::{Reached, reach};
@@ -39,6 +39,7 @@ impl ConnectionManager {
     ) -> Result<(), Errno> {
         let end = self.end(token)?;
         end.connection = Some(connection);
+        end.ids = CommunicationIds::asking(comm_id(token));
         let now = Instant::now();
         end.unsent = Some((message, now));
         self.wait_until(token, Some(now + ANSWER_TIMEOUT));
@@ -50,14 +51,14 @@ impl ConnectionManager {
         let Some(end) = self.ends.get_mut(&token) else { return };
         let Some((message, since)) = end.unsent.take() else { return };
         let (space, to) = match &message {
-            Message::Req(request) => (request.port_space, request.to),
-            Message::SidrReq(request) => (request.port_space, request.to),
+            Message::Req(request) => (request.route.port_space, request.route.to),
+            Message::SidrReq(request) => (request.route.port_space, request.route.to),
             _ => return,
         };
         let Some(socket) = &end.socket else { return };
         match reach(socket, space, &to) {
             Ok(Reached::Yes) if may_connect(socket, &to.to_string()) => {
-                let sent = send_message(socket, &message);
+                let sent = send_message(socket, &end.ids.mad(message));
                 let watched = sent && self.watch_end(token).is_ok();
                 if !watched {
                     self.hung_up(token);
@@ -97,9 +98,11 @@ impl ConnectionManager {
     }
 
     /// Sends what a call leads to. That a peer is gone is told by an event.
-    pub fn send(&mut self, token: Token, message: &Message) {
-        let socket = self.ends.get(&token).and_then(|end| end.socket.as_ref());
-        if !socket.is_some_and(|socket| send_message(socket, message)) {
+    pub fn send(&mut self, token: Token, message: Message) {
+        let is_sent = self.ends.get_mut(&token).is_some_and(|End { socket, ids, .. }| {
+            socket.as_ref().is_some_and(|socket| send_message(socket, &ids.mad(message)))
+        });
+        if !is_sent {
             tracing::debug!("a peer is gone");
         }
         self.watch_time(token);
@@ -108,7 +111,7 @@ impl ConnectionManager {
     /// Does what follows from a step of an end's connection.
     pub fn take_step(&mut self, token: Token, step: Step) {
         if let Some(message) = step.message {
-            self.send(token, &message);
+            self.send(token, message);
         }
         if let Some(event) = step.event {
             self.tell(token, Notice::Connection(event));
@@ -243,8 +246,9 @@ impl ConnectionManager {
             let was_leaving = connection.state() == State::DreqSent;
             let step = match receive(socket) {
                 Received::Nothing => return,
-                Received::Message(message) => connection.received(message),
-                Received::Closed => connection.peer_closed(),
+                Received::Message(mad) if end.ids.admits(&mad) => connection.received(mad.message),
+                // A socket has one connection.
+                Received::Message(_) | Received::Closed => connection.peer_closed(),
             };
             // The end of a peer is the end of the connection, whatever its state, and of the socket.
             self.take_peer_step(token, step, was_leaving);
@@ -261,7 +265,7 @@ impl ConnectionManager {
 /// What was received from a socket.
 pub enum Received {
     Nothing,
-    Message(Message),
+    Message(Box<Mad>),
     /// The peer is gone, or sent what is no message.
     Closed,
 }
@@ -269,14 +273,13 @@ pub enum Received {
 /// Takes one message from a socket.
 pub fn receive(socket: &OwnedFd) -> Received {
     // One byte more than any message: a longer one is seen.
-    let mut bytes = [0; MESSAGE_BYTES_MAX + 1];
+    let mut bytes = [0; MESSAGE_BYTES + 1];
     let mut was_reset = false;
     loop {
         return match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => Received::Closed,
-            Ok((len, _)) => match Message::decode(&bytes[..len.min(MESSAGE_BYTES_MAX)]) {
-                Ok(message) if len <= MESSAGE_BYTES_MAX => Received::Message(message),
-                Ok(_) => Received::Closed,
+            Ok((len, _)) => match Mad::decode(&bytes[..len.min(bytes.len())]) {
+                Ok(mad) => Received::Message(Box::new(mad)),
                 Err(error) => {
                     tracing::debug!("{error}");
                     Received::Closed
@@ -296,8 +299,8 @@ pub fn receive(socket: &OwnedFd) -> Received {
 
 /// Sends one message; whether the peer can still read it. It never waits: a peer that does not read even these is
 /// treated as gone.
-pub fn send_message(socket: &OwnedFd, message: &Message) -> bool {
-    send(socket, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
+pub fn send_message(socket: &OwnedFd, mad: &Mad) -> bool {
+    send(socket, &mad.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 
 /// Whether the software RNIC would connect us with the listener at the other end; says why not on standard error.
