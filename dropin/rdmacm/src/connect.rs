@@ -7,6 +7,8 @@ use farcall_wire::cm::{
     Connection, IpRoute, QueuePair, Request, ServiceRequest, State, Step, Terms, private_data,
 };
 
+use crate::abroad::mapped;
+use crate::bind::FAR_MTU;
 use crate::channel::complete;
 use crate::device::{self, NicDevice};
 use crate::errno::{Errno, answer, invalid, refused};
@@ -79,6 +81,11 @@ fn reads(said: Option<u8>, nic: &NicDevice) -> u8 {
     said.filter(|said| *said != AS_MANY_AS_POSSIBLE).unwrap_or(nic.max_rd_atomic).min(nic.max_rd_atomic)
 }
 
+/// The address of an end's port: to other hosts it is an IP address.
+fn own_gid(own: &Own, nic: &NicDevice) -> [u8; 16] {
+    own.local.filter(|_| own.is_far).map_or(nic.gid, |local| mapped(&local.ip()).octets())
+}
+
 /// From where an end asks whom.
 fn route(of: &IdObject, own: &Own) -> Result<IpRoute, Errno> {
     let (from, to) = own.addresses()?;
@@ -102,11 +109,11 @@ unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Re
         route: route(of, own)?,
         qp,
         ca_guid: nic.ca_guid,
-        gid: nic.gid,
+        gid: own_gid(own, nic),
         peer_gid: of.resolved_gid(),
         // SAFETY: set when the identifier was made.
         qp_type: unsafe { (*of.c()).qp_type } as u8,
-        mtu: nic.mtu,
+        mtu: if own.is_far { nic.mtu.min(FAR_MTU) } else { nic.mtu },
         retry_count: param.map_or(7, |param| param.retry_count.min(7)),
         ack_timeout: own.ack_timeout,
         terms: terms(

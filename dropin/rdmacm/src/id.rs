@@ -74,6 +74,8 @@ pub struct Own {
     pub remote: Option<SocketAddr>,
     /// The traffic class.
     pub tos: u8,
+    /// Whether its peer is on another host.
+    pub is_far: bool,
     /// 4.096 µs × 2 to this power.
     pub ack_timeout: u8,
     /// `RDMA_OPTION_ID_REUSEADDR`.

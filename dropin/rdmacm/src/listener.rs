@@ -4,12 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farcall_wire::cm::{Answered, CommunicationIds, Connection, Message, Rejection, ServiceReply, reason};
-use rustix::net::{SocketFlags, accept_with};
-
-use crate::connection_manager::{
-    ConnectionManager, End, IncomingRequest, Notice, Received, Token, comm_id, receive, send_message,
+use farcall_wire::cm::{
+    Answered, CommunicationIds, Connection, MESSAGE_BYTES, Mad, Message, Rejection, ServiceReply, reason,
 };
+use rustix::io::Errno as OsError;
+use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
+
+use crate::connection_manager::{ConnectionManager, End, IncomingRequest, Notice, Token, send_message};
+use crate::management::{FOREIGN_BYTES, Foreign};
 
 /// How long a request may take to come after its connection was accepted.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,6 +58,49 @@ pub struct Accepted {
     deadline: Instant,
 }
 
+/// What was received from a socket.
+pub enum Arrived {
+    Nothing,
+    Message(Box<Mad>),
+    /// A message of another host, from the process that has queue pair 1.
+    Foreign(Box<Foreign>),
+    /// The peer is gone, or sent what is no message.
+    Closed,
+}
+
+impl Arrived {
+    /// Takes one message from a socket.
+    pub fn at(socket: &OwnedFd) -> Self {
+        // One byte more than any message: a longer one is seen.
+        let mut bytes = [0; FOREIGN_BYTES + 1];
+        let mut was_reset = false;
+        loop {
+            return match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((MESSAGE_BYTES, _)) => match Mad::decode(&bytes[..MESSAGE_BYTES]) {
+                    Ok(mad) => Self::Message(Box::new(mad)),
+                    Err(error) => {
+                        tracing::debug!("{error}");
+                        Self::Closed
+                    }
+                },
+                Ok((FOREIGN_BYTES, _)) => {
+                    let whole = bytes.first_chunk().expect("as many bytes as came");
+                    Self::Foreign(Box::new(Foreign::decode(whole)))
+                }
+                Ok(_) => Self::Closed,
+                Err(OsError::AGAIN) => Self::Nothing,
+                Err(OsError::INTR) => continue,
+                // Said once, before what the peer had sent before it left.
+                Err(OsError::CONNRESET) if !was_reset => {
+                    was_reset = true;
+                    continue;
+                }
+                Err(_) => Self::Closed,
+            };
+        }
+    }
+}
+
 impl ConnectionManager {
     /// Accepts the connections that came.
     pub fn accept_all(&mut self, listener: Token) {
@@ -88,16 +133,21 @@ impl ConnectionManager {
 
     /// Receives the request of an accepted connection.
     pub fn receive_request(&mut self, token: Token) {
-        let Some(received) = self.accepted.get(&token).map(|accepted| receive(&accepted.socket)) else {
+        let Some(arrived) = self.accepted.get(&token).map(|accepted| Arrived::at(&accepted.socket)) else {
             return;
         };
-        let question = match received {
-            Received::Nothing => return,
-            Received::Message(mad) => Some(*mad),
-            Received::Closed => None,
+        let (question, peer) = match arrived {
+            Arrived::Nothing => return,
+            Arrived::Message(mad) => (Some(*mad), None),
+            Arrived::Foreign(foreign) => (Mad::decode(&foreign.bytes).ok(), Some(foreign.src)),
+            Arrived::Closed => (None, None),
         };
+        let is_known = question.as_ref().zip(peer).is_some_and(|(mad, peer)| self.is_known(peer, mad));
+        let question = question.filter(|_| !is_known);
+        let local = self.comm_id(token);
+        let far = question.as_ref().zip(peer).map(|(mad, peer)| Self::far_of(peer, mad.clone()));
         let incoming = question.and_then(|mad| {
-            let ids = CommunicationIds::asked(comm_id(token), &mad);
+            let ids = CommunicationIds::asked(local, &mad);
             Some((ids, IncomingRequest::of(mad.message)?))
         });
         let Some(accepted) = self.remove_accepted(token) else { return };
@@ -107,7 +157,11 @@ impl ConnectionManager {
             return self.close(Some(accepted.socket));
         };
         if let Some(refusal) = listening.refusal(&incoming) {
-            send_message(&accepted.socket, &ids.mad(refusal));
+            let refusal = ids.mad(refusal);
+            match peer {
+                Some(peer) => self.send_abroad(peer, &refusal),
+                None => drop(send_message(&accepted.socket, &refusal)),
+            }
             return self.close(Some(accepted.socket));
         }
         let slot = listening.slots.clone();
@@ -117,7 +171,13 @@ impl ConnectionManager {
         };
         // The socket keeps its number: it is watched under it.
         let mut made = End::new(None, queue);
-        made.socket = Some(accepted.socket);
+        match far {
+            Some(far) => {
+                made.far = Some(far);
+                self.close(Some(accepted.socket));
+            }
+            None => made.socket = Some(accepted.socket),
+        }
         made.connection = Some(connection);
         made.ids = ids;
         made.incoming = Some(incoming);

@@ -190,7 +190,7 @@ impl Connection {
     /// The timer of the state has expired.
     pub fn timed_out(&mut self) -> Step {
         let (state, event) = match self.state {
-            State::ReqSent | State::SidrSent => (State::Closed, Event::Unreachable),
+            State::ReqSent | State::SidrSent | State::RepSent => (State::Closed, Event::Unreachable),
             State::DreqSent => (State::TimeWait, Event::Disconnected),
             State::TimeWait => (State::Closed, Event::TimewaitExit),
             _ => return Step::default(),

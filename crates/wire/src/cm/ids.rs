@@ -25,6 +25,12 @@ impl CommunicationIds {
         Self { local, remote: question.local_comm_id, transaction: question.transaction_id }
     }
 
+    /// The connection's name at this end.
+    #[must_use]
+    pub fn local(&self) -> u32 {
+        self.local
+    }
+
     /// Whether a message belongs to the connection. Answers to it have the message's transaction.
     pub fn admits(&mut self, mad: &Mad) -> bool {
         let (is_question, is_last) = match mad.message {

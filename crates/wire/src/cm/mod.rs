@@ -7,10 +7,12 @@
 //! - [`Message`]: what the messages say;
 //! - [`Mad`]: one message as it travels, in [`MESSAGE_BYTES`] bytes;
 //! - [`CommunicationIds`]: which messages belong to one connection;
+//! - [`Exchange`]: what is sent again, and what was heard before, where messages are lost;
 //! - [`Connection`]: what each message, call and failure means in each state;
 //! - [`place`]: the names of sockets that stand for an address and a port.
 
 mod connection;
+mod exchange;
 mod fields;
 mod ids;
 mod ip_route;
@@ -21,6 +23,7 @@ pub mod place;
 pub mod reason;
 
 pub use connection::{Connection, Event, State, Step, WrongState};
+pub use exchange::{Due, Exchange, Heard};
 pub use ids::CommunicationIds;
 pub use mad::{Mad, Malformed};
 pub use message::{

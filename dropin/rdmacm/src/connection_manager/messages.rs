@@ -3,15 +3,15 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use farcall_wire::cm::{CommunicationIds, Connection, Event, MESSAGE_BYTES, Mad, Message, State, Step};
+use farcall_wire::cm::{CommunicationIds, Connection, Event, Mad, Message, State, Step};
 use rustix::event::epoll;
-use rustix::io::Errno as OsError;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{SendFlags, send};
 
-use super::{ConnectionManager, End, Notice, Token, comm_id};
-use crate::address;
+use super::{ConnectionManager, End, Notice, Token};
 use crate::errno::{Errno, refused};
+use crate::listener::Arrived;
 use crate::port::{Reached, reach};
+use crate::{abroad, address};
 
 /// How long a peer may take to answer a request: what the kernel's connection manager gives it, too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(68);
@@ -39,11 +39,14 @@ impl ConnectionManager {
     ) -> Result<(), Errno> {
         let end = self.end(token)?;
         end.connection = Some(connection);
-        end.ids = CommunicationIds::asking(comm_id(token));
+        let local = self.comm_id(token);
+        self.end(token)?.ids = CommunicationIds::asking(local);
         let now = Instant::now();
-        end.unsent = Some((message, now));
         self.wait_until(token, Some(now + ANSWER_TIMEOUT));
-        self.try_to_reach(token);
+        if !self.send_far(token, &message) {
+            self.end(token)?.unsent = Some((message, now));
+            self.try_to_reach(token);
+        }
         Ok(())
     }
 
@@ -99,6 +102,9 @@ impl ConnectionManager {
 
     /// Sends what a call leads to. That a peer is gone is told by an event.
     pub fn send(&mut self, token: Token, message: Message) {
+        if self.send_far(token, &message) {
+            return self.watch_time(token);
+        }
         let is_sent = self.ends.get_mut(&token).is_some_and(|End { socket, ids, .. }| {
             socket.as_ref().is_some_and(|socket| send_message(socket, &ids.mad(message)))
         });
@@ -120,7 +126,7 @@ impl ConnectionManager {
     }
 
     /// As [`ConnectionManager::take_step`], for what a peer does: the end of the connection is told after a delay.
-    fn take_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
+    pub(crate) fn take_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
         if step.event == Some(Event::Disconnected) && !was_leaving {
             step.event = None;
             let disconnect_report = Instant::now() + DISCONNECT_REPORT_DELAY;
@@ -209,6 +215,10 @@ impl ConnectionManager {
                 self.drop_accepted(token);
                 continue;
             }
+            if token == abroad::ELECTION {
+                self.elect();
+                continue;
+            }
             self.run_timer(token, now);
         }
     }
@@ -220,6 +230,9 @@ impl ConnectionManager {
             return self.report_disconnect(token);
         }
         if !is_due(end.deadline) {
+            if end.far.is_some() {
+                return self.repeat(token);
+            }
             return self.try_to_reach(token);
         }
         end.deadline = None;
@@ -230,7 +243,8 @@ impl ConnectionManager {
 
     /// A socket is readable.
     pub fn readable(&mut self, token: Token) {
-        if self.accepted.contains_key(&token) {
+        if self.abroad.is_some() && self.foreign_readable(token) {
+        } else if self.accepted.contains_key(&token) {
             self.receive_request(token);
         } else if self.ends.get(&token).is_some_and(|end| end.listening.is_some()) {
             self.accept_all(token);
@@ -244,11 +258,11 @@ impl ConnectionManager {
             let Some(end) = self.ends.get_mut(&token) else { return };
             let (Some(socket), Some(connection)) = (&end.socket, &mut end.connection) else { return };
             let was_leaving = connection.state() == State::DreqSent;
-            let step = match receive(socket) {
-                Received::Nothing => return,
-                Received::Message(mad) if end.ids.admits(&mad) => connection.received(mad.message),
+            let step = match Arrived::at(socket) {
+                Arrived::Nothing => return,
+                Arrived::Message(mad) if end.ids.admits(&mad) => connection.received(mad.message),
                 // A socket has one connection.
-                Received::Message(_) | Received::Closed => connection.peer_closed(),
+                _ => connection.peer_closed(),
             };
             // The end of a peer is the end of the connection, whatever its state, and of the socket.
             self.take_peer_step(token, step, was_leaving);
@@ -259,41 +273,6 @@ impl ConnectionManager {
         let Some(end) = self.ends.get_mut(&token) else { return };
         let step = end.connection.as_mut().map(Connection::peer_closed).unwrap_or_default();
         self.take_step(token, step);
-    }
-}
-
-/// What was received from a socket.
-pub enum Received {
-    Nothing,
-    Message(Box<Mad>),
-    /// The peer is gone, or sent what is no message.
-    Closed,
-}
-
-/// Takes one message from a socket.
-pub fn receive(socket: &OwnedFd) -> Received {
-    // One byte more than any message: a longer one is seen.
-    let mut bytes = [0; MESSAGE_BYTES + 1];
-    let mut was_reset = false;
-    loop {
-        return match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Received::Closed,
-            Ok((len, _)) => match Mad::decode(&bytes[..len.min(bytes.len())]) {
-                Ok(mad) => Received::Message(Box::new(mad)),
-                Err(error) => {
-                    tracing::debug!("{error}");
-                    Received::Closed
-                }
-            },
-            Err(OsError::AGAIN) => Received::Nothing,
-            Err(OsError::INTR) => continue,
-            // Said once, before what the peer had sent before it left.
-            Err(OsError::CONNRESET) if !was_reset => {
-                was_reset = true;
-                continue;
-            }
-            Err(_) => Received::Closed,
-        };
     }
 }
 
