@@ -57,7 +57,7 @@ pub fn run_peer() -> Result<(), PeerError> {
 /// Whether a server half does tasks of this kind for another host: the passive ends of measurements, nothing else.
 #[cfg(feature = "verbs")]
 pub(crate) fn is_done_for_others(kind: &str) -> bool {
-    [Target::KIND, EchoServer::KIND].contains(&kind)
+    [Target::KIND, EchoServer::KIND, Donor::KIND, PilafServer::KIND].contains(&kind)
 }
 
 #[cfg(not(feature = "verbs"))]

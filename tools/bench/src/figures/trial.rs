@@ -6,7 +6,7 @@ use crate::baseline::Baseline;
 use crate::experiments::ExperimentError;
 use crate::experiments::calls::CallTask;
 use crate::experiments::herd::{HerdFigure, HerdPlan};
-use crate::experiments::kv_main::KvTask;
+use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::experiments::line::{self, Line, Rival};
 use crate::measure::{LatencySummary, QUANTILES};
 use crate::remio::{self, Task};
@@ -90,7 +90,25 @@ impl fmt::Display for Trial {
     }
 }
 
+impl Subject {
+    /// Whether its serving end may be on another host.
+    fn spans_hosts(&self) -> bool {
+        match self {
+            Self::Line(line) => !matches!(line.subject, line::Subject::Rival(_)),
+            Self::Calls(_) | Self::Pilaf | Self::Remio(_) => true,
+            Self::Kv(task) => !matches!(task.front_end, FrontEnd::Unix | FrontEnd::Foreign(..)),
+            // Their servers listen on the loopback interface.
+            Self::Channel(_) => false,
+        }
+    }
+}
+
 impl Trial {
+    /// Whether it can be measured between two hosts.
+    pub(super) fn spans_hosts(&self) -> bool {
+        self.subject.spans_hosts()
+    }
+
     /// One point at `x`.
     pub(super) fn at(
         series: &'static str,

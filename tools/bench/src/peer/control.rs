@@ -6,7 +6,7 @@ use rustix::net::sockopt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -47,9 +47,10 @@ impl Control {
         Ok(sockopt::set_socket_timeout(self, sockopt::Timeout::Send, patience)?)
     }
 
-    /// The address of this end, if it is one of TCP.
-    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
-        rustix::net::getsockname(self).ok()?.try_into().ok()
+    /// Under which address the other end reaches this host: the loopback interface, if it is of this host.
+    pub(crate) fn local_ip(&self) -> IpAddr {
+        let address = rustix::net::getsockname(self).ok().and_then(|name| SocketAddr::try_from(name).ok());
+        address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip())
     }
 
     /// Whether the other end is closed or cannot be reached any more.

@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Changes with everything that the two halves say to each other.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 /// No greeting is longer.
 const GREETING_LEN_BYTES_MAX: usize = 64;
 /// How long connecting and greeting may take.
