@@ -121,7 +121,9 @@ impl Experiment {
     #[must_use]
     pub fn is_of_one_host(&self) -> bool {
         match self.how {
-            How::Here { trials, .. } => !trials().iter().any(Trial::spans_hosts),
+            How::Here { trials, .. } => {
+                !trials().iter().any(|trial| trial.spans_hosts() && !trial.is_limit())
+            }
             How::NotYet(_) => false,
         }
     }

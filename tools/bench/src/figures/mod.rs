@@ -76,7 +76,8 @@ pub fn select_between_hosts(names: &[String]) -> Result<Vec<&'static Experiment>
         return Ok(rest);
     }
     let ids = |experiments: &[&Experiment]| {
-        experiments.iter().map(|experiment| experiment.id).collect::<Vec<_>>().join(" ")
+        let measured = experiments.iter().filter(|experiment| experiment.not_yet().is_none());
+        measured.map(|experiment| experiment.id).collect::<Vec<_>>().join(" ")
     };
     Err(NotBetweenHosts::OfOneHost { ids: ids(&of_one_host), rest: ids(&rest) })
 }

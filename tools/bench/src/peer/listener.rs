@@ -216,7 +216,7 @@ impl Half {
             let number = processes.next();
             // Before the peer says anything.
             answer(control, &number)?;
-            let (core, _) = self.cores.server_and_client();
+            let core = self.cores.of_peer(processes.pids.len());
             let child = PeerLauncher::this_program().spawn(order, core, &[control.as_fd()])?;
             processes.pids.insert(number, child.0.id());
             (number, child)
