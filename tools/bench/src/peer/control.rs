@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A longer message between the two ends is not ours.
-const MESSAGE_LEN_BYTES_MAX: u32 = 1 << 26;
+pub(super) const MESSAGE_LEN_BYTES_MAX: u32 = 1 << 26;
 /// The length in front of a message.
 const LEN_BYTES: usize = 4;
 /// A host that is silent for so long is asked whether it is still there, then so many times, so long apart.
@@ -109,18 +109,15 @@ pub(crate) fn receive<T: DeserializeOwned>(control: &Control) -> Result<T, PeerE
 }
 
 /// Receives a message of at most `len_max` bytes. Memory is taken for what has come, not for what is announced.
-pub(crate) fn receive_up_to<T: DeserializeOwned>(
-    mut control: &Control,
-    len_max: u32,
-) -> Result<T, PeerError> {
+pub(crate) fn receive_up_to<T: DeserializeOwned>(mut from: impl Read, len_max: u32) -> Result<T, PeerError> {
     let mut len = [0; LEN_BYTES];
-    control.read_exact(&mut len).map_err(not_understood)?;
+    from.read_exact(&mut len).map_err(not_understood)?;
     let len = u32::from_le_bytes(len);
     if len > len_max {
         return Err(PeerError::Exchange(format!("a message of {len} bytes, where {len_max} are the most")));
     }
     let mut text = Vec::new();
-    control.take(len.into()).read_to_end(&mut text).map_err(not_understood)?;
+    from.take(len.into()).read_to_end(&mut text).map_err(not_understood)?;
     if text.len() < len as usize {
         return Err(PeerError::Exchange("the other end closed the stream within a message".to_owned()));
     }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Connections at a time; each may have a process.
 const CONNECTIONS_MAX: usize = 64;
 /// No wish is longer: it becomes an environment variable.
-const WISH_LEN_BYTES_MAX: u32 = 64 << 10;
+pub(super) const WISH_LEN_BYTES_MAX: u32 = 64 << 10;
 /// How often the end of everything is looked for.
 const WATCH: Duration = Duration::from_millis(50);
 /// How long a new run waits for the end of the one before, whose client half may just have ended.
@@ -228,6 +228,9 @@ impl Half {
 
     /// Starts a server, and waits until it is to end, or it or the stream ends.
     fn server(&self, run: &Run, service: &Service, control: &Control) -> Result<(), PeerError> {
+        if let Err(why) = service.check() {
+            return refuse(control, why);
+        }
         let service = Service { nic: nic_of(&self.nic, &service.nic), ..service.clone() };
         let launcher = PeerLauncher::with_args(service.args(control.local_ip()));
         let server = match ServerProcess::start(&launcher, &self.cores.of_server(service.threads())) {
