@@ -96,7 +96,7 @@ const BETWEEN_NETWORKS: &str = "set -e
     wait $server";
 
 /// What is said of what came too late.
-const LATE: [&str; 4] = ["deadline", "retries exceeded", "no answer within", "not read back"];
+const LATE: [&str; 3] = ["deadline", "retries exceeded", "no answer within"];
 
 /// Rates in both directions, stores, calls, one-sided I/O, echoes of verbs.
 #[test]
