@@ -312,7 +312,7 @@ fuzz_targets() {
 
 # The crates whose functions a fuzz target calls, as paths.
 crates_of_target() {
-    grep -o 'farcall_[a-z]*' "fuzz/src/$1.rs" | sort -u | sed 's|farcall_|crates/|'
+    grep -o 'farcall_[a-z]*' "fuzz/src/$1.rs" | sort -u | sed 's|farcall_bench|tools/bench|; s|farcall_|crates/|'
 }
 
 # Random changes of the seeds, without a fuzzer's guidance, for the targets whose crates changed.

@@ -2,26 +2,17 @@
 //! between them (`.ci/networks`).
 #![cfg(feature = "full")]
 
-use std::process::{Command, Output};
+#[path = "support/networks.rs"]
+mod networks;
+
+use std::process::Command;
 
 use farcall_link::PRESETS;
+use networks::between_networks;
 use serde_json::Value;
 
 /// Each way of `kv bench` for so long.
 const DURATION_MS: f64 = 10.0;
-
-/// A shell's script with two networks, `$NETWORK_A` and `$NETWORK_B`, and a `/run` of its own. What it leaves behind
-/// ends with it. `$0` is the program.
-fn between_networks(script: &str, faults: &str) -> Output {
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "--net", "--pid", "--kill-child", "--mount-proc"]);
-    command.args(["sh", "-c", "mount -t tmpfs none /run && exec bash \"$@\"", "sh"]);
-    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/.ci/networks"));
-    command.args(["bash", "-c", script, env!("CARGO_BIN_EXE_farcall")]);
-    // Both ends share the user's directory, and would meet in shared memory.
-    command.env("FARCALL_WAY", "net").env("FARCALL_WIRE_FAULTS", faults);
-    command.output().unwrap()
-}
 
 /// Measures every preset of calls, and every store that clients READ, and checks every value read: some fit a slot or
 /// a datagram, some do not.

@@ -1,6 +1,10 @@
 //! `farcall figures`: what is listed, measured, written and shown.
 #![cfg(feature = "full")]
 
+#[path = "support/networks.rs"]
+mod networks;
+
+use networks::between_networks;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -77,6 +81,77 @@ fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
     }
     std::fs::remove_file(results).unwrap();
     std::fs::remove_file(page).unwrap();
+}
+
+/// The server half in one network, under another host name, the client half in the other.
+const BETWEEN_NETWORKS: &str = "set -e
+    unshare --uts sh -c \"hostname far-host; exec ip netns exec $NETWORK_B '$0' figures run \
+        --listen 10.99.0.2:11400 --json\" > /run/said &
+    server=$!
+    until grep -q listening /run/said; do kill -0 $server; sleep 0.02; done
+    unshare --uts sh -c \"hostname near-host; exec ip netns exec $NETWORK_A '$0' figures run NAMES \
+        --connect 10.99.0.2:11400 --provider softnic --repetitions 1 --duration-ms 5 \
+        --output /run/figures.json --json\" || true
+    kill $server
+    wait $server";
+
+/// What is said of what came too late.
+const LATE: [&str; 3] = ["deadline", "retries exceeded", "no answer within"];
+
+/// Rates in both directions, stores, calls, one-sided I/O, echoes of verbs.
+#[test]
+fn an_experiment_of_each_kind_is_measured_between_two_networks_and_names_both_hosts() {
+    let tried = between_networks("unshare --uts true", "");
+    if !tried.status.success() {
+        eprintln!("SKIPPED: no two networks here: {}", text(&tried.stderr).trim());
+        return;
+    }
+    let names = ["A.1", "A.2", "A.table-3", "A.table-4", "C.table-1", "E.2"];
+    let output = between_networks(&BETWEEN_NETWORKS.replace("NAMES", &names.join(" ")), "");
+    let said = text(&output.stdout);
+    let json: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("no results: {output:?}"));
+    let conditions = json["conditions"].to_string();
+    for host in ["near-host", "far-host", "10.99.0.2:11400", "one host only"] {
+        assert!(conditions.contains(host), "{host}: {conditions}");
+    }
+    let experiments = json["experiments"].as_array().unwrap();
+    assert_eq!(experiments.len(), names.len());
+    for experiment in experiments {
+        let curves = experiment["measured"].as_array().unwrap();
+        // On a busy machine packets and answers may come too late: then a problem says so.
+        let problems = experiment["problems"].as_array().unwrap();
+        let is_late = |problem: &Value| LATE.iter().any(|late| problem.as_str().unwrap().contains(late));
+        assert!(problems.iter().all(is_late), "{problems:?}");
+        assert!(!curves.is_empty() || !problems.is_empty(), "{experiment}");
+        let is_bare = |curve: &Value| curve["name"].as_str().unwrap().contains("bare ping-pong");
+        assert!(!curves.iter().any(is_bare), "{experiment}");
+        let differs = experiment["differs"].to_string();
+        assert!(differs.contains("the server half at 10.99.0.2:11400"), "{differs}");
+        let has_limit = experiment["id"].as_str().is_some_and(|id| ["A.1", "A.table-4", "E.2"].contains(&id));
+        assert!(
+            !has_limit || differs.contains("One host only, left out: limit: bare ping-pong"),
+            "{differs}"
+        );
+    }
+}
+
+#[test]
+fn what_is_of_one_host_is_refused_between_two_before_anything_is_measured() {
+    // Nobody listens there: it is refused before.
+    let refused = |names: &[&str]| {
+        let refused = figures(&[&["run"], names, &["--connect", "127.0.0.1:1"]].concat());
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        text(&refused.stderr)
+    };
+    let error = refused(&["D"]);
+    assert!(
+        error.contains("of one host only: D.4a") && error.contains("figures run D.section-1 --connect"),
+        "{error}"
+    );
+    assert!(refused(&["D.14"]).contains("figures run A B C E --connect"));
+    let error = refused(&["A.1", "D.14", "E.2"]);
+    assert!(error.contains("of one host only: D.14") && error.contains("figures run A.1 E.2"), "{error}");
+    assert!(refused(&["A.99"]).contains("figures list"));
 }
 
 #[test]

@@ -6,8 +6,10 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::thread;
+use std::time::Duration;
 
 /// A server half; killed when dropped.
 struct ServerHalf {
@@ -235,6 +237,48 @@ fn a_server_half_does_one_run_at_a_time_and_the_next_when_its_client_is_killed()
     half.says("the run ends");
     let report = half.measure(&["rpc", "bench", "--preset", "server-reply", "--window", "1"]);
     assert_eq!(rows(&report).len(), 1, "{report}");
+}
+
+/// A client half that measures figures for a while, once the first are in its file.
+fn figures_under_way(half: &ServerHalf, file: &Path) -> Child {
+    let options = ["figures", "run", "A", "--repetitions", "1", "--duration-ms", "1"];
+    let options = [&options[..], &["--output", file.to_str().unwrap()]].concat();
+    let client = half.client(&options).spawn().unwrap();
+    while !file.exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    client
+}
+
+#[test]
+fn figures_end_with_what_was_measured_when_either_half_is_interrupted() {
+    let file = |name: &str| {
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("halves-{name}-{}.json", std::process::id()))
+    };
+    let (mine, theirs) = (file("client"), file("server"));
+    let mut half = ServerHalf::of(&["figures", "run"]);
+    let output = end(figures_under_way(&half, &mine), Signal::INT);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let is_partial = |results: &Value| {
+        let measured =
+            results["experiments"][0]["measured"].as_array().is_some_and(|curves| !curves.is_empty());
+        measured && results["is_complete"] == false
+    };
+    assert!(is_partial(&report(&output)), "{output:?}");
+    half.says("the run ends");
+    // It goes on, and ends in the middle of the next run.
+    let client = figures_under_way(&half, &theirs);
+    kill_process(Pid::from_child(&half.child), Signal::INT).unwrap();
+    assert!(half.child.wait().unwrap().success());
+    let output = client.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let results = report(&output);
+    let words = results["notes"].to_string();
+    assert!(is_partial(&results) && words.contains("is gone: the rest was not measured"), "{words}");
+    assert_eq!(serde_json::from_slice::<Value>(&fs::read(&theirs).unwrap()).unwrap(), results);
+    for file in [mine, theirs] {
+        fs::remove_file(file).unwrap();
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ pub mod bootstrap;
 pub mod capture_part;
 pub mod cm_message;
 pub mod grpc_frame;
+pub mod measurement_control;
 pub mod memcached;
 pub mod memory_control;
 pub mod region_snapshot;

@@ -39,6 +39,11 @@ impl HalvesArgs {
         Ok(stage.with_server_half(run))
     }
 
+    /// Whether this process measures against a server half.
+    pub fn is_client_half(&self) -> bool {
+        self.connect.is_some()
+    }
+
     /// Where the server of the measurement is.
     pub fn peer(&self) -> Peer {
         self.connect.map_or(Peer::ThisHost, |address| Peer::at(&address.to_string()))

@@ -53,7 +53,7 @@ pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completi
 pub use client::{Addresses, AsyncClient, AsyncServers, Retry, Spread};
 pub use client::{
     AnyCaller, BatchClient, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding, PerCall,
-    Requester, ServerThread, StaticClient, Verbs,
+    Requester, ServerThread, StaticClient, Verbs, any_caller,
 };
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;

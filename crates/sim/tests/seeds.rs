@@ -35,6 +35,7 @@ use std::panic::{catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
+use farcall_link::PRESETS;
 use scenarios::{ALL, HAPPENED, Scenario};
 
 const REGRESSIONS: &str = include_str!("regressions.txt");
@@ -146,6 +147,14 @@ fn seeds_hold() {
         done < QUICK || happened.iter().all(|count| *count > 0),
         "sessions that went on, messages sent again, results that came again, batches, notices, questions: {happened:?}"
     );
+}
+
+#[test]
+fn calls_and_stores_of_every_preset_hold_under_faults() {
+    for name in ["calls-by-any-preset", "store-by-any-preset"] {
+        // As many seeds as presets: each has its turn.
+        (0..PRESETS.len() as u64).for_each(|seed| _ = run(scenario(name), seed));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `farcall figures run`.
 
 use super::{RESULTS_FILE, cannot_write};
+use crate::commands::halves::HalvesArgs;
 use crate::commands::measuring::StageArgs;
 use crate::commands::nic_args::NicArgs;
 use crate::console::{Console, spinner};
@@ -8,15 +9,20 @@ use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use crate::whole_file;
 use clap::Args;
-use farcall_bench::figures::{Results, RunPlan, run, select};
+use farcall_bench::figures::{
+    Experiment, NotBetweenHosts, Results, RunPlan, run, select, select_between_hosts,
+};
 use farcall_bench::report::{Report as TextReport, Wide};
 use std::path::PathBuf;
 
-/// Measure experiments between two processes of this host, and write their results to a file.
+/// Measure experiments between two processes of this host, or of two hosts, and write their results to a file.
 ///
 /// The curves of an experiment are interleaved; figures are medians over the repetitions. The file is written anew after
 /// each experiment: what was measured before Ctrl-C, a failure or a kill is in it. What cannot be measured here yet is in
 /// it, too, with its reason and the paper's numbers.
+///
+/// Between two hosts each does its half: --listen, --connect. What is of one host (bare limits; the servers of paper D)
+/// is left out there, and the results say so. Any server half will do, also one of rpc bench or kv bench.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("repetitions", |arg| arg.default_value("3")),
@@ -24,7 +30,9 @@ use std::path::PathBuf;
     after_help = "Examples:\n  farcall figures run                      everything, about ten minutes\n  \
                   farcall figures run A.5 B.3 --repetitions 5\n  \
                   farcall figures run E --provider ibv --output rnic.json\n  \
-                  farcall figures report --input rnic.json"
+                  farcall figures report --input rnic.json\n  \
+                  farcall figures run --listen 0.0.0.0:11400 --provider ibv         on the server's host, and on the client's:\n  \
+                  farcall figures run A B E --connect server:11400 --provider ibv"
 )]
 pub struct Run {
     /// Papers (A to E), experiments (A.5) or figures with several panels (B.3); by default all.
@@ -37,6 +45,8 @@ pub struct Run {
     nic: NicArgs,
     #[command(flatten)]
     stage: StageArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -48,10 +58,11 @@ impl Run {
     /// # Errors
     /// When a name stands for nothing, the provider cannot be used, or the file not be written.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let experiments = select(&self.names).map_err(|error| {
-            Failure::because("cannot run this", &error).remedy("see: farcall figures list").exit(Exit::Usage)
-        })?;
-        let (chosen, stage) = (self.nic.choose()?, self.stage.stage(self.seed)?);
+        if let Some(exit) = self.halves.serve(console, &self.nic)? {
+            return Ok(exit);
+        }
+        let experiments = self.experiments()?;
+        let (chosen, stage) = (self.nic.choose()?, self.halves.stage(&self.stage, self.seed)?);
         let stop = StopFlag::install()?;
         let line = spinner();
         let mut written = Ok(());
@@ -76,6 +87,26 @@ impl Run {
             println!("results: {}; as a page: farcall figures report --input {0}", self.output.display());
         }
         Ok(exit_of(&stop, &results))
+    }
+}
+
+impl Run {
+    fn experiments(&self) -> Result<Vec<&'static Experiment>, Failure> {
+        let unknown = |error: &(dyn std::error::Error + 'static)| {
+            Failure::because("cannot run this", error).remedy("see: farcall figures list").exit(Exit::Usage)
+        };
+        if !self.halves.is_client_half() {
+            return select(&self.names).map_err(|error| unknown(&error));
+        }
+        select_between_hosts(&self.names).map_err(|error| match &error {
+            NotBetweenHosts::Unknown(error) => unknown(error),
+            NotBetweenHosts::OfOneHost { rest, .. } => {
+                let others = if rest.is_empty() { "A B C E" } else { rest };
+                Failure::because("cannot measure this between two hosts", &error)
+                    .remedy(format!("name others: farcall figures run {others} --connect HOST:PORT"))
+                    .exit(Exit::Usage)
+            }
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::peer::{Order, PeerError, PeerTask};
 #[cfg(feature = "verbs")]
 use crate::remio::Donor;
 #[cfg(feature = "verbs")]
-use crate::rnic::{Initiator, Target, echo::EchoServer};
+use crate::rnic::{Initiator, Issuer, OneOfMany, Target, echo::EchoServer};
 #[cfg(feature = "verbs")]
 use crate::streams;
 
@@ -31,6 +31,10 @@ pub fn run_peer() -> Result<(), PeerError> {
         Target::KIND => order.run::<Target>(),
         #[cfg(feature = "verbs")]
         Initiator::KIND => order.run::<Initiator>(),
+        #[cfg(feature = "verbs")]
+        Issuer::KIND => order.run::<Issuer>(),
+        #[cfg(feature = "verbs")]
+        ClientProcess::<OneOfMany>::KIND => order.run::<ClientProcess<OneOfMany>>(),
         #[cfg(feature = "verbs")]
         EchoServer::KIND => order.run::<EchoServer>(),
         #[cfg(feature = "verbs")]
@@ -54,10 +58,10 @@ pub fn run_peer() -> Result<(), PeerError> {
     }
 }
 
-/// Whether a server half does tasks of this kind for another host: the passive ends of measurements, nothing else.
+/// Whether a server half does tasks of this kind for another host: the serving ends of measurements, nothing else.
 #[cfg(feature = "verbs")]
 pub(crate) fn is_done_for_others(kind: &str) -> bool {
-    [Target::KIND, EchoServer::KIND].contains(&kind)
+    [Target::KIND, Issuer::KIND, EchoServer::KIND, Donor::KIND, PilafServer::KIND].contains(&kind)
 }
 
 #[cfg(not(feature = "verbs"))]

@@ -202,7 +202,7 @@ impl Task {
         options: ClientOptions,
         inbox: WakeQueue<Message>,
     ) -> std::result::Result<Self, ConnectError> {
-        let (caller, timeout) = (any_caller(nic.clone(), &options)?, options.connect_timeout);
+        let (caller, timeout) = (any_caller(nic.clone(), options.config.clone())?, options.connect_timeout);
         let shared = SharedSession::new(Session::new(caller, address, options));
         let mut task = Self { shared, inbox, ended: false };
         task.connect(timeout).await?;

@@ -77,7 +77,10 @@ impl Client {
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
         let (nic, address) = (Nic::open(provider)?, address.into());
-        let start = |options| Self::start(any_caller(nic.clone(), &options)?, address.clone(), options);
+        let start = |options: ClientOptions| {
+            let caller = any_caller(nic.clone(), options.config.clone())?;
+            Self::start(caller, address.clone(), options)
+        };
         let (mut client, decision) = Attempts::new(provider, &address, options)?.run(start)?;
         client.decision = decision;
         Ok(client)

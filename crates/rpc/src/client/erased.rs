@@ -5,8 +5,8 @@ use std::ops::DerefMut;
 use farcall_link::{Batching, Nic};
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next};
 
-use super::ClientOptions;
 use crate::caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
+use crate::config::CallerConfig;
 use crate::error::{CallError, ConnectError};
 use crate::paths::{Path, for_plan};
 
@@ -143,9 +143,11 @@ impl<P: Path> AnyCaller for BatchCaller<P> {
     }
 }
 
-/// Makes the caller of a plan's paths.
-pub(super) fn any_caller(nic: Nic, options: &ClientOptions) -> Result<Box<dyn AnyCaller>, ConnectError> {
-    let config = options.config.clone();
+/// Makes the caller of the paths of `config`'s plan, which sends batches if the plan does.
+///
+/// # Errors
+/// When the plan is no variant of a preset, or the RNIC refuses.
+pub fn any_caller(nic: Nic, config: CallerConfig) -> Result<Box<dyn AnyCaller>, ConnectError> {
     let preset = config.plan.preset()?;
     let made = for_plan!(preset.plan, |P| match config.plan.batching {
         Batching::Calls(_) => {

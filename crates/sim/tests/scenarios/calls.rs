@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use farcall_link::{BatchConfig, BatchSizing, Batching, Plan};
-use farcall_rpc::{
-    ByByte, BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd,
-    Path, ResponderConfig, SendReply, ServerReply,
-};
+use farcall_rpc::{CallerConfig, ResponderConfig};
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
-use super::chaos;
+use super::{chaos, plan, plan_of_seed};
 use crate::support::calls::{Calls, Echo, Executions, Later, check_calls};
 use crate::support::rpc::{ClientProgram, ServerProgram, Workload, nic};
 
 const CALLS: u32 = 60;
 
-struct Run<P> {
+struct Run {
+    plan: Plan,
     world: World,
     random: Stream,
     server_host: Host,
@@ -29,10 +27,9 @@ struct Run<P> {
     later: Later,
     /// Whether the clients send batches.
     batches: bool,
-    path: std::marker::PhantomData<P>,
 }
 
-impl<P: Path> Run<P> {
+impl Run {
     fn spawn_server(&mut self) {
         self.incarnation += 1;
         let (executions, later) = (self.executions.clone(), self.later.clone());
@@ -47,8 +44,8 @@ impl<P: Path> Run<P> {
 
     fn plan(&mut self) -> Plan {
         match self.batches {
-            true => Plan { batching: Batching::Calls(batch(&mut self.random)), ..Plan::default() },
-            false => Plan::default(),
+            true => Plan { batching: Batching::Calls(batch(&mut self.random)), ..self.plan },
+            false => self.plan,
         }
     }
 
@@ -62,7 +59,7 @@ impl<P: Path> Run<P> {
             .checksum(self.random.chance_ppm(300_000))
             .plan(self.plan());
         let seed = self.random.next_u64();
-        let client = ClientProgram::new::<P>(&host, self.server_host.id(), config, seed, workload);
+        let client = ClientProgram::new(&host, self.server_host.id(), config, seed, workload);
         let task = self.world.spawn(&host, waiting, client);
         self.clients.push((host, number, task));
     }
@@ -146,7 +143,7 @@ impl<P: Path> Run<P> {
                 program.caller.counters()
             );
             check_calls(workload, &self.executions);
-            super::note::<P>(program.caller.counters());
+            super::note(self.plan, program.caller.counters());
         }
         let executions = self.executions.borrow();
         let twice = executions.iter().find(|(_, times)| **times > 1);
@@ -167,22 +164,23 @@ fn batch(random: &mut Stream) -> BatchConfig {
     BatchConfig::default().size(size).bytes_max(random.between(100, 4_000) as u32).wait_us(wait_us)
 }
 
-fn run_by<P: Path>(seed: u64, random: Stream) -> u64 {
-    run_with::<P>(seed, random, false)
+fn run_by(plan: Plan, seed: u64, random: Stream) -> u64 {
+    run_with(plan, seed, random, false)
 }
 
-fn run_with<P: Path>(seed: u64, random: Stream, batches: bool) -> u64 {
-    run_all::<P>(seed, random, batches, Later::default())
+fn run_with(plan: Plan, seed: u64, random: Stream, batches: bool) -> u64 {
+    run_all(plan, seed, random, batches, Later::default())
 }
 
-fn run_all<P: Path>(seed: u64, mut random: Stream, batches: bool, later: Later) -> u64 {
+fn run_all(plan: Plan, seed: u64, mut random: Stream, batches: bool, later: Later) -> u64 {
     let mut world = World::new(chaos::config(seed, &mut random));
     let server_host = world.add_node();
     let hosts: Vec<Host> = (0..random.between(1, 3)).map(|_| world.add_node()).collect();
     // Several clients of one node now and then.
     let clients: Vec<Host> =
         hosts.iter().flat_map(|host| vec![host.clone(); random.between(1, 2) as usize]).collect();
-    let mut run = Run::<P> {
+    let mut run = Run {
+        plan,
         server: TaskId::NONE,
         server_polls: false,
         world,
@@ -194,7 +192,6 @@ fn run_all<P: Path>(seed: u64, mut random: Stream, batches: bool, later: Later) 
         executions: Executions::default(),
         later,
         batches,
-        path: std::marker::PhantomData,
     };
     run.spawn_server();
     clients.into_iter().for_each(|host| run.spawn_client(host));
@@ -204,9 +201,9 @@ fn run_all<P: Path>(seed: u64, mut random: Stream, batches: bool, later: Later) 
 pub fn run(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     match random.below(4) {
-        0 | 1 => run_by::<FetchThenReply>(seed, random),
-        2 => run_by::<Fetch>(seed, random),
-        _ => run_by::<ServerReply>(seed, random),
+        0 | 1 => run_by(plan("rf-rpc"), seed, random),
+        2 => run_by(plan("fetch"), seed, random),
+        _ => run_by(plan("server-reply"), seed, random),
     }
 }
 
@@ -214,41 +211,41 @@ pub fn run(seed: u64) -> u64 {
 pub fn by_sends(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     match random.below(3) {
-        0 => run_by::<SendReply>(seed, random),
-        1 => run_by::<BySend<ServerReply>>(seed, random),
-        _ => run_by::<BySend<SendReply>>(seed, random),
+        0 => run_by(plan("write-send"), seed, random),
+        1 => run_by(plan("send-write"), seed, random),
+        _ => run_by(plan("send-send"), seed, random),
     }
 }
 
 /// The same where a byte tells of each request.
 pub fn by_bytes(seed: u64) -> u64 {
-    run_by::<ByByte<ServerReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+    run_by(plan("l5"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
 /// The same where messages are lost, and nobody is told.
 pub fn over_uc(seed: u64) -> u64 {
-    run_by::<OverUc<ServerReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+    run_by(plan("uc-rpc"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
 /// The same with clients that send batches.
 pub fn batched(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     match random.below(4) {
-        0 => run_with::<FetchThenReply>(seed, random, true),
-        1 => run_with::<ServerReply>(seed, random, true),
-        2 => run_with::<BySend<SendReply>>(seed, random, true),
-        _ => run_with::<OverUc<ServerReply>>(seed, random, true),
+        0 => run_with(plan("rf-rpc"), seed, random, true),
+        1 => run_with(plan("server-reply"), seed, random, true),
+        2 => run_with(plan("send-send"), seed, random, true),
+        _ => run_with(plan("uc-rpc"), seed, random, true),
     }
 }
 
 /// The same where results come as datagrams: not at all, twice, or in any order.
 pub fn by_herd(seed: u64) -> u64 {
-    run_by::<OverUc<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+    run_by(plan("herd"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
 /// The same where requests do, too.
 pub fn by_datagrams(seed: u64) -> u64 {
-    run_by::<OverUd<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+    run_by(plan("ud-rpc"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
 /// The same where the server answers a third of the calls later; now and then in batches, or never.
@@ -257,12 +254,12 @@ pub fn answered_later(seed: u64) -> u64 {
     let batches = random.below(4) == 0;
     let later = Later(Some(Default::default()));
     match random.below(7) {
-        0 | 1 => run_all::<FetchThenReply>(seed, random, batches, later),
-        2 => run_all::<ServerReply>(seed, random, batches, later),
-        3 => run_all::<BySend<SendReply>>(seed, random, batches, later),
-        4 => run_all::<BySend<NoticeThenFetch>>(seed, random, batches, later),
-        5 => run_all::<OverUc<ServerReply>>(seed, random, batches, later),
-        _ => run_all::<OverUd<DatagramReply>>(seed, random, batches, later),
+        0 | 1 => run_all(plan("rf-rpc"), seed, random, batches, later),
+        2 => run_all(plan("server-reply"), seed, random, batches, later),
+        3 => run_all(plan("send-send"), seed, random, batches, later),
+        4 => run_all(plan("rdma-memcached"), seed, random, batches, later),
+        5 => run_all(plan("uc-rpc"), seed, random, batches, later),
+        _ => run_all(plan("ud-rpc"), seed, random, batches, later),
     }
 }
 
@@ -270,5 +267,12 @@ pub fn answered_later(seed: u64) -> u64 {
 pub fn by_notices(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     let batches = random.below(4) == 0;
-    run_with::<BySend<NoticeThenFetch>>(seed, random, batches)
+    run_with(plan("rdma-memcached"), seed, random, batches)
+}
+
+/// The same under each preset of the table in turn; now and then in batches.
+pub fn by_any_preset(seed: u64) -> u64 {
+    let mut random = Stream::new(seed, Purpose::Program(1_000));
+    let batches = random.below(4) == 0;
+    run_with(plan_of_seed(seed), seed, random, batches)
 }

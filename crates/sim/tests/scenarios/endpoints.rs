@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
+use super::plan;
 use crate::support::calls::*;
 use crate::support::rpc::*;
-use farcall_rpc::{
-    ByByte, BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd,
-    Path, ResponderConfig, SendReply, ServerReply,
-};
+use farcall_link::{PRESETS, Plan, ResponsePath};
+use farcall_rpc::{CallerConfig, ResponderConfig};
 use farcall_sim::{Config, Waiting, What, World};
 
-fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 {
+fn calls_end_well(plan: Plan, server_waits: Waiting, client_waits: Waiting) -> u64 {
     let mut world = World::new(Config { keep_records: 1 << 20, ..Config::new(11) });
     let (server_host, client_host) = (world.add_node(), world.add_node());
     let executions = Executions::default();
@@ -18,10 +17,10 @@ fn calls_end_well<P: Path>(server_waits: Waiting, client_waits: Waiting) -> u64 
     let server = ServerProgram::new(&server_host, nic(&server_host, 1), ResponderConfig::default(), 1, echo);
     let server = world.spawn(&server_host, server_waits, server);
     let workload = Calls::new(0, world.random(0), 200);
-    let client = ClientProgram::new::<P>(
+    let client = ClientProgram::new(
         &client_host,
         server_host.id(),
-        CallerConfig::default().notify(client_waits == Waiting::Event),
+        CallerConfig::default().notify(client_waits == Waiting::Event).plan(plan),
         2,
         workload,
     );
@@ -45,28 +44,20 @@ fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
     for waits in
         [(Waiting::Poll, Waiting::Poll), (Waiting::Event, Waiting::Event), (Waiting::Event, Waiting::Poll)]
     {
-        calls_end_well::<FetchThenReply>(waits.0, waits.1);
-        calls_end_well::<Fetch>(waits.0, waits.1);
-        calls_end_well::<ServerReply>(waits.0, waits.1);
-        calls_end_well::<ByByte<ServerReply>>(waits.0, waits.1);
-        calls_end_well::<SendReply>(waits.0, waits.1);
-        calls_end_well::<BySend<ServerReply>>(waits.0, waits.1);
-        calls_end_well::<BySend<SendReply>>(waits.0, waits.1);
-        calls_end_well::<BySend<NoticeThenFetch>>(waits.0, waits.1);
-        calls_end_well::<OverUc<ServerReply>>(waits.0, waits.1);
-        calls_end_well::<OverUc<DatagramReply>>(waits.0, waits.1);
-        calls_end_well::<OverUd<DatagramReply>>(waits.0, waits.1);
+        for preset in PRESETS {
+            calls_end_well(preset.plan, waits.0, waits.1);
+        }
     }
 }
 
 /// The one queue pair for datagrams outlives those it sends to, and takes from.
 #[test]
 fn clients_of_datagrams_that_are_gone_leave_nothing_at_the_server() {
-    leave_nothing::<OverUc<DatagramReply>>();
-    leave_nothing::<OverUd<DatagramReply>>();
+    let are_datagrams = |plan: &Plan| plan.response == ResponsePath::Datagram;
+    PRESETS.iter().map(|preset| preset.plan).filter(are_datagrams).for_each(leave_nothing);
 }
 
-fn leave_nothing<P: Path>() {
+fn leave_nothing(plan: Plan) {
     let mut world = World::new(Config::new(12));
     let (server_host, client_host) = (world.add_node(), world.add_node());
     let echo = Echo { host: server_host.clone(), executions: Executions::default(), later: Later::default() };
@@ -76,9 +67,8 @@ fn leave_nothing<P: Path>() {
     world.spawn(&server_host, Waiting::Event, server);
     let mut objects_beside = |number: u32| {
         let workload = Calls::new(number, world.random(number), 40);
-        let seed = u64::from(number) + 2;
-        let client =
-            ClientProgram::new::<P>(&client_host, server_host.id(), CallerConfig::default(), seed, workload);
+        let (seed, config) = (u64::from(number) + 2, CallerConfig::default().plan(plan));
+        let client = ClientProgram::new(&client_host, server_host.id(), config, seed, workload);
         let client = world.spawn(&client_host, Waiting::Event, client);
         let done = world.run_while_not(Duration::from_secs(20), |world| {
             Workload::is_done(&world.look::<ClientProgram<Calls>>(client).unwrap().workload)
@@ -96,6 +86,6 @@ fn leave_nothing<P: Path>() {
 
 #[test]
 fn a_run_of_rpc_repeats_to_the_bit() {
-    let run = || calls_end_well::<FetchThenReply>(Waiting::Poll, Waiting::Event);
+    let run = || calls_end_well(plan("rf-rpc"), Waiting::Poll, Waiting::Event);
     assert_eq!(run(), run());
 }

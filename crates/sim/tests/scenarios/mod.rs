@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farcall_rpc::{Counters, Path};
+use farcall_link::{PRESETS, Plan};
+use farcall_rpc::Counters;
 
 pub mod calls;
 pub mod chaos;
@@ -46,15 +47,25 @@ pub static HAPPENED: Happened = Happened {
     stalls: AtomicU64::new(0),
 };
 
-fn note<P: Path>(counters: &Counters) {
+fn note(plan: Plan, counters: &Counters) {
     HAPPENED.resumed.fetch_add(counters.sessions_resumed.get(), Ordering::Relaxed);
-    if !P::TRANSPORT.is_reliable() {
+    if !plan.transport.is_reliable() {
         HAPPENED.resent.fetch_add(counters.resent.get(), Ordering::Relaxed);
     }
     HAPPENED.repeated.fetch_add(counters.repeated.get(), Ordering::Relaxed);
     HAPPENED.batches.fetch_add(counters.batches.get(), Ordering::Relaxed);
     HAPPENED.notices.fetch_add(counters.notices.get(), Ordering::Relaxed);
     HAPPENED.collects.fetch_add(counters.collects.get(), Ordering::Relaxed);
+}
+
+/// The plan of a preset.
+fn plan(preset: &str) -> Plan {
+    Plan::named(preset).unwrap_or_else(|| panic!("no preset {preset:?}"))
+}
+
+/// One preset of the table after the other, seed by seed: a new one joins by itself.
+fn plan_of_seed(seed: u64) -> Plan {
+    PRESETS[(seed % PRESETS.len() as u64) as usize].plan
 }
 
 /// A kind of run: its name, and what runs a seed of it. It panics if something does not hold, and returns the hash of
@@ -75,6 +86,7 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "calls-by-datagrams", run: calls::by_datagrams },
     Scenario { name: "calls-by-notices", run: calls::by_notices },
     Scenario { name: "calls-answered-later", run: calls::answered_later },
+    Scenario { name: "calls-by-any-preset", run: calls::by_any_preset },
     Scenario { name: "store", run: store::run },
     Scenario { name: "store-by-sends", run: store::by_sends },
     Scenario { name: "store-over-uc", run: store::over_uc },
@@ -82,6 +94,7 @@ pub const ALL: &[Scenario] = &[
     Scenario { name: "store-by-herd", run: store::by_herd },
     Scenario { name: "store-by-datagrams", run: store::by_datagrams },
     Scenario { name: "store-by-notices", run: store::by_notices },
+    Scenario { name: "store-by-any-preset", run: store::by_any_preset },
     Scenario { name: "streams", run: streams::run },
     Scenario { name: "unreliable", run: traffic::unreliable },
     Scenario { name: "shared", run: traffic::shared },

@@ -5,14 +5,11 @@ use std::time::Duration;
 
 use farcall_kv::bypass::{BypassConfig, Scheme, Service};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
-use farcall_link::Nic;
-use farcall_rpc::{
-    BySend, CallerConfig, DatagramReply, Fetch, FetchThenReply, Handler, NoticeThenFetch, OverUc, OverUd,
-    Path, ResponderConfig, SendReply, ServerReply,
-};
+use farcall_link::{Nic, Plan};
+use farcall_rpc::{CallerConfig, Handler, ResponderConfig};
 use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
 
-use super::chaos;
+use super::{chaos, plan, plan_of_seed};
 use crate::support::bypass::ReadingClient;
 use crate::support::rpc::{ClientProgram, ServerProgram, Workload, nic};
 use crate::support::store::{SharedHistory, Store, StoreClient};
@@ -64,7 +61,8 @@ impl<S: Scheme> Kind for Read<S> {
     }
 }
 
-struct Run<P, K> {
+struct Run<K> {
+    plan: Plan,
     kind: K,
     world: World,
     random: Stream,
@@ -73,10 +71,9 @@ struct Run<P, K> {
     incarnation: u64,
     clients: Vec<TaskId>,
     history: SharedHistory,
-    path: PhantomData<P>,
 }
 
-impl<P: Path, K: Kind> Run<P, K> {
+impl<K: Kind> Run<K> {
     fn spawn_server(&mut self) {
         self.incarnation += 1;
         let nic = nic(&self.server_host, self.random.next_u64());
@@ -91,9 +88,9 @@ impl<P: Path, K: Kind> Run<P, K> {
         let waiting = chaos::waiting(&mut self.random);
         let workload = self.kind.client(host, number, self.world.random(number), &self.history);
         let notify = waiting == Waiting::Event && self.random.chance_ppm(500_000);
-        let config = CallerConfig::default().notify(notify);
+        let config = CallerConfig::default().notify(notify).plan(self.plan);
         let seed = self.random.next_u64();
-        let client = ClientProgram::new::<P>(host, self.server_host.id(), config, seed, workload);
+        let client = ClientProgram::new(host, self.server_host.id(), config, seed, workload);
         self.clients.push(self.world.spawn(host, waiting, client));
     }
 
@@ -157,15 +154,16 @@ impl<P: Path, K: Kind> Run<P, K> {
     }
 }
 
-fn run_by<P: Path>(seed: u64, random: Stream) -> u64 {
-    run_kind::<P, Own>(seed, random, Own)
+fn run_by(plan: Plan, seed: u64, random: Stream) -> u64 {
+    run_kind(plan, seed, random, Own)
 }
 
-fn run_kind<P: Path, K: Kind>(seed: u64, mut random: Stream, kind: K) -> u64 {
+fn run_kind<K: Kind>(plan: Plan, seed: u64, mut random: Stream, kind: K) -> u64 {
     let mut world = World::new(chaos::config(seed, &mut random));
     let server_host = world.add_node();
     let hosts: Vec<Host> = (0..random.between(2, 4)).map(|_| world.add_node()).collect();
-    let mut run = Run::<P, K> {
+    let mut run = Run {
+        plan,
         kind,
         server: TaskId::NONE,
         world,
@@ -174,7 +172,6 @@ fn run_kind<P: Path, K: Kind>(seed: u64, mut random: Stream, kind: K) -> u64 {
         incarnation: 0,
         clients: Vec::new(),
         history: SharedHistory::default(),
-        path: PhantomData,
     };
     run.spawn_server();
     for (number, host) in (0..).zip(&hosts) {
@@ -186,9 +183,9 @@ fn run_kind<P: Path, K: Kind>(seed: u64, mut random: Stream, kind: K) -> u64 {
 pub fn run(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     match random.below(4) {
-        0 | 1 => run_by::<FetchThenReply>(seed, random),
-        2 => run_by::<Fetch>(seed, random),
-        _ => run_by::<ServerReply>(seed, random),
+        0 | 1 => run_by(plan("rf-rpc"), seed, random),
+        2 => run_by(plan("fetch"), seed, random),
+        _ => run_by(plan("server-reply"), seed, random),
     }
 }
 
@@ -196,15 +193,15 @@ pub fn run(seed: u64) -> u64 {
 pub fn by_sends(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     match random.below(3) {
-        0 => run_by::<SendReply>(seed, random),
-        1 => run_by::<BySend<ServerReply>>(seed, random),
-        _ => run_by::<BySend<SendReply>>(seed, random),
+        0 => run_by(plan("write-send"), seed, random),
+        1 => run_by(plan("send-write"), seed, random),
+        _ => run_by(plan("send-send"), seed, random),
     }
 }
 
 /// The same where messages are lost, and nobody is told.
 pub fn over_uc(seed: u64) -> u64 {
-    run_by::<OverUc<ServerReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+    run_by(plan("uc-rpc"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
 /// Stores whose GETs are READs: as full as a few keys make them, so that entries move.
@@ -217,23 +214,28 @@ pub fn that_is_read(seed: u64) -> u64 {
         .inline_bytes([0, 64, 300][random.below(3) as usize]);
     if random.below(2) == 0 {
         let pilaf = Read::<Pilaf> { config: config.inline_bytes(0), scheme: PhantomData };
-        run_kind::<BySend<SendReply>, _>(seed, random, pilaf)
+        run_kind(plan("send-send"), seed, random, pilaf)
     } else {
-        run_kind::<ServerReply, _>(seed, random, Read::<Farm> { config, scheme: PhantomData })
+        run_kind(plan("server-reply"), seed, random, Read::<Farm> { config, scheme: PhantomData })
     }
 }
 
 /// The same where results come as datagrams.
 pub fn by_herd(seed: u64) -> u64 {
-    run_by::<OverUc<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+    run_by(plan("herd"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
 /// The same where requests do, too.
 pub fn by_datagrams(seed: u64) -> u64 {
-    run_by::<OverUd<DatagramReply>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+    run_by(plan("ud-rpc"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
 /// The same where the server tells of results, and clients READ them.
 pub fn by_notices(seed: u64) -> u64 {
-    run_by::<BySend<NoticeThenFetch>>(seed, Stream::new(seed, Purpose::Program(1_000)))
+    run_by(plan("rdma-memcached"), seed, Stream::new(seed, Purpose::Program(1_000)))
+}
+
+/// The same under each preset of the table in turn.
+pub fn by_any_preset(seed: u64) -> u64 {
+    run_by(plan_of_seed(seed), seed, Stream::new(seed, Purpose::Program(1_000)))
 }

@@ -5,10 +5,10 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 use farcall_link::bootstrap::{Acceptor, Initiator, Notice, VersionRange};
-use farcall_link::{Backoff, Batching, Entropy, Nic};
+use farcall_link::{Backoff, Entropy, Nic};
 use farcall_rpc::{
-    AnyCaller, BatchCaller, Broken, Caller, CallerConfig, Completion, ConnectionId, Handler, Path, Responder,
-    ResponderConfig, ResponderEvent,
+    AnyCaller, Broken, CallerConfig, Completion, ConnectionId, Handler, Responder, ResponderConfig,
+    ResponderEvent, any_caller,
 };
 use farcall_sim::{Host, HostClock, Listener, NodeId, Pipe};
 use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
@@ -216,13 +216,10 @@ pub struct ClientProgram<W> {
 const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(20);
 
 impl<W: Workload> ClientProgram<W> {
-    pub fn new<P: Path>(host: &Host, server: NodeId, config: CallerConfig, seed: u64, workload: W) -> Self {
+    pub fn new(host: &Host, server: NodeId, config: CallerConfig, seed: u64, workload: W) -> Self {
         let backoff = Backoff::new(Duration::from_micros(200), Duration::from_millis(10), seed);
         let nic = nic(host, seed);
-        let caller: Box<dyn AnyCaller> = match config.plan.batching {
-            Batching::Calls(_) => Box::new(BatchCaller::<P>::new(nic, config).unwrap()),
-            _ => Box::new(Caller::<P>::new(nic, config).unwrap()),
-        };
+        let caller = any_caller(nic, config).unwrap();
         Self {
             host: host.clone(),
             server,

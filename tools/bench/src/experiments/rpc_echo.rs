@@ -87,7 +87,7 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     );
     conditions.push("threads", threads);
     conditions.push("load", load_condition(plan.rate));
-    let mut report = Report::new("Echo calls between two processes", conditions).over(nic.wish);
+    let mut report = stage.report("Echo calls between two processes", conditions, nic.wish);
     report.notes.extend(stage.single_core_note());
     let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
     let server = calls::start_echo(stage, nic, plan.server_threads)?;

@@ -20,6 +20,8 @@ use std::{env, thread};
 const ALLOCATIONS_VARIABLE: &str = "FARCALL_ALLOCATIONS_FD";
 /// How long a server may take until it serves.
 const START_PATIENCE: Duration = Duration::from_secs(20);
+/// A service has no more threads.
+const THREADS_MAX: u16 = 256;
 /// No ready line is longer.
 const READY_LINE_LEN_BYTES_MAX: u64 = 64 << 10;
 
@@ -94,6 +96,17 @@ impl Service {
         match self.what {
             Served::Echo { threads } => threads,
             Served::Store(_) => 1,
+        }
+    }
+
+    /// Refuses what no client half asks for.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match &self.what {
+            Served::Echo { threads: 1..=THREADS_MAX } => Ok(()),
+            Served::Echo { threads } => {
+                Err(format!("a service has 1 to {THREADS_MAX} threads, not {threads}"))
+            }
+            Served::Store(store) => store.check(),
         }
     }
 

@@ -11,6 +11,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
+use std::net::SocketAddr;
 
 /// Entries of the index, and how many of them are used: three quarters, as in the papers.
 const ENTRIES: u32 = 1 << 12;
@@ -43,9 +44,11 @@ impl PeerTask for PilafServer {
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
         let part = |error: &dyn std::fmt::Display| PeerError::Part(error.to_string());
-        let chosen = self.selection.choose().map_err(|error| part(&error))?;
+        let chosen = place.nic(&self.selection).choose().map_err(|error| part(&error))?;
         let config = PilafConfig::default().entries(ENTRIES);
-        let server = serve(Server::builder(), &*chosen.provider, config).map_err(|error| part(&error))?;
+        let address = SocketAddr::new(place.control().local_ip(), 0).to_string();
+        let server = serve(Server::builder().address(address), &*chosen.provider, config)
+            .map_err(|error| part(&error))?;
         place.ready()?;
         send(place.control(), &server.address().to_string())?;
         // Silent until its end.
@@ -62,7 +65,7 @@ impl PilafStand {
     pub(crate) fn open(stage: &Stage, chosen: &Chosen) -> Result<Self, ExperimentError> {
         pin_thread(stage.client_core)?;
         let order = PilafServer { selection: chosen.selection.clone() };
-        let peer = stage.launcher.start(&order, stage.server_core, &[])?;
+        let peer = stage.pair_plan().start(&order)?;
         let address: String = receive(peer.control())?;
         let mut client = PilafClient::connect(&*chosen.provider, &address, PilafClient::options())?;
         for number in 0..KEYS {

@@ -3,6 +3,7 @@
 use crate::measure::{CoreError, Cores};
 use crate::peer::{PairPlan, PeerLauncher, Run};
 use crate::report::{Conditions, Report};
+use farcall_providers::Wish;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,10 @@ pub struct Stage {
 
 /// The usual recorded stretch: what `--duration-ms` is by default.
 const USUAL_DURATION: Duration = Duration::from_millis(400);
+
+/// What a report says that is measured between two halves.
+const HALVES_NOTICE: &str =
+    "Measured between two halves: what lies between their hosts is in the figures; the conditions name both.";
 
 /// Below this part of what is usual, figures say nothing.
 const SCALE_MIN: f64 = 0.125;
@@ -136,6 +141,15 @@ impl Stage {
         );
         conditions.push("seed", self.seed.to_string());
         conditions
+    }
+
+    /// An empty report of what is measured here over `provider`. Its first note says what lies between the ends.
+    pub(crate) fn report(&self, title: impl Into<String>, conditions: Conditions, provider: Wish) -> Report {
+        let report = Report::new(title, conditions);
+        match self.run {
+            Some(_) => Report { notes: vec![HALVES_NOTICE.to_owned()], ..report },
+            None => report.over(provider),
+        }
     }
 
     /// A note when both ends share a core.

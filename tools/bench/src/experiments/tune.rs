@@ -38,7 +38,7 @@ pub fn run(
     let mut conditions = stage.conditions();
     conditions.push("provider", format!("{} (RC)", nic.wish));
     conditions.push("threads", "1 server thread, 1 client thread, 1 connection");
-    let mut report = Report::new("What a connection can do", conditions).over(nic.wish);
+    let mut report = stage.report("What a connection can do", conditions, nic.wish);
     report.notes.extend(stage.single_core_note());
     report.note(NOTE);
     let service = Service { nic: nic.clone(), what: Served::Echo { threads: 1 } };

@@ -89,7 +89,7 @@ pub struct Published {
 /// How an experiment is measured here.
 #[derive(Clone, Copy)]
 pub enum How {
-    /// Between two processes of this host.
+    /// Between two processes, of one host or of two.
     Here {
         /// How this differs from the paper's experiment.
         differs: &'static [&'static str],
@@ -114,6 +114,17 @@ impl Experiment {
             Some(rest) if name.contains('.') => is_panel(rest),
             Some(rest) => name.len() == 1 && rest.starts_with('.'),
             None => false,
+        }
+    }
+
+    /// Whether nothing of it can be measured between two hosts, though it can on one.
+    #[must_use]
+    pub fn is_of_one_host(&self) -> bool {
+        match self.how {
+            How::Here { trials, .. } => {
+                !trials().iter().any(|trial| trial.spans_hosts() && !trial.is_limit())
+            }
+            How::NotYet(_) => false,
         }
     }
 

@@ -32,7 +32,10 @@ pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Res
     let mut conditions = plan.stage.conditions();
     conditions.push("provider", plan.chosen.selection.wish.name());
     conditions.push("because", plan.chosen.explanation.clone());
-    let mut report = Report::new("", conditions).over(plan.chosen.selection.wish);
+    if plan.stage.server_half().is_some() {
+        conditions.push("one host only", "bare limits and whatever else is of one host is left out");
+    }
+    let mut report = plan.stage.report("", conditions, plan.chosen.selection.wish);
     report.notes.extend(plan.stage.single_core_note());
     let mut results = Results {
         farcall_figures: FORMAT,
@@ -46,7 +49,7 @@ pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Res
         is_complete: false,
     };
     let mut servers = Servers::new(plan.chosen, plan.stage);
-    let mut goes_on = true;
+    let (mut goes_on, mut is_reachable) = (true, true);
     let mut watched = |what: &str| {
         goes_on = goes_on && progress(what);
         goes_on
@@ -58,8 +61,15 @@ pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Res
         results.experiments.push(measure(experiment, &mut servers, &mut watched));
         results.findings = papers::findings(&results);
         keep(&results);
+        if let Some(half) = plan.stage.server_half().filter(|half| half.is_lost()) {
+            // What comes now would fail one after the other.
+            is_reachable = false;
+            let address = half.far().address();
+            results.notes.push(format!("The server half at {address} is gone: the rest was not measured."));
+            break;
+        }
     }
-    results.is_complete = goes_on;
+    results.is_complete = goes_on && is_reachable;
     keep(&results);
     results
 }
@@ -68,10 +78,12 @@ pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Res
 fn measure(experiment: &Experiment, servers: &mut Servers<'_>, progress: Progress<'_>) -> Outcome {
     let mut outcome = Outcome::new(experiment);
     let How::Here { trials, .. } = experiment.how else { return outcome };
-    let mut taken: Vec<Taken> =
-        trials().into_iter().map(|trial| Taken { trial, points: Vec::new() }).collect();
-    let mut report = Report::default();
     let stage = servers.stage;
+    let (trials, one_host_only): (Vec<Trial>, Vec<Trial>) =
+        trials().into_iter().partition(|trial| stage.server_half().is_none() || trial.spans_hosts());
+    outcome.differs.extend(ends(stage, &one_host_only));
+    let mut taken: Vec<Taken> = trials.into_iter().map(|trial| Taken { trial, points: Vec::new() }).collect();
+    let mut report = Report::default();
     let measured = stage.interleave(
         &mut taken,
         &mut report,
@@ -89,6 +101,20 @@ fn measure(experiment: &Experiment, servers: &mut Servers<'_>, progress: Progres
     outcome.notes = report.notes;
     outcome.problems = report.problems;
     outcome
+}
+
+/// Where the two ends are, and what could not be measured there.
+fn ends(stage: &Stage, one_host_only: &[Trial]) -> Vec<String> {
+    let ends = match stage.server_half() {
+        Some(run) => {
+            format!("Between a process of this host and the server half at {}.", run.far().address())
+        }
+        None => "Between two processes of one host.".to_owned(),
+    };
+    let mut names: Vec<&str> = one_host_only.iter().map(|trial| trial.series).collect();
+    names.dedup();
+    let left_out = (!names.is_empty()).then(|| format!("One host only, left out: {}.", names.join("; ")));
+    [ends].into_iter().chain(left_out).collect()
 }
 
 /// All points of each curve, their repetitions put together.

@@ -10,6 +10,7 @@ use crate::experiments::{ExperimentError, Stage};
 use crate::measure::pin_thread;
 use crate::remio::{self, Task};
 use crate::report::Report;
+use crate::rnic::{self, Direction, RnicError, RnicTask};
 use crate::workload::RecordShape;
 use farcall_providers::{Chosen, Selection};
 
@@ -18,6 +19,9 @@ const RECORDS: u64 = 20_000;
 /// RF-RPC, section 5.1.
 const KEY_LEN_BYTES: usize = 16;
 const VALUE_LEN_BYTES: usize = 32;
+
+/// Client processes of a rate in a direction between two hosts; on one they would share the client's core.
+const CLIENTS_OF_HALVES: u32 = 2;
 
 /// Who serves, and where.
 pub(super) struct Servers<'a> {
@@ -37,6 +41,19 @@ pub(super) fn open_store(stage: &Stage, nic: &Selection) -> Result<Stand, Experi
 impl<'a> Servers<'a> {
     pub(super) fn new(chosen: &'a Chosen, stage: &'a Stage) -> Self {
         Self { chosen, stage, echo: None, store: None, pilaf: None }
+    }
+
+    /// Operations in a direction.
+    pub(super) fn rate(&self, task: RnicTask, direction: Direction) -> Result<Sample, RnicError> {
+        let clients = if self.stage.server_half().is_some() { CLIENTS_OF_HALVES } else { 1 };
+        let rate = rnic::rate(self.chosen, task, direction, clients, self.stage)?;
+        Ok(Sample::of_line(line::Sample {
+            per_second: rate.per_second,
+            bytes_per_second: rate.per_second * task.len_bytes as f64,
+            client_cores: rate.cores.client,
+            server_cores: rate.cores.server,
+            ..line::Sample::NONE
+        }))
     }
 
     /// Calls of the echo service.

@@ -6,12 +6,12 @@ use crate::baseline::Baseline;
 use crate::experiments::ExperimentError;
 use crate::experiments::calls::CallTask;
 use crate::experiments::herd::{HerdFigure, HerdPlan};
-use crate::experiments::kv_main::KvTask;
+use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::experiments::line::{self, Line, Rival};
 use crate::measure::{LatencySummary, QUANTILES};
 use crate::remio::{self, Task};
 use crate::report::Report;
-use crate::rnic::{Operation, RnicError, RnicTask, Tuning};
+use crate::rnic::{Direction, Operation, RnicError, RnicTask, Tuning};
 use farcall_link::Transport;
 use std::fmt;
 
@@ -26,6 +26,8 @@ pub(super) const BARE_COPY: &str = "limit: bare copy of 1 MiB";
 pub(super) enum Subject {
     /// Verbs, echoes of verbs, bare limits.
     Line(Line),
+    /// Operations of which the serving end is the passive one, or the one that issues.
+    Rate(RnicTask, Direction),
     /// Calls to the echo service.
     Calls(CallTask),
     /// Operations of the store.
@@ -81,6 +83,7 @@ impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.subject {
             Subject::Line(line) => line.subject.fmt(f),
+            Subject::Rate(task, direction) => write!(f, "{task}, {} B, {direction}", task.len_bytes),
             Subject::Calls(task) => task.fmt(f),
             Subject::Kv(task) => task.fmt(f),
             Subject::Pilaf => f.write_str("pilaf GETs"),
@@ -90,7 +93,30 @@ impl fmt::Display for Trial {
     }
 }
 
+impl Subject {
+    /// Whether its serving end may be on another host.
+    fn spans_hosts(&self) -> bool {
+        match self {
+            Self::Line(line) => !matches!(line.subject, line::Subject::Rival(_)),
+            Self::Rate(..) | Self::Calls(_) | Self::Pilaf | Self::Remio(_) => true,
+            Self::Kv(task) => !matches!(task.front_end, FrontEnd::Unix | FrontEnd::Foreign(..)),
+            // Their servers listen on the loopback interface.
+            Self::Channel(_) => false,
+        }
+    }
+}
+
 impl Trial {
+    /// Whether it is there for others to be compared with.
+    pub(super) fn is_limit(&self) -> bool {
+        [BARE_PING_PONG, READ_ALONE, BARE_COPY].contains(&self.series)
+    }
+
+    /// Whether it can be measured between two hosts.
+    pub(super) fn spans_hosts(&self) -> bool {
+        self.subject.spans_hosts()
+    }
+
     /// One point at `x`.
     pub(super) fn at(
         series: &'static str,
@@ -164,6 +190,22 @@ impl Trial {
 
     /// The points of one of HERD's micro-benchmarks whose column is one of `columns`: a curve a column, by message size.
     pub(super) fn herd(figure: HerdFigure, columns: &'static [&'static str]) -> Vec<Self> {
+        Self::herd_of(figure, columns, Subject::Line)
+    }
+
+    /// The same of the rates of verbs, in a direction.
+    pub(super) fn herd_rates(direction: Direction, columns: &'static [&'static str]) -> Vec<Self> {
+        Self::herd_of(HerdFigure::Throughput, columns, |line| match line.subject {
+            line::Subject::Verbs(task) => Subject::Rate(task, direction),
+            _ => Subject::Line(line),
+        })
+    }
+
+    fn herd_of(
+        figure: HerdFigure,
+        columns: &'static [&'static str],
+        subject: impl Fn(Line) -> Subject,
+    ) -> Vec<Self> {
         let plan = HerdPlan {
             figures: vec![figure],
             lens_bytes: Vec::new(),
@@ -177,7 +219,8 @@ impl Trial {
             for (line, column) in row.points.into_iter().zip(&grid.columns) {
                 let (Some(line), true) = (line, columns.contains(&column.heading)) else { continue };
                 let y = grid.figure;
-                trials.push(Self::at(column.heading, row.len_bytes as f64, line, move |s| y(&s.line)));
+                let x = row.len_bytes as f64;
+                trials.push(Self::at(column.heading, x, subject(line), move |s| y(&s.line)));
             }
         }
         trials
@@ -193,12 +236,12 @@ impl Trial {
         let taken = match &mut self.subject {
             Subject::Line(line) => {
                 let measured = line.measure(servers.chosen, servers.stage, None, report);
-                if let Err(RnicError::Illegal(refusal)) = measured {
-                    report.note(format!("{}: not measured: {refusal}.", self.series));
-                    return Ok(Vec::new());
-                }
-                measured?;
+                unless_illegal(self.series, measured, report)?;
                 line.samples.pop().map(Sample::of_line)
+            }
+            Subject::Rate(task, direction) => {
+                let measured = servers.rate(*task, *direction);
+                unless_illegal(self.series, measured, report)?
             }
             Subject::Calls(task) => Some(servers.call(task)?),
             Subject::Kv(task) => Some(servers.operate(task, repetition, report)?),
@@ -210,6 +253,19 @@ impl Trial {
         points.retain(|point| point.y.is_finite() && point.x.is_none_or(f64::is_finite));
         Ok(points)
     }
+}
+
+/// That a device cannot do something is a note.
+fn unless_illegal<T>(
+    series: &str,
+    measured: Result<T, RnicError>,
+    report: &mut Report,
+) -> Result<Option<T>, RnicError> {
+    if let Err(RnicError::Illegal(refusal)) = &measured {
+        report.note(format!("{series}: not measured: {refusal}."));
+        return Ok(None);
+    }
+    measured.map(Some)
 }
 
 impl Sample {

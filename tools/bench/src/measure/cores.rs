@@ -55,6 +55,12 @@ impl Cores {
         self.allowed.iter().copied().take(threads.max(1).into()).collect()
     }
 
+    /// The core of a serving process beside which so many are at work: the first ones, in turn.
+    #[must_use]
+    pub fn of_peer(&self, others: usize) -> usize {
+        self.allowed.get(others % self.allowed.len().max(1)).copied().unwrap_or(0)
+    }
+
     /// The core of client process `number`: in turn those that no server of one thread has.
     #[must_use]
     pub fn of_client(&self, number: u32) -> usize {

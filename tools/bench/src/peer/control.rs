@@ -6,13 +6,13 @@ use rustix::net::sockopt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A longer message between the two ends is not ours.
-const MESSAGE_LEN_BYTES_MAX: u32 = 1 << 26;
+pub(super) const MESSAGE_LEN_BYTES_MAX: u32 = 1 << 26;
 /// The length in front of a message.
 const LEN_BYTES: usize = 4;
 /// A host that is silent for so long is asked whether it is still there, then so many times, so long apart.
@@ -47,9 +47,10 @@ impl Control {
         Ok(sockopt::set_socket_timeout(self, sockopt::Timeout::Send, patience)?)
     }
 
-    /// The address of this end, if it is one of TCP.
-    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
-        rustix::net::getsockname(self).ok()?.try_into().ok()
+    /// Under which address the other end reaches this host: the loopback interface, if it is of this host.
+    pub(crate) fn local_ip(&self) -> IpAddr {
+        let address = rustix::net::getsockname(self).ok().and_then(|name| SocketAddr::try_from(name).ok());
+        address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip())
     }
 
     /// Whether the other end is closed or cannot be reached any more.
@@ -108,18 +109,15 @@ pub(crate) fn receive<T: DeserializeOwned>(control: &Control) -> Result<T, PeerE
 }
 
 /// Receives a message of at most `len_max` bytes. Memory is taken for what has come, not for what is announced.
-pub(crate) fn receive_up_to<T: DeserializeOwned>(
-    mut control: &Control,
-    len_max: u32,
-) -> Result<T, PeerError> {
+pub(crate) fn receive_up_to<T: DeserializeOwned>(mut from: impl Read, len_max: u32) -> Result<T, PeerError> {
     let mut len = [0; LEN_BYTES];
-    control.read_exact(&mut len).map_err(not_understood)?;
+    from.read_exact(&mut len).map_err(not_understood)?;
     let len = u32::from_le_bytes(len);
     if len > len_max {
         return Err(PeerError::Exchange(format!("a message of {len} bytes, where {len_max} are the most")));
     }
     let mut text = Vec::new();
-    control.take(len.into()).read_to_end(&mut text).map_err(not_understood)?;
+    from.take(len.into()).read_to_end(&mut text).map_err(not_understood)?;
     if text.len() < len as usize {
         return Err(PeerError::Exchange("the other end closed the stream within a message".to_owned()));
     }

@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Changes with everything that the two halves say to each other.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 /// No greeting is longer.
 const GREETING_LEN_BYTES_MAX: usize = 64;
 /// How long connecting and greeting may take.
@@ -204,11 +204,11 @@ pub(super) fn judge(said: &str) -> Greeted {
 }
 
 /// Reads a line, no more of it than a greeting may have, and not a byte of what follows it.
-pub(super) fn read_greeting(mut control: &Control) -> std::io::Result<String> {
+pub(super) fn read_greeting(mut from: impl Read) -> std::io::Result<String> {
     let mut line = Vec::new();
     while line.len() < GREETING_LEN_BYTES_MAX && line.last() != Some(&b'\n') {
         let mut byte = [0];
-        control.read_exact(&mut byte)?;
+        from.read_exact(&mut byte)?;
         line.push(byte[0]);
     }
     Ok(String::from_utf8_lossy(&line).into_owned())

@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Connections at a time; each may have a process.
 const CONNECTIONS_MAX: usize = 64;
 /// No wish is longer: it becomes an environment variable.
-const WISH_LEN_BYTES_MAX: u32 = 64 << 10;
+pub(super) const WISH_LEN_BYTES_MAX: u32 = 64 << 10;
 /// How often the end of everything is looked for.
 const WATCH: Duration = Duration::from_millis(50);
 /// How long a new run waits for the end of the one before, whose client half may just have ended.
@@ -216,7 +216,7 @@ impl Half {
             let number = processes.next();
             // Before the peer says anything.
             answer(control, &number)?;
-            let (core, _) = self.cores.server_and_client();
+            let core = self.cores.of_peer(processes.pids.len());
             let child = PeerLauncher::this_program().spawn(order, core, &[control.as_fd()])?;
             processes.pids.insert(number, child.0.id());
             (number, child)
@@ -228,9 +228,11 @@ impl Half {
 
     /// Starts a server, and waits until it is to end, or it or the stream ends.
     fn server(&self, run: &Run, service: &Service, control: &Control) -> Result<(), PeerError> {
-        let ip = control.local_address().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip());
+        if let Err(why) = service.check() {
+            return refuse(control, why);
+        }
         let service = Service { nic: nic_of(&self.nic, &service.nic), ..service.clone() };
-        let launcher = PeerLauncher::with_args(service.args(ip));
+        let launcher = PeerLauncher::with_args(service.args(control.local_ip()));
         let server = match ServerProcess::start(&launcher, &self.cores.of_server(service.threads())) {
             Ok(server) => server,
             Err(error) => return refuse(control, error.to_string()),
@@ -285,8 +287,9 @@ fn greet(mut control: &Control) -> Result<(), PeerError> {
         Greeted::OtherVersion => "a client half of another version",
         Greeted::Stranger => "no client half",
     };
-    let _ = control
-        .write_all(format!("refused: you are {what} of farcall perf, rpc bench or kv bench\n").as_bytes());
+    let _ = control.write_all(
+        format!("refused: you are {what} of farcall perf, rpc bench, kv bench or figures\n").as_bytes(),
+    );
     Err(PeerError::Exchange(format!("refused: the other side is {what}")))
 }
 

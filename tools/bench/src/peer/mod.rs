@@ -10,6 +10,8 @@
 mod child;
 mod control;
 mod far;
+#[doc(hidden)]
+pub mod foreign;
 mod listener;
 
 pub use control::Control;

@@ -49,10 +49,24 @@ impl PeerTask for Donor {
     }
 }
 
+/// A donor has no more queue pairs.
+const CONNECTIONS_MAX: usize = 1024;
+
 impl Donor {
+    /// Refuses what no measurement asks for.
+    fn check(&self) -> Result<(), ExperimentError> {
+        self.pages.check()?;
+        match self.connections {
+            1..=CONNECTIONS_MAX => Ok(()),
+            many => Err(format!("a donor has 1 to {CONNECTIONS_MAX} queue pairs, not {many}").into()),
+        }
+    }
+
     fn donate(&self, place: &PeerPlace) -> Result<(), ExperimentError> {
         let Self { selection, pages, connections } = self;
-        let chosen = selection.choose()?;
+        // It may have come from another host.
+        self.check()?;
+        let chosen = place.nic(selection).choose()?;
         let nic = Nic::open(&*chosen.provider)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let memory = Arc::new(Region::alloc(&*nic.pd, pages.offset(pages.count), access)?);
@@ -96,7 +110,7 @@ pub(super) fn start(
     connections: usize,
 ) -> Result<Vec<Peer>, PeerError> {
     let donor = Donor { selection: chosen.selection.clone(), pages, connections };
-    (0..count).map(|_| plan.launcher.start(&donor, plan.server_core, &[])).collect()
+    (0..count).map(|_| plan.start(&donor)).collect()
 }
 
 /// Connects queue pairs with those of the donor.

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = 8;
+/// A donor grants no more.
+const REGION_BYTES_MAX: u64 = 1 << 30;
 /// From a word of a page to the next; odd, so that all of them differ.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -32,6 +34,16 @@ impl Pages {
     pub(super) fn of(len_bytes: usize, region_bytes: usize, count_min: u64, salt: u64) -> Self {
         let len_bytes = len_bytes.next_multiple_of(WORD).max(WORD);
         Self { salt, count: ((region_bytes / len_bytes) as u64).max(count_min), len_bytes }
+    }
+
+    /// Refuses what no measurement asks for.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        let bytes = self.count.checked_mul(self.len_bytes as u64);
+        let is_whole = self.len_bytes > 0 && self.len_bytes.is_multiple_of(WORD);
+        match bytes {
+            Some(1..=REGION_BYTES_MAX) if is_whole => Ok(()),
+            _ => Err("a donor's pages are of whole words, and of 1 GiB together at most"),
+        }
     }
 
     pub(super) fn offset(&self, page: u64) -> usize {

@@ -6,6 +6,7 @@
 //! a [`RnicTask`] is plain data that travels to the peer.
 
 mod cost;
+mod direction;
 pub mod echo;
 mod end;
 mod flow;
@@ -24,6 +25,8 @@ mod throughput;
 mod waiting;
 
 pub use cost::BothEnds;
+pub(crate) use direction::OneOfMany;
+pub use direction::{Direction, Issuer, Rate, rate};
 pub use legality::Illegal;
 pub use nic::Survey;
 pub use operation::{ATOMIC_LEN_BYTES, Operation};
@@ -153,6 +156,16 @@ impl From<CoreError> for RnicError {
 /// # Errors
 /// When the task is illegal, or the provider, the peer or a work request fails.
 pub fn measure(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicResult, RnicError> {
+    measure_from(chosen, task, plan, || Ok(()))
+}
+
+/// The same, from when `connected` returns on.
+fn measure_from(
+    chosen: &Chosen,
+    task: RnicTask,
+    plan: &PairPlan,
+    connected: impl FnOnce() -> Result<(), RnicError>,
+) -> Result<RnicResult, RnicError> {
     let provider = &*chosen.provider;
     task.check()?;
     let survey = Survey::of(provider)?;
@@ -164,6 +177,7 @@ pub fn measure(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicR
     if task.needs_order() {
         end.require_order(task.tuning.assumes_order)?;
     }
+    connected()?;
     let result = run(&mut end, task, plan, &peer)?;
     handshake::send(peer.control(), &Stop)?;
     let seen: Seen = handshake::receive(peer.control())?;
@@ -211,10 +225,9 @@ fn run(end: &mut End, task: RnicTask, plan: &PairPlan, peer: &Peer) -> Result<Rn
         Ok(RnicResult { task, latency, messages_per_second, samples, sent, lost, is_inline, cores })
     };
     if task.test == RnicTest::Throughput {
-        let sent = throughput::measure(end, &task, plan, &mut watch)?;
-        let (bursts, messages_each) = (sent.bursts, u64::from(sent.messages_each));
-        let messages_per_second = bursts.per_second * messages_each as f64;
-        return result(None, messages_per_second, bursts.count * messages_each, sent.total, 0);
+        let sent = throughput::measure(end, &task, (plan.warm_up, plan.duration), &mut watch)?;
+        let samples = sent.bursts.count * u64::from(sent.messages_each);
+        return result(None, sent.per_second(), samples, sent.total, 0);
     }
     let (trips, counted) = latency::measure(end, &task, plan, &mut watch)?;
     result(Some(trips.latency), trips.per_second * task.ways(), trips.count, counted.sent, counted.lost)

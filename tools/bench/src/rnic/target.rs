@@ -64,6 +64,20 @@ fn take_part(
     }
 }
 
+/// Takes part until the initiator speaks, or is gone.
+pub(super) fn take_part_until_called(
+    end: &mut End,
+    task: &RnicTask,
+    control: &Control,
+    watch: &mut Watch<'_>,
+) -> Result<(), RnicError> {
+    let Err(halt) = take_part(end, task, control, watch);
+    match halt {
+        Halt::Called => Ok(()),
+        Halt::Failed(error) => Err(error),
+    }
+}
+
 /// Sleeps until the initiator calls or is gone.
 fn wait_for_call(control: &Control) -> Result<Infallible, Halt> {
     loop {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::experiments::Stage;
 use crate::measure::Cores;
 use crate::peer::tests::launcher as tests_launcher;
 use farcall_providers::Selection;
@@ -149,4 +150,28 @@ fn what_the_target_saw_is_held_against_what_was_sent() {
     assert!(account(over(Operation::FetchAdd, Transport::Rc), &seen(0, FILL_WORD + 19)).is_err());
     assert!(account(over(Operation::FetchAdd, Transport::Rc), &seen(0, FILL_WORD + 20)).is_ok());
     assert!(account(over(Operation::CompareSwap, Transport::Rc), &seen(0, 0)).is_err());
+}
+
+#[test]
+fn rates_are_measured_in_both_directions_by_one_client_and_by_several() {
+    let mut stage = Stage::new(1, Duration::from_millis(3), 0).unwrap();
+    stage.launcher = tests_launcher();
+    let chosen = Selection::softnic().choose().unwrap();
+    let tuning = Tuning { window: 4, chain: 1, signal_every: 2, qps: 2, active_qps: 2, ..Tuning::RATE };
+    let cases = [
+        (Operation::Read, Transport::Rc, 1),
+        (Operation::Write, Transport::Rc, 2),
+        (Operation::Write, Transport::Uc, 1),
+        (Operation::Send, Transport::Ud, 2),
+    ];
+    for (operation, transport, clients) in cases {
+        for direction in [Direction::InBound, Direction::OutBound] {
+            let task = throughput(operation, transport, 64, tuning);
+            let rate = rate(&chosen, task, direction, clients, &stage).unwrap();
+            assert!(rate.per_second > 0.0 && rate.per_second.is_finite(), "{task}, {direction}: {rate:?}");
+        }
+    }
+    let latency = RnicTask::latency(Operation::Write, Transport::Rc, 64, Tuning::LATENCY);
+    let refused = rate(&chosen, latency, Direction::InBound, 1, &stage).unwrap_err();
+    assert!(refused.to_string().contains("only rates"), "{refused}");
 }

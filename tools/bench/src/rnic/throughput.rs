@@ -6,7 +6,6 @@ use super::flow::{Credits, Flow};
 use super::task::{RnicTask, Tuning};
 use super::waiting::{Halt, Watch};
 use crate::measure::{RoundTrips, ping_pong};
-use crate::peer::PairPlan;
 use farcall_link::{Chain, Transport};
 use farcall_verbs::Wc;
 use std::convert::Infallible;
@@ -134,11 +133,18 @@ impl Poster {
     }
 }
 
-/// Measures.
+impl Sent {
+    /// Messages a second, recorded.
+    pub(super) fn per_second(&self) -> f64 {
+        self.bursts.per_second * f64::from(self.messages_each)
+    }
+}
+
+/// Measures for `duration`, after `warm_up`.
 pub(super) fn measure(
     end: &mut End,
     task: &RnicTask,
-    plan: &PairPlan,
+    (warm_up, duration): (Duration, Duration),
     watch: &mut Watch<'_>,
 ) -> Result<Sent, RnicError> {
     let tuning = task.tuning;
@@ -152,7 +158,7 @@ pub(super) fn measure(
     };
     let posts = (BURST / tuning.chain).max(1);
     let mut qp = 0;
-    let bursts = ping_pong(plan.warm_up, plan.duration, |_| {
+    let bursts = ping_pong(warm_up, duration, |_| {
         for _ in 0..posts {
             poster.post(end, qp, watch)?;
             qp = if qp + 1 == active { 0 } else { qp + 1 };

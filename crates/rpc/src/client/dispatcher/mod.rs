@@ -170,7 +170,7 @@ fn connect(
     options: ClientOptions,
     clock: MonotonicClock,
 ) -> std::result::Result<Session<dyn AnyCaller>, ConnectError> {
-    let caller = any_caller(nic.clone(), &options)?;
+    let caller = any_caller(nic.clone(), options.config.clone())?;
     let timeout = options.connect_timeout;
     let mut session = Session::new(caller, address.to_owned(), options);
     // Requesters count deadlines by it.

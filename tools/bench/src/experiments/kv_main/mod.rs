@@ -92,7 +92,7 @@ pub(super) struct Post {
 /// When it cannot be done at all; wrong results are problems of the report.
 pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     pin_thread(plan.stage.client_core)?;
-    let mut report = Report::new(rows::TITLE, rows::conditions(plan)).over(plan.reach.nic.wish);
+    let mut report = plan.stage.report(rows::TITLE, rows::conditions(plan), plan.reach.nic.wish);
     report.notes.extend(plan.stage.single_core_note());
     let mut posts = Vec::new();
     for front_end in &plan.front_ends {

@@ -12,6 +12,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Of each connection's script, no more records than this are inserted.
 const INSERTS_MAX: u64 = 1 << 12;
 
+/// More than any measurement asks for, inserted ones included.
+const RECORDS_MAX: u64 = 1 << 26;
+const KEY_LEN_BYTES_MAX: usize = 250;
+const VALUE_LEN_BYTES_MAX: usize = 1 << 20;
+
 /// A store behind a front end, and what it is to hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreService {
@@ -26,6 +31,22 @@ impl StoreService {
         let inserts = plan.workloads.iter().any(|(workload, _)| *workload == Workload::D);
         let inserts = if inserts { INSERTS_MAX * u64::from(plan.clients * plan.connections) } else { 0 };
         Self { front_end, records: plan.records + inserts, shape: plan.shape }
+    }
+
+    /// Refuses what no client half asks for.
+    pub(in crate::experiments) fn check(&self) -> Result<(), String> {
+        let (key, value) = (self.shape.key_len_bytes(), self.shape.value_len_bytes());
+        if self.records > RECORDS_MAX || key > KEY_LEN_BYTES_MAX || value > VALUE_LEN_BYTES_MAX {
+            return Err(format!(
+                "{} records with keys of {key} and values of {value} bytes; {RECORDS_MAX}, {KEY_LEN_BYTES_MAX} and \
+                 {VALUE_LEN_BYTES_MAX} are the most",
+                self.records
+            ));
+        }
+        match self.front_end {
+            FrontEnd::Unix | FrontEnd::Foreign(..) => Err(format!("{} is of one host", self.front_end)),
+            _ => Ok(()),
+        }
     }
 
     /// The arguments that start a server with this front end only, reached under `address`, or where an earlier one

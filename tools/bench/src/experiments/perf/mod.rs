@@ -106,7 +106,7 @@ pub(super) fn new_report(title: &str, chosen: &Chosen, stage: &Stage, survey: &S
     conditions.push("because", chosen.explanation.clone());
     conditions.push("device", survey.device.clone());
     conditions.push("threads", "one process with one thread at each end");
-    let mut report = Report::new(title, conditions).over(chosen.selection.wish);
+    let mut report = stage.report(title, conditions, chosen.selection.wish);
     report.notes.extend(stage.single_core_note());
     report
 }

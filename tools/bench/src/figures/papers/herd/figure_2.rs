@@ -21,10 +21,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     ],
     conditions: "One client and one server; WRITE, WR-INLINE and READ until their completion, ECHO by inlined, \
                  unsignalled WRITEs.",
-    how: How::Here {
-        differs: &["Two processes of one host. ECHO / 2 is half a round trip, the paper plots the whole."],
-        trials,
-    },
+    how: How::Here { differs: &["ECHO / 2 is half a round trip, the paper plots the whole."], trials },
     file: file!(),
 };
 

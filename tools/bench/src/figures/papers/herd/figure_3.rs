@@ -1,9 +1,9 @@
 //! Throughput of verbs that many clients issue to one server.
 
-use super::{ONE_INITIATOR, PAPER, WINDOWS};
-use crate::experiments::herd::HerdFigure;
+use super::{PAPER, TWO_CLIENTS, WINDOWS};
 use crate::figures::experiment::{Axis, Experiment, How, Published};
 use crate::figures::trial::{Sample, Trial};
+use crate::rnic::Direction;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     paper: &PAPER,
@@ -21,12 +21,12 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
                    pair.",
     ],
     conditions: "Many client processes issue to one server; windows tuned for each point.",
-    how: How::Here { differs: &[ONE_INITIATOR, WINDOWS], trials },
+    how: How::Here { differs: &[TWO_CLIENTS, WINDOWS], trials },
     file: file!(),
 };
 
 fn trials() -> Vec<Trial> {
     let mut trials = Vec::from(Trial::limits_of_one(Sample::mops));
-    trials.extend(Trial::herd(HerdFigure::Throughput, &["WRITE UC", "WRITE RC", "READ RC"]));
+    trials.extend(Trial::herd_rates(Direction::InBound, &["WRITE UC", "WRITE RC", "READ RC"]));
     trials
 }

@@ -1,9 +1,9 @@
 //! Throughput of verbs that one server issues to many clients.
 
-use super::{ONE_INITIATOR, PAPER, WINDOWS};
-use crate::experiments::herd::HerdFigure;
+use super::{PAPER, TWO_CLIENTS, WINDOWS};
 use crate::figures::experiment::{Axis, Experiment, How};
 use crate::figures::trial::{Sample, Trial};
+use crate::rnic::Direction;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     paper: &PAPER,
@@ -19,7 +19,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     ],
     conditions: "One server issues to many clients; windows tuned for each point.",
     how: How::Here {
-        differs: &[ONE_INITIATOR, WINDOWS, "Of SENDs over UD those are counted that arrived."],
+        differs: &[TWO_CLIENTS, WINDOWS, "Of SENDs over UD those are counted that arrived."],
         trials,
     },
     file: file!(),
@@ -28,6 +28,6 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn trials() -> Vec<Trial> {
     let mut trials = Vec::from(Trial::limits_of_one(Sample::mops));
     let columns = &["WR-INLINE UC", "WRITE UC", "SEND-INLINE UD", "SEND UD", "READ RC"];
-    trials.extend(Trial::herd(HerdFigure::Throughput, columns));
+    trials.extend(Trial::herd_rates(Direction::OutBound, columns));
     trials
 }

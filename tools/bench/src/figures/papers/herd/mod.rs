@@ -17,9 +17,10 @@ const PAPER: Paper = Paper {
 pub(super) const EXPERIMENTS: &[&Experiment] =
     &[&figure_2::EXPERIMENT, &figure_3::EXPERIMENT, &figure_4::EXPERIMENT, &systems::EXPERIMENT];
 
-/// Why figures 3 and 4 are one measurement here.
-const ONE_INITIATOR: &str = "One process issues, the other is passive: the same measurement stands for in-bound and for \
-                             out-bound operations. What tells them apart needs RNICs on several hosts.";
+/// Who issues.
+const TWO_CLIENTS: &str = "On one host one process issues and one is passive: in-bound and out-bound operations are the \
+                           same work, by another core. Between two hosts two client processes issue to two of the \
+                           server half (in-bound), or the other way round (out-bound).";
 /// How both are measured.
 const WINDOWS: &str =
     "Four connections with 32 operations outstanding on each; the window is not tuned for each point.";

@@ -71,7 +71,7 @@ const RESPONSE_LENS_BYTES: [u32; 5] = [64, 256, 1024, 4096, 16_384];
 const REQUESTERS: [u32; 5] = [8, 16, 24, 32, 40];
 
 /// What all experiments here differ in from the paper's.
-const DIFFERS: &str = "Two processes of one host, a core each. Requesters are connections, all run by one client thread, \
+const DIFFERS: &str = "Two processes, a core each. Requesters are connections, all run by one client thread, \
                        which sends on all of them and then waits for all responses. SENDs land in receives of their own \
                        connection, not in a shared receive queue. Responses come out of 64 MiB.";
 /// Where only CPU time is known.

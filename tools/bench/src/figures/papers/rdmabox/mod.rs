@@ -49,7 +49,7 @@ pub(super) const EXPERIMENTS: &[&Experiment] = &[
 ];
 
 /// What all experiments here differ in.
-const DIFFERS: &str = "Requests of 4 KiB of a user-space process to the memory of another one on this host, which \
+const DIFFERS: &str = "Requests of 4 KiB of a user-space process to the memory of another one, which \
                        sleeps; each thread submits a burst, then waits for it. Every byte is checked, and that is \
                        in the figures.";
 /// The limit: one thread that posts and polls itself.

@@ -2,8 +2,8 @@
 
 use super::PAPER;
 use crate::figures::experiment::{Axis, Experiment, How, Published};
-use crate::figures::trial::{Sample, Trial};
-use crate::rnic::{Inlining, Operation, RnicTask, RnicTest, Tuning};
+use crate::figures::trial::{Sample, Subject, Trial};
+use crate::rnic::{Direction, Inlining, Operation, RnicTask, RnicTest, Tuning};
 use farcall_link::Transport;
 
 const IN_BOUND: &str = "in-bound (READ)";
@@ -39,10 +39,10 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
                  next.",
     how: How::Here {
         differs: &[
-            "One process with one thread issues, the other is passive: whether it is called client or server, an \
-             operation is in-bound at one end and out-bound at the other. The asymmetry of an RNIC needs RNICs on \
-             several hosts and is not measured here; what is measured is READ beside WRITE.",
-            "Four queue pairs, one operation under way on each, in turn.",
+            "In-bound operations are issued by clients, out-bound ones by the server. On one host one process of one \
+             thread issues and one is passive; the asymmetry of an RNIC needs two hosts, where two client processes \
+             have one of the server half each.",
+            "Four queue pairs a process, one operation under way on each, in turn.",
         ],
         trials,
     },
@@ -61,10 +61,13 @@ fn trials() -> Vec<Trial> {
     };
     let mut trials = Vec::from(Trial::limits_of_one(Sample::mops));
     for len_bytes in LENS_BYTES {
-        for (series, operation) in [(IN_BOUND, Operation::Read), (OUT_BOUND, Operation::Write)] {
+        for (series, operation, direction) in [
+            (IN_BOUND, Operation::Read, Direction::InBound),
+            (OUT_BOUND, Operation::Write, Direction::OutBound),
+        ] {
             let (transport, test) = (Transport::Rc, RnicTest::Throughput);
             let task = RnicTask { operation, transport, test, len_bytes, tuning };
-            trials.push(Trial::at(series, len_bytes as f64, task, Sample::mops));
+            trials.push(Trial::at(series, len_bytes as f64, Subject::Rate(task, direction), Sample::mops));
         }
     }
     trials

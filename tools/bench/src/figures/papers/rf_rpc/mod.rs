@@ -61,7 +61,7 @@ const WITHOUT_SWITCH: &str = "Jakiro w/o Switch";
 /// What of the paper's store every experiment with ours differs in.
 const STORE_DIFFERS: &str = "The store of this project (preset rf-rpc for Jakiro, server-reply for ServerReply, \
                              rdma-memcached for RDMA-Memcached) with one server thread and 20,000 records; all \
-                             connections are run by one client thread, both on cores of one host.";
+                             connections are run by one client thread; each has a core.";
 /// What of the paper's batches ours differ in.
 const BATCH_DIFFERS: &str = "Calls of an echo service, 64 bytes there and 8 back, on one connection; as many under way as \
                              fill a batch, so that the time until the last of them is done is their latency. A batch \

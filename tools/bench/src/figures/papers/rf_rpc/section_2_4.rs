@@ -23,10 +23,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     }],
     statements: &["Latency grows slowly with size: so batches pay."],
     conditions: "The time until the data is written at its destination.",
-    how: How::Here {
-        differs: &["The time until the initiator’s completion, between two processes of one host."],
-        trials,
-    },
+    how: How::Here { differs: &["The time until the initiator’s completion."], trials },
     file: file!(),
 };
 

@@ -1,0 +1,104 @@
+//! What bytes of another host come to, without a socket or a process: for the fuzz target of this protocol.
+
+use super::PeerError;
+use super::control::{MESSAGE_LEN_BYTES_MAX, receive_up_to};
+use super::far::{Begun, Greeted, Wish, judge, read_greeting};
+use super::listener::{WISH_LEN_BYTES_MAX, nic_of};
+use crate::experiments::server::{Ready, Service};
+use crate::tasks::is_done_for_others;
+use farcall_providers::Selection;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+/// What a server half would do for a client half.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wished {
+    /// It is refused: another release, garbage, a task that is done for nobody.
+    Refused,
+    /// It begins a run, or tells a processor time.
+    Answered,
+    /// It starts this program as a peer, whose task is so many bytes long.
+    Peer(usize),
+    /// It starts this program with these arguments.
+    Server(Vec<String>),
+}
+
+/// What a server half without options of its own makes of the bytes of a client half.
+#[must_use]
+pub fn wished_by(mut bytes: &[u8]) -> Wished {
+    let is_alike = read_greeting(&mut bytes).is_ok_and(|said| judge(&said) == Greeted::Alike);
+    let wish: Result<Wish, PeerError> = receive_up_to(bytes, WISH_LEN_BYTES_MAX);
+    match wish {
+        Ok(_) if !is_alike => Wished::Refused,
+        Ok(Wish::Run | Wish::CpuTime { .. }) => Wished::Answered,
+        Ok(Wish::Peer { order, .. }) if is_done_for_others(&order.kind) => {
+            Wished::Peer(order.task.to_string().len())
+        }
+        Ok(Wish::Serve { service, .. }) if service.check().is_ok() => {
+            let nic = nic_of(&Selection::default(), &service.nic);
+            let service = Service { nic, ..service };
+            Wished::Server(service.args(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+        }
+        Ok(Wish::Peer { .. } | Wish::Serve { .. }) | Err(_) => Wished::Refused,
+    }
+}
+
+/// Whether a client half understands the answer of a server half in any of the ways in which it asks.
+#[must_use]
+pub fn is_an_answer(bytes: &[u8]) -> bool {
+    fn of<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> bool {
+        receive_up_to::<Result<T, String>>(bytes, MESSAGE_LEN_BYTES_MAX).is_ok()
+    }
+    of::<Begun>(bytes) || of::<u32>(bytes) || of::<(u32, Ready)>(bytes) || of::<Duration>(bytes)
+}
+
+/// How a client half of this release begins.
+#[must_use]
+pub fn greeting() -> String {
+    super::far::greeting()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(text: &str) -> Wished {
+        let len = u32::try_from(text.len()).unwrap().to_le_bytes();
+        wished_by(&[greeting().as_bytes(), &len, text.as_bytes()].concat())
+    }
+
+    fn store(key_len_bytes: usize, front_end: &str) -> Wished {
+        wish(&format!(
+            r#"{{"Serve":{{"run":7,"service":{{"nic":{{"wish":"ibv","device":"; reboot","gid_index":3}},
+            "what":{{"Store":{{"front_end":{front_end},"records":100,"shape":{{"key_len_bytes":{key_len_bytes},
+            "value_len_bytes_min":8,"value_len_bytes":32}}}}}}}}}}}}"#
+        ))
+    }
+
+    #[test]
+    fn a_server_half_starts_nothing_with_words_of_another_host() {
+        let Wished::Server(args) = store(16, r#"{"Rival":"Farm"}"#) else { panic!("a store is served") };
+        assert!(
+            args.contains(&"ibv".to_owned()) && !args.iter().any(|arg| arg.contains("reboot")),
+            "{args:?}"
+        );
+        assert_eq!(store(usize::MAX, r#"{"Rival":"Farm"}"#), Wished::Refused);
+        assert_eq!(store(16, r#""Unix""#), Wished::Refused);
+        let echo = |threads: u32| {
+            wish(&format!(
+                r#"{{"Serve":{{"run":7,"service":{{"nic":{{"wish":"softnic"}},"what":{{"Echo":{{"threads":{threads}}}}}}}}}}}"#
+            ))
+        };
+        assert!(matches!(echo(256), Wished::Server(_)));
+        assert_eq!([echo(0), echo(257), echo(65_536)], [const { Wished::Refused }; 3]);
+        let peer = |kind: &str| {
+            wish(&format!(
+                r#"{{"Peer":{{"run":7,"order":{{"kind":"{kind}","task":{{}},"fds":[0],"own_nic":null}}}}}}"#
+            ))
+        };
+        assert_eq!(peer("initiator"), Wished::Refused);
+        assert_eq!(matches!(peer("issuer"), Wished::Peer(_)), cfg!(feature = "verbs"));
+        assert_eq!(wish(r#""Run""#), Wished::Answered);
+        assert_eq!(wished_by(b"farcall-bench 1 0.0.1\n\x05\0\0\0\"Run\""), Wished::Refused);
+    }
+}

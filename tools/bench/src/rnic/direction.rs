@@ -1,0 +1,203 @@
+//! Which end issues: in-bound and out-bound operations of the serving end, of one client process or several.
+//!
+//! An operation is in-bound at the end whose memory it reaches. So a passive server is measured by clients that issue,
+//! and a server that issues by clients that are passive (RF-RPC, section 2.2; HERD, figures 3 and 4).
+
+use super::cost::{BothEnds, Meter};
+use super::end::End;
+use super::handshake::{self, Seen, Stop};
+use super::target;
+use super::task::{RnicTask, RnicTest};
+use super::waiting::Watch;
+use super::{Illegal, RnicError, RnicResult, Role, Survey, account, measure_from, throughput};
+use crate::experiments::clients::Client;
+use crate::experiments::{ExperimentError, Stage, clients};
+use crate::peer::{PairPlan, PeerError, PeerPlace, PeerTask};
+use farcall_providers::{Chosen, Selection};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// Seen from the serving end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direction {
+    /// Clients issue.
+    InBound,
+    /// The serving end issues.
+    OutBound,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InBound => "in-bound",
+            Self::OutBound => "out-bound",
+        })
+    }
+}
+
+/// A rate of operations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rate {
+    /// Operations a second, of all clients.
+    pub per_second: f64,
+    /// What it cost, of all processes.
+    pub cores: BothEnds,
+}
+
+/// Measures a throughput between so many processes here and one at the serving end for each.
+///
+/// # Errors
+/// When it is no throughput, or as [`measure`](super::measure).
+pub fn rate(
+    chosen: &Chosen,
+    task: RnicTask,
+    direction: Direction,
+    clients: u32,
+    stage: &Stage,
+) -> Result<Rate, RnicError> {
+    task.check()?;
+    if task.test != RnicTest::Throughput {
+        let what = "only rates are measured in a direction".to_owned();
+        return Err(Illegal { what, nearest: "a throughput".to_owned() }.into());
+    }
+    let survey = Survey::of(&*chosen.provider)?;
+    task.check_device(&survey.attr, &survey.port.attr)?;
+    let selection = chosen.selection.clone();
+    let client_of = |number| OneOfMany {
+        task,
+        direction,
+        selection: selection.clone(),
+        plan: PairPlan { client_core: stage.core_of_client(number), ..stage.pair_plan() },
+    };
+    let results = if clients == 1 {
+        vec![client_of(0).measure(|| Ok(()))?]
+    } else {
+        let clients: Vec<_> = (0..clients).map(client_of).collect();
+        let ran = clients::run_all(stage, &clients, || Ok(()));
+        ran.map_err(|error| RnicError::Apart(error.to_string()))?.0
+    };
+    let sum = |figure: fn(&RnicResult) -> f64| results.iter().map(figure).sum();
+    let cores = BothEnds { client: sum(|it| it.cores.client), server: sum(|it| it.cores.server) };
+    Ok(Rate { per_second: sum(|it| it.messages_per_second), cores })
+}
+
+/// A client, in this process or in one of its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct OneOfMany {
+    task: RnicTask,
+    direction: Direction,
+    selection: Selection,
+    plan: PairPlan,
+}
+
+impl Client for OneOfMany {
+    const KIND: &'static str = "rnic-client";
+    type Outcome = RnicResult;
+
+    fn run(
+        &self,
+        mut connected: impl FnMut() -> Result<(), ExperimentError>,
+    ) -> Result<RnicResult, ExperimentError> {
+        Ok(self.measure(|| connected().map_err(|error| RnicError::Apart(error.to_string())))?)
+    }
+}
+
+impl OneOfMany {
+    /// Calls `connected` before anything is measured.
+    fn measure(&self, connected: impl FnOnce() -> Result<(), RnicError>) -> Result<RnicResult, RnicError> {
+        let chosen = self.selection.choose()?;
+        match self.direction {
+            Direction::InBound => measure_from(&chosen, self.task, &self.plan, connected),
+            Direction::OutBound => self.measure_issuer(&chosen, connected),
+        }
+    }
+
+    /// This process is the target.
+    fn measure_issuer(
+        &self,
+        chosen: &Chosen,
+        connected: impl FnOnce() -> Result<(), RnicError>,
+    ) -> Result<RnicResult, RnicError> {
+        let Self { task, plan, .. } = self;
+        crate::measure::pin_thread(plan.client_core)?;
+        let issuer = Issuer {
+            task: *task,
+            selection: self.selection.clone(),
+            warm_up: plan.warm_up,
+            duration: plan.duration,
+        };
+        let peer = plan.start(&issuer)?;
+        let control = peer.control();
+        let mut end = End::connect(&*chosen.provider, control, &task.end_plan(Role::Target))?;
+        connected()?;
+        handshake::send(control, &Begin)?;
+        let meter = Meter::start(&peer)?;
+        target::take_part_until_called(&mut end, task, control, &mut Watch::target(control))?;
+        let cores = meter.stop()?;
+        let issued: Result<Issued, String> = handshake::receive(control).map_err(|_| PeerError::Ended)?;
+        let Issued { messages_per_second, samples, sent, is_inline } = issued.map_err(RnicError::Apart)?;
+        let seen = Seen { received: end.receives.total, first_word: end.memory.first_word_incoming() };
+        let (task, latency, lost) = (*task, None, 0);
+        let result = RnicResult { task, latency, messages_per_second, samples, sent, lost, is_inline, cores };
+        handshake::send(control, &Stop)?;
+        account(result, &seen)
+    }
+}
+
+/// The serving end's part where it issues.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Issuer {
+    task: RnicTask,
+    selection: Selection,
+    warm_up: Duration,
+    duration: Duration,
+}
+
+/// All targets are connected.
+#[derive(Debug, Serialize, Deserialize)]
+struct Begin;
+
+/// What an issuer tells.
+#[derive(Debug, Serialize, Deserialize)]
+struct Issued {
+    messages_per_second: f64,
+    samples: u64,
+    sent: u64,
+    is_inline: bool,
+}
+
+impl PeerTask for Issuer {
+    const KIND: &'static str = "issuer";
+
+    fn run(self, place: PeerPlace) -> Result<(), PeerError> {
+        self.issue(&place).map_err(|error| PeerError::Part(error.to_string()))
+    }
+}
+
+impl Issuer {
+    fn issue(&self, place: &PeerPlace) -> Result<(), RnicError> {
+        // It may have come from another host.
+        self.task.check()?;
+        let chosen = place.nic(&self.selection).choose()?;
+        place.ready()?;
+        let control = place.control();
+        let mut end = End::connect(&*chosen.provider, control, &self.task.end_plan(Role::Initiator))?;
+        let Begin = handshake::receive(control)?;
+        let issued = self.throughput(&mut end, &mut Watch::initiator(control));
+        handshake::send(control, &issued.map_err(|error| error.to_string()))?;
+        // The queue pairs stay until the target has seen everything.
+        let _ = handshake::receive::<Stop>(control);
+        Ok(())
+    }
+
+    fn throughput(&self, end: &mut End, watch: &mut Watch<'_>) -> Result<Issued, RnicError> {
+        let sent = throughput::measure(end, &self.task, (self.warm_up, self.duration), watch)?;
+        Ok(Issued {
+            messages_per_second: sent.per_second(),
+            samples: sent.bursts.count * u64::from(sent.messages_each),
+            sent: sent.total,
+            is_inline: end.is_inline && !self.task.operation.returns_data(),
+        })
+    }
+}
