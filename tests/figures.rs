@@ -96,7 +96,7 @@ const BETWEEN_NETWORKS: &str = "set -e
     wait $server";
 
 /// What is said of what came too late.
-const LATE: [&str; 3] = ["deadline", "retries exceeded", "no answer within"];
+const LATE: [&str; 4] = ["deadline", "retries exceeded", "no answer within", "no answer came"];
 
 /// Rates in both directions, stores, calls, one-sided I/O, echoes of verbs.
 #[test]

@@ -28,17 +28,25 @@ pub(super) fn fill(
         |_, outcome| refused += u64::from(outcome != Outcome::Stored),
     )
     .map_err(connect)?;
-    let mut wrong = 0u64;
-    each_record(plan.records, &mut target, |record, slot, target| {
-        target.submit(slot, Request::Get { key: plan.shape.key(record, &mut key) })
-    }, |record, outcome| {
-        let is_right = matches!(outcome, Outcome::Value(value) if plan.shape.verify_between(record, value, 0, 0).is_ok());
-        wrong += u64::from(!is_right);
-    })
+    let (mut absent, mut wrong, mut unanswered) = (0u64, 0u64, 0u64);
+    each_record(
+        plan.records,
+        &mut target,
+        |record, slot, target| target.submit(slot, Request::Get { key: plan.shape.key(record, &mut key) }),
+        |record, outcome| match outcome {
+            Outcome::Value(value) if plan.shape.verify_between(record, value, 0, 0).is_ok() => {}
+            Outcome::Value(_) | Outcome::Stored => wrong += 1,
+            Outcome::Absent => absent += 1,
+            Outcome::Refused | Outcome::Unknown => unanswered += 1,
+        },
+    )
     .map_err(connect)?;
-    if refused + wrong > 0 {
-        let what =
-            format!("of {} records, {refused} were not stored and {wrong} not read back", plan.records);
+    if refused + absent + wrong + unanswered > 0 {
+        let what = format!(
+            "of {} records, {refused} were not stored; then {absent} were not there, {wrong} had other bytes, and for \
+             {unanswered} no answer came",
+            plan.records
+        );
         return Err(connect(TargetError::Protocol(what)));
     }
     Ok(())
