@@ -55,6 +55,8 @@ fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
     assert_eq!(json, written);
     let experiments = json["experiments"].as_array().unwrap();
     assert_eq!(experiments.len(), names.len());
+    let has_numbers = |experiment: &Value| !experiment["measured"].as_array().unwrap().is_empty();
+    assert!(experiments.iter().any(has_numbers), "{experiments:?}");
     for experiment in experiments {
         let curves = experiment["measured"].as_array().unwrap();
         let points = curves.iter().flat_map(|curve| curve["points"].as_array().unwrap());
