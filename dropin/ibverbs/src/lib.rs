@@ -33,7 +33,6 @@ mod errno;
 mod events;
 mod faults;
 mod fork;
-mod management;
 mod marshal;
 mod memory;
 mod number_names;
