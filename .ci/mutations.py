@@ -141,9 +141,9 @@ def all_mutations():
         Mutation("covered-left-behind", "Poller::sleep", Replace("covered.leave();", "let _ = covered;"),
                  unit("pollers")),
         Mutation("spin-in-vain-for-ever", "Spin::learn", Replace("self.timeout /= 2;", ""), unit("spin")),
-        Mutation("wish-not-heard-by-a-writer", "Stream::write", Delete("self.hear_wish();"),
+        Mutation("wish-not-heard-by-a-writer", "RingStream::write", Delete("self.hear_wish();"),
                  integration("transfer", "an_end_that_only_writes")),
-        Mutation("wish-not-heard-by-a-composer", "Stream::write_with", Delete("self.hear_wish();"),
+        Mutation("wish-not-heard-by-a-composer", "RingStream::write_with", Delete("self.hear_wish();"),
                  integration("transfer", "an_end_that_only_writes")),
         # Packets of strangers.
         Mutation("foreign-address-let-in", "State::take_in",
