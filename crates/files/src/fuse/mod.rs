@@ -59,7 +59,7 @@ impl Mount {
         Self::serve(device, dir, volume)
     }
 
-    /// Takes requests of a file system that [`mount_volume`] has mounted.
+    /// Takes requests of a file system that `mount_volume` has mounted.
     ///
     /// # Errors
     /// If there are no threads.
