@@ -485,11 +485,6 @@ def all_mutations():
                  unit("a_record_that_is_not_whole")),
         Mutation("range-with-its-end", "OrderedStore::scan", Replace("Bound::Excluded(end)", "Bound::Included(end)"),
                  integration("grpc_kv", "model")),
-        Mutation("snapshot-older-than-allowed", "Snapshots::get", Replace("held.until > Instant::now()", "true"),
-                 integration("grpc_kv", "snapshots")),
-        Mutation("block-with-another-length-at-its-end", "pcapng::next_block",
-                 Replace("body.split_off(whole_bytes - AROUND_BYTES) != len_bytes.to_le_bytes()", "false"),
-                 Check(("-p", "farcall-capture", "pcapng"))),
     ]
 
 
