@@ -72,6 +72,7 @@ mod carried;
 mod config;
 mod error;
 mod inlet;
+mod lent;
 mod nap;
 mod outlet;
 mod probe;

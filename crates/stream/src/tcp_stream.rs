@@ -17,6 +17,7 @@ use rustix::net::{RecvFlags, recv, sockopt};
 
 use crate::config::StreamConfig;
 use crate::error::{Broken, StreamError};
+use crate::lent::Lent;
 use crate::nap::Nap;
 use crate::space::Space;
 use crate::stream::Counters;
@@ -33,9 +34,8 @@ pub(crate) struct TcpEnd {
     /// What was composed, and which part of it was not sent yet.
     composed: Vec<u8>,
     unsent: Range<usize>,
-    /// What was received before its owner asked, and how much of that was consumed.
-    lent: Vec<u8>,
-    lent_read: usize,
+    /// What was received before its owner asked.
+    lent: Lent,
     lent_bytes_max: usize,
     is_finished: bool,
     has_said_end: bool,
@@ -89,8 +89,7 @@ impl TcpEnd {
             can_write: true,
             unsent: 0..unsent.len(),
             composed: unsent,
-            lent: Vec::new(),
-            lent_read: 0,
+            lent: Lent::default(),
             lent_bytes_max: config.lent_bytes_max,
             is_finished: false,
             has_said_end: false,
@@ -108,7 +107,7 @@ impl TcpEnd {
     /// Bytes that came together with the last ones of the handshake.
     pub fn received(&mut self, bytes: &[u8]) {
         self.read += bytes.len() as u64;
-        self.lent.extend_from_slice(bytes);
+        self.lent.appended().extend_from_slice(bytes);
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
@@ -205,12 +204,8 @@ impl TcpEnd {
 
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, StreamError> {
         self.check_readable()?;
-        let lent = &self.lent[self.lent_read..];
-        if !lent.is_empty() {
-            let len = out.len().min(lent.len());
-            out[..len].copy_from_slice(&lent[..len]);
-            self.consume(len);
-            return Ok(len);
+        if !self.lent.rest().is_empty() {
+            return Ok(self.lent.take(out));
         }
         if out.is_empty() { Ok(0) } else { self.receive(|mut socket| socket.read(out)) }
     }
@@ -254,13 +249,13 @@ impl TcpEnd {
         self.check_readable()?;
         let max = self.lent_bytes_max;
         assert!(at_least <= max, "{at_least} bytes at once exceed the bound of {max}");
-        while self.lent.len() - self.lent_read < at_least.max(1) {
+        while self.lent.rest().len() < at_least.max(1) {
             let mut lent = mem::take(&mut self.lent);
-            lent.drain(..mem::take(&mut self.lent_read));
-            let more = LENT_AT_ONCE.max(at_least - at_least.min(lent.len())).min(max - lent.len());
-            lent.reserve_exact(more);
+            let bytes = lent.appended();
+            let more = LENT_AT_ONCE.max(at_least.saturating_sub(bytes.len())).min(max - bytes.len());
+            bytes.reserve_exact(more);
             let got = self.receive(|socket| {
-                let room = rustix::buffer::spare_capacity(&mut lent);
+                let room = rustix::buffer::spare_capacity(bytes);
                 Ok(recv(socket, room, RecvFlags::empty())?.0)
             });
             self.lent = lent;
@@ -268,20 +263,15 @@ impl TcpEnd {
                 break;
             }
         }
-        Ok(&self.lent[self.lent_read..])
+        Ok(self.lent.rest())
     }
 
     pub fn consume(&mut self, len_bytes: usize) {
-        assert!(len_bytes <= self.lent.len() - self.lent_read, "more is consumed than was lent");
-        self.lent_read += len_bytes;
-        if self.lent_read == self.lent.len() {
-            self.lent.clear();
-            self.lent_read = 0;
-        }
+        self.lent.consume(len_bytes);
     }
 
     pub fn is_readable(&self) -> bool {
-        self.lent_read < self.lent.len() || self.has_news() || self.is_at_end || self.broken.is_some()
+        !self.lent.rest().is_empty() || self.has_news() || self.is_at_end || self.broken.is_some()
     }
 
     pub const fn has_news(&self) -> bool {
@@ -341,8 +331,8 @@ impl TcpEnd {
         Counters { stalls: self.stalls, ..Counters::default() }
     }
 
-    pub const fn totals(&self) -> (u64, u64) {
-        (self.written, self.read - (self.lent.len() - self.lent_read) as u64)
+    pub fn totals(&self) -> (u64, u64) {
+        (self.written, self.read - self.lent.rest().len() as u64)
     }
 
     /// Takes what the system tells of the connection. Whether there is anything.

@@ -17,6 +17,7 @@ use farcall_verbs::{CompChannel, Nanos, ProtectionDomain, RawCq, Wc};
 use crate::config::StreamConfig;
 use crate::error::Broken;
 use crate::inlet::Inlet;
+use crate::lent::Lent;
 use crate::nap::Nap;
 use crate::outlet::Outlet;
 use crate::probe::StreamProbe;
@@ -38,9 +39,8 @@ pub(crate) struct RingStream {
     broken: Option<Broken>,
     /// Nobody reads what we write any more.
     is_unread: bool,
-    /// The bounded private copy that is lent, and how much of it was consumed.
-    lent: Vec<u8>,
-    lent_read: usize,
+    /// At most as long as configured.
+    lent: Lent,
     wcs: [Wc; COMPLETIONS_AT_ONCE],
     turns_to_poll: u32,
     is_armed: bool,
@@ -70,6 +70,6 @@ impl RingStream {
 
     /// Bytes written to and read from this end.
     pub fn totals(&self) -> (u64, u64) {
-        (self.outlet.written, self.inlet.read - (self.lent.len() - self.lent_read) as u64)
+        (self.outlet.written, self.inlet.read - self.lent.rest().len() as u64)
     }
 }

@@ -10,6 +10,7 @@ use super::{COMPLETIONS_AT_ONCE, RingStream};
 use crate::config::{RING_BYTES_MAX, RING_BYTES_MIN, StreamConfig};
 use crate::error::OpenError;
 use crate::inlet::Inlet;
+use crate::lent::Lent;
 use crate::nap::Nap;
 use crate::outlet::{COMPOSED_BYTES, Outlet, SEND_DEPTH, inline_bytes};
 use crate::probe::StreamProbe;
@@ -111,8 +112,7 @@ impl Opening {
             config: self.config,
             broken: None,
             is_unread: false,
-            lent: Vec::new(),
-            lent_read: 0,
+            lent: Lent::default(),
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
             turns_to_poll: 0,
             is_armed: false,

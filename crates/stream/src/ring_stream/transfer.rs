@@ -1,4 +1,4 @@
-//! Reading and writing.
+//! Reading and writing. What each method does stands at [`crate::Stream`].
 
 use farcall_link::PostRefused;
 
@@ -7,13 +7,6 @@ use crate::error::{Broken, StreamError};
 use crate::space::Space;
 
 impl RingStream {
-    /// Writes as many of these bytes as there is room for, at least one. They are on their way then.
-    ///
-    /// There may be no room though the peer has read everything: it must also take wake-ups, and a loaded machine lets it
-    /// do so late.
-    ///
-    /// # Errors
-    /// [`StreamError::WouldBlock`] if there is no room; others if nothing can be written any more.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         self.check_writable()?;
@@ -47,11 +40,6 @@ impl RingStream {
         put.map_err(|error| self.refused(error))
     }
 
-    /// Lets `compose` write into the send ring itself, where at most `most` bytes have room, and sends what it put.
-    /// Returns how many bytes that is. The room may be shorter than `most`: it ends where the ring does.
-    ///
-    /// # Errors
-    /// As [`crate::Stream::write`].
     pub fn write_with(
         &mut self,
         most: usize,
@@ -76,7 +64,6 @@ impl RingStream {
         Ok(len_bytes)
     }
 
-    /// Whether a write would take at least one byte, or say that none can be written any more.
     pub fn is_writable(&self) -> bool {
         self.check_writable().is_err() || self.outlet.room(&self.connection) > 0
     }
@@ -104,18 +91,11 @@ impl RingStream {
         StreamError::Reset(broken)
     }
 
-    /// Reads as many bytes as there are, at least one. 0 means that the stream has ended, and that everything was read.
-    ///
-    /// # Errors
-    /// [`StreamError::WouldBlock`] if there is nothing; [`StreamError::Reset`] if the rest of the stream is lost.
     #[inline]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, StreamError> {
         self.check_readable()?;
-        if self.lent_read < self.lent.len() {
-            let len = out.len().min(self.lent.len() - self.lent_read);
-            out[..len].copy_from_slice(&self.lent[self.lent_read..self.lent_read + len]);
-            self.consume(len);
-            return Ok(len);
+        if !self.lent.rest().is_empty() {
+            return Ok(self.lent.take(out));
         }
         if out.is_empty() {
             return Ok(0);
@@ -157,52 +137,33 @@ impl RingStream {
         }
     }
 
-    /// Lends at least `at_least` bytes from a private copy, more if there are; fewer only where the stream ends. What
-    /// was [`crate::Stream::consume`]d is not lent again. The peer may overwrite the ring meanwhile; it cannot change what is
-    /// lent.
-    ///
-    /// # Errors
-    /// As [`crate::Stream::read`].
-    ///
-    /// # Panics
-    /// If `at_least` exceeds the configured bound.
     pub fn fill(&mut self, at_least: usize) -> Result<&[u8], StreamError> {
         self.check_readable()?;
         let max = self.config.lent_bytes_max;
         assert!(at_least <= max, "{at_least} bytes at once exceed the bound of {max}");
-        while self.lent.len() - self.lent_read < at_least.max(1) {
+        while self.lent.rest().len() < at_least.max(1) {
             if self.inlet.available() == 0 && !self.look_for_bytes()? {
                 break;
             }
-            self.lent.drain(..std::mem::take(&mut self.lent_read));
-            let room = max - self.lent.len();
-            self.inlet.append_to(&mut self.lent, room);
+            let lent = self.lent.appended();
+            let room = max - lent.len();
+            self.inlet.append_to(lent, room);
             self.give_credit();
         }
-        Ok(&self.lent[self.lent_read..])
+        Ok(self.lent.rest())
     }
 
-    /// Gives back the first bytes of what [`crate::Stream::fill`] lent.
-    ///
-    /// # Panics
-    /// If it lent fewer.
+    #[inline]
     pub fn consume(&mut self, len_bytes: usize) {
-        assert!(len_bytes <= self.lent.len() - self.lent_read, "more is consumed than was lent");
-        self.lent_read += len_bytes;
-        if self.lent_read == self.lent.len() {
-            self.lent.clear();
-            self.lent_read = 0;
-        }
+        self.lent.consume(len_bytes);
     }
 
-    /// Whether a read would give bytes, the end or an error.
     pub fn is_readable(&mut self) -> bool {
-        self.lent_read < self.lent.len()
+        !self.lent.rest().is_empty()
             || self.inlet.available() > 0
             || self.look_for_bytes() != Err(StreamError::WouldBlock)
     }
 
-    /// Whether there are bytes that were not seen yet: one load.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.inlet.has_news()
