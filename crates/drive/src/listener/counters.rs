@@ -7,8 +7,8 @@ farcall_stats::counters! {
     pub struct Counters {
         /// Connections whose handshake might begin.
         admitted,
-        /// Clients, and others, that were refused: when they connected, in their handshake, by a server thread, or later
-        /// because they broke the protocol. The log says which, and why.
+        /// Who was refused: on connecting, in the handshake, by a server thread, or later for breaking the protocol. The
+        /// log says who, and why.
         refused,
     }
 }

@@ -26,11 +26,11 @@ pub enum Spread {
 /// What becomes of a call that none of the servers executed. By default its error is returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retry {
-    /// So many times more all servers are tried.
+    /// How often all servers are tried again.
     pub rounds: u32,
-    /// The pause before that is drawn anew each time, from nothing up to this at first,
+    /// The longest first pause. Pauses are drawn at random, and the longest one doubles each time.
     pub pause_first_max: Duration,
-    /// and up to twice as much each time, but no more than this.
+    /// No pause is longer than this.
     pub pause_max: Duration,
 }
 
