@@ -1,4 +1,4 @@
-//! A server under load, watched through metrics, log and `stats --watch` alone: what happens to it can be told from each.
+//! A server under load, watched through metrics, log and `stats --watch`: each of them tells what happens to it.
 //!
 //! `FARCALL_WATCH_SECONDS`: how long, 12 by default.
 

@@ -1,4 +1,4 @@
-//! How connections end, are drained, and leave their session to a client that comes back; how sessions and calls expire.
+//! How connections end and are drained; how their sessions wait for the client, and expire as calls do.
 
 use farcall_link::bootstrap::{Refusal, RefusalKind};
 use farcall_verbs::{Clock, Error, Nanos};
