@@ -196,11 +196,17 @@ mod tests {
     struct Pages(*mut u8, usize);
 
     impl Pages {
+        /// Far from where the kernel maps by itself: what is unmapped stays so while other threads map.
         fn new(len: usize) -> Self {
             use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+            use std::sync::atomic::{AtomicUsize, Ordering};
+            static NEXT: AtomicUsize = AtomicUsize::new(1 << 36);
+            let hint = NEXT.fetch_add(1 << 30, Ordering::Relaxed);
             let prot = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
             // SAFETY: a new mapping aliases nothing.
-            let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE) }.unwrap();
+            let base =
+                unsafe { mmap_anonymous(std::ptr::without_provenance_mut(hint), len, prot, flags) }.unwrap();
             Self(base.cast(), len)
         }
     }
