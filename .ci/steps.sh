@@ -106,35 +106,6 @@ step_docs_of_default() {
     RUSTDOCFLAGS='-D warnings' run cargo doc --workspace --no-deps
 }
 
-# Builds every package as it would be published, in the order of their dependencies.
-step_package() {
-    # Its own folder: cargo takes a package of this version that was built before for the same.
-    run cargo publish --workspace --dry-run --target-dir "$scratch/package"
-}
-
-# The package that users install: built, installed here, used, removed.
-step_deb() {
-    need ibverbs-utils man-db
-    local as_root=() out=$scratch/deb server
-    [[ $(id -u) -eq 0 ]] || as_root=(sudo -n)
-    run packaging/build.sh "$out"
-    run "${as_root[@]}" dpkg --install "$out"/farcall_*.deb
-    run farcall doctor
-    farcall verbs run -- ibv_devinfo | grep softnic0
-    man --where farcall-kv-serve
-    mkdir -p "$scratch/unpacked"
-    tar -C "$scratch/unpacked" --strip-components=1 -xzf "$out"/farcall-*.tar.gz
-    "$scratch/unpacked/bin/farcall" verbs run -- ibv_devinfo | grep softnic0
-    # The file that the unit names, without the user and the directories that systemd makes.
-    /usr/bin/farcall kv serve --config /etc/farcall/kv.toml &
-    server=$!
-    farcall kv set greeting hello
-    farcall kv get greeting --server rpc:127.0.0.1:11212 | grep -x hello
-    kill "$server"
-    wait "$server"
-    run "${as_root[@]}" dpkg --remove farcall
-}
-
 # Models of the lock-free structures: every interleaving and every ordering that the memory model allows. step_test
 # runs the models that need no other flags.
 step_loom() {
@@ -441,25 +412,6 @@ step_conform_everywhere() {
         run setpriv --groups 0,4242 "$scratch/conform-as-others" conform --sides users --other-user 4242
     run cargo test -p farcall-softnic --test private_memory any_memory_can_be_registered -- --nocapture
     [[ ! -w /proc/sys/vm/nr_hugepages ]] || echo "$huge_pages" 2>/dev/null >/proc/sys/vm/nr_hugepages || true
-}
-
-# docs/rdma-in-ci.md promises which C library the drop-in libraries load with, wherever they are built.
-asks_for_no_newer_glibc() {
-    local newest
-    newest=$(objdump -T "$@" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
-    printf '%s\n' "$newest"
-    [[ -n $newest && $(printf '%s\n' "$newest" GLIBC_2.34 | sort -V | tail -n 1) == GLIBC_2.34 ]]
-}
-
-# What users copy from docs/rdma-in-ci.md: an installation, and foreign programs in it, for a user with nothing of his
-# own.
-step_recipe() {
-    need ibverbs-utils perftest rdmacm-utils ucx-utils
-    run .github/actions/farcall-verbs/install.sh "$scratch/opt"
-    run asks_for_no_newer_glibc "$scratch"/opt/lib/farcall/*.so.1
-    chmod 711 "$scratch"
-    install -m 755 .github/workflows/two-ends.sh "$scratch/two-ends"
-    run setpriv --reuid 65534 --regid 65534 --clear-groups env -i "PATH=$scratch/opt/bin:$PATH" "$scratch/two-ends"
 }
 
 # Small mistakes on purpose; a test notices each.

@@ -1,40 +1,70 @@
 #!/bin/sh
 # Builds what a release gives, all of it: farcall, its drop-in libraries, manual pages, completions, units of systemd.
 #
-#   packaging/build.sh OUT      writes OUT/farcall-VERSION-ARCH.tar.gz, to be unpacked anywhere, and OUT/farcall_VERSION_ARCH.deb
+#   packaging/build.sh OUT [TARGET]    writes OUT/farcall-VERSION-ARCH.tar.gz, to be unpacked anywhere, and
+#                                      OUT/farcall_VERSION_ARCH.deb
 #
 # Needs Rust and dpkg-deb. FARCALL_PROFILE=dev builds without optimisation, to try it.
+#
+# TARGET, for another processor than this one's: aarch64-unknown-linux-gnu. Needs that target's standard library (rustup
+# target add TARGET), gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and lld; and qemu-user-static, because the new binary
+# writes its manual pages and completions itself. Cargo's variables CARGO_TARGET_..._LINKER and _RUNNER name others.
 set -eu
-out=${1:?usage: packaging/build.sh OUT}
+usage='usage: packaging/build.sh OUT [TARGET]'
+out=${1:?$usage}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 source=$(cd "$(dirname "$0")/.." && pwd)
 cd "$source"
 profile=${FARCALL_PROFILE:-release}
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-arch=$(dpkg --print-architecture)
-
-cargo build --profile "$profile" --locked --features full \
-    --package farcall-cli --package farcall-ibverbs --package farcall-rdmacm --package farcall-preload
-built=${CARGO_TARGET_DIR:-target}/$(if [ "$profile" = dev ]; then echo debug; else echo "$profile"; fi)
-
+target=${2:-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+case $target in
+'') arch=$(dpkg --print-architecture) strip=strip runner='' ;;
+aarch64-unknown-linux-gnu)
+    arch=arm64 strip=aarch64-linux-gnu-strip
+    : "${CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER:=aarch64-linux-gnu-gcc}"
+    : "${CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER:=qemu-aarch64-static -L /usr/aarch64-linux-gnu}"
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER
+    runner=$CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER
+    # A compiler for another processor asks for its linkers by this name; lld is one for all.
+    mkdir "$scratch/linkers"
+    ln -s "$(command -v ld.lld)" "$scratch/linkers/aarch64-linux-gnu-ld.lld"
+    PATH=$scratch/linkers:$PATH
+    ;;
+*)
+    echo "$target is no target of this script. $usage, with aarch64-unknown-linux-gnu or none" >&2
+    exit 2
+    ;;
+esac
+
+cargo build --profile "$profile" --locked --features full ${target:+--target "$target"} \
+    --package farcall-cli --package farcall-ibverbs --package farcall-rdmacm --package farcall-preload
+built=${CARGO_TARGET_DIR:-target}/${target:+$target/}$(if [ "$profile" = dev ]; then echo debug; else echo "$profile"; fi)
+
+# The binary that was built, wherever it can run.
+new_farcall() {
+    # Words of the runner, split on purpose.
+    # shellcheck disable=SC2086
+    $runner "$built/farcall" "$@"
+}
 
 # Below a prefix, as bin/farcall expects it: the libraries in ../lib/farcall.
 install_below() {
     prefix=$1
     install -D -m 755 "$built/farcall" "$prefix/bin/farcall"
-    strip --strip-debug "$prefix/bin/farcall"
-    "$built/farcall" verbs install "$prefix/lib/farcall" >/dev/null
+    "$strip" --strip-debug "$prefix/bin/farcall"
+    new_farcall verbs install "$prefix/lib/farcall" >/dev/null
     install -m 755 "$built/libfarcall_preload.so" "$prefix/lib/farcall/libfarcall_preload.so"
-    strip --strip-debug "$prefix"/lib/farcall/*.so*
-    "$built/farcall" man "$prefix/share/man/man1" >/dev/null
+    "$strip" --strip-debug "$prefix"/lib/farcall/*.so*
+    new_farcall man "$prefix/share/man/man1" >/dev/null
     mkdir -p "$prefix/share/bash-completion/completions" "$prefix/share/zsh/vendor-completions" \
         "$prefix/share/fish/vendor_completions.d"
-    "$built/farcall" completions bash >"$prefix/share/bash-completion/completions/farcall"
-    "$built/farcall" completions zsh >"$prefix/share/zsh/vendor-completions/_farcall"
-    "$built/farcall" completions fish >"$prefix/share/fish/vendor_completions.d/farcall.fish"
+    new_farcall completions bash >"$prefix/share/bash-completion/completions/farcall"
+    new_farcall completions zsh >"$prefix/share/zsh/vendor-completions/_farcall"
+    new_farcall completions fish >"$prefix/share/fish/vendor_completions.d/farcall.fish"
     install -D -m 644 -t "$prefix/share/doc/farcall" README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE \
         packaging/grafana/farcall.json
 }
@@ -44,6 +74,9 @@ archive=farcall-$version-$arch
 install_below "$scratch/$archive"
 install -D -m 644 -t "$scratch/$archive/share/doc/farcall/systemd" packaging/systemd/*
 tar -C "$scratch" --owner=0 --group=0 -czf "$out/$archive.tar.gz" "$archive"
+
+# The oldest C library that has every function they ask for.
+glibc=$(readelf --version-info "$built/farcall" "$built"/lib*.so | grep -o 'GLIBC_2[0-9.]*' | sort -Vu | tail -n 1)
 
 # A package.
 root=$scratch/deb
@@ -61,7 +94,7 @@ Architecture: $arch
 Maintainer: The Farcall authors <farcall@example.org>
 Section: net
 Priority: optional
-Depends: libc6 (>= $(ldd --version | sed -n '1s/.* //p')), libgcc-s1
+Depends: libc6 (>= ${glibc#GLIBC_}), libgcc-s1
 Suggests: systemd, ibverbs-utils, rdmacm-utils, perftest
 Homepage: https://github.com/farcall/farcall
 Description: remote calls, a key-value store and RDMA verbs without an RNIC

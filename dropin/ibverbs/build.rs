@@ -10,4 +10,8 @@ fn main() {
     fs::copy("versions.map", &versions).expect("the map can be copied");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", versions.display());
+    // Rust gives the linker a map of its own, and GNU ld takes one alone. On x86-64 Rust links by lld anyway.
+    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
+        println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
+    }
 }

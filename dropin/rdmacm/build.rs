@@ -12,4 +12,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", versions.display());
     // Its thread does not survive being unloaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // Rust gives the linker a map of its own, and GNU ld takes one alone. On x86-64 Rust links by lld anyway.
+    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
+        println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
+    }
 }

@@ -210,7 +210,8 @@ macro_rules! addresses {
     };
 }
 
-addresses!(*mut c_char, *mut u8, *mut (), *mut *mut Device, *mut *mut Context);
+// One of i8 and u8 is `c_char`, by the processor.
+addresses!(*mut i8, *mut u8, *mut (), *mut *mut Device, *mut *mut Context);
 
 impl Argument for *const c_char {
     unsafe fn show(self, line: &mut Line, _hint: &Hint) {
