@@ -30,8 +30,12 @@ aarch64-unknown-linux-gnu)
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER
     runner=$CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER
     # A compiler for another processor asks for its linkers by this name; lld is one for all.
+    lld=$(command -v ld.lld) || {
+        echo 'ld.lld is missing: apt-get install lld' >&2
+        exit 1
+    }
     mkdir "$scratch/linkers"
-    ln -s "$(command -v ld.lld)" "$scratch/linkers/aarch64-linux-gnu-ld.lld"
+    ln -s "$lld" "$scratch/linkers/aarch64-linux-gnu-ld.lld"
     PATH=$scratch/linkers:$PATH
     ;;
 *)
