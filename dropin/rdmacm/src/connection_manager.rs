@@ -8,15 +8,18 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use farcall_wire::cm::{Connection, Event, Message, Request, ServiceRequest, Step, WrongState};
+use farcall_wire::cm::{
+    CommunicationIds, Connection, Event, Message, Request, ServiceRequest, Step, WrongState,
+};
 use rustix::event::epoll;
 
+use crate::abroad::{Abroad, Far};
 use crate::errno::{Errno, invalid, refused, system};
 use crate::id::IdObject;
 use crate::listener::{Accepted, Listening, Slot};
 use crate::port::Port;
 use crate::shared::Published;
-pub use messages::{Received, receive, send_message};
+pub use messages::send_message;
 
 /// A number in this process: of an end, an accepted socket, a queue of events.
 pub type Token = u64;
@@ -47,6 +50,17 @@ pub enum IncomingRequest {
     Service(ServiceRequest),
 }
 
+impl IncomingRequest {
+    /// `None` for a message that asks for nothing.
+    pub fn of(message: Message) -> Option<Self> {
+        match message {
+            Message::Req(request) => Some(Self::Connection(request)),
+            Message::SidrReq(request) => Some(Self::Service(request)),
+            _ => None,
+        }
+    }
+}
+
 /// One end: what is behind an `rdma_cm_id`.
 #[derive(Default)]
 pub struct End {
@@ -61,6 +75,10 @@ pub struct End {
     pub published: Option<Published>,
     pub listening: Option<Listening>,
     pub connection: Option<Connection>,
+    /// What its connection is called.
+    pub ids: CommunicationIds,
+    /// Set if its peer is on another host.
+    pub far: Option<Far>,
     pub incoming: Option<IncomingRequest>,
     /// A request that no listener has taken yet, and since when it is there.
     unsent: Option<(Message, Instant)>,
@@ -90,6 +108,8 @@ pub struct Taken {
 pub struct ConnectionManager {
     pub(crate) ends: HashMap<Token, End>,
     pub(crate) accepted: HashMap<Token, Accepted>,
+    /// The way to other hosts, once one of the ends needs it.
+    pub(crate) abroad: Option<Abroad>,
     queues: HashMap<Token, Queue>,
     timers: BTreeSet<(Instant, Token)>,
     last_token: Token,
@@ -105,6 +125,7 @@ impl ConnectionManager {
         Self {
             ends: HashMap::new(),
             accepted: HashMap::new(),
+            abroad: None,
             queues: HashMap::new(),
             timers: BTreeSet::new(),
             last_token: WAKE,
@@ -161,6 +182,7 @@ impl ConnectionManager {
 
     /// Removes an end, its events that were not taken, and the accepted sockets of a listener.
     pub fn remove_end(&mut self, token: Token) {
+        self.part(token);
         let Some(end) = self.ends.remove(&token) else { return };
         self.cancel_timer(token, end.deadline);
         self.close(end.socket);

@@ -22,6 +22,7 @@
 //! | `shared` | listeners in a folder that containers with networks of their own share |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
+mod abroad;
 mod address;
 mod answer;
 mod attributes;
@@ -36,6 +37,7 @@ mod event;
 mod id;
 mod info;
 mod listener;
+mod management;
 mod migrate;
 mod multicast;
 mod options;

@@ -144,7 +144,7 @@ impl Inlets {
     }
 
     /// Whether packets may come so: `path` is as they came.
-    fn admits(&self, host: &Host, path: Path) -> bool {
+    pub(super) fn admits(&self, host: &Host, path: Path) -> bool {
         let is_peer = |peers: &Vec<IpAddr>| peers.contains(&path.src.to_canonical());
         self.peers.as_ref().is_none_or(is_peer)
             && (!self.are_devices_named || host.process.is_address(path.dst))

@@ -12,6 +12,7 @@ mod batch;
 mod counters;
 mod datagrams;
 mod faults;
+mod management;
 pub(crate) mod memory;
 mod nic;
 mod pair;
@@ -22,6 +23,8 @@ mod slots;
 mod socket;
 mod steering;
 mod timers;
+
+pub use management::{Management, ManagementDatagram};
 
 pub(crate) use datagrams::{Datagram, NetDatagrams, forget, listen, open};
 pub(crate) use pair::{NetPair, PairParts};

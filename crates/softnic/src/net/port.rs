@@ -21,6 +21,7 @@ use super::batch::{Outbox, flow};
 use super::counters::PortCounters;
 use super::datagrams::Inlets;
 use super::faults::Faults;
+use super::management::{self, Arrivals};
 use super::memory;
 use super::nic::Nic;
 use super::pair::{Pair, Transport};
@@ -66,6 +67,8 @@ pub(super) struct State {
     socket: Socket,
     pub(super) pairs: HashMap<u32, Box<Pair>>,
     pub(super) inlets: Inlets,
+    /// What comes for queue pair 1, once a connection manager asked for it.
+    pub(super) management: Option<Arrivals>,
     inbox: Inbox,
     out: Outbox,
     timers: Timers,
@@ -97,6 +100,7 @@ impl Port {
             socket: Socket::open(slots.clone())?,
             pairs: HashMap::new(),
             inlets: Inlets::new()?,
+            management: None,
             inbox: Inbox::new(),
             out: Outbox::new(Faults::configured()?, host.recorder.clone()),
             timers: Timers::default(),
@@ -140,6 +144,20 @@ impl Port {
             steered.push(block);
         }
         Ok(())
+    }
+
+    /// Has packets for a queue pair number that processes share come to this one, if they come to no other. Whether
+    /// they do.
+    ///
+    /// # Errors
+    /// See [`Slots::steer`].
+    pub(super) fn claim(&self, qpn: u32) -> Result<bool> {
+        self.slots.claim(block_of(qpn))
+    }
+
+    /// Which of the processes that share the port this one is.
+    pub(super) fn slot(&self) -> usize {
+        self.slots.own()
     }
 
     /// The port of the process, if it is open.
@@ -260,6 +278,16 @@ impl State {
         }
     }
 
+    /// Puts a packet with a short payload on its way.
+    pub(super) fn add_bytes(&mut self, path: Path, packet: &Packet, payload: &[u8]) {
+        let gather = |bytes: &mut Vec<u8>| {
+            bytes.extend_from_slice(payload);
+            Ok(())
+        };
+        // Nothing refuses it: the payload is here.
+        let _added = self.out.add(&self.socket, path, packet, payload.len(), gather);
+    }
+
     /// Works on a pair's transport.
     pub(super) fn with_pair<T>(
         &mut self,
@@ -364,6 +392,12 @@ impl State {
             return self.counters.dropped_malformed.increment();
         };
         let Some(pair) = self.pairs.get_mut(&packet.dest_qpn) else {
+            if let (management::QPN, Some(arrivals)) = (packet.dest_qpn, &mut self.management) {
+                if !self.inlets.admits(&host, path) {
+                    return self.counters.dropped_foreign.increment();
+                }
+                return arrivals.take_in(&self.counters, path, &packet, payload);
+            }
             let of = (path, datagram.len());
             return self.inlets.take_in(&host, &self.counters, of, &packet, payload);
         };

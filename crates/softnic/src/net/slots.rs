@@ -226,6 +226,33 @@ impl Slots {
         })
     }
 
+    /// Has packets for a block come to our socket, unless another process that lives has them. Whether they do.
+    ///
+    /// # Errors
+    /// See [`Slots::steer`].
+    pub(super) fn claim(&self, block: u32) -> Result<bool> {
+        let at = block as usize % BLOCKS;
+        let mut entry = [0_u8; 1];
+        let read = io::pread(&self.table, &mut entry, at as u64).map_err(fail("read its table"))?;
+        let owner = usize::from(entry[0]);
+        if read == 1 && (1..=SLOTS).contains(&owner) && (owner - 1 == self.own || self.has_owner(owner - 1)) {
+            return Ok(owner - 1 == self.own);
+        }
+        let mut is_ours = false;
+        self.change(|table| {
+            if table.0[at] == 0 {
+                table.0[at] = self.own as u8 + 1;
+            }
+            is_ours = table.0[at] == self.own as u8 + 1;
+        })?;
+        Ok(is_ours)
+    }
+
+    /// Which slot is ours.
+    pub(super) fn own(&self) -> usize {
+        self.own
+    }
+
     /// Changes the table, in which the dead are forgotten, and steers by it.
     fn change(&self, work: impl FnOnce(&mut Table)) -> Result<()> {
         let fd = self.table.as_fd();

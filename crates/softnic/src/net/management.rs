@@ -1,0 +1,145 @@
+//! Queue pair 1: management datagrams to and from other hosts, for a connection manager in this process.
+//!
+//! The processes of a user share the port, and with it queue pair 1. Each may send; one has the datagrams that come, as
+//! long as it lives, and any other may claim them then.
+
+use std::collections::VecDeque;
+use std::net::Ipv6Addr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use farcall_shm::fork::DontForkFd;
+use farcall_verbs::{AhAttr, Gid, QpType, Result};
+use farcall_wire::cm::{MESSAGE_BYTES, Mad};
+use farcall_wire::{Deth, Operation, Packet, Psn};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::counters::PortCounters;
+use super::path::Path;
+use super::port::Port;
+use super::socket::fail;
+use crate::host::Host;
+
+/// The number of the queue pair (volume 1, section 3.5.10).
+pub(super) const QPN: u32 = 1;
+/// Its Q_Key (section 10.2.5).
+const QKEY: u32 = 0x8001_0000;
+/// Datagrams that wait for the connection manager at most; who sent more of them sends them again.
+const WAITING_MAX: usize = 256;
+
+const OP: &str = "open queue pair 1";
+
+/// A management datagram that came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagementDatagram {
+    /// The address that it came from.
+    pub src: Ipv6Addr,
+    /// The address of ours that it was sent to.
+    pub dst: Ipv6Addr,
+    /// What it says.
+    pub bytes: [u8; MESSAGE_BYTES],
+}
+
+/// Queue pair 1 as a connection manager uses it.
+pub struct Management {
+    host: Arc<Host>,
+    port: Arc<Port>,
+    arrived: Arc<DontForkFd>,
+}
+
+impl Management {
+    /// Opens the port of this process.
+    ///
+    /// # Errors
+    /// If the port cannot be opened, or `FARCALL_WAY` forbids other hosts.
+    pub fn open() -> Result<Self> {
+        let host = Host::get()?;
+        host.process.require_abroad(OP)?;
+        let port = Port::open(&host)?;
+        let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(fail(OP))?;
+        let arrived = Arc::new(DontForkFd::new(count));
+        port.with(|state| state.management = Some(Arrivals::new(arrived.clone())));
+        Ok(Self { host, port, arrived })
+    }
+
+    /// Which of the processes that share the port this one is.
+    #[must_use]
+    pub fn slot(&self) -> usize {
+        self.port.slot()
+    }
+
+    /// Takes what comes for queue pair 1, unless another process that lives does. Whether it is ours.
+    ///
+    /// # Errors
+    /// If another process does not let us change who has what.
+    pub fn claim(&self) -> Result<bool> {
+        self.port.claim(QPN)
+    }
+
+    /// Becomes readable when a datagram comes.
+    #[must_use]
+    pub fn arrived(&self) -> BorrowedFd<'_> {
+        self.arrived.as_fd()
+    }
+
+    /// Sends a datagram to queue pair 1 of another host. It may be lost.
+    ///
+    /// # Errors
+    /// If there is no way to the address, or it must not be taken.
+    pub fn send(&self, dst: Ipv6Addr, bytes: &[u8; MESSAGE_BYTES]) -> Result<()> {
+        let attr = AhAttr { dgid: Gid(dst.octets()), port_num: 1, ..AhAttr::default() };
+        let path = Path::to("send a management datagram", &self.host.process, &attr)?;
+        self.port.with(|state| {
+            let packet = Packet {
+                transport: QpType::Ud,
+                operation: Operation::Datagram(Deth { qkey: QKEY, src_qpn: QPN }, None),
+                solicited: false,
+                ack_req: false,
+                dest_qpn: QPN,
+                psn: Psn::default(),
+            };
+            state.add_bytes(path, &packet, bytes);
+        });
+        Ok(())
+    }
+
+    /// The next datagram that came.
+    #[must_use]
+    pub fn take(&self) -> Option<ManagementDatagram> {
+        self.port.with(|state| {
+            let arrivals = state.management.as_mut()?;
+            let taken = arrivals.waiting.pop_front();
+            if taken.is_none() {
+                let _ = rustix::io::read(&*self.arrived, &mut [0; 8]);
+            }
+            taken
+        })
+    }
+}
+
+/// What came for queue pair 1.
+pub(super) struct Arrivals {
+    waiting: VecDeque<ManagementDatagram>,
+    arrived: Arc<DontForkFd>,
+}
+
+impl Arrivals {
+    fn new(arrived: Arc<DontForkFd>) -> Self {
+        Self { waiting: VecDeque::new(), arrived }
+    }
+
+    /// A packet of a stranger who may send; `path` is as it came.
+    pub(super) fn take_in(&mut self, counters: &PortCounters, path: Path, packet: &Packet, payload: &[u8]) {
+        if Mad::decode(payload).is_err() {
+            return counters.dropped_malformed.increment();
+        }
+        let is_managed = matches!(packet.operation, Operation::Datagram(Deth { qkey: QKEY, .. }, None));
+        let (true, Ok(bytes)) = (is_managed && self.waiting.len() < WAITING_MAX, payload.try_into()) else {
+            return counters.dropped_unwanted.increment();
+        };
+        counters.packets_received.increment();
+        self.waiting.push_back(ManagementDatagram { src: path.src, dst: path.dst, bytes });
+        // Its count is far below what would make it block.
+        let _ = rustix::io::write(&*self.arrived, &1_u64.to_ne_bytes());
+    }
+}

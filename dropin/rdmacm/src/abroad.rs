@@ -1,0 +1,296 @@
+//! Connections with other hosts. Their messages go through queue pair 1, which all processes of a user share: one of
+//! them, elected, takes what comes, and hands each message to the process that it is for: a request to who listens
+//! there, all else to the process that the communication ID names.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use farcall_wire::cm::{
+    Answered, CommunicationIds, Due, Exchange, Heard, IpRoute, Mad, Message, Rejection, ServiceReply, State,
+    reason,
+};
+use rustix::net::{SendFlags, SocketFlags, accept_with, send};
+
+use crate::connection_manager::{ConnectionManager, Token};
+use crate::errno::Errno;
+use crate::listener::Arrived;
+use crate::management::{Foreign, Management};
+use crate::port::{self, Reached};
+
+/// The numbers of what this waits for.
+pub const ARRIVED: Token = Token::MAX;
+const HANDED: Token = Token::MAX - 1;
+pub const ELECTION: Token = Token::MAX - 2;
+
+/// How often who is not elected looks whether the elected process lives.
+const ELECTION_EVERY: Duration = Duration::from_millis(50);
+/// Messages that one turn takes.
+const MESSAGES_A_TURN: usize = 64;
+/// A communication ID has the process above, the end below.
+const SLOT_SHIFT: u32 = 25;
+/// How long the program of a request may take, as its peer is told: 4.096 µs × 2 to this power, 17 s.
+const SERVICE_TIMEOUT: u8 = 22;
+
+/// The way to other hosts.
+pub struct Abroad {
+    management: Management,
+    /// Where the elected process hands us our messages.
+    handed: OwnedFd,
+    began: Instant,
+}
+
+/// An end whose peer is on another host.
+pub struct Far {
+    pub peer: Ipv6Addr,
+    exchange: Exchange,
+}
+
+impl Far {
+    pub fn new(peer: &IpAddr) -> Self {
+        Self { peer: mapped(peer), exchange: Exchange::default() }
+    }
+}
+
+/// An address as GIDs have it.
+pub fn mapped(address: &IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => *v6,
+    }
+}
+
+impl ConnectionManager {
+    /// Opens the way to other hosts.
+    ///
+    /// # Errors
+    /// What libibverbs or the kernel says.
+    pub fn go_abroad(&mut self) -> Result<(), Errno> {
+        if self.abroad.is_some() {
+            return Ok(());
+        }
+        let management = Management::open()?;
+        let handed = port::listen_as(management.slot)?;
+        self.watch(management.arrived, ARRIVED)?;
+        self.watch(handed.as_fd(), HANDED)?;
+        self.abroad = Some(Abroad { management, handed, began: Instant::now() });
+        self.elect();
+        Ok(())
+    }
+
+    /// Takes over what comes for queue pair 1 if nobody does, or looks again soon.
+    pub fn elect(&mut self) {
+        if self.abroad.as_ref().is_some_and(|abroad| !abroad.management.claim()) {
+            self.add_timer(Instant::now() + ELECTION_EVERY, ELECTION);
+        }
+    }
+
+    /// What an end calls its connection.
+    pub fn comm_id(&self, token: Token) -> u32 {
+        let slot = self.abroad.as_ref().map_or(0, |abroad| abroad.management.slot);
+        slot << SLOT_SHIFT | token as u32 & ((1 << SLOT_SHIFT) - 1)
+    }
+
+    /// Messages came, or are handed to us; whether that is what the token stands for.
+    pub fn foreign_readable(&mut self, token: Token) -> bool {
+        for _ in 0..MESSAGES_A_TURN {
+            let Some(abroad) = &self.abroad else { break };
+            match token {
+                ARRIVED => match abroad.management.take() {
+                    Some(foreign) => self.sort(&foreign),
+                    None => break,
+                },
+                HANDED => {
+                    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                    let Ok(socket) = accept_with(&abroad.handed, flags) else { break };
+                    if farcall_softnic::check_peer(socket.as_fd(), "a process that shares queue pair 1")
+                        .is_ok()
+                        && let Arrived::Foreign(foreign) = Arrived::at(&socket)
+                        && let Ok(mad) = Mad::decode(&foreign.bytes)
+                    {
+                        self.hear(foreign.src, mad);
+                    }
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives a message to whom it is for.
+    fn sort(&mut self, foreign: &Foreign) {
+        // Its form was checked where it was counted.
+        let Ok(mad) = Mad::decode(&foreign.bytes) else { return };
+        match &mad.message {
+            Message::Req(request) if request.gid == foreign.src.octets() => {
+                self.ask_listener(foreign, &mad, &request.route);
+            }
+            Message::SidrReq(request) => self.ask_listener(foreign, &mad, &request.route),
+            Message::Req(_) => tracing::debug!("a REQ in another's name came from {}", foreign.src),
+            _ => {
+                let slot = mad.remote_comm_id >> SLOT_SHIFT;
+                if self.abroad.as_ref().is_some_and(|abroad| abroad.management.slot == slot) {
+                    return self.hear(foreign.src, mad);
+                }
+                let handed = port::reach_process(slot).is_ok_and(|socket| hand(&socket, foreign));
+                if !handed {
+                    self.answer_for_nobody(foreign.src, &mad);
+                }
+            }
+        }
+    }
+
+    fn ask_listener(&mut self, foreign: &Foreign, question: &Mad, route: &IpRoute) {
+        let is_so = |address: &SocketAddr, ip: Ipv6Addr| mapped(&address.ip()) == ip;
+        if !is_so(&route.from, foreign.src) || !is_so(&route.to, foreign.dst) {
+            return tracing::debug!("a request in another's name came from {}", foreign.src);
+        }
+        let Ok(socket) = port::socket() else { return };
+        match port::reach(&socket, route.port_space, &route.to) {
+            Ok(Reached::Yes) => drop(hand(&socket, foreign)),
+            Ok(Reached::Nobody) => self.answer_for_nobody(foreign.src, question),
+            // It comes again.
+            Ok(Reached::Busy) | Err(_) => {}
+        }
+    }
+
+    /// Answers what is for nobody here.
+    fn answer_for_nobody(&self, peer: Ipv6Addr, mad: &Mad) {
+        let private_data = Vec::new();
+        let answer = match &mad.message {
+            Message::Req(_) => Message::Rej(Rejection {
+                rejected: Answered::Req,
+                reason: reason::INVALID_SERVICE_ID,
+                private_data,
+            }),
+            Message::SidrReq(request) => Message::SidrRep(ServiceReply {
+                status: reason::SIDR_UNSUPPORTED,
+                qp_num: 0,
+                service_id: request.route.service_id(),
+                qkey: 0,
+                private_data,
+            }),
+            Message::Dreq { .. } => Message::Drep,
+            _ => return,
+        };
+        self.send_abroad(peer, &CommunicationIds::asked(mad.remote_comm_id, mad).mad(answer));
+    }
+
+    /// Sends a message that may be lost.
+    pub fn send_abroad(&self, peer: Ipv6Addr, mad: &Mad) {
+        if !self.abroad.as_ref().is_some_and(|abroad| abroad.management.send(peer, &mad.encode())) {
+            tracing::debug!("no way to {peer}");
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.abroad.as_ref().map_or(Duration::ZERO, |abroad| abroad.began.elapsed())
+    }
+
+    /// A message for one of our ends.
+    fn hear(&mut self, peer: Ipv6Addr, mad: Mad) {
+        let now = self.now();
+        let is_it = |far: &Far, ids: &CommunicationIds| far.peer == peer && ids.local() == mad.remote_comm_id;
+        let mut ends = self.ends.iter_mut();
+        let found = ends.find(|(_, end)| end.far.as_ref().is_some_and(|far| is_it(far, &end.ids)));
+        let Some((&token, end)) = found else { return self.answer_for_nobody(peer, &mad) };
+        let (Some(far), Some(connection)) = (&mut end.far, &mut end.connection) else { return };
+        if !end.ids.admits(&mad) {
+            return tracing::debug!("a message of another connection came from {peer}");
+        }
+        match far.exchange.received(&mad, now) {
+            Heard::Again(Some(answer)) => self.send_abroad(peer, &answer),
+            Heard::Again(None) => {}
+            Heard::New => {
+                let was_leaving = connection.state() == State::DreqSent;
+                let step = connection.received(mad.message);
+                self.take_peer_step(token, step, was_leaving);
+                self.plan(token);
+            }
+        }
+    }
+
+    /// Whether a request came before: then it is answered as it was, or its peer told to wait.
+    pub fn is_known(&mut self, peer: Ipv6Addr, question: &Mad) -> bool {
+        let now = self.now();
+        let mut ends = self.ends.values_mut();
+        let found = ends.find(|end| {
+            end.far.as_ref().is_some_and(|far| far.peer == peer && far.exchange.is_about(question))
+        });
+        let Some(end) = found else { return false };
+        let Some(far) = &mut end.far else { return false };
+        let answer = match far.exchange.received(question, now) {
+            Heard::Again(Some(answer)) => answer,
+            _ => end.ids.mad(Message::Mra { received: Answered::Req, service_timeout: SERVICE_TIMEOUT }),
+        };
+        if matches!(question.message, Message::Req(_)) || !matches!(answer.message, Message::Mra { .. }) {
+            self.send_abroad(peer, &answer);
+        }
+        true
+    }
+
+    /// The end of who was asked from another host.
+    pub fn far_of(peer: Ipv6Addr, question: Mad) -> Far {
+        Far { peer, exchange: Exchange::asked(question) }
+    }
+
+    /// Sends a message of a far end; whether it is one.
+    pub fn send_far(&mut self, token: Token, message: &Message) -> bool {
+        let now = self.now();
+        let Some(end) = self.ends.get_mut(&token) else { return false };
+        let Some(far) = &mut end.far else { return false };
+        let mad = end.ids.mad(message.clone());
+        far.exchange.sent(&mad, now);
+        let peer = far.peer;
+        self.send_abroad(peer, &mad);
+        self.plan(token);
+        true
+    }
+
+    /// Has a far end's timer ring when it must say something again.
+    fn plan(&mut self, token: Token) {
+        let due = self.ends.get(&token).and_then(|end| end.far.as_ref()?.exchange.due());
+        if let (Some(due), Some(abroad)) = (due, &self.abroad) {
+            self.add_timer(abroad.began + due, token);
+        }
+    }
+
+    /// Says again what a far end's peer has not answered.
+    pub fn repeat(&mut self, token: Token) {
+        let now = self.now();
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let Some(far) = &mut end.far else { return };
+        match far.exchange.tick(now) {
+            Due::Nothing => {}
+            Due::Again(mad) => {
+                let peer = far.peer;
+                self.send_abroad(peer, &mad);
+            }
+            Due::Unanswered => {
+                let step =
+                    end.connection.as_mut().map(|connection| connection.timed_out()).unwrap_or_default();
+                return self.take_step(token, step);
+            }
+        }
+        self.plan(token);
+    }
+
+    /// The last word of a far end that its program destroys.
+    pub fn part(&mut self, token: Token) {
+        let Some(connection) = self.ends.get_mut(&token).and_then(|end| {
+            end.far.as_ref()?;
+            end.connection.as_mut()
+        }) else {
+            return;
+        };
+        let message = connection.disconnect().or_else(|| connection.reject(Vec::new()).ok());
+        if let Some(message) = message {
+            self.send_far(token, &message);
+        }
+    }
+}
+
+/// Hands a message on; whether it was taken.
+fn hand(socket: &OwnedFd, foreign: &Foreign) -> bool {
+    send(socket, &foreign.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
+}
