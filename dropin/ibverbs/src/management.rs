@@ -29,8 +29,10 @@ fn negative(error: &farcall_verbs::Error) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_management_open(slot: *mut u32) -> c_int {
     let mut known = MANAGEMENT.lock().unwrap_or_else(PoisonError::into_inner);
-    let management = match Management::open() {
-        Ok(management) => Arc::new(management),
+    let ours = known.as_ref().filter(|(pid, _)| *pid == process::id());
+    // Whoever opened it before goes on using its descriptor.
+    let management = match ours.map_or_else(|| Management::open().map(Arc::new), |(_, open)| Ok(open.clone())) {
+        Ok(management) => management,
         Err(error) => return negative(&error),
     };
     // SAFETY: the caller's variable.

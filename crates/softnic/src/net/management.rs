@@ -143,3 +143,45 @@ impl Arrivals {
         let _ = rustix::io::write(&*self.arrived, &1_u64.to_ne_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use farcall_wire::cm::Message;
+
+    use super::*;
+
+    fn datagram(qkey: u32) -> Packet {
+        Packet {
+            transport: QpType::Ud,
+            operation: Operation::Datagram(Deth { qkey, src_qpn: QPN }, None),
+            solicited: false,
+            ack_req: false,
+            dest_qpn: QPN,
+            psn: Psn::default(),
+        }
+    }
+
+    #[test]
+    fn of_what_strangers_send_messages_alone_are_kept_and_not_too_many() {
+        let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let mut arrivals = Arrivals::new(Arc::new(DontForkFd::new(count)));
+        let counters = PortCounters::default();
+        let path = Path { src: Ipv6Addr::LOCALHOST, dst: Ipv6Addr::UNSPECIFIED };
+        let mad = Mad { transaction_id: 1, local_comm_id: 2, remote_comm_id: 3, message: Message::Rtu };
+        let bytes = mad.encode();
+        let mut foreign = bytes;
+        foreign[0] ^= 1;
+        for garbage in [&[][..], &bytes[..255], &[bytes, bytes].concat(), &foreign, &[0xFF; 256]] {
+            arrivals.take_in(&counters, path, &datagram(QKEY), garbage);
+        }
+        assert_eq!((counters.dropped_malformed.get(), arrivals.waiting.len()), (5, 0));
+        arrivals.take_in(&counters, path, &datagram(QKEY ^ 1), &bytes);
+        assert_eq!((counters.dropped_unwanted.get(), arrivals.waiting.len()), (1, 0));
+        for _ in 0..WAITING_MAX + 7 {
+            arrivals.take_in(&counters, path, &datagram(QKEY), &bytes);
+        }
+        assert_eq!((counters.dropped_unwanted.get(), arrivals.waiting.len()), (8, WAITING_MAX));
+        let expected = ManagementDatagram { src: path.src, dst: path.dst, bytes };
+        assert_eq!(arrivals.waiting.pop_front(), Some(expected));
+    }
+}
