@@ -31,7 +31,8 @@ pub unsafe extern "C" fn farcall_management_open(slot: *mut u32) -> c_int {
     let mut known = MANAGEMENT.lock().unwrap_or_else(PoisonError::into_inner);
     let ours = known.as_ref().filter(|(pid, _)| *pid == process::id());
     // Whoever opened it before goes on using its descriptor.
-    let management = match ours.map_or_else(|| Management::open().map(Arc::new), |(_, open)| Ok(open.clone())) {
+    let management = match ours.map_or_else(|| Management::open().map(Arc::new), |(_, open)| Ok(open.clone()))
+    {
         Ok(management) => management,
         Err(error) => return negative(&error),
     };
@@ -84,3 +85,12 @@ pub unsafe extern "C" fn farcall_management_take(
     1
 }
 farcall_trace::symver!("FARCALL_1", farcall_management_take);
+
+/// Counts a connection of another host that was refused, as one too many.
+#[unsafe(no_mangle)]
+pub extern "C" fn farcall_management_count_refused() {
+    if let Some(management) = opened() {
+        management.count_refused();
+    }
+}
+farcall_trace::symver!("FARCALL_1", farcall_management_count_refused);

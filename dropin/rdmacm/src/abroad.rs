@@ -2,6 +2,7 @@
 //! them, elected, takes what comes, and hands each message to the process that it is for: a request to who listens
 //! there, all else to the process that the communication ID names.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,19 +13,19 @@ use farcall_wire::cm::{
 };
 use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 
-use crate::connection_manager::{ConnectionManager, Token};
+use crate::connection_manager::{ConnectionManager, End, Token};
 use crate::errno::Errno;
 use crate::listener::Arrived;
 use crate::management::{Foreign, Management};
+use crate::noted::{Connections, Place};
 use crate::port::{self, Reached};
+use crate::service;
 
 /// The numbers of what this waits for.
 pub const ARRIVED: Token = Token::MAX;
 const HANDED: Token = Token::MAX - 1;
 pub const ELECTION: Token = Token::MAX - 2;
 
-/// How often who is not elected looks whether the elected process lives.
-const ELECTION_EVERY: Duration = Duration::from_millis(50);
 /// Messages that one turn takes.
 const MESSAGES_A_TURN: usize = 64;
 /// A communication ID has the process above, the end below.
@@ -34,21 +35,36 @@ const SERVICE_TIMEOUT: u8 = 22;
 
 /// The way to other hosts.
 pub struct Abroad {
-    management: Management,
+    pub management: Management,
+    /// What our peers are to be told of when we are killed.
+    pub connections: Connections,
     /// Where the elected process hands us our messages.
     handed: OwnedFd,
     began: Instant,
+    /// Our first communication ID: nobody can guess it, and who had our number before had others.
+    first_id: u32,
 }
 
 /// An end whose peer is on another host.
 pub struct Far {
     pub peer: Ipv6Addr,
     exchange: Exchange,
+    /// Where it is noted.
+    pub place: Option<Place>,
+    /// Whether its peer began.
+    pub is_asked: bool,
+    /// Whether its program has destroyed it, or its process has died: it says DREQ until that is answered.
+    pub is_left: bool,
 }
 
 impl Far {
-    pub fn new(peer: &IpAddr) -> Self {
-        Self { peer: mapped(peer), exchange: Exchange::default() }
+    pub fn new(peer: Ipv6Addr) -> Self {
+        Self { peer, exchange: Exchange::default(), place: None, is_asked: false, is_left: false }
+    }
+
+    /// The end of who was asked.
+    pub fn asked(peer: Ipv6Addr, question: Mad) -> Self {
+        Self { exchange: Exchange::asked(question), is_asked: true, ..Self::new(peer) }
     }
 }
 
@@ -73,22 +89,22 @@ impl ConnectionManager {
         let handed = port::listen_as(management.slot)?;
         self.watch(management.arrived, ARRIVED)?;
         self.watch(handed.as_fd(), HANDED)?;
-        self.abroad = Some(Abroad { management, handed, began: Instant::now() });
+        let (connections, left) = port::noted_connections(management.slot)?;
+        let first_id = RandomState::new().build_hasher().finish() as u32;
+        self.abroad = Some(Abroad { management, connections, handed, began: Instant::now(), first_id });
+        service::leave_at_exit();
+        for (place, noted) in left {
+            self.speak_for(&noted, Some(place));
+        }
         self.elect();
         Ok(())
     }
 
-    /// Takes over what comes for queue pair 1 if nobody does, or looks again soon.
-    pub fn elect(&mut self) {
-        if self.abroad.as_ref().is_some_and(|abroad| !abroad.management.claim()) {
-            self.add_timer(Instant::now() + ELECTION_EVERY, ELECTION);
-        }
-    }
-
     /// What an end calls its connection.
     pub fn comm_id(&self, token: Token) -> u32 {
-        let slot = self.abroad.as_ref().map_or(0, |abroad| abroad.management.slot);
-        slot << SLOT_SHIFT | token as u32 & ((1 << SLOT_SHIFT) - 1)
+        let known = self.abroad.as_ref();
+        let (slot, first_id) = known.map_or((0, 0), |abroad| (abroad.management.slot, abroad.first_id));
+        slot << SLOT_SHIFT | first_id.wrapping_add(token as u32) & ((1 << SLOT_SHIFT) - 1)
     }
 
     /// Messages came, or are handed to us; whether that is what the token stands for.
@@ -129,7 +145,9 @@ impl ConnectionManager {
             Message::Req(_) => tracing::debug!("a REQ in another's name came from {}", foreign.src),
             _ => {
                 let slot = mad.remote_comm_id >> SLOT_SHIFT;
-                if self.abroad.as_ref().is_some_and(|abroad| abroad.management.slot == slot) {
+                let is_own = self.abroad.as_ref().is_some_and(|abroad| abroad.management.slot == slot);
+                // Of those that we speak for, too.
+                if is_own || self.find(foreign.src, mad.remote_comm_id).is_some() {
                     return self.hear(foreign.src, mad);
                 }
                 let handed = port::reach_process(slot).is_ok_and(|socket| hand(&socket, foreign));
@@ -170,6 +188,11 @@ impl ConnectionManager {
                 qkey: 0,
                 private_data,
             }),
+            Message::Rep(_) => Message::Rej(Rejection {
+                rejected: Answered::Rep,
+                reason: reason::INVALID_COMMUNICATION_ID,
+                private_data,
+            }),
             Message::Dreq { .. } => Message::Drep,
             _ => return,
         };
@@ -187,13 +210,20 @@ impl ConnectionManager {
         self.abroad.as_ref().map_or(Duration::ZERO, |abroad| abroad.began.elapsed())
     }
 
+    /// The end that a peer's message is for.
+    fn find(&self, peer: Ipv6Addr, comm_id: u32) -> Option<Token> {
+        let is_it =
+            |end: &End| end.far.as_ref().is_some_and(|far| far.peer == peer && end.ids.local() == comm_id);
+        self.ends.iter().find(|(_, end)| is_it(end)).map(|(token, _)| *token)
+    }
+
     /// A message for one of our ends.
     fn hear(&mut self, peer: Ipv6Addr, mad: Mad) {
         let now = self.now();
-        let is_it = |far: &Far, ids: &CommunicationIds| far.peer == peer && ids.local() == mad.remote_comm_id;
-        let mut ends = self.ends.iter_mut();
-        let found = ends.find(|(_, end)| end.far.as_ref().is_some_and(|far| is_it(far, &end.ids)));
-        let Some((&token, end)) = found else { return self.answer_for_nobody(peer, &mad) };
+        let Some(token) = self.find(peer, mad.remote_comm_id) else {
+            return self.answer_for_nobody(peer, &mad);
+        };
+        let Some(end) = self.ends.get_mut(&token) else { return };
         let (Some(far), Some(connection)) = (&mut end.far, &mut end.connection) else { return };
         if !end.ids.admits(&mad) {
             return tracing::debug!("a message of another connection came from {peer}");
@@ -227,11 +257,6 @@ impl ConnectionManager {
             self.send_abroad(peer, &answer);
         }
         true
-    }
-
-    /// The end of who was asked from another host.
-    pub fn far_of(peer: Ipv6Addr, question: Mad) -> Far {
-        Far { peer, exchange: Exchange::asked(question) }
     }
 
     /// Sends a message of a far end; whether it is one.
@@ -273,20 +298,6 @@ impl ConnectionManager {
             }
         }
         self.plan(token);
-    }
-
-    /// The last word of a far end that its program destroys.
-    pub fn part(&mut self, token: Token) {
-        let Some(connection) = self.ends.get_mut(&token).and_then(|end| {
-            end.far.as_ref()?;
-            end.connection.as_mut()
-        }) else {
-            return;
-        };
-        let message = connection.disconnect().or_else(|| connection.reject(Vec::new()).ok());
-        if let Some(message) = message {
-            self.send_far(token, &message);
-        }
     }
 }
 

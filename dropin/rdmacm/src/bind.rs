@@ -80,7 +80,7 @@ fn go_abroad(of: &IdObject, to: &SocketAddr) -> Result<(), Errno> {
         crate::complain(format_args!("{why}"));
         return Err(refused(libc::ENODEV, format_args!("{why}")));
     }
-    manager.end(of.token)?.far = Some(Far::new(&to.ip()));
+    manager.end(of.token)?.far = Some(Far::new(mapped(&to.ip())));
     Ok(())
 }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farcall_wire::cm::{
-    CommunicationIds, Connection, Event, Message, Request, ServiceRequest, Step, WrongState,
+    Answered, CommunicationIds, Connection, Event, IpRoute, Message, Rejection, Request, ServiceReply,
+    ServiceRequest, Step, WrongState,
 };
 use rustix::event::epoll;
 
@@ -57,6 +58,26 @@ impl IncomingRequest {
             Message::Req(request) => Some(Self::Connection(request)),
             Message::SidrReq(request) => Some(Self::Service(request)),
             _ => None,
+        }
+    }
+
+    /// From and for whom it is.
+    pub fn route(&self) -> &IpRoute {
+        match self {
+            Self::Connection(request) => &request.route,
+            Self::Service(request) => &request.route,
+        }
+    }
+
+    /// The answer that refuses it.
+    pub fn refused(&self, reason: u16, status: u8) -> Message {
+        let private_data = Vec::new();
+        match self {
+            Self::Connection(_) => Message::Rej(Rejection { rejected: Answered::Req, reason, private_data }),
+            Self::Service(request) => {
+                let service_id = request.route.service_id();
+                Message::SidrRep(ServiceReply { status, qp_num: 0, service_id, qkey: 0, private_data })
+            }
         }
     }
 }
@@ -181,19 +202,22 @@ impl ConnectionManager {
     }
 
     /// Removes an end, its events that were not taken, and the accepted sockets of a listener.
+    ///
+    /// An end that must still tell its peer stays until it has.
     pub fn remove_end(&mut self, token: Token) {
-        self.part(token);
+        if !self.part(token) {
+            self.drop_end(token);
+        }
+    }
+
+    fn drop_end(&mut self, token: Token) {
         let Some(end) = self.ends.remove(&token) else { return };
         self.cancel_timer(token, end.deadline);
         self.close(end.socket);
         if let Some(published) = &end.published {
             self.end_socket(&published.socket);
         }
-        for (_, notice) in self.take_all(end.queue, |of, _| of == token) {
-            if let Notice::Request { end, .. } = notice {
-                self.remove_end(end);
-            }
-        }
+        self.drop_notices(end.queue, token);
         let accepted = self.accepted.iter().filter(|(_, accepted)| accepted.listener == token);
         let tokens: Vec<Token> = accepted.map(|(token, _)| *token).collect();
         for token in tokens {
@@ -260,6 +284,15 @@ impl ConnectionManager {
             count_down(&queue.count);
         }
         taken
+    }
+
+    /// Drops what an end's program has not heard, with the ends that it was to hear of.
+    pub(crate) fn drop_notices(&mut self, queue: Token, token: Token) {
+        for (_, notice) in self.take_all(queue, |of, _| of == token) {
+            if let Notice::Request { end, .. } = notice {
+                self.remove_end(end);
+            }
+        }
     }
 
     /// Whether an end's program has something to hear.

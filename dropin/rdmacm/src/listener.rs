@@ -4,12 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farcall_wire::cm::{
-    Answered, CommunicationIds, Connection, MESSAGE_BYTES, Mad, Message, Rejection, ServiceReply, reason,
-};
+use farcall_wire::cm::{CommunicationIds, Connection, MESSAGE_BYTES, Mad, Message, reason};
 use rustix::io::Errno as OsError;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
 
+use crate::abroad::Far;
 use crate::connection_manager::{ConnectionManager, End, IncomingRequest, Notice, Token, send_message};
 use crate::management::{FOREIGN_BYTES, Foreign};
 
@@ -145,7 +144,7 @@ impl ConnectionManager {
         let is_known = question.as_ref().zip(peer).is_some_and(|(mad, peer)| self.is_known(peer, mad));
         let question = question.filter(|_| !is_known);
         let local = self.comm_id(token);
-        let far = question.as_ref().zip(peer).map(|(mad, peer)| Self::far_of(peer, mad.clone()));
+        let far = question.as_ref().zip(peer).map(|(mad, peer)| Far::asked(peer, mad.clone()));
         let incoming = question.and_then(|mad| {
             let ids = CommunicationIds::asked(local, &mad);
             Some((ids, IncomingRequest::of(mad.message)?))
@@ -156,7 +155,14 @@ impl ConnectionManager {
         let (Some((mut ids, incoming)), Some((queue, listening))) = (incoming, listening) else {
             return self.close(Some(accepted.socket));
         };
-        if let Some(refusal) = listening.refusal(&incoming) {
+        let refusal = listening.refusal(&incoming).or_else(|| {
+            let is_one_too_many = peer.is_some_and(|peer| !self.has_room_for(peer));
+            is_one_too_many.then(|| {
+                self.abroad.iter().for_each(|abroad| abroad.management.count_refused());
+                incoming.refused(reason::NO_RESOURCES, reason::SIDR_REJECT)
+            })
+        });
+        if let Some(refusal) = refusal {
             let refusal = ids.mad(refusal);
             match peer {
                 Some(peer) => self.send_abroad(peer, &refusal),
@@ -189,26 +195,12 @@ impl ConnectionManager {
 impl Listening {
     /// What to answer to a request that is not for this listener, or that it has no room for.
     fn refusal(&self, incoming: &IncomingRequest) -> Option<Message> {
-        let (route, is_datagram) = match incoming {
-            IncomingRequest::Connection(request) => (&request.route, false),
-            IncomingRequest::Service(request) => (&request.route, true),
-        };
+        let is_datagram = matches!(incoming, IncomingRequest::Service(_));
+        let route = incoming.route();
         let is_for_us = is_datagram == self.is_datagram && !(self.is_v6_only && route.to.is_ipv4());
-        if is_for_us && !self.is_full() {
-            return None;
+        if !is_for_us {
+            return Some(incoming.refused(reason::INVALID_SERVICE_ID, reason::SIDR_UNSUPPORTED));
         }
-        Some(if is_datagram {
-            let status = if is_for_us { reason::SIDR_REJECT } else { reason::SIDR_UNSUPPORTED };
-            Message::SidrRep(ServiceReply {
-                status,
-                qp_num: 0,
-                service_id: route.service_id(),
-                qkey: 0,
-                private_data: Vec::new(),
-            })
-        } else {
-            let reason = if is_for_us { reason::CONSUMER_DEFINED } else { reason::INVALID_SERVICE_ID };
-            Message::Rej(Rejection { rejected: Answered::Req, reason, private_data: Vec::new() })
-        })
+        self.is_full().then(|| incoming.refused(reason::CONSUMER_DEFINED, reason::SIDR_REJECT))
     }
 }

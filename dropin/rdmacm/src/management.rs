@@ -15,12 +15,14 @@ type Open = unsafe extern "C" fn(*mut u32) -> c_int;
 type Claim = unsafe extern "C" fn() -> c_int;
 type Send = unsafe extern "C" fn(*const [u8; 16], *const [u8; MESSAGE_BYTES]) -> c_int;
 type Take = unsafe extern "C" fn(*mut [u8; 16], *mut [u8; 16], *mut [u8; MESSAGE_BYTES]) -> c_int;
+type CountRefused = unsafe extern "C" fn();
 
 struct Functions {
     open: Open,
     claim: Claim,
     send: Send,
     take: Take,
+    count_refused: CountRefused,
 }
 
 fn functions() -> Option<&'static Functions> {
@@ -35,6 +37,7 @@ fn functions() -> Option<&'static Functions> {
                     claim: *library.get(b"farcall_management_claim\0").ok()?,
                     send: *library.get(b"farcall_management_send\0").ok()?,
                     take: *library.get(b"farcall_management_take\0").ok()?,
+                    count_refused: *library.get(b"farcall_management_count_refused\0").ok()?,
                 })
             }
         })
@@ -102,6 +105,12 @@ impl Management {
         let dst = dst.octets();
         // SAFETY: both live through the call.
         unsafe { (self.functions.send)(&raw const dst, bytes) == 0 }
+    }
+
+    /// Counts a connection that was refused as one too many.
+    pub fn count_refused(&self) {
+        // SAFETY: it has no arguments.
+        unsafe { (self.functions.count_refused)() }
     }
 
     /// The next message that came.

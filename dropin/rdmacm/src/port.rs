@@ -16,6 +16,7 @@ use rustix::io::Errno as OsError;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::errno::{Errno, invalid, refused, system};
+use crate::noted::{Connections, Noted, Place};
 use crate::port_locks::PortLocks;
 use crate::{address, shared};
 
@@ -206,6 +207,17 @@ pub fn listen_as(slot: u32) -> Result<OwnedFd, Errno> {
     net::bind(&socket, &name).map_err(system(&format!("no socket at {}", path.display())))?;
     net::listen(&socket, BACKLOG).map_err(system("listen"))?;
     Ok(socket)
+}
+
+/// Where the processes of this user note their connections with other hosts: what our process, which is `slot`, is to
+/// say for those of the process that was it before.
+///
+/// # Errors
+/// What the kernel says.
+pub fn noted_connections(slot: u32) -> Result<(Connections, Vec<(Place, Noted)>), Errno> {
+    let user = rustix::process::geteuid().as_raw();
+    let path = directory()?.join(format!("mad-v1-net{}-{user}.connections", network()));
+    Connections::open(&path, slot).map_err(system(&format!("no connections are noted in {}", path.display())))
 }
 
 /// Connects with another process.

@@ -103,6 +103,11 @@ impl Management {
         Ok(())
     }
 
+    /// The connection manager refused a connection that another host asked for: one too many.
+    pub fn count_refused(&self) {
+        self.port.with(|state| state.counters().connections_refused.increment());
+    }
+
     /// The next datagram that came.
     #[must_use]
     pub fn take(&self) -> Option<ManagementDatagram> {

@@ -255,6 +255,10 @@ impl State {
         self.now_ns = self.began.elapsed().as_nanos() as u64;
     }
 
+    pub(super) fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
     /// Puts a packet of a datagram queue pair on its way.
     ///
     /// # Safety

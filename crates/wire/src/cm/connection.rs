@@ -103,6 +103,13 @@ impl Connection {
         Self { service_id: request.route.service_id(), ..Self::new(State::SidrReceived) }
     }
 
+    /// The end of an established connection whose process has died: returns the DREQ to send in its name.
+    #[must_use]
+    pub fn abandoned(peer_qp_num: u32) -> (Self, Message) {
+        let dreq = Message::Dreq { remote_qp_num: peer_qp_num };
+        (Self { peer_qp_num, ..Self::new(State::DreqSent) }, dreq)
+    }
+
     fn new(state: State) -> Self {
         Self { state, peer_qp_num: 0, service_id: 0 }
     }
@@ -111,6 +118,20 @@ impl Connection {
     #[must_use]
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// The queue pair of a peer that waits until it is told of the end; `None` if no peer does.
+    #[must_use]
+    pub fn waiting_qp_num(&self) -> Option<u32> {
+        let is_waiting =
+            matches!(self.state, State::RepReceived | State::RepSent | State::Established | State::DreqSent);
+        is_waiting.then_some(self.peer_qp_num)
+    }
+
+    /// Whether a peer has asked and waits until the connection is established, or refused.
+    #[must_use]
+    pub fn is_half_open(&self) -> bool {
+        matches!(self.state, State::ReqReceived | State::RepSent | State::SidrReceived)
     }
 
     /// Handles a message of the peer. One that is not allowed in the state ends the connection.

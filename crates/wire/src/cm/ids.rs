@@ -25,10 +25,22 @@ impl CommunicationIds {
         Self { local, remote: question.local_comm_id, transaction: question.transaction_id }
     }
 
+    /// Those of a connection whose names at both ends are known.
+    #[must_use]
+    pub fn known(local: u32, remote: u32) -> Self {
+        Self { local, remote, transaction: 0 }
+    }
+
     /// The connection's name at this end.
     #[must_use]
     pub fn local(&self) -> u32 {
         self.local
+    }
+
+    /// The connection's name at the peer; 0 as long as it is not known.
+    #[must_use]
+    pub fn remote(&self) -> u32 {
+        self.remote
     }
 
     /// Whether a message belongs to the connection. Answers to it have the message's transaction.

@@ -138,15 +138,19 @@ impl ConnectionManager {
         self.take_step(token, step);
     }
 
-    /// Closes the socket of a connection that is over, and sets its timer.
+    /// Closes the socket of a connection that is over, and sets its timer. An end without a program is over with it.
     fn finish(&mut self, token: Token) {
         self.watch_time(token);
+        self.note(token);
         let Some(end) = self.ends.get_mut(&token) else { return };
         let is_over =
             matches!(end.connection.as_ref().map(Connection::state), Some(State::Closed | State::TimeWait));
         if is_over {
-            let socket = end.socket.take();
+            let (socket, is_left) = (end.socket.take(), end.far.as_ref().is_some_and(|far| far.is_left));
             self.close(socket);
+            if is_left {
+                self.drop_end(token);
+            }
         }
     }
 
@@ -176,7 +180,7 @@ impl ConnectionManager {
         self.wait_until(token, Some(Instant::now() + timeout));
     }
 
-    fn wait_until(&mut self, token: Token, deadline: Option<Instant>) {
+    pub(crate) fn wait_until(&mut self, token: Token, deadline: Option<Instant>) {
         let Some(end) = self.ends.get_mut(&token) else { return };
         let before = std::mem::replace(&mut end.deadline, deadline);
         self.cancel_timer(token, before);

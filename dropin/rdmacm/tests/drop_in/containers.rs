@@ -85,19 +85,8 @@ fn in_two_networks(name: &str, server: &str, client: &str) -> Option<String> {
     Some(said)
 }
 
-/// What was said in two networks by a server and a client that have nothing in common but the cable, which does with
-/// packets what `faults` says.
-fn on_two_hosts(name: &str, faults: &str, server: &str, client: &str) -> Option<String> {
-    let (_folder, mut command) = two_networks(name, server, client)?;
-    command.env("FARCALL_WAY", "net").env("FARCALL_WIRE_FAULTS", faults);
-    let output = Running::start(command).finish();
-    let said = words(&output);
-    assert!(output.status.success(), "{said}");
-    Some(said)
-}
-
 /// The folder and the command of a server and a client in two networks of a container.
-fn two_networks(name: &str, server: &str, client: &str) -> Option<(Folder, Command)> {
+pub fn two_networks(name: &str, server: &str, client: &str) -> Option<(Folder, Command)> {
     if !has("rping", "rdmacm-utils") || !has("ip", "iproute2") || !has_containers() {
         return None;
     }
@@ -113,72 +102,6 @@ fn two_networks(name: &str, server: &str, client: &str) -> Option<(Folder, Comma
     let mut command = contained(&folder, &["--net"], &["sh", "-c", &script]);
     command.current_dir(folder.path(""));
     Some((folder, command))
-}
-
-/// Programs on two hosts connect; the client tries until its server listens.
-#[test]
-fn programs_on_two_hosts_meet() {
-    for (name, faults) in
-        [("hosts", ""), ("hosts-lossy", "seed=3,loss=0.1,duplicate=0.05,reorder=0.05,corrupt=0.05")]
-    {
-        let server = "exec rping -s -v -V -C 5 -a 192.0.2.2 -p 7174";
-        let client = "until rping -c -v -V -C 5 -a 192.0.2.2 -p 7174; do kill -0 $server; sleep 0.2; done
-            wait $server";
-        let Some(said) = on_two_hosts(name, faults, server, client) else { return };
-        assert_eq!(said.matches("rdma-ping-4").count(), 2, "{name}: {said}");
-    }
-}
-
-/// One process has queue pair 1 for both. Its death takes no connection of the other, and who comes then is served.
-#[test]
-fn who_has_queue_pair_1_hands_on_and_is_succeeded() {
-    let server = "rping -s -C 5 -a 192.0.2.2 -p 7174 & first=$!
-        until grep -q process-0.sock /proc/net/unix; do kill -0 $first; sleep 0.02; done
-        rping -s -P -v -C 5 -a 192.0.2.2 -p 7175 & second=$!
-        until grep -q process-1.sock /proc/net/unix; do kill -0 $second; sleep 0.02; done
-        touch listening
-        until [ -e met ]; do sleep 0.02; done
-        kill -9 $first; wait $first || true
-        touch killed
-        until [ -e left ]; do sleep 0.02; done
-        kill $second; wait $second || true";
-    let client = "until [ -e listening ]; do kill -0 $server; sleep 0.02; done
-        rping -c -v -V -C 5 -a 192.0.2.2 -p 7175
-        touch met
-        until [ -e killed ]; do kill -0 $server; sleep 0.02; done
-        rping -c -v -V -C 5 -a 192.0.2.2 -p 7175
-        touch left
-        wait $server";
-    let Some(said) = on_two_hosts("elected", "", server, client) else { return };
-    assert_eq!(said.matches("ping data: rdma-ping-4").count(), 2, "{said}");
-}
-
-#[test]
-fn datagram_services_of_other_hosts_are_found() {
-    if !has("udaddy", "rdmacm-utils") {
-        return;
-    }
-    let faults = "seed=4,loss=0,duplicate=0.1,reorder=0.1";
-    let server = "udaddy -c 2 -C 10 & until grep -q process-0.sock /proc/net/unix; do sleep 0.02; done
-        touch listening; wait $!";
-    let client = "until [ -e listening ]; do kill -0 $server; sleep 0.02; done
-        udaddy -s 192.0.2.2 -c 2 -C 10 && wait $server";
-    let Some(said) = on_two_hosts("services", faults, server, client) else { return };
-    assert!(said.contains("data transfers complete"), "{said}");
-}
-
-/// Who asks for what nobody offers is told at once, by the processes that are there.
-#[test]
-fn nobody_listens_at_another_hosts_port() {
-    let server = "rping -s -v -C 5 -a 192.0.2.2 -p 7174 & server=$!
-        until grep -q process-0.sock /proc/net/unix; do kill -0 $server; sleep 0.02; done
-        touch listening
-        wait $server";
-    let client = "until [ -e listening ]; do kill -0 $server; sleep 0.02; done
-        ! rping -c -C 5 -a 192.0.2.2 -p 7999
-        rping -c -v -V -C 5 -a 192.0.2.2 -p 7174 && wait $server";
-    let Some(said) = on_two_hosts("nobody", "", server, client) else { return };
-    assert!(said.contains("RDMA_CM_EVENT_REJECTED") && said.contains("rdma-ping-4"), "{said}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod containers;
 mod ends;
+mod hosts;
 mod libfabric;
 mod meeting;
 mod moved;

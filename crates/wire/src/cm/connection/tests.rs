@@ -171,3 +171,27 @@ fn a_receipt_is_waited_for_no_less() {
     assert_eq!(active.received(receipt), Step::default());
     assert_eq!(active.received(Message::Rep(reply())).event, Some(Event::Response(reply())));
 }
+
+/// Who speaks for the dead says what they would have said, and its peer hears of the end.
+#[test]
+fn the_end_of_a_dead_process_is_told_in_its_name() {
+    let (active, mut passive) = established();
+    let (mut speaker, dreq) = Connection::abandoned(active.waiting_qp_num().unwrap());
+    assert_eq!(dreq, Message::Dreq { remote_qp_num: 6 });
+    let answer = passive.received(dreq);
+    assert_eq!((answer.event, passive.waiting_qp_num()), (Some(Event::Disconnected), None));
+    assert_eq!(speaker.received(answer.message.unwrap()).event, Some(Event::Disconnected));
+    assert_eq!(speaker.waiting_qp_num(), None);
+}
+
+#[test]
+fn who_was_asked_is_half_open_until_both_ends_are_ready() {
+    let mut passive = Connection::requested(&request());
+    assert!(passive.is_half_open() && passive.waiting_qp_num().is_none());
+    passive.accept(reply()).unwrap();
+    assert!(passive.is_half_open() && passive.waiting_qp_num() == Some(5));
+    passive.received(Message::Rtu);
+    assert!(!passive.is_half_open() && passive.waiting_qp_num() == Some(5));
+    let (active, _) = Connection::request(request());
+    assert!(!active.is_half_open() && active.waiting_qp_num().is_none());
+}
