@@ -11,11 +11,10 @@ use farcall_wire::cm::{
     Answered, CommunicationIds, Due, Exchange, Heard, IpRoute, Mad, Message, Rejection, ServiceReply, State,
     reason,
 };
-use rustix::net::{SendFlags, SocketFlags, accept_with, send};
+use rustix::net::{SendFlags, send};
 
 use crate::connection_manager::{ConnectionManager, End, Token};
 use crate::errno::Errno;
-use crate::listener::Arrived;
 use crate::management::{Foreign, Management};
 use crate::noted::{Connections, Place};
 use crate::port::{self, Reached};
@@ -23,7 +22,7 @@ use crate::service;
 
 /// The numbers of what this waits for.
 pub const ARRIVED: Token = Token::MAX;
-const HANDED: Token = Token::MAX - 1;
+pub const HANDED: Token = Token::MAX - 1;
 pub const ELECTION: Token = Token::MAX - 2;
 
 /// Messages that one turn takes.
@@ -39,7 +38,7 @@ pub struct Abroad {
     /// What our peers are to be told of when we are killed.
     pub connections: Connections,
     /// Where the elected process hands us our messages.
-    handed: OwnedFd,
+    pub handed: OwnedFd,
     began: Instant,
     /// Our first communication ID: nobody can guess it, and who had our number before had others.
     first_id: u32,
@@ -109,26 +108,18 @@ impl ConnectionManager {
 
     /// Messages came, or are handed to us; whether that is what the token stands for.
     pub fn foreign_readable(&mut self, token: Token) -> bool {
-        for _ in 0..MESSAGES_A_TURN {
-            let Some(abroad) = &self.abroad else { break };
-            match token {
-                ARRIVED => match abroad.management.take() {
-                    Some(foreign) => self.sort(&foreign),
-                    None => break,
-                },
-                HANDED => {
-                    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                    let Ok(socket) = accept_with(&abroad.handed, flags) else { break };
-                    if farcall_softnic::check_peer(socket.as_fd(), "a process that shares queue pair 1")
-                        .is_ok()
-                        && let Arrived::Foreign(foreign) = Arrived::at(&socket)
-                        && let Ok(mad) = Mad::decode(&foreign.bytes)
-                    {
-                        self.hear(foreign.src, mad);
-                    }
+        match token {
+            ARRIVED => {
+                for _ in 0..MESSAGES_A_TURN {
+                    let Some(foreign) = self.abroad.as_ref().and_then(|abroad| abroad.management.take())
+                    else {
+                        break;
+                    };
+                    self.sort(&foreign);
                 }
-                _ => return false,
             }
+            HANDED => self.accept_all(HANDED),
+            _ => return false,
         }
         true
     }
@@ -150,9 +141,11 @@ impl ConnectionManager {
                 if is_own || self.find(foreign.src, mad.remote_comm_id).is_some() {
                     return self.hear(foreign.src, mad);
                 }
-                let handed = port::reach_process(slot).is_ok_and(|socket| hand(&socket, foreign));
-                if !handed {
-                    self.answer_for_nobody(foreign.src, &mad);
+                match port::reach_process(slot) {
+                    // What is not taken comes again.
+                    Ok(socket) => drop(hand(&socket, foreign)),
+                    Err(libc::ECONNREFUSED | libc::ENOENT) => self.answer_for_nobody(foreign.src, &mad),
+                    Err(error) => tracing::debug!("process {slot} cannot be reached: error {error}"),
                 }
             }
         }
@@ -218,7 +211,7 @@ impl ConnectionManager {
     }
 
     /// A message for one of our ends.
-    fn hear(&mut self, peer: Ipv6Addr, mad: Mad) {
+    pub fn hear(&mut self, peer: Ipv6Addr, mad: Mad) {
         let now = self.now();
         let Some(token) = self.find(peer, mad.remote_comm_id) else {
             return self.answer_for_nobody(peer, &mad);

@@ -8,7 +8,7 @@ use farcall_wire::cm::{CommunicationIds, Connection, MESSAGE_BYTES, Mad, Message
 use rustix::io::Errno as OsError;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
 
-use crate::abroad::Far;
+use crate::abroad::{Far, HANDED};
 use crate::connection_manager::{ConnectionManager, End, IncomingRequest, Notice, Token, send_message};
 use crate::management::{FOREIGN_BYTES, Foreign};
 
@@ -43,15 +43,9 @@ impl Listening {
     }
 }
 
-/// The next connection at one of a listener's sockets.
-fn accept_next(end: &End) -> Option<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let sockets = [end.socket.as_ref(), end.published.as_ref().map(|published| &published.socket)];
-    sockets.into_iter().flatten().find_map(|socket| accept_with(socket, flags).ok())
-}
-
 /// An accepted connection whose request has not come.
 pub struct Accepted {
+    /// Or [`HANDED`], if another process hands on a message.
     pub listener: Token,
     socket: OwnedFd,
     deadline: Instant,
@@ -101,9 +95,21 @@ impl Arrived {
 }
 
 impl ConnectionManager {
+    /// The next connection at one of a listener's sockets.
+    fn accept_next(&self, listener: Token) -> Option<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let end = self.ends.get(&listener);
+        let sockets = [
+            self.abroad.as_ref().filter(|_| listener == HANDED).map(|abroad| &abroad.handed),
+            end.and_then(|end| end.socket.as_ref()),
+            end.and_then(|end| end.published.as_ref()).map(|published| &published.socket),
+        ];
+        sockets.into_iter().flatten().find_map(|socket| accept_with(socket, flags).ok())
+    }
+
     /// Accepts the connections that came.
     pub fn accept_all(&mut self, listener: Token) {
-        while let Some(socket) = self.ends.get(&listener).and_then(accept_next) {
+        while let Some(socket) = self.accept_next(listener) {
             let may_connect = farcall_softnic::check_peer(socket.as_fd(), "a caller").is_ok();
             if self.accepted.len() >= ACCEPTED_MAX || !may_connect {
                 continue;
@@ -141,6 +147,10 @@ impl ConnectionManager {
             Arrived::Foreign(foreign) => (Mad::decode(&foreign.bytes).ok(), Some(foreign.src)),
             Arrived::Closed => (None, None),
         };
+        if self.accepted.get(&token).is_some_and(|accepted| accepted.listener == HANDED) {
+            self.drop_accepted(token);
+            return question.zip(peer).into_iter().for_each(|(mad, peer)| self.hear(peer, mad));
+        }
         let is_known = question.as_ref().zip(peer).is_some_and(|(mad, peer)| self.is_known(peer, mad));
         let question = question.filter(|_| !is_known);
         let local = self.comm_id(token);

@@ -1,7 +1,5 @@
 //! Programs on two hosts: two networks of a container, with nothing in common but a cable.
 
-use std::process::Command;
-
 use crate::containers::two_networks;
 use crate::meeting::{compile, folder};
 use crate::support::{Running, has, words};
@@ -11,17 +9,13 @@ const BAD_CABLE: &str = "loss=0.1,duplicate=0.05,reorder=0.05,corrupt=0.05";
 
 /// What was said in two networks by a server and a client that have nothing in common but the cable, which does with
 /// packets what `faults` says.
-fn on_two_hosts(name: &str, faults: &str, server: &str, client: &str) -> Option<String> {
+pub fn on_two_hosts(name: &str, faults: &str, server: &str, client: &str) -> Option<String> {
     let (_folder, mut command) = two_networks(name, server, client)?;
     command.env("FARCALL_WAY", "net").env("FARCALL_WIRE_FAULTS", faults);
-    Some(said_by(command))
-}
-
-fn said_by(command: Command) -> String {
     let output = Running::start(command).finish();
     let said = words(&output);
-    assert!(output.status.success(), "{said}");
-    said
+    assert!(output.status.success(), "{name}, {faults}: {said}");
+    Some(said)
 }
 
 /// Programs on two hosts connect; the client tries until its server listens.
@@ -131,15 +125,19 @@ fn an_end_that_is_destroyed_is_missed_by_its_peer() {
 fn who_is_killed_is_spoken_for() {
     let stay = "PROGRAM stay 7174 192.0.2.2 & client=$!
         until [ -e connected ]; do kill -0 $client; sleep 0.02; done";
-    let other = "PROGRAM hoard 7175 192.0.2.1 & other=$!
-        until grep -q -e :7175.sock /proc/net/unix; do kill -0 $other; sleep 0.02; done";
+    let other = |slot: u32| {
+        format!(
+            "PROGRAM hoard 7175 192.0.2.1 & other=$!
+            until grep -q process-{slot}.sock /proc/net/unix; do kill -0 $other; sleep 0.02; done"
+        )
+    };
     let kill = "kill -9 $client; wait $client || true";
     let rest = "while kill -0 $server 2> /dev/null; do sleep 0.02; done
         kill $other";
     for (name, steps) in [
-        ("killed-second", [other, stay, kill, rest]),
-        ("killed-first", [stay, other, kill, rest]),
-        ("killed-alone", [stay, kill, other, rest]),
+        ("killed-second", [&other(0), stay, kill, rest]),
+        ("killed-first", [stay, &other(1), kill, rest]),
+        ("killed-alone", [stay, kill, &other(0), rest]),
     ] {
         for seed in 1..=3 {
             ends_are_told(name, seed, &steps.join("\n"));

@@ -8,6 +8,7 @@ mod meeting;
 mod moved;
 mod programs;
 mod refusals;
+mod strangers;
 #[allow(dead_code, reason = "the tests of libibverbs use all of it")]
 #[path = "../../../ibverbs/tests/drop_in/support.rs"]
 mod support;
