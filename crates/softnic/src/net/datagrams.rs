@@ -15,7 +15,8 @@ use farcall_wire::{Deth, Operation, Packet, Psn};
 
 use super::counters::PortCounters;
 use super::path::Path;
-use super::port::{Port, State};
+use super::port::Port;
+use super::state::State;
 use crate::host::Host;
 use crate::host::cq::Source;
 use crate::host::datagram::{DatagramCore, Foreign};

@@ -2,8 +2,8 @@
 //!
 //! The transport is `farcall_wire`'s, the same that the simulator runs; here are its memory, its clock and its link. A
 //! process has one port ([`port`]): a socket that opens when something first goes to another host, and one lock, under
-//! which everything happens that packets cause. The processes of a user share it ([`slots`]). Who polls a completion queue looks for packets, at most once in a
-//! while; for owners who sleep the service thread does.
+//! which everything happens that packets cause ([`state`]). The processes of a user share it ([`slots`]). Who polls a
+//! completion queue looks for packets, at most once in a while; for owners who sleep the service thread does.
 //!
 //! What comes in was written by strangers: each packet's CRC, lengths, addresses, numbers and keys are checked, and
 //! what does not hold is dropped and counted ([`counters`]).
@@ -21,6 +21,7 @@ mod port;
 mod post;
 mod slots;
 mod socket;
+mod state;
 mod steering;
 mod timers;
 
