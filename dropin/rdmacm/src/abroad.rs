@@ -50,20 +50,21 @@ pub struct Far {
     exchange: Exchange,
     /// Where it is noted.
     pub place: Option<Place>,
-    /// Whether its peer began.
-    pub is_asked: bool,
+    /// If its peer began: its names for that, of the communication and the transaction.
+    pub asked: Option<(u32, u64)>,
     /// Whether its program has destroyed it, or its process has died: it says DREQ until that is answered.
     pub is_left: bool,
 }
 
 impl Far {
     pub fn new(peer: Ipv6Addr) -> Self {
-        Self { peer, exchange: Exchange::default(), place: None, is_asked: false, is_left: false }
+        Self { peer, exchange: Exchange::default(), place: None, asked: None, is_left: false }
     }
 
     /// The end of who was asked.
     pub fn asked(peer: Ipv6Addr, question: Mad) -> Self {
-        Self { exchange: Exchange::asked(question), is_asked: true, ..Self::new(peer) }
+        let asked = Some((question.local_comm_id, question.transaction_id));
+        Self { exchange: Exchange::asked(question), asked, ..Self::new(peer) }
     }
 }
 
@@ -86,9 +87,9 @@ impl ConnectionManager {
         }
         let management = Management::open()?;
         let handed = port::listen_as(management.slot)?;
+        let (connections, left) = port::noted_connections(management.slot)?;
         self.watch(management.arrived, ARRIVED)?;
         self.watch(handed.as_fd(), HANDED)?;
-        let (connections, left) = port::noted_connections(management.slot)?;
         let first_id = RandomState::new().build_hasher().finish() as u32;
         self.abroad = Some(Abroad { management, connections, handed, began: Instant::now(), first_id });
         service::leave_at_exit();
@@ -233,15 +234,19 @@ impl ConnectionManager {
         }
     }
 
-    /// Whether a request came before: then it is answered as it was, or its peer told to wait.
+    /// Whether a request came before: then it is answered as it was, or its peer told to wait. One that was held up on
+    /// its way until its peer had said more is nothing.
     pub fn is_known(&mut self, peer: Ipv6Addr, question: &Mad) -> bool {
         let now = self.now();
         let mut ends = self.ends.values_mut();
-        let found = ends.find(|end| {
-            end.far.as_ref().is_some_and(|far| far.peer == peer && far.exchange.is_about(question))
-        });
+        let asked = Some((question.local_comm_id, question.transaction_id));
+        let found =
+            ends.find(|end| end.far.as_ref().is_some_and(|far| far.peer == peer && far.asked == asked));
         let Some(end) = found else { return false };
         let Some(far) = &mut end.far else { return false };
+        if !far.exchange.is_about(question) {
+            return true;
+        }
         let answer = match far.exchange.received(question, now) {
             Heard::Again(Some(answer)) => answer,
             _ => end.ids.mad(Message::Mra { received: Answered::Req, service_timeout: SERVICE_TIMEOUT }),

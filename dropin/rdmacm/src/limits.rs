@@ -39,7 +39,7 @@ impl ConnectionManager {
     pub fn has_room_for(&self, peer: Ipv6Addr) -> bool {
         let (mut of_peer, mut of_all) = (Count::default(), Count::default());
         for end in self.ends.values() {
-            let Some(far) = end.far.as_ref().filter(|far| far.is_asked) else { continue };
+            let Some(far) = end.far.as_ref().filter(|far| far.asked.is_some()) else { continue };
             let is_half_open = end.connection.as_ref().is_some_and(Connection::is_half_open);
             of_all.add(is_half_open);
             if far.peer == peer {
