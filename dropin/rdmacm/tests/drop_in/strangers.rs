@@ -65,7 +65,9 @@ fn ask_without_end(stranger: &Management, from: Ipv4Addr) -> HashMap<u32, Messag
             std::thread::sleep(Duration::from_millis(1));
             while let Some(came) = stranger.take() {
                 let answer = Mad::decode(&came.bytes).unwrap();
-                answers.insert(answer.remote_comm_id, answer.message);
+                if (1..=REQUESTS).contains(&answer.remote_comm_id) {
+                    answers.insert(answer.remote_comm_id, answer.message);
+                }
             }
         }
     }
