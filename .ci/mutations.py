@@ -479,6 +479,12 @@ def all_mutations():
         Mutation("stranger-not-counted", "ListenThread::refuse", Delete("self.counters.refused.increment()"),
                  Check(("-p", "farcall-cli", "--test", "service", "watched"))),
 
+        # Connections with other hosts: how many, and whether their ends are told.
+        Mutation("half-open-without-bound", "Count::is_below", Replace("self.half_open < limits.half_open", "true"),
+                 Check(("--test", "drop_in", "a_host_that_asks_without_end"))),
+        Mutation("nobody-speaks-for-the-dead", "ConnectionManager::speak_for_the_dead",
+                 Delete("self.speak_for(&noted, None)"), Check(("--test", "drop_in", "who_is_killed_is_spoken_for"))),
+
         # What outlives the process that serves files, records and captures.
         Mutation("answer-of-the-last-process-forgotten", "Replay::remember",
                  Delete("self.replies.push_back((unique, reply))"), unit("the_next_process_has_the_same_tree")),

@@ -1,20 +1,25 @@
 //! Packets from a peer to a connection in any state, in any order: no panic, what decodes encodes to the same message,
 //! and the end of a connection is reported once.
 
-use farcall_wire::cm::{Connection, Event, MESSAGE_BYTES_MAX, Message, Reply, State, Step};
+use farcall_wire::cm::{
+    CommunicationIds, Connection, Event, MESSAGE_BYTES, Mad, Message, Reply, State, Step,
+};
+
+/// What the connection is called here, and by the packets of the seeds.
+const LOCAL_COMM_ID: u32 = 1;
 
 /// A connection in one of the states in which messages of the peer are handled.
 fn connection_in(kind: u8, first: Message) -> Option<Connection> {
     let reply = || {
-        let (qp, terms, ece) = Default::default();
-        Reply { qp, terms, ece, private_data: Vec::new() }
+        let (qp, ca_guid, terms, ece) = Default::default();
+        Reply { qp, ca_guid, terms, ece, private_data: Vec::new() }
     };
     match (first, kind % 4) {
         (Message::Req(request), 0) => Some(Connection::request(request).0),
         (Message::SidrReq(request), 0) => Some(Connection::resolve_service(request).0),
-        (Message::SidrReq(_), _) => Some(Connection::service_requested()),
-        (_, kind) => {
-            let mut passive = Connection::requested();
+        (Message::SidrReq(request), _) => Some(Connection::service_requested(&request)),
+        (Message::Req(request), kind) => {
+            let mut passive = Connection::requested(&request);
             if kind > 1 {
                 passive.accept(reply()).ok()?;
             }
@@ -23,6 +28,7 @@ fn connection_in(kind: u8, first: Message) -> Option<Connection> {
             }
             Some(passive)
         }
+        _ => None,
     }
 }
 
@@ -33,22 +39,24 @@ fn is_final(step: &Step) -> bool {
     )
 }
 
-/// Runs one input.
+/// Runs one input: a byte that says what is done, then packets.
 pub fn run(input: &[u8]) {
-    let Some((&kind, mut rest)) = input.split_first() else { return };
-    let mut connection: Option<Connection> = None;
+    let Some((&kind, packets)) = input.split_first() else { return };
+    let mut connection: Option<(CommunicationIds, Connection)> = None;
     let mut ends = 0;
-    while let Some((&len, packet)) = rest.split_first() {
-        let (packet, after) = packet.split_at(packet.len().min(usize::from(len)));
-        rest = after;
-        let Ok(message) = Message::decode(packet) else { continue };
-        let again = message.encode();
-        assert!(again.len() <= MESSAGE_BYTES_MAX);
-        assert_eq!(Message::decode(&again).as_ref(), Ok(&message));
+    for packet in packets.chunks(MESSAGE_BYTES) {
+        let Ok(mad) = Mad::decode(packet) else { continue };
+        assert_eq!(Mad::decode(&mad.encode()).as_ref(), Ok(&mad));
         match &mut connection {
-            None => connection = connection_in(kind, message),
-            Some(connection) => {
-                let step = connection.received(message);
+            None => {
+                let ids = CommunicationIds::asked(LOCAL_COMM_ID, &mad);
+                connection = connection_in(kind, mad.message).map(|connection| (ids, connection));
+            }
+            Some((ids, connection)) => {
+                if !ids.admits(&mad) {
+                    continue;
+                }
+                let step = connection.received(mad.message);
                 ends += u32::from(is_final(&step));
                 if connection.state() == State::RepReceived && kind & 0x80 != 0 {
                     assert!(connection.ready().is_ok());
@@ -59,7 +67,7 @@ pub fn run(input: &[u8]) {
             }
         }
     }
-    if let Some(mut connection) = connection {
+    if let Some((_, mut connection)) = connection {
         ends += u32::from(is_final(&connection.peer_closed()));
         assert_eq!(connection.peer_closed(), Step::default());
         assert!(ends <= 1, "the end was told {ends} times");

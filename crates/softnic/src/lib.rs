@@ -32,6 +32,7 @@ pub use life::moved_memory::helper_turn;
 pub use life::rendezvous::{admit_group, configured_group, rendezvous_directory, socket_directory};
 #[doc(hidden)]
 pub use life::rendezvous::{check_peer, fuzz_frame, rendezvous_path};
+pub use net::{Management, ManagementDatagram};
 pub use verbs::SoftNic;
 
 /// The provider's name.

@@ -6,9 +6,11 @@ mod support;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Instant;
 
+use farcall_softnic::Management;
 use farcall_verbs::{Mtu, QpAttr, QpType, SendFlags, SendWr, WcStatus};
+use farcall_wire::cm::{Mad, Message};
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc, pad_bytes};
-use farcall_wire::{Operation, Packet, Psn, Reth, Segment};
+use farcall_wire::{Deth, Operation, Packet, Psn, Reth, Segment};
 use support::apart::{counted_at_port, is_apart, is_port_open};
 use support::{End, LOST};
 
@@ -126,4 +128,56 @@ fn a_host_that_is_not_listed_is_no_peer() {
     assert!(rtr(&mut ends[0]).unwrap_err().contains("FARCALL_NET_PEERS"));
     set("FARCALL_NET_PEERS", "10.0.0.7,127.0.0.1");
     assert_eq!(rtr(&mut ends[1]), Ok(()));
+}
+
+/// A datagram for queue pair 1, sealed as it comes from a port of `stranger`.
+fn management_packet(stranger: &UdpSocket, qkey: u32, payload: &[u8]) -> Vec<u8> {
+    let packet = Packet {
+        transport: QpType::Ud,
+        operation: Operation::Datagram(Deth { qkey, src_qpn: 1 }, None),
+        solicited: false,
+        ack_req: false,
+        dest_qpn: 1,
+        psn: Psn::new(0),
+    };
+    let mut headers = [0; HEADERS_BYTES_MAX];
+    let len_bytes = encode(&packet, payload.len(), &mut headers);
+    let mut datagram = [&headers[..len_bytes], payload].concat();
+    datagram.resize(datagram.len() + pad_bytes(payload.len()) + ICRC_BYTES, 0);
+    let from = stranger.local_addr().unwrap();
+    let (src, dst) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into());
+    icrc::seal(&icrc::Flow { src, dst, src_port: from.port(), dst_port: UDP_PORT }, &mut datagram);
+    datagram
+}
+
+#[test]
+fn what_strangers_send_to_queue_pair_1_is_dropped_and_counted() {
+    if !is_apart("what_strangers_send_to_queue_pair_1_is_dropped_and_counted", "net") {
+        return;
+    }
+    const QKEY: u32 = 0x8001_0000;
+    const WAITING_MAX: usize = 256;
+    let (_a, mut b) = connected();
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mad = Mad { transaction_id: 1, local_comm_id: 2, remote_comm_id: 3, message: Message::Rtu };
+    let bytes = mad.encode();
+    let honest = management_packet(&stranger, QKEY, &bytes);
+    strike(&mut b, &stranger, &honest, "dropped_unknown");
+    let management = Management::open().unwrap();
+    assert!(management.claim().unwrap());
+    let mut foreign = bytes;
+    foreign[1] ^= 0xFF;
+    for garbage in [&[][..], &bytes[..252], &[bytes, bytes].concat(), &foreign, &[0xFF; 256]] {
+        strike(&mut b, &stranger, &management_packet(&stranger, QKEY, garbage), "dropped_malformed");
+    }
+    strike(&mut b, &stranger, &management_packet(&stranger, QKEY ^ 1, &bytes), "dropped_unwanted");
+    assert_eq!(management.take(), None);
+    for _ in 0..WAITING_MAX {
+        strike(&mut b, &stranger, &honest, "packets_received");
+    }
+    strike(&mut b, &stranger, &honest, "dropped_unwanted");
+    let taken = std::iter::from_fn(|| management.take()).inspect(|taken| assert_eq!(taken.bytes, bytes));
+    assert_eq!(taken.count(), WAITING_MAX);
+    strike(&mut b, &stranger, &honest, "packets_received");
+    assert!(management.take().is_some(), "and who is honest is heard");
 }

@@ -33,6 +33,7 @@ mod errno;
 mod events;
 mod faults;
 mod fork;
+mod management;
 mod marshal;
 mod memory;
 mod number_names;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use farcall_layout::rdmacm::{AS_MANY_AS_POSSIBLE, CmId, ConnParam, UDP_QKEY};
-use farcall_wire::cm::{Connection, Reply, ServiceReply, State, private_data, reason};
+use farcall_wire::cm::{Connection, Reply, State, private_data};
 
 use crate::channel::complete;
 use crate::connect::{bytes_of, data_of, own_qp, terms};
@@ -22,14 +22,7 @@ unsafe fn serve(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
         let data = data_of(param, private_data::SIDR_REP_BYTES_MAX)?;
         (own_qp(of, &of.own(), param)?.0, data)
     };
-    let reply = ServiceReply {
-        status: reason::SIDR_SUCCESS,
-        qp_num: qp.qp_num,
-        qkey: UDP_QKEY,
-        gid: qp.gid,
-        private_data: data,
-    };
-    connection_manager()?.step(of.token, |connection| connection.serve(reply).map(Some))
+    connection_manager()?.step(of.token, |connection| connection.serve(qp.qp_num, UDP_QKEY, data).map(Some))
 }
 
 /// # Safety
@@ -52,7 +45,11 @@ unsafe fn accept(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> 
             (own_qp(of, &own, param)?, data)
         };
         let terms = terms(param, reads_in, reads_out, srq);
-        (Reply { qp, terms, ece: own.local_ece, private_data: data }, reads_in, reads_out)
+        (
+            Reply { qp, ca_guid: nic.ca_guid, terms, ece: own.local_ece, private_data: data },
+            reads_in,
+            reads_out,
+        )
     };
     // Before the peer may use it.
     // SAFETY: the program's queue pair, which it does not destroy meanwhile.

@@ -73,7 +73,7 @@ fn init(attr: &mut QpAttr, is_datagram: bool) -> c_int {
 }
 
 fn ready_to_receive(attr: &mut QpAttr, own: &Own, peer: &PeerTerms, nic: &NicDevice) -> c_int {
-    attr.ah_attr = path_to(&peer.qp.gid, own.tos);
+    attr.ah_attr = path_to(&peer.gid, own.tos);
     attr.path_mtu = peer.mtu.min(nic.mtu).into();
     attr.dest_qp_num = peer.qp.qp_num;
     attr.rq_psn = peer.qp.psn;

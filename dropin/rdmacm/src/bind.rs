@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use farcall_layout::rdmacm::{CmId, PathRecord};
 use libc::sockaddr;
 
+use crate::abroad::{Far, mapped};
 use crate::channel::complete;
 use crate::connection_manager::Notice;
 use crate::errno::{Errno, answer, invalid, refused};
@@ -18,6 +19,9 @@ use crate::{address, device, port, shared};
 
 /// The backlog of a program that gives none, and the largest: as the kernel's connection manager has it.
 const BACKLOG_MAX: usize = 1024;
+
+/// 1024 bytes: what every link of Ethernet takes, and the kernel's software RNIC offers on them.
+pub const FAR_MTU: u8 = 3;
 
 /// Gives an end an address of its own, and its port.
 fn bind(of: &IdObject, own: &mut Own, wanted: SocketAddr) -> Result<(), Errno> {
@@ -47,13 +51,9 @@ fn bind(of: &IdObject, own: &mut Own, wanted: SocketAddr) -> Result<(), Errno> {
 /// Finds out how an end would go to an address; what it is told when it cannot.
 fn find_way(of: &IdObject, own: &mut Own, to: SocketAddr) -> Result<(), Errno> {
     let to = address::destination(to);
-    if !address::is_local(&to) && !shared::leads_to(&to) {
-        let why = format!(
-            "{to} is no address of this host and network namespace; the software RNIC connects processes of one host \
-             (containers with networks of their own: share a directory through FARCALL_SOCKET_DIR)"
-        );
-        crate::complain(format_args!("{why}"));
-        return Err(refused(libc::ENODEV, format_args!("{why}")));
+    let is_far = !address::is_local(&to) && !shared::leads_to(&to);
+    if is_far {
+        go_abroad(of, &to)?;
     }
     let local = own.local.ok_or_else(|| invalid("the identifier has no address"))?;
     if local.ip().is_unspecified() {
@@ -61,9 +61,26 @@ fn find_way(of: &IdObject, own: &mut Own, to: SocketAddr) -> Result<(), Errno> {
     }
     of.attach()?;
     of.show_remote(own, to);
+    let gid = if is_far { mapped(&to.ip()).octets() } else { device::device()?.gid };
     // SAFETY: our field of the program's structure.
-    unsafe { (*of.c()).route.addr.ib.dgid = device::device()?.gid };
+    unsafe { (*of.c()).route.addr.ib.dgid = gid };
+    own.is_far = is_far;
     own.stage = Stage::AddressResolved;
+    Ok(())
+}
+
+/// An end goes to another host.
+fn go_abroad(of: &IdObject, to: &SocketAddr) -> Result<(), Errno> {
+    let mut manager = connection_manager()?;
+    if let Err(number) = manager.go_abroad() {
+        let why = format!(
+            "{to} is no address of this host and network namespace, and there is no way to other hosts: error {number} \
+             (containers with networks of their own: share a directory through FARCALL_SOCKET_DIR)"
+        );
+        crate::complain(format_args!("{why}"));
+        return Err(refused(libc::ENODEV, format_args!("{why}")));
+    }
+    manager.end(of.token)?.far = Some(Far::new(mapped(&to.ip())));
     Ok(())
 }
 
@@ -89,7 +106,7 @@ fn resolve(of: &IdObject, from: Option<SocketAddr>, to: SocketAddr) -> Result<()
 fn resolve_route(of: &IdObject) -> Result<(), Errno> {
     let mut own = of.own();
     own.require(Stage::AddressResolved)?;
-    let path = Box::into_raw(Box::new(path_of(&own)?));
+    let path = Box::into_raw(Box::new(path_of(of, &own)?));
     // SAFETY: our fields of the program's structure; freed with it.
     unsafe {
         (*of.c()).route.path_rec = path;
@@ -101,12 +118,12 @@ fn resolve_route(of: &IdObject) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The path from the device to itself.
-fn path_of(own: &Own) -> Result<PathRecord, Errno> {
+/// The path from the device to itself, or to another host's.
+fn path_of(of: &IdObject, own: &Own) -> Result<PathRecord, Errno> {
     let nic = device::device()?;
     // Selectors say "exactly" (2).
     Ok(PathRecord {
-        dgid: nic.gid,
+        dgid: of.resolved_gid(),
         sgid: nic.gid,
         dlid_be: 0,
         slid_be: 0,
@@ -119,7 +136,7 @@ fn path_of(own: &Own) -> Result<PathRecord, Errno> {
         pkey_be: 0xffff,
         sl: 0,
         mtu_selector: 2,
-        mtu: nic.mtu,
+        mtu: if own.is_far { nic.mtu.min(FAR_MTU) } else { nic.mtu },
         rate_selector: 2,
         rate: 0,
         packet_life_time_selector: 2,
@@ -150,6 +167,11 @@ fn listen(of: &IdObject, backlog: c_int) -> Result<(), Errno> {
     {
         manager.watch(published.socket.as_fd(), of.token)?;
         manager.end(of.token)?.published = Some(published);
+    }
+    if own.local.is_some_and(|bound| !bound.ip().is_loopback())
+        && let Err(number) = manager.go_abroad()
+    {
+        tracing::info!("nobody comes from other hosts: error {number}");
     }
     own.stage = Stage::Listening;
     Ok(())

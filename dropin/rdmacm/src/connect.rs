@@ -3,8 +3,12 @@
 use std::ffi::{c_int, c_void};
 
 use farcall_layout::rdmacm::{AS_MANY_AS_POSSIBLE, CmId, ConnParam};
-use farcall_wire::cm::{Connection, QueuePair, Request, ServiceRequest, State, Step, Terms, private_data};
+use farcall_wire::cm::{
+    Connection, IpRoute, QueuePair, Request, ServiceRequest, State, Step, Terms, private_data,
+};
 
+use crate::abroad::mapped;
+use crate::bind::FAR_MTU;
 use crate::channel::complete;
 use crate::device::{self, NicDevice};
 use crate::errno::{Errno, answer, invalid, refused};
@@ -58,7 +62,6 @@ pub unsafe fn own_qp(
     own: &Own,
     param: Option<&ConnParam>,
 ) -> Result<(QueuePair, bool), Errno> {
-    let gid = device::device()?.gid;
     // SAFETY: the program's field, and the caller's promise.
     let (qp_num, srq) = unsafe {
         let qp = (*of.c()).qp;
@@ -70,12 +73,23 @@ pub unsafe fn own_qp(
             ((*qp).qp_num, !(*qp).srq.is_null())
         }
     };
-    Ok((QueuePair { qp_num, psn: own.psn, gid }, srq))
+    Ok((QueuePair { qp_num, psn: own.psn }, srq))
 }
 
 /// As many READs and atomics as the program says, or the device can.
 fn reads(said: Option<u8>, nic: &NicDevice) -> u8 {
     said.filter(|said| *said != AS_MANY_AS_POSSIBLE).unwrap_or(nic.max_rd_atomic).min(nic.max_rd_atomic)
+}
+
+/// The address of an end's port: to other hosts it is an IP address.
+fn own_gid(own: &Own, nic: &NicDevice) -> [u8; 16] {
+    own.local.filter(|_| own.is_far).map_or(nic.gid, |local| mapped(&local.ip()).octets())
+}
+
+/// From where an end asks whom.
+fn route(of: &IdObject, own: &Own) -> Result<IpRoute, Errno> {
+    let (from, to) = own.addresses()?;
+    Ok(IpRoute { port_space: of.space, from, to })
 }
 
 /// # Safety
@@ -91,15 +105,15 @@ unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Re
     if data.len() > private_data::REQ_BYTES_MAX {
         return Err(invalid("more private data than a request holds"));
     }
-    let (from, to) = own.addresses()?;
     let request = Request {
-        port_space: of.space,
-        from,
-        to,
+        route: route(of, own)?,
         qp,
+        ca_guid: nic.ca_guid,
+        gid: own_gid(own, nic),
+        peer_gid: of.resolved_gid(),
         // SAFETY: set when the identifier was made.
         qp_type: unsafe { (*of.c()).qp_type } as u8,
-        mtu: nic.mtu,
+        mtu: if own.is_far { nic.mtu.min(FAR_MTU) } else { nic.mtu },
         retry_count: param.map_or(7, |param| param.retry_count.min(7)),
         ack_timeout: own.ack_timeout,
         terms: terms(
@@ -114,6 +128,7 @@ unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Re
     // Until the reply says more, what we asked for is what both do.
     own.peer = Some(PeerTerms {
         qp: QueuePair::default(),
+        gid: request.peer_gid,
         mtu: request.mtu,
         retry_count: request.retry_count,
         rnr_retry_count: request.terms.rnr_retry_count,
@@ -136,8 +151,7 @@ unsafe fn connect(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno>
             Some(_) => unsafe { data_of(param, max)? },
             None => std::mem::take(&mut own.connect_data),
         };
-        let (from, to) = own.addresses()?;
-        Connection::resolve_service(ServiceRequest { port_space: of.space, from, to, private_data: data })
+        Connection::resolve_service(ServiceRequest { route: route(of, &own)?, private_data: data })
     } else {
         // SAFETY: the caller's promise.
         Connection::request(unsafe { request(of, &mut own, param)? })

@@ -8,15 +8,19 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use farcall_wire::cm::{Connection, Event, Message, Request, ServiceRequest, Step, WrongState};
+use farcall_wire::cm::{
+    Answered, CommunicationIds, Connection, Event, IpRoute, Message, Rejection, Request, ServiceReply,
+    ServiceRequest, Step, WrongState,
+};
 use rustix::event::epoll;
 
+use crate::abroad::{Abroad, Far};
 use crate::errno::{Errno, invalid, refused, system};
 use crate::id::IdObject;
 use crate::listener::{Accepted, Listening, Slot};
 use crate::port::Port;
 use crate::shared::Published;
-pub use messages::{Received, receive, send_message};
+pub use messages::send_message;
 
 /// A number in this process: of an end, an accepted socket, a queue of events.
 pub type Token = u64;
@@ -47,6 +51,37 @@ pub enum IncomingRequest {
     Service(ServiceRequest),
 }
 
+impl IncomingRequest {
+    /// `None` for a message that asks for nothing.
+    pub fn of(message: Message) -> Option<Self> {
+        match message {
+            Message::Req(request) => Some(Self::Connection(request)),
+            Message::SidrReq(request) => Some(Self::Service(request)),
+            _ => None,
+        }
+    }
+
+    /// From and for whom it is.
+    pub fn route(&self) -> &IpRoute {
+        match self {
+            Self::Connection(request) => &request.route,
+            Self::Service(request) => &request.route,
+        }
+    }
+
+    /// The answer that refuses it.
+    pub fn refused(&self, reason: u16, status: u8) -> Message {
+        let private_data = Vec::new();
+        match self {
+            Self::Connection(_) => Message::Rej(Rejection { rejected: Answered::Req, reason, private_data }),
+            Self::Service(request) => {
+                let service_id = request.route.service_id();
+                Message::SidrRep(ServiceReply { status, qp_num: 0, service_id, qkey: 0, private_data })
+            }
+        }
+    }
+}
+
 /// One end: what is behind an `rdma_cm_id`.
 #[derive(Default)]
 pub struct End {
@@ -61,6 +96,10 @@ pub struct End {
     pub published: Option<Published>,
     pub listening: Option<Listening>,
     pub connection: Option<Connection>,
+    /// What its connection is called.
+    pub ids: CommunicationIds,
+    /// Set if its peer is on another host.
+    pub far: Option<Far>,
     pub incoming: Option<IncomingRequest>,
     /// A request that no listener has taken yet, and since when it is there.
     unsent: Option<(Message, Instant)>,
@@ -90,6 +129,8 @@ pub struct Taken {
 pub struct ConnectionManager {
     pub(crate) ends: HashMap<Token, End>,
     pub(crate) accepted: HashMap<Token, Accepted>,
+    /// The way to other hosts, once one of the ends needs it.
+    pub(crate) abroad: Option<Abroad>,
     queues: HashMap<Token, Queue>,
     timers: BTreeSet<(Instant, Token)>,
     last_token: Token,
@@ -105,6 +146,7 @@ impl ConnectionManager {
         Self {
             ends: HashMap::new(),
             accepted: HashMap::new(),
+            abroad: None,
             queues: HashMap::new(),
             timers: BTreeSet::new(),
             last_token: WAKE,
@@ -160,18 +202,22 @@ impl ConnectionManager {
     }
 
     /// Removes an end, its events that were not taken, and the accepted sockets of a listener.
+    ///
+    /// An end that must still tell its peer stays until it has.
     pub fn remove_end(&mut self, token: Token) {
+        if !self.part(token) {
+            self.drop_end(token);
+        }
+    }
+
+    fn drop_end(&mut self, token: Token) {
         let Some(end) = self.ends.remove(&token) else { return };
         self.cancel_timer(token, end.deadline);
         self.close(end.socket);
         if let Some(published) = &end.published {
             self.end_socket(&published.socket);
         }
-        for (_, notice) in self.take_all(end.queue, |of, _| of == token) {
-            if let Notice::Request { end, .. } = notice {
-                self.remove_end(end);
-            }
-        }
+        self.drop_notices(end.queue, token);
         let accepted = self.accepted.iter().filter(|(_, accepted)| accepted.listener == token);
         let tokens: Vec<Token> = accepted.map(|(token, _)| *token).collect();
         for token in tokens {
@@ -238,6 +284,15 @@ impl ConnectionManager {
             count_down(&queue.count);
         }
         taken
+    }
+
+    /// Drops what an end's program has not heard, with the ends that it was to hear of.
+    pub(crate) fn drop_notices(&mut self, queue: Token, token: Token) {
+        for (_, notice) in self.take_all(queue, |of, _| of == token) {
+            if let Notice::Request { end, .. } = notice {
+                self.remove_end(end);
+            }
+        }
     }
 
     /// Whether an end's program has something to hear.

@@ -21,6 +21,8 @@ pub struct NicDevice {
     /// For programs that bring none of their own.
     pub pd: *mut Pd,
     pub gid: [u8; 16],
+    /// The GUID of its channel adapter.
+    pub ca_guid: u64,
     /// The largest packet, a number of `enum ibv_mtu`.
     pub mtu: u8,
     /// READs and atomics that a queue pair can have under way, and accept.
@@ -81,6 +83,7 @@ unsafe fn describe(verbs: &Functions, context: *mut Context) -> Result<NicDevice
             context,
             pd,
             gid,
+            ca_guid: u64::from_be(attr.node_guid),
             mtu: port.active_mtu.clamp(1, 5) as u8,
             max_rd_atomic: most as u8,
             pid: process::id(),

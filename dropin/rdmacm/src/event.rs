@@ -155,8 +155,8 @@ fn introduce(listener: &IdObject, new_end: &NewEnd) -> Option<Box<EventObject>> 
         (of.tos, of.ack_timeout)
     };
     let (from, to) = match &new_end.incoming {
-        IncomingRequest::Connection(Request { from, to, .. })
-        | IncomingRequest::Service(ServiceRequest { from, to, .. }) => (*from, *to),
+        IncomingRequest::Connection(Request { route, .. })
+        | IncomingRequest::Service(ServiceRequest { route, .. }) => (route.from, route.to),
     };
     new.show_local(&mut own, to);
     new.show_remote(&mut own, from);
@@ -185,6 +185,7 @@ fn introduce(listener: &IdObject, new_end: &NewEnd) -> Option<Box<EventObject>> 
 fn terms_of(request: &Request) -> PeerTerms {
     PeerTerms {
         qp: request.qp,
+        gid: request.gid,
         mtu: request.mtu,
         retry_count: request.retry_count,
         rnr_retry_count: request.terms.rnr_retry_count,
@@ -204,6 +205,7 @@ fn respond(about: &IdObject, reply: &Reply) -> Box<EventObject> {
             .map_or((5, 7, own.ack_timeout), |terms| (terms.mtu, terms.retry_count, terms.ack_timeout));
         own.peer = Some(PeerTerms {
             qp: reply.qp,
+            gid: about.resolved_gid(),
             mtu,
             retry_count,
             rnr_retry_count: reply.terms.rnr_retry_count,
@@ -273,7 +275,7 @@ fn serve(about: &IdObject, reply: &ServiceReply) -> Box<EventObject> {
         _ => (kind::UNREACHABLE, UDP_QKEY),
     };
     let mut event = EventObject::new(id, event, reply.status.into());
-    let path = path_to(&reply.gid, about.own().tos);
+    let path = path_to(&about.resolved_gid(), about.own().tos);
     event.show_service(path, reply.qp_num, qkey, &reply.private_data, private_data::SIDR_REP_BYTES_MAX);
     event
 }

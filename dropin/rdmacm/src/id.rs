@@ -52,6 +52,8 @@ pub enum Stage {
 #[derive(Clone, Copy)]
 pub struct PeerTerms {
     pub qp: QueuePair,
+    /// Its port's address.
+    pub gid: [u8; 16],
     pub mtu: u8,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
@@ -72,6 +74,8 @@ pub struct Own {
     pub remote: Option<SocketAddr>,
     /// The traffic class.
     pub tos: u8,
+    /// Whether its peer is on another host.
+    pub is_far: bool,
     /// 4.096 µs × 2 to this power.
     pub ack_timeout: u8,
     /// `RDMA_OPTION_ID_REUSEADDR`.
@@ -163,6 +167,12 @@ impl IdObject {
         own.remote = Some(address);
         // SAFETY: as above.
         unsafe { (*self.c()).route.addr.dst_storage = address::to_c(&address).0 };
+    }
+
+    /// The address of the port that its peer's address was resolved to.
+    pub fn resolved_gid(&self) -> [u8; 16] {
+        // SAFETY: our field of the program's structure.
+        unsafe { (*self.c()).route.addr.ib.dgid }
     }
 
     /// Gives it the device.

@@ -19,13 +19,18 @@
 //! | `connection_manager` | the ends of this process, their events, messages and timers |
 //! | `listener`, `service` | accepted connections and their requests; the thread that waits for sockets |
 //! | `port`, `port_locks`, `address` | ports and their sockets; whose they are; addresses of C |
+//! | `abroad`, `management` | connections with other hosts; queue pair 1, by which they are made |
+//! | `parting`, `noted` | their end, also of processes that were killed; what is noted for that |
+//! | `limits`, `byte_lock` | how many other hosts may cause; locks in files |
 //! | `shared` | listeners in a folder that containers with networks of their own share |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
+mod abroad;
 mod address;
 mod answer;
 mod attributes;
 mod bind;
+mod byte_lock;
 mod channel;
 mod connect;
 mod connection_manager;
@@ -35,11 +40,15 @@ mod errno;
 mod event;
 mod id;
 mod info;
+mod limits;
 mod listener;
+mod management;
 mod migrate;
 mod multicast;
+mod noted;
 mod options;
 mod own_libibverbs;
+mod parting;
 mod port;
 mod port_locks;
 mod qp;

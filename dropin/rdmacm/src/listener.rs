@@ -4,12 +4,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farcall_wire::cm::{Connection, Message, Rejection, Request, ServiceReply, ServiceRequest, reason};
-use rustix::net::{SocketFlags, accept_with};
+use farcall_wire::cm::{CommunicationIds, Connection, MESSAGE_BYTES, Mad, Message, reason};
+use rustix::io::Errno as OsError;
+use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
 
-use crate::connection_manager::{
-    ConnectionManager, End, IncomingRequest, Notice, Received, Token, receive, send_message,
-};
+use crate::abroad::{Far, HANDED};
+use crate::connection_manager::{ConnectionManager, End, IncomingRequest, Notice, Token, send_message};
+use crate::management::{FOREIGN_BYTES, Foreign};
 
 /// How long a request may take to come after its connection was accepted.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,24 +43,73 @@ impl Listening {
     }
 }
 
-/// The next connection at one of a listener's sockets.
-fn accept_next(end: &End) -> Option<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let sockets = [end.socket.as_ref(), end.published.as_ref().map(|published| &published.socket)];
-    sockets.into_iter().flatten().find_map(|socket| accept_with(socket, flags).ok())
-}
-
 /// An accepted connection whose request has not come.
 pub struct Accepted {
+    /// Or [`HANDED`], if another process hands on a message.
     pub listener: Token,
     socket: OwnedFd,
     deadline: Instant,
 }
 
+/// What was received from a socket.
+pub enum Arrived {
+    Nothing,
+    Message(Box<Mad>),
+    /// A message of another host, from the process that has queue pair 1.
+    Foreign(Box<Foreign>),
+    /// The peer is gone, or sent what is no message.
+    Closed,
+}
+
+impl Arrived {
+    /// Takes one message from a socket.
+    pub fn at(socket: &OwnedFd) -> Self {
+        // One byte more than any message: a longer one is seen.
+        let mut bytes = [0; FOREIGN_BYTES + 1];
+        let mut was_reset = false;
+        loop {
+            return match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((MESSAGE_BYTES, _)) => match Mad::decode(&bytes[..MESSAGE_BYTES]) {
+                    Ok(mad) => Self::Message(Box::new(mad)),
+                    Err(error) => {
+                        tracing::debug!("{error}");
+                        Self::Closed
+                    }
+                },
+                Ok((FOREIGN_BYTES, _)) => {
+                    let whole = bytes.first_chunk().expect("as many bytes as came");
+                    Self::Foreign(Box::new(Foreign::decode(whole)))
+                }
+                Ok(_) => Self::Closed,
+                Err(OsError::AGAIN) => Self::Nothing,
+                Err(OsError::INTR) => continue,
+                // Said once, before what the peer had sent before it left.
+                Err(OsError::CONNRESET) if !was_reset => {
+                    was_reset = true;
+                    continue;
+                }
+                Err(_) => Self::Closed,
+            };
+        }
+    }
+}
+
 impl ConnectionManager {
+    /// The next connection at one of a listener's sockets.
+    fn accept_next(&self, listener: Token) -> Option<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let end = self.ends.get(&listener);
+        let sockets = [
+            self.abroad.as_ref().filter(|_| listener == HANDED).map(|abroad| &abroad.handed),
+            end.and_then(|end| end.socket.as_ref()),
+            end.and_then(|end| end.published.as_ref()).map(|published| &published.socket),
+        ];
+        sockets.into_iter().flatten().find_map(|socket| accept_with(socket, flags).ok())
+    }
+
     /// Accepts the connections that came.
     pub fn accept_all(&mut self, listener: Token) {
-        while let Some(socket) = self.ends.get(&listener).and_then(accept_next) {
+        while let Some(socket) = self.accept_next(listener) {
             let may_connect = farcall_softnic::check_peer(socket.as_fd(), "a caller").is_ok();
             if self.accepted.len() >= ACCEPTED_MAX || !may_connect {
                 continue;
@@ -88,34 +138,64 @@ impl ConnectionManager {
 
     /// Receives the request of an accepted connection.
     pub fn receive_request(&mut self, token: Token) {
-        let Some(received) = self.accepted.get(&token).map(|accepted| receive(&accepted.socket)) else {
+        let Some(arrived) = self.accepted.get(&token).map(|accepted| Arrived::at(&accepted.socket)) else {
             return;
         };
-        let incoming = match received {
-            Received::Nothing => return,
-            Received::Message(Message::Req(request)) => Some(IncomingRequest::Connection(request)),
-            Received::Message(Message::SidrReq(request)) => Some(IncomingRequest::Service(request)),
-            Received::Message(_) | Received::Closed => None,
+        let (question, peer) = match arrived {
+            Arrived::Nothing => return,
+            Arrived::Message(mad) => (Some(*mad), None),
+            Arrived::Foreign(foreign) => (Mad::decode(&foreign.bytes).ok(), Some(foreign.src)),
+            Arrived::Closed => (None, None),
         };
+        if self.accepted.get(&token).is_some_and(|accepted| accepted.listener == HANDED) {
+            self.drop_accepted(token);
+            return question.zip(peer).into_iter().for_each(|(mad, peer)| self.hear(peer, mad));
+        }
+        let is_known = question.as_ref().zip(peer).is_some_and(|(mad, peer)| self.is_known(peer, mad));
+        let question = question.filter(|_| !is_known);
+        let local = self.comm_id(token);
+        let far = question.as_ref().zip(peer).map(|(mad, peer)| Far::asked(peer, mad.clone()));
+        let incoming = question.and_then(|mad| {
+            let ids = CommunicationIds::asked(local, &mad);
+            Some((ids, IncomingRequest::of(mad.message)?))
+        });
         let Some(accepted) = self.remove_accepted(token) else { return };
         let end = self.ends.get(&accepted.listener);
         let listening = end.and_then(|end| Some((end.queue, end.listening.as_ref()?)));
-        let (Some(incoming), Some((queue, listening))) = (incoming, listening) else {
+        let (Some((mut ids, incoming)), Some((queue, listening))) = (incoming, listening) else {
             return self.close(Some(accepted.socket));
         };
-        if let Some(refusal) = listening.refusal(&incoming) {
-            send_message(&accepted.socket, &refusal);
+        let refusal = listening.refusal(&incoming).or_else(|| {
+            let is_one_too_many = peer.is_some_and(|peer| !self.has_room_for(peer));
+            is_one_too_many.then(|| {
+                self.abroad.iter().for_each(|abroad| abroad.management.count_refused());
+                incoming.refused(reason::NO_RESOURCES, reason::SIDR_REJECT)
+            })
+        });
+        if let Some(refusal) = refusal {
+            let refusal = ids.mad(refusal);
+            match peer {
+                Some(peer) => self.send_abroad(peer, &refusal),
+                None => drop(send_message(&accepted.socket, &refusal)),
+            }
             return self.close(Some(accepted.socket));
         }
         let slot = listening.slots.clone();
         let connection = match &incoming {
-            IncomingRequest::Connection(_) => Connection::requested(),
-            IncomingRequest::Service(_) => Connection::service_requested(),
+            IncomingRequest::Connection(request) => Connection::requested(request),
+            IncomingRequest::Service(request) => Connection::service_requested(request),
         };
         // The socket keeps its number: it is watched under it.
         let mut made = End::new(None, queue);
-        made.socket = Some(accepted.socket);
+        match far {
+            Some(far) => {
+                made.far = Some(far);
+                self.close(Some(accepted.socket));
+            }
+            None => made.socket = Some(accepted.socket),
+        }
         made.connection = Some(connection);
+        made.ids = ids;
         made.incoming = Some(incoming);
         self.ends.insert(token, made);
         self.tell(accepted.listener, Notice::Request { end: token, _slot: slot });
@@ -125,26 +205,12 @@ impl ConnectionManager {
 impl Listening {
     /// What to answer to a request that is not for this listener, or that it has no room for.
     fn refusal(&self, incoming: &IncomingRequest) -> Option<Message> {
-        let (to, is_datagram) = match incoming {
-            IncomingRequest::Connection(Request { to, .. }) => (to, false),
-            IncomingRequest::Service(ServiceRequest { to, .. }) => (to, true),
-        };
-        let is_for_us = is_datagram == self.is_datagram && !(self.is_v6_only && to.is_ipv4());
-        if is_for_us && !self.is_full() {
-            return None;
+        let is_datagram = matches!(incoming, IncomingRequest::Service(_));
+        let route = incoming.route();
+        let is_for_us = is_datagram == self.is_datagram && !(self.is_v6_only && route.to.is_ipv4());
+        if !is_for_us {
+            return Some(incoming.refused(reason::INVALID_SERVICE_ID, reason::SIDR_UNSUPPORTED));
         }
-        Some(if is_datagram {
-            let status = if is_for_us { reason::SIDR_REJECT } else { reason::SIDR_UNSUPPORTED };
-            Message::SidrRep(ServiceReply {
-                status,
-                qp_num: 0,
-                qkey: 0,
-                gid: [0; 16],
-                private_data: Vec::new(),
-            })
-        } else {
-            let reason = if is_for_us { reason::CONSUMER_DEFINED } else { reason::INVALID_SERVICE_ID };
-            Message::Rej(Rejection { reason, private_data: Vec::new() })
-        })
+        self.is_full().then(|| incoming.refused(reason::CONSUMER_DEFINED, reason::SIDR_REJECT))
     }
 }

@@ -16,6 +16,7 @@ use rustix::io::Errno as OsError;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::errno::{Errno, invalid, refused, system};
+use crate::noted::{Connections, Noted, Place};
 use crate::port_locks::PortLocks;
 use crate::{address, shared};
 
@@ -187,6 +188,47 @@ impl Port {
         admit_group(path).map_err(|error| refused(libc::EACCES, format_args!("{error}")))?;
         net::listen(socket, BACKLOG).map_err(system("listen"))
     }
+}
+
+/// The socket where the other processes of this user hand on what is for the process that is `slot` among those that
+/// share the RoCEv2 port. It is no name of a port: those are removed when nobody holds their lock.
+fn process_path(slot: u32) -> Result<PathBuf, Errno> {
+    Ok(directory()?.join(format!("mad-v1-net{}-process-{slot}.sock", network())))
+}
+
+/// Listens for what is handed on to us. The slot is ours alone, so what stands there is nobody's.
+///
+/// # Errors
+/// What the kernel says.
+pub fn listen_as(slot: u32) -> Result<OwnedFd, Errno> {
+    let (socket, path) = (socket()?, process_path(slot)?);
+    let _ = fs::remove_file(&path);
+    let name = SocketAddrUnix::new(&path).map_err(OsError::raw_os_error)?;
+    net::bind(&socket, &name).map_err(system(&format!("no socket at {}", path.display())))?;
+    net::listen(&socket, BACKLOG).map_err(system("listen"))?;
+    Ok(socket)
+}
+
+/// Where the processes of this user note their connections with other hosts: what our process, which is `slot`, is to
+/// say for those of the process that was it before.
+///
+/// # Errors
+/// What the kernel says.
+pub fn noted_connections(slot: u32) -> Result<(Connections, Vec<(Place, Noted)>), Errno> {
+    let user = rustix::process::geteuid().as_raw();
+    let path = directory()?.join(format!("mad-v1-net{}-{user}.connections", network()));
+    Connections::open(&path, slot).map_err(system(&format!("no connections are noted in {}", path.display())))
+}
+
+/// Connects with another process.
+///
+/// # Errors
+/// What the kernel says.
+pub fn reach_process(slot: u32) -> Result<OwnedFd, Errno> {
+    let (socket, path) = (socket()?, process_path(slot)?);
+    let name = SocketAddrUnix::new(&path).map_err(OsError::raw_os_error)?;
+    net::connect(&socket, &name).map_err(OsError::raw_os_error)?;
+    Ok(socket)
 }
 
 /// What became of an attempt to reach a listener.

@@ -1,12 +1,12 @@
-//! Whose a port is: locks on bytes of a file that processes of one user share, one byte a name. The kernel takes them
-//! back when a process dies, so that nothing of the dead is in anybody's way; a port costs no descriptor.
+//! Whose a port is: locks on bytes of a file that processes of one user share, one byte a name. A port costs no
+//! descriptor.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use crate::byte_lock::{self, Holder};
 
 /// The locks of this process. The kernel knows one holder, the file; who in the process holds what is counted here.
 pub struct PortLocks {
@@ -23,10 +23,7 @@ impl PortLocks {
     /// # Errors
     /// If the file cannot be made or opened.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-        Ok(Self { file, held: HashMap::new() })
+        Ok(Self { file: byte_lock::open(path)?, held: HashMap::new() })
     }
 
     /// Takes a name for one holder; whether nobody has it.
@@ -63,20 +60,8 @@ impl PortLocks {
         }
     }
 
-    /// Changes the lock of a byte; whether another process is not in the way.
     fn lock(&self, byte: i64, kind: libc::c_int) -> io::Result<bool> {
-        // SAFETY: plain numbers, for which zero is a value.
-        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-        (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) =
-            (kind as libc::c_short, libc::SEEK_SET as libc::c_short, byte, 1);
-        // SAFETY: the file is ours, and the structure is whole.
-        match unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
-            0 => Ok(true),
-            _ => match io::Error::last_os_error() {
-                error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-                error => Err(error),
-            },
-        }
+        byte_lock::lock(&self.file, Holder::File, kind, byte)
     }
 }
 

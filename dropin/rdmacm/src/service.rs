@@ -1,9 +1,11 @@
 //! The thread that waits for what arrives. It blocks: while nothing happens it costs nothing. It works in turns
 //! ([`own_libibverbs::turn`]), so that it does not count as a thread of the program's.
 
+use std::os::fd::OwnedFd;
 use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
@@ -14,18 +16,27 @@ use crate::own_libibverbs;
 /// A stack for what is shallow.
 const STACK_BYTES: usize = 256 << 10;
 
+/// How long a process that ends waits for its peers on other hosts to confirm that.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
 struct Service {
     manager: Mutex<ConnectionManager>,
+    wake: Arc<OwnedFd>,
+    /// The process ends: the thread tells its peers.
+    is_ending: AtomicBool,
+    /// They have confirmed it.
+    has_left: AtomicBool,
     /// Whose it is: a forked child has no thread of its parent's, and starts anew.
     pid: u32,
 }
+
+static SERVICE: Mutex<Option<&'static Service>> = Mutex::new(None);
 
 /// The ends of this process; its thread is started when they are first asked for.
 ///
 /// # Errors
 /// What the kernel says when there are no descriptors or threads to be had.
 pub fn connection_manager() -> Result<MutexGuard<'static, ConnectionManager>, Errno> {
-    static SERVICE: Mutex<Option<&'static Service>> = Mutex::new(None);
     let mut known = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
     let service = match known.filter(|service| service.pid == process::id()) {
         Some(service) => service,
@@ -44,8 +55,13 @@ fn start() -> Result<&'static Service, Errno> {
     };
     let (poll, for_manager, wake) =
         made().map_err(system::<rustix::io::Errno>("no descriptor for the connection manager"))?;
-    let manager = Mutex::new(ConnectionManager::new(for_manager, wake.clone()));
-    let service: &'static Service = Box::leak(Box::new(Service { manager, pid: process::id() }));
+    let service: &'static Service = Box::leak(Box::new(Service {
+        manager: Mutex::new(ConnectionManager::new(for_manager, wake.clone())),
+        wake,
+        is_ending: AtomicBool::new(false),
+        has_left: AtomicBool::new(false),
+        pid: process::id(),
+    }));
     own_libibverbs::find();
     let thread = std::thread::Builder::new().name("farcall-rdmacm".into()).stack_size(STACK_BYTES);
     let (tell, told) = mpsc::channel();
@@ -56,7 +72,7 @@ fn start() -> Result<&'static Service, Errno> {
         });
         let mut deadline = None;
         loop {
-            deadline = wait_and_work(service, &poll, &wake, deadline);
+            deadline = wait_and_work(service, &poll, deadline);
         }
     });
     drop(signals);
@@ -69,12 +85,7 @@ fn start() -> Result<&'static Service, Errno> {
 }
 
 /// Waits, and does what there is to do; returns when it must look again.
-fn wait_and_work(
-    service: &Service,
-    poll: &std::os::fd::OwnedFd,
-    wake: &std::os::fd::OwnedFd,
-    deadline: Option<Instant>,
-) -> Option<Instant> {
+fn wait_and_work(service: &Service, poll: &OwnedFd, deadline: Option<Instant>) -> Option<Instant> {
     let timeout = deadline.map(|deadline| {
         let left = deadline.saturating_duration_since(Instant::now());
         Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
@@ -87,14 +98,44 @@ fn wait_and_work(
         let mut manager = service.manager.lock().unwrap_or_else(PoisonError::into_inner);
         for event in ready {
             match event.data.u64() {
-                WAKE => drop(rustix::io::read(wake, &mut [0_u8; 8])),
+                WAKE => drop(rustix::io::read(&service.wake, &mut [0_u8; 8])),
                 token => manager.readable(token),
             }
         }
         manager.run_timers(Instant::now());
+        if service.is_ending.load(Ordering::Acquire) {
+            manager.leave();
+            service.has_left.store(!manager.is_leaving(), Ordering::Release);
+        }
         next = manager.next_deadline();
     });
     next
+}
+
+/// Has this process, when it ends in order, tell its peers on other hosts, and wait until they have confirmed it.
+pub fn leave_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function is there as long as the process: the library is never unloaded.
+        if unsafe { libc::atexit(leave) } != 0 {
+            tracing::warn!("peers on other hosts are not told when this process ends");
+        }
+    });
+}
+
+/// The thread does it: whoever ends the program may have any lock, and the ends of its thread's variables behind it.
+extern "C" fn leave() {
+    let Ok(Some(service)) = SERVICE.try_lock().map(|known| *known) else { return };
+    // Not in a forked child, whose connections are its parent's.
+    if service.pid != process::id() {
+        return;
+    }
+    service.is_ending.store(true, Ordering::Release);
+    let _ = rustix::io::write(&service.wake, &1_u64.to_ne_bytes());
+    let began = Instant::now();
+    while !service.has_left.load(Ordering::Acquire) && began.elapsed() < LEAVE_TIMEOUT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Keeps the program's signals away from a thread that is started while this lives.

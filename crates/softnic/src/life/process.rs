@@ -124,6 +124,19 @@ impl Process {
         self.expects_foreigners.load(Ordering::Relaxed)
     }
 
+    /// Refuses where `FARCALL_WAY` forbids other hosts.
+    ///
+    /// # Errors
+    /// If it does.
+    pub(crate) fn require_abroad(&self, operation: &'static str) -> Result<()> {
+        match self.way {
+            WayChoice::Host => {
+                Err(Error::invalid(operation, "FARCALL_WAY=host forbids other hosts".to_owned()))
+            }
+            WayChoice::Auto | WayChoice::Net => Ok(()),
+        }
+    }
+
     /// Whether the path of datagrams leads to another host, rather than to this one.
     ///
     /// # Errors

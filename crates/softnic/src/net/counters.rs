@@ -19,6 +19,8 @@ farcall_stats::counters! {
         dropped_foreign,
         /// Datagrams for a queue pair that takes none, with this Q_Key not, or has too many that nobody polled.
         dropped_unwanted,
+        /// Connections that other hosts asked for, and that one host, or all, may not have.
+        connections_refused,
         /// Times that no acknowledgement came in time.
         ack_timeouts,
         /// Times that packets were sent again.

@@ -15,7 +15,8 @@ use farcall_wire::{Deth, Operation, Packet, Psn};
 
 use super::counters::PortCounters;
 use super::path::Path;
-use super::port::{Port, State};
+use super::port::Port;
+use super::state::State;
 use crate::host::Host;
 use crate::host::cq::Source;
 use crate::host::datagram::{DatagramCore, Foreign};
@@ -144,7 +145,7 @@ impl Inlets {
     }
 
     /// Whether packets may come so: `path` is as they came.
-    fn admits(&self, host: &Host, path: Path) -> bool {
+    pub(super) fn admits(&self, host: &Host, path: Path) -> bool {
         let is_peer = |peers: &Vec<IpAddr>| peers.contains(&path.src.to_canonical());
         self.peers.as_ref().is_none_or(is_peer)
             && (!self.are_devices_named || host.process.is_address(path.dst))

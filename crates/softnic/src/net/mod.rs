@@ -2,8 +2,8 @@
 //!
 //! The transport is `farcall_wire`'s, the same that the simulator runs; here are its memory, its clock and its link. A
 //! process has one port ([`port`]): a socket that opens when something first goes to another host, and one lock, under
-//! which everything happens that packets cause. The processes of a user share it ([`slots`]). Who polls a completion queue looks for packets, at most once in a
-//! while; for owners who sleep the service thread does.
+//! which everything happens that packets cause ([`state`]). The processes of a user share it ([`slots`]). Who polls a
+//! completion queue looks for packets, at most once in a while; for owners who sleep the service thread does.
 //!
 //! What comes in was written by strangers: each packet's CRC, lengths, addresses, numbers and keys are checked, and
 //! what does not hold is dropped and counted ([`counters`]).
@@ -12,6 +12,7 @@ mod batch;
 mod counters;
 mod datagrams;
 mod faults;
+mod management;
 pub(crate) mod memory;
 mod nic;
 mod pair;
@@ -20,8 +21,11 @@ mod port;
 mod post;
 mod slots;
 mod socket;
+mod state;
 mod steering;
 mod timers;
+
+pub use management::{Management, ManagementDatagram};
 
 pub(crate) use datagrams::{Datagram, NetDatagrams, forget, listen, open};
 pub(crate) use pair::{NetPair, PairParts};

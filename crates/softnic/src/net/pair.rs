@@ -9,7 +9,8 @@ use farcall_verbs::{
 use farcall_wire::{Qp, QpConfig};
 
 use super::path::Path;
-use super::port::{Port, State};
+use super::port::Port;
+use super::state::State;
 use super::timers::Planned;
 use crate::host::cq::Source;
 use crate::host::events::Events;

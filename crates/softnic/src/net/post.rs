@@ -5,7 +5,7 @@ use farcall_wire::{Adapter, AtomicEth, AtomicOp, Reth, SendRequest, Work};
 
 use super::memory;
 use super::pair::{NetPair, Posted, Receive, Side, Transport};
-use super::port::State;
+use super::state::State;
 use crate::host::qp::gather_to_vec;
 
 fn gone(operation: &'static str, qpn: u32) -> PostError {

@@ -120,8 +120,28 @@ fn unix_socket() -> Result<OwnedFd> {
         .map_err(fail("create a Unix socket"))
 }
 
+/// What became of a question for the port.
+enum Answer {
+    Nobody,
+    /// Who took the question died before it answered.
+    Ended,
+    Sockets(Vec<OwnedFd>),
+}
+
 /// What a process that shares the port gives us; `None` if there is none.
 fn ask(address: &SocketAddrUnix) -> Result<Option<Vec<OwnedFd>>> {
+    // Another one that lives answers the next question. No more can die than there are.
+    for _ in 0..SLOTS {
+        match ask_once(address)? {
+            Answer::Nobody => return Ok(None),
+            Answer::Sockets(fds) => return Ok(Some(fds)),
+            Answer::Ended => {}
+        }
+    }
+    Err(fail("hear from the processes that share it: they end one after the other")(Errno::CONNRESET))
+}
+
+fn ask_once(address: &SocketAddrUnix) -> Result<Answer> {
     let socket = unix_socket()?;
     let connected = patiently("ask the processes that share it", || match net::connect(&socket, address) {
         Ok(()) => Ok(true),
@@ -129,7 +149,7 @@ fn ask(address: &SocketAddrUnix) -> Result<Option<Vec<OwnedFd>>> {
         Err(errno) => Err(errno),
     })?;
     if !connected {
-        return Ok(None);
+        return Ok(Answer::Nobody);
     }
     if judge(socket.as_fd(), "process that shares the RoCEv2 port")? != Kinship::SameUser {
         return Err(fail("share it with another user")(Errno::PERM));
@@ -146,8 +166,8 @@ fn ask(address: &SocketAddrUnix) -> Result<Option<Vec<OwnedFd>>> {
         Ok(Some((_, fds))) if fds.len() != MAX_FDS => {
             Err(fail("take its sockets (RLIMIT_NOFILE must allow 66 descriptors more)")(Errno::MFILE))
         }
-        Ok(Some((_, fds))) => Ok(Some(fds)),
-        Ok(None) => Err(fail("hear from a process that shares it: it ended; try again")(Errno::CONNRESET)),
+        Ok(Some((_, fds))) => Ok(Answer::Sockets(fds)),
+        Ok(None) | Err(Errno::CONNRESET) => Ok(Answer::Ended),
         Err(errno) => Err(fail("hear from the processes that share it")(errno)),
     }
 }
@@ -224,6 +244,33 @@ impl Slots {
         self.change(|table| {
             table.0[block as usize % BLOCKS] = self.own as u8 + 1;
         })
+    }
+
+    /// Has packets for a block come to our socket, unless another process that lives has them. Whether they do.
+    ///
+    /// # Errors
+    /// See [`Slots::steer`].
+    pub(super) fn claim(&self, block: u32) -> Result<bool> {
+        let at = block as usize % BLOCKS;
+        let mut entry = [0_u8; 1];
+        let read = io::pread(&self.table, &mut entry, at as u64).map_err(fail("read its table"))?;
+        let owner = usize::from(entry[0]);
+        if read == 1 && (1..=SLOTS).contains(&owner) && (owner - 1 == self.own || self.has_owner(owner - 1)) {
+            return Ok(owner - 1 == self.own);
+        }
+        let mut is_ours = false;
+        self.change(|table| {
+            if table.0[at] == 0 {
+                table.0[at] = self.own as u8 + 1;
+            }
+            is_ours = table.0[at] == self.own as u8 + 1;
+        })?;
+        Ok(is_ours)
+    }
+
+    /// Which slot is ours.
+    pub(super) fn own(&self) -> usize {
+        self.own
     }
 
     /// Changes the table, in which the dead are forgotten, and steers by it.

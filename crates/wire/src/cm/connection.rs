@@ -1,6 +1,6 @@
 //! The states of a connection, and what moves it from one to the next.
 
-use crate::cm::message::{Message, Rejection, Reply, Request, ServiceReply, ServiceRequest};
+use crate::cm::message::{Answered, Message, Rejection, Reply, Request, ServiceReply, ServiceRequest};
 use crate::cm::reason;
 
 /// The state of a connection (volume 1, section 12.9, simplified).
@@ -71,31 +71,47 @@ pub struct WrongState(pub State);
 #[derive(Debug)]
 pub struct Connection {
     state: State,
+    /// The queue pair of the peer, as far as it has told.
+    peer_qp_num: u32,
+    /// Of a service resolution: which service.
+    service_id: u64,
 }
 
 impl Connection {
     /// The active side: returns the REQ to send.
     #[must_use]
     pub fn request(request: Request) -> (Self, Message) {
-        (Self { state: State::ReqSent }, Message::Req(request))
+        (Self::new(State::ReqSent), Message::Req(request))
     }
 
     /// The active side of a service resolution: returns the SIDR REQ to send.
     #[must_use]
     pub fn resolve_service(request: ServiceRequest) -> (Self, Message) {
-        (Self { state: State::SidrSent }, Message::SidrReq(request))
+        let service_id = request.route.service_id();
+        (Self { service_id, ..Self::new(State::SidrSent) }, Message::SidrReq(request))
     }
 
     /// The passive side, after a REQ was received.
     #[must_use]
-    pub fn requested() -> Self {
-        Self { state: State::ReqReceived }
+    pub fn requested(request: &Request) -> Self {
+        Self { peer_qp_num: request.qp.qp_num, ..Self::new(State::ReqReceived) }
     }
 
     /// The passive side of a service resolution, after a SIDR REQ was received.
     #[must_use]
-    pub fn service_requested() -> Self {
-        Self { state: State::SidrReceived }
+    pub fn service_requested(request: &ServiceRequest) -> Self {
+        Self { service_id: request.route.service_id(), ..Self::new(State::SidrReceived) }
+    }
+
+    /// The end of an established connection whose process has died: returns the DREQ to send in its name.
+    #[must_use]
+    pub fn abandoned(peer_qp_num: u32) -> (Self, Message) {
+        let dreq = Message::Dreq { remote_qp_num: peer_qp_num };
+        (Self { peer_qp_num, ..Self::new(State::DreqSent) }, dreq)
+    }
+
+    fn new(state: State) -> Self {
+        Self { state, peer_qp_num: 0, service_id: 0 }
     }
 
     /// Its state.
@@ -104,11 +120,26 @@ impl Connection {
         self.state
     }
 
+    /// The queue pair of a peer that waits until it is told of the end; `None` if no peer does.
+    #[must_use]
+    pub fn waiting_qp_num(&self) -> Option<u32> {
+        let is_waiting =
+            matches!(self.state, State::RepReceived | State::RepSent | State::Established | State::DreqSent);
+        is_waiting.then_some(self.peer_qp_num)
+    }
+
+    /// Whether a peer has asked and waits until the connection is established, or refused.
+    #[must_use]
+    pub fn is_half_open(&self) -> bool {
+        matches!(self.state, State::ReqReceived | State::RepSent | State::SidrReceived)
+    }
+
     /// Handles a message of the peer. One that is not allowed in the state ends the connection.
     pub fn received(&mut self, message: Message) -> Step {
         match (self.state, message) {
             (State::ReqSent, Message::Rep(reply)) => {
                 self.state = State::RepReceived;
+                self.peer_qp_num = reply.qp.qp_num;
                 Step::event(Event::Response(reply))
             }
             (
@@ -124,7 +155,10 @@ impl Connection {
             }
             // The program has called `comm_established` before.
             (State::Established, Message::Rtu) => Step::default(),
-            (State::RepReceived | State::RepSent | State::Established | State::DreqSent, Message::Dreq) => {
+            (
+                State::RepReceived | State::RepSent | State::Established | State::DreqSent,
+                Message::Dreq { .. },
+            ) => {
                 self.state = State::TimeWait;
                 Step { message: Some(Message::Drep), event: Some(Event::Disconnected) }
             }
@@ -136,21 +170,22 @@ impl Connection {
                 self.state = State::Closed;
                 Step::event(Event::Service(reply))
             }
-            (State::TimeWait | State::Closed, _) => Step::default(),
+            // An answer will come: it takes longer.
+            (_, Message::Mra { .. }) | (State::TimeWait | State::Closed, _) => Step::default(),
             _ => self.peer_closed(),
         }
     }
 
     /// The peer ended without a message.
     pub fn peer_closed(&mut self) -> Step {
-        let gone = Rejection { reason: reason::CONSUMER_DEFINED, private_data: Vec::new() };
+        let gone = rejection(Answered::Other, reason::CONSUMER_DEFINED, Vec::new());
         let (state, event) = match self.state {
             State::ReqSent | State::ReqReceived | State::RepSent => (State::Closed, Event::Rejected(gone)),
             // The program that is told of the REP is told of the end after it.
             State::RepReceived | State::Established | State::DreqSent => {
                 (State::TimeWait, Event::Disconnected)
             }
-            State::SidrSent => (State::Closed, Event::Service(no_service(reason::SIDR_REJECT))),
+            State::SidrSent => (State::Closed, Event::Service(self.no_service(reason::SIDR_REJECT))),
             State::SidrReceived => {
                 self.state = State::Closed;
                 return Step::default();
@@ -163,10 +198,10 @@ impl Connection {
 
     /// Nobody listens at the peer's address.
     pub fn refused(&mut self) -> Step {
-        let nobody = Rejection { reason: reason::INVALID_SERVICE_ID, private_data: Vec::new() };
+        let nobody = rejection(Answered::Req, reason::INVALID_SERVICE_ID, Vec::new());
         let event = match self.state {
             State::ReqSent => Event::Rejected(nobody),
-            State::SidrSent => Event::Service(no_service(reason::SIDR_UNSUPPORTED)),
+            State::SidrSent => Event::Service(self.no_service(reason::SIDR_UNSUPPORTED)),
             _ => return Step::default(),
         };
         self.state = State::Closed;
@@ -176,7 +211,7 @@ impl Connection {
     /// The timer of the state has expired.
     pub fn timed_out(&mut self) -> Step {
         let (state, event) = match self.state {
-            State::ReqSent | State::SidrSent => (State::Closed, Event::Unreachable),
+            State::ReqSent | State::SidrSent | State::RepSent => (State::Closed, Event::Unreachable),
             State::DreqSent => (State::TimeWait, Event::Disconnected),
             State::TimeWait => (State::Closed, Event::TimewaitExit),
             _ => return Step::default(),
@@ -194,13 +229,15 @@ impl Connection {
         Ok(Message::Rep(reply))
     }
 
-    /// The program serves datagrams.
+    /// The program serves datagrams, by a queue pair with that key.
     ///
     /// # Errors
     /// If there is no request to answer.
-    pub fn serve(&mut self, reply: ServiceReply) -> Result<Message, WrongState> {
+    pub fn serve(&mut self, qp_num: u32, qkey: u32, private_data: Vec<u8>) -> Result<Message, WrongState> {
         self.go(State::SidrReceived, State::Closed)?;
-        Ok(Message::SidrRep(reply))
+        let Self { service_id, .. } = *self;
+        let status = reason::SIDR_SUCCESS;
+        Ok(Message::SidrRep(ServiceReply { status, qp_num, service_id, qkey, private_data }))
     }
 
     /// The program rejects the request.
@@ -209,11 +246,14 @@ impl Connection {
     /// If there is no request to answer.
     pub fn reject(&mut self, private_data: Vec<u8>) -> Result<Message, WrongState> {
         let no = match self.state {
-            State::ReqReceived | State::RepReceived => {
-                Message::Rej(Rejection { reason: reason::CONSUMER_DEFINED, private_data })
+            State::ReqReceived => {
+                Message::Rej(rejection(Answered::Req, reason::CONSUMER_DEFINED, private_data))
+            }
+            State::RepReceived => {
+                Message::Rej(rejection(Answered::Rep, reason::CONSUMER_DEFINED, private_data))
             }
             State::SidrReceived => {
-                Message::SidrRep(ServiceReply { private_data, ..no_service(reason::SIDR_REJECT) })
+                Message::SidrRep(ServiceReply { private_data, ..self.no_service(reason::SIDR_REJECT) })
             }
             other => return Err(WrongState(other)),
         };
@@ -250,10 +290,14 @@ impl Connection {
         match self.state {
             State::Established | State::RepSent | State::RepReceived => {
                 self.state = State::DreqSent;
-                Some(Message::Dreq)
+                Some(Message::Dreq { remote_qp_num: self.peer_qp_num })
             }
             _ => None,
         }
+    }
+
+    fn no_service(&self, status: u8) -> ServiceReply {
+        ServiceReply { status, qp_num: 0, service_id: self.service_id, qkey: 0, private_data: Vec::new() }
     }
 
     fn go(&mut self, from: State, to: State) -> Result<(), WrongState> {
@@ -265,8 +309,8 @@ impl Connection {
     }
 }
 
-fn no_service(status: u8) -> ServiceReply {
-    ServiceReply { status, qp_num: 0, qkey: 0, gid: [0; 16], private_data: Vec::new() }
+fn rejection(rejected: Answered, reason: u16, private_data: Vec<u8>) -> Rejection {
+    Rejection { rejected, reason, private_data }
 }
 
 #[cfg(test)]

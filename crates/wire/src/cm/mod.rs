@@ -1,26 +1,38 @@
 //! Connection management for queue pairs in user space: the messages, and the state machine of a connection.
 //!
 //! Messages and states have the names of the InfiniBand specification's communication management (volume 1, chapter 12:
-//! REQ, REP, RTU, REJ, DREQ, DREP; SIDR for datagrams), the wire format is our own. No socket, no clock, no thread:
-//! bytes and calls in, messages and events out.
+//! REQ, REP, RTU, REJ, DREQ, DREP, MRA; SIDR for datagrams), and its bytes: what Linux's `rdma_cm` sends is understood
+//! here, and the other way round. No socket, no clock, no thread: bytes and calls in, messages and events out.
 //!
-//! - [`Message`]: the messages, one a packet, of at most [`MESSAGE_BYTES_MAX`] bytes;
+//! - [`Message`]: what the messages say;
+//! - [`Mad`]: one message as it travels, in [`MESSAGE_BYTES`] bytes;
+//! - [`CommunicationIds`]: which messages belong to one connection;
+//! - [`Exchange`]: what is sent again, and what was heard before, where messages are lost;
 //! - [`Connection`]: what each message, call and failure means in each state;
 //! - [`place`]: the names of sockets that stand for an address and a port.
 
 mod connection;
+mod exchange;
+mod fields;
+mod ids;
+mod ip_route;
+mod layout;
+mod mad;
 mod message;
 pub mod place;
 pub mod reason;
 
 pub use connection::{Connection, Event, State, Step, WrongState};
+pub use exchange::{Due, Exchange, Heard};
+pub use ids::CommunicationIds;
+pub use mad::{Mad, Malformed};
 pub use message::{
-    Ece, Malformed, Message, PortSpace, QueuePair, Rejection, Reply, Request, ServiceReply, ServiceRequest,
-    Terms,
+    Answered, Ece, IpRoute, Message, PortSpace, QueuePair, Rejection, Reply, Request, ServiceReply,
+    ServiceRequest, Terms,
 };
 
-/// The longest message, in bytes. A longer packet is not a message.
-pub const MESSAGE_BYTES_MAX: usize = 512;
+/// The bytes of a message: all have as many.
+pub const MESSAGE_BYTES: usize = 256;
 
 /// Private data that the messages have room for, in bytes (volume 1, section 12.6, less the addresses of both ends).
 pub mod private_data {

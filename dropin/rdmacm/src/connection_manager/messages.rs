@@ -3,15 +3,15 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use farcall_wire::cm::{Connection, Event, MESSAGE_BYTES_MAX, Message, State, Step};
+use farcall_wire::cm::{CommunicationIds, Connection, Event, Mad, Message, State, Step};
 use rustix::event::epoll;
-use rustix::io::Errno as OsError;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{SendFlags, send};
 
-use super::{ConnectionManager, Notice, Token};
-use crate::address;
+use super::{ConnectionManager, End, Notice, Token};
 use crate::errno::{Errno, refused};
+use crate::listener::Arrived;
 use crate::port::{Reached, reach};
+use crate::{abroad, address};
 
 /// How long a peer may take to answer a request: what the kernel's connection manager gives it, too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(68);
@@ -39,10 +39,14 @@ impl ConnectionManager {
     ) -> Result<(), Errno> {
         let end = self.end(token)?;
         end.connection = Some(connection);
+        let local = self.comm_id(token);
+        self.end(token)?.ids = CommunicationIds::asking(local);
         let now = Instant::now();
-        end.unsent = Some((message, now));
         self.wait_until(token, Some(now + ANSWER_TIMEOUT));
-        self.try_to_reach(token);
+        if !self.send_far(token, &message) {
+            self.end(token)?.unsent = Some((message, now));
+            self.try_to_reach(token);
+        }
         Ok(())
     }
 
@@ -50,14 +54,14 @@ impl ConnectionManager {
         let Some(end) = self.ends.get_mut(&token) else { return };
         let Some((message, since)) = end.unsent.take() else { return };
         let (space, to) = match &message {
-            Message::Req(request) => (request.port_space, request.to),
-            Message::SidrReq(request) => (request.port_space, request.to),
+            Message::Req(request) => (request.route.port_space, request.route.to),
+            Message::SidrReq(request) => (request.route.port_space, request.route.to),
             _ => return,
         };
         let Some(socket) = &end.socket else { return };
         match reach(socket, space, &to) {
             Ok(Reached::Yes) if may_connect(socket, &to.to_string()) => {
-                let sent = send_message(socket, &message);
+                let sent = send_message(socket, &end.ids.mad(message));
                 let watched = sent && self.watch_end(token).is_ok();
                 if !watched {
                     self.hung_up(token);
@@ -97,9 +101,14 @@ impl ConnectionManager {
     }
 
     /// Sends what a call leads to. That a peer is gone is told by an event.
-    pub fn send(&mut self, token: Token, message: &Message) {
-        let socket = self.ends.get(&token).and_then(|end| end.socket.as_ref());
-        if !socket.is_some_and(|socket| send_message(socket, message)) {
+    pub fn send(&mut self, token: Token, message: Message) {
+        if self.send_far(token, &message) {
+            return self.watch_time(token);
+        }
+        let is_sent = self.ends.get_mut(&token).is_some_and(|End { socket, ids, .. }| {
+            socket.as_ref().is_some_and(|socket| send_message(socket, &ids.mad(message)))
+        });
+        if !is_sent {
             tracing::debug!("a peer is gone");
         }
         self.watch_time(token);
@@ -108,7 +117,7 @@ impl ConnectionManager {
     /// Does what follows from a step of an end's connection.
     pub fn take_step(&mut self, token: Token, step: Step) {
         if let Some(message) = step.message {
-            self.send(token, &message);
+            self.send(token, message);
         }
         if let Some(event) = step.event {
             self.tell(token, Notice::Connection(event));
@@ -117,7 +126,7 @@ impl ConnectionManager {
     }
 
     /// As [`ConnectionManager::take_step`], for what a peer does: the end of the connection is told after a delay.
-    fn take_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
+    pub(crate) fn take_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
         if step.event == Some(Event::Disconnected) && !was_leaving {
             step.event = None;
             let disconnect_report = Instant::now() + DISCONNECT_REPORT_DELAY;
@@ -129,15 +138,19 @@ impl ConnectionManager {
         self.take_step(token, step);
     }
 
-    /// Closes the socket of a connection that is over, and sets its timer.
+    /// Closes the socket of a connection that is over, and sets its timer. An end without a program is over with it.
     fn finish(&mut self, token: Token) {
         self.watch_time(token);
+        self.note(token);
         let Some(end) = self.ends.get_mut(&token) else { return };
         let is_over =
             matches!(end.connection.as_ref().map(Connection::state), Some(State::Closed | State::TimeWait));
         if is_over {
-            let socket = end.socket.take();
+            let (socket, is_left) = (end.socket.take(), end.far.as_ref().is_some_and(|far| far.is_left));
             self.close(socket);
+            if is_left {
+                self.drop_end(token);
+            }
         }
     }
 
@@ -167,7 +180,7 @@ impl ConnectionManager {
         self.wait_until(token, Some(Instant::now() + timeout));
     }
 
-    fn wait_until(&mut self, token: Token, deadline: Option<Instant>) {
+    pub(crate) fn wait_until(&mut self, token: Token, deadline: Option<Instant>) {
         let Some(end) = self.ends.get_mut(&token) else { return };
         let before = std::mem::replace(&mut end.deadline, deadline);
         self.cancel_timer(token, before);
@@ -206,6 +219,10 @@ impl ConnectionManager {
                 self.drop_accepted(token);
                 continue;
             }
+            if token == abroad::ELECTION {
+                self.elect();
+                continue;
+            }
             self.run_timer(token, now);
         }
     }
@@ -217,6 +234,9 @@ impl ConnectionManager {
             return self.report_disconnect(token);
         }
         if !is_due(end.deadline) {
+            if end.far.is_some() {
+                return self.repeat(token);
+            }
             return self.try_to_reach(token);
         }
         end.deadline = None;
@@ -227,7 +247,8 @@ impl ConnectionManager {
 
     /// A socket is readable.
     pub fn readable(&mut self, token: Token) {
-        if self.accepted.contains_key(&token) {
+        if self.abroad.is_some() && self.foreign_readable(token) {
+        } else if self.accepted.contains_key(&token) {
             self.receive_request(token);
         } else if self.ends.get(&token).is_some_and(|end| end.listening.is_some()) {
             self.accept_all(token);
@@ -241,10 +262,11 @@ impl ConnectionManager {
             let Some(end) = self.ends.get_mut(&token) else { return };
             let (Some(socket), Some(connection)) = (&end.socket, &mut end.connection) else { return };
             let was_leaving = connection.state() == State::DreqSent;
-            let step = match receive(socket) {
-                Received::Nothing => return,
-                Received::Message(message) => connection.received(message),
-                Received::Closed => connection.peer_closed(),
+            let step = match Arrived::at(socket) {
+                Arrived::Nothing => return,
+                Arrived::Message(mad) if end.ids.admits(&mad) => connection.received(mad.message),
+                // A socket has one connection.
+                _ => connection.peer_closed(),
             };
             // The end of a peer is the end of the connection, whatever its state, and of the socket.
             self.take_peer_step(token, step, was_leaving);
@@ -258,46 +280,10 @@ impl ConnectionManager {
     }
 }
 
-/// What was received from a socket.
-pub enum Received {
-    Nothing,
-    Message(Message),
-    /// The peer is gone, or sent what is no message.
-    Closed,
-}
-
-/// Takes one message from a socket.
-pub fn receive(socket: &OwnedFd) -> Received {
-    // One byte more than any message: a longer one is seen.
-    let mut bytes = [0; MESSAGE_BYTES_MAX + 1];
-    let mut was_reset = false;
-    loop {
-        return match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Received::Closed,
-            Ok((len, _)) => match Message::decode(&bytes[..len.min(MESSAGE_BYTES_MAX)]) {
-                Ok(message) if len <= MESSAGE_BYTES_MAX => Received::Message(message),
-                Ok(_) => Received::Closed,
-                Err(error) => {
-                    tracing::debug!("{error}");
-                    Received::Closed
-                }
-            },
-            Err(OsError::AGAIN) => Received::Nothing,
-            Err(OsError::INTR) => continue,
-            // Said once, before what the peer had sent before it left.
-            Err(OsError::CONNRESET) if !was_reset => {
-                was_reset = true;
-                continue;
-            }
-            Err(_) => Received::Closed,
-        };
-    }
-}
-
 /// Sends one message; whether the peer can still read it. It never waits: a peer that does not read even these is
 /// treated as gone.
-pub fn send_message(socket: &OwnedFd, message: &Message) -> bool {
-    send(socket, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
+pub fn send_message(socket: &OwnedFd, mad: &Mad) -> bool {
+    send(socket, &mad.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 
 /// Whether the software RNIC would connect us with the listener at the other end; says why not on standard error.

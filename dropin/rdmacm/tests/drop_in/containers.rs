@@ -32,10 +32,11 @@ fn programs_in_a_container_with_a_network_of_its_own_meet() {
     if !has("rping", "rdmacm-utils") || !has("ip", "iproute2") || !has_containers() {
         return;
     }
-    // The port is nobody else's there.
+    // The port is nobody else's there. Between processes of one host no UDP socket opens.
     let script = "ip link set lo up
         rping -s -V -C 5 -a 127.0.0.1 -p 7174 &
         until grep -q -e -tcp-127.0.0.1:7174.sock /proc/net/unix; do sleep 0.02; done
+        if grep -q :12B7 /proc/net/udp6; then echo 'the RoCEv2 port is open'; exit 1; fi
         rping -c -v -V -C 5 -a 127.0.0.1 -p 7174 && wait $!";
     let output = Running::start(contained(&folder, &["--net"], &["sh", "-c", script])).finish();
     let said = words(&output);
@@ -68,6 +69,24 @@ const TWO_NETWORKS: &str = "set -e
 /// What was said in two networks of a container by a server and a client that share a folder; `None` if there can be
 /// none here.
 fn in_two_networks(name: &str, server: &str, client: &str) -> Option<String> {
+    let (folder, mut command) = two_networks(name, server, client)?;
+    let shared = folder.path("shared");
+    std::fs::create_dir(&shared).unwrap();
+    command.env("FARCALL_SOCKET_DIR", &shared);
+    let output = Running::start(command).finish();
+    let said = words(&output);
+    assert!(output.status.success(), "{said}");
+    let left: Vec<_> = std::fs::read_dir(&shared).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let is_listener = |name: &&std::ffi::OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with("cm-") && name.ends_with(".sock")
+    };
+    assert_eq!(left.iter().filter(is_listener).count(), 0, "{left:?}");
+    Some(said)
+}
+
+/// The folder and the command of a server and a client in two networks of a container.
+pub fn two_networks(name: &str, server: &str, client: &str) -> Option<(Folder, Command)> {
     if !has("rping", "rdmacm-utils") || !has("ip", "iproute2") || !has_containers() {
         return None;
     }
@@ -79,21 +98,10 @@ fn in_two_networks(name: &str, server: &str, client: &str) -> Option<String> {
         return None;
     }
     let folder = folder(name);
-    let shared = folder.path("shared");
-    std::fs::create_dir(&shared).unwrap();
     let script = TWO_NETWORKS.replace("SERVER", server).replace("CLIENT", client);
     let mut command = contained(&folder, &["--net"], &["sh", "-c", &script]);
-    command.current_dir(folder.path("")).env("FARCALL_SOCKET_DIR", &shared);
-    let output = Running::start(command).finish();
-    let said = words(&output);
-    assert!(output.status.success(), "{said}");
-    let left: Vec<_> = std::fs::read_dir(&shared).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    let is_listener = |name: &&std::ffi::OsString| {
-        let name = name.to_string_lossy();
-        name.starts_with("cm-") && name.ends_with(".sock")
-    };
-    assert_eq!(left.iter().filter(is_listener).count(), 0, "{left:?}");
-    Some(said)
+    command.current_dir(folder.path(""));
+    Some((folder, command))
 }
 
 #[test]

@@ -1,4 +1,4 @@
-// What a program hears from the connection manager: `program CASE PORT`. Ends with "ok" or says which check failed.
+// What a program hears from the connection manager: `program CASE PORT [ADDRESS]`. Ends with "ok" or says which check failed.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 		} \
 	} while (0)
 
-static const char *port;
+static const char *port, *host = "127.0.0.1";
 
 static struct sockaddr_in at(const char *ip)
 {
@@ -83,10 +83,10 @@ static struct rdma_cm_id *resolved(struct rdma_event_channel *channel, enum rdma
 static struct rdma_cm_id *listener(struct rdma_event_channel *channel, enum rdma_port_space space)
 {
 	struct rdma_cm_id *id;
-	struct sockaddr_in here = at("127.0.0.1");
+	struct sockaddr_in here = at(host);
 	CHECK(rdma_create_id(channel, &id, NULL, space) == 0);
 	CHECK(rdma_bind_addr(id, (struct sockaddr *) &here) == 0);
-	CHECK(id->verbs && rdma_listen(id, 8) == 0);
+	CHECK(id->verbs && rdma_listen(id, 1024) == 0);
 	return id;
 }
 
@@ -110,9 +110,10 @@ static void nobody(void)
 	rdma_destroy_event_channel(channel);
 }
 
-// An address of another host: no device leads there.
+// An address of another host, where those are forbidden: no device leads there.
 static void elsewhere(void)
 {
+	setenv("FARCALL_WAY", "host", 1);
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct sockaddr_in to = at("203.0.113.7");
 	struct rdma_cm_id *id;
@@ -352,6 +353,8 @@ static void sync_calls(void)
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_cm_id *listening, *id, *peer;
 	struct sockaddr_in away = at("203.0.113.7");
+	// Other hosts are forbidden: no device leads there.
+	setenv("FARCALL_WAY", "host", 1);
 	CHECK(rdma_getaddrinfo("127.0.0.1", port, &hints, &found) == 0);
 	CHECK(found->ai_src_addr && !found->ai_dst_addr && found->ai_qp_type == IBV_QPT_RC);
 	CHECK(rdma_create_ep(&listening, found, NULL, &init) == 0);
@@ -426,17 +429,58 @@ static void serve(void)
 	CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(listening) == 0);
 }
 
-static void visit(void)
+static struct rdma_cm_id *connected(struct rdma_event_channel *channel)
 {
-	struct rdma_event_channel *channel = rdma_create_event_channel();
-	struct rdma_cm_id *id = resolved(channel, RDMA_PS_TCP, "127.0.0.1");
+	struct rdma_cm_id *id = resolved(channel, RDMA_PS_TCP, host);
 	make_qp(id);
 	CHECK(rdma_connect(id, NULL) == 0);
 	pass(channel, RDMA_CM_EVENT_ESTABLISHED, 0);
+	return id;
+}
+
+static void visit(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id = connected(channel);
 	CHECK(rdma_disconnect(id) == 0);
 	pass(channel, RDMA_CM_EVENT_DISCONNECTED, 0);
 	rdma_destroy_qp(id);
 	CHECK(rdma_destroy_id(id) == 0);
+}
+
+// A visitor who ends in order without a word.
+static void end(void)
+{
+	connected(rdma_create_event_channel());
+}
+
+// A visitor who destroys his end without a word, and stays.
+static void destroy(void)
+{
+	struct rdma_cm_id *id = connected(rdma_create_event_channel());
+	rdma_destroy_qp(id);
+	CHECK(rdma_destroy_id(id) == 0);
+	pause();
+}
+
+// A visitor who stays; the file says that he is there.
+static void stay(void)
+{
+	connected(rdma_create_event_channel());
+	CHECK(open("connected", O_CREAT | O_WRONLY, 0600) >= 0);
+	pause();
+}
+
+// Takes every request, and answers none.
+static void hoard(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	listener(channel, RDMA_PS_TCP);
+	for (;;) {
+		struct rdma_cm_event *event;
+		CHECK(rdma_get_cm_event(channel, &event) == 0 && event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+		CHECK(rdma_ack_cm_event(event) == 0);
+	}
 }
 
 int main(int argc, char **argv)
@@ -448,9 +492,12 @@ int main(int argc, char **argv)
 		{ "nobody", nobody }, { "elsewhere", elsewhere }, { "refused", refused }, { "private_data", private_data },
 		{ "killed", killed }, { "killed_early", killed_early }, { "datagrams", datagrams }, { "ports", ports },
 		{ "sync", sync_calls }, { "errors", errors }, { "serve", serve }, { "visit", visit },
+		{ "end", end }, { "destroy", destroy }, { "stay", stay }, { "hoard", hoard },
 	};
-	CHECK(argc == 3);
+	CHECK(argc == 3 || argc == 4);
 	port = argv[2];
+	if (argc == 4)
+		host = argv[3];
 	for (unsigned at = 0; at < sizeof cases / sizeof *cases; at++)
 		if (!strcmp(cases[at].name, argv[1])) {
 			cases[at].run();

@@ -55,15 +55,20 @@ fn garbage_at_a_port_does_no_harm() {
     let path = path_of(&listening);
     let name = SocketAddrUnix::new(&path).unwrap();
     let mut silent = Vec::new();
-    let header = b"FCCM\x02\x02\0\0";
+    // A REQ's header, of a management datagram of 256 bytes.
+    let mut header = [0; 24];
+    header[..4].copy_from_slice(&[1, 7, 2, 3]);
+    header[17] = 0x10;
+    let mut foreign = header;
+    foreign[2] = 9;
     let nonsense: [Vec<u8>; 8] = [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         vec![0; 4096],
         vec![0xff; 512],
         header.to_vec(),
-        [header.as_slice(), &[0], &[0xff; 200]].concat(),
-        [header.as_slice(), &[2]].concat(),
-        b"FCCM\x09\x09\0\0\0".to_vec(),
+        [header.as_slice(), &[0xff; 232]].concat(),
+        [header.as_slice(), &[0; 232]].concat(),
+        [foreign.as_slice(), &[0; 232]].concat(),
         Vec::new(),
     ];
     for bytes in nonsense {

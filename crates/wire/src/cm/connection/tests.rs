@@ -1,12 +1,18 @@
 use super::*;
-use crate::cm::message::{Ece, PortSpace, QueuePair, Terms};
+use crate::cm::message::{Ece, IpRoute, PortSpace, QueuePair, Terms};
+
+fn route(port_space: PortSpace) -> IpRoute {
+    let (from, to) = ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:7174".parse().unwrap());
+    IpRoute { port_space, from, to }
+}
 
 fn request() -> Request {
     Request {
-        port_space: PortSpace::Tcp,
-        from: "127.0.0.1:40000".parse().unwrap(),
-        to: "127.0.0.1:7174".parse().unwrap(),
-        qp: QueuePair::default(),
+        route: route(PortSpace::Tcp),
+        qp: QueuePair { qp_num: 5, psn: 0 },
+        ca_guid: 0,
+        gid: [0; 16],
+        peer_gid: [0; 16],
         qp_type: 2,
         mtu: 3,
         retry_count: 7,
@@ -19,7 +25,8 @@ fn request() -> Request {
 
 fn reply() -> Reply {
     Reply {
-        qp: QueuePair::default(),
+        qp: QueuePair { qp_num: 6, psn: 0 },
+        ca_guid: 0,
         terms: Terms::default(),
         ece: Ece::default(),
         private_data: vec![1, 2, 3],
@@ -28,7 +35,7 @@ fn reply() -> Reply {
 
 fn established() -> (Connection, Connection) {
     let (mut active, _req) = Connection::request(request());
-    let mut passive = Connection::requested();
+    let mut passive = Connection::requested(&request());
     let rep = passive.accept(reply()).unwrap();
     assert_eq!(active.received(rep).event, Some(Event::Response(reply())));
     let rtu = active.ready().unwrap().unwrap();
@@ -43,6 +50,7 @@ fn either_end_takes_leave() {
         let (active, passive) = established();
         let (mut first, mut second) = if active_leaves { (active, passive) } else { (passive, active) };
         let dreq = first.disconnect().unwrap();
+        assert_eq!(dreq, Message::Dreq { remote_qp_num: if active_leaves { 6 } else { 5 } });
         let answer = second.received(dreq);
         assert_eq!(answer.event, Some(Event::Disconnected));
         assert_eq!(second.disconnect(), None, "it is over");
@@ -71,7 +79,7 @@ fn a_peer_that_dies_is_heard_of_once_whatever_the_state() {
     assert!(matches!(active.peer_closed().event, Some(Event::Rejected(_))));
     assert_eq!(active.peer_closed(), Step::default());
 
-    let mut passive = Connection::requested();
+    let mut passive = Connection::requested(&request());
     passive.accept(reply()).unwrap();
     assert!(matches!(passive.peer_closed().event, Some(Event::Rejected(_))));
 
@@ -100,7 +108,7 @@ fn refusals_have_reasons() {
     assert_eq!(nobody.reason, reason::INVALID_SERVICE_ID);
 
     let (mut active, _) = Connection::request(request());
-    let no = Connection::requested().reject(vec![9]).unwrap();
+    let no = Connection::requested(&request()).reject(vec![9]).unwrap();
     let Some(Event::Rejected(refusal)) = active.received(no).event else { panic!("refused") };
     assert_eq!((refusal.reason, refusal.private_data), (reason::CONSUMER_DEFINED, vec![9]));
 
@@ -110,19 +118,13 @@ fn refusals_have_reasons() {
 
 #[test]
 fn datagram_services_are_looked_up() {
-    let resolve = || {
-        let from = "127.0.0.1:40000".parse().unwrap();
-        let private_data = Vec::new();
-        Connection::resolve_service(ServiceRequest {
-            port_space: PortSpace::Udp,
-            from,
-            to: from,
-            private_data,
-        })
-    };
-    let found = ServiceReply { status: 0, qp_num: 5, qkey: 6, gid: [7; 16], private_data: vec![8] };
+    let question = || ServiceRequest { route: route(PortSpace::Udp), private_data: Vec::new() };
+    let resolve = || Connection::resolve_service(question());
+    let asked = || Connection::service_requested(&question());
+    let service_id = question().route.service_id();
+    let found = ServiceReply { status: 0, qp_num: 5, service_id, qkey: 6, private_data: vec![8] };
     let (mut active, _) = resolve();
-    let answer = Connection::service_requested().serve(found.clone()).unwrap();
+    let answer = asked().serve(5, 6, vec![8]).unwrap();
     assert_eq!(active.received(answer).event, Some(Event::Service(found)));
     assert_eq!(active.peer_closed(), Step::default());
 
@@ -131,9 +133,9 @@ fn datagram_services_are_looked_up() {
     assert_eq!(none.status, reason::SIDR_UNSUPPORTED);
 
     let (mut active, _) = resolve();
-    let no = Connection::service_requested().reject(Vec::new()).unwrap();
+    let no = asked().reject(Vec::new()).unwrap();
     let Some(Event::Service(none)) = active.received(no).event else { panic!("refused") };
-    assert_eq!(none.status, reason::SIDR_REJECT);
+    assert_eq!((none.status, none.service_id), (reason::SIDR_REJECT, service_id));
 }
 
 #[test]
@@ -144,7 +146,7 @@ fn calls_out_of_turn_change_nothing() {
     assert_eq!(active.disconnect(), None);
     assert_eq!(active.comm_established(), Err(WrongState(State::ReqSent)));
     assert_eq!(active.state(), State::ReqSent);
-    let mut passive = Connection::requested();
+    let mut passive = Connection::requested(&request());
     passive.accept(reply()).unwrap();
     assert_eq!(passive.reject(Vec::new()), Err(WrongState(State::RepSent)));
     assert_eq!(passive.comm_established().unwrap().event, Some(Event::Established));
@@ -159,4 +161,37 @@ fn messages_out_of_turn_end_the_connection() {
     assert_eq!(a.received(Message::Rtu), Step::default());
     let (mut active, _) = Connection::request(request());
     assert!(matches!(active.received(Message::Rtu).event, Some(Event::Rejected(_))));
+}
+
+/// Who needs longer says so; that changes no state.
+#[test]
+fn a_receipt_is_waited_for_no_less() {
+    let (mut active, _) = Connection::request(request());
+    let receipt = Message::Mra { received: Answered::Req, service_timeout: 20 };
+    assert_eq!(active.received(receipt), Step::default());
+    assert_eq!(active.received(Message::Rep(reply())).event, Some(Event::Response(reply())));
+}
+
+/// Who speaks for the dead says what they would have said, and its peer hears of the end.
+#[test]
+fn the_end_of_a_dead_process_is_told_in_its_name() {
+    let (active, mut passive) = established();
+    let (mut speaker, dreq) = Connection::abandoned(active.waiting_qp_num().unwrap());
+    assert_eq!(dreq, Message::Dreq { remote_qp_num: 6 });
+    let answer = passive.received(dreq);
+    assert_eq!((answer.event, passive.waiting_qp_num()), (Some(Event::Disconnected), None));
+    assert_eq!(speaker.received(answer.message.unwrap()).event, Some(Event::Disconnected));
+    assert_eq!(speaker.waiting_qp_num(), None);
+}
+
+#[test]
+fn who_was_asked_is_half_open_until_both_ends_are_ready() {
+    let mut passive = Connection::requested(&request());
+    assert!(passive.is_half_open() && passive.waiting_qp_num().is_none());
+    passive.accept(reply()).unwrap();
+    assert!(passive.is_half_open() && passive.waiting_qp_num() == Some(5));
+    passive.received(Message::Rtu);
+    assert!(!passive.is_half_open() && passive.waiting_qp_num() == Some(5));
+    let (active, _) = Connection::request(request());
+    assert!(!active.is_half_open() && active.waiting_qp_num().is_none());
 }

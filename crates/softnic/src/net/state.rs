@@ -1,0 +1,307 @@
+//! What the port of a process does with packets and timers, under its lock.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use farcall_capture::{Direction, Way};
+use farcall_shm::fork::DontForkFd;
+use farcall_stats::Block;
+use farcall_verbs::{Error, QpAttr, Result, Sge};
+use farcall_wire::codec::{decode, icrc};
+use farcall_wire::{Packet, Responded, Timer};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::batch::{Outbox, flow};
+use super::counters::PortCounters;
+use super::datagrams::Inlets;
+use super::faults::Faults;
+use super::management::{self, Arrivals};
+use super::memory;
+use super::nic::Nic;
+use super::pair::{Pair, Transport};
+use super::path::Path;
+use super::slots::Slots;
+use super::socket::{Arrival, Inbox, Socket};
+use super::timers::Timers;
+use crate::host::Host;
+
+/// Packets of answers to one pair before others have their turn.
+const ANSWERS_A_TURN: usize = 64;
+/// Packets that a pair sends before others have their turn.
+const PACKETS_A_TURN: usize = 64;
+/// Batches that one look takes in.
+const BATCHES_A_LOOK: usize = 4;
+/// What is under the lock.
+pub(super) struct State {
+    host: Weak<Host>,
+    pub(super) socket: Socket,
+    pub(super) pairs: HashMap<u32, Box<Pair>>,
+    pub(super) inlets: Inlets,
+    /// What comes for queue pair 1, once a connection manager asked for it.
+    pub(super) management: Option<Arrivals>,
+    inbox: Inbox,
+    out: Outbox,
+    timers: Timers,
+    touched: Vec<u32>,
+    pub(super) timer: DontForkFd,
+    /// When the timer will ring; `None`: not at all.
+    timer_ns: Option<u64>,
+    began: Instant,
+    pub(super) now_ns: u64,
+    counters: Block<PortCounters>,
+}
+
+impl State {
+    /// # Errors
+    /// If the system refuses the socket, or another process has it; if the environment cannot be understood.
+    pub(super) fn new(host: &Arc<Host>, slots: Arc<Slots>, began: Instant) -> Result<Self> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            .map_err(|e| Error::os("open the RoCEv2 port", "create a timer (check RLIMIT_NOFILE)", e))?;
+        Ok(Self {
+            host: Arc::downgrade(host),
+            socket: Socket::open(slots)?,
+            pairs: HashMap::new(),
+            inlets: Inlets::new()?,
+            management: None,
+            inbox: Inbox::new(),
+            out: Outbox::new(Faults::configured()?, host.recorder.clone()),
+            timers: Timers::default(),
+            touched: Vec::new(),
+            timer: DontForkFd::new(timer),
+            timer_ns: None,
+            began,
+            now_ns: 0,
+            counters: Block::new("softnic roce port", 0),
+        })
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.now_ns = self.began.elapsed().as_nanos() as u64;
+    }
+
+    pub(super) fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    /// Puts a packet of a datagram queue pair on its way.
+    ///
+    /// # Safety
+    /// The elements must be readable.
+    pub(super) unsafe fn add_datagram(
+        &mut self,
+        path: Path,
+        packet: &Packet,
+        sges: &[Sge],
+        len_bytes: usize,
+    ) {
+        let gather = |bytes: &mut Vec<u8>| {
+            // SAFETY: the caller's promise.
+            unsafe { memory::gather(bytes, sges, 0, len_bytes as u64) };
+            Ok(())
+        };
+        // Nothing refuses it: the elements were checked.
+        let _added = self.out.add(&self.socket, path, packet, len_bytes, gather);
+        if self.out.is_full() {
+            self.out.flush(&self.socket, &self.counters, self.now_ns);
+        }
+    }
+
+    /// Puts a packet with a short payload on its way.
+    pub(super) fn add_bytes(&mut self, path: Path, packet: &Packet, payload: &[u8]) {
+        let gather = |bytes: &mut Vec<u8>| {
+            bytes.extend_from_slice(payload);
+            Ok(())
+        };
+        // Nothing refuses it: the payload is here.
+        let _added = self.out.add(&self.socket, path, packet, payload.len(), gather);
+    }
+
+    /// Works on a pair's transport.
+    pub(super) fn with_pair<T>(
+        &mut self,
+        qpn: u32,
+        work: impl FnOnce(&mut Transport, &mut Nic<'_>) -> T,
+    ) -> Option<T> {
+        let host = self.host.upgrade()?;
+        let Pair { transport, side } = &mut **self.pairs.get_mut(&qpn)?;
+        let mut nic = Nic {
+            side,
+            out: &mut self.out,
+            timers: &mut self.timers,
+            socket: &self.socket,
+            regions: &host.process.regions,
+            counters: &self.counters,
+            now_ns: self.now_ns,
+        };
+        Some(work(transport, &mut nic))
+    }
+
+    /// Changes a pair's state and settings, as a check has allowed.
+    pub(super) fn modify(&mut self, qpn: u32, attr: &QpAttr) {
+        self.with_pair(qpn, |transport, nic| transport.modify(nic, attr));
+        self.go_on(qpn);
+    }
+
+    /// Requests were posted.
+    pub(super) fn ring(&mut self, qpn: u32) {
+        if self.with_pair(qpn, |transport, nic| transport.ring(nic)) == Some(true) {
+            self.go_on(qpn);
+        }
+    }
+
+    /// The transport answers what it can, and sends what it may; the rest when others had their turn.
+    fn go_on(&mut self, qpn: u32) {
+        self.with_pair(qpn, |transport, nic| {
+            let mut answers = 0;
+            while answers < ANSWERS_A_TURN && transport.respond(nic) != Responded::Nothing {
+                answers += 1;
+            }
+            let mut packets = 0;
+            while packets < PACKETS_A_TURN && transport.transmit(nic) {
+                packets += 1;
+            }
+            if answers == ANSWERS_A_TURN || packets == PACKETS_A_TURN {
+                // Not before the next look, or the loop over what is due would not end.
+                let soon_ns = nic.now_ns + 1;
+                nic.timers.plan(qpn, &mut nic.side.planned, soon_ns);
+            }
+        });
+    }
+
+    /// Takes in what has come, and does what is due.
+    pub(super) fn look(&mut self) {
+        for _ in 0..BATCHES_A_LOOK {
+            self.socket.receive(&mut self.inbox);
+            self.record_arrivals();
+            for at in 0..self.inbox.arrivals.len() {
+                let arrival = self.inbox.arrivals[at];
+                self.take_in(&arrival);
+            }
+            for at in 0..self.touched.len() {
+                let qpn = self.touched[at];
+                if let Some(pair) = self.pairs.get_mut(&qpn) {
+                    pair.side.is_touched = false;
+                }
+                self.go_on(qpn);
+            }
+            self.touched.clear();
+            self.out.flush(&self.socket, &self.counters, self.now_ns);
+            if self.inbox.arrivals.len() < super::socket::BATCH {
+                break;
+            }
+        }
+        self.do_what_is_due();
+    }
+
+    /// Records what has come in, if that is asked for.
+    fn record_arrivals(&self) {
+        let Some(recorder) = self.out.recorder() else { return };
+        let arrivals = &self.inbox.arrivals;
+        if arrivals.is_empty() {
+            return;
+        }
+        let mut batch = recorder.batch();
+        for arrival in arrivals {
+            let path = Path { src: arrival.src, dst: arrival.dst };
+            let datagram = self.inbox.datagram(arrival);
+            batch.datagram(Way::Net, Direction::In, &flow(path, arrival.src_port), datagram);
+        }
+    }
+
+    /// A datagram of a stranger.
+    fn take_in(&mut self, arrival: &Arrival) {
+        let Some(host) = self.host.upgrade() else { return };
+        let datagram = self.inbox.datagram(arrival);
+        let path = Path { src: arrival.src, dst: arrival.dst };
+        if !icrc::is_sound(&flow(path, arrival.src_port), datagram) {
+            return self.counters.dropped_crc.increment();
+        }
+        let Ok((packet, payload)) = decode(datagram) else {
+            return self.counters.dropped_malformed.increment();
+        };
+        let Some(pair) = self.pairs.get_mut(&packet.dest_qpn) else {
+            if let (management::QPN, Some(arrivals)) = (packet.dest_qpn, &mut self.management) {
+                if !self.inlets.admits(&host, path) {
+                    return self.counters.dropped_foreign.increment();
+                }
+                return arrivals.take_in(&self.counters, path, &packet, payload);
+            }
+            let of = (path, datagram.len());
+            return self.inlets.take_in(&host, &self.counters, of, &packet, payload);
+        };
+        let Pair { transport, side } = &mut **pair;
+        if (side.path.src, side.path.dst) != (path.dst, path.src) {
+            return self.counters.dropped_foreign.increment();
+        }
+        self.counters.packets_received.increment();
+        if !std::mem::replace(&mut side.is_touched, true) {
+            self.touched.push(side.qpn);
+        }
+        let mut nic = Nic {
+            side,
+            out: &mut self.out,
+            timers: &mut self.timers,
+            socket: &self.socket,
+            regions: &host.process.regions,
+            counters: &self.counters,
+            now_ns: self.now_ns,
+        };
+        transport.arrived(&mut nic, &packet, payload);
+    }
+
+    fn do_what_is_due(&mut self) {
+        while let Some((at_ns, qpn)) = self.timers.take_due(self.now_ns) {
+            let now_ns = self.now_ns;
+            self.with_pair(qpn, |transport, nic| {
+                if !nic.side.planned.came(at_ns) {
+                    return;
+                }
+                for timer in [Timer::Ack, Timer::Rnr] {
+                    let deadline = &mut nic.side.deadlines[timer as usize];
+                    if deadline.is_some_and(|at_ns| at_ns <= now_ns) {
+                        *deadline = None;
+                        transport.timed_out(nic, timer);
+                    }
+                }
+                for deadline in nic.side.deadlines.into_iter().flatten() {
+                    nic.timers.plan(qpn, &mut nic.side.planned, deadline);
+                }
+            });
+            self.go_on(qpn);
+        }
+    }
+
+    /// Sends what waits, and has the timer ring when something is due.
+    pub(super) fn finish(&mut self) {
+        self.out.flush(&self.socket, &self.counters, self.now_ns);
+        if let Some(at_ns) = self.timers.next_ns().into_iter().chain(self.out.next_ns()).min() {
+            self.ring_at(at_ns);
+        }
+    }
+
+    /// The service thread runs: if the timer rang, it must be set anew.
+    pub(super) fn ring_came(&mut self) {
+        if self.timer_ns.is_some_and(|at_ns| at_ns <= self.now_ns) {
+            self.timer_ns = None;
+            let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        }
+        self.do_what_is_due();
+    }
+
+    /// Has the timer ring at a time, or before.
+    pub(super) fn ring_at(&mut self, at_ns: u64) {
+        if self.timer_ns.is_some_and(|planned| planned <= at_ns) {
+            return;
+        }
+        self.timer_ns = Some(at_ns);
+        let after = Duration::from_nanos(at_ns.saturating_sub(self.now_ns).max(1));
+        let it_value = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() };
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let time = Itimerspec { it_interval: none, it_value };
+        // The clock and the descriptor are right: nothing fails.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time);
+    }
+}

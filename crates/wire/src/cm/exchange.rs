@@ -1,0 +1,177 @@
+//! Messages over what loses them: questions are sent again until they are answered (volume 1, section 12.9.8).
+
+use std::time::Duration;
+
+use crate::cm::mad::Mad;
+use crate::cm::message::Message;
+
+/// How long an answer may take before a question is sent again. Shorter than what the REQ says, for what is lost on a
+/// local network is to be had again soon; doubled each time.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+/// The longest wait.
+const LAST_WAIT: Duration = Duration::from_secs(4);
+/// How often a question is sent at most: with the waits above over 40 seconds and more.
+const SENT_MAX: u32 = 15;
+
+/// What one end of a connection has said and heard. Time is what its user counts.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    question: Option<Question>,
+    /// The last message that was heard, and what was answered.
+    heard: Option<Mad>,
+    answer: Option<Mad>,
+}
+
+#[derive(Debug)]
+struct Question {
+    mad: Mad,
+    sent: u32,
+    due: Duration,
+}
+
+/// What a message that came is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// One for the connection.
+    New,
+    /// One that came before: its sender has not heard the answer, which may go again.
+    Again(Option<Mad>),
+}
+
+/// What is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing yet.
+    Nothing,
+    /// The question goes again.
+    Again(Mad),
+    /// It was sent often enough.
+    Unanswered,
+}
+
+impl Exchange {
+    /// Of who was asked.
+    #[must_use]
+    pub fn asked(question: Mad) -> Self {
+        Self { heard: Some(question), ..Self::default() }
+    }
+
+    /// A message goes out.
+    pub fn sent(&mut self, mad: &Mad, now: Duration) {
+        let is_question = matches!(
+            mad.message,
+            Message::Req(_) | Message::Rep(_) | Message::Dreq { .. } | Message::SidrReq(_)
+        );
+        self.question = is_question.then(|| Question { mad: mad.clone(), sent: 1, due: now + FIRST_WAIT });
+        self.answer = Some(mad.clone());
+    }
+
+    /// A message of the connection came.
+    pub fn received(&mut self, mad: &Mad, now: Duration) -> Heard {
+        if let Message::Mra { service_timeout, .. } = mad.message {
+            if let Some(question) = &mut self.question {
+                // 4.096 µs × 2 to the power.
+                let longer = Duration::from_nanos(4_096 << service_timeout.min(24));
+                question.due = question.due.max(now + longer);
+            }
+            return Heard::New;
+        }
+        if self.heard.as_ref() == Some(mad) {
+            return Heard::Again(self.answer.clone());
+        }
+        self.question = None;
+        self.answer = None;
+        self.heard = Some(mad.clone());
+        Heard::New
+    }
+
+    /// Whether a question is the one that this end was asked.
+    #[must_use]
+    pub fn is_about(&self, question: &Mad) -> bool {
+        self.heard.as_ref() == Some(question)
+    }
+
+    /// When something is due.
+    #[must_use]
+    pub fn due(&self) -> Option<Duration> {
+        self.question.as_ref().map(|question| question.due)
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Duration) -> Due {
+        let Some(question) = self.question.as_mut().filter(|question| question.due <= now) else {
+            return Due::Nothing;
+        };
+        if question.sent == SENT_MAX {
+            self.question = None;
+            return Due::Unanswered;
+        }
+        question.due = now + (FIRST_WAIT * 2_u32.pow(question.sent.min(4))).min(LAST_WAIT);
+        question.sent += 1;
+        Due::Again(question.mad.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::message::Answered;
+
+    fn mad(transaction_id: u64, message: Message) -> Mad {
+        Mad { transaction_id, local_comm_id: 1, remote_comm_id: 2, message }
+    }
+
+    fn dreq() -> Mad {
+        mad(1, Message::Dreq { remote_qp_num: 3 })
+    }
+
+    #[test]
+    fn a_question_is_asked_until_it_is_answered_and_not_for_ever() {
+        let mut exchange = Exchange::default();
+        exchange.sent(&dreq(), Duration::ZERO);
+        let mut times = 1;
+        let mut before = Duration::ZERO;
+        let last = loop {
+            let due = exchange.due().unwrap();
+            assert_eq!(exchange.tick(due - Duration::from_nanos(1)), Due::Nothing);
+            assert!(due - before <= LAST_WAIT);
+            before = due;
+            match exchange.tick(due) {
+                Due::Again(again) => assert_eq!(again, dreq()),
+                other => break other,
+            }
+            times += 1;
+        };
+        assert_eq!((last, times, exchange.due()), (Due::Unanswered, SENT_MAX, None));
+
+        exchange.sent(&dreq(), Duration::ZERO);
+        assert_eq!(exchange.received(&mad(1, Message::Drep), Duration::ZERO), Heard::New);
+        assert_eq!(exchange.due(), None);
+        exchange.sent(&mad(1, Message::Rtu), Duration::ZERO);
+        assert_eq!(exchange.due(), None, "nobody answers to an RTU");
+    }
+
+    #[test]
+    fn what_comes_twice_is_answered_twice_and_heard_once() {
+        let mut exchange = Exchange::asked(dreq());
+        assert!(exchange.is_about(&dreq()) && !exchange.is_about(&mad(2, Message::Drep)));
+        assert_eq!(exchange.received(&dreq(), Duration::ZERO), Heard::Again(None), "not answered yet");
+        exchange.sent(&mad(1, Message::Drep), Duration::ZERO);
+        for _ in 0..3 {
+            let again = exchange.received(&dreq(), Duration::ZERO);
+            assert_eq!(again, Heard::Again(Some(mad(1, Message::Drep))));
+        }
+    }
+
+    #[test]
+    fn a_receipt_gives_its_sender_more_time() {
+        let mut exchange = Exchange::default();
+        exchange.sent(&dreq(), Duration::ZERO);
+        let receipt = |service_timeout| mad(1, Message::Mra { received: Answered::Other, service_timeout });
+        assert_eq!(exchange.received(&receipt(20), Duration::ZERO), Heard::New);
+        // 4.096 µs × 2^20.
+        assert_eq!(exchange.due(), Some(Duration::from_nanos(4_294_967_296)));
+        exchange.received(&receipt(31), Duration::ZERO);
+        assert!(exchange.due().unwrap() < Duration::from_secs(70), "bounded, whatever the peer says");
+    }
+}

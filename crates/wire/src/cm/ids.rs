@@ -1,0 +1,103 @@
+//! How messages are told apart that belong to different connections (volume 1, section 12.6.1).
+
+use crate::cm::mad::Mad;
+use crate::cm::message::Message;
+
+/// The names of one connection, or of one resolution of a datagram service, at both ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommunicationIds {
+    local: u32,
+    /// 0 as long as it is not known.
+    remote: u32,
+    transaction: u64,
+}
+
+impl CommunicationIds {
+    /// Those of who asks, and names it so.
+    #[must_use]
+    pub fn asking(local: u32) -> Self {
+        Self { local, remote: 0, transaction: local.into() }
+    }
+
+    /// Those of who was asked, and names it so.
+    #[must_use]
+    pub fn asked(local: u32, question: &Mad) -> Self {
+        Self { local, remote: question.local_comm_id, transaction: question.transaction_id }
+    }
+
+    /// Those of a connection whose names at both ends are known.
+    #[must_use]
+    pub fn known(local: u32, remote: u32) -> Self {
+        Self { local, remote, transaction: 0 }
+    }
+
+    /// The connection's name at this end.
+    #[must_use]
+    pub fn local(&self) -> u32 {
+        self.local
+    }
+
+    /// The connection's name at the peer; 0 as long as it is not known.
+    #[must_use]
+    pub fn remote(&self) -> u32 {
+        self.remote
+    }
+
+    /// Whether a message belongs to the connection. Answers to it have the message's transaction.
+    pub fn admits(&mut self, mad: &Mad) -> bool {
+        let (is_question, is_last) = match mad.message {
+            Message::Req(_) | Message::SidrReq(_) => (true, false),
+            // Their sender may have no name for what it refuses.
+            Message::Rej(_) | Message::SidrRep(_) => (false, true),
+            _ => (false, false),
+        };
+        let is_of_peer = is_last || self.remote == 0 || self.remote == mad.local_comm_id;
+        if is_question || mad.remote_comm_id != self.local || !is_of_peer {
+            return false;
+        }
+        if matches!(mad.message, Message::Rep(_)) {
+            self.remote = mad.local_comm_id;
+        }
+        self.transaction = mad.transaction_id;
+        true
+    }
+
+    /// A message of the connection.
+    pub fn mad(&mut self, message: Message) -> Mad {
+        if matches!(message, Message::Dreq { .. }) {
+            // A question of its own.
+            self.transaction = 1 << 32 | u64::from(self.local);
+        }
+        let Self { local, remote, transaction } = *self;
+        Mad { transaction_id: transaction, local_comm_id: local, remote_comm_id: remote, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::message::{Answered, Rejection};
+
+    fn rej() -> Message {
+        Message::Rej(Rejection { rejected: Answered::Req, reason: 28, private_data: Vec::new() })
+    }
+
+    #[test]
+    fn messages_of_other_connections_are_not_admitted() {
+        let mut active = CommunicationIds::asking(7);
+        // What asks is told by its transaction and its sender's name, whatever it says.
+        let question = active.mad(Message::Rtu);
+        assert_eq!((question.local_comm_id, question.remote_comm_id), (7, 0));
+        let mut passive = CommunicationIds::asked(9, &question);
+        let answer = passive.mad(Message::Drep);
+        assert_eq!((answer.transaction_id, answer.local_comm_id, answer.remote_comm_id), (7, 9, 7));
+        assert!(!active.admits(&Mad { remote_comm_id: 8, ..answer.clone() }), "for another");
+        assert!(active.admits(&answer));
+        assert!(passive.admits(&Mad { remote_comm_id: 9, ..question.clone() }));
+        assert!(
+            !passive.admits(&Mad { local_comm_id: 6, remote_comm_id: 9, ..question.clone() }),
+            "of another"
+        );
+        assert!(active.admits(&Mad { local_comm_id: 0, ..CommunicationIds::asked(0, &question).mad(rej()) }));
+    }
+}

@@ -1,0 +1,146 @@
+//! Programs on two hosts: two networks of a container, with nothing in common but a cable.
+
+use crate::containers::two_networks;
+use crate::meeting::{compile, folder};
+use crate::support::{Running, has, words};
+
+/// What a cable does to packets that is not good.
+const BAD_CABLE: &str = "loss=0.1,duplicate=0.05,reorder=0.05,corrupt=0.05";
+
+/// What was said in two networks by a server and a client that have nothing in common but the cable, which does with
+/// packets what `faults` says.
+pub fn on_two_hosts(name: &str, faults: &str, server: &str, client: &str) -> Option<String> {
+    let (_folder, mut command) = two_networks(name, server, client)?;
+    command.env("FARCALL_WAY", "net").env("FARCALL_WIRE_FAULTS", faults);
+    let output = Running::start(command).finish();
+    let said = words(&output);
+    assert!(output.status.success(), "{name}, {faults}: {said}");
+    Some(said)
+}
+
+/// Programs on two hosts connect; the client tries until its server listens.
+#[test]
+fn programs_on_two_hosts_meet() {
+    for (name, faults) in [("hosts", String::new()), ("hosts-lossy", format!("seed=3,{BAD_CABLE}"))] {
+        let server = "exec rping -s -v -V -C 5 -a 192.0.2.2 -p 7174";
+        let client = "until rping -c -v -V -C 5 -a 192.0.2.2 -p 7174; do kill -0 $server; sleep 0.2; done
+            wait $server";
+        let Some(said) = on_two_hosts(name, &faults, server, client) else { return };
+        assert_eq!(said.matches("rdma-ping-4").count(), 2, "{name}: {said}");
+    }
+}
+
+/// One process has queue pair 1 for both. Its death takes no connection of the other, and who comes then is served.
+#[test]
+fn who_has_queue_pair_1_hands_on_and_is_succeeded() {
+    let server = "rping -s -C 5 -a 192.0.2.2 -p 7174 & first=$!
+        until grep -q process-0.sock /proc/net/unix; do kill -0 $first; sleep 0.02; done
+        rping -s -P -v -C 5 -a 192.0.2.2 -p 7175 & second=$!
+        until grep -q process-1.sock /proc/net/unix; do kill -0 $second; sleep 0.02; done
+        touch listening
+        until [ -e met ]; do sleep 0.02; done
+        kill -9 $first; wait $first || true
+        touch killed
+        until [ -e left ]; do sleep 0.02; done
+        kill $second; wait $second || true";
+    let client = "until [ -e listening ]; do kill -0 $server; sleep 0.02; done
+        rping -c -v -V -C 5 -a 192.0.2.2 -p 7175
+        touch met
+        until [ -e killed ]; do kill -0 $server; sleep 0.02; done
+        rping -c -v -V -C 5 -a 192.0.2.2 -p 7175
+        touch left
+        wait $server";
+    let Some(said) = on_two_hosts("elected", "", server, client) else { return };
+    assert_eq!(said.matches("ping data: rdma-ping-4").count(), 2, "{said}");
+}
+
+#[test]
+fn datagram_services_of_other_hosts_are_found() {
+    if !has("udaddy", "rdmacm-utils") {
+        return;
+    }
+    let faults = "seed=4,loss=0,duplicate=0.1,reorder=0.1";
+    let server = "udaddy -c 2 -C 10 & until grep -q process-0.sock /proc/net/unix; do sleep 0.02; done
+        touch listening; wait $!";
+    let client = "until [ -e listening ]; do kill -0 $server; sleep 0.02; done
+        udaddy -s 192.0.2.2 -c 2 -C 10 && wait $server";
+    let Some(said) = on_two_hosts("services", faults, server, client) else { return };
+    assert!(said.contains("data transfers complete"), "{said}");
+}
+
+/// Who asks for what nobody offers is told at once, by the processes that are there.
+#[test]
+fn nobody_listens_at_another_hosts_port() {
+    let server = "rping -s -v -C 5 -a 192.0.2.2 -p 7174 & server=$!
+        until grep -q process-0.sock /proc/net/unix; do kill -0 $server; sleep 0.02; done
+        touch listening
+        wait $server";
+    let client = "until [ -e listening ]; do kill -0 $server; sleep 0.02; done
+        ! rping -c -C 5 -a 192.0.2.2 -p 7999
+        rping -c -v -V -C 5 -a 192.0.2.2 -p 7174 && wait $server";
+    let Some(said) = on_two_hosts("nobody", "", server, client) else { return };
+    assert!(said.contains("RDMA_CM_EVENT_REJECTED") && said.contains("rdma-ping-4"), "{said}");
+}
+
+/// Runs a case of the C program on one host, and its server on the other: that waits for the end of the connection,
+/// whatever the cable loses.
+fn ends_are_told(name: &str, seed: u32, client: &str) {
+    let folder = folder(name);
+    let Some(program) = compile("ends.c", &folder) else { return };
+    let server = format!("exec {program} serve 7174 192.0.2.2");
+    let client = client.replace("PROGRAM", &program);
+    let client = format!(
+        "until grep -q -e :7174.sock /proc/$server/net/unix; do kill -0 $server; sleep 0.02; done
+        {client}
+        wait $server"
+    );
+    let faults = format!("seed={seed},{BAD_CABLE}");
+    let Some(said) = on_two_hosts(&format!("{name}-two"), &faults, &server, &client) else { return };
+    assert!(said.contains("ok"), "{faults}: {said}");
+}
+
+/// A process that ends in order tells its peers, and waits until they have heard it.
+#[test]
+fn who_ends_in_order_is_missed_by_his_peer() {
+    for seed in 1..=8 {
+        ends_are_told("ends-in-order", seed, "PROGRAM end 7174 192.0.2.2");
+        ends_are_told("ends-politely", seed, "PROGRAM visit 7174 192.0.2.2");
+    }
+}
+
+/// An end that its program destroys says so until its peer has heard it, while the program does something else.
+#[test]
+fn an_end_that_is_destroyed_is_missed_by_its_peer() {
+    for seed in 1..=4 {
+        let client = "PROGRAM destroy 7174 192.0.2.2 & client=$!
+            while kill -0 $server 2> /dev/null; do sleep 0.02; done
+            kill $client";
+        ends_are_told("destroyed", seed, client);
+    }
+}
+
+/// For a process that is killed, another of its user says it: whether it had queue pair 1 before or has it then, or is
+/// started later.
+#[test]
+fn who_is_killed_is_spoken_for() {
+    let stay = "PROGRAM stay 7174 192.0.2.2 & client=$!
+        until [ -e connected ]; do kill -0 $client; sleep 0.02; done";
+    let other = |slot: u32| {
+        format!(
+            "PROGRAM hoard 7175 192.0.2.1 & other=$!
+            until grep -q process-{slot}.sock /proc/net/unix; do kill -0 $other; sleep 0.02; done"
+        )
+    };
+    let kill = "kill -9 $client; wait $client || true";
+    let rest = "while kill -0 $server 2> /dev/null; do sleep 0.02; done
+        kill $other";
+    for (name, steps) in [
+        ("killed-second", [&other(0), stay, kill, rest]),
+        ("killed-first", [stay, &other(1), kill, rest]),
+        ("killed-alone", [stay, kill, &other(0), rest]),
+    ] {
+        for seed in 1..=3 {
+            ends_are_told(name, seed, &steps.join("\n"));
+        }
+    }
+}
