@@ -433,7 +433,7 @@ step_mutations_of_change() {
 step_guest() {
     need qemu-system-x86 busybox-static cpio xz-utils kmod iproute2 ibverbs-providers ibverbs-utils
     run cargo build --release -p farcall-cli -p farcall-ibverbs -p farcall-rdmacm --features full
-    run bash .ci/guest/qemu bash "$PWD/.ci/guest/checks" "$CARGO_TARGET_DIR/release/farcall"
+    GUEST_SECONDS=1800 run bash .ci/guest/qemu bash "$PWD/.ci/guest/checks" "$CARGO_TARGET_DIR/release/farcall"
     # Our RoCEv2 against the kernel's.
     run bash .ci/guest/between "$CARGO_TARGET_DIR/release/farcall"
     # The same under a user-mode kernel, where somebody has built one (.ci/guest/uml_build).

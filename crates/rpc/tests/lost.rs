@@ -130,6 +130,42 @@ fn is_sent_several_times<P: Path>() {
 }
 
 #[test]
+fn little_is_sent_again_to_a_server_that_is_slow() {
+    is_slow::<UcRpc>();
+    is_slow::<Herd>();
+    is_slow::<UdRpc>();
+}
+
+/// Nothing is lost; every answer takes long, and several calls wait.
+fn is_slow<P: Path>() {
+    const CALLS: u64 = 100;
+    const WINDOW: u64 = 8;
+    // One message with each of its turns.
+    let mut world = World::with(ResponderConfig::default().burst(1));
+    let mut client = world.client::<P>();
+    let (mut submitted, mut ended) = (0, 0);
+    let mut patience = Patience::new();
+    while ended < CALLS {
+        assert!(!patience.is_over(), "no call ends; client {:?}", client.counters());
+        while submitted < CALLS.min(ended + WINDOW) {
+            client.submit(ECHO, b"soon", CallOptions::default(), world.now()).unwrap();
+            submitted += 1;
+        }
+        wait(&world, &mut client, Duration::from_millis(10));
+        world.server.progress(world.now());
+        client.progress(world.now());
+        while let Some(done) = client.next_completion() {
+            assert_eq!(done.result, Ok(&b"soon"[..]));
+            ended += 1;
+        }
+    }
+    assert_eq!(world.server.handler().executed, CALLS);
+    let resent = client.counters().resent.get();
+    // With each question one; before an answer comes, there are seven.
+    assert!(resent < 8 * CALLS, "{resent} were sent again for {CALLS} calls");
+}
+
+#[test]
 fn a_call_that_was_given_up_is_sent_again_as_given_up() {
     is_given_up::<UcRpc>();
     is_given_up::<Herd>();

@@ -297,12 +297,11 @@ impl CallerState {
     }
 
     /// Sends the oldest message again, unless all are sent again.
-    pub(crate) fn send_oldest_again<Q: RequestPath>(&mut self, now: Nanos) {
+    pub(super) fn send_oldest_again<Q: RequestPath>(&mut self, now: Nanos) {
         let oldest = self.messages.head;
-        if !self.kicks.has_asked() && self.may_send_again(oldest) {
+        if self.messages.resend == self.messages.next && self.may_send_again(oldest) {
             self.send_again::<Q>(oldest, now);
         }
-        self.kicks.kicked(self.messages.next);
     }
 
     /// Sends a message again: over a new connection, if the server never executed it; over UC and UD, if no response

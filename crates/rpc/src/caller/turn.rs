@@ -54,9 +54,8 @@ impl CallerState {
         self.kicks.next_pause(now);
     }
 
-    /// Over a transport that loses messages, silence may mean a lost response: the server is asked for what it has
-    /// executed, and answers from its slots. If it stays silent, a request or the question may be lost: the requests
-    /// are sent again, too. It executes only the next number, so that none runs twice.
+    /// Over a transport that loses messages, silence may mean a lost response or a lost request. The server executes only
+    /// the next number, so that none runs twice.
     #[cold]
     fn ask_again<Q: RequestPath>(&mut self, now: Nanos) {
         if self.end_if_corrupt_again() {
@@ -65,11 +64,24 @@ impl CallerState {
         if self.kicks.silence(now) >= self.config.silence_max {
             return self.break_off(Broken::Silent(self.config.silence_max));
         }
-        let asked_before = self.kicks.has_asked();
         Q::ask(self, now);
+    }
+
+    /// Asks the server for what it has executed; it answers from its slots. If it stays silent, the oldest request or
+    /// the question may be lost: that request is sent again, too. Those behind it are not: a server that is slow has
+    /// them, and what is lost of them is the oldest in its turn.
+    pub(crate) fn ask_for_responses<Q: RequestPath>(&mut self, now: Nanos) {
+        let asked_before = self.kicks.has_asked();
+        self.ask_to_push();
         if asked_before {
-            self.messages.resend = self.messages.head;
+            self.send_oldest_again::<Q>(now);
         }
+    }
+
+    /// The oldest request, once more, is the question.
+    pub(crate) fn ask_by_oldest<Q: RequestPath>(&mut self, now: Nanos) {
+        self.send_oldest_again::<Q>(now);
+        self.kicks.kicked(self.messages.next);
     }
 
     /// Asks the server to push what is outstanding. Returns whether that was sent.

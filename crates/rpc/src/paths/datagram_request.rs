@@ -31,7 +31,7 @@ impl RequestPath for DatagramRequest {
     }
 
     fn ask(caller: &mut CallerState, now: Nanos) {
-        caller.send_oldest_again::<Self>(now);
+        caller.ask_by_oldest::<Self>(now);
     }
 
     #[inline]

@@ -54,8 +54,11 @@ pub trait RequestPath: Send + 'static {
     fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused>;
 
     /// Client, over a transport that loses messages: asks for the responses that have not come.
-    fn ask(caller: &mut CallerState, _now: Nanos) {
-        caller.ask_to_push();
+    fn ask(caller: &mut CallerState, now: Nanos)
+    where
+        Self: Sized,
+    {
+        caller.ask_for_responses::<Self>(now);
     }
 
     /// Server: copies the next message to `message` if it is whole; else `None`. An error is a breach of the protocol.

@@ -23,7 +23,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     how: How::Here {
         differs: &[
             "Pilaf is the store farcall_kv::pilaf: three quarters full, one client that only GETs.",
-            "HERD and FaRM-KV are not measured: they are no stores of this project yet.",
+            "HERD and FaRM-KV are not measured here, but by farcall kv bench: the store under the preset herd, and the \
+             stores farm and farm-var, with their READs of a GET.",
         ],
         trials,
     },
