@@ -384,8 +384,8 @@ def all_mutations():
 
 
         # Calls where messages are lost, and requests and results as datagrams.
-        Mutation("lost-request-not-sent-again", "CallerState::ask_again",
-                 Delete("self.messages.resend = self.messages.head"),
+        Mutation("lost-request-not-sent-again", "CallerState::ask_for_responses",
+                 Delete("self.send_oldest_again::<Q>(now)"),
                  integration("lost", "a_lost_request_is_sent_again")),
         Mutation("lost-response-not-asked-for", "CallerState::ask_to_push",
                  Replace("Imm::Push { oldest_low: head.0 as u16, count }", "{ let _ = count; Imm::Kick }"),
