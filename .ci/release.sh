@@ -17,8 +17,7 @@ step_deb() {
     run farcall doctor
     farcall verbs run -- ibv_devinfo | grep softnic0
     man --where farcall-kv-serve
-    mkdir -p "$scratch/unpacked"
-    tar -C "$scratch/unpacked" --strip-components=1 -xzf "$out"/farcall-*.tar.gz
+    run .github/actions/farcall-verbs/install.sh "$scratch/unpacked" "$out"/farcall-*.tar.gz
     "$scratch/unpacked/bin/farcall" verbs run -- ibv_devinfo | grep softnic0
     # The file that the unit names, without the user and the directories that systemd makes.
     /usr/bin/farcall kv serve --config /etc/farcall/kv.toml &
