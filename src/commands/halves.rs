@@ -40,6 +40,7 @@ impl HalvesArgs {
     }
 
     /// Whether this process measures against a server half.
+    #[cfg(feature = "full")]
     pub fn is_client_half(&self) -> bool {
         self.connect.is_some()
     }

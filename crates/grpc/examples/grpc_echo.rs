@@ -1,6 +1,6 @@
 //! A server and a client that tonic generated, over a stream in registered memory, without HTTP/2.
 //!
-//! `cargo run -p farcall-grpc --example echo`
+//! `cargo run -p farcall-grpc --example grpc_echo`
 
 use std::pin::Pin;
 
