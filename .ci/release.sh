@@ -62,7 +62,7 @@ step_image() {
     run "${buildah[@]}" bud --build-arg DEBIAN=localhost/debian -f packaging/Containerfile -t farcall-rdma "$out"
     container=$("${buildah[@]}" from localhost/farcall-rdma)
     # What `podman run` would run.
-    entry=$("${buildah[@]}" inspect --format '{{join .OCIv1.Config.Entrypoint " "}}' "$container")
+    entry=$("${buildah[@]}" inspect --format '{{range .OCIv1.Config.Entrypoint}}{{.}} {{end}}' "$container")
     # Words, split on purpose.
     # shellcheck disable=SC2086
     "${buildah[@]}" run "$container" -- $entry ibv_devinfo | grep softnic0

@@ -46,7 +46,8 @@ esac
 
 cargo build --profile "$profile" --locked --features full ${target:+--target "$target"} \
     --package farcall-cli --package farcall-ibverbs --package farcall-rdmacm --package farcall-preload
-built=${CARGO_TARGET_DIR:-target}/${target:+$target/}$(if [ "$profile" = dev ]; then echo debug; else echo "$profile"; fi)
+folder=$(if [ "$profile" = dev ]; then echo debug; else echo "$profile"; fi)
+built=${CARGO_TARGET_DIR:-target}/${target:+$target/}$folder
 
 # The binary that was built, wherever it can run.
 new_farcall() {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs farcall and its drop-in libraries below a prefix: bin/farcall, and lib/farcall, where `farcall verbs run` finds
-# them.
+# Installs farcall and its drop-in libraries below a prefix: bin/farcall, and lib/farcall, where `farcall verbs run`
+# finds them.
 #
 #   install.sh PREFIX            builds them from this checkout; needs Rust
 #   install.sh PREFIX ARCHIVE    takes a release's archive, a file or an https address (curl fetches it)
