@@ -56,11 +56,16 @@ impl<R: Read> Part<R> {
         Ok(Some(Self { from, interfaces: Vec::new(), counts: Vec::new(), body, interface: 0, ns: 0 }))
     }
 
+    fn has_packets(&self) -> bool {
+        self.counts.iter().any(|counts| counts.packets > 0)
+    }
+
     /// Goes to the next packet; false at the end, or at what a recorder does not write.
     fn advance(&mut self) -> io::Result<bool> {
         loop {
             match pcapng::next_block(&mut self.from, &mut self.body)? {
-                Some(INTERFACE) if self.interfaces.len() < INTERFACES_MAX => {
+                // They are numbered in the merged file before its first packet.
+                Some(INTERFACE) if self.interfaces.len() < INTERFACES_MAX && !self.has_packets() => {
                     self.interfaces.push(self.body.clone());
                     self.counts.push(Counts::default());
                 }
@@ -154,4 +159,38 @@ pub fn merge_opened<R: Read>(
     to.write_all(&block)?;
     to.flush()?;
     Ok(merged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of one interface with a packet, and whatever `then` appends.
+    fn part(then: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut file = Vec::new();
+        pcapng::section(&mut file, "a process");
+        pcapng::interface(&mut file, "first", "", "", 96);
+        pcapng::packet(&mut file, 0, 1, 1, 96, |to| to.extend(b"frame"));
+        then(&mut file);
+        file
+    }
+
+    #[test]
+    fn an_interface_behind_a_packet_ends_a_part_and_moves_nobody_elses() {
+        let late = part(|to| {
+            pcapng::interface(to, "late", "", "", 96);
+            pcapng::packet(to, 1, 2, 1, 96, |to| to.extend(b"of the late one"));
+        });
+        let other = part(|to| pcapng::packet(to, 0, 3, 1, 96, |to| to.extend(b"of the other part")));
+        let mut whole = Vec::new();
+        let merged = merge_opened([&late[..], &other[..]], "", &mut whole).unwrap();
+        assert_eq!((merged.processes, merged.packets), (2, 3));
+        let (mut from, mut body, mut interfaces) = (&whole[..], Vec::new(), Vec::new());
+        while let Some(kind) = pcapng::next_block(&mut from, &mut body).unwrap() {
+            if kind == PACKET {
+                interfaces.push(pcapng::interface_and_time(&body).unwrap());
+            }
+        }
+        assert_eq!(interfaces, [(0, 1), (1, 1), (1, 3)]);
+    }
 }

@@ -213,6 +213,16 @@ mod tests {
     }
 
     #[test]
+    fn a_block_whose_two_lengths_differ_ends_a_file() {
+        let mut file = Vec::new();
+        statistics(&mut file, 1, 5, 10, 4);
+        let last = file.len() - 4;
+        assert_eq!(next_block(&mut &file[..], &mut Vec::new()).unwrap(), Some(STATISTICS));
+        file[last] ^= 4;
+        assert_eq!(next_block(&mut &file[..], &mut Vec::new()).unwrap(), None);
+    }
+
+    #[test]
     fn lengths_that_cannot_be_end_a_file() {
         for len_bytes in [0_u32, 8, 13, u32::MAX] {
             let mut file = PACKET.to_le_bytes().to_vec();
