@@ -35,6 +35,15 @@ async fn a_snapshot_ends_by_its_age_even_if_nobody_asks_for_it() {
     }
 }
 
+/// Nothing is awaited in between: nobody has looked for old ones yet.
+#[tokio::test]
+async fn a_snapshot_that_is_too_old_is_not_read_though_it_is_still_held() {
+    let (store, _folder) = store(with(3, Duration::ZERO));
+    let number = store.open_snapshot().unwrap();
+    assert_eq!(store.snapshot_count(), 1);
+    assert!(matches!(store.get(b"k", Some(number)), Err(StoreError::NoSnapshot(_))));
+}
+
 /// An iterator that nobody reads holds nothing longer than a snapshot may, and says so to who reads on.
 #[tokio::test]
 async fn an_iterator_is_a_snapshot_that_can_end_under_a_reader_who_waits() {
