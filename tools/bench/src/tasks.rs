@@ -7,8 +7,6 @@ use crate::experiments::clients::ClientProcess;
 use crate::experiments::kv_main::StoreClient;
 use crate::experiments::own_syscalls::TraceParent;
 #[cfg(feature = "verbs")]
-use crate::experiments::server_bypass::PilafServer;
-#[cfg(feature = "verbs")]
 use crate::grpc::{CrowdServer, GrpcServer, YcsbServer};
 use crate::peer::{Order, PeerError, PeerTask};
 #[cfg(feature = "verbs")]
@@ -37,8 +35,6 @@ pub fn run_peer() -> Result<(), PeerError> {
         ClientProcess::<OneOfMany>::KIND => order.run::<ClientProcess<OneOfMany>>(),
         #[cfg(feature = "verbs")]
         EchoServer::KIND => order.run::<EchoServer>(),
-        #[cfg(feature = "verbs")]
-        PilafServer::KIND => order.run::<PilafServer>(),
         ClientProcess::<StoreClient>::KIND => order.run::<ClientProcess<StoreClient>>(),
         #[cfg(feature = "verbs")]
         ClientProcess::<CallClient>::KIND => order.run::<ClientProcess<CallClient>>(),
@@ -61,7 +57,7 @@ pub fn run_peer() -> Result<(), PeerError> {
 /// Whether a server half does tasks of this kind for another host: the serving ends of measurements, nothing else.
 #[cfg(feature = "verbs")]
 pub(crate) fn is_done_for_others(kind: &str) -> bool {
-    [Target::KIND, Issuer::KIND, EchoServer::KIND, Donor::KIND, PilafServer::KIND].contains(&kind)
+    [Target::KIND, Issuer::KIND, EchoServer::KIND, Donor::KIND].contains(&kind)
 }
 
 #[cfg(not(feature = "verbs"))]

@@ -36,8 +36,6 @@ pub mod remio_bench;
 #[cfg(feature = "verbs")]
 pub mod rpc_echo;
 pub mod server;
-#[cfg(feature = "verbs")]
-pub(crate) mod server_bypass;
 mod stage;
 #[cfg(feature = "verbs")]
 pub mod stream_waits;

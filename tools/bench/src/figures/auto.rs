@@ -60,9 +60,10 @@ pub fn auto(chosen: &Chosen, stage: &Stage, progress: Progress<'_>) -> Result<Re
     conditions.push("provider", nic.wish.to_string());
     conditions.push("threads", "1 server thread, 1 client thread");
     let title = "The library's choice of a preset, on the workloads of the papers";
-    let mut report = Report::new(title, conditions).over(nic.wish);
+    let mut report = stage.report(title, conditions, nic.wish);
     report.notes.extend(stage.single_core_note());
-    let (echo, mut store) = (calls::start_echo(stage, nic, 1)?, open_store(stage, nic)?);
+    let (echo, mut store) =
+        (calls::start_echo(stage, nic, 1)?, open_store(stage, nic, FrontEnd::ServerReply)?);
     if let Some(decision) = store.chosen()? {
         report.conditions.push(AUTO, decision.to_string());
     }

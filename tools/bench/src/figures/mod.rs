@@ -18,6 +18,7 @@ mod servers;
 mod span;
 mod tables;
 mod trial;
+mod tuned;
 mod verdict;
 
 pub use auto::auto;

@@ -5,6 +5,7 @@ use super::papers;
 use super::results::{FORMAT, Measured, Outcome, Results, Series};
 use super::servers::Servers;
 use super::trial::{Point, Trial};
+use super::tuned::windows;
 use crate::experiments::{Progress, Stage};
 use crate::measure::Spread;
 use crate::report::Report;
@@ -99,6 +100,8 @@ fn measure(experiment: &Experiment, servers: &mut Servers<'_>, progress: Progres
     }
     outcome.measured = curves(&taken);
     outcome.notes = report.notes;
+    let rates = taken.iter().filter_map(|taken| Some((taken.trial.series, taken.trial.tuned()?)));
+    outcome.notes.extend(windows(rates));
     outcome.problems = report.problems;
     outcome
 }

@@ -2,14 +2,14 @@
 
 use super::trial::Sample;
 use crate::experiments::calls::{self, CallTask, Ground};
-use crate::experiments::kv_main::{KvTask, Stand};
+use crate::experiments::kv_main::{FrontEnd, KvTask, Stand};
 use crate::experiments::line;
 use crate::experiments::server::ServerProcess;
-use crate::experiments::server_bypass::PilafStand;
 use crate::experiments::{ExperimentError, Stage};
 use crate::measure::pin_thread;
 use crate::remio::{self, Task};
 use crate::report::Report;
+use crate::rivals::Rival;
 use crate::rnic::{self, Direction, RnicError, RnicTask};
 use crate::workload::RecordShape;
 use farcall_providers::{Chosen, Selection};
@@ -29,18 +29,22 @@ pub(super) struct Servers<'a> {
     pub(super) stage: &'a Stage,
     /// By the threads it has.
     echo: Option<(u16, ServerProcess)>,
-    store: Option<Stand>,
-    pilaf: Option<PilafStand>,
+    /// Ours, and its rivals'.
+    stores: Vec<(Option<Rival>, Stand)>,
 }
 
 /// Starts a store with the records of the papers.
-pub(super) fn open_store(stage: &Stage, nic: &Selection) -> Result<Stand, ExperimentError> {
-    Stand::open(stage, nic, RECORDS, RecordShape::new(KEY_LEN_BYTES, VALUE_LEN_BYTES)?)
+pub(super) fn open_store(
+    stage: &Stage,
+    nic: &Selection,
+    front_end: FrontEnd,
+) -> Result<Stand, ExperimentError> {
+    Stand::open(stage, nic, RECORDS, RecordShape::new(KEY_LEN_BYTES, VALUE_LEN_BYTES)?, front_end)
 }
 
 impl<'a> Servers<'a> {
     pub(super) fn new(chosen: &'a Chosen, stage: &'a Stage) -> Self {
-        Self { chosen, stage, echo: None, store: None, pilaf: None }
+        Self { chosen, stage, echo: None, stores: Vec::new() }
     }
 
     /// Operations in a direction.
@@ -91,12 +95,15 @@ impl<'a> Servers<'a> {
         report: &mut Report,
     ) -> Result<Sample, ExperimentError> {
         pin_thread(self.stage.client_core)?;
-        let mut store = match self.store.take() {
-            Some(store) => store,
-            None => open_store(self.stage, &self.chosen.selection)?,
+        let rival = task.front_end.rival();
+        let place = self.stores.iter().position(|(whose, _)| *whose == rival);
+        // A store that failed is not asked again: the next run starts another.
+        let mut store = match place {
+            Some(place) => self.stores.swap_remove(place).1,
+            None => open_store(self.stage, &self.chosen.selection, task.front_end)?,
         };
         let sample = store.run(task, repetition, &mut report.problems)?;
-        self.store = Some(store);
+        self.stores.push((rival, store));
         Ok(Sample {
             line: line::Sample {
                 per_second: sample.load.ops_per_second(),
@@ -121,31 +128,5 @@ impl<'a> Servers<'a> {
         let line =
             line::Sample { per_second: sample.per_second, ..line::Sample::of_latency(&sample.latency, 1.0) };
         Ok(Sample { latency: Some(sample.latency), remio: Some(sample), ..Sample::of_line(line) })
-    }
-
-    /// GETs of a store that the client READs.
-    pub(super) fn get_by_reads(&mut self, repetition: u32) -> Result<Sample, ExperimentError> {
-        let mut pilaf = match self.pilaf.take() {
-            Some(pilaf) => pilaf,
-            None => PilafStand::open(self.stage, self.chosen)?,
-        };
-        let sample = pilaf.get(self.stage, repetition)?;
-        self.pilaf = Some(pilaf);
-        let latency = sample.gets.latency;
-        Ok(Sample {
-            line: line::Sample {
-                per_second: sample.gets.per_second,
-                ..line::Sample::of_latency(&latency, 1.0)
-            },
-            latency: Some(latency),
-            round_mean_us: f64::NAN,
-            verbs_per_call: sample.reads_per_get,
-            server_cpu_us_per_call: f64::NAN,
-            client_cpu_us_per_call: f64::NAN,
-            empty_share: f64::NAN,
-            remio: None,
-            writes_p50_us: f64::NAN,
-            memory_mib_per_client: f64::NAN,
-        })
     }
 }

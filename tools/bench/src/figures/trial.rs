@@ -2,6 +2,7 @@
 
 use super::channels::Channel;
 use super::servers::Servers;
+use super::tuned::TunedRate;
 use crate::baseline::Baseline;
 use crate::experiments::ExperimentError;
 use crate::experiments::calls::CallTask;
@@ -28,12 +29,12 @@ pub(super) enum Subject {
     Line(Line),
     /// Operations of which the serving end is the passive one, or the one that issues.
     Rate(RnicTask, Direction),
+    /// The same at the window that gives most.
+    TunedRate(TunedRate),
     /// Calls to the echo service.
     Calls(CallTask),
     /// Operations of the store.
     Kv(KvTask),
-    /// GETs of a store that its client READs.
-    Pilaf,
     /// One-sided I/O.
     Remio(Task),
     /// Byte streams, gRPC.
@@ -48,6 +49,7 @@ pub(super) struct Sample {
     pub(super) latency: Option<LatencySummary>,
     /// Of calls: until the last of those under way at a time had its result.
     pub(super) round_mean_us: f64,
+    /// Of both ends; of a GET by READs alone so many READs.
     pub(super) verbs_per_call: f64,
     pub(super) server_cpu_us_per_call: f64,
     pub(super) client_cpu_us_per_call: f64,
@@ -84,9 +86,9 @@ impl fmt::Display for Trial {
         match &self.subject {
             Subject::Line(line) => line.subject.fmt(f),
             Subject::Rate(task, direction) => write!(f, "{task}, {} B, {direction}", task.len_bytes),
+            Subject::TunedRate(rate) => rate.fmt(f),
             Subject::Calls(task) => task.fmt(f),
             Subject::Kv(task) => task.fmt(f),
-            Subject::Pilaf => f.write_str("pilaf GETs"),
             Subject::Remio(task) => task.fmt(f),
             Subject::Channel(channel) => channel.fmt(f),
         }
@@ -98,7 +100,7 @@ impl Subject {
     fn spans_hosts(&self) -> bool {
         match self {
             Self::Line(line) => !matches!(line.subject, line::Subject::Rival(_)),
-            Self::Rate(..) | Self::Calls(_) | Self::Pilaf | Self::Remio(_) => true,
+            Self::Rate(..) | Self::TunedRate(_) | Self::Calls(_) | Self::Remio(_) => true,
             Self::Kv(task) => !matches!(task.front_end, FrontEnd::Unix | FrontEnd::Foreign(..)),
             // Their servers listen on the loopback interface.
             Self::Channel(_) => false,
@@ -193,10 +195,10 @@ impl Trial {
         Self::herd_of(figure, columns, Subject::Line)
     }
 
-    /// The same of the rates of verbs, in a direction.
+    /// The same of the rates of verbs, in a direction, each at the window that gives most.
     pub(super) fn herd_rates(direction: Direction, columns: &'static [&'static str]) -> Vec<Self> {
         Self::herd_of(HerdFigure::Throughput, columns, |line| match line.subject {
-            line::Subject::Verbs(task) => Subject::Rate(task, direction),
+            line::Subject::Verbs(task) => Subject::TunedRate(TunedRate::new(task, direction)),
             _ => Subject::Line(line),
         })
     }
@@ -226,6 +228,14 @@ impl Trial {
         trials
     }
 
+    /// The rate whose window is tuned, if it is one.
+    pub(super) fn tuned(&self) -> Option<&TunedRate> {
+        match &self.subject {
+            Subject::TunedRate(rate) => Some(rate),
+            _ => None,
+        }
+    }
+
     /// Takes one measurement. What the device does not have is a note, and gives no point.
     pub(super) fn take(
         &mut self,
@@ -243,9 +253,9 @@ impl Trial {
                 let measured = servers.rate(*task, *direction);
                 unless_illegal(self.series, measured, report)?
             }
+            Subject::TunedRate(rate) => unless_illegal(self.series, rate.measure(servers), report)?,
             Subject::Calls(task) => Some(servers.call(task)?),
             Subject::Kv(task) => Some(servers.operate(task, repetition, report)?),
-            Subject::Pilaf => Some(servers.get_by_reads(repetition)?),
             Subject::Remio(task) => Some(servers.transfer(task, repetition)?),
             Subject::Channel(channel) => Some(channel.measure(servers.chosen, servers.stage, repetition)?),
         };

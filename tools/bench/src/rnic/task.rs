@@ -69,6 +69,12 @@ impl Tuning {
 
     /// Large messages: a few outstanding.
     pub const BANDWIDTH: Self = Self { window: 4, chain: 1, signal_every: 1, ..Self::LATENCY };
+
+    /// The same with so many requests outstanding on each queue pair, one of each half of them signalled.
+    #[must_use]
+    pub fn with_window(self, window: u32) -> Self {
+        Self { window, signal_every: (window / 2).max(1), ..self }
+    }
 }
 
 /// One measurement.

@@ -23,15 +23,9 @@ pub(super) fn grid(plan: &HerdPlan) -> Grid {
     let row = |len_bytes| {
         // A window of requests on each connection, one of each half signalled.
         let windowed = |operation, transport, inlining| {
-            let tuning = Tuning {
-                window: plan.window,
-                chain: 1,
-                signal_every: (plan.window / 2).max(1),
-                inlining,
-                qps: plan.connections,
-                active_qps: plan.connections,
-                ..Tuning::RATE
-            };
+            let (qps, active_qps) = (plan.connections, plan.connections);
+            let tuning =
+                Tuning { chain: 1, inlining, qps, active_qps, ..Tuning::RATE }.with_window(plan.window);
             let test = RnicTest::Throughput;
             Some(RnicTask { operation, transport, test, len_bytes, tuning }.into())
         };

@@ -187,6 +187,14 @@ impl FrontEnd {
         Ok((Self::of_preset(preset).unwrap_or(self), decision))
     }
 
+    /// The other store behind it, if it is one.
+    pub(crate) fn rival(self) -> Option<Rival> {
+        match self {
+            Self::Rival(rival) => Some(rival),
+            _ => None,
+        }
+    }
+
     /// Whether its operations may travel in batches.
     pub(super) fn batches(self) -> bool {
         Self::OVER_VERBS.contains(&self)

@@ -1,4 +1,4 @@
-//! One server with its records, and single runs against it under any front end over verbs.
+//! One server with its records, and single runs against it: of our store under any front end over verbs.
 
 use super::figures::{Figure, Sample};
 use super::{ExperimentError, FrontEnd, KvMainPlan, Post, chosen_at, open};
@@ -44,7 +44,8 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// Starts a server of one partition on the stage's server core, and loads `records` into it.
+    /// Starts a server for `front_end` on the stage's server core, of one partition, and loads `records` into it. The same
+    /// server speaks under every preset.
     ///
     /// # Errors
     /// When it cannot be started or filled.
@@ -53,6 +54,7 @@ impl Stand {
         nic: &Selection,
         records: u64,
         shape: RecordShape,
+        front_end: FrontEnd,
     ) -> Result<Self, ExperimentError> {
         let plan = KvMainPlan {
             stage: stage.clone(),
@@ -67,8 +69,7 @@ impl Stand {
             front_ends: Vec::new(),
             reach: Reach { nic: nic.clone(), profile: None },
         };
-        // The same server speaks under every preset.
-        let post = open(&plan, FrontEnd::ServerReply)?;
+        let post = open(&plan, front_end)?;
         Ok(Self { plan, post })
     }
 

@@ -71,7 +71,7 @@ impl StoreService {
                 args.extend(nic.args());
             }
         }
-        if let FrontEnd::Rival(rival) = self.front_end {
+        if let Some(rival) = self.front_end.rival() {
             args.extend(self.rival_args(rival));
         }
         args

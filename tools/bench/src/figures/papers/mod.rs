@@ -12,6 +12,8 @@ mod rr_compound;
 use super::experiment::Experiment;
 use super::results::Results;
 use super::verdict::Finding;
+use crate::experiments::kv_main::{FrontEnd, KvTask};
+use crate::workload::{Distribution, Workload};
 
 /// All experiments, paper by paper.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
@@ -25,6 +27,12 @@ pub fn all() -> impl Iterator<Item = &'static Experiment> {
     .into_iter()
     .flatten()
     .copied()
+}
+
+/// GETs on one connection, one after the other, without anybody who writes.
+const fn lone_gets(front_end: FrontEnd) -> KvTask {
+    let (workload, distribution) = (Workload::C, Distribution::Uniform);
+    KvTask { front_end, workload, distribution, window: 1, connections: 1, batch: None }
 }
 
 /// What the papers found about what was run.

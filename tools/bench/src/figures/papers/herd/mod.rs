@@ -22,5 +22,4 @@ const TWO_CLIENTS: &str = "On one host one process issues and one is passive: in
                            same work, by another core. Between two hosts two client processes issue to two of the \
                            server half (in-bound), or the other way round (out-bound).";
 /// How both are measured.
-const WINDOWS: &str =
-    "Four connections with 32 operations outstanding on each; the window is not tuned for each point.";
+const WINDOWS: &str = "Four connections; a first run chooses the window of each point, out of six.";

@@ -1,8 +1,11 @@
 //! What several operations for one request cost.
 
+use super::super::lone_gets;
 use super::PAPER;
+use crate::experiments::kv_main::FrontEnd;
 use crate::figures::experiment::{Axis, Experiment, How, Published};
-use crate::figures::trial::{READ_ALONE, Sample, Subject, Trial};
+use crate::figures::trial::{READ_ALONE, Sample, Trial};
+use crate::rivals::Rival;
 use crate::rnic::{Operation, RnicTask, Tuning};
 use farcall_link::Transport;
 
@@ -36,5 +39,6 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn trials() -> Vec<Trial> {
     let read = RnicTask::latency(Operation::Read, Transport::Rc, 64, Tuning::LATENCY);
-    vec![Trial::at(READ_ALONE, 1.0, read, Sample::mops), Trial::level(PILAF, Subject::Pilaf, Sample::mops)]
+    let pilaf = lone_gets(FrontEnd::Rival(Rival::Pilaf));
+    vec![Trial::at(READ_ALONE, 1.0, read, Sample::mops), Trial::level(PILAF, pilaf, Sample::mops)]
 }

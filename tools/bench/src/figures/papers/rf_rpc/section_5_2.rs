@@ -1,9 +1,11 @@
 //! How many operations a call takes.
 
+use super::super::lone_gets;
 use super::{JAKIRO, MEMCACHED, PAPER, SERVER_REPLY, usual_load};
 use crate::experiments::kv_main::FrontEnd;
 use crate::figures::experiment::{Axis, Experiment, How, Published};
-use crate::figures::trial::{Subject, Trial};
+use crate::figures::trial::Trial;
+use crate::rivals::Rival;
 use crate::workload::Distribution;
 
 const PILAF: &str = "Pilaf, GET";
@@ -42,7 +44,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 fn trials() -> Vec<Trial> {
-    let mut trials = vec![Trial::level(PILAF, Subject::Pilaf, |sample| sample.verbs_per_call)];
+    let pilaf = lone_gets(FrontEnd::Rival(Rival::Pilaf));
+    let mut trials = vec![Trial::level(PILAF, pilaf, |sample| sample.verbs_per_call)];
     for connections in CONNECTIONS {
         for (series, front_end) in [
             (JAKIRO, FrontEnd::RfRpc),

@@ -1,0 +1,82 @@
+//! Rates at the window that gives most, as HERD tunes it for each point (section 3.1).
+
+use super::servers::Servers;
+use super::trial::Sample;
+use crate::rnic::{Direction, RnicError, RnicTask};
+use std::fmt::{self, Write};
+
+/// Requests outstanding on each connection: what is tried.
+const WINDOWS: [u32; 6] = [2, 4, 8, 16, 32, 64];
+
+/// A rate whose window is chosen when it is measured first.
+pub(super) struct TunedRate {
+    task: RnicTask,
+    direction: Direction,
+    is_chosen: bool,
+}
+
+impl fmt::Display for TunedRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { task, direction, is_chosen } = self;
+        write!(f, "{task}, {} B, {direction}", task.len_bytes)?;
+        match is_chosen {
+            true => write!(f, ", window {}", task.tuning.window),
+            false => f.write_str(", choosing the window"),
+        }
+    }
+}
+
+impl TunedRate {
+    pub(super) fn new(task: RnicTask, direction: Direction) -> Self {
+        Self { task, direction, is_chosen: false }
+    }
+
+    /// Measures at the chosen window. A measurement by which a window was chosen counts for nothing else: the best of
+    /// several is more than what one gives.
+    ///
+    /// # Errors
+    /// As [`Servers::rate`]; that a device cannot do it, if it can with no window.
+    pub(super) fn measure(&mut self, servers: &Servers<'_>) -> Result<Sample, RnicError> {
+        if !self.is_chosen {
+            self.task = self.best(servers)?;
+            self.is_chosen = true;
+        }
+        servers.rate(self.task, self.direction)
+    }
+
+    fn best(&self, servers: &Servers<'_>) -> Result<RnicTask, RnicError> {
+        let mut best: Option<(RnicTask, f64)> = None;
+        let mut refusal = None;
+        for window in WINDOWS {
+            let task = RnicTask { tuning: self.task.tuning.with_window(window), ..self.task };
+            match servers.rate(task, self.direction) {
+                Ok(sample) if best.is_none_or(|(_, most)| sample.line.per_second > most) => {
+                    best = Some((task, sample.line.per_second));
+                }
+                Ok(_) => {}
+                Err(error @ RnicError::Illegal(_)) => refusal = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match (best, refusal) {
+            (Some((task, _)), _) => Ok(task),
+            (None, Some(refusal)) => Err(refusal),
+            (None, None) => Ok(self.task),
+        }
+    }
+}
+
+/// Which windows were chosen: a sentence for each curve.
+pub(super) fn windows<'a>(rates: impl Iterator<Item = (&'static str, &'a TunedRate)>) -> Vec<String> {
+    let mut sentences: Vec<(&str, String)> = Vec::new();
+    for (series, rate) in rates.filter(|(_, rate)| rate.is_chosen) {
+        if sentences.last().is_none_or(|(last, _)| *last != series) {
+            sentences.push((series, format!("{series}: windows chosen among {WINDOWS:?}:")));
+        }
+        if let Some((_, sentence)) = sentences.last_mut() {
+            // To a string: it cannot fail.
+            let _ = write!(sentence, " {} at {} B,", rate.task.tuning.window, rate.task.len_bytes);
+        }
+    }
+    sentences.into_iter().map(|(_, sentence)| sentence.trim_end_matches(',').to_owned() + ".").collect()
+}
