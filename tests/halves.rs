@@ -93,13 +93,15 @@ fn every_command_measures_between_two_halves_which_tell_who_measured_what() {
     let of_store = [&of_store[..], &["--workload", "A", "--records", "200"]].concat();
     let of_verbs = ["perf", "send", "--size", "64", "--transport", "rc,ud"];
     let of_pairs = ["perf", "qps", "--qps", "2"];
-    let cases: [(&[&str], usize, &str); 4] = [
+    let of_streams = ["stream", "bench", "--size", "4096", "--against", "all"];
+    let cases: [(&[&str], usize, &str); 5] = [
         (&of_calls, 2, "server_cpu_us_per_call"),
         (&of_store, 3, "server_cpu_us_per_op"),
         (&of_verbs, 6, "server_cores"),
         (&of_pairs, 2, "server_cores"),
+        (&of_streams, 3, "p50_us"),
     ];
-    for (command, lines, cpu) in cases {
+    for (command, lines, figure) in cases {
         let half = ServerHalf::of(&command[..2]);
         let report = half.measure(command);
         let problems = report["problems"].to_string();
@@ -110,13 +112,26 @@ fn every_command_measures_between_two_halves_which_tell_who_measured_what() {
         let rows = rows(&report);
         // Neither bare limits nor Unix sockets, which are of one host.
         assert_eq!(rows.len(), lines, "{command:?}: {report}");
-        // In so short a run it may be nothing: the kernel tells it of another process by its ticks.
-        let is_told = rows.iter().all(|row| row[cpu]["median"].as_f64().is_some_and(|cpu| cpu >= 0.0));
-        assert!(is_told, "{command:?}: the server half told no CPU time: {report}");
+        // In so short a run CPU time may be nothing: the kernel tells it of another process by its ticks.
+        let is_told = rows.iter().all(|row| row[figure]["median"].as_f64().is_some_and(|it| it >= 0.0));
+        assert!(is_told, "{command:?}: no {figure}: {report}");
         let [server, client] =
             ["server_half", "client_half"].map(|half| report["conditions"][half].to_string());
         assert!(server.contains(&half.address) && server.contains("told its own CPU time"), "{server}");
         assert!(client.contains("measured everything"), "{client}");
+    }
+}
+
+#[test]
+fn streams_between_two_halves_tell_what_carries_them_and_the_readers_cpu_time() {
+    let half = ServerHalf::of(&["stream", "bench"]);
+    let report = half.measure(&["stream", "bench", "--size", "64,65536", "--against", "tcp"]);
+    assert_eq!(report["conditions"]["streams_go_by"], "one-sided WRITEs", "{report}");
+    let writes = report["tables"][1]["rows"].as_array().unwrap();
+    assert_eq!(writes.len(), 2 * 3, "raw WRITE, stream and TCP of each length: {report}");
+    for write in writes {
+        assert!(write["gb_per_second"]["median"].as_f64().unwrap() > 0.0, "{write}");
+        assert!(write["reader_cpu_us_per_mib"]["median"].as_f64().unwrap() >= 0.0, "{write}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! `farcall stream bench`: round trips and rates of byte streams.
 
 use crate::commands::choice::{Choice, one_of};
+use crate::commands::halves::{HalvesArgs, cannot_measure};
 use crate::commands::measuring::{self, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
@@ -8,7 +9,7 @@ use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::byte_streams::{self, LENS_BYTES, StreamPlan};
 use farcall_bench::experiments::stream_waits::{self, WaitsPlan};
-use farcall_bench::streams::{Load, Medium, WRITE_LEN_BYTES_MIN, Way};
+use farcall_bench::streams::{Load, Medium, WRITE_LENS_BYTES, Way};
 use std::time::Duration;
 
 /// Measure byte streams beside sockets, UCX and what bounds them.
@@ -18,13 +19,18 @@ use std::time::Duration;
 /// and a wrong byte ends the command. Both ends are on one machine: the software RNIC measures inter-process
 /// communication, an RNIC (--provider ibv) its own loopback, not a network.
 ///
+/// Between two hosts each does its half: --listen, --connect; then Unix sockets, UCX and bare limits, which are of one
+/// host, are left out, and the report says what carries the streams.
+///
 /// With --waiting the ways in which a server waits for many streams are measured instead (RR-Compound, sections IV, V).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall stream bench\n  farcall stream bench --against all\n  \
                         farcall stream bench --size 64,1048576 --against tcp,ucx --repetitions 8\n  \
                         farcall stream bench --size 16 --duration-ms 100 --json | jq '.tables[1].rows'\n  \
                         farcall stream bench --waiting all --clients 8 --interval-us 300\n  \
-                        farcall stream bench --waiting tcp,event,bpev --clients 1000 --interval-us 100000")]
+                        farcall stream bench --waiting tcp,event,bpev --clients 1000 --interval-us 100000\n  \
+                        farcall stream bench --listen 0.0.0.0:11400 --provider ibv      on the server's host, and on the client's:\n  \
+                        farcall stream bench --connect server:11400 --provider ibv")]
 pub struct Bench {
     /// Bytes of each write in one direction; may be given several times, or separated by commas. By default 16 B to
     /// 1 MiB.
@@ -32,7 +38,7 @@ pub struct Bench {
         long = "size",
         value_name = "BYTES",
         value_delimiter = ',',
-        value_parser = clap::value_parser!(u32).range(WRITE_LEN_BYTES_MIN as i64..=1 << 26)
+        value_parser = clap::value_parser!(u32).range(*WRITE_LENS_BYTES.start() as i64..=*WRITE_LENS_BYTES.end() as i64)
     )]
     sizes: Vec<u32>,
     /// Measure these in the same run; may be given several times, or separated by commas.
@@ -49,7 +55,7 @@ pub struct Bench {
         long,
         value_name = "WAY",
         value_delimiter = ',',
-        conflicts_with_all = ["sizes", "against"],
+        conflicts_with_all = ["sizes", "against", "listen", "connect"],
         value_parser = one_of(&WAYS)
     )]
     waiting: Vec<Wished>,
@@ -81,6 +87,8 @@ pub struct Bench {
     nic: NicArgs,
     #[command(flatten)]
     stage: StageArgs,
+    #[command(flatten)]
+    halves: HalvesArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,10 +133,13 @@ impl Bench {
         if !self.waiting.is_empty() {
             return self.run_waits(console);
         }
+        if let Some(exit) = self.halves.serve(console, &self.nic)? {
+            return Ok(exit);
+        }
         let is_wanted = |rival| self.against.contains(&rival) || self.against.contains(&Rival::All);
         let sizes = self.sizes.iter().map(|size| *size as usize).collect::<Vec<_>>();
         let plan = StreamPlan {
-            stage: self.stage.stage(0)?,
+            stage: self.halves.stage(&self.stage, 0)?,
             chosen: self.nic.choose()?,
             lens_bytes: if sizes.is_empty() { LENS_BYTES.to_vec() } else { sizes },
             sockets: [Medium::Tcp, Medium::Unix]
@@ -138,10 +149,8 @@ impl Bench {
             with_ucx: is_wanted(Rival::Ucx),
         };
         measuring::run(console, |progress| {
-            byte_streams::run(&plan, progress).map_err(|error| {
-                Failure::because("cannot measure byte streams", &*error)
-                    .remedy("see what is missing: farcall doctor")
-            })
+            byte_streams::run(&plan, progress)
+                .map_err(|error| cannot_measure("cannot measure byte streams", &*error, &plan.stage))
         })
     }
 

@@ -57,7 +57,7 @@ pub fn run_peer() -> Result<(), PeerError> {
 /// Whether a server half does tasks of this kind for another host: the serving ends of measurements, nothing else.
 #[cfg(feature = "verbs")]
 pub(crate) fn is_done_for_others(kind: &str) -> bool {
-    [Target::KIND, Issuer::KIND, EchoServer::KIND, Donor::KIND].contains(&kind)
+    [Target::KIND, Issuer::KIND, EchoServer::KIND, Donor::KIND, streams::Server::KIND].contains(&kind)
 }
 
 #[cfg(not(feature = "verbs"))]

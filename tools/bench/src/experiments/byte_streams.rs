@@ -88,10 +88,12 @@ pub fn run(plan: &StreamPlan, progress: Progress<'_>) -> Result<Report, Experime
     let mut conditions = stage.conditions();
     conditions.push("provider", format!("{} (RC)", chosen.selection.wish));
     conditions.push("threads", "1 at each end, both polling");
-    let mut report =
-        Report::new("Byte streams between two processes", conditions).over(chosen.selection.wish);
+    if stage.server_half().is_some() {
+        conditions.push("streams go by", streams::path(chosen, &stage.pair_plan())?.to_string());
+    }
+    let mut report = stage.report("Byte streams between two processes", conditions, chosen.selection.wish);
     report.notes.extend(stage.single_core_note());
-    let ucx = find_ucx(plan.with_ucx, &mut report);
+    let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
     let server = calls::start_echo(stage, &chosen.selection, 1)?;
     let mut lines: Vec<Line> =
         plan.whats().into_iter().map(|what| Line { what, samples: Vec::new() }).collect();
@@ -130,6 +132,9 @@ impl StreamPlan {
             whats.push(What::RawWrite(len_bytes));
             whats.extend(media().map(|medium| What::Writes(medium, len_bytes)));
             whats.extend(ucx(UcxTest::StreamBandwidth(len_bytes)));
+        }
+        if self.stage.server_half().is_some() {
+            whats.retain(|what| !what.is_of_one_host());
         }
         whats
     }
@@ -182,6 +187,14 @@ fn raw_write(len_bytes: usize) -> RnicTask {
 }
 
 impl What {
+    fn is_of_one_host(self) -> bool {
+        match self {
+            Self::Trips(medium) | Self::Writes(medium, _) => medium == Medium::Unix,
+            Self::Bound(_) | Self::Ucx(_) => true,
+            Self::Echo | Self::RawWrite(_) => false,
+        }
+    }
+
     fn len_bytes(self) -> Option<usize> {
         match self {
             Self::Trips(_) | Self::Echo | Self::Bound(Baseline::SharedMemory) => None,

@@ -4,7 +4,7 @@ use super::{Job, PATIENCE, Server};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace};
 use farcall_link::{Nic, Waiting};
 use farcall_providers::{Chosen, Selection};
-use farcall_stream::{StreamListener, StreamOptions, StreamSocket};
+use farcall_stream::{StreamListener, StreamOptions, StreamPath, StreamSocket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,7 +19,7 @@ use std::time::Instant;
 pub enum Medium {
     /// `farcall-stream`, over verbs.
     Stream,
-    /// TCP over loopback.
+    /// TCP, over loopback where both ends are on one host.
     Tcp,
     /// A Unix stream socket.
     Unix,
@@ -51,7 +51,7 @@ pub(super) struct Opened {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ServingEnd {
     /// By a listener, whose address is the first message over the control socket.
-    Listen(Selection),
+    Listen(Medium, Selection),
     /// It inherits a socket.
     Inherit(Medium),
 }
@@ -69,12 +69,13 @@ impl Medium {
     pub(super) fn open(self, job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<Opened, PeerError> {
         match self {
             Self::Stream => {
-                let server = Server { end: ServingEnd::Listen(chosen.selection.clone()), job };
-                let peer = plan.launcher.start(&server, plan.server_core, &[])?;
-                let address: SocketAddr = peer::receive(peer.control())?;
-                let nic = Nic::open(&*chosen.provider)?;
-                let stream = StreamSocket::connect(&nic, address, options()).map_err(not_opened)?;
+                let (stream, peer) = connected(job, chosen, plan)?;
                 Ok(Opened { stream: patient(stream), peer })
+            }
+            Self::Tcp if plan.server_half.is_some() => {
+                let (peer, address) = self.listening(job, chosen, plan)?;
+                let stream = TcpStream::connect(address).map_err(PeerError::system("connect"))?;
+                Ok(Opened { stream: self.polled(undelayed(stream)?)?, peer })
             }
             Self::Tcp => self.open_pair(tcp_pair()?, job, plan),
             Self::Unix => {
@@ -82,6 +83,13 @@ impl Medium {
                 self.open_pair(pair.map_err(PeerError::system("socketpair"))?, job, plan)
             }
         }
+    }
+
+    /// Starts the other end; where it listens.
+    fn listening(self, job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<(Peer, SocketAddr), PeerError> {
+        let peer = plan.start(&Server { end: ServingEnd::Listen(self, chosen.selection.clone()), job })?;
+        let address = peer::receive(peer.control())?;
+        Ok((peer, address))
     }
 
     fn open_pair(self, pair: (OwnedFd, OwnedFd), job: Job, plan: &PairPlan) -> Result<Opened, PeerError> {
@@ -106,15 +114,20 @@ impl ServingEnd {
     /// Waits for the measuring end.
     pub(super) fn open(&self, place: &mut PeerPlace) -> Result<Box<dyn Bytes>, PeerError> {
         match self {
-            Self::Listen(selection) => {
-                let chosen = selection.choose().map_err(not_opened)?;
+            Self::Listen(Medium::Stream, selection) => {
+                let chosen = place.nic(selection).choose().map_err(not_opened)?;
                 let nic = Nic::open(&*chosen.provider)?;
-                let mut listener = StreamListener::bind(&nic, (Ipv4Addr::LOCALHOST, 0), options())
+                let mut listener = StreamListener::bind(&nic, (place.control().local_ip(), 0), options())
                     .map_err(PeerError::system("bind"))?;
-                let address = listener.address().map_err(PeerError::system("getsockname"))?;
-                place.ready()?;
-                peer::send(place.control(), &address)?;
+                listens(place, listener.address())?;
                 Ok(patient(listener.accept().map_err(PeerError::system("accept"))?))
+            }
+            Self::Listen(medium, _) => {
+                let listener =
+                    TcpListener::bind((place.control().local_ip(), 0)).map_err(PeerError::system("bind"))?;
+                listens(place, listener.local_addr())?;
+                let (stream, _) = listener.accept().map_err(PeerError::system("accept"))?;
+                medium.polled(undelayed(stream)?)
             }
             Self::Inherit(medium) => {
                 let end = medium.polled(place.next_fd()?)?;
@@ -123,6 +136,25 @@ impl ServingEnd {
             }
         }
     }
+}
+
+/// Tells the measuring end where it is awaited.
+fn listens(place: &PeerPlace, address: io::Result<SocketAddr>) -> Result<(), PeerError> {
+    let address = address.map_err(PeerError::system("getsockname"))?;
+    place.ready()?;
+    peer::send(place.control(), &address)
+}
+
+/// A stream to another process.
+fn connected(job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<(StreamSocket, Peer), PeerError> {
+    let (peer, address) = Medium::Stream.listening(job, chosen, plan)?;
+    let nic = Nic::open(&*chosen.provider)?;
+    Ok((StreamSocket::connect(&nic, address, options()).map_err(not_opened)?, peer))
+}
+
+/// What carries the bytes of our streams there.
+pub(super) fn path(chosen: &Chosen, plan: &PairPlan) -> Result<StreamPath, PeerError> {
+    connected(Job::Answer, chosen, plan).map(|(stream, _)| stream.path())
 }
 
 fn patient(mut stream: StreamSocket) -> Box<dyn Bytes> {
@@ -136,10 +168,12 @@ fn tcp_pair() -> Result<(OwnedFd, OwnedFd), PeerError> {
     let address = listener.local_addr().map_err(PeerError::system("getsockname"))?;
     let client = TcpStream::connect(address).map_err(PeerError::system("connect"))?;
     let (server, _) = listener.accept().map_err(PeerError::system("accept"))?;
-    for socket in [&client, &server] {
-        socket.set_nodelay(true).map_err(PeerError::system("setsockopt"))?;
-    }
-    Ok((client.into(), server.into()))
+    Ok((undelayed(client)?, undelayed(server)?))
+}
+
+fn undelayed(socket: TcpStream) -> Result<OwnedFd, PeerError> {
+    socket.set_nodelay(true).map_err(PeerError::system("setsockopt"))?;
+    Ok(socket.into())
 }
 
 /// A non-blocking socket that is asked again until it is ready.

@@ -14,12 +14,13 @@ mod waits;
 pub use medium::Medium;
 pub use one_way::OneWay;
 pub use ping_pong::MESSAGE_LEN_BYTES;
-pub use record::WRITE_LEN_BYTES_MIN;
+pub use record::WRITE_LENS_BYTES;
 pub use waits::{EchoServer, Load, Served, Way, serve};
 
 use crate::measure::{RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
 use farcall_providers::Chosen;
+use farcall_stream::StreamPath;
 use medium::{Bytes, Opened, ServingEnd};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -48,6 +49,7 @@ impl PeerTask for Server {
     const KIND: &'static str = "byte-stream";
 
     fn run(self, mut place: PeerPlace) -> Result<(), PeerError> {
+        self.job.check()?;
         let mut stream = self.end.open(&mut place)?;
         let done = self.job.serve(&mut *stream);
         // The other end is told before it finds the stream closed; it may be gone itself.
@@ -58,12 +60,30 @@ impl PeerTask for Server {
 }
 
 impl Job {
+    /// Refuses what no measuring end asks for: that of another host may be anybody.
+    fn check(self) -> Result<(), PeerError> {
+        match self {
+            Self::Take { len_bytes } if !WRITE_LENS_BYTES.contains(&len_bytes) => {
+                Err(PeerError::Part(format!("writes are of {WRITE_LENS_BYTES:?} bytes, not of {len_bytes}")))
+            }
+            Self::Answer | Self::Take { .. } => Ok(()),
+        }
+    }
+
     fn serve(self, stream: &mut dyn Bytes) -> Result<(), PeerError> {
         match self {
             Self::Answer => ping_pong::answer(stream),
             Self::Take { len_bytes } => one_way::take(stream, len_bytes),
         }
     }
+}
+
+/// What carries the bytes of our streams to the other end.
+///
+/// # Errors
+/// When the other end cannot be started or reached.
+pub fn path(chosen: &Chosen, plan: &PairPlan) -> Result<StreamPath, PeerError> {
+    medium::path(chosen, plan)
 }
 
 /// Measures round trips over a fresh stream.

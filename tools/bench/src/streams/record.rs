@@ -5,9 +5,10 @@
 
 use crate::peer::PeerError;
 use std::io::Read;
+use std::ops::RangeInclusive;
 
-/// The shortest write: the first word and the last.
-pub const WRITE_LEN_BYTES_MIN: usize = 2 * WORD;
+/// Lengths of writes: at least the first word and the last.
+pub const WRITE_LENS_BYTES: RangeInclusive<usize> = 2 * WORD..=1 << 26;
 
 const WORD: usize = 8;
 /// About so many bytes are read at once, in whole writes.

@@ -28,11 +28,20 @@ fn round_trips_and_writes_are_measured_over_every_medium() {
     for medium in MEDIA {
         let trips = round_trips(medium, &chosen, &plan).unwrap_or_else(|error| panic!("{medium}: {error}"));
         assert!(trips.count >= 1 && trips.per_second > 0.0, "{medium}");
-        for len_bytes in [WRITE_LEN_BYTES_MIN, 4_099, 1 << 20] {
+        for len_bytes in [*WRITE_LENS_BYTES.start(), 4_099, 1 << 20] {
             let result = one_way(medium, len_bytes, &chosen, &plan);
             let result = result.unwrap_or_else(|error| panic!("{medium}, {len_bytes} B: {error}"));
             assert!(result.writes >= 1 && result.writes_per_second > 0.0, "{medium}, {len_bytes} B");
         }
+    }
+}
+
+/// As between two hosts: what a server half is asked for may come from anybody.
+#[test]
+fn writes_of_no_length_that_is_measured_are_refused() {
+    for len_bytes in [0, 15, 1 << 40] {
+        let server = Server { end: ServingEnd::Inherit(Medium::Unix), job: Job::Take { len_bytes } };
+        assert!(server.job.check().unwrap_err().to_string().contains("16..=67108864"), "{len_bytes}");
     }
 }
 
