@@ -74,7 +74,7 @@ step_format() {
 step_test() {
     # What tests compare with and run; without it they say that they are skipped.
     need libibverbs-dev ibverbs-utils perftest ucx-utils python3-pyverbs librdmacm-dev rdmacm-utils libfabric-bin \
-        redis-server memcached nginx-light curl \
+        redis-server memcached nginx-light curl python3-grpcio \
         iproute2
     run cargo test --workspace
 }
@@ -231,6 +231,24 @@ step_bindings() {
     run "$venv/bin/pip" install --quiet "$scratch"/wheels/farcall-*.whl
     FARCALL_SERVERS=$servers run "$venv/bin/python" -m unittest discover -v -s crates/python/tests
     run "$venv/bin/python" -m mypy.stubtest farcall
+}
+
+# TensorFlow, unmodified, with a parameter server: over TCP and under `farcall run` it trains the same.
+step_tensorflow() {
+    need python3-venv
+    local venv=$scratch/tensorflow
+    run cargo build --release --features full -p farcall-cli -p farcall-preload
+    run python3 -m venv "$venv"
+    run "$venv/bin/pip" install --quiet tensorflow-cpu
+    FARCALL_PYTHON=$venv/bin/python run "$CARGO_TARGET_DIR/release/farcall" figures run D.19 --json \
+        --output "$scratch/tensorflow.json"
+    run python3 -c 'import json, sys
+results = json.load(open(sys.argv[1]))
+[experiment] = results["experiments"]
+assert not experiment["problems"], experiment["problems"]
+curves = {curve["name"]: [point["y"]["median"] for point in curve["points"]] for curve in experiment["measured"]}
+assert len(curves) == 2 and all(len(rates) == 3 and min(rates) > 0 for rates in curves.values()), curves
+print(curves)' "$scratch/tensorflow.json"
 }
 
 # Attacks by another user of the machine: the tests become user 65534, who must reach the program.

@@ -12,6 +12,7 @@
 //! - `remio` (feature `verbs`): one-sided I/O to memory that another process donates;
 //! - `rnic` (feature `verbs`): what verbs can do between two processes;
 //! - `streams` (feature `verbs`): byte streams between two processes;
+//! - `training` (feature `verbs`): TensorFlow with a parameter server, over TCP and under `farcall run`;
 //! - `ucx` (feature `verbs`): the yardstick, UCX over shared memory;
 //! - [`report`]: one table model, as text or JSON, always with its conditions.
 
@@ -35,6 +36,8 @@ pub mod rnic;
 #[cfg(feature = "verbs")]
 pub mod streams;
 mod tasks;
+#[cfg(feature = "verbs")]
+mod training;
 #[cfg(feature = "verbs")]
 pub mod ucx;
 pub mod workload;

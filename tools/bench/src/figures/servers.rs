@@ -11,8 +11,10 @@ use crate::remio::{self, Task};
 use crate::report::Report;
 use crate::rivals::Rival;
 use crate::rnic::{self, Direction, RnicError, RnicTask};
+use crate::training::{Trainers, Training, python_with_tensorflow};
 use crate::workload::RecordShape;
 use farcall_providers::{Chosen, Selection};
+use std::time::Duration;
 
 /// Records of the store (RF-RPC has 128 million).
 const RECORDS: u64 = 20_000;
@@ -23,6 +25,9 @@ const VALUE_LEN_BYTES: usize = 32;
 /// Client processes of a rate in a direction between two hosts; on one they would share the client's core.
 const CLIENTS_OF_HALVES: u32 = 2;
 
+/// How long images are trained with, for each measurement.
+const TRAINING: Duration = Duration::from_secs(4);
+
 /// Who serves, and where.
 pub(super) struct Servers<'a> {
     pub(super) chosen: &'a Chosen,
@@ -31,6 +36,7 @@ pub(super) struct Servers<'a> {
     echo: Option<(u16, ServerProcess)>,
     /// Ours, and its rivals'.
     stores: Vec<(Option<Rival>, Stand)>,
+    trainers: Trainers,
 }
 
 /// Starts a store with the records of the papers.
@@ -44,7 +50,7 @@ pub(super) fn open_store(
 
 impl<'a> Servers<'a> {
     pub(super) fn new(chosen: &'a Chosen, stage: &'a Stage) -> Self {
-        Self { chosen, stage, echo: None, stores: Vec::new() }
+        Self { chosen, stage, echo: None, stores: Vec::new(), trainers: Trainers::default() }
     }
 
     /// Operations in a direction.
@@ -119,6 +125,25 @@ impl<'a> Servers<'a> {
             writes_p50_us: f64::NAN,
             memory_mib_per_client: f64::NAN,
         })
+    }
+
+    /// Images trained with. Without TensorFlow there is a note, and no point.
+    pub(super) fn train(
+        &mut self,
+        training: Training,
+        report: &mut Report,
+    ) -> Result<Option<Sample>, ExperimentError> {
+        let python = match python_with_tensorflow() {
+            Ok(python) => python,
+            Err(missing) => {
+                report.note(format!("TensorFlow is not measured: {missing}."));
+                return Ok(None);
+            }
+        };
+        let (cores, duration) =
+            ([self.stage.server_core, self.stage.client_core], self.stage.scaled(TRAINING));
+        let per_second = self.trainers.images_per_second(&python, training, duration, &cores)?;
+        Ok(Some(Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })))
     }
 
     /// One-sided I/O to donors of its own.

@@ -13,6 +13,7 @@ use crate::measure::{LatencySummary, QUANTILES};
 use crate::remio::{self, Task};
 use crate::report::Report;
 use crate::rnic::{Direction, Operation, RnicError, RnicTask, Tuning};
+use crate::training::Training;
 use farcall_link::Transport;
 use std::fmt;
 
@@ -39,6 +40,8 @@ pub(super) enum Subject {
     Remio(Task),
     /// Byte streams, gRPC.
     Channel(Channel),
+    /// TensorFlow.
+    Training(Training),
 }
 
 /// What one run gave; what it does not tell is not a number.
@@ -91,6 +94,7 @@ impl fmt::Display for Trial {
             Subject::Kv(task) => task.fmt(f),
             Subject::Remio(task) => task.fmt(f),
             Subject::Channel(channel) => channel.fmt(f),
+            Subject::Training(training) => training.fmt(f),
         }
     }
 }
@@ -103,7 +107,7 @@ impl Subject {
             Self::Rate(..) | Self::TunedRate(_) | Self::Calls(_) | Self::Remio(_) => true,
             Self::Kv(task) => !matches!(task.front_end, FrontEnd::Unix | FrontEnd::Foreign(..)),
             // Their servers listen on the loopback interface.
-            Self::Channel(_) => false,
+            Self::Channel(_) | Self::Training(_) => false,
         }
     }
 }
@@ -258,6 +262,7 @@ impl Trial {
             Subject::Kv(task) => Some(servers.operate(task, repetition, report)?),
             Subject::Remio(task) => Some(servers.transfer(task, repetition)?),
             Subject::Channel(channel) => Some(channel.measure(servers.chosen, servers.stage, repetition)?),
+            Subject::Training(training) => servers.train(*training, report)?,
         };
         let mut points = taken.as_ref().map_or_else(Vec::new, &self.points);
         points.retain(|point| point.y.is_finite() && point.x.is_none_or(f64::is_finite));
@@ -352,6 +357,12 @@ impl From<Baseline> for Subject {
 impl From<Channel> for Subject {
     fn from(channel: Channel) -> Self {
         Self::Channel(channel)
+    }
+}
+
+impl From<Training> for Subject {
+    fn from(training: Training) -> Self {
+        Self::Training(training)
     }
 }
 

@@ -1,0 +1,162 @@
+//! The processes of a training, and what the chief is asked.
+
+use super::{Carrier, Model, PYTHON_VARIABLE, TrainingError, WORKERS};
+use crate::peer::{ChildProcess, PeerError};
+use farcall_drive::sleep_on;
+use farcall_stats::read_pid;
+use serde_json::{Value, json};
+use std::env;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SCRIPT: &str = include_str!("training.py");
+/// TensorFlow is loaded in seconds, on a busy machine in many.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// No answer of the chief is longer.
+const LINE_LEN_BYTES_MAX: u64 = 64 << 10;
+
+/// Goes when it is dropped, the chief first.
+pub(super) struct Cluster {
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    _chief: ChildProcess,
+    parameter_server: ChildProcess,
+    _workers: Vec<ChildProcess>,
+}
+
+/// The interpreter, if it has TensorFlow; else what is missing.
+pub(crate) fn python_with_tensorflow() -> Result<String, String> {
+    let python = env::var(PYTHON_VARIABLE).unwrap_or_else(|_| "python3".to_owned());
+    let finds = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tensorflow') is None)";
+    let found = Command::new(&python).args(["-c", finds]).stdin(Stdio::null()).output();
+    if found.is_ok_and(|found| found.status.success()) {
+        return Ok(python);
+    }
+    let how =
+        format!("pip install tensorflow-cpu, and {PYTHON_VARIABLE}=PYTHON if it is another interpreter");
+    Err(format!("{python} has no TensorFlow ({how})"))
+}
+
+impl Cluster {
+    pub(super) fn start(python: &str, carrier: Carrier, cores: &[usize]) -> Result<Self, TrainingError> {
+        let ports = free_ports()?;
+        let start = |role: &'static str, index: &str| {
+            let mut command = match carrier {
+                Carrier::Tcp => Command::new(python),
+                Carrier::FarcallRun => {
+                    // This program again, which becomes the interpreter.
+                    let mut command = Command::new("/proc/self/exe");
+                    command.args(["run", "--", python]);
+                    command
+                }
+            };
+            command.args(["-c", SCRIPT, index]).args(ports.map(|port| port.to_string()));
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            if env::var_os("FARCALL_PYTHON_OUTPUT").is_none() {
+                command.stderr(Stdio::null());
+            }
+            if role == "chief" {
+                command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            }
+            ChildProcess::start(&mut command, cores, &[])
+        };
+        let mut parameter_server = start("parameter server", "ps")?;
+        let mut workers = Vec::new();
+        for index in 0..WORKERS {
+            workers.push(start("worker", &index.to_string())?);
+        }
+        wait_until_served("parameter server", &mut parameter_server, ports[0])?;
+        for (worker, port) in workers.iter_mut().zip(&ports[2..]) {
+            wait_until_served("worker", worker, *port)?;
+        }
+        let mut chief = start("chief", "chief")?;
+        let (Some(orders), Some(answers)) = (chief.0.stdin.take(), chief.0.stdout.take()) else {
+            return Err(part("chief", "has no standard streams"));
+        };
+        let answers = BufReader::new(answers);
+        let mut cluster = Self { orders, answers, _chief: chief, parameter_server, _workers: workers };
+        cluster.answer("tensorflow")?;
+        Ok(cluster)
+    }
+
+    /// The losses of so many first steps.
+    pub(super) fn losses(&mut self, model: Model, steps: u32) -> Result<Vec<f64>, TrainingError> {
+        self.order(&json!({ "model": model.name(), "steps": steps }))?;
+        let losses = self.answer("losses")?;
+        let losses = losses.as_array().map(|losses| losses.iter().filter_map(Value::as_f64).collect());
+        let losses: Vec<f64> = losses.unwrap_or_default();
+        if losses.len() == steps as usize { Ok(losses) } else { Err(part("chief", "told no losses")) }
+    }
+
+    pub(super) fn images_per_second(
+        &mut self,
+        model: Model,
+        duration: Duration,
+    ) -> Result<f64, TrainingError> {
+        self.order(&json!({ "model": model.name(), "seconds": duration.as_secs_f64() }))?;
+        let rate = self.answer("images_per_second")?;
+        rate.as_f64().ok_or_else(|| part("chief", "told no rate"))
+    }
+
+    /// Bytes that the parameter server sent and received through shared memory so far, where its counters can be read.
+    pub(super) fn moved_bytes(&self) -> Option<u64> {
+        let report = read_pid(self.parameter_server.0.id()).ok()?;
+        let connections = report.blocks.iter().filter(|block| block.label.starts_with("tcp "));
+        let counters = connections.flat_map(|block| &block.counters);
+        let bytes = counters.filter(|(name, _)| ["sent_bytes", "received_bytes"].contains(&name.as_str()));
+        Some(bytes.map(|(_, value)| value).sum())
+    }
+
+    fn order(&mut self, order: &Value) -> Result<(), TrainingError> {
+        writeln!(self.orders, "{order}").map_err(|error| part("chief", format!("takes no orders: {error}")))
+    }
+
+    /// What the chief says of this, as its next line.
+    fn answer(&mut self, of: &str) -> Result<Value, TrainingError> {
+        let broken = |error| part("chief", format!("closed its output: {error}"));
+        let begun = Instant::now();
+        sleep_on(&[self.answers.get_ref().as_raw_fd()], Some(PATIENCE)).map_err(broken)?;
+        if begun.elapsed() >= PATIENCE {
+            return Err(part("chief", format!("said nothing for {PATIENCE:?}")));
+        }
+        let mut line = String::new();
+        (&mut self.answers).take(LINE_LEN_BYTES_MAX).read_line(&mut line).map_err(broken)?;
+        let answer: Option<Value> = serde_json::from_str(&line).ok();
+        let value = answer.and_then(|mut answer| answer.get_mut(of).map(Value::take));
+        value.ok_or_else(|| part("chief", format!("said {:?} instead of {of}", line.trim())))
+    }
+}
+
+/// Ports of this host that nobody listens at: the parameter server's, the chief's, the workers'.
+fn free_ports() -> Result<[u16; 2 + WORKERS], PeerError> {
+    let mut ports = [0; 2 + WORKERS];
+    let mut held = Vec::new();
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(PeerError::system("bind"))?;
+        *port = listener.local_addr().map_err(PeerError::system("getsockname"))?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
+
+fn wait_until_served(role: &'static str, child: &mut ChildProcess, port: u16) -> Result<(), TrainingError> {
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        if !child.is_alive() {
+            return Err(part(role, "ended before it served"));
+        }
+        if Instant::now() > deadline {
+            return Err(part(role, format!("takes no connections within {PATIENCE:?}")));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn part(role: &'static str, what: impl Into<String>) -> TrainingError {
+    TrainingError::Part { role, what: what.into() }
+}
