@@ -400,6 +400,12 @@ int farcall_stream_ready(farcall_stream *stream,
 // Where the other end is, as text with a zero byte. 64 bytes are enough room.
 int farcall_stream_peer_address(const farcall_stream *stream, char *address, size_t address_room_bytes);
 
+// What carries the bytes, as text with a zero byte: "verbs", one-sided WRITEs through shared memory or an RNIC, or "tcp",
+// between hosts where no RNIC reaches. 8 bytes are enough room.
+int farcall_stream_path(const farcall_stream *stream,
+                        char *path,
+                        size_t path_room_bytes);
+
 // Ends what this end writes: the peer reads what is on its way, then the end. Reading goes on.
 int farcall_stream_shutdown(farcall_stream *stream);
 

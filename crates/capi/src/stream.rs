@@ -229,6 +229,22 @@ pub unsafe extern "C" fn farcall_stream_peer_address(
     })
 }
 
+/// What carries the bytes, as text with a zero byte: "verbs", one-sided WRITEs through shared memory or an RNIC, or "tcp",
+/// between hosts where no RNIC reaches. 8 bytes are enough room.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farcall_stream_path(
+    stream: *const farcall_stream,
+    path: *mut c_char,
+    path_room_bytes: usize,
+) -> c_int {
+    returned(|| {
+        // SAFETY: the program's promise.
+        let name = unsafe { object(stream, "stream")? }.0.with(|stream| Ok(stream.path().name()))?;
+        // SAFETY: the same.
+        unsafe { write_text(name, path, path_room_bytes, "path") }
+    })
+}
+
 /// Ends what this end writes: the peer reads what is on its way, then the end. Reading goes on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_stream_shutdown(stream: *mut farcall_stream) -> c_int {

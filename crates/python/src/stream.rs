@@ -166,6 +166,12 @@ impl Stream {
         address.map_err(|failure| raised(py, failure))
     }
 
+    /// What carries the bytes: "verbs", one-sided WRITEs through shared memory or an RNIC, or "tcp".
+    #[getter]
+    fn path(&self, py: Python<'_>) -> PyResult<&'static str> {
+        self.0.with(|held| Ok(held.socket.path().name())).map_err(|failure| raised(py, failure))
+    }
+
     /// Ends what this end writes; reading goes on.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         self.0.wait(py, |held| Ok(held.socket.finish()?))

@@ -192,6 +192,7 @@ class Streams(WithServers):
     def test_streams_read_and_write_buffers_in_place(self):
         with farcall.Stream(self.stream) as stream:
             self.assertEqual(stream.peer_address, self.stream)
+            self.assertEqual(stream.path, "verbs")
             self.assert_fails(Code.INVALID, stream.fileno)
             stream.set_timeouts(read=0.01)
             self.assert_fails(Code.TIMED_OUT, stream.read, 10)

@@ -35,6 +35,17 @@ pub enum StreamPath {
     Tcp,
 }
 
+impl StreamPath {
+    /// A word for programs: `verbs` or `tcp`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Verbs => "verbs",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
 impl fmt::Display for StreamPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -185,6 +185,8 @@ static void echo(const char *address) {
     int fd;
     CHECK(farcall_stream_connect(address, NULL, &stream) == FARCALL_OK);
     CHECK(farcall_stream_peer_address(stream, peer, sizeof peer) == FARCALL_OK && !strcmp(peer, address));
+    CHECK(farcall_stream_path(stream, peer, sizeof peer) == FARCALL_OK && !strcmp(peer, "verbs"));
+    CHECK(farcall_stream_path(stream, peer, 5) == FARCALL_INVALID);
     CHECK(farcall_stream_fd(stream, &fd) == FARCALL_INVALID);
     CHECK(farcall_stream_set_timeouts(stream, 1000, 0) == FARCALL_OK);
     CHECK(farcall_stream_read(stream, bytes, sizeof bytes, &len_bytes) == FARCALL_TIMED_OUT);

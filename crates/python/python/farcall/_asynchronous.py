@@ -154,6 +154,7 @@ class AsyncStream:
         self._stream = stream
         self._readiness = _Readiness(stream, stream.ready)
         self.peer_address = stream.peer_address
+        self.path = stream.path
 
     @classmethod
     async def connect(cls, address):

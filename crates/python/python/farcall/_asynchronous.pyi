@@ -53,6 +53,7 @@ class AsyncServer:
 
 class AsyncStream:
     peer_address: str
+    path: Literal["verbs", "tcp"]
     def __init__(self, stream: Stream) -> None: ...
     @classmethod
     async def connect(cls, address: str) -> Self: ...
