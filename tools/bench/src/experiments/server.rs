@@ -3,11 +3,12 @@
 use super::kv_main::StoreService;
 use super::stage::Stage;
 use crate::measure::{SharedAllocations, cpu_time};
-use crate::peer::{ChildProcess, Control, FarProcess, PeerError, PeerLauncher, adopt, stop_server};
-use farcall_drive::sleep_on;
+use crate::peer::{
+    ChildProcess, Control, FarProcess, PeerError, PeerLauncher, adopt, next_line, stop_server,
+};
 use farcall_providers::Selection;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read};
+use std::io::BufReader;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
@@ -22,8 +23,6 @@ const ALLOCATIONS_VARIABLE: &str = "FARCALL_ALLOCATIONS_FD";
 const START_PATIENCE: Duration = Duration::from_secs(20);
 /// A service has no more threads.
 const THREADS_MAX: u16 = 256;
-/// No ready line is longer.
-const READY_LINE_LEN_BYTES_MAX: u64 = 64 << 10;
 
 /// What a server says on standard output, as one line of JSON, once it serves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -270,10 +269,8 @@ fn takes_connections(at: &Ready) -> bool {
 
 /// The line that a server writes when it serves.
 fn wait_until_ready(output: &mut BufReader<ChildStdout>) -> Result<Ready, ServerError> {
-    let broken = |error| not_ready(format!("closed its output: {error}"));
-    sleep_on(&[output.get_ref().as_raw_fd()], Some(START_PATIENCE)).map_err(broken)?;
-    let mut line = String::new();
-    output.take(READY_LINE_LEN_BYTES_MAX).read_line(&mut line).map_err(broken)?;
+    let line = next_line(output, START_PATIENCE)
+        .map_err(|error| not_ready(format!("did not say that it serves: {error}")))?;
     if line.is_empty() {
         return Err(not_ready("ended before it served"));
     }

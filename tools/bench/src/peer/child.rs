@@ -2,11 +2,13 @@
 
 use super::PeerError;
 use crate::measure::keep_thread_on;
-use std::io;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::{Child, ChildStdout, Command};
+use std::time::{Duration, Instant};
 
 /// A running child; dropping it kills it.
 #[derive(Debug)]
@@ -41,6 +43,27 @@ impl Drop for ChildProcess {
     }
 }
 
+/// The next line that a child writes; empty once it has closed its output. `TimedOut` if none comes for so long.
+pub(crate) fn next_line(output: &mut BufReader<ChildStdout>, patience: Duration) -> io::Result<String> {
+    /// No line that is waited for is longer.
+    const LINE_LEN_BYTES_MAX: u64 = 64 << 10;
+    let begun = Instant::now();
+    while output.buffer().is_empty() {
+        let left = patience.saturating_sub(begun.elapsed());
+        let mut fds = [PollFd::new(output.get_ref(), PollFlags::IN)];
+        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut fds, Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut line = String::new();
+    output.take(LINE_LEN_BYTES_MAX).read_line(&mut line)?;
+    Ok(line)
+}
+
 /// Lets the descriptors pass exec, and ties the child's life to its parent's.
 fn prepare_child(fds: &[RawFd], cores: &[usize]) -> io::Result<()> {
     for fd in fds {
@@ -69,6 +92,22 @@ pub(crate) fn adopt(fd: RawFd) -> Result<OwnedFd, PeerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_does_not_come_is_not_waited_for_longer() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "echo first; echo second; exec sleep 60"]).stdout(std::process::Stdio::piped());
+        let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
+        let mut child = ChildProcess::start(&mut command, &[core], &[]).unwrap();
+        let mut output = BufReader::new(child.0.stdout.take().unwrap());
+        for line in ["first\n", "second\n"] {
+            assert_eq!(next_line(&mut output, Duration::from_secs(60)).unwrap(), line);
+        }
+        let late = next_line(&mut output, Duration::from_millis(20)).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        child.0.kill().unwrap();
+        assert_eq!(next_line(&mut output, Duration::from_secs(60)).unwrap(), "", "it has ended");
+    }
 
     #[test]
     fn descriptors_that_are_none_are_refused() {

@@ -1,14 +1,12 @@
 //! The processes of a training, and what the chief is asked.
 
 use super::{Carrier, Model, PYTHON_VARIABLE, TrainingError, WORKERS};
-use crate::peer::{ChildProcess, PeerError};
-use farcall_drive::sleep_on;
+use crate::peer::{ChildProcess, PeerError, next_line};
 use farcall_stats::read_pid;
 use serde_json::{Value, json};
 use std::env;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,8 +14,6 @@ use std::time::{Duration, Instant};
 const SCRIPT: &str = include_str!("training.py");
 /// TensorFlow is loaded in seconds, on a busy machine in many.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// No answer of the chief is longer.
-const LINE_LEN_BYTES_MAX: u64 = 64 << 10;
 
 /// Goes when it is dropped, the chief first.
 pub(super) struct Cluster {
@@ -117,14 +113,8 @@ impl Cluster {
 
     /// What the chief says of this, as its next line.
     fn answer(&mut self, of: &str) -> Result<Value, TrainingError> {
-        let broken = |error| part("chief", format!("closed its output: {error}"));
-        let begun = Instant::now();
-        sleep_on(&[self.answers.get_ref().as_raw_fd()], Some(PATIENCE)).map_err(broken)?;
-        if begun.elapsed() >= PATIENCE {
-            return Err(part("chief", format!("said nothing for {PATIENCE:?}")));
-        }
-        let mut line = String::new();
-        (&mut self.answers).take(LINE_LEN_BYTES_MAX).read_line(&mut line).map_err(broken)?;
+        let line = next_line(&mut self.answers, PATIENCE)
+            .map_err(|error| part("chief", format!("did not answer: {error}")))?;
         let answer: Option<Value> = serde_json::from_str(&line).ok();
         let value = answer.and_then(|mut answer| answer.get_mut(of).map(Value::take));
         value.ok_or_else(|| part("chief", format!("said {:?} instead of {of}", line.trim())))
