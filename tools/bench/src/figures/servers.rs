@@ -127,6 +127,11 @@ impl<'a> Servers<'a> {
         })
     }
 
+    /// Ends the processes that an experiment leaves and the next one does not need: TensorFlow's never sleep for long.
+    pub(super) fn end_training(&mut self) {
+        self.trainers = Trainers::default();
+    }
+
     /// Images trained with. Without TensorFlow there is a note, and no point.
     pub(super) fn train(
         &mut self,
