@@ -172,6 +172,17 @@ fn who_says_nothing_or_garbage_keeps_nobody_waiting() {
     let asked = listener.asked();
     assert_eq!((asked.through_rings, asked.over_tcp, asked.late), (1, 0, 0));
     assert!(asked.displaced >= 44 && asked.displaced + asked.refused <= 301, "{asked:?}");
+    // `farcall stats` tells the same, of whichever listener of this process it is.
+    if let Ok(report) = farcall_stats::read_pid(std::process::id()) {
+        let of_listeners = report.blocks.iter().filter(|block| block.label.starts_with("stream listener "));
+        let told = |block: &farcall_stats::BlockReport, what: &str, count: u64| {
+            block.counters.iter().any(|(name, value)| name == what && *value == count)
+        };
+        let is_ours = |block: &farcall_stats::BlockReport| {
+            told(block, "displaced", asked.displaced) && told(block, "through_rings", 1)
+        };
+        assert!(of_listeners.into_iter().any(is_ours), "{report:?}");
+    }
     // Garbage is answered in words.
     let mut answer = Vec::new();
     let _ = garbage.read_to_end(&mut answer);

@@ -255,8 +255,8 @@ impl AsyncStreamListener {
     }
 
     /// What became of those who asked for a stream so far.
-    pub const fn asked(&self) -> Asked {
-        self.door.asked
+    pub fn asked(&self) -> Asked {
+        self.door.asked()
     }
 
     /// Waits for a stream.

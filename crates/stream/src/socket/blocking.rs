@@ -402,8 +402,8 @@ impl StreamListener {
     }
 
     /// What became of those who asked for a stream so far.
-    pub const fn asked(&self) -> Asked {
-        self.door.asked
+    pub fn asked(&self) -> Asked {
+        self.door.asked()
     }
 
     /// Whether [`StreamListener::accept`] says `WouldBlock` instead of waiting.

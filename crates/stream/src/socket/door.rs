@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use farcall_drive::{AcceptRest, deepen_backlog};
 use farcall_link::Nic;
+use farcall_stats::Block;
 use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
 
 use super::StreamOptions;
@@ -38,6 +40,28 @@ pub struct Asked {
     pub displaced: u64,
 }
 
+farcall_stats::counters! {
+    /// The same of one listener, in the process's statistics. Who drives it is the only writer.
+    struct Counters {
+        /// See [`Asked`].
+        through_rings,
+        /// See [`Asked`].
+        over_tcp,
+        /// See [`Asked`].
+        refused,
+        /// See [`Asked`].
+        late,
+        /// See [`Asked`].
+        displaced,
+    }
+}
+
+/// A name for the counters of one more listener of this process.
+fn next_label() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("stream listener {}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Accepts streams.
 pub(super) struct Door {
     listener: TcpListener,
@@ -46,7 +70,7 @@ pub(super) struct Door {
     pending: VecDeque<(Carried<TcpStream>, SocketAddr, Nanos)>,
     arrived: VecDeque<(Carried<TcpStream>, SocketAddr)>,
     rest: AcceptRest,
-    pub asked: Asked,
+    counters: Block<Counters>,
 }
 
 impl Door {
@@ -56,11 +80,17 @@ impl Door {
         deepen_backlog(&listener)?;
         let rest = AcceptRest::new(format!("streams at {}", listener.local_addr()?));
         let (pending, arrived) = (VecDeque::new(), VecDeque::new());
-        Ok(Self { listener, nic: nic.clone(), options, pending, arrived, rest, asked: Asked::default() })
+        let counters = Block::new(&next_label(), 0);
+        Ok(Self { listener, nic: nic.clone(), options, pending, arrived, rest, counters })
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    pub fn asked(&self) -> Asked {
+        let [through_rings, over_tcp, refused, late, displaced] = self.counters.values();
+        Asked { through_rings, over_tcp, refused, late, displaced }
     }
 
     /// A stream that is open.
@@ -84,7 +114,7 @@ impl Door {
                     }
                     if self.pending.len() >= PENDING_MAX {
                         self.pending.pop_front();
-                        self.asked.displaced += 1;
+                        self.counters.displaced.increment();
                     }
                     let carried = Carried::accept(&self.nic, self.options.config, socket);
                     self.pending.push_back((carried, from, now + self.options.connect_timeout));
@@ -110,19 +140,19 @@ impl Endpoint for Door {
                 any = true;
                 tracing::debug!(%from, path = %carried.path(), "a stream is open");
                 match carried.path() {
-                    StreamPath::Verbs => self.asked.through_rings += 1,
-                    StreamPath::Tcp => self.asked.over_tcp += 1,
+                    StreamPath::Verbs => self.counters.through_rings.increment(),
+                    StreamPath::Tcp => self.counters.over_tcp.increment(),
                 }
                 self.arrived.push_back((carried, from));
             } else if failure.is_some() || now >= late_at {
                 any = true;
                 match failure {
                     Some(why) => {
-                        self.asked.refused += 1;
+                        self.counters.refused.increment();
                         tracing::info!(%from, "refused a stream: {why}");
                     }
                     None => {
-                        self.asked.late += 1;
+                        self.counters.late.increment();
                         tracing::info!(%from, "refused a stream: its handshake took too long");
                     }
                 }
