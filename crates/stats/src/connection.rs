@@ -1,5 +1,7 @@
 //! What a preloaded program tells of its TCP connections: one block each, which `farcall explain` reads.
 
+use crate::Report;
+
 crate::counters! {
     /// One connection; its block's label is `tcp LOCAL PEER connected` or `accepted`.
     pub struct Connection {
@@ -50,6 +52,17 @@ pub enum Why {
     PeerEnded = 13,
     /// Back on TCP, and its peer wished it.
     PeerDemoted = 14,
+}
+
+impl Report {
+    /// Bytes that its TCP connections under `farcall run` sent and received through shared memory so far.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u64 {
+        let connections = self.blocks.iter().filter(|block| block.label.starts_with("tcp "));
+        let counters = connections.flat_map(|block| &block.counters);
+        let moved = counters.filter(|(name, _)| ["sent_bytes", "received_bytes"].contains(&name.as_str()));
+        moved.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
 }
 
 impl Why {

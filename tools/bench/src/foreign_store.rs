@@ -2,11 +2,11 @@
 //! our server is.
 
 use crate::experiments::server::{Ready, ServerError, ServerProcess};
-use crate::peer::PeerError;
+use crate::peer::{PeerError, free_ports};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -81,7 +81,10 @@ impl ForeignStore {
     ) -> Result<ServerProcess, ServerError> {
         let mut ready = Ready { serving: self.to_string(), ..Ready::default() };
         match socket {
-            Socket::Tcp => ready.tcp.push(free_port()?),
+            Socket::Tcp => {
+                let [port] = free_ports()?;
+                ready.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
+            }
             Socket::Unix => ready.unix.push(unix_path),
         }
         let mut command = Command::new(self.program());
@@ -134,12 +137,6 @@ impl ForeignStore {
         }
         args.into_iter().map(str::to_owned).collect()
     }
-}
-
-/// A port of the loopback interface that nobody has now.
-fn free_port() -> Result<String, ServerError> {
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    Ok(bound.map_err(|source| PeerError::System { call: "bind", source })?.to_string())
 }
 
 #[cfg(test)]

@@ -176,12 +176,7 @@ pub fn both_ends(path: &str, is_preloaded: bool, arguments: [&str; 2]) -> Ends {
 pub fn moved_bytes(pid: u32) -> Option<u64> {
     farcall_stats::try_out().ok()?;
     // The system keeps those of few dead processes: others' may have taken their place.
-    let report = read_pid(pid).ok()?;
-    let connections = report.blocks.iter().filter(|block| block.label.starts_with("tcp "));
-    let bytes = connections
-        .flat_map(|block| &block.counters)
-        .filter(|(name, _)| ["sent_bytes", "received_bytes"].contains(&name.as_str()));
-    Some(bytes.map(|(_, value)| value).sum())
+    Some(read_pid(pid).ok()?.moved_bytes())
 }
 
 /// Why the connections of a process went the ways that they went.

@@ -45,24 +45,18 @@ impl TunedRate {
     }
 
     fn best(&self, servers: &Servers<'_>) -> Result<RnicTask, RnicError> {
-        let mut best: Option<(RnicTask, f64)> = None;
-        let mut refusal = None;
+        let mut best = (self.task, f64::NEG_INFINITY);
         for window in WINDOWS {
             let task = RnicTask { tuning: self.task.tuning.with_window(window), ..self.task };
             match servers.rate(task, self.direction) {
-                Ok(sample) if best.is_none_or(|(_, most)| sample.line.per_second > most) => {
-                    best = Some((task, sample.line.per_second));
-                }
+                Ok(sample) if sample.line.per_second > best.1 => best = (task, sample.line.per_second),
                 Ok(_) => {}
-                Err(error @ RnicError::Illegal(_)) => refusal = Some(error),
+                // A device that cannot hold so many requests holds no more, either.
+                Err(RnicError::Illegal(_)) if best.1.is_finite() => break,
                 Err(error) => return Err(error),
             }
         }
-        match (best, refusal) {
-            (Some((task, _)), _) => Ok(task),
-            (None, Some(refusal)) => Err(refusal),
-            (None, None) => Ok(self.task),
-        }
+        Ok(best.0)
     }
 }
 

@@ -4,6 +4,7 @@ use super::PeerError;
 use crate::measure::keep_thread_on;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -41,6 +42,19 @@ impl Drop for ChildProcess {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Ports of the loopback interface that nobody has now, for children that are told where to serve.
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N], PeerError> {
+    let mut ports = [0; N];
+    // Held until all are there: none is given twice.
+    let mut held = Vec::with_capacity(N);
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(PeerError::system("bind"))?;
+        *port = listener.local_addr().map_err(PeerError::system("getsockname"))?.port();
+        held.push(listener);
+    }
+    Ok(ports)
 }
 
 /// The next line that a child writes; empty once it has closed its output. `TimedOut` if none comes for so long.

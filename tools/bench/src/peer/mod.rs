@@ -18,7 +18,7 @@ pub use control::Control;
 pub use far::{Far, Run};
 pub use listener::Listener;
 
-pub(crate) use child::{ChildProcess, adopt, next_line};
+pub(crate) use child::{ChildProcess, adopt, free_ports, next_line};
 pub(crate) use control::{receive, send};
 pub(crate) use far::{FarProcess, stop_server};
 

@@ -152,8 +152,11 @@ fn connected(job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<(StreamSocket
     Ok((StreamSocket::connect(&nic, address, options()).map_err(not_opened)?, peer))
 }
 
-/// What carries the bytes of our streams there.
-pub(super) fn path(chosen: &Chosen, plan: &PairPlan) -> Result<StreamPath, PeerError> {
+/// What carries the bytes of our streams to the other end.
+///
+/// # Errors
+/// When the other end cannot be started or reached.
+pub fn path(chosen: &Chosen, plan: &PairPlan) -> Result<StreamPath, PeerError> {
     connected(Job::Answer, chosen, plan).map(|(stream, _)| stream.path())
 }
 

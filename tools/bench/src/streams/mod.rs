@@ -11,7 +11,7 @@ mod ping_pong;
 mod record;
 mod waits;
 
-pub use medium::Medium;
+pub use medium::{Medium, path};
 pub use one_way::OneWay;
 pub use ping_pong::MESSAGE_LEN_BYTES;
 pub use record::WRITE_LENS_BYTES;
@@ -20,7 +20,6 @@ pub use waits::{EchoServer, Load, Served, Way, serve};
 use crate::measure::{RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
 use farcall_providers::Chosen;
-use farcall_stream::StreamPath;
 use medium::{Bytes, Opened, ServingEnd};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -76,14 +75,6 @@ impl Job {
             Self::Take { len_bytes } => one_way::take(stream, len_bytes),
         }
     }
-}
-
-/// What carries the bytes of our streams to the other end.
-///
-/// # Errors
-/// When the other end cannot be started or reached.
-pub fn path(chosen: &Chosen, plan: &PairPlan) -> Result<StreamPath, PeerError> {
-    medium::path(chosen, plan)
 }
 
 /// Measures round trips over a fresh stream.

@@ -1,12 +1,12 @@
 //! The processes of a training, and what the chief is asked.
 
 use super::{Carrier, Model, PYTHON_VARIABLE, TrainingError, WORKERS};
-use crate::peer::{ChildProcess, PeerError, next_line};
+use crate::peer::{ChildProcess, free_ports, next_line};
 use farcall_stats::read_pid;
 use serde_json::{Value, json};
 use std::env;
 use std::io::{BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,7 +39,8 @@ pub(crate) fn python_with_tensorflow() -> Result<String, String> {
 
 impl Cluster {
     pub(super) fn start(python: &str, carrier: Carrier, cores: &[usize]) -> Result<Self, TrainingError> {
-        let ports = free_ports()?;
+        // The parameter server's, the chief's, the workers'.
+        let ports = free_ports::<{ 2 + WORKERS }>()?;
         let start = |role: &'static str, index: &str| {
             let mut command = match carrier {
                 Carrier::Tcp => Command::new(python),
@@ -52,9 +53,6 @@ impl Cluster {
             };
             command.args(["-c", SCRIPT, index]).args(ports.map(|port| port.to_string()));
             command.stdin(Stdio::null()).stdout(Stdio::null());
-            if env::var_os("FARCALL_PYTHON_OUTPUT").is_none() {
-                command.stderr(Stdio::null());
-            }
             if role == "chief" {
                 command.stdin(Stdio::piped()).stdout(Stdio::piped());
             }
@@ -100,11 +98,7 @@ impl Cluster {
 
     /// Bytes that the parameter server sent and received through shared memory so far, where its counters can be read.
     pub(super) fn moved_bytes(&self) -> Option<u64> {
-        let report = read_pid(self.parameter_server.0.id()).ok()?;
-        let connections = report.blocks.iter().filter(|block| block.label.starts_with("tcp "));
-        let counters = connections.flat_map(|block| &block.counters);
-        let bytes = counters.filter(|(name, _)| ["sent_bytes", "received_bytes"].contains(&name.as_str()));
-        Some(bytes.map(|(_, value)| value).sum())
+        Some(read_pid(self.parameter_server.0.id()).ok()?.moved_bytes())
     }
 
     fn order(&mut self, order: &Value) -> Result<(), TrainingError> {
@@ -119,18 +113,6 @@ impl Cluster {
         let value = answer.and_then(|mut answer| answer.get_mut(of).map(Value::take));
         value.ok_or_else(|| part("chief", format!("said {:?} instead of {of}", line.trim())))
     }
-}
-
-/// Ports of this host that nobody listens at: the parameter server's, the chief's, the workers'.
-fn free_ports() -> Result<[u16; 2 + WORKERS], PeerError> {
-    let mut ports = [0; 2 + WORKERS];
-    let mut held = Vec::new();
-    for port in &mut ports {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(PeerError::system("bind"))?;
-        *port = listener.local_addr().map_err(PeerError::system("getsockname"))?.port();
-        held.push(listener);
-    }
-    Ok(ports)
 }
 
 fn wait_until_served(role: &'static str, child: &mut ChildProcess, port: u16) -> Result<(), TrainingError> {

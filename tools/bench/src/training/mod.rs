@@ -50,7 +50,7 @@ pub(crate) enum TrainingError {
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// A process of TensorFlow's did not do its part.
-    #[error("TensorFlow's {role} {what}; FARCALL_PYTHON_OUTPUT=1 shows what it says itself")]
+    #[error("TensorFlow's {role} {what}; its own message is on standard error")]
     Part {
         /// Of the process.
         role: &'static str,
