@@ -135,12 +135,15 @@ fn an_experiment_is_measured_and_shown() {
 
 #[test]
 fn windows_are_chosen_once_for_each_point_and_told() {
-    // The experiment itself, two limits, and three rates of the shortest message.
-    let (results, _) = run_briefly(&["E.3"], 6);
+    // The experiment itself, two limits, and three rates of the two shortest messages: a sentence for each curve.
+    let (results, _) = run_briefly(&["E.3"], 9);
     let [only] = &results.experiments[..] else { panic!("one experiment was begun") };
     assert_eq!(only.problems, ["interrupted before the end"]);
     let told: Vec<_> = only.notes.iter().filter(|note| note.contains("windows chosen among")).collect();
-    assert!(told.len() == 3 && told.iter().all(|note| note.matches(" at 16 B").count() == 1), "{told:?}");
+    assert!(
+        told.len() == 3 && told.iter().all(|note| note.contains(" at 16 B, ") && note.contains(" at 32 B.")),
+        "{told:?}"
+    );
     for curve in ["WRITE UC", "WRITE RC", "READ RC"] {
         assert!(only.series(curve).is_some_and(|series| series.points[0].y.median > 0.0), "{curve}");
     }

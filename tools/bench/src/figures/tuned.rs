@@ -64,13 +64,12 @@ impl TunedRate {
 pub(super) fn windows<'a>(rates: impl Iterator<Item = (&'static str, &'a TunedRate)>) -> Vec<String> {
     let mut sentences: Vec<(&str, String)> = Vec::new();
     for (series, rate) in rates.filter(|(_, rate)| rate.is_chosen) {
-        if sentences.last().is_none_or(|(last, _)| *last != series) {
+        let place = sentences.iter().position(|(begun, _)| *begun == series).unwrap_or_else(|| {
             sentences.push((series, format!("{series}: windows chosen among {WINDOWS:?}:")));
-        }
-        if let Some((_, sentence)) = sentences.last_mut() {
-            // To a string: it cannot fail.
-            let _ = write!(sentence, " {} at {} B,", rate.task.tuning.window, rate.task.len_bytes);
-        }
+            sentences.len() - 1
+        });
+        // To a string: it cannot fail.
+        let _ = write!(sentences[place].1, " {} at {} B,", rate.task.tuning.window, rate.task.len_bytes);
     }
     sentences.into_iter().map(|(_, sentence)| sentence.trim_end_matches(',').to_owned() + ".").collect()
 }
