@@ -102,7 +102,7 @@ impl fmt::Display for Explained {
                 let of = |name| connection.counter(name);
                 write!(
                     f,
-                    "\n  two rings of {} bytes; {} bytes sent and {} received through them; slept {} times",
+                    "\n  ring of {} bytes to the peer; {} bytes sent, {} received through rings; slept {} times",
                     of("ring_bytes"),
                     of("sent_bytes"),
                     of("received_bytes"),

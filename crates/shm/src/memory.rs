@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use rustix::mm::{self, Advice};
+
 use crate::segment::Mapping;
 use crate::store_hook::before_store as step;
 
@@ -108,6 +110,20 @@ impl SharedMem {
         step();
         // SAFETY: destination in bounds by `range`, source by the caller's promise.
         unsafe { copy_plain(dst, src, len_bytes) };
+    }
+
+    /// Allocates the pages of a range, if they are not (`MADV_POPULATE_WRITE`, Linux 5.14): no later access to them can
+    /// fail. Whether there is memory for them is to be asked before ([`crate::require_memory`]). What is there stays.
+    ///
+    /// # Errors
+    /// If there is no memory for them, or the kernel is older.
+    ///
+    /// # Panics
+    /// If the range is not inside the memory.
+    pub fn populate(&self, offset: usize, len_bytes: usize) -> rustix::io::Result<()> {
+        let place = self.range(offset, len_bytes);
+        // SAFETY: inside of the mapping; the advice changes no byte.
+        unsafe { mm::madvise(place.cast(), len_bytes, Advice::LinuxPopulateWrite) }
     }
 
     /// The address of a range, for copies between two shared memories.

@@ -1,4 +1,5 @@
-//! Memory that is mapped: allocated first, or promised within a limit ([`Promise`]), so that no access fails later.
+//! Memory that is mapped: allocated first, or promised within a limit ([`Promise`]), so that no access fails later; or
+//! not accessed before it is allocated ([`Segment::create_with_room`]).
 //! Sealed memfds can be handed to another process and cannot be pulled from under its mappers.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -106,8 +107,7 @@ impl Mapped {
         let fd = sealed_memfd(name, len_bytes as u64, hole_bytes as u64)?;
         let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len_bytes + hole_bytes, true)?);
         fork::set_source(mapping.base(), Some(fd.as_raw_fd()));
-        let promise = if hole_bytes > 0 { Promise::of(hole_bytes as u64) } else { None };
-        Ok(Self { fd, mapping, promise, born: Generation::current() })
+        Ok(Self { fd, mapping, promise: None, born: Generation::current() })
     }
 }
 
@@ -161,9 +161,22 @@ impl Segment {
         Ok(Self { file: Arc::new(Mapped::create(name, len_bytes, 0)?), offset: 0, len_bytes })
     }
 
+    /// As [`Segment::create`], with room of `room_bytes` behind it, whole pages: nobody may access them before they are
+    /// allocated ([`SharedMem::populate`]).
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub fn create_with_room(name: &str, len_bytes: usize, room_bytes: usize) -> Result<Self> {
+        let (len_bytes, room_bytes) = (whole_pages(name, len_bytes)?, whole_pages(name, room_bytes)?);
+        let file = Arc::new(Mapped::create(name, len_bytes, room_bytes)?);
+        Ok(Self { file, offset: 0, len_bytes: len_bytes + room_bytes })
+    }
+
     /// A hole of whole pages: what is not promised of it must be allocated before it is accessed.
     pub(crate) fn hole(name: &str, len_bytes: usize) -> Result<Self> {
-        Ok(Self { file: Arc::new(Mapped::create(name, 0, len_bytes)?), offset: 0, len_bytes })
+        let mut file = Mapped::create(name, 0, len_bytes)?;
+        file.promise = Promise::of(len_bytes as u64);
+        Ok(Self { file: Arc::new(file), offset: 0, len_bytes })
     }
 
     /// Whether there is memory for its holes when they are accessed.
@@ -254,6 +267,8 @@ impl Segment {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     #[test]
@@ -270,5 +285,21 @@ mod tests {
         assert!(Segment::map_foreign(unsealed.as_fd(), 0, 4096, true).is_err());
         let plain = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(Segment::map_foreign(plain.as_fd(), 0, 4096, false).is_err());
+    }
+
+    #[test]
+    fn room_takes_memory_when_it_is_populated() {
+        let segment = Segment::create_with_room("test", 4096, 8 * 4096).unwrap();
+        let taken_bytes = || fs::fstat(segment.fd()).unwrap().st_blocks * 512;
+        assert_eq!((segment.len_bytes(), taken_bytes()), (9 * 4096, 4096));
+        let mem = segment.memory();
+        mem.populate(4096, 4 * 4096).unwrap();
+        assert_eq!(taken_bytes(), 5 * 4096);
+        mem.store(4096, 7, Ordering::Relaxed);
+        // A peer's mapping finds it.
+        let mapped = Segment::map_foreign(segment.fd(), 0, segment.len_bytes(), true).unwrap();
+        let peer = SharedMem::new(mapped);
+        peer.populate(4096, 4096).unwrap();
+        assert_eq!((peer.load(4096, Ordering::Relaxed), taken_bytes()), (7, 5 * 4096));
     }
 }

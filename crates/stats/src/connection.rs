@@ -7,7 +7,7 @@ crate::counters! {
     pub struct Connection {
         /// Why it goes the way it goes: a [`Why`].
         why,
-        /// Bytes of each of its two rings; 0 if it never had any.
+        /// Bytes of its ring to the peer; 0 if it never had one.
         ring_bytes,
         /// Bytes sent through shared memory.
         sent_bytes,

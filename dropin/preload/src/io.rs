@@ -184,6 +184,11 @@ unsafe fn send_in_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], f
         }
         // SAFETY: the lock is held; the caller's promise.
         let pushed = unsafe { link.out.push(buffers, done) };
+        if pushed.is_some_and(|pushed| link.out.lengthen(all - done - pushed))
+            && let Some(shown) = sock.shown()
+        {
+            shown.ring_bytes.set(link.out.len_bytes() as u64);
+        }
         drop(held);
         let Some(pushed) = pushed else {
             let sent = send_rest(fd, buffers, done, flags);

@@ -26,12 +26,12 @@ use rustix::net::{
 };
 
 use crate::memory::Memory;
-use crate::ring::{Ring, WORDS_BYTES};
+use crate::ring::{Part, Ring, WORDS_BYTES};
 use crate::sock::{Link, MAPPED, Sock, Stage};
 use crate::{calls, config, diagnosis, epoll, own_fds, real, sock, tcp};
 
 /// The first word of the memory: what it is, and its version.
-const MAGIC: u64 = u64::from_le_bytes(*b"farrun02");
+const MAGIC: u64 = u64::from_le_bytes(*b"farrun03");
 const AT_MAGIC: usize = 0;
 /// Where the connecting end says that it closed or shut down.
 pub const AT_CONNECTED_END: usize = 24;
@@ -39,10 +39,11 @@ const AT_ACCEPTED_END: usize = 32;
 /// The inode of the connecting end's socket, as the kernel told the accepting end.
 const AT_INODE: usize = 40;
 const WORDS_AT: [usize; 2] = [256, 256 + WORDS_BYTES];
-const DATA_AT: usize = 4096;
-/// Bytes of a ring.
-pub const RING_BYTES: usize = 64 << 10;
-const SEGMENT_BYTES: usize = DATA_AT + 2 * RING_BYTES;
+const SHORT_AT: usize = 4096;
+const SHORT_BYTES: usize = 64 << 10;
+const LONG_AT: usize = SHORT_AT + 2 * SHORT_BYTES;
+const LONG_BYTES: usize = 1 << 20;
+const SEGMENT_BYTES: usize = LONG_AT + 2 * LONG_BYTES;
 
 /// So often a connecting end looks whether the accepting one came.
 const MAX_LOOKS: u32 = 64;
@@ -163,7 +164,7 @@ struct Made {
 }
 
 fn make(inode: u64) -> Option<Made> {
-    let segment = Segment::create("farcall-run", SEGMENT_BYTES).ok()?;
+    let segment = Segment::create_with_room("farcall-run", LONG_AT, 2 * LONG_BYTES).ok()?;
     let words = segment.memory();
     words.store(AT_INODE, inode, Relaxed);
     words.store(AT_MAGIC, MAGIC, SeqCst);
@@ -176,8 +177,11 @@ fn make_door() -> Option<OwnedFd> {
 
 /// What both ends make of the memory; `first` is the ring of the connecting end.
 fn link(words: SharedMem, connected: bool, door: OwnedFd, peer_door: OwnedFd) -> Option<Link> {
-    let ring =
-        |i: usize| Ring::new(Memory::new(words.clone()), WORDS_AT[i], DATA_AT + i * RING_BYTES, RING_BYTES);
+    let ring = |i: usize| {
+        let short = Part { at: SHORT_AT + i * SHORT_BYTES, len_bytes: SHORT_BYTES };
+        let long = Part { at: LONG_AT + i * LONG_BYTES, len_bytes: LONG_BYTES };
+        Ring::new(Memory::new(words.clone()), WORDS_AT[i], short, long)
+    };
     let (out, inn) = if connected { (ring(0), ring(1)) } else { (ring(1), ring(0)) };
     let (own_end, peer_end) =
         if connected { (AT_CONNECTED_END, AT_ACCEPTED_END) } else { (AT_ACCEPTED_END, AT_CONNECTED_END) };
@@ -277,7 +281,7 @@ fn enter(fd: c_int, sock: &Sock, link: Link) -> Result<(), Why> {
         return Err(Why::KernelFeature);
     };
     link.inn.set_read_by_tcp(read_bytes);
-    sock.set_met(link, RING_BYTES);
+    sock.set_met(link);
     Ok(())
 }
 

@@ -38,6 +38,11 @@ impl Memory {
         unsafe { update_word(self.0.range(at, 8), change) }
     }
 
+    /// Allocates a range, if it is not. Whether it can be accessed now.
+    pub fn populate(&self, at: usize, len_bytes: usize) -> bool {
+        self.0.populate(at, len_bytes).is_ok()
+    }
+
     /// # Safety
     /// So many bytes can be read.
     #[inline]

@@ -5,10 +5,15 @@
 //! which byte is the last of the ring, and that all later ones go by TCP. A peer that dies at any instruction leaves
 //! whole bytes or none.
 //!
+//! A ring begins with a short part of memory, which its few bytes keep in the processor's caches. A sender that has much
+//! to send at once, and finds it full, takes memory for a long part: the byte from which on the ring's bytes lie there is
+//! in the word `LONG_FROM`, stored before the first of them is published. The short part is not used again.
+//!
 //! Each end's users are counted by a lock in the same memory, because threads and forked processes share a socket. It is
 //! one of the threads of one program and its children, never between the two ends; a lock of a thread that died is taken.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use libc::iovec;
 
@@ -24,6 +29,8 @@ const SEND_LOCK: usize = 8;
 const BEGUN: usize = 16;
 /// How many bytes went by TCP before.
 const BEGINS_AT: usize = 24;
+/// From which byte on they lie in the long part; 0: none does.
+const LONG_FROM: usize = 32;
 /// Whether the receiver sleeps until there are bytes.
 const DATA_SLEEP: usize = 64;
 const CONSUMED: usize = 128;
@@ -36,6 +43,19 @@ const READ_BY_TCP: usize = 152;
 const SPACE_SLEEP: usize = 192;
 /// Bytes of the words of one direction.
 pub const WORDS_BYTES: usize = 256;
+
+/// So many rings of a process have a long part by its own sends; the others stay short.
+const LONG_RINGS_MAX: usize = 64;
+static LONG_RINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// Where a part of a ring lies in the memory.
+#[derive(Clone, Copy)]
+pub struct Part {
+    /// Its first byte.
+    pub at: usize,
+    /// Bytes.
+    pub len_bytes: usize,
+}
 
 /// What a look at the ring shows.
 #[derive(Clone, Copy)]
@@ -50,8 +70,12 @@ pub struct Look {
 pub struct Ring {
     mem: Memory,
     words: usize,
-    data: usize,
-    capacity_bytes: u64,
+    short: Part,
+    long: Part,
+    /// Whether this process has made sure that the long part is allocated.
+    has_long: AtomicBool,
+    /// Whether it took the memory for it, which is counted.
+    took_long: AtomicBool,
 }
 
 /// A lock of one end of a ring, held.
@@ -67,9 +91,9 @@ impl Drop for Held<'_> {
 }
 
 impl Ring {
-    /// The direction whose words begin at `words`, its bytes at `data`.
-    pub fn new(mem: Memory, words: usize, data: usize, capacity_bytes: usize) -> Self {
-        Self { mem, words, data, capacity_bytes: capacity_bytes as u64 }
+    /// The direction whose words begin at `words`; of its parts the short one is allocated.
+    pub fn new(mem: Memory, words: usize, short: Part, long: Part) -> Self {
+        Self { mem, words, short, long, has_long: AtomicBool::new(false), took_long: AtomicBool::new(false) }
     }
 
     fn load(&self, word: usize) -> u64 {
@@ -80,20 +104,34 @@ impl Ring {
         self.mem.update(self.words + word, change)
     }
 
-    /// Bytes between two counts; a peer that counts nonsense has sent nothing and ended.
-    fn look_from(&self, produced: u64, consumed: u64) -> Look {
+    /// Bytes between two counts; a peer that counts nonsense has sent nothing and ended. `long_from` was loaded after
+    /// `produced`.
+    fn look_from(&self, produced: u64, consumed: u64, long_from: u64) -> Look {
         let unread_bytes = (produced & !CLOSED).wrapping_sub(consumed);
-        if unread_bytes > self.capacity_bytes {
+        let long_bytes = if long_from == 0 { 0 } else { self.long.len_bytes };
+        if unread_bytes > (self.short.len_bytes + long_bytes) as u64 {
             return Look { unread_bytes: 0, is_closed: true };
         }
         Look { unread_bytes, is_closed: produced & CLOSED != 0 }
+    }
+
+    /// From which byte on the long part is used; `None`: the peer says so, and has not allocated it.
+    fn long_from(&self) -> Option<u64> {
+        let from = self.mem.load(self.words + LONG_FROM, Acquire);
+        if from != 0 && !self.has_long.load(Relaxed) {
+            if !self.mem.populate(self.long.at, self.long.len_bytes) {
+                return None;
+            }
+            self.has_long.store(true, Relaxed);
+        }
+        Some(from)
     }
 
     /// What is in it.
     pub fn look(&self) -> Look {
         // In this order: more may come in between, and be counted by the next look.
         let consumed = self.load(CONSUMED);
-        self.look_from(self.load(PRODUCED), consumed)
+        self.look_from(self.load(PRODUCED), consumed, self.load(LONG_FROM))
     }
 
     /// All bytes that were ever sent in it.
@@ -101,14 +139,46 @@ impl Ring {
         self.load(PRODUCED) & !CLOSED
     }
 
-    /// Free bytes.
-    pub fn room_bytes(&self) -> u64 {
-        self.capacity_bytes - self.look().unread_bytes
+    /// Bytes of the part in use, and how many of them are free.
+    fn room(&self, produced: u64, consumed: u64, long_from: u64) -> (u64, u64) {
+        let (part, unread_from) = match long_from {
+            0 => (self.short, consumed),
+            // What is unread in the short part takes no room of the long one.
+            from => (self.long, consumed.max(from)),
+        };
+        let len_bytes = part.len_bytes as u64;
+        (len_bytes, len_bytes.saturating_sub((produced & !CLOSED).saturating_sub(unread_from)))
     }
 
     /// Whether so much is free that a sender is told of it.
     pub fn has_room(&self) -> bool {
-        self.room_bytes() >= self.capacity_bytes / 3
+        let consumed = self.load(CONSUMED);
+        let (len_bytes, room_bytes) = self.room(self.load(PRODUCED), consumed, self.load(LONG_FROM));
+        room_bytes >= len_bytes / 3
+    }
+
+    /// Bytes of the part in use.
+    pub fn len_bytes(&self) -> usize {
+        if self.load(LONG_FROM) == 0 { self.short.len_bytes } else { self.long.len_bytes }
+    }
+
+    /// The sender, whose lock is held, has so much left for which there is no room: uses the long part from now on, if
+    /// that is much, and there is memory for it. Whether it does so now.
+    pub fn lengthen(&self, left_bytes: usize) -> bool {
+        let produced = self.sent_bytes();
+        if left_bytes < self.short.len_bytes / 4 || produced == 0 || self.load(LONG_FROM) != 0 {
+            return false;
+        }
+        if LONG_RINGS.fetch_add(1, Relaxed) >= LONG_RINGS_MAX
+            || !self.mem.populate(self.long.at, self.long.len_bytes)
+        {
+            LONG_RINGS.fetch_sub(1, Relaxed);
+            return false;
+        }
+        self.took_long.store(true, Relaxed);
+        self.has_long.store(true, Relaxed);
+        self.mem.store(self.words + LONG_FROM, produced, SeqCst);
+        true
     }
 
     /// Ends it at the byte that it has come to.
@@ -198,15 +268,15 @@ impl Ring {
     pub unsafe fn push(&self, buffers: &[iovec], from_byte: usize) -> Option<usize> {
         let consumed = self.mem.load(self.words + CONSUMED, Acquire);
         let produced = self.mem.load(self.words + PRODUCED, Acquire);
-        let look = self.look_from(produced, consumed);
-        if look.is_closed {
+        let long_from = self.long_from()?;
+        if self.look_from(produced, consumed, long_from).is_closed {
             return None;
         }
-        let room = (self.capacity_bytes - look.unread_bytes) as usize;
+        let (_, room_bytes) = self.room(produced, consumed, long_from);
         // SAFETY: the caller's promise; `copy` stays inside of the ring.
         let len = unsafe {
-            each_piece(buffers, from_byte, room, |piece, len, done| {
-                self.copy(produced + done as u64, len, |place, at, len| {
+            each_piece(buffers, from_byte, room_bytes as usize, |piece, len, done| {
+                self.copy(produced + done as u64, len, long_from, |place, at, len| {
                     self.mem.copy_in(place, piece.add(at), len)
                 });
             })
@@ -223,13 +293,14 @@ impl Ring {
     /// The receiver's lock is held; the buffers can be written.
     pub unsafe fn pull(&self, buffers: &[iovec], from_byte: usize, how: Pull) -> usize {
         let consumed = self.mem.load(self.words + CONSUMED, Acquire);
-        let look = self.look_from(self.mem.load(self.words + PRODUCED, Acquire), consumed);
-        let there = look.unread_bytes as usize;
+        let produced = self.mem.load(self.words + PRODUCED, Acquire);
+        let Some(long_from) = self.long_from() else { return 0 };
+        let there = self.look_from(produced, consumed, long_from).unread_bytes as usize;
         // SAFETY: as in `push`.
         let len = unsafe {
             each_piece(buffers, from_byte, there, |piece, len, done| {
                 if how != Pull::Forget {
-                    self.copy(consumed + done as u64, len, |place, at, len| {
+                    self.copy(consumed + done as u64, len, long_from, |place, at, len| {
                         self.mem.copy_out(place, piece.add(at), len)
                     });
                 }
@@ -241,15 +312,22 @@ impl Ring {
         len
     }
 
-    /// Calls for the one or two stretches of memory that `len` bytes from a count on lie in: where, behind how many of
-    /// them, how long.
-    fn copy(&self, count: u64, len: usize, mut with: impl FnMut(usize, usize, usize)) {
-        let capacity = self.capacity_bytes as usize;
-        let first = (count & !CLOSED) as usize % capacity;
-        let until_end = len.min(capacity - first);
-        with(self.data + first, 0, until_end);
-        if len > until_end {
-            with(self.data, until_end, len - until_end);
+    /// Calls for each stretch of memory that `len` bytes from a count on lie in: where, behind how many of them, how
+    /// long. The peer can change `long_from`: every stretch is inside of a part, whatever it is.
+    fn copy(&self, count: u64, len: usize, long_from: u64, mut with: impl FnMut(usize, usize, usize)) {
+        let mut done = 0;
+        while done < len {
+            let at = (count & !CLOSED).wrapping_add(done as u64);
+            let (part, offset, until_long) = match at.checked_sub(long_from) {
+                Some(offset) if long_from != 0 => (self.long, offset, u64::MAX),
+                None => (self.short, at, long_from - at),
+                Some(_) => (self.short, at, u64::MAX),
+            };
+            let offset = (offset % part.len_bytes as u64) as usize;
+            let stretch =
+                (len - done).min(part.len_bytes - offset).min(until_long.try_into().unwrap_or(usize::MAX));
+            with(part.at + offset, done, stretch);
+            done += stretch;
         }
     }
 
@@ -273,6 +351,14 @@ impl Ring {
         self.load(SPACE_SLEEP) != 0
             && self.has_room()
             && self.update(SPACE_SLEEP, AtomicChange::Swap { if_equal: 1, new: 0 }) == 1
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.took_long.load(Relaxed) {
+            LONG_RINGS.fetch_sub(1, Relaxed);
+        }
     }
 }
 

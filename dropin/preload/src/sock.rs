@@ -358,13 +358,13 @@ impl Sock {
     }
 
     /// Goes through shared memory from now on. Only inside of [`Sock::while_meeting`].
-    pub fn set_met(&self, link: Link, capacity_bytes: usize) {
-        // SAFETY: one thread meets, and the stage does not tell of it yet.
-        unsafe { *self.link.get() = Some(link) };
+    pub fn set_met(&self, link: Link) {
         if let Some(shown) = self.shown() {
             shown.why.set(Why::Met as u64);
-            shown.ring_bytes.set(capacity_bytes as u64);
+            shown.ring_bytes.set(link.out.len_bytes() as u64);
         }
+        // SAFETY: one thread meets, and the stage does not tell of it yet.
+        unsafe { *self.link.get() = Some(link) };
         self.stage.store(Stage::Met as u8, SeqCst);
     }
 

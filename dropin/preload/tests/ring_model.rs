@@ -18,10 +18,11 @@ use libc::iovec;
 use loom::sync::{Condvar, Mutex};
 
 use memory::Memory;
-use ring::{Pull, Ring, WORDS_BYTES};
+use ring::{Part, Pull, Ring, WORDS_BYTES};
 
 /// A third of it is room of which a sender is told: one byte.
-const CAPACITY_BYTES: usize = 3;
+const SHORT_BYTES: usize = 3;
+const LONG_BYTES: usize = 4;
 
 /// What the library has in `memory.rs`.
 mod memory {
@@ -90,6 +91,10 @@ mod memory {
             };
             fence(Ordering::SeqCst);
             old
+        }
+
+        pub fn populate(&self, _at: usize, _len_bytes: usize) -> bool {
+            true
         }
 
         /// # Safety
@@ -181,10 +186,22 @@ enum Sleeps {
     AtOnce,
 }
 
+/// Held by tests whose rings become longer: a process counts those.
+static LENGTHENS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// What a sender does that finds no room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WhenFull {
+    Waits,
+    Lengthens,
+}
+
 impl World {
     fn new() -> Arc<Self> {
-        let memory = Memory::new(WORDS_BYTES, CAPACITY_BYTES);
-        let ring = Ring::new(memory, 0, WORDS_BYTES, CAPACITY_BYTES);
+        let memory = Memory::new(WORDS_BYTES, SHORT_BYTES + LONG_BYTES);
+        let short = Part { at: WORDS_BYTES, len_bytes: SHORT_BYTES };
+        let long = Part { at: WORDS_BYTES + SHORT_BYTES, len_bytes: LONG_BYTES };
+        let ring = Ring::new(memory, 0, short, long);
         Arc::new(Self { ring, sender: Door::default(), receiver: Door::default() })
     }
 
@@ -202,11 +219,14 @@ impl World {
     }
 
     /// `send_in_ring`, and `poll::sleep` where it waits.
-    fn send(&self, all: &[u8], sleeps: Sleeps) {
+    fn send(&self, all: &[u8], sleeps: Sleeps, when_full: WhenFull) {
         let mut done = 0;
         loop {
             let pushed = self.push(&all[done..]).expect("nobody ends the ring");
             done += pushed;
+            if done < all.len() && when_full == WhenFull::Lengthens {
+                self.ring.lengthen(all.len() - done);
+            }
             if pushed > 0 && self.ring.takes_data_wake() {
                 self.receiver.ring();
             }
@@ -223,7 +243,7 @@ impl World {
 
     /// `receive_met`, and `poll::sleep` where it waits.
     fn receive(&self, all: &[u8], sleeps: Sleeps) {
-        let (mut done, mut bytes) = (0, [0; CAPACITY_BYTES]);
+        let (mut done, mut bytes) = (0, [0; SHORT_BYTES + LONG_BYTES]);
         while done < all.len() {
             let got = self.pull(&mut bytes);
             assert_eq!(bytes[..got], all[done..done + got]);
@@ -250,31 +270,50 @@ fn check(interruptions_max: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-fn bytes_go_through(len_bytes: u8, sender: Sleeps, receiver: Sleeps) {
+fn bytes_go_through(len_bytes: u8, sender: Sleeps, receiver: Sleeps, when_full: WhenFull) {
     let all: Vec<u8> = (1..=len_bytes).collect();
     let (world, sent) = (World::new(), all.clone());
     let other = Arc::clone(&world);
-    let sends = loom::thread::spawn(move || other.send(&sent, sender));
+    let sends = loom::thread::spawn(move || other.send(&sent, sender, when_full));
     world.receive(&all, receiver);
     sends.join().unwrap();
+    let is_long = world.ring.len_bytes() == LONG_BYTES;
+    assert!(when_full == WhenFull::Lengthens || !is_long);
 }
 
 /// One byte more than there is room for, so that both ends may have to sleep.
 #[test]
 fn no_byte_and_no_room_is_slept_through() {
-    check(3, || bytes_go_through(4, Sleeps::AfterAnotherLook, Sleeps::AfterAnotherLook));
+    check(3, || bytes_go_through(4, Sleeps::AfterAnotherLook, Sleeps::AfterAnotherLook, WhenFull::Waits));
+}
+
+/// A few bytes in the long part, and more than there is room for in both: the receiver is in the short one, on the border
+/// or in the long one.
+#[test]
+fn bytes_keep_their_order_where_a_ring_becomes_longer() {
+    let _alone = LENGTHENS.lock();
+    for len_bytes in [5, 9] {
+        check(3, move || {
+            bytes_go_through(
+                len_bytes,
+                Sleeps::AfterAnotherLook,
+                Sleeps::AfterAnotherLook,
+                WhenFull::Lengthens,
+            );
+        });
+    }
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_receiver_that_does_not_look_again_sleeps_through_a_byte() {
-    check(3, || bytes_go_through(1, Sleeps::AfterAnotherLook, Sleeps::AtOnce));
+    check(3, || bytes_go_through(1, Sleeps::AfterAnotherLook, Sleeps::AtOnce, WhenFull::Waits));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_sender_that_does_not_look_again_sleeps_through_room() {
-    check(3, || bytes_go_through(4, Sleeps::AtOnce, Sleeps::AfterAnotherLook));
+    check(3, || bytes_go_through(4, Sleeps::AtOnce, Sleeps::AfterAnotherLook, WhenFull::Waits));
 }
 
 /// Whoever ends a ring and whoever sends agree on its last byte.
@@ -285,13 +324,31 @@ fn a_ring_ends_at_one_byte_for_both_ends() {
         let other = Arc::clone(&world);
         let sends = loom::thread::spawn(move || [1, 2].iter().filter_map(|byte| other.push(&[*byte])).sum());
         world.ring.close();
-        let mut bytes = [0; CAPACITY_BYTES];
+        let mut bytes = [0; SHORT_BYTES];
         let got = world.pull(&mut bytes);
         assert_eq!(bytes[..got], [1, 2][..got]);
         let accepted: usize = sends.join().unwrap();
         assert_eq!((accepted as u64, got), (world.ring.sent_bytes(), accepted));
         assert_eq!(world.pull(&mut bytes), 0);
         assert!(world.ring.look().is_closed && world.push(&[3]).is_none());
+    });
+}
+
+/// So many rings of a process become longer, and another one when one of them is gone.
+#[test]
+fn few_rings_of_a_process_become_longer() {
+    let _alone = LENGTHENS.lock();
+    check(0, || {
+        let fill = || {
+            let world = World::new();
+            world.push(&[1]);
+            world
+        };
+        let mut worlds: Vec<_> = (0..=64).map(|_| fill()).collect();
+        let lengthened = worlds.iter().filter(|world| world.ring.lengthen(1)).count();
+        assert_eq!((lengthened, worlds[64].ring.len_bytes()), (64, SHORT_BYTES));
+        worlds.remove(0);
+        assert!(worlds[63].ring.lengthen(1));
     });
 }
 
@@ -310,7 +367,7 @@ fn two_senders_lose_no_byte_to_each_other() {
         let sends = loom::thread::spawn(move || send(&other, 7));
         send(&world, 8);
         sends.join().unwrap();
-        let mut bytes = [0; CAPACITY_BYTES];
+        let mut bytes = [0; SHORT_BYTES];
         assert_eq!(world.pull(&mut bytes), 2);
         bytes[..2].sort_unstable();
         assert_eq!(bytes[..2], [7, 8]);

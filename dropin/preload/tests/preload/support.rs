@@ -181,9 +181,18 @@ pub fn moved_bytes(pid: u32) -> Option<u64> {
 
 /// Why the connections of a process went the ways that they went.
 pub fn reasons(pid: u32) -> Vec<&'static str> {
+    of_connections(pid, "why").into_iter().filter_map(Why::words).collect()
+}
+
+/// Bytes of the rings to the peers of a process.
+pub fn ring_bytes(pid: u32) -> Vec<u64> {
+    of_connections(pid, "ring_bytes")
+}
+
+fn of_connections(pid: u32, counter: &str) -> Vec<u64> {
     let blocks = read_pid(pid).map(|report| report.blocks).unwrap_or_default();
     let connections = blocks.iter().filter(|block| block.label.starts_with("tcp "));
     connections
-        .filter_map(|block| Why::words(block.counters.iter().find(|(name, _)| name == "why")?.1))
+        .filter_map(|block| Some(block.counters.iter().find(|(name, _)| *name == counter)?.1))
         .collect()
 }

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::support::{Folder, both_ends, compile, moved_bytes};
+use crate::support::{Folder, both_ends, compile, moved_bytes, ring_bytes};
 
 fn assert_done((text, status): &(String, ExitStatus)) {
     assert!(status.success(), "{status}: {text}");
@@ -18,6 +18,9 @@ fn exchange(program: &str, seed: u32) {
     assert_done(&ends.server);
     assert_done(&ends.client);
     assert!(moved_bytes(ends.pids[1]).is_none_or(|bytes| bytes > 1_000_000));
+    // Calls are of up to 300,000 bytes: some rings become longer.
+    let rings: Vec<u64> = ends.pids.into_iter().flat_map(ring_bytes).collect();
+    assert!(rings.is_empty() || rings.iter().any(|bytes| *bytes > 64 << 10), "{rings:?}");
 }
 
 /// From the environment, or another one each time.
