@@ -74,7 +74,7 @@ step_format() {
 step_test() {
     # What tests compare with and run; without it they say that they are skipped.
     need libibverbs-dev ibverbs-utils perftest ucx-utils python3-pyverbs librdmacm-dev rdmacm-utils libfabric-bin \
-        redis-server memcached nginx-light curl python3-grpcio \
+        redis-server memcached nginx-light curl python3-grpcio etcd-server etcd-client \
         iproute2
     run cargo test --workspace
 }
@@ -281,6 +281,11 @@ step_hostile_at_length() {
 
 # Random traffic of socket programs in shared memory, for so many seconds, a seed a round.
 step_socket_programs() {
+    need libgrpc-java libnetty-java libperfmark-java
+    command -v javac >/dev/null || need openjdk-17-jdk-headless
+    if ! command -v npm >/dev/null; then need nodejs npm; fi
+    run npm install --silent --no-fund --prefix "$scratch/node" @grpc/grpc-js
+    NODE_PATH=$scratch/node/node_modules run cargo test -p farcall-preload --test preload -- --nocapture grpc
     FARCALL_SOCKET_SECONDS=${FARCALL_SOCKET_SECONDS:-600} \
         run cargo test -p farcall-preload -- --ignored --nocapture
 }

@@ -8,7 +8,7 @@ use crate::support::{Folder, Running, has, library, moved_bytes, program};
 
 /// Runs both ends of a program of one language; `arguments` of an end, before its port. Returns the bytes that its server
 /// moved.
-fn both(name: &str, server: &[&str], client: &[&str]) -> Option<u64> {
+pub fn both(name: &str, server: &[&str], client: &[&str]) -> Option<u64> {
     let port = free_port();
     let mut command = program(name, true);
     command.args(server).arg(&port);
@@ -184,55 +184,6 @@ with context.wrap_socket(plain) as connection:
 print('done')
 ";
     let moved = both("python3", &["-c", server, &certificate, &key], &["-c", client, &certificate]);
-    assert!(moved.is_none_or(|bytes| bytes > 1_000_000), "{moved:?}");
-}
-
-#[test]
-fn grpc_of_others_calls_and_streams() {
-    // Debian's modules belong to Debian's interpreter, which need not be the first in the path.
-    let python = "/usr/bin/python3";
-    let imports = Command::new(python).args(["-c", "import grpc"]).output();
-    if !imports.is_ok_and(|imports| imports.status.success()) {
-        eprintln!("SKIPPED: no gRPC for {python} on this machine (Debian: apt-get install python3-grpcio)");
-        return;
-    }
-    let server = r"
-import grpc, sys
-from concurrent import futures
-def one(request, context):
-    return request
-def both(requests, context):
-    yield from requests
-def many(request, context):
-    for i in range(int(request)):
-        yield bytes([i % 251]) * (i * 37 % 20000)
-server = grpc.server(futures.ThreadPoolExecutor(8))
-server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler('Echo', {
-    'One': grpc.unary_unary_rpc_method_handler(one),
-    'Both': grpc.stream_stream_rpc_method_handler(both),
-    'Many': grpc.unary_stream_rpc_method_handler(many)}),))
-server.add_insecure_port('127.0.0.1:' + sys.argv[1])
-server.start()
-server.wait_for_termination()
-";
-    let client = r"
-import grpc, os, sys
-from concurrent import futures
-channel = grpc.insecure_channel('127.0.0.1:' + sys.argv[1])
-one, both = channel.unary_unary('/Echo/One'), channel.stream_stream('/Echo/Both')
-many = channel.unary_stream('/Echo/Many')
-def work(n):
-    for i in range(50):
-        data = os.urandom(1 + i * n * 997 % 100000)
-        assert one(data, wait_for_ready=True) == data
-    sent = [os.urandom(1 + i * 31 % 5000) for i in range(100)]
-    assert list(both(iter(sent))) == sent
-    assert list(many(b'200')) == [bytes([i % 251]) * (i * 37 % 20000) for i in range(200)]
-with futures.ThreadPoolExecutor(4) as threads:
-    list(threads.map(work, range(1, 5)))
-print('done')
-";
-    let moved = both(python, &["-c", server], &["-c", client]);
     assert!(moved.is_none_or(|bytes| bytes > 1_000_000), "{moved:?}");
 }
 

@@ -1,7 +1,9 @@
 //! Programs under the preloaded library: their results are those of TCP, and their bytes go through shared memory.
 
 mod calls;
+mod grpc;
 mod languages;
 mod programs;
 mod support;
+mod tonic;
 mod traffic;

@@ -69,6 +69,40 @@ fn redis_serves_its_own_clients_while_it_saves() {
     assert!(moved_bytes(pid).is_none_or(|bytes| bytes > 100_000));
 }
 
+/// Of Go, which calls the kernel itself: the library is loaded, and sees nothing.
+#[test]
+fn etcd_keeps_what_its_clients_put() {
+    if !has("etcd", "etcd-server") || !has("etcdctl", "etcd-client") {
+        return;
+    }
+    let (folder, [client, peer]) = (Folder::new("etcd"), [(); 2].map(|()| free_port()));
+    let [clients, peers] = [&client, &peer].map(|port| format!("http://127.0.0.1:{port}"));
+    let mut server = program("etcd", true);
+    server.args([
+        "--data-dir",
+        &folder.path("data"),
+        "--listen-client-urls",
+        &clients,
+        "--log-level",
+        "error",
+    ]);
+    server.args(["--advertise-client-urls", &clients, "--listen-peer-urls", &peers]);
+    server.args(["--initial-advertise-peer-urls", &peers, "--initial-cluster", &format!("default={peers}")]);
+    let mut server = Running::start(server);
+    wait_for(&client);
+    let ctl = |arguments: &[&str]| {
+        let mut ctl = program("etcdctl", true);
+        ctl.env("ETCDCTL_API", "3").args(["--endpoints", &clients, "--command-timeout", "60s"]);
+        output(ctl.args(arguments))
+    };
+    let long = "v".repeat(100_000);
+    for value in ["first", &long] {
+        assert_eq!(ctl(&["put", "key", value]).trim(), "OK");
+        assert_eq!(ctl(&["get", "key", "--print-value-only"]).trim(), value);
+    }
+    assert!(moved_bytes(server.stop()).is_none_or(|bytes| bytes == 0));
+}
+
 #[test]
 fn memcached_keeps_what_its_clients_set() {
     if !has("memcached", "memcached") || !has("python3", "python3") {
