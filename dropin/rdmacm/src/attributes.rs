@@ -76,14 +76,15 @@ fn ready_to_receive(attr: &mut QpAttr, own: &Own, peer: &PeerTerms, nic: &NicDev
     attr.ah_attr = path_to(&peer.gid, own.tos);
     attr.path_mtu = peer.mtu.min(nic.mtu).into();
     attr.dest_qp_num = peer.qp.qp_num;
-    attr.rq_psn = peer.qp.psn;
+    attr.rq_psn = own.psn;
     attr.max_dest_rd_atomic = peer.reads_in.min(nic.max_rd_atomic);
     attr.min_rnr_timer = RNR_TIMER;
     mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER
 }
 
 fn ready_to_send(attr: &mut QpAttr, own: &Own, peer: &PeerTerms, nic: &NicDevice) -> c_int {
-    attr.sq_psn = own.psn;
+    // Each end says what the other begins with (IBA 12.7.31).
+    attr.sq_psn = peer.qp.psn;
     attr.timeout = peer.ack_timeout;
     attr.retry_cnt = peer.retry_count;
     attr.rnr_retry = peer.rnr_retry_count;

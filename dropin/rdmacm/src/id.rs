@@ -82,7 +82,7 @@ pub struct Own {
     pub is_shared: bool,
     /// `RDMA_OPTION_ID_AFONLY`.
     pub is_v6_only: bool,
-    /// Our first packet's number.
+    /// The number of the first packet that we expect; of a datagram queue pair, that it sends.
     pub psn: u32,
     pub peer: Option<PeerTerms>,
     /// Of `rdma_create_ep`: private data for `rdma_connect`.

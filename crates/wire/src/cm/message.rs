@@ -34,7 +34,7 @@ impl PortSpace {
 pub struct QueuePair {
     /// Its number, 24 bits.
     pub qp_num: u32,
-    /// The number of the first packet that it sends, 24 bits.
+    /// The number of the first packet that it expects: with it the other end begins (IBA 12.7.31). 24 bits.
     pub psn: u32,
 }
 
