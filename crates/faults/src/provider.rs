@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use farcall_verbs::{
     Access, AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, CqInitAttr, Device, DeviceAttr, Error,
-    Gid, GidChoice, GidEntry, PortAttr, ProtectionDomain, Provider, QpInitAttr, RawCq, RawMr, RawQp, RawSrq,
-    Result, SrqInitAttr,
+    Gid, GidChoice, GidEntry, Mtu, PortAttr, ProtectionDomain, Provider, QpInitAttr, RawCq, RawMr, RawQp,
+    RawSrq, Result, SrqInitAttr,
 };
 
 use crate::channel::FaultyChannel;
@@ -104,6 +104,10 @@ impl Context for FaultyContext {
 
     fn carries_to(&self, gid: Gid, qp_num: u32) -> bool {
         self.inner.carries_to(gid, qp_num)
+    }
+
+    fn whole_mtu(&self) -> Option<Mtu> {
+        self.inner.whole_mtu()
     }
 
     fn check_connection(&self, own: IpAddr, peer: IpAddr) -> Result<()> {

@@ -42,7 +42,7 @@ impl Connection {
             debug_assert_eq!(peer, PEER);
             return Ok(());
         }
-        let (path, mtu) = (nic.path_to(peer.gid(), peer.lid), nic.mtu().min(peer.mtu()));
+        let (path, mtu) = (nic.path_to(peer.gid(), peer.lid), nic.path_mtu().min(peer.mtu()));
         if self.0.qp_type() == QpType::Uc {
             let rtr = QpAttr::rtr_unreliable(peer.qp_num, peer.psn, path, mtu);
             return self.0.modify([rtr, QpAttr::rts_unreliable(self.0.psn())]);

@@ -59,6 +59,11 @@ impl Nic {
         self.port.attr.active_mtu
     }
 
+    /// MTU of connected queue pairs: with it their packets go in one piece.
+    pub fn path_mtu(&self) -> Mtu {
+        self.context.whole_mtu().map_or(self.mtu(), |whole| whole.min(self.mtu()))
+    }
+
     /// The path to a peer.
     pub(crate) fn path_to(&self, gid: Gid, lid: u16) -> AhAttr {
         self.port.path_to(gid, lid)

@@ -170,12 +170,13 @@ impl QueuePair {
 
     /// What the peer needs to connect or to send datagrams.
     pub fn info(&self, nic: &Nic) -> QpInfo {
+        let mtu = if self.qp.qp_type() == QpType::Ud { nic.mtu() } else { nic.path_mtu() };
         QpInfo {
             qp_num: self.qp.qp_num(),
             psn: self.psn,
             gid: nic.gid().0,
             lid: nic.port.attr.lid,
-            mtu_log2: 7 + nic.mtu() as u8,
+            mtu_log2: 7 + mtu as u8,
         }
     }
 

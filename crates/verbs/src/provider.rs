@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use crate::{
     Access, AhAttr, AsyncEvent, CqInitAttr, DeviceAttr, Error, Gid, GidChoice, GidEntry, GidType, LinkLayer,
-    MrAttr, PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr, SrqAttr,
-    SrqCap, SrqInitAttr, Wc,
+    MrAttr, Mtu, PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result, SendWr,
+    SrqAttr, SrqCap, SrqInitAttr, Wc,
 };
 
 /// A way to reach devices: the software RNIC, the system's libibverbs, a simulated world.
@@ -113,6 +113,12 @@ pub trait Context: Send + Sync {
     /// better over the system's own connections.
     fn carries_to(&self, _gid: Gid, _qp_num: u32) -> bool {
         true
+    }
+
+    /// The longest MTU with which packets to other hosts go in one piece, if that is known: shorter packets cost less
+    /// than packets in pieces. For the paths of connected queue pairs; `None`: the port's own.
+    fn whole_mtu(&self) -> Option<Mtu> {
+        None
     }
 
     /// Checks that the system's own connections may be used between these addresses in place of this device.

@@ -1,10 +1,12 @@
 //! The addresses of this host's network devices, and which way leads to a GID.
 
 use std::ffi::CStr;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::AsRawFd;
 
 use farcall_shm::trusted_variable;
-use farcall_verbs::{Error, Gid, Result};
+use farcall_verbs::{Error, Gid, Mtu, Result};
+use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES};
 
 /// Chooses the way.
 const WAY_VARIABLE: &str = "FARCALL_WAY";
@@ -74,6 +76,31 @@ pub(crate) fn device_addresses(way: WayChoice) -> Vec<DeviceAddress> {
         DeviceAddress { gid, netdev }
     };
     chosen.map(entry).take(ADDRESSES_MAX).collect()
+}
+
+/// The longest MTU with which packets go in one piece through a network device; `None`: the system does not say.
+pub(crate) fn whole_mtu_of(netdev: &str) -> Option<Mtu> {
+    // Not by /sys, which may be another network namespace's.
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
+    // SAFETY: plain data.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let name = netdev.as_bytes();
+    // With the zero that ends it.
+    let place = request.ifr_name.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ)?;
+    place.iter_mut().zip(name).for_each(|(place, byte)| *place = *byte as libc::c_char);
+    // SAFETY: the structure that this call takes, with a name that ends; it lives through the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    // SAFETY: filled by the call.
+    (result == 0).then(|| whole_mtu(unsafe { request.ifr_ifru.ifru_mtu } as usize))
+}
+
+/// The longest MTU whose packets fit into IP packets of so many bytes.
+fn whole_mtu(ip_bytes: usize) -> Mtu {
+    /// Of IPv6, of UDP, and of the longest packet.
+    const HEADERS_BYTES: usize = 40 + 8 + HEADERS_BYTES_MAX + ICRC_BYTES;
+    let all = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
+    let fitting = all.into_iter().find(|mtu| mtu.bytes() as usize + HEADERS_BYTES <= ip_bytes);
+    fitting.unwrap_or(Mtu::Mtu256)
 }
 
 fn is_listed(list: &str, name: &str) -> bool {
@@ -182,6 +209,26 @@ unsafe fn address_of(name: *const libc::sockaddr) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_of_the_mtu_fit_into_one_of_ip() {
+        let expected = [
+            (65_536, 4_096),
+            (9_000, 4_096),
+            (4_200, 4_096),
+            (4_100, 2_048),
+            (1_500, 1_024),
+            (1_280, 1_024),
+            (576, 256),
+            (0, 256),
+        ];
+        for (ip_bytes, mtu_bytes) in expected {
+            assert_eq!(whole_mtu(ip_bytes).bytes(), mtu_bytes, "{ip_bytes}");
+        }
+        assert_eq!(whole_mtu_of("lo"), Some(Mtu::Mtu4096));
+        assert_eq!(whole_mtu_of("no device"), None);
+        assert_eq!(whole_mtu_of("a name that no device can have"), None);
+    }
 
     #[test]
     fn only_listed_peers_and_devices_are_let_in() {

@@ -9,9 +9,11 @@ use std::sync::{Arc, Weak};
 
 use farcall_shm::fork::Generation;
 use farcall_shm::{Mutex, fence};
-use farcall_verbs::{Error, Gid, Result};
+use farcall_verbs::{Error, Gid, Mtu, Result};
 
-use super::addresses::{DeviceAddress, WayChoice, device_addresses, require_device, require_peer};
+use super::addresses::{
+    DeviceAddress, WayChoice, device_addresses, require_device, require_peer, whole_mtu_of,
+};
 use super::fork;
 use super::gids::{GID_TABLE_LEN, NETDEV, gid_table, is_ip_address};
 use super::meeting::Meeting;
@@ -110,6 +112,11 @@ impl Process {
     /// The port's table: where each entry leads, and by which network device.
     pub(crate) fn gid_entries(&self) -> Vec<(Gid, String)> {
         entries_of(self.way, &self.gids, &self.addresses)
+    }
+
+    /// The longest MTU with which packets go in one piece through every network device that may be used.
+    pub(crate) fn whole_mtu(&self) -> Option<Mtu> {
+        self.addresses.iter().filter_map(|address| whole_mtu_of(&address.netdev)).min()
     }
 
     /// The program asks for an entry of the port's table: whoever is told an address of ours may send datagrams to it.

@@ -8,25 +8,61 @@ use farcall_capture::{Direction, Recorder, Way};
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc, pad_bytes};
 use farcall_wire::{Packet, Refused};
 
+use super::company::Company;
 use super::counters::PortCounters;
 use super::faults::{Fate, Faults};
 use super::path::Path;
-use super::socket::{BATCH, DATAGRAM_BYTES_MAX, Sent, Socket};
+use super::socket::{DATAGRAM_BYTES_MAX, Sent, Socket, TRAIN_BYTES_MAX, TRAIN_MAX, Train};
+
+/// Packets that wait together at most.
+const WAITING_MAX: usize = 64;
+/// So often the kernel refuses a train until none is offered any more.
+const REFUSALS_MAX: u32 = 8;
 
 /// A packet in the batch.
 #[derive(Clone, Copy)]
 struct Waiting {
     path: Path,
+    dest_qpn: u32,
     at: usize,
     len_bytes: usize,
     /// It is longer than the link's frames.
     may_be_cut: bool,
+    /// How many packets are before it in its train: the identification that the kernel gives it in IPv4.
+    before: u16,
+    /// Bytes of the train's first packet.
+    first_bytes: usize,
+}
+
+impl Waiting {
+    fn src_port(&self, socket: &Socket) -> u16 {
+        if self.may_be_cut { socket.fragments_port } else { UDP_PORT }
+    }
+
+    /// Leaves the train that it is in.
+    fn alone(self) -> Self {
+        Self { before: 0, first_bytes: self.len_bytes, ..self }
+    }
+
+    /// As the next of `last`'s train, if it can be: all datagrams of one are equally long, but for the last.
+    fn behind(self, last: &Self) -> Self {
+        let before = last.before + 1;
+        let train_bytes = usize::from(before) * last.first_bytes + self.len_bytes;
+        let fits = (last.path, last.dest_qpn, last.may_be_cut) == (self.path, self.dest_qpn, self.may_be_cut)
+            && last.at + last.len_bytes == self.at
+            && last.len_bytes == last.first_bytes
+            && self.len_bytes <= last.first_bytes
+            && usize::from(before) < TRAIN_MAX
+            && train_bytes <= TRAIN_BYTES_MAX;
+        if fits { Self { before, first_bytes: last.first_bytes, ..self } } else { self }
+    }
 }
 
 /// A packet that a fault holds up.
 struct Held {
     until_ns: u64,
     path: Path,
+    dest_qpn: u32,
     may_be_cut: bool,
     datagram: Vec<u8>,
 }
@@ -37,9 +73,16 @@ pub(super) struct Outbox {
     waiting: Vec<Waiting>,
     /// Datagrams from this length on were refused by the link.
     cut_from_bytes: usize,
+    /// How often the kernel refused a train.
+    refusals: u32,
     faults: Option<Faults>,
     held: Vec<Held>,
     recorder: Option<Arc<Recorder>>,
+}
+
+/// Packets as they go to the kernel.
+fn trains(waiting: &[Waiting]) -> impl Iterator<Item = &[Waiting]> {
+    waiting.chunk_by(|_, next| next.before > 0)
 }
 
 /// The CRC's view of a path.
@@ -51,23 +94,24 @@ pub(super) fn flow(path: Path, src_port: u16) -> icrc::Flow {
 impl Outbox {
     pub(super) fn new(faults: Option<Faults>, recorder: Option<Arc<Recorder>>) -> Self {
         Self {
-            bytes: Vec::with_capacity(2 * BATCH * DATAGRAM_BYTES_MAX),
-            waiting: Vec::with_capacity(2 * BATCH),
+            bytes: Vec::with_capacity(WAITING_MAX * DATAGRAM_BYTES_MAX),
+            waiting: Vec::with_capacity(WAITING_MAX),
             cut_from_bytes: usize::MAX,
+            refusals: 0,
             faults,
             held: Vec::new(),
             recorder,
         }
     }
 
-    /// Adds a packet, whose payload of `payload_bytes` is what `gather` appends.
+    /// Adds a packet, whose payload of `payload_bytes` is what `gather` appends. What was added `alone` goes in no train.
     ///
     /// # Errors
     /// If `gather` fails; then nothing is added.
     pub(super) fn add(
         &mut self,
         socket: &Socket,
-        path: Path,
+        (path, company): (Path, Company),
         packet: &Packet,
         payload_bytes: usize,
         gather: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
@@ -83,16 +127,22 @@ impl Outbox {
         let len_bytes = headers_bytes + payload_bytes + pad_bytes(payload_bytes) + ICRC_BYTES;
         self.bytes.resize(at + len_bytes, 0);
         let may_be_cut = len_bytes >= self.cut_from_bytes;
-        self.waiting.push(Waiting { path, at, len_bytes, may_be_cut });
-        self.seal_last(socket);
+        let dest_qpn = packet.dest_qpn;
+        let mut next =
+            Waiting { path, dest_qpn, at, len_bytes, may_be_cut, before: 0, first_bytes: len_bytes };
+        // Faults happen to packets, each for itself.
+        let may_join = company == Company::Train && !may_be_cut && self.faults.is_none();
+        if let Some(last) = self.waiting.last().filter(|_| may_join && self.refusals < REFUSALS_MAX) {
+            next = next.behind(last);
+        }
+        self.waiting.push(next);
+        self.seal(socket, &next);
         Ok(())
     }
 
-    fn seal_last(&mut self, socket: &Socket) {
-        if let Some(Waiting { path, at, len_bytes, may_be_cut }) = self.waiting.last() {
-            let src_port = if *may_be_cut { socket.fragments_port } else { UDP_PORT };
-            icrc::seal(&flow(*path, src_port), &mut self.bytes[*at..][..*len_bytes]);
-        }
+    fn seal(&mut self, socket: &Socket, packet: &Waiting) {
+        let flow = flow(packet.path, packet.src_port(socket));
+        icrc::seal_as(&flow, packet.before, &mut self.bytes[packet.at..][..packet.len_bytes]);
     }
 
     /// What packets are recorded by, if that is asked for.
@@ -102,7 +152,7 @@ impl Outbox {
 
     /// Whether a batch is full.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= BATCH
+        self.waiting.len() >= WAITING_MAX
     }
 
     /// Sends everything that waits.
@@ -112,13 +162,26 @@ impl Outbox {
         }
         let mut done = 0;
         while let Some(first) = self.waiting.get(done).copied() {
-            let alike = self.waiting[done..].iter().take_while(|next| next.may_be_cut == first.may_be_cut);
-            let datagrams = alike.map(|next| (next.path, &self.bytes[next.at..][..next.len_bytes]));
-            match socket.send(datagrams, first.may_be_cut) {
+            let trains_left = trains(&self.waiting[done..]);
+            let alike = trains_left.take_while(|train| train[0].may_be_cut == first.may_be_cut);
+            let messages = alike.map(|train| Train {
+                path: train[0].path,
+                bytes: &self.bytes[train[0].at..][..train.iter().map(|packet| packet.len_bytes).sum()],
+                datagram_bytes: train[0].len_bytes,
+            });
+            match socket.send(messages, first.may_be_cut) {
                 Sent::Some(sent) => {
+                    let trains = trains(&self.waiting[done..]);
+                    let sent = trains.take(sent).map(<[Waiting]>::len).sum::<usize>();
                     self.record(&self.waiting[done..][..sent], socket);
                     counters.packets_sent.add(sent as u64);
+                    let in_trains = self.waiting[done..][..sent].iter().filter(|packet| packet.before > 0);
+                    counters.sent_in_trains.add(in_trains.count() as u64);
                     done += sent.max(1);
+                }
+                Sent::NoTrain => {
+                    self.refusals += 1;
+                    self.take_apart(done, socket);
                 }
                 Sent::TooLong if !first.may_be_cut => {
                     self.cut_from_bytes = self.cut_from_bytes.min(first.len_bytes);
@@ -139,14 +202,25 @@ impl Outbox {
         self.bytes.clear();
     }
 
+    /// Has the packets of the train that begins at `first` sent each for itself.
+    #[cold]
+    fn take_apart(&mut self, first: usize, socket: &Socket) {
+        let count = trains(&self.waiting[first..]).next().map_or(0, <[Waiting]>::len);
+        for at in first..first + count {
+            let packet = self.waiting[at].alone();
+            self.waiting[at] = packet;
+            self.seal(socket, &packet);
+        }
+    }
+
     /// Records packets that were sent, if that is asked for.
     fn record(&self, sent: &[Waiting], socket: &Socket) {
         let Some(recorder) = &self.recorder else { return };
         let mut batch = recorder.batch();
-        for Waiting { path, at, len_bytes, may_be_cut } in sent {
-            let src_port = if *may_be_cut { socket.fragments_port } else { UDP_PORT };
-            let datagram = &self.bytes[*at..][..*len_bytes];
-            batch.datagram(Way::Net, Direction::Out, &flow(*path, src_port), datagram);
+        for packet in sent {
+            let datagram = &self.bytes[packet.at..][..packet.len_bytes];
+            let flow = flow(packet.path, packet.src_port(socket));
+            batch.datagram(Way::Net, Direction::Out, &flow, datagram);
         }
     }
 
@@ -159,7 +233,7 @@ impl Outbox {
             if is_lost || is_doubled || turned.is_some() || held_ns > 0 {
                 counters.faults.increment();
             }
-            let Waiting { path, at, len_bytes, may_be_cut } = packet;
+            let Waiting { path, at, len_bytes, may_be_cut, .. } = packet;
             let datagram = &mut self.bytes[at..][..len_bytes];
             if let Some(turned) = turned {
                 let bit = (u64::from(turned) * (len_bytes as u64 * 8)) >> 32;
@@ -167,7 +241,8 @@ impl Outbox {
             }
             if held_ns > 0 && !is_lost {
                 let until_ns = now_ns + held_ns;
-                self.held.push(Held { until_ns, path, may_be_cut, datagram: datagram.to_vec() });
+                let dest_qpn = packet.dest_qpn;
+                self.held.push(Held { until_ns, path, dest_qpn, may_be_cut, datagram: datagram.to_vec() });
             }
             let copies = usize::from(!is_lost && held_ns == 0) + usize::from(!is_lost && is_doubled);
             self.waiting.extend(std::iter::repeat_n(packet, copies));
@@ -175,7 +250,9 @@ impl Outbox {
         for held in self.held.extract_if(.., |held| held.until_ns <= now_ns) {
             let (at, len_bytes) = (self.bytes.len(), held.datagram.len());
             self.bytes.extend_from_slice(&held.datagram);
-            self.waiting.push(Waiting { path: held.path, at, len_bytes, may_be_cut: held.may_be_cut });
+            let Held { path, dest_qpn, may_be_cut, .. } = held;
+            let first_bytes = len_bytes;
+            self.waiting.push(Waiting { path, dest_qpn, at, len_bytes, may_be_cut, before: 0, first_bytes });
         }
         self.faults = Some(faults);
     }

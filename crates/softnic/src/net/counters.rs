@@ -5,10 +5,14 @@ farcall_stats::counters! {
     pub(crate) struct PortCounters {
         /// Packets sent.
         packets_sent,
+        /// Packets sent behind others in one message.
+        sent_in_trains,
         /// Packets that could not be sent: as if they were lost on the way.
         packets_not_sent,
         /// Packets taken in.
         packets_received,
+        /// Datagrams that came behind others in one message.
+        received_in_trains,
         /// Datagrams whose CRC is wrong.
         dropped_crc,
         /// Datagrams that are no packet.

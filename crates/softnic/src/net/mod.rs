@@ -9,6 +9,7 @@
 //! what does not hold is dropped and counted ([`counters`]).
 
 mod batch;
+mod company;
 mod counters;
 mod datagrams;
 mod faults;

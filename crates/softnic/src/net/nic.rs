@@ -7,9 +7,11 @@ use farcall_wire::{
 };
 
 use super::batch::Outbox;
+use super::company::Company;
 use super::counters::PortCounters;
 use super::memory;
 use super::pair::{Posted, Receive, Side};
+use super::path::Path;
 use super::socket::Socket;
 use super::timers::Timers;
 use crate::life::regions::RegionTable;
@@ -31,7 +33,8 @@ impl Nic<'_> {
             return Err(Refused);
         }
         let len_bytes = from.len_bytes as usize;
-        self.out.add(self.socket, self.side.path, packet, len_bytes, |bytes| {
+        let route = self.route();
+        self.out.add(self.socket, route, packet, len_bytes, |bytes| {
             // SAFETY: registered, as was checked; its owner keeps it until it is deregistered.
             unsafe { memory::read(bytes, from.addr, len_bytes) };
             Ok(())
@@ -41,7 +44,8 @@ impl Nic<'_> {
     fn elements(&mut self, packet: &Packet, send: &Posted, range: (u64, u64)) -> Result<(), Refused> {
         let (offset, len_bytes) = range;
         let (regions, pd) = (self.regions, self.side.pd);
-        self.out.add(self.socket, self.side.path, packet, len_bytes as usize, |bytes| {
+        let route = self.route();
+        self.out.add(self.socket, route, packet, len_bytes as usize, |bytes| {
             if let Some(inline) = &send.inline {
                 let piece = inline.get(offset as usize..(offset + len_bytes) as usize);
                 bytes.extend_from_slice(piece.ok_or(Refused)?);
@@ -55,6 +59,11 @@ impl Nic<'_> {
         })
     }
 
+    /// Where the next packet goes, and whether with others.
+    fn route(&mut self) -> (Path, Company) {
+        (self.side.path, self.side.caution.next())
+    }
+
     /// Plans the next look at a deadline.
     fn plan(&mut self, at_ns: u64) {
         self.timers.plan(self.side.qpn, &mut self.side.planned, at_ns);
@@ -64,7 +73,10 @@ impl Nic<'_> {
 impl Adapter<Posted, Receive> for Nic<'_> {
     fn transmit(&mut self, packet: Packet, payload: Payload<'_, Posted>) -> Result<(), Refused> {
         match payload {
-            Payload::None => self.out.add(self.socket, self.side.path, &packet, 0, |_| Ok(()))?,
+            Payload::None => {
+                let route = self.route();
+                self.out.add(self.socket, route, &packet, 0, |_| Ok(()))?;
+            }
             Payload::Region(from) => self.region(&packet, &from)?,
             Payload::Send { send, offset, len_bytes } => self.elements(&packet, send, (offset, len_bytes))?,
         }
@@ -179,8 +191,14 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             Event::Async(kind) => self.side.events.raise(AsyncEvent { kind, element: self.side.qpn }),
             Event::State(QpState::Reset | QpState::Err) => self.side.deadlines = [None; 2],
             Event::State(_) => {}
-            Event::AckTimeout => self.counters.ack_timeouts.increment(),
-            Event::GoBack(_) => self.counters.resent.increment(),
+            Event::AckTimeout => {
+                self.side.caution.packets_were_lost(self.side.path);
+                self.counters.ack_timeouts.increment();
+            }
+            Event::GoBack(_) => {
+                self.side.caution.packets_were_lost(self.side.path);
+                self.counters.resent.increment();
+            }
             Event::NotReady => self.counters.not_ready.increment(),
             Event::OutOfSequence(_) => self.counters.out_of_sequence.increment(),
         }

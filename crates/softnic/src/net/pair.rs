@@ -8,6 +8,7 @@ use farcall_verbs::{
 };
 use farcall_wire::{Qp, QpConfig};
 
+use super::company::Caution;
 use super::path::Path;
 use super::port::Port;
 use super::state::State;
@@ -19,9 +20,9 @@ use crate::host::srq::SrqCore;
 use crate::host::{CqSlot, Host};
 
 /// Packets that may be unacknowledged: more would overrun the socket of a peer that looks seldom.
-const UNACKNOWLEDGED_MAX: u32 = 32;
+const UNACKNOWLEDGED_MAX: u32 = 128;
 /// Packets of data that one READ request asks for.
-const READ_PACKETS_MAX: u32 = 16;
+const READ_PACKETS_MAX: u32 = 64;
 /// Bytes of the longest message.
 const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
@@ -87,6 +88,7 @@ pub(super) struct Side {
     pub(super) planned: Planned,
     /// A packet of this batch was for it.
     pub(super) is_touched: bool,
+    pub(super) caution: Caution,
 }
 
 /// What a queue pair was made of before it was known where it goes.
@@ -158,6 +160,7 @@ impl NetPair {
             deadlines: [None; 2],
             planned: Planned::default(),
             is_touched: false,
+            caution: Caution::default(),
         };
         let send_rules = SendRules::new(crate::NAME, parts.qp_type, &side.cap);
         let recv_rules = RecvRules::of_pair(&side.cap, side.srq.is_some());

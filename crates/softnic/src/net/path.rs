@@ -38,6 +38,11 @@ impl Path {
         Ok(Self { src, dst })
     }
 
+    /// Whether IP packets have an identification: those of IPv4.
+    pub(super) fn has_identifications(self) -> bool {
+        self.dst.to_ipv4_mapped().is_some()
+    }
+
     /// The 40 bytes in front of a datagram that came so, `len_bytes` long behind its UDP header.
     pub(super) fn route_header(self, len_bytes: usize) -> [u8; ROUTE_HEADER_BYTES] {
         let udp_bytes = UDP_HEADER_BYTES + len_bytes;

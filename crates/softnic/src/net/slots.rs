@@ -17,7 +17,7 @@ use rustix::io::{self, Errno};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process;
 
-use super::socket::{OP, bind_shared, drain, fail, last_errno};
+use super::socket::{OP, bind_shared, drain, fail, last_errno, take_trains};
 use super::steering::{BLOCKS, Table};
 use crate::life::Served;
 use crate::life::rendezvous::{
@@ -220,6 +220,8 @@ impl Slots {
         };
         let sockets = fds.into_iter().map(DontForkFd::new).collect();
         let slots = Self { sockets, listener, table, own };
+        let is_alone = (0..SLOTS).all(|slot| slot == own || !slots.has_owner(slot));
+        slots.sockets.iter().for_each(|socket| take_trains(socket.as_fd(), is_alone));
         slots.change(|table| table.forget(|slot| slot == own))?;
         // Of whoever had it before.
         drain(slots.socket());

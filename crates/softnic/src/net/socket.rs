@@ -3,6 +3,9 @@
 //! Everything is IPv6 here, with IPv4 mapped into it, as GIDs are. The socket never connects and forbids fragments: so
 //! the kernel sends identification 0 in IPv4, which the invariant CRC covers. A datagram that is longer than the link's
 //! frames goes out of a second socket, which lets the kernel cut it.
+//!
+//! Datagrams of one length to one queue pair go to the kernel as one *train* (UDP_SEGMENT), which it takes apart as late
+//! as it can: within this machine not at all. What it has put together (UDP_GRO) is taken apart here.
 
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
@@ -18,8 +21,12 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto};
 use super::path::Path;
 use super::slots::Slots;
 
-/// Datagrams that one system call moves at most.
+/// Messages that one system call moves at most, each a datagram or a train of them.
 pub(super) const BATCH: usize = 32;
+
+/// Datagrams of a train, and their bytes: what the kernel takes.
+pub(super) const TRAIN_MAX: usize = 64;
+pub(super) const TRAIN_BYTES_MAX: usize = 65_000;
 
 /// Bytes of the longest datagram: a packet with 4096 bytes of payload.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 4096 + 64;
@@ -35,19 +42,27 @@ pub(super) struct Arrival {
     pub(super) src: Ipv6Addr,
     pub(super) dst: Ipv6Addr,
     pub(super) src_port: u16,
+    /// How many datagrams were before it in its train: its identification in IPv4, if the train came as it was sent.
+    pub(super) before: u16,
     at: usize,
     len_bytes: usize,
 }
 
-/// Room for a batch of datagrams that come in.
+/// Room for one message. Not a power of two: beginnings of messages would share few lines of the cache.
+const ROOM_BYTES: usize = (1 << 16) + DATAGRAM_BYTES_MAX;
+
+/// Room for a batch of messages that come in.
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
     pub(super) arrivals: Vec<Arrival>,
+    /// Whether more may wait in the socket.
+    pub(super) was_full: bool,
 }
 
 impl Inbox {
     pub(super) fn new() -> Self {
-        Self { bytes: vec![0; BATCH * DATAGRAM_BYTES_MAX].into(), arrivals: Vec::with_capacity(BATCH) }
+        let bytes = vec![0; BATCH * ROOM_BYTES].into();
+        Self { bytes, arrivals: Vec::with_capacity(BATCH * TRAIN_MAX), was_full: false }
     }
 
     pub(super) fn datagram(&self, arrival: &Arrival) -> &[u8] {
@@ -55,21 +70,37 @@ impl Inbox {
     }
 }
 
-/// Room for the control message that names our address.
+/// Room for the control messages that name our address and the length of a train's datagrams.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; 64]);
 
-const PKTINFO_SPACE: usize = {
+/// # Panics
+/// Never: computes a length.
+const fn control_space<T>() -> usize {
     // SAFETY: computes a length.
-    unsafe { libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32) as usize }
-};
-const _: () = assert!(PKTINFO_SPACE <= size_of::<Control>());
+    unsafe { libc::CMSG_SPACE(size_of::<T>() as u32) as usize }
+}
+const PKTINFO_SPACE: usize = control_space::<libc::in6_pktinfo>();
+const SEGMENT_SPACE: usize = control_space::<u16>();
+const _: () = assert!(PKTINFO_SPACE + SEGMENT_SPACE <= size_of::<Control>());
+const _: () = assert!(PKTINFO_SPACE + control_space::<libc::c_int>() <= size_of::<Control>());
+
+/// Datagrams that are sent as one message.
+#[derive(Clone, Copy)]
+pub(super) struct Train<'a> {
+    pub(super) path: Path,
+    pub(super) bytes: &'a [u8],
+    /// Of all of its datagrams but the last, which may be shorter.
+    pub(super) datagram_bytes: usize,
+}
 
 /// How sending a batch ended.
 pub(super) enum Sent {
-    /// So many went out.
+    /// So many messages went out.
     Some(usize),
+    /// The first is a train, and the kernel takes none, or none of such datagrams.
+    NoTrain,
     /// The first is longer than the link's frames.
     TooLong,
     /// The first cannot be sent now, or not there: as if it were lost.
@@ -128,6 +159,13 @@ pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
+/// Whether the kernel gives out what comes in trains. Not while processes share the port: a train would be one
+/// process's, and datagrams for others be in it.
+pub(super) fn take_trains(socket: BorrowedFd<'_>, takes: bool) {
+    // Older kernels do not: then each datagram comes for itself.
+    let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, takes.into());
+}
+
 /// Takes everything out of a socket that has come.
 pub(super) fn drain(socket: BorrowedFd<'_>) {
     // Bounded, because strangers may send all the time.
@@ -136,11 +174,10 @@ pub(super) fn drain(socket: BorrowedFd<'_>) {
     let _ = (0..DATAGRAMS_MAX).find(|_| !take());
 }
 
-fn set_option(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {
-    let len_bytes = size_of::<libc::c_int>() as libc::socklen_t;
+fn set_option(fd: &impl AsFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {
+    let (fd, len_bytes) = (fd.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: an option whose value is an integer, which lives through the call.
-    let result =
-        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len_bytes) };
+    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len_bytes) };
     if result == 0 { Ok(()) } else { Err(fail("set an option of a UDP socket")(last_errno())) }
 }
 
@@ -181,13 +218,14 @@ impl Socket {
     /// Takes what has come, up to a batch. Never waits.
     pub(super) fn receive(&self, inbox: &mut Inbox) {
         inbox.arrivals.clear();
+        inbox.was_full = false;
         // SAFETY: plain data, filled below or by the kernel.
         let (mut names, mut heads): ([libc::sockaddr_in6; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { zeroed() };
         let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
         let mut controls = [Control([0; 64]); BATCH];
         for at in 0..BATCH {
-            let room = &mut inbox.bytes[at * DATAGRAM_BYTES_MAX..][..DATAGRAM_BYTES_MAX];
+            let room = &mut inbox.bytes[at * ROOM_BYTES..][..ROOM_BYTES];
             pieces[at].write(libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
             let head = &mut heads[at].msg_hdr;
             head.msg_name = (&raw mut names[at]).cast();
@@ -208,48 +246,55 @@ impl Socket {
                 std::ptr::null_mut(),
             )
         };
-        for at in 0..usize::try_from(count).unwrap_or(0) {
+        let count = usize::try_from(count).unwrap_or(0);
+        inbox.was_full = count == BATCH;
+        for at in 0..count {
             let head = &heads[at];
             // SAFETY: filled by the kernel, control messages included, whose room lives.
-            let dst = unsafe { destination(&head.msg_hdr) };
-            let (Some(dst), 0) = (dst, head.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC)) else {
+            let told = unsafe { Told::by(&head.msg_hdr) };
+            let (Some(dst), 0) = (told.dst, head.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC))
+            else {
                 continue;
             };
-            inbox.arrivals.push(Arrival {
-                src: names[at].sin6_addr.s6_addr.into(),
-                dst,
-                src_port: u16::from_be(names[at].sin6_port),
-                at: at * DATAGRAM_BYTES_MAX,
-                len_bytes: (head.msg_len as usize).min(DATAGRAM_BYTES_MAX),
-            });
+            let (src, src_port) = (names[at].sin6_addr.s6_addr.into(), u16::from_be(names[at].sin6_port));
+            let all_bytes = (head.msg_len as usize).min(ROOM_BYTES);
+            let each_bytes = told.datagram_bytes.unwrap_or(all_bytes).max(1);
+            // An empty one came, too.
+            for (before, offset) in (0..all_bytes.max(1)).step_by(each_bytes).enumerate() {
+                let len_bytes = each_bytes.min(all_bytes - offset);
+                // Longer than any packet.
+                if len_bytes > DATAGRAM_BYTES_MAX {
+                    continue;
+                }
+                let at = at * ROOM_BYTES + offset;
+                inbox.arrivals.push(Arrival { src, dst, src_port, before: before as u16, at, len_bytes });
+            }
         }
     }
 
-    /// Sends datagrams, up to a batch of them; those that may be cut if `may_be_cut`.
-    pub(super) fn send<'a>(
-        &self,
-        datagrams: impl Iterator<Item = (Path, &'a [u8])>,
-        may_be_cut: bool,
-    ) -> Sent {
+    /// Sends trains, up to a batch of them; of datagrams that may be cut if `may_be_cut`.
+    pub(super) fn send<'a>(&self, trains: impl Iterator<Item = Train<'a>>, may_be_cut: bool) -> Sent {
         // SAFETY: plain data, filled below.
         let (mut names, mut heads): ([libc::sockaddr_in6; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { zeroed() };
         let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
         let mut controls = [Control([0; 64]); BATCH];
-        let mut count = 0;
-        for (path, datagram) in datagrams.take(BATCH) {
+        let (mut count, mut first_is_long) = (0, false);
+        for Train { path, bytes, datagram_bytes } in trains.take(BATCH) {
+            let is_long = bytes.len() > datagram_bytes;
+            first_is_long |= count == 0 && is_long;
             names[count] = sockaddr(path.dst, UDP_PORT);
-            let base = datagram.as_ptr().cast_mut().cast();
-            pieces[count].write(libc::iovec { iov_base: base, iov_len: datagram.len() });
+            let base = bytes.as_ptr().cast_mut().cast();
+            pieces[count].write(libc::iovec { iov_base: base, iov_len: bytes.len() });
             let head = &mut heads[count].msg_hdr;
             head.msg_name = (&raw mut names[count]).cast();
             head.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
             head.msg_iov = pieces[count].as_mut_ptr();
             head.msg_iovlen = 1;
             head.msg_control = (&raw mut controls[count]).cast();
-            head.msg_controllen = PKTINFO_SPACE;
+            head.msg_controllen = if is_long { PKTINFO_SPACE + SEGMENT_SPACE } else { PKTINFO_SPACE };
             // SAFETY: the head names a control that is large enough, aligned and zeroed.
-            unsafe { name_source(head, path.src) };
+            unsafe { write_control(head, path.src, is_long.then_some(datagram_bytes as u16)) };
             count += 1;
         }
         let fd = if may_be_cut { self.fragments.as_fd() } else { self.fd() };
@@ -260,6 +305,9 @@ impl Socket {
                 Ok(sent) => return Sent::Some(sent),
                 Err(_) => match last_errno() {
                     Errno::INTR => {}
+                    Errno::MSGSIZE | Errno::INVAL | Errno::IO | Errno::OPNOTSUPP if first_is_long => {
+                        return Sent::NoTrain;
+                    }
                     Errno::MSGSIZE => return Sent::TooLong,
                     _ => return Sent::Lost,
                 },
@@ -290,40 +338,74 @@ pub(super) fn source_towards(operation: &'static str, dst: Ipv6Addr) -> Result<I
     }
 }
 
-/// The address that a datagram was sent to.
-///
-/// # Safety
-/// The head must be one that the kernel has filled, and its control messages live.
-unsafe fn destination(head: &libc::msghdr) -> Option<Ipv6Addr> {
-    // SAFETY: the caller's promise; the kernel's messages are whole.
-    unsafe {
-        let mut message = libc::CMSG_FIRSTHDR(head);
-        while let Some(header) = message.as_ref() {
-            if header.cmsg_level == libc::IPPROTO_IPV6 && header.cmsg_type == libc::IPV6_PKTINFO {
-                let info: libc::in6_pktinfo =
-                    libc::CMSG_DATA(message).cast::<libc::in6_pktinfo>().read_unaligned();
-                return Some(info.ipi6_addr.s6_addr.into());
-            }
-            message = libc::CMSG_NXTHDR(head, message);
-        }
-    }
-    None
+/// What the kernel tells of a message.
+#[derive(Default)]
+struct Told {
+    /// The address that it was sent to.
+    dst: Option<Ipv6Addr>,
+    /// If it is a train: of all of its datagrams but the last.
+    datagram_bytes: Option<usize>,
 }
 
-/// Says in a head which of our addresses a datagram comes from.
+impl Told {
+    /// # Safety
+    /// The head must be one that the kernel has filled, and its control messages live.
+    unsafe fn by(head: &libc::msghdr) -> Self {
+        let mut told = Self::default();
+        // SAFETY: the caller's promise; the kernel's messages are whole.
+        unsafe {
+            let mut message = libc::CMSG_FIRSTHDR(head);
+            while let Some(header) = message.as_ref() {
+                let data = libc::CMSG_DATA(message);
+                match (header.cmsg_level, header.cmsg_type) {
+                    (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                        let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
+                        told.dst = Some(info.ipi6_addr.s6_addr.into());
+                    }
+                    (libc::SOL_UDP, libc::UDP_GRO) => {
+                        told.datagram_bytes = data.cast::<libc::c_int>().read_unaligned().try_into().ok();
+                    }
+                    _ => {}
+                }
+                message = libc::CMSG_NXTHDR(head, message);
+            }
+        }
+        told
+    }
+}
+
+/// Says in a head which of our addresses a message comes from, and how long the datagrams of a train are.
 ///
 /// # Safety
-/// The head's control must be valid for [`PKTINFO_SPACE`] bytes, aligned to 8.
-unsafe fn name_source(head: &libc::msghdr, src: Ipv6Addr) {
+/// The head's control must be valid for [`PKTINFO_SPACE`] bytes, and for [`SEGMENT_SPACE`] more for a train, zeroed and
+/// aligned to 8; the head says how many.
+unsafe fn write_control(head: &libc::msghdr, src: Ipv6Addr, datagram_bytes: Option<u16>) {
     // SAFETY: plain data.
     let mut info: libc::in6_pktinfo = unsafe { zeroed() };
     info.ipi6_addr.s6_addr = src.octets();
-    // SAFETY: the caller's promise: there is room for one message with this content.
+    // SAFETY: the caller's promise: there is room for one message with this content, and for the other.
     unsafe {
         let message = libc::CMSG_FIRSTHDR(head);
-        (*message).cmsg_level = libc::IPPROTO_IPV6;
-        (*message).cmsg_type = libc::IPV6_PKTINFO;
-        (*message).cmsg_len = libc::CMSG_LEN(size_of::<libc::in6_pktinfo>() as u32) as usize;
-        libc::CMSG_DATA(message).cast::<libc::in6_pktinfo>().write_unaligned(info);
+        write_message(message, (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), info);
+        if let Some(datagram_bytes) = datagram_bytes {
+            let message = libc::CMSG_NXTHDR(head, message);
+            write_message(message, (libc::SOL_UDP, libc::UDP_SEGMENT), datagram_bytes);
+        }
+    }
+}
+
+/// # Safety
+/// There must be room for a control message of this content.
+unsafe fn write_message<T>(
+    message: *mut libc::cmsghdr,
+    (level, kind): (libc::c_int, libc::c_int),
+    content: T,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*message).cmsg_level = level;
+        (*message).cmsg_type = kind;
+        (*message).cmsg_len = libc::CMSG_LEN(size_of::<T>() as u32) as usize;
+        libc::CMSG_DATA(message).cast::<T>().write_unaligned(content);
     }
 }

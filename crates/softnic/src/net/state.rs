@@ -15,6 +15,7 @@ use rustix::time::{
 };
 
 use super::batch::{Outbox, flow};
+use super::company::Company;
 use super::counters::PortCounters;
 use super::datagrams::Inlets;
 use super::faults::Faults;
@@ -103,7 +104,8 @@ impl State {
             Ok(())
         };
         // Nothing refuses it: the elements were checked.
-        let _added = self.out.add(&self.socket, path, packet, len_bytes, gather);
+        let _added =
+            self.out.add(&self.socket, (path, Company::of_datagrams(path)), packet, len_bytes, gather);
         if self.out.is_full() {
             self.out.flush(&self.socket, &self.counters, self.now_ns);
         }
@@ -116,7 +118,7 @@ impl State {
             Ok(())
         };
         // Nothing refuses it: the payload is here.
-        let _added = self.out.add(&self.socket, path, packet, payload.len(), gather);
+        let _added = self.out.add(&self.socket, (path, Company::Alone), packet, payload.len(), gather);
     }
 
     /// Works on a pair's transport.
@@ -189,7 +191,7 @@ impl State {
             }
             self.touched.clear();
             self.out.flush(&self.socket, &self.counters, self.now_ns);
-            if self.inbox.arrivals.len() < super::socket::BATCH {
+            if !self.inbox.was_full {
                 break;
             }
         }
@@ -216,7 +218,10 @@ impl State {
         let Some(host) = self.host.upgrade() else { return };
         let datagram = self.inbox.datagram(arrival);
         let path = Path { src: arrival.src, dst: arrival.dst };
-        if !icrc::is_sound(&flow(path, arrival.src_port), datagram) {
+        if arrival.before > 0 {
+            self.counters.received_in_trains.increment();
+        }
+        if !icrc::is_sound_as(&flow(path, arrival.src_port), arrival.before, datagram) {
             return self.counters.dropped_crc.increment();
         }
         let Ok((packet, payload)) = decode(datagram) else {

@@ -232,6 +232,10 @@ impl Context for SoftContext {
         self.host.process.carries_to(gid, qp_num)
     }
 
+    fn whole_mtu(&self) -> Option<Mtu> {
+        self.host.process.whole_mtu()
+    }
+
     fn check_connection(&self, own: IpAddr, peer: IpAddr) -> Result<()> {
         self.host.process.check_connection("connect over TCP", own, peer)
     }

@@ -1,7 +1,8 @@
 //! The invariant CRC (IBA annex A17.3.3): a CRC-32 over everything that no router changes.
 //!
 //! It covers the identification of IPv4, which UDP sockets neither choose nor show. Our own is 0: an unconnected socket
-//! that forbids fragments sends that. A foreign sender's is found by the CRC itself: it is linear, so that at most one
+//! that forbids fragments sends that. Of datagrams that the system cuts out of one buffer (UDP_SEGMENT) each is one
+//! higher than that of the one before. A foreign sender's is found by the CRC itself: it is linear, so that at most one
 //! identification explains the difference to 0. A corrupted packet is taken for one with another identification once in
 //! 2^16 times; the checksum of UDP is checked besides, where the sender has set it.
 
@@ -45,21 +46,22 @@ impl Covered {
     }
 
     /// `len_bytes`: of the whole UDP payload, CRC included.
-    fn new(flow: &Flow, len_bytes: usize, bth: &[u8; BTH_BYTES]) -> Self {
+    fn new(flow: &Flow, identification: u16, len_bytes: usize, bth: &[u8; BTH_BYTES]) -> Self {
         let mut covered = Self { bytes: [0xFF; _], len_bytes: 8 };
         let udp_bytes = (UDP_BYTES + len_bytes) as u16;
         match (flow.src, flow.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let whole_bytes = (IPV4_BYTES as u16).wrapping_add(udp_bytes).to_be_bytes();
-                // Version and length, service, total length; identification 0; not to be fragmented; time to live,
+                let [high, low] = identification.to_be_bytes();
+                // Version and length, service, total length; identification; not to be fragmented; time to live,
                 // protocol, checksum.
                 covered.put(&[
                     0x45,
                     0xFF,
                     whole_bytes[0],
                     whole_bytes[1],
-                    0,
-                    0,
+                    high,
+                    low,
                     0x40,
                     0,
                     0xFF,
@@ -94,10 +96,10 @@ impl Covered {
 }
 
 /// The CRC of a datagram whose last four bytes are kept for it, as it is stored there.
-fn compute(flow: &Flow, datagram: &[u8]) -> Option<u32> {
+fn compute(flow: &Flow, identification: u16, datagram: &[u8]) -> Option<u32> {
     let (bth, rest) = datagram.split_first_chunk::<BTH_BYTES>()?;
     let rest = &rest[..rest.len().checked_sub(ICRC_BYTES)?];
-    let covered = Covered::new(flow, datagram.len(), bth);
+    let covered = Covered::new(flow, identification, datagram.len(), bth);
     let mut crc = Hasher::new();
     crc.update(&covered.bytes[..covered.len_bytes]);
     crc.update(rest);
@@ -106,7 +108,12 @@ fn compute(flow: &Flow, datagram: &[u8]) -> Option<u32> {
 
 /// Writes the CRC into the last four bytes of a datagram. Nothing happens if it is too short to be a packet.
 pub fn seal(flow: &Flow, datagram: &mut [u8]) {
-    if let (Some(crc), Some(place)) = (compute(flow, datagram), datagram.last_chunk_mut()) {
+    seal_as(flow, 0, datagram);
+}
+
+/// As [`seal`], for another identification of IPv4 than 0.
+pub fn seal_as(flow: &Flow, identification: u16, datagram: &mut [u8]) {
+    if let (Some(crc), Some(place)) = (compute(flow, identification, datagram), datagram.last_chunk_mut()) {
         *place = crc.to_le_bytes();
     }
 }
@@ -114,21 +121,33 @@ pub fn seal(flow: &Flow, datagram: &mut [u8]) {
 /// Whether the CRC of a datagram is right, for some identification if it came by IPv4.
 #[must_use]
 pub fn is_sound(flow: &Flow, datagram: &[u8]) -> bool {
-    identification(flow, datagram).is_some()
+    is_sound_as(flow, 0, datagram)
+}
+
+/// As [`is_sound`], faster if the identification is the one that is expected.
+#[must_use]
+pub fn is_sound_as(flow: &Flow, expected: u16, datagram: &[u8]) -> bool {
+    identification_near(flow, expected, datagram).is_some()
 }
 
 /// The identification of IPv4 for which the CRC of a datagram is right; 0 if it came by IPv6. `None` if it is wrong.
 #[must_use]
 pub fn identification(flow: &Flow, datagram: &[u8]) -> Option<[u8; 2]> {
-    let (crc, found) = (compute(flow, datagram)?, datagram.last_chunk()?);
+    identification_near(flow, 0, datagram)
+}
+
+fn identification_near(flow: &Flow, expected: u16, datagram: &[u8]) -> Option<[u8; 2]> {
+    let (crc, found) = (compute(flow, expected, datagram)?, datagram.last_chunk()?);
+    let is_v4 = matches!((flow.src, flow.dst), (IpAddr::V4(_), IpAddr::V4(_)));
+    let expected = if is_v4 { expected.to_be_bytes() } else { [0; 2] };
     let difference = crc ^ u32::from_le_bytes(*found);
     if difference == 0 {
-        return Some([0; 2]);
+        return Some(expected);
     }
-    let is_v4 = matches!((flow.src, flow.dst), (IpAddr::V4(_), IpAddr::V4(_)));
     // Bytes behind the identification that the CRC covers.
     let behind = 8 + IPV4_BYTES + UDP_BYTES + datagram.len() - ICRC_BYTES - IDENTIFICATION_AT - 2;
-    explains(difference, behind).filter(|_| is_v4)
+    let [high, low] = explains(difference, behind).filter(|_| is_v4)?;
+    Some([expected[0] ^ high, expected[1] ^ low])
 }
 
 /// The two bytes that, followed by `behind` equal ones, explain this difference of CRCs. The register is taken back over

@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use farcall_verbs::{QpType, RnrTimer};
 use proptest::prelude::*;
 
-use super::icrc::{Flow, identification, is_sound, seal};
+use super::icrc::{Flow, identification, is_sound, is_sound_as, seal, seal_as};
 use super::*;
 use crate::packet::{Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
@@ -86,6 +86,26 @@ fn every_identification_is_explained() {
             let found = super::icrc::explains(difference, behind);
             assert_eq!(found, Some(id.to_be_bytes()), "{id:#x}, {behind} bytes behind");
             assert_eq!(super::icrc::explains(difference ^ 0x10, behind), None);
+        }
+    }
+}
+
+#[test]
+fn an_identification_is_found_whichever_was_expected() {
+    for (flow, is_v4) in
+        [(flow("10.0.0.1", "10.0.0.2", 49152), true), (flow("fd00::1", "fd00::2", 49152), false)]
+    {
+        for id in [0_u16, 1, 63, 0x1234] {
+            let mut datagram = UC_SEND;
+            seal_as(&flow, id, &mut datagram);
+            let told = if is_v4 { id } else { 0 };
+            assert_eq!(identification(&flow, &datagram), Some(told.to_be_bytes()), "{id}");
+            let mut turned = datagram;
+            turned[20] ^= 4;
+            for expected in [0, id, id + 1, 0xFFFF] {
+                assert!(is_sound_as(&flow, expected, &datagram), "{id}, expected {expected}");
+                assert!(!is_sound_as(&flow, expected, &turned), "{id}, expected {expected}");
+            }
         }
     }
 }
