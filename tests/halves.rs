@@ -311,3 +311,40 @@ fn a_killed_server_half_ends_the_run_with_words() {
         "{words}"
     );
 }
+
+#[test]
+fn a_conformance_suite_has_its_other_end_at_a_listener() {
+    let mut half = ServerHalf::of(&["conform"]);
+    let suite = |half: &ServerHalf| half.client(&["conform", "--filter", "rc/fence/*"]).output().unwrap();
+    for _ in 0..2 {
+        let output = suite(&half);
+        let report = report(&output);
+        let passed =
+            report["cases"].as_array().unwrap().iter().filter(|case| case["outcome"] == "pass").count();
+        assert!(output.status.success() && passed > 1, "{report}");
+    }
+    // Who says nothing has the other end for a while; the next is told, and is served when that one has gone.
+    let silent = TcpStream::connect(&half.address).unwrap();
+    half.says("a suite begins");
+    half.says("a suite begins");
+    half.says("a suite begins");
+    let refused = suite(&half);
+    assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("one suite at a time"), "{refused:?}");
+    drop(silent);
+    half.says("refused");
+    assert!((0..100).any(|_| {
+        thread::sleep(Duration::from_millis(100));
+        suite(&half).status.success()
+    }));
+    // Garbage ends its own suite and no other.
+    let mut garbage = TcpStream::connect(&half.address).unwrap();
+    garbage.write_all(&[0xFF; 64]).unwrap();
+    let _ = garbage.read_to_end(&mut Vec::new());
+    assert!((0..100).any(|_| {
+        thread::sleep(Duration::from_millis(100));
+        suite(&half).status.success()
+    }));
+    kill_process(Pid::from_child(&half.child), Signal::TERM).unwrap();
+    assert!(half.child.wait().unwrap().success());
+}

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -17,7 +18,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Line {
     stream: UnixStream,
-    child: Child,
+    /// The agent, if it is this process's child.
+    child: Option<Child>,
 }
 
 /// An end that an agent process serves. Clones talk to the same agent.
@@ -32,11 +34,26 @@ impl Remote {
     /// # Errors
     /// If it cannot be started, does not answer, or speaks another version.
     pub fn start(mut command: Command) -> io::Result<Self> {
-        let (mut stream, theirs) = UnixStream::pair()?;
-        stream.set_read_timeout(Some(CALL_TIMEOUT))?;
+        let (stream, theirs) = UnixStream::pair()?;
         let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
         // The command keeps the agent's end of the line, which would hide its death.
         drop(command);
+        Self::over(stream, Some(child))
+    }
+
+    /// Connects to an agent that somebody has started elsewhere, with a TCP connection as its standard input.
+    ///
+    /// # Errors
+    /// As [`Remote::start`].
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, CALL_TIMEOUT)?;
+        stream.set_nodelay(true)?;
+        // Only read from and written to, which any stream socket allows.
+        Self::over(UnixStream::from(OwnedFd::from(stream)), None)
+    }
+
+    fn over(mut stream: UnixStream, child: Option<Child>) -> io::Result<Self> {
+        stream.set_read_timeout(Some(CALL_TIMEOUT))?;
         let version: u32 = read_frame(&mut stream)
             .map_err(|error| io::Error::new(error.kind(), format!("the agent says nothing: {error}")))?;
         if version != VERSION {
@@ -62,9 +79,10 @@ impl Drop for Line {
     fn drop(&mut self) {
         // The agent ends when its line closes.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
-        if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            let _ = self.child.kill();
+        let Some(child) = &mut self.child else { return };
+        if !matches!(child.try_wait(), Ok(Some(_))) {
+            let _ = child.kill();
         }
-        let _ = self.child.wait();
+        let _ = child.wait();
     }
 }

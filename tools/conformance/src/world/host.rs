@@ -1,5 +1,6 @@
 //! Ends on devices of this host.
 
+use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -103,6 +104,15 @@ impl Processes {
         let agent =
             Remote::start(command).map_err(|error| format!("cannot start the agent ({how}): {error}"))?;
         Ok(Self { host, agent, how })
+    }
+
+    /// Connects to an agent that listens on another host.
+    ///
+    /// # Errors
+    /// If it does not answer; the text says why.
+    pub fn connect(host: Host, address: SocketAddr) -> Result<Self, String> {
+        let agent = Remote::connect(address).map_err(|error| error.to_string())?;
+        Ok(Self { host: host.between_hosts(), agent, how: format!("the other end at {address}") })
     }
 }
 

@@ -1,5 +1,8 @@
 //! `farcall conform`: the conformance suite of verbs on a provider of this machine.
 
+mod listen;
+
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -15,9 +18,13 @@ use farcall_conformance::{
 };
 use serde_json::json;
 
+use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
 use crate::console::{Console, progress_bar};
 use crate::failure::{Exit, Failure};
+
+/// How long a suite may say nothing to its other end.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Run the conformance suite: each verb as the InfiniBand specification and the man pages say.
 ///
@@ -28,6 +35,8 @@ use crate::failure::{Exit, Failure};
     after_help = "Examples:\n  farcall conform                               the software RNIC, in one process\n  \
                         farcall conform --sides processes --filter 'rc/*'\n  \
                         farcall conform --list | grep atomic\n  \
+                        farcall conform --listen 0.0.0.0:11401         one end; at the other host:\n  \
+                        farcall conform --connect server:11401 --filter 'rc/*'\n  \
                         farcall conform --json | jq '.cases[] | select(.outcome == \"fail\")'"
 )]
 pub struct Conform {
@@ -40,6 +49,13 @@ pub struct Conform {
     /// network namespace. Standard input must reach it as the socket that it is.
     #[arg(long, value_name = "WORDS", conflicts_with = "sides")]
     other_end: Option<String>,
+    /// Be the other end for suites of other hosts, one at a time, until SIGINT. Of the other options only the
+    /// provider's count. Whoever reaches the address may use it: listen where you trust the network.
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve, conflicts_with_all = ["sides", "other_end", "connect"])]
+    listen: Option<SocketAddr>,
+    /// Have the other end where `farcall conform --listen` of the same release runs.
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve, conflicts_with_all = ["sides", "other_end"])]
+    connect: Option<SocketAddr>,
     /// With `--sides users`: the number of the other user and its group.
     #[arg(long, value_name = "UID", default_value_t = 65_534)]
     other_user: u32,
@@ -86,6 +102,9 @@ impl Conform {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if self.agent {
             return self.serve_end();
+        }
+        if let Some(address) = self.listen {
+            return listen::listen(address, console, || self.agent_command(&[]));
         }
         let cases = self.chosen()?;
         if self.list {
@@ -161,6 +180,15 @@ impl Conform {
             let how = format!("two processes, one started by: {words}");
             return elsewhere(Processes::start(host.between_hosts(), self.agent_command(&prefix)?, how));
         }
+        if let Some(address) = self.connect {
+            let connected = Processes::connect(host, address).map_err(|why| {
+                let failure = Failure::new("cannot reach the other end").at(address).why(why);
+                failure.exit(Exit::Unreachable).remedy(
+                    "start it there: farcall conform --listen HOST:PORT; it serves one suite at a time",
+                )
+            });
+            return connected.map(|world| Rc::new(world) as Rc<dyn World>);
+        }
         let started = match self.sides {
             Sides::Local | Sides::Simulated => return Ok(Rc::new(host)),
             Sides::Processes => Processes::start(host, self.agent_command(&[])?, "two processes"),
@@ -197,7 +225,11 @@ impl Conform {
             .as_fd()
             .try_clone_to_owned()
             .map_err(|error| Failure::because("standard input is no socket", &error))?;
-        serve(Local::new(device.provider(), context), UnixStream::from(line))
+        let line = UnixStream::from(line);
+        // Who says nothing keeps no other suite from this end for ever.
+        line.set_read_timeout(Some(PATIENCE))
+            .map_err(|error| Failure::because("standard input is no socket", &error))?;
+        serve(Local::new(device.provider(), context), line)
             .map_err(|error| Failure::because("the line to the suite failed", &error))?;
         Ok(Exit::Success)
     }

@@ -1,0 +1,97 @@
+//! `farcall conform --listen`: the other end for suites that run on other hosts.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use crate::signals::StopFlag;
+
+/// How often it looks for signals and for the end of a suite.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// So often, and with this pause, it looks whether an agent ends whose suite may have ended.
+const ENDING_LOOKS: u32 = 100;
+const ENDING_PAUSE: Duration = Duration::from_millis(10);
+/// After the system gave no connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// An agent for each suite, one at a time, until told to stop. `agent` makes the command of one.
+///
+/// # Errors
+/// If the address cannot be had, or `agent` fails.
+pub fn listen(
+    address: SocketAddr,
+    console: Console,
+    agent: impl Fn() -> Result<Command, Failure>,
+) -> Result<Exit, Failure> {
+    let stop = StopFlag::install()?;
+    let failed = |error: io::Error| {
+        let failure = Failure::because("cannot listen for suites", &error).at(address);
+        failure.remedy("choose another address with --listen, or stop what uses this one")
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let (address, pid) = (listener.local_addr().map_err(failed)?, std::process::id());
+    let text = format!(
+        "other end on {address} (pid {pid}); at the other host: farcall conform --connect HOST:{}",
+        address.port()
+    );
+    console.say_line(&text, &json!({ "listening": address, "pid": pid }))?;
+    let mut running: Option<Running> = None;
+    while !stop.is_raised() {
+        // A signal ends it early.
+        let _ = poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&LOOK));
+        match listener.accept() {
+            Ok((_, from)) if running.as_mut().is_some_and(Running::goes_on) => {
+                eprintln!("{from}: refused, a suite is running");
+            }
+            Ok((line, from)) => match Running::start(line, agent()?) {
+                Ok(started) => {
+                    eprintln!("{from}: a suite begins");
+                    running = Some(started);
+                }
+                Err(error) => eprintln!("{from}: cannot start the other end: {error}"),
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                eprintln!("no connection: {error}");
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+    Ok(Exit::Success)
+}
+
+/// The agent of a suite; dropping it ends it.
+struct Running(Child);
+
+impl Running {
+    fn start(line: TcpStream, mut agent: Command) -> io::Result<Self> {
+        line.set_nonblocking(false)?;
+        line.set_nodelay(true)?;
+        let child = agent.stdin(Stdio::from(OwnedFd::from(line))).stdout(Stdio::null()).spawn()?;
+        Ok(Self(child))
+    }
+
+    /// Whether it goes on; one whose suite has ended is about to end, too.
+    fn goes_on(&mut self) -> bool {
+        (0..ENDING_LOOKS).all(|_| {
+            std::thread::sleep(ENDING_PAUSE);
+            matches!(self.0.try_wait(), Ok(None))
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails only if it ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
