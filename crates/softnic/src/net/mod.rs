@@ -10,6 +10,7 @@
 
 mod batch;
 mod company;
+mod control;
 mod counters;
 mod datagrams;
 mod faults;

@@ -16,8 +16,12 @@ use crate::life::{Served, Watching};
 
 /// Who polls looks for packets at most once in so long, so that what else is polled there does not pay for it.
 const LOOK_EVERY_NS: u64 = 1_000;
-/// While the owner polls, the service thread looks as seldom as this whether he still does.
+/// While the owner polls, the service thread looks whether he still does: as often as this where he polls and then waits
+/// for something else, such as bytes in memory; as seldom as that where he goes on.
+const OWNER_PAUSES_NS: u64 = 30_000;
 const OWNER_POLLS_NS: u64 = 1_000_000;
+/// Who has not looked for so long does not poll now.
+const STALE_NS: u64 = 10_000;
 
 /// The RoCEv2 port of this process.
 pub(crate) struct Port {
@@ -33,6 +37,8 @@ pub(crate) struct Port {
     is_polled: AtomicBool,
     /// The service thread leaves packets to who polls.
     is_left_alone: AtomicBool,
+    /// For so long, until it looks.
+    left_alone_ns: AtomicU64,
     watching: Mutex<Option<Watching>>,
 }
 
@@ -58,6 +64,7 @@ impl Port {
             began,
             is_polled: AtomicBool::new(false),
             is_left_alone: AtomicBool::new(false),
+            left_alone_ns: AtomicU64::new(OWNER_PAUSES_NS),
             watching: Mutex::default(),
         });
         let state = port.state.lock();
@@ -154,6 +161,11 @@ impl Served for Port {
             if !self.is_left_alone.swap(true, Ordering::Relaxed) {
                 self.watch(&state, false);
             }
+            let looked_ns = self.looked_ns.load(Ordering::Relaxed);
+            let has_paused = state.now_ns.saturating_sub(looked_ns) > STALE_NS && state.look();
+            let left_alone_ns = self.left_alone_ns.load(Ordering::Relaxed);
+            let next_ns = if has_paused { OWNER_PAUSES_NS } else { (2 * left_alone_ns).min(OWNER_POLLS_NS) };
+            self.left_alone_ns.store(next_ns, Ordering::Relaxed);
         } else {
             if self.is_left_alone.swap(false, Ordering::Relaxed) {
                 self.watch(&state, true);
@@ -162,7 +174,7 @@ impl Served for Port {
         }
         state.finish();
         if self.is_left_alone.load(Ordering::Relaxed) {
-            let at_ns = state.now_ns + OWNER_POLLS_NS;
+            let at_ns = state.now_ns + self.left_alone_ns.load(Ordering::Relaxed);
             state.ring_at(at_ns);
         }
     }

@@ -18,11 +18,15 @@ use farcall_wire::codec::UDP_PORT;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto};
 
+use super::control::{Control, PKTINFO_SPACE, SEGMENT_SPACE, Told, write_control};
 use super::path::Path;
 use super::slots::Slots;
 
 /// Messages that one system call moves at most, each a datagram or a train of them.
 pub(super) const BATCH: usize = 32;
+
+/// Messages that are asked for as long as few come: each costs its preparation, whether it comes or not.
+const USUAL_BATCH: usize = 4;
 
 /// Datagrams of a train, and their bytes: what the kernel takes.
 pub(super) const TRAIN_MAX: usize = 64;
@@ -57,34 +61,25 @@ pub(super) struct Inbox {
     pub(super) arrivals: Vec<Arrival>,
     /// Whether more may wait in the socket.
     pub(super) was_full: bool,
+    /// How many are asked for next.
+    messages_expected: usize,
 }
 
 impl Inbox {
     pub(super) fn new() -> Self {
         let bytes = vec![0; BATCH * ROOM_BYTES].into();
-        Self { bytes, arrivals: Vec::with_capacity(BATCH * TRAIN_MAX), was_full: false }
+        Self {
+            bytes,
+            arrivals: Vec::with_capacity(BATCH * TRAIN_MAX),
+            was_full: false,
+            messages_expected: USUAL_BATCH,
+        }
     }
 
     pub(super) fn datagram(&self, arrival: &Arrival) -> &[u8] {
         &self.bytes[arrival.at..][..arrival.len_bytes]
     }
 }
-
-/// Room for the control messages that name our address and the length of a train's datagrams.
-#[repr(C, align(8))]
-#[derive(Clone, Copy)]
-struct Control([u8; 64]);
-
-/// # Panics
-/// Never: computes a length.
-const fn control_space<T>() -> usize {
-    // SAFETY: computes a length.
-    unsafe { libc::CMSG_SPACE(size_of::<T>() as u32) as usize }
-}
-const PKTINFO_SPACE: usize = control_space::<libc::in6_pktinfo>();
-const SEGMENT_SPACE: usize = control_space::<u16>();
-const _: () = assert!(PKTINFO_SPACE + SEGMENT_SPACE <= size_of::<Control>());
-const _: () = assert!(PKTINFO_SPACE + control_space::<libc::c_int>() <= size_of::<Control>());
 
 /// Datagrams that are sent as one message.
 #[derive(Clone, Copy)]
@@ -194,6 +189,29 @@ fn sockaddr(address: Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
     name
 }
 
+/// Room for what is written as far as it is used.
+fn unwritten<T>() -> [MaybeUninit<T>; BATCH] {
+    [const { MaybeUninit::uninit() }; BATCH]
+}
+
+/// The head of a message that has one piece.
+fn head(
+    name: &mut MaybeUninit<libc::sockaddr_in6>,
+    piece: &mut MaybeUninit<libc::iovec>,
+    control: &mut MaybeUninit<Control>,
+    control_bytes: usize,
+) -> libc::mmsghdr {
+    // SAFETY: plain data, of which nothing is a reference.
+    let mut head: libc::mmsghdr = unsafe { zeroed() };
+    head.msg_hdr.msg_name = name.as_mut_ptr().cast();
+    head.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
+    head.msg_hdr.msg_iov = piece.as_mut_ptr();
+    head.msg_hdr.msg_iovlen = 1;
+    head.msg_hdr.msg_control = control.as_mut_ptr().cast();
+    head.msg_hdr.msg_controllen = control_bytes;
+    head
+}
+
 impl Socket {
     /// Opens what a process needs beside its slot.
     ///
@@ -219,44 +237,33 @@ impl Socket {
     pub(super) fn receive(&self, inbox: &mut Inbox) {
         inbox.arrivals.clear();
         inbox.was_full = false;
-        // SAFETY: plain data, filled below or by the kernel.
-        let (mut names, mut heads): ([libc::sockaddr_in6; BATCH], [libc::mmsghdr; BATCH]) =
-            unsafe { zeroed() };
-        let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
-        let mut controls = [Control([0; 64]); BATCH];
-        for at in 0..BATCH {
+        let asked = inbox.messages_expected;
+        let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
+        let (mut controls, mut heads) = (unwritten::<Control>(), unwritten::<libc::mmsghdr>());
+        for at in 0..asked {
             let room = &mut inbox.bytes[at * ROOM_BYTES..][..ROOM_BYTES];
+            names[at].write(sockaddr(Ipv6Addr::UNSPECIFIED, 0));
             pieces[at].write(libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
-            let head = &mut heads[at].msg_hdr;
-            head.msg_name = (&raw mut names[at]).cast();
-            head.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
-            head.msg_iov = pieces[at].as_mut_ptr();
-            head.msg_iovlen = 1;
-            head.msg_control = (&raw mut controls[at]).cast();
-            head.msg_controllen = size_of::<Control>();
+            let head = head(&mut names[at], &mut pieces[at], &mut controls[at], size_of::<Control>());
+            heads[at].write(head);
         }
-        let flags = libc::MSG_DONTWAIT;
-        // SAFETY: every head names a name, a piece and a control of its own, which live through the call.
-        let count = unsafe {
-            libc::recvmmsg(
-                self.fd().as_raw_fd(),
-                heads.as_mut_ptr(),
-                BATCH as u32,
-                flags,
-                std::ptr::null_mut(),
-            )
-        };
+        let (fd, flags) = (self.fd().as_raw_fd(), libc::MSG_DONTWAIT);
+        // SAFETY: so many heads are written; each names a name, a piece and a control of its own, which live through the call.
+        let count =
+            unsafe { libc::recvmmsg(fd, heads[0].as_mut_ptr(), asked as u32, flags, std::ptr::null_mut()) };
         let count = usize::try_from(count).unwrap_or(0);
-        inbox.was_full = count == BATCH;
+        inbox.was_full = count == asked;
+        inbox.messages_expected = if inbox.was_full { BATCH } else { USUAL_BATCH };
         for at in 0..count {
-            let head = &heads[at];
-            // SAFETY: filled by the kernel, control messages included, whose room lives.
+            // SAFETY: written above, and filled by the kernel.
+            let (head, name) = unsafe { (heads[at].assume_init(), names[at].assume_init()) };
+            // SAFETY: as above, control messages included, whose room lives.
             let told = unsafe { Told::by(&head.msg_hdr) };
             let (Some(dst), 0) = (told.dst, head.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC))
             else {
                 continue;
             };
-            let (src, src_port) = (names[at].sin6_addr.s6_addr.into(), u16::from_be(names[at].sin6_port));
+            let (src, src_port) = (name.sin6_addr.s6_addr.into(), u16::from_be(name.sin6_port));
             let all_bytes = (head.msg_len as usize).min(ROOM_BYTES);
             let each_bytes = told.datagram_bytes.unwrap_or(all_bytes).max(1);
             // An empty one came, too.
@@ -274,33 +281,27 @@ impl Socket {
 
     /// Sends trains, up to a batch of them; of datagrams that may be cut if `may_be_cut`.
     pub(super) fn send<'a>(&self, trains: impl Iterator<Item = Train<'a>>, may_be_cut: bool) -> Sent {
-        // SAFETY: plain data, filled below.
-        let (mut names, mut heads): ([libc::sockaddr_in6; BATCH], [libc::mmsghdr; BATCH]) =
-            unsafe { zeroed() };
-        let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
-        let mut controls = [Control([0; 64]); BATCH];
+        let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
+        let (mut controls, mut heads) = (unwritten::<Control>(), unwritten::<libc::mmsghdr>());
         let (mut count, mut first_is_long) = (0, false);
         for Train { path, bytes, datagram_bytes } in trains.take(BATCH) {
             let is_long = bytes.len() > datagram_bytes;
             first_is_long |= count == 0 && is_long;
-            names[count] = sockaddr(path.dst, UDP_PORT);
+            names[count].write(sockaddr(path.dst, UDP_PORT));
             let base = bytes.as_ptr().cast_mut().cast();
             pieces[count].write(libc::iovec { iov_base: base, iov_len: bytes.len() });
-            let head = &mut heads[count].msg_hdr;
-            head.msg_name = (&raw mut names[count]).cast();
-            head.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
-            head.msg_iov = pieces[count].as_mut_ptr();
-            head.msg_iovlen = 1;
-            head.msg_control = (&raw mut controls[count]).cast();
-            head.msg_controllen = if is_long { PKTINFO_SPACE + SEGMENT_SPACE } else { PKTINFO_SPACE };
+            controls[count].write(Control([0; 64]));
+            let control_bytes = if is_long { PKTINFO_SPACE + SEGMENT_SPACE } else { PKTINFO_SPACE };
+            let head = head(&mut names[count], &mut pieces[count], &mut controls[count], control_bytes);
             // SAFETY: the head names a control that is large enough, aligned and zeroed.
-            unsafe { write_control(head, path.src, is_long.then_some(datagram_bytes as u16)) };
+            unsafe { write_control(&head.msg_hdr, path.src, is_long.then_some(datagram_bytes as u16)) };
+            heads[count].write(head);
             count += 1;
         }
         let fd = if may_be_cut { self.fragments.as_fd() } else { self.fd() };
         loop {
             // SAFETY: as in `receive`; what is sent is only read.
-            let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), heads.as_mut_ptr(), count as u32, 0) };
+            let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), heads[0].as_mut_ptr(), count as u32, 0) };
             match usize::try_from(sent) {
                 Ok(sent) => return Sent::Some(sent),
                 Err(_) => match last_errno() {
@@ -335,77 +336,5 @@ pub(super) fn source_towards(operation: &'static str, dst: Ipv6Addr) -> Result<I
             let to = dst.to_canonical();
             Err(Error::os(operation, format!("find a route to {to} (does ping reach it?)"), errno))
         }
-    }
-}
-
-/// What the kernel tells of a message.
-#[derive(Default)]
-struct Told {
-    /// The address that it was sent to.
-    dst: Option<Ipv6Addr>,
-    /// If it is a train: of all of its datagrams but the last.
-    datagram_bytes: Option<usize>,
-}
-
-impl Told {
-    /// # Safety
-    /// The head must be one that the kernel has filled, and its control messages live.
-    unsafe fn by(head: &libc::msghdr) -> Self {
-        let mut told = Self::default();
-        // SAFETY: the caller's promise; the kernel's messages are whole.
-        unsafe {
-            let mut message = libc::CMSG_FIRSTHDR(head);
-            while let Some(header) = message.as_ref() {
-                let data = libc::CMSG_DATA(message);
-                match (header.cmsg_level, header.cmsg_type) {
-                    (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                        let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
-                        told.dst = Some(info.ipi6_addr.s6_addr.into());
-                    }
-                    (libc::SOL_UDP, libc::UDP_GRO) => {
-                        told.datagram_bytes = data.cast::<libc::c_int>().read_unaligned().try_into().ok();
-                    }
-                    _ => {}
-                }
-                message = libc::CMSG_NXTHDR(head, message);
-            }
-        }
-        told
-    }
-}
-
-/// Says in a head which of our addresses a message comes from, and how long the datagrams of a train are.
-///
-/// # Safety
-/// The head's control must be valid for [`PKTINFO_SPACE`] bytes, and for [`SEGMENT_SPACE`] more for a train, zeroed and
-/// aligned to 8; the head says how many.
-unsafe fn write_control(head: &libc::msghdr, src: Ipv6Addr, datagram_bytes: Option<u16>) {
-    // SAFETY: plain data.
-    let mut info: libc::in6_pktinfo = unsafe { zeroed() };
-    info.ipi6_addr.s6_addr = src.octets();
-    // SAFETY: the caller's promise: there is room for one message with this content, and for the other.
-    unsafe {
-        let message = libc::CMSG_FIRSTHDR(head);
-        write_message(message, (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), info);
-        if let Some(datagram_bytes) = datagram_bytes {
-            let message = libc::CMSG_NXTHDR(head, message);
-            write_message(message, (libc::SOL_UDP, libc::UDP_SEGMENT), datagram_bytes);
-        }
-    }
-}
-
-/// # Safety
-/// There must be room for a control message of this content.
-unsafe fn write_message<T>(
-    message: *mut libc::cmsghdr,
-    (level, kind): (libc::c_int, libc::c_int),
-    content: T,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        (*message).cmsg_level = level;
-        (*message).cmsg_type = kind;
-        (*message).cmsg_len = libc::CMSG_LEN(size_of::<T>() as u32) as usize;
-        libc::CMSG_DATA(message).cast::<T>().write_unaligned(content);
     }
 }

@@ -173,10 +173,12 @@ impl State {
         });
     }
 
-    /// Takes in what has come, and does what is due.
-    pub(super) fn look(&mut self) {
+    /// Takes in what has come, and does what is due. Whether anything came.
+    pub(super) fn look(&mut self) -> bool {
+        let mut came = false;
         for _ in 0..BATCHES_A_LOOK {
             self.socket.receive(&mut self.inbox);
+            came |= !self.inbox.arrivals.is_empty();
             self.record_arrivals();
             for at in 0..self.inbox.arrivals.len() {
                 let arrival = self.inbox.arrivals[at];
@@ -196,6 +198,7 @@ impl State {
             }
         }
         self.do_what_is_due();
+        came
     }
 
     /// Records what has come in, if that is asked for.
