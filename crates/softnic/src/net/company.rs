@@ -4,6 +4,8 @@
 //! Linux counts them up from the first, and packets are sealed for that; what every device does nobody knows. Another
 //! Farcall takes any identification; of a foreign peer all packets of a train but the first would be lost, each time.
 
+use farcall_verbs::QpType;
+
 use super::path::Path;
 
 /// So many packets of a pair go alone after some were lost.
@@ -17,21 +19,28 @@ pub(super) enum Company {
 }
 
 impl Company {
-    /// That of datagrams of queue pairs, of which nobody would tell that they were lost.
-    pub(super) fn of_datagrams(path: Path) -> Self {
+    /// That of packets of which nobody would tell that they were lost.
+    pub(super) fn unacknowledged(path: Path) -> Self {
         if path.has_identifications() { Self::Alone } else { Self::Train }
     }
 }
 
 /// What a connected queue pair has seen of its path.
-#[derive(Default)]
 pub(super) struct Caution {
+    is_acknowledged: bool,
     alone_packets: u32,
 }
 
 impl Caution {
+    pub(super) fn of(transport: QpType) -> Self {
+        Self { is_acknowledged: transport == QpType::Rc, alone_packets: 0 }
+    }
+
     /// How the next packet goes.
-    pub(super) fn next(&mut self) -> Company {
+    pub(super) fn next(&mut self, path: Path) -> Company {
+        if !self.is_acknowledged {
+            return Company::unacknowledged(path);
+        }
         match self.alone_packets.checked_sub(1) {
             None => Company::Train,
             Some(left) => {
@@ -57,13 +66,14 @@ mod tests {
     fn after_a_loss_packets_go_alone_for_a_while_where_there_are_identifications() {
         let path = |dst: &str| Path { src: dst.parse().unwrap(), dst: dst.parse().unwrap() };
         let (v4, v6) = (path("::ffff:10.0.0.1"), path("fd00::1"));
-        let mut caution = Caution::default();
-        assert_eq!(caution.next(), Company::Train);
+        let mut caution = Caution::of(QpType::Rc);
+        assert_eq!(caution.next(v4), Company::Train);
         caution.packets_were_lost(v6);
-        assert_eq!(caution.next(), Company::Train);
+        assert_eq!(caution.next(v6), Company::Train);
         caution.packets_were_lost(v4);
-        assert!((0..ALONE_PACKETS).all(|_| caution.next() == Company::Alone));
-        assert_eq!(caution.next(), Company::Train);
-        assert_eq!([v4, v6].map(Company::of_datagrams), [Company::Alone, Company::Train]);
+        assert!((0..ALONE_PACKETS).all(|_| caution.next(v4) == Company::Alone));
+        assert_eq!(caution.next(v4), Company::Train);
+        let mut unacknowledged = Caution::of(QpType::Uc);
+        assert_eq!([v4, v6].map(|path| unacknowledged.next(path)), [Company::Alone, Company::Train]);
     }
 }

@@ -61,7 +61,7 @@ impl Nic<'_> {
 
     /// Where the next packet goes, and whether with others.
     fn route(&mut self) -> (Path, Company) {
-        (self.side.path, self.side.caution.next())
+        (self.side.path, self.side.caution.next(self.side.path))
     }
 
     /// Plans the next look at a deadline.

@@ -160,7 +160,7 @@ impl NetPair {
             deadlines: [None; 2],
             planned: Planned::default(),
             is_touched: false,
-            caution: Caution::default(),
+            caution: Caution::of(parts.qp_type),
         };
         let send_rules = SendRules::new(crate::NAME, parts.qp_type, &side.cap);
         let recv_rules = RecvRules::of_pair(&side.cap, side.srq.is_some());

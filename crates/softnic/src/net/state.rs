@@ -105,7 +105,7 @@ impl State {
         };
         // Nothing refuses it: the elements were checked.
         let _added =
-            self.out.add(&self.socket, (path, Company::of_datagrams(path)), packet, len_bytes, gather);
+            self.out.add(&self.socket, (path, Company::unacknowledged(path)), packet, len_bytes, gather);
         if self.out.is_full() {
             self.out.flush(&self.socket, &self.counters, self.now_ns);
         }
