@@ -57,7 +57,7 @@ pub fn towards(wanted: u32, of: &IdObject) -> Result<(QpAttr, c_int), Errno> {
             mask::SQ_PSN
         }
         (RTR, false) => ready_to_receive(&mut attr, &own, &own.peer()?, nic),
-        (RTS, false) => ready_to_send(&mut attr, &own, &own.peer()?, nic),
+        (RTS, false) => ready_to_send(&mut attr, &own.peer()?, nic),
         _ => return Err(invalid(format_args!("state {wanted}: there are INIT (1), RTR (2) and RTS (3)"))),
     };
     Ok((attr, mask::STATE | also))
@@ -82,7 +82,7 @@ fn ready_to_receive(attr: &mut QpAttr, own: &Own, peer: &PeerTerms, nic: &NicDev
     mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER
 }
 
-fn ready_to_send(attr: &mut QpAttr, own: &Own, peer: &PeerTerms, nic: &NicDevice) -> c_int {
+fn ready_to_send(attr: &mut QpAttr, peer: &PeerTerms, nic: &NicDevice) -> c_int {
     // Each end says what the other begins with (IBA 12.7.31).
     attr.sq_psn = peer.qp.psn;
     attr.timeout = peer.ack_timeout;

@@ -262,3 +262,47 @@ impl Outbox {
         self.held.iter().map(|held| held.until_ns).min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_train_is_of_packets_of_one_length_to_one_pair() {
+        let path = |dst: &str| Path { src: "::1".parse().unwrap(), dst: dst.parse().unwrap() };
+        let packet = |dst, dest_qpn, at, len_bytes| Waiting {
+            path: path(dst),
+            dest_qpn,
+            at,
+            len_bytes,
+            may_be_cut: false,
+            before: 0,
+            first_bytes: len_bytes,
+        };
+        let first = packet("fd00::2", 7, 0, 1_040);
+        let joins = |next: Waiting, last: &Waiting| next.behind(last).before == last.before + 1;
+        assert!(joins(packet("fd00::2", 7, 1_040, 1_040), &first));
+        assert!(joins(packet("fd00::2", 7, 1_040, 20), &first));
+        for other in [
+            packet("fd00::3", 7, 1_040, 1_040),
+            packet("fd00::2", 8, 1_040, 1_040),
+            packet("fd00::2", 7, 1_040, 1_044),
+            packet("fd00::2", 7, 2_080, 1_040),
+            Waiting { may_be_cut: true, ..packet("fd00::2", 7, 1_040, 1_040) },
+        ] {
+            assert!(!joins(other, &first));
+        }
+        // A shorter one is the last.
+        let shorter = packet("fd00::2", 7, 1_040, 20).behind(&first);
+        assert!(!joins(packet("fd00::2", 7, 1_060, 20), &shorter));
+        // No more, and no longer, than the kernel takes.
+        for (len_bytes, most) in [(100, 64), (4_160, 15)] {
+            let mut last = packet("fd00::2", 7, 0, len_bytes);
+            let joined = (1..100).take_while(|nth| {
+                last = packet("fd00::2", 7, nth * len_bytes, len_bytes).behind(&last);
+                last.before > 0
+            });
+            assert_eq!(joined.count() + 1, most, "{len_bytes}");
+        }
+    }
+}
