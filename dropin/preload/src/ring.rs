@@ -29,7 +29,7 @@ const SEND_LOCK: usize = 8;
 const BEGUN: usize = 16;
 /// How many bytes went by TCP before.
 const BEGINS_AT: usize = 24;
-/// From which byte on they lie in the long part; 0: none does.
+/// From which byte on the ring's bytes lie in the long part; 0: none does.
 const LONG_FROM: usize = 32;
 /// Whether the receiver sleeps until there are bytes.
 const DATA_SLEEP: usize = 64;
@@ -106,10 +106,14 @@ impl Ring {
 
     /// Bytes between two counts; a peer that counts nonsense has sent nothing and ended. `long_from` was loaded after
     /// `produced`.
-    fn look_from(&self, produced: u64, consumed: u64, long_from: u64) -> Look {
+    fn look_from(&self, produced: u64, consumed: u64, long_from: Option<u64>) -> Look {
         let unread_bytes = (produced & !CLOSED).wrapping_sub(consumed);
-        let long_bytes = if long_from == 0 { 0 } else { self.long.len_bytes };
-        if unread_bytes > (self.short.len_bytes + long_bytes) as u64 {
+        let capacity_bytes = match long_from {
+            None => 0,
+            Some(0) => self.short.len_bytes,
+            Some(_) => self.short.len_bytes + self.long.len_bytes,
+        };
+        if unread_bytes > capacity_bytes as u64 {
             return Look { unread_bytes: 0, is_closed: true };
         }
         Look { unread_bytes, is_closed: produced & CLOSED != 0 }
@@ -131,7 +135,7 @@ impl Ring {
     pub fn look(&self) -> Look {
         // In this order: more may come in between, and be counted by the next look.
         let consumed = self.load(CONSUMED);
-        self.look_from(self.load(PRODUCED), consumed, self.load(LONG_FROM))
+        self.look_from(self.load(PRODUCED), consumed, self.long_from())
     }
 
     /// All bytes that were ever sent in it.
@@ -269,7 +273,7 @@ impl Ring {
         let consumed = self.mem.load(self.words + CONSUMED, Acquire);
         let produced = self.mem.load(self.words + PRODUCED, Acquire);
         let long_from = self.long_from()?;
-        if self.look_from(produced, consumed, long_from).is_closed {
+        if self.look_from(produced, consumed, Some(long_from)).is_closed {
             return None;
         }
         let (_, room_bytes) = self.room(produced, consumed, long_from);
@@ -295,7 +299,7 @@ impl Ring {
         let consumed = self.mem.load(self.words + CONSUMED, Acquire);
         let produced = self.mem.load(self.words + PRODUCED, Acquire);
         let Some(long_from) = self.long_from() else { return 0 };
-        let there = self.look_from(produced, consumed, long_from).unread_bytes as usize;
+        let there = self.look_from(produced, consumed, Some(long_from)).unread_bytes as usize;
         // SAFETY: as in `push`.
         let len = unsafe {
             each_piece(buffers, from_byte, there, |piece, len, done| {
