@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// An agent for each suite, one at a time, until told to stop. `agent` makes the command of one.
 ///
 /// # Errors
-/// If the address cannot be had, or `agent` fails.
+/// If the address cannot be had.
 pub fn listen(
     address: SocketAddr,
     console: Console,
@@ -51,12 +51,12 @@ pub fn listen(
             Ok((_, from)) if running.as_mut().is_some_and(Running::goes_on) => {
                 eprintln!("{from}: refused, a suite is running");
             }
-            Ok((line, from)) => match Running::start(line, agent()?) {
+            Ok((line, from)) => match agent().and_then(|agent| Running::start(line, agent)) {
                 Ok(started) => {
                     eprintln!("{from}: a suite begins");
                     running = Some(started);
                 }
-                Err(error) => eprintln!("{from}: cannot start the other end: {error}"),
+                Err(error) => eprintln!("{from}: {error}"),
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
@@ -72,11 +72,11 @@ pub fn listen(
 struct Running(Child);
 
 impl Running {
-    fn start(line: TcpStream, mut agent: Command) -> io::Result<Self> {
-        line.set_nonblocking(false)?;
-        line.set_nodelay(true)?;
-        let child = agent.stdin(Stdio::from(OwnedFd::from(line))).stdout(Stdio::null()).spawn()?;
-        Ok(Self(child))
+    fn start(line: TcpStream, mut agent: Command) -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::because("cannot start the other end", &error);
+        line.set_nonblocking(false).and_then(|()| line.set_nodelay(true)).map_err(failed)?;
+        agent.stdin(Stdio::from(OwnedFd::from(line))).stdout(Stdio::null());
+        agent.spawn().map(Self).map_err(failed)
     }
 
     /// Whether it goes on; one whose suite has ended is about to end, too.
