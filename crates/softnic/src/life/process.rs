@@ -34,6 +34,8 @@ pub(crate) struct Process {
     way: WayChoice,
     /// Addresses by which other hosts reach us.
     addresses: Vec<DeviceAddress>,
+    /// See [`Process::whole_mtu`].
+    whole_mtu: Option<Mtu>,
     /// The program has asked for one of them, to tell it others, or sends by RoCEv2 alone.
     expects_foreigners: AtomicBool,
     /// The port's table.
@@ -75,6 +77,8 @@ impl Process {
         fence::asymmetric();
         let (gids, way) = (gid_table(gid()?), WayChoice::configured()?);
         let addresses = device_addresses(way);
+        // Once: both ends of a connection go by what this one has told.
+        let whole_mtu = addresses.iter().filter_map(|address| whole_mtu_of(&address.netdev)).min();
         let table = entries_of(way, &gids, &addresses).into_iter().map(|(gid, _)| gid).collect();
         Ok(Self {
             born: Generation::current(),
@@ -82,6 +86,7 @@ impl Process {
             gids,
             way,
             addresses,
+            whole_mtu,
             expects_foreigners: AtomicBool::new(way == WayChoice::Net),
             table,
             regions: RegionTable::new()?,
@@ -116,7 +121,7 @@ impl Process {
 
     /// The longest MTU with which packets go in one piece through every network device that may be used.
     pub(crate) fn whole_mtu(&self) -> Option<Mtu> {
-        self.addresses.iter().filter_map(|address| whole_mtu_of(&address.netdev)).min()
+        self.whole_mtu
     }
 
     /// The program asks for an entry of the port's table: whoever is told an address of ours may send datagrams to it.

@@ -61,9 +61,7 @@ impl Waiting {
 /// A packet that a fault holds up.
 struct Held {
     until_ns: u64,
-    path: Path,
-    dest_qpn: u32,
-    may_be_cut: bool,
+    packet: Waiting,
     datagram: Vec<u8>,
 }
 
@@ -104,7 +102,8 @@ impl Outbox {
         }
     }
 
-    /// Adds a packet, whose payload of `payload_bytes` is what `gather` appends. What was added `alone` goes in no train.
+    /// Adds a packet, whose payload of `payload_bytes` is what `gather` appends. It may go in a train with
+    /// the packet before it, if `company` says so.
     ///
     /// # Errors
     /// If `gather` fails; then nothing is added.
@@ -193,8 +192,9 @@ impl Outbox {
                     }
                 }
                 Sent::TooLong | Sent::Lost => {
-                    counters.packets_not_sent.increment();
-                    done += 1;
+                    let lost = self.train_len(done);
+                    counters.packets_not_sent.add(lost as u64);
+                    done += lost;
                 }
             }
         }
@@ -202,11 +202,15 @@ impl Outbox {
         self.bytes.clear();
     }
 
+    /// How many packets are in the train that begins at `first`.
+    fn train_len(&self, first: usize) -> usize {
+        trains(&self.waiting[first..]).next().map_or(0, <[Waiting]>::len)
+    }
+
     /// Has the packets of the train that begins at `first` sent each for itself.
     #[cold]
     fn take_apart(&mut self, first: usize, socket: &Socket) {
-        let count = trains(&self.waiting[first..]).next().map_or(0, <[Waiting]>::len);
-        for at in first..first + count {
+        for at in first..first + self.train_len(first) {
             let packet = self.waiting[at].alone();
             self.waiting[at] = packet;
             self.seal(socket, &packet);
@@ -233,7 +237,7 @@ impl Outbox {
             if is_lost || is_doubled || turned.is_some() || held_ns > 0 {
                 counters.faults.increment();
             }
-            let Waiting { path, at, len_bytes, may_be_cut, .. } = packet;
+            let Waiting { at, len_bytes, .. } = packet;
             let datagram = &mut self.bytes[at..][..len_bytes];
             if let Some(turned) = turned {
                 let bit = (u64::from(turned) * (len_bytes as u64 * 8)) >> 32;
@@ -241,18 +245,15 @@ impl Outbox {
             }
             if held_ns > 0 && !is_lost {
                 let until_ns = now_ns + held_ns;
-                let dest_qpn = packet.dest_qpn;
-                self.held.push(Held { until_ns, path, dest_qpn, may_be_cut, datagram: datagram.to_vec() });
+                self.held.push(Held { until_ns, packet, datagram: datagram.to_vec() });
             }
             let copies = usize::from(!is_lost && held_ns == 0) + usize::from(!is_lost && is_doubled);
             self.waiting.extend(std::iter::repeat_n(packet, copies));
         }
         for held in self.held.extract_if(.., |held| held.until_ns <= now_ns) {
-            let (at, len_bytes) = (self.bytes.len(), held.datagram.len());
+            let at = self.bytes.len();
             self.bytes.extend_from_slice(&held.datagram);
-            let Held { path, dest_qpn, may_be_cut, .. } = held;
-            let first_bytes = len_bytes;
-            self.waiting.push(Waiting { path, dest_qpn, at, len_bytes, may_be_cut, before: 0, first_bytes });
+            self.waiting.push(Waiting { at, ..held.packet });
         }
         self.faults = Some(faults);
     }

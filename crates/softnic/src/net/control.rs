@@ -8,8 +8,7 @@ use std::net::Ipv6Addr;
 #[derive(Clone, Copy)]
 pub(super) struct Control(pub(super) [u8; 64]);
 
-/// # Panics
-/// Never: computes a length.
+/// Bytes that a control message of such a content takes.
 const fn control_space<T>() -> usize {
     // SAFETY: computes a length.
     unsafe { libc::CMSG_SPACE(size_of::<T>() as u32) as usize }

@@ -16,9 +16,10 @@ use crate::life::{Served, Watching};
 
 /// Who polls looks for packets at most once in so long, so that what else is polled there does not pay for it.
 const LOOK_EVERY_NS: u64 = 1_000;
-/// While the owner polls, the service thread looks whether he still does: as often as this where he polls and then waits
-/// for something else, such as bytes in memory; as seldom as that where he goes on.
+/// The service thread looks after so long whether an owner still polls who has waited for something else, such as bytes
+/// in memory, while packets came.
 const OWNER_PAUSES_NS: u64 = 30_000;
+/// After so long at most, while an owner goes on polling.
 const OWNER_POLLS_NS: u64 = 1_000_000;
 /// Who has not looked for so long does not poll now.
 const STALE_NS: u64 = 10_000;

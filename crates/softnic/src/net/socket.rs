@@ -248,7 +248,8 @@ impl Socket {
             heads[at].write(head);
         }
         let (fd, flags) = (self.fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // SAFETY: so many heads are written; each names a name, a piece and a control of its own, which live through the call.
+        // SAFETY: so many heads are written; each names a name, a piece and a control of its own, which live through the
+        // call.
         let count =
             unsafe { libc::recvmmsg(fd, heads[0].as_mut_ptr(), asked as u32, flags, std::ptr::null_mut()) };
         let count = usize::try_from(count).unwrap_or(0);
