@@ -5,6 +5,7 @@
     python3 .ci/mutations.py --changed BASE     those in functions of files that changed since the commit BASE
     python3 .ci/mutations.py --default          the few that the gate runs when it does not know what changed
 
+    --part K/N      the Kth of N parts of them, checks of one package together
     --seconds N     begins no further mutation after so many seconds, and names those that are left
     --here          changes the files of this clone, which must be clean, instead of a scratch clone of HEAD
 
@@ -570,6 +571,20 @@ def of_changed_files(applied, base):
     return sorted(chosen, key=lambda entry: (not overlaps(entry), str(entry.check)))
 
 
+def part(text):
+    number, count = map(int, text.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError
+    return number, count
+
+
+def part_of(applied, number, count):
+    """The part `number` of `count`: each is tried in one part, and a package is built for as few as can be."""
+    in_order = sorted(applied, key=lambda entry: str(entry.check))
+    bounds = [len(in_order) * bound // count for bound in (number - 1, number)]
+    return in_order[slice(*bounds)]
+
+
 def check_passes_unchanged(check, folder):
     """Ends the program unless the check passes without a mutation, and runs at least one test."""
     passes, output = check.run(folder)
@@ -630,6 +645,7 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--changed", metavar="BASE")
     parser.add_argument("--default", action="store_true")
+    parser.add_argument("--part", type=part)
     parser.add_argument("--seconds", type=int)
     parser.add_argument("--here", action="store_true")
     options = parser.parse_args()
@@ -643,6 +659,8 @@ def main():
         chosen = [entry for entry in chosen if entry.mutation.name in names]
     if options.changed:
         chosen = of_changed_files(chosen, options.changed)
+    if options.part:
+        chosen = part_of(chosen, *options.part)
     if options.list:
         for entry in chosen:
             print(f"{entry.mutation.name}  {entry.file.relative_to(ROOT)}  ({entry.check})")

@@ -7,7 +7,7 @@ use farcall::stats::{BlockReport, Report, StatsError, Why, read_pid};
 use serde_json::{Value, json};
 use std::fmt;
 
-/// Say of each TCP connection of a process under farcall run which way it goes, and why.
+/// Say of each connection of a process which way it goes, and why: TCP under farcall run, and Farcall's own streams.
 ///
 /// What it tells lies in shared memory, so asking disturbs nobody, and it is there after the process died. Only its own
 /// user can read it. Exits with 3 if there is nothing.
@@ -22,7 +22,7 @@ pub struct Explain {
 
 /// One connection.
 struct Connection {
-    /// "tcp LOCAL PEER accepted" or "connected".
+    /// "tcp LOCAL PEER accepted" or "connected"; of a stream, "stream ..."
     label: String,
     is_open: bool,
     counters: Vec<(String, u64)>,
@@ -56,15 +56,15 @@ pub fn read(pid: u32) -> Result<Explained, Failure> {
 fn nothing(pid: u32) -> Failure {
     Failure::new("no connections to explain")
         .at(format!("process {pid}"))
-        .why("it is not under farcall run, or had no TCP connection within this host")
-        .remedy("start it with farcall run -- CMD")
+        .why("it is not under farcall run, or had no TCP connection within this host; and it opened no stream")
+        .remedy("start it with farcall run -- CMD; of its other endpoints tells: farcall stats PID")
         .exit(Exit::Negative)
 }
 
 impl Connection {
     fn of(block: BlockReport) -> Option<Self> {
-        let is_one =
-            block.label.starts_with("tcp ") && block.counters.first().is_some_and(|(name, _)| name == "why");
+        let is_named = ["tcp ", "stream "].iter().any(|kind| block.label.starts_with(kind));
+        let is_one = is_named && block.counters.first().is_some_and(|(name, _)| name == "why");
         is_one.then_some(Self { label: block.label, is_open: block.live, counters: block.counters })
     }
 
@@ -77,13 +77,17 @@ impl Connection {
     }
 
     fn way(&self) -> &'static str {
-        if self.counter("why") == Why::Met as u64 { "shared memory" } else { "TCP" }
+        match self.counter("why") {
+            why if why == Why::Met as u64 => "shared memory",
+            why if why == Why::DeviceReaches as u64 => "one-sided WRITEs",
+            _ => "TCP",
+        }
     }
 
     fn to_json(&self) -> Value {
-        let mut words = self.label.split(' ').skip(1);
+        let mut words = self.label.split(' ');
         json!({
-            "local": words.next(), "peer": words.next(), "role": words.next(), "open": self.is_open,
+            "kind": words.next(), "local": words.next(), "peer": words.next(), "role": words.next(), "open": self.is_open,
             "way": self.way(), "why": self.why(), "ring_bytes": self.counter("ring_bytes"),
             "sent_bytes": self.counter("sent_bytes"), "received_bytes": self.counter("received_bytes"),
             "sleeps": self.counter("sleeps"),
@@ -98,16 +102,11 @@ impl fmt::Display for Explained {
         for connection in &self.connections {
             let ended = if connection.is_open { "" } else { " (closed)" };
             write!(f, "\n{}{ended}: {}: {}", connection.label, connection.way(), connection.why())?;
-            if connection.counter("ring_bytes") > 0 {
-                let of = |name| connection.counter(name);
-                write!(
-                    f,
-                    "\n  ring of {} bytes to the peer; {} bytes sent, {} received through rings; slept {} times",
-                    of("ring_bytes"),
-                    of("sent_bytes"),
-                    of("received_bytes"),
-                    of("sleeps")
-                )?;
+            let [ring, sent, received, sleeps] =
+                ["ring_bytes", "sent_bytes", "received_bytes", "sleeps"].map(|name| connection.counter(name));
+            if ring + sent + received > 0 {
+                let ring = if ring > 0 { format!("ring of {ring} bytes; ") } else { String::new() };
+                write!(f, "\n  {ring}{sent} bytes sent, {received} received; slept {sleeps} times")?;
             }
         }
         Ok(())

@@ -1,17 +1,18 @@
-//! What a preloaded program tells of its TCP connections: one block each, which `farcall explain` reads.
+//! What a program tells of its connections, streams and queue pairs: one block each, which `farcall explain` reads.
 
 use crate::Report;
 
 crate::counters! {
-    /// One connection; its block's label is `tcp LOCAL PEER connected` or `accepted`.
+    /// One connection; its block's label is `tcp LOCAL PEER connected` or `accepted` under `farcall run`, and
+    /// `stream LOCAL PEER connected` or `accepted` for a stream of Farcall's own.
     pub struct Connection {
         /// Why it goes the way it goes: a [`Why`].
         why,
         /// Bytes of its ring to the peer; 0 if it never had one.
         ring_bytes,
-        /// Bytes sent through shared memory.
+        /// Bytes sent through shared memory, or by a stream.
         sent_bytes,
-        /// Bytes received through shared memory.
+        /// Bytes received through shared memory, or by a stream.
         received_bytes,
         /// How often a thread slept until something came through it.
         sleeps,
@@ -52,6 +53,10 @@ pub enum Why {
     PeerEnded = 13,
     /// Back on TCP, and its peer wished it.
     PeerDemoted = 14,
+    /// One-sided WRITEs: the device reaches the peer of a stream.
+    DeviceReaches = 15,
+    /// TCP: neither shared memory nor an RNIC reaches the peer of a stream.
+    NothingReaches = 16,
 }
 
 impl Report {
@@ -84,6 +89,8 @@ impl Why {
             12 => "demoted: io_uring",
             13 => "the other end has ended",
             14 => "demoted by the other end",
+            15 => "the device reaches the peer",
+            16 => "neither shared memory nor an RNIC reaches the peer",
             _ => return None,
         })
     }

@@ -17,6 +17,7 @@ use farcall_verbs::{Endpoint, Nanos, Next, Probe, Result, WaitSet};
 use crate::config::StreamConfig;
 use crate::error::OpenError;
 use crate::ring_stream::Opening;
+use crate::shown::Shown;
 use crate::stream::{Stream, StreamPath};
 use crate::tcp_path;
 use crate::tcp_stream::TcpEnd;
@@ -58,6 +59,8 @@ pub struct Carried<C: Carrier> {
     carrier: Option<C>,
     unsent: Vec<u8>,
     phase: Phase,
+    /// Once it is open, if a TCP connection opened it.
+    shown: Option<Shown>,
     next_look: Nanos,
     is_armed: bool,
 }
@@ -91,6 +94,9 @@ enum Talk {
     Server(Acceptor),
 }
 
+/// What this end is called in the process's statistics.
+const CONNECTED: &str = "connected";
+const ACCEPTED: &str = "accepted";
 /// While nothing moves the channel is looked at so often: a look is a system call.
 const LOOK_PERIOD: Duration = Duration::from_millis(1);
 /// Reads of a channel before it is closed: after the handshake a peer has one notice to send.
@@ -120,7 +126,7 @@ impl<C: Carrier> Carried<C> {
     }
 
     fn new(carrier: C, unsent: Vec<u8>, phase: Phase) -> Self {
-        Self { carrier: Some(carrier), unsent, phase, next_look: Nanos(0), is_armed: false }
+        Self { carrier: Some(carrier), unsent, phase, shown: None, next_look: Nanos(0), is_armed: false }
     }
 
     /// The stream, once it is open.
@@ -164,6 +170,13 @@ impl<C: Carrier> Carried<C> {
             }
             Phase::Failed(_) => true,
             _ => false,
+        }
+    }
+
+    /// Lets others see how the stream stands.
+    fn show(&self, show: impl FnOnce(&Shown, &Stream)) {
+        if let (Some(shown), Phase::Open { stream, .. } | Phase::OverTcp(stream)) = (&self.shown, &self.phase) {
+            show(shown, stream);
         }
     }
 
@@ -281,7 +294,7 @@ impl<C: Carrier> Carried<C> {
         };
         if tcp_path::is_due(&nic, &config, theirs, self.addresses()) {
             self.unsent.extend_from_slice(&machine.stream_over_channel());
-            return self.turn_to_tcp(&config, &[]);
+            return self.turn_to_tcp(&config, ACCEPTED, &[]);
         }
         match Stream::accept(&nic, *config, theirs) {
             Ok((stream, ours)) => {
@@ -308,7 +321,7 @@ impl<C: Carrier> Carried<C> {
             return;
         };
         match tcp_path::check_choice(&nic, &config, self.addresses()) {
-            Ok(()) => self.turn_to_tcp(&config, received),
+            Ok(()) => self.turn_to_tcp(&config, CONNECTED, received),
             Err(refusal) => {
                 self.carrier = None;
                 self.fail(refusal.into());
@@ -317,20 +330,27 @@ impl<C: Carrier> Carried<C> {
     }
 
     /// From here on the channel carries the stream, behind what is still to be sent of the handshake.
-    fn turn_to_tcp(&mut self, config: &StreamConfig, received: &[u8]) {
-        let peer = self.addresses().map(|(_, peer)| peer.to_string()).unwrap_or_default();
+    fn turn_to_tcp(&mut self, config: &StreamConfig, role: &str, received: &[u8]) {
+        let addresses = self.addresses();
+        let peer = addresses.map(|(_, peer)| peer.to_string()).unwrap_or_default();
         let Some(socket) = self.carrier.take().and_then(Carrier::into_tcp) else { return };
         match TcpEnd::new(socket, config, std::mem::take(&mut self.unsent)) {
             Ok(mut end) => {
                 end.received(received);
                 tracing::info!(%peer, "a stream goes over TCP: no shared memory and no RNIC reaches its peer");
                 self.phase = Phase::OverTcp(Box::new(Stream::over_tcp(end)));
+                self.shown = addresses.map(|of| Shown::new(of, role, StreamPath::Tcp));
             }
             Err(error) => self.fail(no_resources(&error).into()),
         }
     }
 
     fn opened(&mut self, stream: Stream, talk: Talk) {
+        let role = match talk {
+            Talk::Client(_) => CONNECTED,
+            Talk::Server(_) => ACCEPTED,
+        };
+        self.shown = self.addresses().map(|of| Shown::new(of, role, StreamPath::Verbs));
         self.phase = Phase::Open { stream: Box::new(stream), talk, has_said_end: false };
     }
 
@@ -357,7 +377,11 @@ fn no_resources(error: &io::Error) -> Refusal {
 impl<C: Carrier> Endpoint for Carried<C> {
     fn progress(&mut self, now: Nanos) -> Next {
         let next = match &mut self.phase {
-            Phase::OverTcp(stream) => return stream.progress(now),
+            Phase::OverTcp(stream) => {
+                let next = stream.progress(now);
+                self.show(Shown::update);
+                return next;
+            }
             Phase::Open { stream, .. } => stream.progress(now),
             _ => Next::IDLE,
         };
@@ -370,6 +394,7 @@ impl<C: Carrier> Endpoint for Carried<C> {
         let is_open = matches!(self.phase, Phase::Open { .. });
         if !is_open || self.is_armed || now >= self.next_look {
             self.next_look = now + LOOK_PERIOD;
+            self.show(Shown::update);
             any |= self.look();
         }
         if any {
@@ -381,6 +406,7 @@ impl<C: Carrier> Endpoint for Carried<C> {
 
     fn arm(&mut self) -> Result<()> {
         self.is_armed = true;
+        self.show(Shown::sleeps);
         match &mut self.phase {
             Phase::Open { stream, .. } | Phase::OverTcp(stream) => stream.arm(),
             _ => Ok(()),
@@ -396,6 +422,7 @@ impl<C: Carrier> Endpoint for Carried<C> {
 
     fn arm_covered(&mut self) -> Result<()> {
         self.is_armed = true;
+        self.show(Shown::sleeps);
         match &mut self.phase {
             Phase::Open { stream, .. } | Phase::OverTcp(stream) => stream.arm_covered(),
             _ => Ok(()),
@@ -421,6 +448,7 @@ impl<C: Carrier> Endpoint for Carried<C> {
 
 impl<C: Carrier> Drop for Carried<C> {
     fn drop(&mut self) {
+        self.show(Shown::update);
         // The queue pair goes first: nothing of a stream that was given up arrives after its peer was told.
         self.phase = Phase::Failed(None);
         // A socket that is closed with something unread tells the other side that all is lost.

@@ -79,6 +79,7 @@ mod probe;
 mod receive_ring;
 mod ring;
 mod ring_stream;
+mod shown;
 mod socket;
 mod space;
 mod staging;

@@ -1,0 +1,34 @@
+//! What `farcall explain` shows of a stream that a TCP connection opened.
+
+use farcall_stats::{Block, Connection, Why};
+
+use crate::stream::{Stream, StreamPath};
+use crate::tcp_path::Addresses;
+
+/// As the stream stood when it last found nothing to do, at most a millisecond of waiting ago.
+pub(crate) struct Shown(Block<Connection>);
+
+impl Shown {
+    /// Of a stream that is open. `role` is `connected` or `accepted`.
+    pub fn new((own, peer): Addresses, role: &str, path: StreamPath) -> Self {
+        let block = Block::<Connection>::new(&format!("stream {own} {peer} {role}"), 0);
+        block.why.set(match path {
+            StreamPath::Verbs => Why::DeviceReaches,
+            StreamPath::Tcp => Why::NothingReaches,
+        } as u64);
+        Self(block)
+    }
+
+    pub fn update(&self, stream: &Stream) {
+        let (sent_bytes, received_bytes) = stream.totals();
+        self.0.sent_bytes.set(sent_bytes);
+        self.0.received_bytes.set(received_bytes);
+        self.0.ring_bytes.set(stream.ring_bytes() as u64);
+    }
+
+    /// It is about to sleep until something comes.
+    pub fn sleeps(&self, stream: &Stream) {
+        self.update(stream);
+        self.0.sleeps.increment();
+    }
+}
