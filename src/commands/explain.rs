@@ -56,7 +56,9 @@ pub fn read(pid: u32) -> Result<Explained, Failure> {
 fn nothing(pid: u32) -> Failure {
     Failure::new("no connections to explain")
         .at(format!("process {pid}"))
-        .why("it is not under farcall run, or had no TCP connection within this host; and it opened no stream")
+        .why(
+            "it is not under farcall run, or had no TCP connection within this host; and it opened no stream",
+        )
         .remedy("start it with farcall run -- CMD; of its other endpoints tells: farcall stats PID")
         .exit(Exit::Negative)
 }

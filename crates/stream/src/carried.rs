@@ -175,7 +175,8 @@ impl<C: Carrier> Carried<C> {
 
     /// Lets others see how the stream stands.
     fn show(&self, show: impl FnOnce(&Shown, &Stream)) {
-        if let (Some(shown), Phase::Open { stream, .. } | Phase::OverTcp(stream)) = (&self.shown, &self.phase) {
+        if let (Some(shown), Phase::Open { stream, .. } | Phase::OverTcp(stream)) = (&self.shown, &self.phase)
+        {
             show(shown, stream);
         }
     }

@@ -80,7 +80,11 @@ fn between_hosts_both_directions_end_by_themselves_and_whole() {
             let shown: Vec<_> = blocks.iter().filter(|block| block.label.starts_with("stream ")).collect();
             assert!(!shown.is_empty());
             for block in shown {
-                assert!(block.label.contains(SERVER) && block.label.ends_with(" connected"), "{}", block.label);
+                assert!(
+                    block.label.contains(SERVER) && block.label.ends_with(" connected"),
+                    "{}",
+                    block.label
+                );
                 let counter = |name| block.counters.iter().find(|(counter, _)| counter == name).unwrap().1;
                 assert_eq!(counter("why"), farcall_stats::Why::NothingReaches as u64);
                 assert_eq!((counter("sent_bytes"), counter("received_bytes")), (3_000_000, 9));
