@@ -57,7 +57,7 @@ pub(crate) struct Progress {
     /// Changes whenever everything that is under way becomes void: on error and reset.
     pub(crate) life: u64,
     /// Changes whenever a timer is set or stopped.
-    timer_lives: [u64; 2],
+    timer_lives: [u64; Timer::ALL.len()],
     /// The next packet of a request has its time.
     is_pumping: bool,
     /// The next packet of a READ's data has its time.
