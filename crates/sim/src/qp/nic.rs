@@ -109,7 +109,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         }
         if let Some(dst) = dst {
             let (src, src_qpn) = (self.qp.node, self.qp.num);
-            self.state.send(Frame { src, dst, src_qpn, packet, payload: bytes });
+            self.state.send(Frame { src, dst, src_qpn, packet, payload: bytes, is_marked: false });
         }
         Ok(())
     }
