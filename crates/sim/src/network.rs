@@ -72,7 +72,7 @@ impl Bottleneck {
             return 1_000_000;
         }
         let above_bytes = queued_bytes.saturating_sub(self.mark_min_bytes);
-        let range_bytes = (self.mark_max_bytes - self.mark_min_bytes).max(1);
+        let range_bytes = self.mark_max_bytes.saturating_sub(self.mark_min_bytes).max(1);
         (above_bytes * u64::from(self.mark_max_ppm) / range_bytes) as u32
     }
 }
