@@ -164,6 +164,17 @@ def all_mutations():
                  unit("a_train_is_of_packets_of_one_length_to_one_pair")),
         Mutation("refusal-told-once", "Qp::requested_after_failure",
                  Replace("*psn == packet.psn", "false"), integration("transport", "a_refusal_that_was_lost")),
+        # Congestion: who is told, how often, and how slow a pair becomes.
+        Mutation("peer-told-of-every-marked-packet", "Qp::marked",
+                 Replace("now_ns >= self.congestion.tells_from_ns", "true"),
+                 integration("transport", "once_in_50_us")),
+        Mutation("own-pause-taken-for-loss", "Qp::timed_out", Replace("&& !has_paused", ""),
+                 integration("transport", "does_not_take_its_own_pauses_for_loss")),
+        Mutation("no-lowest-rate", "Dcqcn::notified",
+                 Replace("self.current.max(self.bounds.min_bytes_per_s as f64)", "self.current"),
+                 unit("a_flood_of_notifications")),
+        Mutation("mark-of-the-kernel-not-read", "Told::by", Replace("told.is_marked = Ecn::is_congested(data.read())", ""),
+                 integration("congestion", "marked_packets_of_ipv4")),
         # The order of requests that overlap.
         Mutation("overlap-under-way-ignored", "MergeQueue::find_candidates",
                  Replace("self.in_flight.conflicts(direction, &span) || ", ""), unit("one_after_another")),

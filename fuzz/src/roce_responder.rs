@@ -1,11 +1,11 @@
 //! Packets of a hostile peer to a connected queue pair, in any order: no panic, nothing outside of what its key opens,
-//! each receive and each send ended once, and a bounded answer to every packet.
+//! each receive and each send ended once, a bounded answer to every packet, and seldom a notification of congestion.
 
 use farcall_verbs::{Access, AhAttr, Mtu, QpAttr, QpType, RnrTimer, Wc, WcOpcode};
 use farcall_wire::codec::decode;
 use farcall_wire::{
-    Accessed, Adapter, AtomicEth, Event, Packet, Payload, Place, Psn, Qp, QpConfig, Refused, Responded, Reth,
-    SendRequest, Timer, Token, Work,
+    Accessed, Adapter, AtomicEth, Event, Operation, Packet, Payload, Place, Psn, Qp, QpConfig, Refused,
+    Responded, Reth, SendRequest, Timer, Token, Work, dcqcn,
 };
 
 const MEMORY_BYTES: usize = 4096;
@@ -15,6 +15,9 @@ const RKEY: u32 = 0x101;
 const RECEIVE_BYTES: u64 = 600;
 const QPN: u32 = 211;
 const SENDS: usize = 3;
+/// Between two packets, and the least between two congestion notifications.
+const GAP_NS: u64 = 5_000;
+const NOTIFICATION_NS: u64 = 50_000;
 /// Packets that answer one packet at most: a READ of everything that is open, and an acknowledgement.
 const ANSWERS_MAX: usize = (OPEN.end - OPEN.start) as usize / 256 + 1;
 
@@ -25,6 +28,8 @@ struct Device {
     received: usize,
     sent: usize,
     packets: usize,
+    notifications: u64,
+    now_ns: u64,
 }
 
 impl Device {
@@ -43,6 +48,7 @@ impl Adapter<usize, u32> for Device {
             }
         }
         self.packets += usize::from(packet.operation.is_answer());
+        self.notifications += u64::from(packet.operation == Operation::CongestionNotification);
         Ok(())
     }
 
@@ -103,6 +109,10 @@ impl Adapter<usize, u32> for Device {
 
     fn event(&mut self, _: Event) {}
 
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
     fn set_timer(&mut self, _: Timer, _: Option<u64>) {}
 }
 
@@ -115,6 +125,7 @@ fn connected(device: &mut Device, transport: QpType) -> Qp<usize, u32> {
         message_bytes_max: 1 << 20,
         unacknowledged_max: 8,
         read_packets_max: 2,
+        rate_control: dcqcn,
     });
     let (rtr, rts) = if transport == QpType::Rc {
         let rtr = QpAttr::rtr(7, 100, AhAttr::default(), Mtu::Mtu256);
@@ -138,6 +149,8 @@ pub fn run(input: &[u8]) {
         received: 0,
         sent: 0,
         packets: 0,
+        notifications: 0,
+        now_ns: 0,
     };
     let transport = if kind & 1 == 0 { QpType::Rc } else { QpType::Uc };
     let mut qp = connected(&mut device, transport);
@@ -159,13 +172,20 @@ pub fn run(input: &[u8]) {
         let number = packet.psn.number();
         let psn = if kind & 2 == 0 { Psn::new(100 + number % 16) } else { packet.psn };
         device.packets = 0;
-        qp.arrived(&mut device, &Packet { psn, ..packet }, payload);
+        let packet = Packet { psn, ..packet };
+        device.now_ns += GAP_NS;
+        qp.arrived(&mut device, &packet, payload);
+        qp.marked(&mut device, &packet);
         while qp.respond(&mut device) != Responded::Nothing {}
         while qp.transmit(&mut device) {}
         assert!(device.packets <= ANSWERS_MAX, "{} answers to one packet", device.packets);
+        assert!(
+            device.notifications <= device.now_ns / NOTIFICATION_NS + 1,
+            "{} notifications",
+            device.notifications
+        );
         if kind & 4 != 0 {
-            qp.timed_out(&mut device, Timer::Ack);
-            qp.timed_out(&mut device, Timer::Rnr);
+            Timer::ALL.into_iter().for_each(|timer| qp.timed_out(&mut device, timer));
         }
     }
     assert!(device.memory[..OPEN.start as usize].iter().all(|byte| *byte == 0xA5), "before the region");

@@ -8,8 +8,8 @@
 //!
 //! What is simulated: queue pairs packet by packet, by the transport of [`farcall_wire`]; memory that changes between
 //! steps only, in pieces; completion queues and channels; shared receive queues; [bootstrap pipes](Pipe); loss,
-//! duplication, reordering, delay, partition; the death of programs and of nodes. Constants are in [`Params`]; they
-//! model no particular hardware: no cost of an RNIC depends on the direction of an operation.
+//! duplication, reordering, delay, partition, congestion; the death of programs and of nodes. Constants are in
+//! [`Params`]; they model no particular hardware: no cost of an RNIC depends on the direction of an operation.
 //!
 //! | file | holds |
 //! |---|---|
@@ -59,7 +59,7 @@ mod trace;
 mod world;
 
 pub use host::{Host, HostClock};
-pub use network::Faults;
+pub use network::{Bottleneck, Faults};
 pub use packet::NodeId;
 pub use params::{Limits, Params};
 pub use rng::{Purpose, Stream};

@@ -1,4 +1,4 @@
-//! The network: packets take time, and some are lost, doubled or overtaken.
+//! The network: packets take time, some are lost, doubled or overtaken, and some meet congestion.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +16,8 @@ pub struct Faults {
     pub duplicate_ppm: u32,
     /// Packets that later ones may overtake.
     pub reorder_ppm: u32,
+    /// Packets that are marked as if they had met congestion.
+    pub mark_ppm: u32,
     /// The shortest way, in nanoseconds.
     pub delay_min_ns: u64,
     /// The longest way of a packet that nothing happens to.
@@ -30,6 +32,7 @@ impl Faults {
         loss_ppm: 0,
         duplicate_ppm: 0,
         reorder_ppm: 0,
+        mark_ppm: 0,
         delay_min_ns: 900,
         delay_max_ns: 1_100,
         detour_max_ns: 20_000,
@@ -40,15 +43,48 @@ impl Faults {
         loss_ppm: 20_000,
         duplicate_ppm: 10_000,
         reorder_ppm: 20_000,
+        mark_ppm: 10_000,
         delay_min_ns: 500,
         delay_max_ns: 4_000,
         detour_max_ns: 30_000,
     };
 }
 
+/// The last port before a node, when it is slower than those who send there: packets queue in it, and are marked as the
+/// congestion point of DCQCN does ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1).
+/// It drops none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bottleneck {
+    /// What passes it.
+    pub bytes_per_s: u64,
+    /// No packet is marked that finds no more than so much queued: K_min.
+    pub mark_min_bytes: u64,
+    /// Each packet is marked that finds more than so much queued: K_max.
+    pub mark_max_bytes: u64,
+    /// Between the two the share of marked packets grows from 0 to this, in millionths: P_max.
+    pub mark_max_ppm: u32,
+}
+
+impl Bottleneck {
+    /// The share of packets that are marked, in millionths.
+    fn marked_ppm(&self, queued_bytes: u64) -> u32 {
+        if queued_bytes > self.mark_max_bytes {
+            return 1_000_000;
+        }
+        let above_bytes = queued_bytes.saturating_sub(self.mark_min_bytes);
+        let range_bytes = self.mark_max_bytes.saturating_sub(self.mark_min_bytes).max(1);
+        (above_bytes * u64::from(self.mark_max_ppm) / range_bytes) as u32
+    }
+}
+
+/// What counts for a packet in a bottleneck besides its payload: its headers, about.
+const HEADERS_BYTES: u64 = 64;
+
 /// Ways between nodes.
 pub(crate) struct Network {
     pub(crate) faults: Faults,
+    /// Bottlenecks by the node behind them, and when each has passed on everything.
+    bottlenecks: BTreeMap<Node, (Bottleneck, u64)>,
     /// Ordered pairs between which nothing passes.
     cut: BTreeSet<(Node, Node)>,
     /// When the last packet that was not overtaken arrives, by ordered pair.
@@ -57,7 +93,12 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(faults: Faults) -> Self {
-        Self { faults, cut: BTreeSet::new(), arrived_by_ns: BTreeMap::new() }
+        let (bottlenecks, cut, arrived_by_ns) = Default::default();
+        Self { faults, bottlenecks, cut, arrived_by_ns }
+    }
+
+    pub(crate) fn narrow(&mut self, to: Node, bottleneck: Bottleneck) {
+        self.bottlenecks.insert(to, (bottleneck, 0));
     }
 
     pub(crate) fn is_cut(&self, from: Node, to: Node) -> bool {
@@ -79,7 +120,7 @@ impl Network {
 
 impl State {
     /// Sends a packet on its way at the present time.
-    pub(crate) fn send(&mut self, frame: Frame) {
+    pub(crate) fn send(&mut self, mut frame: Frame) {
         let faults = self.network.faults;
         let way = (frame.src, frame.dst);
         let ids = [
@@ -93,6 +134,9 @@ impl State {
         if is_dead || self.network.is_cut(way.0, way.1) || self.network_rng.chance_ppm(faults.loss_ppm) {
             self.note(What::Drop, note);
             return;
+        }
+        if faults.mark_ppm > 0 && self.marks_rng.chance_ppm(faults.mark_ppm) {
+            frame.is_marked = true;
         }
         if self.network_rng.chance_ppm(faults.duplicate_ppm) {
             self.note(What::Duplicate, note);
@@ -108,7 +152,18 @@ impl State {
             *last = (*last + 1).max(self.now_ns + delay_ns);
             *last
         };
+        let at_ns = self.pass_bottleneck(at_ns, &mut frame);
         self.at(at_ns, Event::Arrive(Box::new(frame)));
+    }
+
+    /// When a packet arrives that reaches the last port at `at_ns`.
+    fn pass_bottleneck(&mut self, at_ns: u64, frame: &mut Frame) -> u64 {
+        let Some((bottleneck, free_ns)) = self.network.bottlenecks.get_mut(&frame.dst) else { return at_ns };
+        let queued_bytes = free_ns.saturating_sub(at_ns) * bottleneck.bytes_per_s / 1_000_000_000;
+        frame.is_marked |= self.marks_rng.chance_ppm(bottleneck.marked_ppm(queued_bytes));
+        let len_bytes = frame.payload.len() as u64 + HEADERS_BYTES;
+        *free_ns = at_ns.max(*free_ns) + len_bytes * 1_000_000_000 / bottleneck.bytes_per_s.max(1);
+        *free_ns
     }
 
     fn detour_ns(&mut self) -> u64 {

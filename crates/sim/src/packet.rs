@@ -17,4 +17,6 @@ pub(crate) struct Frame {
     pub(crate) src_qpn: u32,
     pub(crate) packet: Packet,
     pub(crate) payload: Vec<u8>,
+    /// It met congestion.
+    pub(crate) is_marked: bool,
 }

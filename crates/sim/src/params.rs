@@ -1,6 +1,7 @@
 //! All constants of the world in one place. No model of any particular hardware: round numbers of its order.
 
 use farcall_verbs::Mtu;
+use farcall_wire::{NewRateControl, dcqcn};
 
 /// How long things take, and how large things may be. Times in nanoseconds.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct Params {
     pub wake_ns: u64,
     /// Packets that a queue pair has unacknowledged at most.
     pub unacknowledged_max: u32,
+    /// What slows a queue pair down whose peer tells of congestion.
+    pub rate_control: NewRateControl,
     /// Attempts of an established pipe to get a segment through a partition before it is reset.
     pub pipe_attempts: u32,
     /// Between two such attempts.
@@ -90,6 +93,7 @@ impl Default for Params {
             idle_polls: 24,
             wake_ns: 4_000,
             unacknowledged_max: 64,
+            rate_control: dcqcn,
             pipe_attempts: 20,
             pipe_retry_ns: 5_000_000,
             limits: Limits {

@@ -16,6 +16,8 @@ pub enum Purpose {
     World,
     /// Bootstrap pipes.
     Pipes,
+    /// Which packets are marked as having met congestion.
+    Marks,
     /// What the simulated programs draw.
     Program(u32),
 }
@@ -27,6 +29,7 @@ impl Purpose {
             Self::Placement => 2,
             Self::World => 3,
             Self::Pipes => 4,
+            Self::Marks => 5,
             Self::Program(number) => 1 << 32 | number as u64,
         }
     }

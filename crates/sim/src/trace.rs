@@ -36,6 +36,7 @@ pub enum What {
     Fault,
     Create,
     Destroy,
+    Congestion,
 }
 
 /// One thing that happened: when, what, to what (numbers).

@@ -9,7 +9,7 @@ use farcall_verbs::{Endpoint, Nanos, WaitSet};
 
 use crate::fabric::Fabric;
 use crate::host::Host;
-use crate::network::Faults;
+use crate::network::{Bottleneck, Faults};
 use crate::packet::NodeId;
 use crate::params::Params;
 use crate::rng::{Purpose, Stream};
@@ -154,6 +154,11 @@ impl World {
         let mut state = self.fabric.lock();
         state.network.faults = faults;
         state.note(What::Fault, [u64::from(faults.loss_ppm), u64::from(faults.reorder_ppm), 0, 0]);
+    }
+
+    /// What is sent to a node passes a bottleneck from now on.
+    pub fn narrow(&mut self, to: NodeId, bottleneck: Bottleneck) {
+        self.fabric.lock().network.narrow(to.0, bottleneck);
     }
 
     /// Nothing passes any more from one node to another.

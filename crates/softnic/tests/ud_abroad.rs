@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use farcall_verbs::{
-    AddressHandle, AhAttr, Gid, Notify, QpState, QpType, ReceivedRoute, SendWr, UdTarget, WcFlags, WcStatus,
+    AddressHandle, AhAttr, Gid, Mtu, Notify, QpState, QpType, ReceivedRoute, SendWr, UdTarget, WcFlags,
+    WcStatus,
 };
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc};
 use farcall_wire::{Deth, Operation, Packet, Psn};
@@ -228,15 +229,33 @@ fn datagrams_of_a_host_that_is_not_listed_are_dropped() {
 }
 
 #[test]
+fn the_port_has_the_mtu_whose_packets_go_in_one_piece_where_all_go_by_the_network() {
+    const TEST: &str = "the_port_has_the_mtu_whose_packets_go_in_one_piece_where_all_go_by_the_network";
+    if !is_apart(TEST, "net") {
+        return;
+    }
+    let shorter = Command::new("ip").args(["link", "set", "lo", "mtu", "1500"]).status().unwrap();
+    assert!(shorter.success());
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    let port = a.end.context.query_port(1).unwrap();
+    assert_eq!((port.active_mtu, port.max_mtu), (Mtu::Mtu1024, Mtu::Mtu4096));
+    arrives(&mut a, &mut b, &[7; 1024]);
+    let (sges, to) = ([a.end.sge(0, 1025)], a.to(b.qpn(), QKEY));
+    a.end.send(&[SendWr::send_to(1, &sges, to)]);
+    assert_eq!(a.end.wait().status, WcStatus::LOC_LEN_ERR);
+}
+
+#[test]
 fn a_packet_that_a_fault_has_spoilt_stays_so_when_it_must_be_cut() {
     const TEST: &str = "a_packet_that_a_fault_has_spoilt_stays_so_when_it_must_be_cut";
     let faults = [("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", "seed=1,corrupt=1")];
     if !is_apart_with(TEST, &faults) {
         return;
     }
+    let (mut a, mut b) = (Ud::new(), Ud::new());
+    // The port keeps the MTU that it had when the device was opened.
     let shorter = Command::new("ip").args(["link", "set", "lo", "mtu", "1500"]).status().unwrap();
     assert!(shorter.success());
-    let (mut a, mut b) = (Ud::new(), Ud::new());
     let table = a.end.context.query_gid_table(1).unwrap();
     let address = gid("127.0.0.1");
     let index = table.iter().find(|entry| entry.gid == address).unwrap().index;

@@ -64,6 +64,13 @@ pub enum Timer {
     Ack,
     /// Waits until a peer that had no receive may have one.
     Rnr,
+    /// Waits until the rate allows the next packet.
+    Pace,
+}
+
+impl Timer {
+    /// All of them, each at the place of its number.
+    pub const ALL: [Self; 3] = [Self::Ack, Self::Rnr, Self::Pace];
 }
 
 /// What happened, for the owner of the queue pair, for counters and for traces.
@@ -82,6 +89,10 @@ pub enum Event {
     NotReady,
     /// A request came whose predecessor is missing.
     OutOfSequence(Psn),
+    /// The peer is told that its packets met congestion.
+    CongestionTold,
+    /// The peer tells that packets of this pair met congestion.
+    CongestionNotified,
 }
 
 /// The surroundings of a queue pair: its memory, its queues, its clock and its link.
@@ -132,6 +143,9 @@ pub trait Adapter<S, R> {
 
     /// Something happened.
     fn event(&mut self, event: Event);
+
+    /// The time, in nanoseconds since some beginning.
+    fn now_ns(&self) -> u64;
 
     /// Starts a timer anew, to end after a time ([`crate::Qp::timed_out`]); `None` stops it.
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>);

@@ -5,6 +5,7 @@
 //! - [`Packet`]: what travels, in the words of the specification's headers (IBA volume 1, chapter 9);
 //! - [`codec`]: packets as the bytes of RoCEv2, with their invariant CRC;
 //! - [`Qp`]: a queue pair: sequence numbers, acknowledgements, retransmission, responder resources, flush;
+//! - [`RateControl`]: how fast a queue pair sends after its peer told of congestion, as DCQCN by default;
 //! - [`Adapter`]: what a queue pair asks of its surroundings, its one way out;
 //! - [`cm`]: connection management, its messages and its state machine.
 //!
@@ -19,8 +20,10 @@ pub mod codec;
 mod packet;
 mod psn;
 mod qp;
+mod rate_control;
 
 pub use adapter::{Accessed, Adapter, Event, GRH_BYTES, Payload, Place, Refused, Timer, Token};
 pub use packet::{Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 pub use psn::Psn;
 pub use qp::{Qp, QpConfig, Responded, SendRequest, Work};
+pub use rate_control::{Dcqcn, NewRateControl, RateBounds, RateControl, dcqcn};

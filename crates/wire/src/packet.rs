@@ -156,6 +156,9 @@ pub enum Operation {
     Acknowledge(Aeth),
     /// SEND only, as a datagram.
     Datagram(Deth, Option<u32>),
+    /// Congestion notification packet (CNP): packets of the pair that it is for met congestion (annex A17.9). It is of no
+    /// transport, goes to pairs of any, and is read as one of RC.
+    CongestionNotification,
     /// A request over a reliable connection that no queue pair here executes, by its opcode: SEND with invalidate, FLUSH,
     /// ATOMIC WRITE. What follows the base header is not looked at.
     NotOffered(u8),
@@ -166,6 +169,18 @@ impl Operation {
     #[must_use]
     pub const fn is_answer(&self) -> bool {
         matches!(self, Self::ReadResponse(..) | Self::AtomicAcknowledge(..) | Self::Acknowledge(_))
+    }
+
+    /// Whether a connected queue pair sends fewer of these when its peer tells of congestion: data, and requests.
+    #[must_use]
+    pub const fn is_paced(&self) -> bool {
+        !matches!(
+            self,
+            Self::Acknowledge(_)
+                | Self::AtomicAcknowledge(..)
+                | Self::Datagram(..)
+                | Self::CongestionNotification
+        )
     }
 }
 
@@ -199,6 +214,7 @@ impl Packet {
             }
         }
         let transport = match self.transport {
+            _ if matches!(self.operation, Operation::CongestionNotification) => 0x80,
             QpType::Uc => 0x20,
             QpType::Ud => 0x60,
             _ => 0x00,
@@ -216,6 +232,7 @@ impl Packet {
                 Operation::AtomicAcknowledge(..) => 0x12,
                 Operation::AtomicRequest(AtomicEth { op: AtomicOp::CompareSwap { .. }, .. }) => 0x13,
                 Operation::AtomicRequest(AtomicEth { op: AtomicOp::FetchAdd { .. }, .. }) => 0x14,
+                Operation::CongestionNotification => 0x01,
                 Operation::Datagram(_, imm_be) => of_message(0x00, Segment::Only, imm_be.is_some()),
                 Operation::NotOffered(opcode) => opcode,
             }

@@ -87,6 +87,7 @@ impl SimQp {
             message_bytes_max: state.params.limits.message_bytes,
             unacknowledged_max: state.params.unacknowledged_max,
             read_packets_max: u32::MAX,
+            rate_control: state.params.rate_control,
         });
         let device = DeviceSide {
             id,

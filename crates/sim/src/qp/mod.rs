@@ -57,7 +57,7 @@ pub(crate) struct Progress {
     /// Changes whenever everything that is under way becomes void: on error and reset.
     pub(crate) life: u64,
     /// Changes whenever a timer is set or stopped.
-    timer_lives: [u64; 2],
+    timer_lives: [u64; Timer::ALL.len()],
     /// The next packet of a request has its time.
     is_pumping: bool,
     /// The next packet of a READ's data has its time.
@@ -166,13 +166,16 @@ impl Nic<'_> {
         let packet = &frame.packet;
         let is_of_peer = self.qp.peer == Some(frame.src) && transport.dest_qpn() == frame.src_qpn;
         let kind = transport.config().transport;
-        if packet.transport == kind && kind != QpType::Ud && !is_of_peer {
+        if kind != QpType::Ud && !is_of_peer {
             let psn = u64::from(packet.psn.number());
             self.state.note(What::Ignore, [u64::from(self.qp.node), u64::from(self.qp.num), psn, 0]);
             return;
         }
         self.state.arriving_from = frame.src;
         transport.arrived(self, packet, &frame.payload);
+        if frame.is_marked {
+            transport.marked(self, packet);
+        }
         self.go_on(transport);
     }
 

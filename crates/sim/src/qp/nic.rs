@@ -109,7 +109,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         }
         if let Some(dst) = dst {
             let (src, src_qpn) = (self.qp.node, self.qp.num);
-            self.state.send(Frame { src, dst, src_qpn, packet, payload: bytes });
+            self.state.send(Frame { src, dst, src_qpn, packet, payload: bytes, is_marked: false });
         }
         Ok(())
     }
@@ -226,8 +226,14 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             Event::AckTimeout => self.note(What::Timeout, [0, 0]),
             Event::GoBack(psn) => self.note(What::GoBack, [psn.number().into(), 0]),
             Event::NotReady => self.note(What::NotReady, [0, 0]),
+            Event::CongestionTold => self.note(What::Congestion, [0, 0]),
+            Event::CongestionNotified => self.note(What::Congestion, [1, 0]),
             Event::OutOfSequence(psn) => self.note(What::Ignore, [psn.number().into(), 1]),
         }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.state.now_ns
     }
 
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {

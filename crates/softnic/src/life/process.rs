@@ -124,6 +124,15 @@ impl Process {
         self.whole_mtu
     }
 
+    /// The MTU of the port, which programs take for their queue pairs. Where each packet goes through a network device it is
+    /// [`Process::whole_mtu`]; shared memory takes the longest.
+    pub(crate) fn port_mtu(&self) -> Mtu {
+        match self.way {
+            WayChoice::Net => self.whole_mtu.unwrap_or(Mtu::Mtu4096),
+            WayChoice::Auto | WayChoice::Host => Mtu::Mtu4096,
+        }
+    }
+
     /// The program asks for an entry of the port's table: whoever is told an address of ours may send datagrams to it.
     pub(crate) fn show_gid(&self, gid: Gid) {
         if self.is_address(Ipv6Addr::from(gid.0)) {

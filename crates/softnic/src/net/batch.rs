@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use farcall_capture::{Direction, Recorder, Way};
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc, pad_bytes};
-use farcall_wire::{Packet, Refused};
+use farcall_wire::{Operation, Packet, Refused};
 
 use super::company::Company;
 use super::counters::PortCounters;
+use super::ecn::Ecn;
 use super::faults::{Fate, Faults};
 use super::path::Path;
 use super::socket::{DATAGRAM_BYTES_MAX, Sent, Socket, TRAIN_BYTES_MAX, TRAIN_MAX, Train};
@@ -24,6 +25,7 @@ const REFUSALS_MAX: u32 = 8;
 struct Waiting {
     path: Path,
     dest_qpn: u32,
+    ecn: Ecn,
     at: usize,
     len_bytes: usize,
     /// It is longer than the link's frames.
@@ -49,6 +51,7 @@ impl Waiting {
         let before = last.before + 1;
         let train_bytes = usize::from(before) * last.first_bytes + self.len_bytes;
         let fits = (last.path, last.dest_qpn, last.may_be_cut) == (self.path, self.dest_qpn, self.may_be_cut)
+            && last.ecn == self.ecn
             && last.at + last.len_bytes == self.at
             && last.len_bytes == last.first_bytes
             && self.len_bytes <= last.first_bytes
@@ -127,8 +130,10 @@ impl Outbox {
         self.bytes.resize(at + len_bytes, 0);
         let may_be_cut = len_bytes >= self.cut_from_bytes;
         let dest_qpn = packet.dest_qpn;
+        let is_datagram = matches!(packet.operation, Operation::Datagram(..));
+        let ecn = if is_datagram { Ecn::NotCapable } else { Ecn::Capable };
         let mut next =
-            Waiting { path, dest_qpn, at, len_bytes, may_be_cut, before: 0, first_bytes: len_bytes };
+            Waiting { path, dest_qpn, ecn, at, len_bytes, may_be_cut, before: 0, first_bytes: len_bytes };
         // Faults happen to packets, each for itself.
         let may_join = company == Company::Train && !may_be_cut && self.faults.is_none();
         if let Some(last) = self.waiting.last().filter(|_| may_join && self.refusals < REFUSALS_MAX) {
@@ -167,6 +172,7 @@ impl Outbox {
                 path: train[0].path,
                 bytes: &self.bytes[train[0].at..][..train.iter().map(|packet| packet.len_bytes).sum()],
                 datagram_bytes: train[0].len_bytes,
+                ecn: train[0].ecn,
             });
             match socket.send(messages, first.may_be_cut) {
                 Sent::Some(sent) => {
@@ -232,10 +238,15 @@ impl Outbox {
     #[cold]
     fn misfortune(&mut self, counters: &PortCounters, now_ns: u64) {
         let Some(mut faults) = self.faults.take() else { return };
-        for packet in take(&mut self.waiting) {
-            let Fate { is_lost, is_doubled, turned, held_ns } = faults.judge(now_ns);
-            if is_lost || is_doubled || turned.is_some() || held_ns > 0 {
+        for mut packet in take(&mut self.waiting) {
+            let Fate { is_lost, is_doubled, turned, held_ns, is_marked } = faults.judge(now_ns);
+            // As the network does: what is not capable of it is never marked.
+            let is_marked = is_marked && packet.ecn == Ecn::Capable;
+            if is_lost || is_doubled || turned.is_some() || held_ns > 0 || is_marked {
                 counters.faults.increment();
+            }
+            if is_marked {
+                packet.ecn = Ecn::Congested;
             }
             let Waiting { at, len_bytes, .. } = packet;
             let datagram = &mut self.bytes[at..][..len_bytes];
@@ -274,6 +285,7 @@ mod tests {
         let packet = |dst, dest_qpn, at, len_bytes| Waiting {
             path: path(dst),
             dest_qpn,
+            ecn: Ecn::Capable,
             at,
             len_bytes,
             may_be_cut: false,
@@ -289,6 +301,7 @@ mod tests {
             packet("fd00::2", 8, 1_040, 1_040),
             packet("fd00::2", 7, 1_040, 1_044),
             packet("fd00::2", 7, 2_080, 1_040),
+            Waiting { ecn: Ecn::NotCapable, ..packet("fd00::2", 7, 1_040, 1_040) },
             Waiting { may_be_cut: true, ..packet("fd00::2", 7, 1_040, 1_040) },
         ] {
             assert!(!joins(other, &first));

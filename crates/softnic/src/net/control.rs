@@ -1,12 +1,15 @@
-//! Control messages of UDP: our address of a datagram, and the length of the datagrams of a train.
+//! Control messages of UDP: our address of a datagram, the length of the datagrams of a train, marks of congestion.
 
 use std::mem::{size_of, zeroed};
 use std::net::Ipv6Addr;
 
-/// Room for the control messages that name our address and the length of a train's datagrams.
+use super::ecn::Ecn;
+use super::path::Path;
+
+/// Room for the control messages of a message.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-pub(super) struct Control(pub(super) [u8; 64]);
+pub(super) struct Control(pub(super) [u8; 88]);
 
 /// Bytes that a control message of such a content takes.
 const fn control_space<T>() -> usize {
@@ -15,8 +18,9 @@ const fn control_space<T>() -> usize {
 }
 pub(super) const PKTINFO_SPACE: usize = control_space::<libc::in6_pktinfo>();
 pub(super) const SEGMENT_SPACE: usize = control_space::<u16>();
-const _: () = assert!(PKTINFO_SPACE + SEGMENT_SPACE <= size_of::<Control>());
-const _: () = assert!(PKTINFO_SPACE + control_space::<libc::c_int>() <= size_of::<Control>());
+pub(super) const ECN_SPACE: usize = control_space::<libc::c_int>();
+const _: () = assert!(PKTINFO_SPACE + SEGMENT_SPACE + ECN_SPACE <= size_of::<Control>());
+const _: () = assert!(PKTINFO_SPACE + control_space::<libc::c_int>() + ECN_SPACE <= size_of::<Control>());
 
 /// What the kernel tells of a message.
 #[derive(Default)]
@@ -25,6 +29,8 @@ pub(super) struct Told {
     pub(super) dst: Option<Ipv6Addr>,
     /// If it is a train: of all of its datagrams but the last.
     pub(super) datagram_bytes: Option<usize>,
+    /// Whether it met congestion; of a train, each of its datagrams: Linux puts none together that differ in it.
+    pub(super) is_marked: bool,
 }
 
 impl Told {
@@ -45,6 +51,13 @@ impl Told {
                     (libc::SOL_UDP, libc::UDP_GRO) => {
                         told.datagram_bytes = data.cast::<libc::c_int>().read_unaligned().try_into().ok();
                     }
+                    (libc::IPPROTO_IP, libc::IP_TOS) => {
+                        told.is_marked = Ecn::is_congested(data.read());
+                    }
+                    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                        let class = data.cast::<libc::c_int>().read_unaligned();
+                        told.is_marked = Ecn::is_congested(class as u8);
+                    }
                     _ => {}
                 }
                 message = libc::CMSG_NXTHDR(head, message);
@@ -54,22 +67,35 @@ impl Told {
     }
 }
 
-/// Says in a head which of our addresses a message comes from, and how long the datagrams of a train are.
+/// Says in a head which of our addresses a message comes from, how long the datagrams of a train are, and the ECN field
+/// if it is not the socket's.
 ///
 /// # Safety
-/// The head's control must be valid for [`PKTINFO_SPACE`] bytes, and for [`SEGMENT_SPACE`] more for a train, zeroed and
-/// aligned to 8; the head says how many.
-pub(super) unsafe fn write_control(head: &libc::msghdr, src: Ipv6Addr, datagram_bytes: Option<u16>) {
+/// The head's control must be valid for [`PKTINFO_SPACE`] bytes, for [`SEGMENT_SPACE`] more for a train, and for
+/// [`ECN_SPACE`] more for an ECN field, zeroed and aligned to 8; the head says how many.
+pub(super) unsafe fn write_control(
+    head: &libc::msghdr,
+    path: Path,
+    datagram_bytes: Option<u16>,
+    ecn: Option<Ecn>,
+) {
     // SAFETY: plain data.
     let mut info: libc::in6_pktinfo = unsafe { zeroed() };
-    info.ipi6_addr.s6_addr = src.octets();
-    // SAFETY: the caller's promise: there is room for one message with this content, and for the other.
+    info.ipi6_addr.s6_addr = path.src.octets();
+    // SAFETY: the caller's promise: there is room for one message with this content, and for the others.
     unsafe {
-        let message = libc::CMSG_FIRSTHDR(head);
+        let mut message = libc::CMSG_FIRSTHDR(head);
         write_message(message, (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), info);
         if let Some(datagram_bytes) = datagram_bytes {
-            let message = libc::CMSG_NXTHDR(head, message);
+            message = libc::CMSG_NXTHDR(head, message);
             write_message(message, (libc::SOL_UDP, libc::UDP_SEGMENT), datagram_bytes);
+        }
+        if let Some(ecn) = ecn {
+            message = libc::CMSG_NXTHDR(head, message);
+            let is_v4 = path.dst.to_ipv4_mapped().is_some();
+            let v4 = (libc::IPPROTO_IP, libc::IP_TOS);
+            let kind = if is_v4 { v4 } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
+            write_message(message, kind, ecn as libc::c_int);
         }
     }
 }

@@ -33,7 +33,13 @@ farcall_stats::counters! {
         not_ready,
         /// Requests that came before one that was missing.
         out_of_sequence,
-        /// Packets that FARCALL_WIRE_FAULTS has lost, doubled, held up or corrupted.
+        /// Packets that came with the mark of congestion (ECN's CE).
+        packets_marked,
+        /// Congestion notifications sent: once in 50 us to the peer of a queue pair to which marked packets come.
+        cnps_sent,
+        /// Congestion notifications that came: the queue pair sends slower for a while.
+        cnps_received,
+        /// Packets that FARCALL_WIRE_FAULTS has lost, doubled, held up, corrupted or marked.
         faults,
     }
 }

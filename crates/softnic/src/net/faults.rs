@@ -1,7 +1,8 @@
 //! Faults on the wire, by seed: `FARCALL_WIRE_FAULTS=seed=7,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01`.
 //!
 //! Everything that this process sends over RoCEv2 is subject to them. `delay_us=100` holds every packet up for at most
-//! so long; `partition_ms=500..900` loses everything between these times after the port was opened.
+//! so long; `mark=0.01` marks packets of connected queue pairs as if they had met congestion (ECN), so that their peers
+//! tell of it and they slow down; `partition_ms=500..900` loses everything between these times after the port was opened.
 
 use std::ops::Range;
 
@@ -20,6 +21,7 @@ struct Rates {
     duplicate: f64,
     reorder: f64,
     corrupt: f64,
+    mark: f64,
     delay_ns: u64,
     partition_ns: Range<u64>,
 }
@@ -40,6 +42,8 @@ pub(super) struct Fate {
     pub(super) turned: Option<u32>,
     /// How long it is held up.
     pub(super) held_ns: u64,
+    /// Whether it meets congestion.
+    pub(super) is_marked: bool,
 }
 
 impl Faults {
@@ -51,7 +55,7 @@ impl Faults {
         let Some(text) = trusted_variable(VARIABLE) else { return Ok(None) };
         let text = text.to_string_lossy();
         Self::parse(&text).map(Some).map_err(|why| {
-            let form = "seed=7,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01,delay_us=100,partition_ms=500..900";
+            let form = "seed=7,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01,mark=0.01,delay_us=100,partition_ms=500..900";
             Error::invalid("read FARCALL_WIRE_FAULTS", format!("{text:?}: {why}; write {form}, or some of it"))
         })
     }
@@ -71,6 +75,7 @@ impl Faults {
                 "duplicate" => rates.duplicate = rate()?,
                 "reorder" => rates.reorder = rate()?,
                 "corrupt" => rates.corrupt = rate()?,
+                "mark" => rates.mark = rate()?,
                 "delay_us" => rates.delay_ns = number()?.saturating_mul(1_000),
                 "partition_ms" => {
                     let ends = value.split_once("..").and_then(|(from, to)| {
@@ -101,15 +106,17 @@ impl Faults {
     /// What becomes of the next packet. Each takes the same number of random numbers, so that one rate changes nothing
     /// for the others.
     pub(super) fn judge(&mut self, now_ns: u64) -> Fate {
-        let Rates { loss, duplicate, reorder, corrupt, delay_ns, partition_ns } = self.rates.clone();
+        let Rates { loss, duplicate, reorder, corrupt, mark, delay_ns, partition_ns } = self.rates.clone();
         let (is_lost, is_doubled) = (self.happens(loss), self.happens(duplicate));
         let (is_late, is_turned) = (self.happens(reorder), self.happens(corrupt));
         let (turned, delay) = (self.next() as u32, self.next());
+        let is_marked = self.happens(mark);
         Fate {
             is_lost: is_lost || partition_ns.contains(&now_ns),
             is_doubled,
             turned: is_turned.then_some(turned),
             held_ns: if is_late { REORDERED_NS } else { 0 } + if delay_ns > 0 { delay % delay_ns } else { 0 },
+            is_marked,
         }
     }
 }
@@ -124,16 +131,17 @@ mod tests {
             let mut faults = Faults::parse(text).unwrap();
             (0..10_000).map(|at| faults.judge(at)).collect::<Vec<_>>()
         };
-        let text = "seed=7,loss=0.1,duplicate=0.2,reorder=0.3,corrupt=0.4";
+        let text = "seed=7,loss=0.1,duplicate=0.2,reorder=0.3,corrupt=0.4,mark=0.5";
         let all = fates(text);
         assert_eq!(all, fates(text));
-        assert_ne!(all, fates("seed=8,loss=0.1,duplicate=0.2,reorder=0.3,corrupt=0.4"));
+        assert_ne!(all, fates("seed=8,loss=0.1,duplicate=0.2,reorder=0.3,corrupt=0.4,mark=0.5"));
         let share = |chosen: fn(&Fate) -> bool| all.iter().filter(|fate| chosen(fate)).count() / 1000;
         assert!(
             (0..=1).contains(&share(|fate| fate.is_lost)) && (1..=2).contains(&share(|fate| fate.is_doubled))
         );
         assert!((2..=3).contains(&share(|fate| fate.held_ns > 0)));
         assert!((3..=4).contains(&share(|fate| fate.turned.is_some())));
+        assert!((4..=5).contains(&share(|fate| fate.is_marked)));
         assert!(fates("").iter().all(|fate| *fate == Fate::default()));
     }
 

@@ -13,6 +13,7 @@ mod company;
 mod control;
 mod counters;
 mod datagrams;
+mod ecn;
 mod faults;
 mod management;
 pub(crate) mod memory;

@@ -189,7 +189,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
     fn event(&mut self, event: Event) {
         match event {
             Event::Async(kind) => self.side.events.raise(AsyncEvent { kind, element: self.side.qpn }),
-            Event::State(QpState::Reset | QpState::Err) => self.side.deadlines = [None; 2],
+            Event::State(QpState::Reset | QpState::Err) => self.side.deadlines = [None; _],
             Event::State(_) => {}
             Event::AckTimeout => {
                 self.side.caution.packets_were_lost(self.side.path);
@@ -200,8 +200,14 @@ impl Adapter<Posted, Receive> for Nic<'_> {
                 self.counters.resent.increment();
             }
             Event::NotReady => self.counters.not_ready.increment(),
+            Event::CongestionTold => self.counters.cnps_sent.increment(),
+            Event::CongestionNotified => self.counters.cnps_received.increment(),
             Event::OutOfSequence(_) => self.counters.out_of_sequence.increment(),
         }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.now_ns
     }
 
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farcall_verbs::{
     Error, PostError, QpAttr, QpCap, QpState, QpType, RecvRules, RecvWr, Result, SendRules, SendWr, Sge, Wc,
 };
-use farcall_wire::{Qp, QpConfig};
+use farcall_wire::{Qp, QpConfig, Timer, dcqcn};
 
 use super::company::Caution;
 use super::path::Path;
@@ -84,7 +84,7 @@ pub(super) struct Side {
     pub(super) reaped: u64,
     /// Receives whose completions were not polled.
     pub(super) unpolled_receives: usize,
-    pub(super) deadlines: [Option<u64>; 2],
+    pub(super) deadlines: [Option<u64>; Timer::ALL.len()],
     pub(super) planned: Planned,
     /// A packet of this batch was for it.
     pub(super) is_touched: bool,
@@ -138,6 +138,7 @@ impl NetPair {
             message_bytes_max: MESSAGE_BYTES_MAX,
             unacknowledged_max: UNACKNOWLEDGED_MAX,
             read_packets_max: READ_PACKETS_MAX,
+            rate_control: dcqcn,
         };
         let side = Side {
             qpn: parts.qpn,
@@ -157,7 +158,7 @@ impl NetPair {
             spare: Vec::new(),
             posted: 0,
             reaped: 0,
-            deadlines: [None; 2],
+            deadlines: [None; _],
             planned: Planned::default(),
             is_touched: false,
             caution: Caution::of(parts.qp_type),

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// What a process sends with the descriptors: the form of all of this.
-const VERSION: &[u8] = b"farcall-roce-port-1";
+const VERSION: &[u8] = b"farcall-roce-port-2";
 
 /// Where locks are, behind the table: of the slots, and of the turn to change the table.
 const SLOT_LOCKS_AT: usize = BLOCKS;

@@ -18,7 +18,8 @@ use farcall_wire::codec::UDP_PORT;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto};
 
-use super::control::{Control, PKTINFO_SPACE, SEGMENT_SPACE, Told, write_control};
+use super::control::{Control, ECN_SPACE, PKTINFO_SPACE, SEGMENT_SPACE, Told, write_control};
+use super::ecn::Ecn;
 use super::path::Path;
 use super::slots::Slots;
 
@@ -48,6 +49,8 @@ pub(super) struct Arrival {
     pub(super) src_port: u16,
     /// How many datagrams were before it in its train: its identification in IPv4, if the train came as it was sent.
     pub(super) before: u16,
+    /// It met congestion.
+    pub(super) is_marked: bool,
     at: usize,
     len_bytes: usize,
 }
@@ -88,6 +91,7 @@ pub(super) struct Train<'a> {
     pub(super) bytes: &'a [u8],
     /// Of all of its datagrams but the last, which may be shorter.
     pub(super) datagram_bytes: usize,
+    pub(super) ecn: Ecn,
 }
 
 /// How sending a batch ended.
@@ -122,6 +126,8 @@ fn make(discover: libc::c_int) -> Result<OwnedFd> {
     net::sockopt::set_ipv6_v6only(&fd, false).map_err(fail("let IPv4 in"))?;
     set_option(&fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
     set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
+    set_option(&fd, libc::IPPROTO_IP, libc::IP_TOS, Ecn::Capable as libc::c_int)?;
+    set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, Ecn::Capable as libc::c_int)?;
     Ok(fd)
 }
 
@@ -138,6 +144,8 @@ pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
     for nth in 0..count {
         let socket = make(libc::IP_PMTUDISC_DO)?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         let share = || set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
         if nth > 0 {
             share()?;
@@ -274,8 +282,8 @@ impl Socket {
                 if len_bytes > DATAGRAM_BYTES_MAX {
                     continue;
                 }
-                let at = at * ROOM_BYTES + offset;
-                inbox.arrivals.push(Arrival { src, dst, src_port, before: before as u16, at, len_bytes });
+                let (at, before, is_marked) = (at * ROOM_BYTES + offset, before as u16, told.is_marked);
+                inbox.arrivals.push(Arrival { src, dst, src_port, before, is_marked, at, len_bytes });
             }
         }
     }
@@ -285,17 +293,20 @@ impl Socket {
         let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
         let (mut controls, mut heads) = (unwritten::<Control>(), unwritten::<libc::mmsghdr>());
         let (mut count, mut first_is_long) = (0, false);
-        for Train { path, bytes, datagram_bytes } in trains.take(BATCH) {
+        for Train { path, bytes, datagram_bytes, ecn } in trains.take(BATCH) {
             let is_long = bytes.len() > datagram_bytes;
             first_is_long |= count == 0 && is_long;
             names[count].write(sockaddr(path.dst, UDP_PORT));
             let base = bytes.as_ptr().cast_mut().cast();
             pieces[count].write(libc::iovec { iov_base: base, iov_len: bytes.len() });
-            controls[count].write(Control([0; 64]));
-            let control_bytes = if is_long { PKTINFO_SPACE + SEGMENT_SPACE } else { PKTINFO_SPACE };
+            controls[count].write(Control([0; _]));
+            let datagram_bytes = is_long.then_some(datagram_bytes as u16);
+            let ecn = Some(ecn).filter(|ecn| *ecn != Ecn::Capable);
+            let control_bytes =
+                PKTINFO_SPACE + datagram_bytes.map_or(0, |_| SEGMENT_SPACE) + ecn.map_or(0, |_| ECN_SPACE);
             let head = head(&mut names[count], &mut pieces[count], &mut controls[count], control_bytes);
             // SAFETY: the head names a control that is large enough, aligned and zeroed.
-            unsafe { write_control(&head.msg_hdr, path.src, is_long.then_some(datagram_bytes as u16)) };
+            unsafe { write_control(&head.msg_hdr, path, datagram_bytes, ecn) };
             heads[count].write(head);
             count += 1;
         }

@@ -224,6 +224,9 @@ impl State {
         if arrival.before > 0 {
             self.counters.received_in_trains.increment();
         }
+        if arrival.is_marked {
+            self.counters.packets_marked.increment();
+        }
         if !icrc::is_sound_as(&flow(path, arrival.src_port), arrival.before, datagram) {
             return self.counters.dropped_crc.increment();
         }
@@ -258,6 +261,9 @@ impl State {
             now_ns: self.now_ns,
         };
         transport.arrived(&mut nic, &packet, payload);
+        if arrival.is_marked {
+            transport.marked(&mut nic, &packet);
+        }
     }
 
     fn do_what_is_due(&mut self) {
@@ -267,7 +273,7 @@ impl State {
                 if !nic.side.planned.came(at_ns) {
                     return;
                 }
-                for timer in [Timer::Ack, Timer::Rnr] {
+                for timer in Timer::ALL {
                     let deadline = &mut nic.side.deadlines[timer as usize];
                     if deadline.is_some_and(|at_ns| at_ns <= now_ns) {
                         *deadline = None;

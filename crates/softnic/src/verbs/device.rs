@@ -189,7 +189,7 @@ impl Context for SoftContext {
         Ok(PortAttr {
             state: PortState::Active,
             max_mtu: Mtu::Mtu4096,
-            active_mtu: Mtu::Mtu4096,
+            active_mtu: self.host.process.port_mtu(),
             gid_tbl_len: self.host.process.gid_entries().len() as u32,
             lid: 0,
             link_layer: LinkLayer::Ethernet,

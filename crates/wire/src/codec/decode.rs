@@ -3,8 +3,8 @@
 use farcall_verbs::{QpType, RnrTimer};
 
 use super::{
-    AETH_BYTES, ATOMIC_ACK_BYTES, ATOMIC_ETH_BYTES, BTH_BYTES, DETH_BYTES, ICRC_BYTES, IMM_BYTES, PKEY,
-    RETH_BYTES, UC, UD,
+    AETH_BYTES, ATOMIC_ACK_BYTES, ATOMIC_ETH_BYTES, BTH_BYTES, CNP, CNP_BYTES, DETH_BYTES, ICRC_BYTES,
+    IMM_BYTES, PKEY, RETH_BYTES, UC, UD,
 };
 use crate::packet::{Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
@@ -121,6 +121,10 @@ fn operation(opcode: u8, from: &mut Reader<'_>) -> Result<(QpType, Operation), M
         // SEND last and only with invalidate, FLUSH, ATOMIC WRITE: to be refused, not to be dropped.
         0x16 | 0x17 | 0x1c | 0x1d => Operation::NotOffered(opcode),
         0x13 | 0x14 => Operation::AtomicRequest(from.atomic(opcode == 0x13)?),
+        CNP => {
+            from.take::<CNP_BYTES>()?;
+            Operation::CongestionNotification
+        }
         _ => return Err(Malformed::Opcode(opcode)),
     };
     Ok((QpType::Rc, operation))
@@ -168,4 +172,5 @@ const _: () = assert!(
     ATOMIC_ETH_BYTES >= RETH_BYTES + IMM_BYTES
         && ATOMIC_ETH_BYTES >= DETH_BYTES + IMM_BYTES
         && ATOMIC_ETH_BYTES >= AETH_BYTES + ATOMIC_ACK_BYTES
+        && ATOMIC_ETH_BYTES >= CNP_BYTES
 );

@@ -1,6 +1,6 @@
 //! From fields to bytes.
 
-use super::{BTH_BYTES, HEADERS_BYTES_MAX, PKEY, pad_bytes};
+use super::{BTH_BYTES, CNP_BYTES, HEADERS_BYTES_MAX, PKEY, pad_bytes};
 use crate::packet::{Aeth, AtomicEth, AtomicOp, Nak, Operation, Packet, Reth, Syndrome};
 
 /// Credits that bound nothing (IBA table 46): a responder that has no receive says so by an RNR NAK.
@@ -11,6 +11,8 @@ const NAK: u8 = 0x60;
 const MIGRATED: u8 = 0x40;
 const SOLICITED: u8 = 0x80;
 const ACK_REQUEST: u8 = 0x80;
+/// Backward explicit congestion notification, in the word of the destination (annex A17.9.3).
+const BECN: u32 = 0x40 << 24;
 
 /// Bytes that are filled from the front.
 struct Writer<'a> {
@@ -81,9 +83,13 @@ pub fn encode(packet: &Packet, payload_bytes: usize, headers: &mut [u8; HEADERS_
     let mut to = Writer { bytes: headers, len_bytes: 0 };
     let solicited = if packet.solicited { SOLICITED } else { 0 };
     let ack_req = if packet.ack_req { ACK_REQUEST } else { 0 };
-    to.put(&[packet.opcode(), solicited | MIGRATED | (pad_bytes(payload_bytes) as u8) << 4]);
+    let (migrated, becn) = match packet.operation {
+        Operation::CongestionNotification => (0, BECN),
+        _ => (MIGRATED, 0),
+    };
+    to.put(&[packet.opcode(), solicited | migrated | (pad_bytes(payload_bytes) as u8) << 4]);
     to.put(&PKEY.to_be_bytes());
-    to.put_u32(packet.dest_qpn & 0x00FF_FFFF);
+    to.put_u32(becn | packet.dest_qpn & 0x00FF_FFFF);
     to.put_u32(u32::from(ack_req) << 24 | packet.psn.number());
     debug_assert_eq!(to.len_bytes, BTH_BYTES);
     match packet.operation {
@@ -101,6 +107,7 @@ pub fn encode(packet: &Packet, payload_bytes: usize, headers: &mut [u8; HEADERS_
             to.put_u64(found);
         }
         Operation::Acknowledge(aeth) => to.put_aeth(aeth),
+        Operation::CongestionNotification => to.put(&[0; CNP_BYTES]),
         Operation::Datagram(deth, imm_be) => {
             to.put_u32(deth.qkey);
             to.put_u32(deth.src_qpn & 0x00FF_FFFF);

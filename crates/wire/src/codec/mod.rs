@@ -25,12 +25,15 @@ const AETH_BYTES: usize = 4;
 const ATOMIC_ETH_BYTES: usize = 28;
 const ATOMIC_ACK_BYTES: usize = 8;
 const IMM_BYTES: usize = 4;
+/// Reserved bytes behind the BTH of a CNP (annex A17.9.3).
+const CNP_BYTES: usize = 16;
 
 /// The default partition with full membership: the only one that software devices have.
 const PKEY: u16 = 0xFFFF;
 
 const UC: u8 = 0x20;
 const UD: u8 = 0x60;
+const CNP: u8 = 0x81;
 
 /// Bytes of padding behind a payload.
 #[must_use]

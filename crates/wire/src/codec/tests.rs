@@ -35,7 +35,12 @@ fn the_crc_of_a_real_adapter_is_ours() {
     cnp[..8].copy_from_slice(&[0x81, 0, 0xff, 0xff, 0x40, 0, 0x01, 0x18]);
     cnp[28..].copy_from_slice(&[0x82, 0xfd, 0x00, 0x2a]);
     assert!(is_sound(&flow("10.0.17.1", "10.0.18.1", 0), &cnp));
-    assert_eq!(decode(&cnp), Err(Malformed::Opcode(0x81)));
+    let (packet, payload) = decode(&cnp).unwrap();
+    assert_eq!((packet.operation, packet.dest_qpn), (Operation::CongestionNotification, 0x118));
+    assert!(payload.is_empty());
+    let mut headers = [0; HEADERS_BYTES_MAX];
+    assert_eq!(encode(&packet, 0, &mut headers), 28);
+    assert_eq!(headers[..28], cnp[..28]);
 }
 
 #[test]
@@ -152,6 +157,7 @@ fn operation() -> impl Strategy<Value = (QpType, Operation)> {
         aeth().prop_map(move |aeth| rc(Operation::Acknowledge(aeth))),
         aeth().prop_map(move |aeth| rc(Operation::ReadResponse(Segment::Only, Some(aeth)))),
         Just(rc(Operation::ReadResponse(Segment::Middle, None))),
+        Just(rc(Operation::CongestionNotification)),
         prop_oneof![Just(0x16), Just(0x17), Just(0x1c), Just(0x1d)]
             .prop_map(move |opcode| rc(Operation::NotOffered(opcode))),
         (aeth(), any::<u64>()).prop_map(move |(aeth, old)| rc(Operation::AtomicAcknowledge(aeth, old))),

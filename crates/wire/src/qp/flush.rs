@@ -74,6 +74,7 @@ impl<S, R> Qp<S, R> {
         self.stop_timers(adapter);
         self.settings = Settings::NONE;
         self.sends = super::SendQueue::default();
+        self.congestion.forget_pace();
         self.responder.reset();
     }
 }

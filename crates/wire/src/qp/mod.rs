@@ -2,10 +2,11 @@
 //!
 //! A send request's way: [`requester`] cuts it into packets; [`responder`] checks these in their order and lets
 //! payload be placed; [`replies`] does in order what follows (completions, READs, atomics, acknowledgements);
-//! [`answers`] takes answers in at the requester; [`timers`] has what happens when none comes; [`flush`] ends
-//! everything.
+//! [`answers`] takes answers in at the requester; [`timers`] has what happens when none comes; [`congestion`] tells the
+//! peer of it, and slows the pair down; [`flush`] ends everything.
 
 mod answers;
+mod congestion;
 mod datagram;
 mod flush;
 mod replies;
@@ -19,6 +20,8 @@ use farcall_verbs::{Access, AsyncEventKind, Mtu, QpAttr, QpState, QpType, RnrTim
 use crate::adapter::{Adapter, Event, Payload};
 use crate::packet::{Operation, Packet};
 use crate::psn::Psn;
+use crate::rate_control::NewRateControl;
+use congestion::Congestion;
 pub use replies::Responded;
 use responder::Responder;
 use send_queue::SendQueue;
@@ -43,6 +46,8 @@ pub struct QpConfig {
     /// How many packets of data one READ request asks for at most, at least 1: a longer READ is several requests on the
     /// wire, one after another, so that its answers do not overrun who asked.
     pub read_packets_max: u32,
+    /// What decides how fast it sends, from when its peer tells of congestion.
+    pub rate_control: NewRateControl,
 }
 
 /// What `modify` has set.
@@ -99,6 +104,7 @@ pub struct Qp<S, R> {
     tells_drained: bool,
     sends: SendQueue<S>,
     timers: Timers,
+    congestion: Congestion,
     responder: Responder<R>,
 }
 
@@ -113,6 +119,7 @@ impl<S, R> Qp<S, R> {
             tells_drained: false,
             sends: SendQueue::default(),
             timers: Timers::default(),
+            congestion: Congestion::default(),
             responder: Responder::default(),
         }
     }
@@ -174,6 +181,10 @@ impl<S, R> Qp<S, R> {
 
     /// A packet came in for this queue pair, from its peer if it has one. `payload` is lent for this call only.
     pub fn arrived(&mut self, adapter: &mut impl Adapter<S, R>, packet: &Packet, payload: &[u8]) {
+        if packet.operation == Operation::CongestionNotification {
+            self.notified(adapter);
+            return;
+        }
         if packet.transport != self.config.transport {
             return;
         }

@@ -81,7 +81,7 @@ impl<R> Waiting<R> {
 /// What a call of [`Qp::respond`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Responded {
-    /// Nothing: no request waits for an answer, or memory is not ready for the first one.
+    /// Nothing: no request waits for an answer, or memory is not ready for the first one, or the rate not.
     Nothing,
     /// A request was answered, or ended without an answer; there may be more to do.
     Answered,
@@ -128,6 +128,9 @@ impl<S, R> Qp<S, R> {
             return Responded::Nothing;
         }
         let is_refused = self.responder.refused.is_some_and(|refused| refused <= first.after);
+        if matches!(first.reply, Reply::Read { .. }) && !self.is_due(adapter) {
+            return Responded::Nothing;
+        }
         let Some(Waiting { after, psn, msn, reply }) = self.responder.replies.pop_front() else {
             return Responded::Nothing;
         };
@@ -192,7 +195,9 @@ impl<S, R> Qp<S, R> {
         let here = Reth { addr: target.addr.wrapping_add(offset), len_bytes, ..target };
         let payload = if len_bytes == 0 { Payload::None } else { Payload::Region(here) };
         let is_sent = adapter.transmit(packet, payload).is_ok();
-        if !is_sent {
+        if is_sent {
+            self.count_sent(adapter, len_bytes.into());
+        } else {
             self.fail_request(adapter, packet.psn, Failure::of_request(Nak::RemoteAccess));
         }
         is_sent

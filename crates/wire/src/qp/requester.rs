@@ -43,8 +43,12 @@ impl<S, R> Qp<S, R> {
         let is_last = match self.turn(adapter) {
             Turn::Wait => return false,
             Turn::Fail(status) => return self.fail_here(adapter, status),
+            Turn::Packet(_) if !self.is_due(adapter) => return false,
             Turn::Packet(begun) => match self.transmit_packet(adapter, begun) {
                 Some(next) => {
+                    if self.congestion.is_paced() {
+                        self.count_sent(adapter, self.payload_bytes());
+                    }
                     self.sends.packet = next;
                     next >= begun.packets
                 }
@@ -56,6 +60,10 @@ impl<S, R> Qp<S, R> {
             self.sends.packet = 0;
         }
         if self.config.transport == QpType::Rc {
+            if self.congestion.is_paced() {
+                // The answer may come long after that to the first packet on its way.
+                self.stop_ack_timer(adapter);
+            }
             self.start_ack_timer(adapter);
         } else if is_last {
             // Nothing answers: what is sent is over.
@@ -121,6 +129,19 @@ impl<S, R> Qp<S, R> {
         (!adapter.check(posted, request.len_bytes, need)).then_some(WcStatus::LOC_PROT_ERR)
     }
 
+    /// Bytes of payload in the packet whose turn it is.
+    fn payload_bytes(&self) -> u64 {
+        let request = &self.sends.queue[self.sends.at].request;
+        match request.work {
+            Work::Read(_) | Work::Atomic(_) => 0,
+            Work::Datagram { .. } => request.len_bytes,
+            Work::Send | Work::Write(_) => {
+                let offset = u64::from(self.sends.packet) * self.mtu_bytes();
+                (request.len_bytes - offset).min(self.mtu_bytes())
+            }
+        }
+    }
+
     /// Sends the packet whose turn it is: its payload is gathered now. Which packet of its request is the next; of a
     /// READ, which answer must be asked for next. `None` if the payload must not be read.
     fn transmit_packet(&self, adapter: &mut impl Adapter<S, R>, begun: Begun) -> Option<u32> {
@@ -135,7 +156,9 @@ impl<S, R> Qp<S, R> {
         let imm_be = request.imm_be.filter(|_| segment.is_last());
         let message = |operation| Packet {
             solicited: segment.is_last() && request.is_solicited,
-            ack_req: segment.is_last() || index % PACKETS_PER_ACK == PACKETS_PER_ACK - 1,
+            ack_req: segment.is_last()
+                || index % PACKETS_PER_ACK == PACKETS_PER_ACK - 1
+                || self.congestion.is_paced(),
             ..self.packet(psn, operation)
         };
         let (packet, payload) = match request.work {

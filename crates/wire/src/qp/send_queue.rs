@@ -143,6 +143,12 @@ impl<S> SendQueue<S> {
         self.queue.front().is_some_and(|queued| queued.begun.is_some())
     }
 
+    /// Whether everything that was sent is acknowledged, and all data that was asked for has come.
+    pub(super) fn is_all_answered(&self) -> bool {
+        let begun = self.queue.get(self.at).and_then(|queued| queued.begun);
+        begun.map_or(self.next_psn, |begun| begun.psn.plus(self.packet)) == self.unacknowledged
+    }
+
     pub(super) fn reads_in_flight(&self) -> usize {
         self.queue.iter().take(self.at).filter(|queued| queued.request.returns_data()).count()
     }

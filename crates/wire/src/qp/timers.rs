@@ -25,12 +25,14 @@ impl Timers {
 }
 
 impl<S, R> Qp<S, R> {
-    /// A timer that the adapter was asked for has ended.
+    /// A timer that the adapter was asked for has ended. [`Qp::respond`] and [`Qp::transmit`] should follow.
     pub fn timed_out(&mut self, adapter: &mut impl Adapter<S, R>, timer: Timer) {
         match timer {
             Timer::Ack => {
                 self.timers.is_ack_armed = false;
-                if self.runs() && self.sends.waits() && !self.timers.is_rnr_waiting {
+                // Between two packets of a slow pair there may be nothing to wait for.
+                let has_paused = self.congestion.is_waiting() && self.sends.is_all_answered();
+                if self.runs() && self.sends.waits() && !self.timers.is_rnr_waiting && !has_paused {
                     adapter.event(Event::AckTimeout);
                     self.go_back(adapter, self.sends.unacknowledged);
                 }
@@ -40,6 +42,7 @@ impl<S, R> Qp<S, R> {
                     self.resend_from(adapter, self.sends.unacknowledged);
                 }
             }
+            Timer::Pace => self.congestion.wait_is_over(),
         }
     }
 
@@ -57,7 +60,7 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    fn stop_ack_timer(&mut self, adapter: &mut impl Adapter<S, R>) {
+    pub(super) fn stop_ack_timer(&mut self, adapter: &mut impl Adapter<S, R>) {
         self.timers.is_ack_armed = false;
         adapter.set_timer(Timer::Ack, None);
     }
@@ -74,6 +77,8 @@ impl<S, R> Qp<S, R> {
         self.stop_ack_timer(adapter);
         self.timers.is_rnr_waiting = false;
         adapter.set_timer(Timer::Rnr, None);
+        self.congestion.wait_is_over();
+        adapter.set_timer(Timer::Pace, None);
     }
 
     /// Sends again from a packet on, if that is still allowed.

@@ -37,15 +37,15 @@ pub struct Device {
     pub sent: Vec<Wc>,
     pub received: Vec<Wc>,
     pub events: Vec<Event>,
-    pub timers: [Option<u64>; 2],
+    pub timers: [Option<u64>; 3],
     /// Whether accesses are pending until [`End::finish`].
     pub is_late: bool,
     late: Vec<(Token, Late)>,
     /// Offset and length of everything that was gathered.
     pub gathered: Vec<(u64, u64)>,
     pub atomics: u32,
-    out: VecDeque<(Packet, Vec<u8>)>,
-    now_ns: u64,
+    pub out: VecDeque<(Packet, Vec<u8>)>,
+    pub now_ns: u64,
 }
 
 impl Device {
@@ -158,6 +158,10 @@ impl Adapter<Piece, Piece> for Device {
         self.events.push(event);
     }
 
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {
         self.timers[timer as usize] = after_ns.map(|after_ns| self.now_ns + after_ns);
     }
@@ -179,6 +183,7 @@ impl End {
             message_bytes_max: 1 << 31,
             unacknowledged_max: 8,
             read_packets_max: 3,
+            rate_control: farcall_wire::dcqcn,
         };
         let device = Device {
             memory: (0..MEMORY_BYTES).map(|at| (at as u32 * 31 + qpn) as u8).collect(),
@@ -186,7 +191,7 @@ impl End {
             sent: Vec::new(),
             received: Vec::new(),
             events: Vec::new(),
-            timers: [None; 2],
+            timers: [None; 3],
             is_late: false,
             late: Vec::new(),
             gathered: Vec::new(),
@@ -338,7 +343,7 @@ impl Pair {
 
     /// Moves time to the next thing that happens; false if nothing will.
     pub fn step(&mut self) -> bool {
-        let timers = (0..2).flat_map(|at| [(at, Timer::Ack), (at, Timer::Rnr)]);
+        let timers = (0..2).flat_map(|at| Timer::ALL.map(|timer| (at, timer)));
         let timer = timers
             .filter_map(|(at, timer)| Some((self.ends[at].device.timers[timer as usize]?, at, timer)))
             .min_by_key(|(at_ns, at, _)| (*at_ns, *at));

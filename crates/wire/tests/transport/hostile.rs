@@ -49,6 +49,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (aeth(), any::<u64>()).prop_map(|(aeth, old)| Operation::AtomicAcknowledge(aeth, old)),
         4 => aeth().prop_map(Operation::Acknowledge),
         1 => Just(Operation::NotOffered(0x17)),
+        2 => Just(Operation::CongestionNotification),
         2 => (prop_oneof![Just(QKEY), any::<u32>()], any::<u32>(), imm())
             .prop_map(|(qkey, src_qpn, imm)| Operation::Datagram(Deth { qkey, src_qpn }, imm)),
     ]
@@ -57,11 +58,12 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// What happens to an end.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// A packet, so many sequence numbers away from the first, with so many bytes.
+    /// A packet, so many sequence numbers away from the first, with so many bytes, and marked.
     Arrive(Operation, i8, bool, usize),
     Post(u8),
     Receive(usize),
-    Timeout(bool),
+    Timeout(Timer),
+    Pass(u64),
     Finish(bool),
     Work,
     State(QpState),
@@ -75,7 +77,8 @@ fn happening() -> impl Strategy<Value = Happening> {
             .prop_map(|(operation, away, ack_req, len)| Happening::Arrive(operation, away, ack_req, len)),
         3 => (0..5_u8).prop_map(Happening::Post),
         3 => (0..700_usize).prop_map(Happening::Receive),
-        2 => any::<bool>().prop_map(Happening::Timeout),
+        2 => prop::sample::select(Timer::ALL.to_vec()).prop_map(Happening::Timeout),
+        2 => (0..100_000_u64).prop_map(Happening::Pass),
         3 => any::<bool>().prop_map(Happening::Finish),
         4 => Just(Happening::Work),
         1 => prop::sample::select(states.to_vec()).prop_map(Happening::State),
@@ -93,6 +96,7 @@ fn suffer(end: &mut End, psn: u32, happenings: &[Happening]) -> (usize, usize) {
                 let (operation, ack_req) = (*operation, *ack_req);
                 let packet = Packet { transport, operation, solicited: false, ack_req, dest_qpn: 10, psn };
                 end.arrive(&packet, &vec![0xAB; *len_bytes]);
+                end.qp.marked(&mut end.device, &packet);
             }
             Happening::Post(kind) if end.qp.state().accepts_sends() => {
                 let work = match (transport, kind) {
@@ -109,12 +113,10 @@ fn suffer(end: &mut End, psn: u32, happenings: &[Happening]) -> (usize, usize) {
                 end.receive(receives, 0, *len_bytes);
                 receives += 1;
             }
-            Happening::Timeout(is_ack) => {
-                let timer = if *is_ack { Timer::Ack } else { Timer::Rnr };
-                if end.device.timers[timer as usize].take().is_some() {
-                    end.qp.timed_out(&mut end.device, timer);
-                }
+            Happening::Timeout(timer) if end.device.timers[*timer as usize].take().is_some() => {
+                end.qp.timed_out(&mut end.device, *timer);
             }
+            Happening::Pass(ns) => end.device.now_ns += ns,
             Happening::Finish(is_done) if end.accesses() > 0 => {
                 let at = end.accesses() / 2;
                 if *is_done {
@@ -146,6 +148,7 @@ proptest! {
         let [mut end, _] = Pair::new(transport, psn).ends;
         end.device.is_late = is_late;
         let (sends, receives) = suffer(&mut end, psn, &happenings);
+        end.device.out.clear();
         end.qp.enter_error(&mut end.device);
         let ids = |wcs: &[farcall_verbs::Wc]| {
             let mut ids: Vec<_> = wcs.iter().map(|wc| wc.wr_id).collect();

@@ -164,7 +164,7 @@ fn a_peer_without_a_receive_is_waited_for() {
     }
     let told_ns = pair.now_ns;
     // Code 1 of the peer's timer is 10 µs.
-    assert_eq!(pair.ends[0].device.timers, [None, Some(told_ns + 10_000)]);
+    assert_eq!(pair.ends[0].device.timers, [None, Some(told_ns + 10_000), None]);
     pair.ends[1].receive(9, 4096, 512);
     pair.run();
     assert_eq!(pair.ends[1].device.received[0].byte_len, 300);

@@ -11,7 +11,7 @@ use farcall_verbs::{
 
 use super::drained::{Destination, Drained, Request};
 use super::{AddressWay, SoftAddressHandle};
-use crate::host::datagram::{DatagramCore, MAX_DATAGRAM_BYTES, Message, Routes, SendOutcome};
+use crate::host::datagram::{DatagramCore, Message, Routes, SendOutcome};
 use crate::host::events::Events;
 use crate::host::qp::RecvQueue;
 use crate::host::state::Step;
@@ -167,7 +167,7 @@ impl DatagramQp {
         let core = &*self.core;
         let inline = request.flags.contains(SendFlags::INLINE);
         // As RNICs do. The specification would have it dropped without an error (C10-93.1.1), which helps nobody.
-        if request.len_bytes > MAX_DATAGRAM_BYTES as u64 {
+        if request.len_bytes > u64::from(core.host.process.port_mtu().bytes()) {
             return self.fail(request.wr_id, WcStatus::LOC_LEN_ERR);
         }
         if !inline && !core.allows(request.sges, Access::empty()) {
