@@ -124,8 +124,8 @@ impl Process {
         self.whole_mtu
     }
 
-    /// The MTU of the port, which programs take for their queue pairs. Where each packet goes through a network device it is
-    /// [`Process::whole_mtu`]; shared memory takes the longest.
+    /// The MTU of the port, which programs take for their queue pairs. Where each packet goes through a network device
+    /// it is [`Process::whole_mtu`]; shared memory takes the longest.
     pub(crate) fn port_mtu(&self) -> Mtu {
         match self.way {
             WayChoice::Net => self.whole_mtu.unwrap_or(Mtu::Mtu4096),
