@@ -158,7 +158,7 @@ step_seeds() {
     worlds 3000
 }
 
-# Half an hour of a processor; to look elsewhere, run it without FARCALL_SIM_FIRST: the day chooses then.
+# More than half an hour on two busy cores; to look elsewhere, run it without FARCALL_SIM_FIRST: the day chooses then.
 step_seeds_at_length() {
     worlds 20000
 }
