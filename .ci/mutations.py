@@ -5,7 +5,7 @@
     python3 .ci/mutations.py --changed BASE     those in functions of files that changed since the commit BASE
     python3 .ci/mutations.py --default          the few that the gate runs when it does not know what changed
 
-    --part K/N      the Kth of N parts of them, checks of one package together
+    --part K/N      the Kth of N parts of them, in the order of their checks
     --seconds N     begins no further mutation after so many seconds, and names those that are left
     --here          changes the files of this clone, which must be clean, instead of a scratch clone of HEAD
 
@@ -590,7 +590,7 @@ def part(text):
 
 
 def part_of(applied, number, count):
-    """The part `number` of `count`: each is tried in one part, and a package is built for as few as can be."""
+    """The part `number` of `count`: each mutation is in one part, and those of one check are neighbours."""
     in_order = sorted(applied, key=lambda entry: str(entry.check))
     bounds = [len(in_order) * bound // count for bound in (number - 1, number)]
     return in_order[slice(*bounds)]

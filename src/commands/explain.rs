@@ -89,8 +89,8 @@ impl Connection {
     fn to_json(&self) -> Value {
         let mut words = self.label.split(' ');
         json!({
-            "kind": words.next(), "local": words.next(), "peer": words.next(), "role": words.next(), "open": self.is_open,
-            "way": self.way(), "why": self.why(), "ring_bytes": self.counter("ring_bytes"),
+            "kind": words.next(), "local": words.next(), "peer": words.next(), "role": words.next(),
+            "open": self.is_open, "way": self.way(), "why": self.why(), "ring_bytes": self.counter("ring_bytes"),
             "sent_bytes": self.counter("sent_bytes"), "received_bytes": self.counter("received_bytes"),
             "sleeps": self.counter("sleeps"),
         })

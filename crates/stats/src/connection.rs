@@ -1,4 +1,5 @@
-//! What a program tells of its connections, streams and queue pairs: one block each, which `farcall explain` reads.
+//! What a program tells of its TCP connections under `farcall run` and of its streams: one block each, which
+//! `farcall explain` reads.
 
 use crate::Report;
 
@@ -8,13 +9,13 @@ crate::counters! {
     pub struct Connection {
         /// Why it goes the way it goes: a [`Why`].
         why,
-        /// Bytes of its ring to the peer; 0 if it never had one.
+        /// Bytes of its ring to the peer, or of the ring that a stream reads from; 0 if it never had one.
         ring_bytes,
         /// Bytes sent through shared memory, or by a stream.
         sent_bytes,
         /// Bytes received through shared memory, or by a stream.
         received_bytes,
-        /// How often a thread slept until something came through it.
+        /// How often a thread slept until something came through it; of a stream, was about to.
         sleeps,
     }
 }
