@@ -281,7 +281,7 @@ step_hostile_at_length() {
 
 # Random traffic of socket programs in shared memory, for so many seconds, a seed a round.
 step_socket_programs() {
-    need libgrpc-java libnetty-java libperfmark-java
+    need libgrpc-java libnetty-java libperfmark-java libgrpc++-dev g++ pkg-config
     command -v javac >/dev/null || need openjdk-17-jdk-headless
     if ! command -v npm >/dev/null; then need nodejs npm; fi
     run npm install --silent --no-fund --prefix "$scratch/node" @grpc/grpc-js

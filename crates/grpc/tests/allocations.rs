@@ -1,10 +1,12 @@
 //! How often a direct call allocates at each end, while both poll.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../stream/tests/support/counting.rs"]
+mod counting;
+
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use counting::allocations;
 use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
 use farcall_echo::v1::echo_server::{Echo, EchoServer};
@@ -16,30 +18,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Counts this thread's allocations.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// Answers with how often its thread has allocated so far.
 struct Counts;
 
@@ -47,7 +25,7 @@ struct Counts;
 impl Echo for Counts {
     async fn unary(&self, request: Request<Message>) -> Result<Response<Message>, Status> {
         let message = request.into_inner();
-        Ok(Response::new(Message { times: ALLOCATIONS.get() as u32, ..message }))
+        Ok(Response::new(Message { times: allocations() as u32, ..message }))
     }
 
     async fn collect(&self, _: Request<Streaming<Message>>) -> Result<Response<Message>, Status> {
@@ -104,9 +82,9 @@ fn a_direct_call_allocates_what_its_messages_need_and_its_methods_future() {
             let answer = client.unary(sent.clone()).await.unwrap().into_inner();
             assert_eq!(answer.payload, sent.payload);
             if call == 100 {
-                begun = (ALLOCATIONS.get(), u64::from(answer.times));
+                begun = (allocations(), u64::from(answer.times));
             } else if call == CALLS + 100 {
-                return (ALLOCATIONS.get() - begun.0, u64::from(answer.times) - begun.1);
+                return (allocations() - begun.0, u64::from(answer.times) - begun.1);
             }
         }
         unreachable!()

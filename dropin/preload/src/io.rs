@@ -574,6 +574,15 @@ pub fn unread_bytes(sock: &Sock) -> u64 {
     sock.link().map_or(0, |link| link.inn.look().unread_bytes)
 }
 
+/// How many bytes are left, for a program that will not try again before an edge if told 0: so that is told only if the
+/// ring is all that can have any. Else at least 1, as Linux tells after an end.
+pub fn bytes_left_to_tell(sock: &Sock) -> u64 {
+    let Some(link) = sock.link() else { return 1 };
+    let inn = link.inn.look();
+    let is_ring_all = link.inn.is_drained() && !inn.is_closed && link.words.load(link.peer_end, SeqCst) == 0;
+    inn.unread_bytes.max(u64::from(!is_ring_all))
+}
+
 /// Bytes that the peer has not received from the ring.
 pub fn unsent_bytes(sock: &Sock) -> u64 {
     sock.link().map_or(0, |link| link.out.look().unread_bytes)

@@ -41,7 +41,7 @@ unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
     }
 }
 
-/// What the kernel adds if TCP_INQ is on: how many bytes are left.
+/// What the kernel adds if TCP_INQ is on: how many bytes are left; see [`io::bytes_left_to_tell`].
 ///
 /// # Safety
 /// The message is the program's.
@@ -61,7 +61,7 @@ unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
             cmsg_type: TCP_CM_INQ,
         };
         message.msg_control.cast::<cmsghdr>().write_unaligned(header);
-        let left = io::unread_bytes(&sock).min(c_int::MAX as u64) as c_int;
+        let left = io::bytes_left_to_tell(&sock).min(c_int::MAX as u64) as c_int;
         message.msg_control.cast::<u8>().add(size_of::<cmsghdr>()).cast::<c_int>().write_unaligned(left);
         message.msg_controllen = libc::CMSG_SPACE(size_of::<c_int>() as c_uint) as _;
     }

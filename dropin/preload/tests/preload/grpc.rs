@@ -146,3 +146,24 @@ for (let n = 0; n < 200; n++) unary(n);
     let moved = both("node", &["-e", &server], &["-e", &client]);
     assert!(moved.is_none_or(|bytes| bytes > 1_000_000), "{moved:?}");
 }
+
+#[test]
+fn grpc_of_cpp_calls_and_streams_asynchronously() {
+    if !has("g++", "g++") || !has("pkg-config", "pkg-config") {
+        return;
+    }
+    let flags = Command::new("pkg-config").args(["--cflags", "--libs", "grpc++"]).output().unwrap();
+    if !flags.status.success() {
+        eprintln!("SKIPPED: no gRPC for C++ on this machine (Debian: apt-get install libgrpc++-dev)");
+        return;
+    }
+    let flags = String::from_utf8(flags.stdout).unwrap();
+    let folder = Folder::new("grpc-cpp");
+    let echo = folder.path("grpc_echo");
+    let source = format!("{}/tests/preload/grpc_echo.cc", env!("CARGO_MANIFEST_DIR"));
+    output(
+        Command::new("g++").args(["-std=c++17", "-O1", "-o", &echo, &source]).args(flags.split_whitespace()),
+    );
+    let moved = both(&echo, &["server"], &["client"]);
+    assert!(moved.is_none_or(|bytes| bytes > 1_000_000), "{moved:?}");
+}

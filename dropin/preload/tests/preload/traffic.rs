@@ -71,6 +71,16 @@ fn edge_triggered_readers_lose_no_edge() {
 }
 
 #[test]
+fn readers_that_believe_how_many_bytes_are_left_get_all() {
+    let folder = Folder::new("inq");
+    let Some(path) = compile(&folder, "inq") else { return };
+    let ends = both_ends(&path, true, ["x", "x"]);
+    assert_done(&ends.server);
+    assert_done(&ends.client);
+    assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 1_000_000));
+}
+
+#[test]
 fn the_death_of_one_end_ends_the_other_after_what_had_come() {
     let folder = Folder::new("death");
     let Some(path) = compile(&folder, "death") else { return };
