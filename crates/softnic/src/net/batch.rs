@@ -17,6 +17,8 @@ use super::socket::{DATAGRAM_BYTES_MAX, Sent, Socket, TRAIN_BYTES_MAX, TRAIN_MAX
 
 /// Packets that wait together at most.
 const WAITING_MAX: usize = 64;
+/// Acknowledgements that are kept at most.
+const KEPT_MAX: usize = 4;
 /// So often the kernel refuses a train until none is offered any more.
 const REFUSALS_MAX: u32 = 8;
 
@@ -26,6 +28,9 @@ struct Waiting {
     path: Path,
     dest_qpn: u32,
     ecn: Ecn,
+    /// It carries no data and answers no READ: it may go a little later.
+    is_acknowledgement: bool,
+    company: Company,
     at: usize,
     len_bytes: usize,
     /// It is longer than the link's frames.
@@ -72,6 +77,9 @@ struct Held {
 pub(super) struct Outbox {
     bytes: Vec<u8>,
     waiting: Vec<Waiting>,
+    /// Acknowledgements that go behind what is sent next.
+    kept: Vec<Waiting>,
+    kept_bytes: Vec<u8>,
     /// Datagrams from this length on were refused by the link.
     cut_from_bytes: usize,
     /// How often the kernel refused a train.
@@ -97,6 +105,8 @@ impl Outbox {
         Self {
             bytes: Vec::with_capacity(WAITING_MAX * DATAGRAM_BYTES_MAX),
             waiting: Vec::with_capacity(WAITING_MAX),
+            kept: Vec::with_capacity(KEPT_MAX),
+            kept_bytes: Vec::with_capacity(KEPT_MAX * HEADERS_BYTES_MAX),
             cut_from_bytes: usize::MAX,
             refusals: 0,
             faults,
@@ -132,16 +142,57 @@ impl Outbox {
         let dest_qpn = packet.dest_qpn;
         let is_datagram = matches!(packet.operation, Operation::Datagram(..));
         let ecn = if is_datagram { Ecn::NotCapable } else { Ecn::Capable };
-        let mut next =
-            Waiting { path, dest_qpn, ecn, at, len_bytes, may_be_cut, before: 0, first_bytes: len_bytes };
+        let is_acknowledgement = matches!(packet.operation, Operation::Acknowledge(_));
+        let (before, first_bytes) = (0, len_bytes);
+        let next = Waiting {
+            path,
+            dest_qpn,
+            ecn,
+            is_acknowledgement,
+            company,
+            at,
+            len_bytes,
+            may_be_cut,
+            before,
+            first_bytes,
+        };
+        self.queue(socket, next);
+        Ok(())
+    }
+
+    /// Queues a packet whose bytes are there.
+    fn queue(&mut self, socket: &Socket, mut next: Waiting) {
         // Faults happen to packets, each for itself.
-        let may_join = company == Company::Train && !may_be_cut && self.faults.is_none();
+        let may_join = next.company == Company::Train && !next.may_be_cut && self.faults.is_none();
         if let Some(last) = self.waiting.last().filter(|_| may_join && self.refusals < REFUSALS_MAX) {
             next = next.behind(last);
         }
         self.waiting.push(next);
         self.seal(socket, &next);
-        Ok(())
+    }
+
+    /// Keeps what waits for the next flush, if it is a few acknowledgements: they go behind what their owner, who is
+    /// about to have completions, answers with, and do not delay it. Whether it did.
+    pub(super) fn keep_acknowledgements(&mut self) -> bool {
+        let may_be_kept = |packet: &Waiting| packet.is_acknowledgement && packet.before == 0;
+        if self.waiting.len() > KEPT_MAX || !self.kept.is_empty() || !self.waiting.iter().all(may_be_kept) {
+            return false;
+        }
+        self.kept.append(&mut self.waiting);
+        self.kept_bytes.append(&mut self.bytes);
+        true
+    }
+
+    /// Puts acknowledgements that were kept behind everything else.
+    fn queue_kept(&mut self, socket: &Socket) {
+        for kept in 0..self.kept.len() {
+            let packet = self.kept[kept];
+            let at = self.bytes.len();
+            self.bytes.extend_from_slice(&self.kept_bytes[packet.at..][..packet.len_bytes]);
+            self.queue(socket, Waiting { at, ..packet });
+        }
+        self.kept.clear();
+        self.kept_bytes.clear();
     }
 
     fn seal(&mut self, socket: &Socket, packet: &Waiting) {
@@ -161,6 +212,7 @@ impl Outbox {
 
     /// Sends everything that waits.
     pub(super) fn flush(&mut self, socket: &Socket, counters: &PortCounters, now_ns: u64) {
+        self.queue_kept(socket);
         if self.faults.is_some() {
             self.misfortune(counters, now_ns);
         }
@@ -286,6 +338,8 @@ mod tests {
             path: path(dst),
             dest_qpn,
             ecn: Ecn::Capable,
+            is_acknowledgement: false,
+            company: Company::Train,
             at,
             len_bytes,
             may_be_cut: false,

@@ -18,6 +18,7 @@ mod faults;
 mod management;
 pub(crate) mod memory;
 mod nic;
+mod owner;
 mod pair;
 mod path;
 mod port;

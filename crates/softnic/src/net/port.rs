@@ -1,13 +1,13 @@
 //! The port of a process: its socket, the queue pairs behind it, and the lock under which all of it works.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use farcall_shm::Mutex;
 use farcall_verbs::Result;
 
+use super::owner::Who;
 use super::slots::Slots;
 use super::state::State;
 use crate::host::{Abroad, Host};
@@ -16,13 +16,6 @@ use crate::life::{Served, Watching};
 
 /// Who polls looks for packets at most once in so long, so that what else is polled there does not pay for it.
 const LOOK_EVERY_NS: u64 = 1_000;
-/// The service thread looks after so long whether an owner still polls who has waited for something else, such as bytes
-/// in memory, while packets came.
-const OWNER_PAUSES_NS: u64 = 30_000;
-/// After so long at most, while an owner goes on polling.
-const OWNER_POLLS_NS: u64 = 1_000_000;
-/// Who has not looked for so long does not poll now.
-const STALE_NS: u64 = 10_000;
 
 /// The RoCEv2 port of this process.
 pub(crate) struct Port {
@@ -31,15 +24,7 @@ pub(crate) struct Port {
     /// Blocks of queue pair numbers whose packets come to us.
     steered: Mutex<Vec<u32>>,
     state: Mutex<State>,
-    /// When packets were last looked for.
-    looked_ns: AtomicU64,
     began: Instant,
-    /// A poll looked since the service thread last did.
-    is_polled: AtomicBool,
-    /// The service thread leaves packets to who polls.
-    is_left_alone: AtomicBool,
-    /// For so long, until it looks.
-    left_alone_ns: AtomicU64,
     watching: Mutex<Option<Watching>>,
 }
 
@@ -61,11 +46,7 @@ impl Port {
             slots: slots.clone(),
             steered: Mutex::default(),
             state: Mutex::new(state),
-            looked_ns: AtomicU64::new(0),
             began,
-            is_polled: AtomicBool::new(false),
-            is_left_alone: AtomicBool::new(false),
-            left_alone_ns: AtomicU64::new(OWNER_PAUSES_NS),
             watching: Mutex::default(),
         });
         let state = port.state.lock();
@@ -123,7 +104,13 @@ impl Port {
         state.tick();
         let result = work(&mut state);
         state.finish();
+        self.left(&mut state);
         result
+    }
+
+    fn left(&self, state: &mut State) {
+        let now_ns = self.began.elapsed().as_nanos() as u64;
+        state.owner.leaves(now_ns);
     }
 
     /// Takes completions; if there are none, looks for packets, unless somebody just did, and takes them then.
@@ -134,15 +121,16 @@ impl Port {
             return taken;
         }
         let now_ns = self.began.elapsed().as_nanos() as u64;
-        if now_ns.saturating_sub(self.looked_ns.load(Ordering::Relaxed)) < LOOK_EVERY_NS {
+        if now_ns.saturating_sub(state.owner.looked_ns()) < LOOK_EVERY_NS {
             return 0;
         }
-        self.is_polled.store(true, Ordering::Relaxed);
-        state.tick();
+        state.now_ns = now_ns;
+        state.owner.looks(now_ns);
         state.look();
-        state.finish();
-        self.looked_ns.store(state.now_ns, Ordering::Relaxed);
-        take(&mut state)
+        let taken = take(&mut state);
+        state.finish_look(taken > 0);
+        self.left(&mut state);
+        taken
     }
 
     fn watch(&self, state: &State, watched: bool) {
@@ -158,25 +146,17 @@ impl Served for Port {
         let mut state = self.state.lock();
         state.tick();
         state.ring_came();
-        if self.is_polled.swap(false, Ordering::Relaxed) {
-            if !self.is_left_alone.swap(true, Ordering::Relaxed) {
-                self.watch(&state, false);
-            }
-            let looked_ns = self.looked_ns.load(Ordering::Relaxed);
-            let has_paused = state.now_ns.saturating_sub(looked_ns) > STALE_NS && state.look();
-            let left_alone_ns = self.left_alone_ns.load(Ordering::Relaxed);
-            let next_ns = if has_paused { OWNER_PAUSES_NS } else { (2 * left_alone_ns).min(OWNER_POLLS_NS) };
-            self.left_alone_ns.store(next_ns, Ordering::Relaxed);
-        } else {
-            if self.is_left_alone.swap(false, Ordering::Relaxed) {
-                self.watch(&state, true);
-            }
+        let (was_trusted, now_ns) = (state.owner.is_trusted(), state.now_ns);
+        let who = state.owner.judge(now_ns);
+        if state.owner.is_trusted() != was_trusted {
+            self.watch(&state, was_trusted);
+        }
+        if who == Who::Service {
             state.look();
         }
         state.finish();
-        if self.is_left_alone.load(Ordering::Relaxed) {
-            let at_ns = state.now_ns + self.left_alone_ns.load(Ordering::Relaxed);
-            state.ring_at(at_ns);
+        if let Who::Owner { until_ns } = who {
+            state.ring_at(until_ns);
         }
     }
 }
@@ -187,12 +167,9 @@ impl Abroad for Port {
     }
 
     fn owner_sleeps(&self) {
-        if self.is_left_alone.load(Ordering::Relaxed) {
-            let state = self.state.lock();
-            self.is_polled.store(false, Ordering::Relaxed);
-            if self.is_left_alone.swap(false, Ordering::Relaxed) {
-                self.watch(&state, true);
-            }
+        let mut state = self.state.lock();
+        if state.owner.sleeps() {
+            self.watch(&state, true);
         }
     }
 

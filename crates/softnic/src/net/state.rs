@@ -22,6 +22,7 @@ use super::faults::Faults;
 use super::management::{self, Arrivals};
 use super::memory;
 use super::nic::Nic;
+use super::owner::Owner;
 use super::pair::{Pair, Transport};
 use super::path::Path;
 use super::slots::Slots;
@@ -52,6 +53,7 @@ pub(super) struct State {
     timer_ns: Option<u64>,
     began: Instant,
     pub(super) now_ns: u64,
+    pub(super) owner: Owner,
     counters: Block<PortCounters>,
 }
 
@@ -75,6 +77,7 @@ impl State {
             timer_ns: None,
             began,
             now_ns: 0,
+            owner: Owner::default(),
             counters: Block::new("softnic roce port", 0),
         })
     }
@@ -173,12 +176,10 @@ impl State {
         });
     }
 
-    /// Takes in what has come, and does what is due. Whether anything came.
-    pub(super) fn look(&mut self) -> bool {
-        let mut came = false;
+    /// Takes in what has come, and does what is due; what comes of it is sent by [`Self::finish`].
+    pub(super) fn look(&mut self) {
         for _ in 0..BATCHES_A_LOOK {
             self.socket.receive(&mut self.inbox);
-            came |= !self.inbox.arrivals.is_empty();
             self.record_arrivals();
             for at in 0..self.inbox.arrivals.len() {
                 let arrival = self.inbox.arrivals[at];
@@ -192,13 +193,12 @@ impl State {
                 self.go_on(qpn);
             }
             self.touched.clear();
-            self.out.flush(&self.socket, &self.counters, self.now_ns);
             if !self.inbox.was_full {
                 break;
             }
+            self.out.flush(&self.socket, &self.counters, self.now_ns);
         }
         self.do_what_is_due();
-        came
     }
 
     /// Records what has come in, if that is asked for.
@@ -288,9 +288,23 @@ impl State {
         }
     }
 
+    /// Finishes a look of the owner. If it has completions now, acknowledgements wait for what it posts because of them,
+    /// or for its next look; the service thread sees to it that they do not wait long.
+    pub(super) fn finish_look(&mut self, has_completions: bool) {
+        if has_completions && self.owner.is_trusted() && self.out.keep_acknowledgements() {
+            self.plan_timer();
+        } else {
+            self.finish();
+        }
+    }
+
     /// Sends what waits, and has the timer ring when something is due.
     pub(super) fn finish(&mut self) {
         self.out.flush(&self.socket, &self.counters, self.now_ns);
+        self.plan_timer();
+    }
+
+    fn plan_timer(&mut self) {
         if let Some(at_ns) = self.timers.next_ns().into_iter().chain(self.out.next_ns()).min() {
             self.ring_at(at_ns);
         }

@@ -20,6 +20,9 @@ pub(super) struct Counted {
     pub(super) lost: u64,
 }
 
+/// Looks at memory between two looks at the completion queue.
+const TURNS_PER_POLL: u32 = 16;
+
 /// The mark of message `number`; neighbours differ, and so do the first and the fill.
 fn mark_of(number: u64) -> u8 {
     (number % 128) as u8
@@ -82,6 +85,12 @@ impl Sender {
     #[inline]
     fn look(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<bool, Halt> {
         let count = end.look(watch)?;
+        Ok(self.take(end, count))
+    }
+
+    /// Takes what was polled; returns whether there was a completion of a request.
+    #[inline]
+    fn take(&mut self, end: &mut End, count: usize) -> bool {
         let mut is_sent = false;
         for index in 0..count {
             let wc = end.wcs[index];
@@ -93,7 +102,24 @@ impl Sender {
                 is_sent = true;
             }
         }
-        Ok(is_sent)
+        is_sent
+    }
+
+    /// Until a WRITE has come, which ends with `mark`. The completion queue is looked at now and then, as an endpoint
+    /// does: by that a software RNIC receives packets.
+    #[inline]
+    fn wait_for_bytes(&mut self, end: &mut End, mark: u8, watch: &mut Watch<'_>) -> Result<(), Halt> {
+        let mut turns = 0_u32;
+        while end.memory.last_incoming(0) != mark {
+            turns += 1;
+            if turns.is_multiple_of(TURNS_PER_POLL) {
+                let count = end.poll()?;
+                self.take(end, count);
+            }
+            watch.nothing()?;
+        }
+        watch.seen();
+        Ok(())
     }
 }
 
@@ -135,11 +161,7 @@ fn write_and_look(
     let mark = mark_of(number);
     end.memory.mark_outgoing(0, mark);
     sender.send(end, qp, watch)?;
-    while end.memory.last_incoming(0) != mark {
-        watch.nothing()?;
-    }
-    watch.seen();
-    Ok(())
+    sender.wait_for_bytes(end, mark, watch)
 }
 
 /// A message there; the answer consumes a receive. Returns how often it had to be sent again.
@@ -207,10 +229,7 @@ pub(super) fn answer_writes(
     let mut number = 1u64;
     loop {
         let mark = mark_of(number);
-        while end.memory.last_incoming(0) != mark {
-            watch.nothing()?;
-        }
-        watch.seen();
+        sender.wait_for_bytes(end, mark, watch)?;
         end.memory.mark_outgoing(0, mark);
         sender.send(end, qp, watch)?;
         qp = if qp + 1 == active { 0 } else { qp + 1 };

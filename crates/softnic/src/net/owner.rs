@@ -1,0 +1,138 @@
+//! Whether the owner of a port looks for packets all the time, so that the service thread need not.
+
+/// Who polls comes back so soon; after a longer pause it did something else.
+const PAUSE_NS: u64 = 10_000;
+/// So many looks for each pause, and the pauses are the system's doing: another program's turn, or the service thread's.
+const LOOKS_A_PAUSE: u64 = 16;
+/// An owner is watched so long before it is judged.
+const TRIAL_NS: u64 = 100_000;
+/// After so long the service thread looks whether an owner that polled still does: what comes meanwhile waits for so
+/// long at most.
+const LEFT_ALONE_NS: u64 = 250_000;
+
+/// Who is to look for packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// The service thread, when some came.
+    Service,
+    /// The owner, who looks all the time; it is judged again at a time.
+    Owner { until_ns: u64 },
+}
+
+/// What the owner did since it was judged last.
+#[derive(Debug, Default)]
+pub(super) struct Owner {
+    looked_ns: u64,
+    /// When it left the port last.
+    left_ns: u64,
+    looks: u64,
+    pauses: u64,
+    judged_ns: u64,
+    /// It looks, the service thread does not.
+    is_trusted: bool,
+}
+
+impl Owner {
+    /// When it looked last.
+    pub(super) fn looked_ns(&self) -> u64 {
+        self.looked_ns
+    }
+
+    /// Whether it is relied on: the service thread does not look.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.is_trusted
+    }
+
+    /// It looks for packets, because it found no completion.
+    pub(super) fn looks(&mut self, now_ns: u64) {
+        self.looks += 1;
+        self.pauses += u64::from(now_ns.saturating_sub(self.left_ns) > PAUSE_NS);
+        self.looked_ns = now_ns;
+    }
+
+    /// It has posted or looked, however long that took.
+    pub(super) fn leaves(&mut self, now_ns: u64) {
+        self.left_ns = now_ns;
+    }
+
+    /// It goes to sleep. Whether it was relied on until now.
+    pub(super) fn sleeps(&mut self) -> bool {
+        (self.looks, self.pauses) = (0, 0);
+        std::mem::take(&mut self.is_trusted)
+    }
+
+    /// Says who looks from now on; the service thread asks when it was woken.
+    pub(super) fn judge(&mut self, now_ns: u64) -> Who {
+        let age_ns = now_ns.saturating_sub(self.judged_ns);
+        if age_ns >= TRIAL_NS {
+            let polls = self.looks > 0 && self.pauses * LOOKS_A_PAUSE <= self.looks;
+            self.is_trusted = polls && age_ns <= self.looks * PAUSE_NS;
+            (self.looks, self.pauses, self.judged_ns) = (0, 0, now_ns);
+        }
+        if self.is_trusted { Who::Owner { until_ns: self.judged_ns + LEFT_ALONE_NS } } else { Who::Service }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks every so often from a time on, until another.
+    fn look_every(owner: &mut Owner, period_ns: u64, from_ns: u64, to_ns: u64) {
+        for now_ns in (from_ns..to_ns).step_by(period_ns as usize) {
+            owner.looks(now_ns);
+            owner.leaves(now_ns + period_ns / 2);
+        }
+    }
+
+    #[test]
+    fn an_owner_that_looks_all_the_time_is_relied_on_as_long_as_it_does() {
+        let mut owner = Owner::default();
+        look_every(&mut owner, 1_500, 0, TRIAL_NS);
+        assert_eq!(owner.judge(TRIAL_NS - 1), Who::Service, "not tried for long enough");
+        assert_eq!(owner.judge(TRIAL_NS), Who::Owner { until_ns: TRIAL_NS + LEFT_ALONE_NS });
+        let end_ns = TRIAL_NS + LEFT_ALONE_NS;
+        look_every(&mut owner, 1_500, TRIAL_NS, end_ns);
+        assert_eq!(owner.judge(end_ns), Who::Owner { until_ns: end_ns + LEFT_ALONE_NS });
+        assert_eq!(owner.judge(end_ns + LEFT_ALONE_NS), Who::Service, "it looked no more");
+    }
+
+    #[test]
+    fn the_service_threads_own_turns_are_not_taken_for_pauses() {
+        let mut owner = Owner::default();
+        for turn in 0..4 {
+            look_every(&mut owner, 1_500, turn * 30_000 + 2 * PAUSE_NS, (turn + 1) * 30_000 + PAUSE_NS / 2);
+        }
+        assert_ne!(owner.judge(4 * 30_000), Who::Service);
+    }
+
+    #[test]
+    fn who_waits_for_bytes_in_memory_between_polls_is_served() {
+        let mut owner = Owner::default();
+        for trip in 0..20 {
+            look_every(&mut owner, 1_500, trip * 30_000, trip * 30_000 + 15_000);
+        }
+        assert_eq!(owner.judge(20 * 30_000), Who::Service);
+    }
+
+    #[test]
+    fn a_post_that_takes_long_is_no_pause() {
+        let mut owner = Owner::default();
+        for trip in 1..=20 {
+            let ns = trip * 30_000;
+            look_every(&mut owner, 1_500, ns, ns + 12_000);
+            // The post wakes somebody.
+            owner.leaves(ns + 29_000);
+        }
+        assert_ne!(owner.judge(21 * 30_000), Who::Service);
+    }
+
+    #[test]
+    fn who_sleeps_is_served_at_once_and_tried_again() {
+        let mut owner = Owner::default();
+        look_every(&mut owner, 1_500, 0, TRIAL_NS);
+        owner.judge(TRIAL_NS);
+        assert!(owner.sleeps() && !owner.sleeps());
+        assert_eq!(owner.judge(TRIAL_NS + 1), Who::Service);
+    }
+}
