@@ -425,6 +425,8 @@ step_conform_everywhere() {
     done
     FARCALL_WAY=net FARCALL_WIRE_FAULTS=seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01 \
         run bash .ci/networks bash -c "$suite"
+    # Calls and a store whose cable is pulled for longer than their clients try to connect.
+    run cargo test --workspace --test cable -- --ignored --nocapture
     # Through libibverbs' C interface, which the drop-in library serves.
     run "$CARGO_TARGET_DIR/release/farcall" verbs run -- "$CARGO_TARGET_DIR/release/farcall" conform --provider ibv
     # The other user must reach the program; both are in one group.

@@ -78,11 +78,7 @@ impl Loads {
         let (began, before) = (Instant::now(), self.0.each_ref().map(Progress::results));
         let goes_on = |at: usize| self.0[at].results() >= before[at] + RESULTS;
         while let Some(stuck) = (0..self.0.len()).find(|at| !goes_on(*at)) {
-            assert!(
-                began.elapsed() < LATE,
-                "load {stuck} does not go on: {:?}",
-                self.0[stuck].take().1
-            );
+            assert!(began.elapsed() < LATE, "load {stuck} does not go on: {:?}", self.0[stuck].take().1);
             sleep(Duration::from_millis(10));
         }
     }

@@ -52,8 +52,7 @@ impl Drop for Store {
 pub struct Writer {
     client: KvClient,
     next: u64,
-    /// By key: the last value that was acknowledged, or whose write has an unknown outcome, and those of unknown outcome
-    /// before it since the last one acknowledged.
+    /// By key: the value that was acknowledged last, if any, and those since whose outcome is unknown.
     may_hold: HashMap<u64, Vec<Option<u64>>>,
 }
 

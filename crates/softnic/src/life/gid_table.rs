@@ -124,9 +124,8 @@ impl GidTable {
         let here = self.here.iter().enumerate().map(|(index, gid)| (index, *gid, NETDEV));
         let places = self.places.lock();
         let there = places.iter().enumerate().filter(|(_, place)| !place.has_gone);
-        let there = there.map(|(at, Place { address, .. })| {
-            (self.here.len() + at, address.gid, address.netdev.as_str())
-        });
+        let there = there
+            .map(|(at, Place { address, .. })| (self.here.len() + at, address.gid, address.netdev.as_str()));
         here.chain(there).map(entry).collect()
     }
 }

@@ -19,8 +19,8 @@ use super::datagram::{DatagramQp, SoftAddressHandle};
 use super::limits::{cq_max, qp_max};
 use super::mr::{MAX_MR_BYTES, Mr};
 use super::qp::Qp;
-use super::{PORT, require_port};
 use super::srq::Srq;
+use super::{PORT, require_port};
 use crate::NAME;
 use crate::host::Host;
 use crate::host::cq::CqCore;
@@ -28,9 +28,9 @@ use crate::host::events::Events;
 use crate::host::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
 use crate::host::srq::SrqCore;
 use crate::life::addresses::WayChoice;
-use crate::life::{Entry, gid_entries};
 use crate::life::regions::MAX_REGIONS;
 use crate::life::rendezvous::judge_user;
+use crate::life::{Entry, gid_entries};
 
 /// Completions that a queue may be asked to hold. It holds as many as its queue pairs can produce, whatever was asked
 /// for; but programs compute with this number.
