@@ -1,5 +1,6 @@
 //! The path of packets to another host, and what it looks like in front of a datagram.
 
+use std::fmt;
 use std::net::Ipv6Addr;
 
 use farcall_verbs::{AhAttr, Gid, ROUTE_HEADER_BYTES, Result, ipv4_route_header};
@@ -59,6 +60,13 @@ impl Path {
         header[8..24].copy_from_slice(&Gid(self.src.octets()).0);
         header[24..].copy_from_slice(&Gid(self.dst.octets()).0);
         header
+    }
+}
+
+impl fmt::Display for Path {
+    /// Both addresses: ours, then the other's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.src.to_canonical(), self.dst.to_canonical())
     }
 }
 
