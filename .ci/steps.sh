@@ -48,7 +48,7 @@ step_guard() {
         printf '%s\n' "$found" 'Dependencies from elsewhere than crates.io cannot be published.'
         return 1
     fi
-    for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks,between,between_here,between_checks} .github/workflows/two-ends.sh; do
+    for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks,between,between_here,between_checks,rates} .github/workflows/two-ends.sh; do
         run bash -n "$script"
     done
     for script in .ci/guest/init .github/actions/farcall-verbs/install.sh packaging/build.sh; do
