@@ -89,7 +89,7 @@ pub fn through(pulls: &[Duration]) {
     end_by_panics();
     let log = Log::new();
     let (mut server, mut store) = (Other::start(&log), Store::start());
-    let loads = Loads([const { () }; PRESETS.len() + 1].map(|()| Progress::new()));
+    let loads = Loads(std::array::from_fn(|_| Progress::new()));
     let mut calls: Vec<Load> = (0..PRESETS.len()).map(Load::new).collect();
     let mut writer = Writer::connect();
     let (is_over, is_written) = (AtomicBool::new(false), AtomicBool::new(false));
