@@ -48,7 +48,7 @@ step_guard() {
         printf '%s\n' "$found" 'Dependencies from elsewhere than crates.io cannot be published.'
         return 1
     fi
-    for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks,between,between_here,between_checks} .github/workflows/two-ends.sh; do
+    for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks,between,between_here,between_checks,rates} .github/workflows/two-ends.sh; do
         run bash -n "$script"
     done
     for script in .ci/guest/init .github/actions/farcall-verbs/install.sh packaging/build.sh; do
@@ -425,6 +425,8 @@ step_conform_everywhere() {
     done
     FARCALL_WAY=net FARCALL_WIRE_FAULTS=seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01 \
         run bash .ci/networks bash -c "$suite"
+    # Calls and a store whose cable is pulled for longer than their clients try to connect.
+    run cargo test --workspace --test cable -- --ignored --nocapture
     # Through libibverbs' C interface, which the drop-in library serves.
     run "$CARGO_TARGET_DIR/release/farcall" verbs run -- "$CARGO_TARGET_DIR/release/farcall" conform --provider ibv
     # The other user must reach the program; both are in one group.

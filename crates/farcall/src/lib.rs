@@ -170,7 +170,8 @@ pub mod select {
 #[cfg(feature = "stats")]
 pub mod stats {
     pub use farcall_stats::{
-        BlockReport, FlightRecord, Histogram, Report, StatsError, Why, prometheus, read_all, read_pid,
+        BlockReport, FlightRecord, Histogram, PairWay, Report, StatsError, Why, prometheus, read_all,
+        read_pid,
     };
 }
 

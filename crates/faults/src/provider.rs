@@ -94,6 +94,10 @@ impl Context for FaultyContext {
         self.inner.choose_gid(port_num)
     }
 
+    fn gid_now(&self, chosen: &GidEntry) -> GidEntry {
+        self.inner.gid_now(chosen)
+    }
+
     fn check_user(&self, user: u32) -> Result<()> {
         self.inner.check_user(user)
     }

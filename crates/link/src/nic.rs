@@ -49,9 +49,9 @@ impl Nic {
         Ok(Self { provider, context, pd, port, attr, entropy: Entropy::System })
     }
 
-    /// The GID to be reached under.
+    /// The GID to be reached under now: addresses of this host may have changed since the port was chosen.
     pub fn gid(&self) -> Gid {
-        self.port.own_gid()
+        self.context.gid_now(&self.port.gid.entry).gid
     }
 
     /// MTU of the port.
@@ -66,6 +66,9 @@ impl Nic {
 
     /// The path to a peer.
     pub(crate) fn path_to(&self, gid: Gid, lid: u16) -> AhAttr {
-        self.port.path_to(gid, lid)
+        let index = self.context.gid_now(&self.port.gid.entry).index;
+        // Tables have fewer entries than this; an index beyond would be refused by the device.
+        let sgid_index = u8::try_from(index).unwrap_or(u8::MAX);
+        AhAttr { sgid_index, ..self.port.path_to(gid, lid) }
     }
 }

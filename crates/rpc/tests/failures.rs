@@ -251,6 +251,34 @@ fn a_session_is_kept_for_a_while_and_then_forgotten() {
     assert_eq!(world.finish(&mut client).1, Err(CallError::OutcomeUnknown(UnknownBecause::ServerRestarted)));
 }
 
+/// The server keeps the session meanwhile: it may not even have noticed.
+#[test]
+fn a_client_that_gave_its_calls_up_connects_later_and_begins_another_session() {
+    let mut world = World::new();
+    let mut client = fetching(&mut world);
+    for _ in 0..20 {
+        world.call(&mut client, ECHO, b"before").unwrap();
+    }
+    let sent = client.submit(ECHO, b"sent", CallOptions::default(), world.now()).unwrap();
+    world.serve(21);
+    client.break_off(Broken::HungUp);
+    let unsent = client.submit(ECHO, b"unsent", CallOptions::default(), world.now()).unwrap();
+    client.fail_all(&Broken::HungUp);
+    let unknown = CallError::OutcomeUnknown(UnknownBecause::Disconnected(Broken::HungUp));
+    assert_eq!(world.finish(&mut client), (sent, Err(unknown)));
+    assert_eq!(world.finish(&mut client), (unsent, Err(CallError::NotSent(Broken::HungUp))));
+    world.connect(&mut client).unwrap();
+    assert_eq!(client.counters().sessions_resumed.get(), 0);
+    for _ in 0..20 {
+        assert_eq!(world.call(&mut client, ECHO, b"after").unwrap(), b"after");
+    }
+    assert_eq!(world.server.handler().executed, 41);
+    // That one goes on.
+    client.break_off(Broken::HungUp);
+    world.connect(&mut client).unwrap();
+    assert_eq!(client.counters().sessions_resumed.get(), 1);
+}
+
 #[test]
 fn a_wrong_secret_opens_no_session() {
     let mut world = World::new();

@@ -15,7 +15,7 @@ pub enum StatsError {
         pid: u32,
     },
     /// What there is was written by another version, or garbled.
-    #[error("process {pid}: no statistics of version 1: {why}")]
+    #[error("process {pid}: no statistics of version 2: {why}")]
     Malformed {
         /// Which process.
         pid: u32,

@@ -1,11 +1,13 @@
-//! The layout of a statistics segment, version 1. Little-endian on every machine that writes one.
+//! The layout of a statistics segment, version 2. Little-endian on every machine that writes one.
 //!
 //! ```text
 //! 0      magic, version, pid, start time, used bytes (atomic), executable name
 //! 4096   blocks, one after another: header, names, values, flight records
 //! ```
 
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farstat1");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farstat2");
+/// The bits of it that every version has.
+pub(crate) const MAGIC_OF_ANY_VERSION: u64 = u64::from_le_bytes(*b"farstat\0");
 pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 
 pub(crate) const AT_MAGIC: usize = 0;
@@ -23,8 +25,14 @@ pub(crate) const BLOCK_COUNTERS: usize = 8;
 pub(crate) const BLOCK_RECORDS: usize = 16;
 pub(crate) const BLOCK_NEXT: usize = 24;
 pub(crate) const BLOCK_LABEL: usize = 32;
-pub(crate) const LABEL_BYTES: usize = 96;
-pub(crate) const BLOCK_HEADER: usize = 128;
+/// Two IPv6 addresses with ports, written in full, and words around them.
+pub(crate) const LABEL_BYTES: usize = 160;
+pub(crate) const BLOCK_HEADER: usize = 192;
+
+/// Whether statistics begin so, of this version or another.
+pub(crate) const fn is_magic(word: u64) -> bool {
+    word & (u64::MAX >> 8) == MAGIC_OF_ANY_VERSION
+}
 
 pub(crate) const LIVE: u64 = 1;
 pub(crate) const ENDED: u64 = 2;

@@ -4,7 +4,7 @@ use crate::StatsError;
 use crate::format::{
     AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, BLOCK_COUNTERS, BLOCK_LABEL, BLOCK_NEXT, BLOCK_RECORDS,
     BLOCK_STATE, ENDED, EXE_BYTES, FIRST_BLOCK, LABEL_BYTES, LIVE, MAGIC, NAME_BYTES, RECORD_BYTES,
-    SEGMENT_BYTES, Shape,
+    SEGMENT_BYTES, Shape, is_magic,
 };
 use crate::segment::list;
 
@@ -106,8 +106,10 @@ fn text(bytes: &[u8], at: usize, room: usize) -> Option<String> {
 /// What is wrong with it, in words.
 pub fn parse(bytes: &[u8]) -> Result<(Report, u64), &'static str> {
     const SHORT: &str = "shorter than a header";
-    if word(bytes, AT_MAGIC).ok_or(SHORT)? != MAGIC {
-        return Err("bad magic");
+    match word(bytes, AT_MAGIC).ok_or(SHORT)? {
+        MAGIC => {}
+        other if is_magic(other) => return Err("another release of Farcall wrote them; ask with that one"),
+        _ => return Err("bad magic"),
     }
     let pid = word(bytes, AT_PID).ok_or(SHORT)?;
     let pid = u32::try_from(pid).map_err(|_| "impossible pid")?;
@@ -198,6 +200,25 @@ mod tests {
         assert_eq!(find("first").map(|b| (b.live, b.counters[0].1)), Some((false, 3)));
         let second = Block::<Sample>::new("second", 4);
         assert_eq!((second.apples.get(), find("first").is_none(), find("second").is_some()), (0, true, true));
+    }
+
+    #[test]
+    fn a_label_holds_two_addresses_in_full() {
+        let address = "[2001:0db8:1111:2222:3333:4444:5555:6666]:65535";
+        let label = format!("stream {address} {address} connected");
+        let _block = Block::<Sample>::new(&label, 0);
+        assert!(read_pid(std::process::id()).unwrap().blocks.iter().any(|block| block.label == label));
+    }
+
+    #[test]
+    fn what_another_version_wrote_is_told_apart_from_garbage() {
+        let mut bytes = vec![0; FIRST_BLOCK];
+        let mut said_of = |magic: &[u8; 8]| {
+            bytes[..8].copy_from_slice(magic);
+            parse(&bytes).unwrap_err()
+        };
+        assert!(said_of(b"farstat1").contains("another release"));
+        assert_eq!(said_of(b"farstar2"), "bad magic");
     }
 
     #[test]

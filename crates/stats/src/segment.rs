@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use crate::StatsError;
-use crate::format::{AT_MAGIC, AT_USED, FIRST_BLOCK, MAGIC, SEGMENT_BYTES};
+use crate::format::{AT_MAGIC, AT_USED, FIRST_BLOCK, SEGMENT_BYTES, is_magic};
 use crate::page::word;
 
 /// What the kernel shows of all segments of this IPC namespace.
@@ -96,7 +96,7 @@ impl Found {
     /// A copy of what it holds; `None` if these are no statistics.
     pub(crate) fn read(&self) -> io::Result<Option<Vec<u8>>> {
         let base = attach(self.id, libc::SHM_RDONLY)?;
-        let is_ours = word(base, AT_MAGIC).load(Ordering::Acquire) == MAGIC;
+        let is_ours = is_magic(word(base, AT_MAGIC).load(Ordering::Acquire));
         // What no block uses is not touched: reading would allocate it.
         let used = word(base, AT_USED).load(Ordering::Acquire) as usize;
         let words = (0..used.clamp(FIRST_BLOCK, SEGMENT_BYTES) / 8).filter(|_| is_ours);

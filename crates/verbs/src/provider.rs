@@ -89,6 +89,12 @@ pub trait Context: Send + Sync {
         GidChoice::automatic(self.query_port(port_num)?.link_layer, self.query_gid_table(port_num)?)
     }
 
+    /// The GID to be reached under now, where that is known to be another than the one that was chosen: it was an
+    /// address of this host, which has others now.
+    fn gid_now(&self, chosen: &GidEntry) -> GidEntry {
+        chosen.clone()
+    }
+
     /// Checks that the owner of a queue pair may be connected to; never waits for him. To be asked before anything is
     /// reserved for him or told to him. A device that reaches other machines knows nothing of owners, and lets all
     /// pass.

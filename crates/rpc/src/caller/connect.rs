@@ -77,7 +77,7 @@ impl CallerState {
                 | Features::ANSWERED
                 | Features::checksum(must_check),
             thread: self.config.thread,
-            resume: self.last_welcome.as_ref().map(|welcome| Resume {
+            resume: self.session().map(|welcome| Resume {
                 session: welcome.session,
                 secret: welcome.secret,
                 incarnation: welcome.incarnation,
@@ -191,7 +191,7 @@ impl CallerState {
         self.end = Some(end);
         self.broken = None;
         self.going_away = false;
-        self.last_welcome = Some(welcome);
+        (self.last_welcome, self.session_is_over) = (Some(welcome), false);
         self.counters.connections_opened.increment();
         self.collecting.connected();
         self.next_fetch = None;
@@ -229,7 +229,7 @@ impl CallerState {
         if welcome.plan.distance(&self.config.plan) != 0 {
             return bad(format!("the plan is another one: {:?}", welcome.plan));
         }
-        if let (Some(resumed), Some(before)) = (welcome.resumed, &self.last_welcome) {
+        if let (Some(resumed), Some(before)) = (welcome.resumed, self.session()) {
             let executed = Seq(resumed.next_seq).distance_from(self.messages.head);
             if executed > self.messages.outstanding() || welcome.session != before.session {
                 return bad(format!("the session goes on at message {}", resumed.next_seq));

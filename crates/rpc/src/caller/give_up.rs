@@ -58,7 +58,8 @@ impl CallerState {
         self.calls.finish(at, Some(error));
     }
 
-    /// Ends all calls: there will be no further connection.
+    /// Ends all calls, and with them the session: its messages are forgotten here, and the server may have kept it. What
+    /// connects later begins another one.
     pub fn fail_all(&mut self, why: &Broken) {
         self.to_send.clear();
         self.to_release.clear();
@@ -70,6 +71,7 @@ impl CallerState {
         }
         if self.end.is_none() {
             self.forget_messages(self.messages.window() as u16);
+            self.session_is_over = true;
         }
     }
 

@@ -108,8 +108,9 @@ pub struct CallerState {
     fresh: Option<Fresh>,
     pub(crate) end: Option<ClientEnd>,
     pub(crate) broken: Option<Broken>,
-    /// Kept to go on with the session.
+    /// Kept to go on with the session, unless that is over.
     last_welcome: Option<Welcome>,
+    session_is_over: bool,
     closing: Vec<QueuePair>,
     pub(crate) messages: Messages,
     pub(crate) calls: Calls,
@@ -210,6 +211,7 @@ impl CallerState {
             end: None,
             broken: None,
             last_welcome: None,
+            session_is_over: false,
             closing: Vec::new(),
             messages: Messages::new(geometry.window),
             calls: Calls::new(geometry.window),
@@ -296,6 +298,11 @@ impl CallerState {
     /// The server's welcome of the last connection.
     pub fn last_welcome(&self) -> Option<&Welcome> {
         self.last_welcome.as_ref()
+    }
+
+    /// The session that may go on over another connection.
+    fn session(&self) -> Option<&Welcome> {
+        self.last_welcome.as_ref().filter(|_| !self.session_is_over)
     }
 
     /// The server said, over the bootstrap channel, that it drains.

@@ -18,7 +18,7 @@ const DEVICES_VARIABLE: &str = "FARCALL_NET_DEVICES";
 const PEERS_VARIABLE: &str = "FARCALL_NET_PEERS";
 
 /// More addresses than this are left out of the GID table.
-const ADDRESSES_MAX: usize = 8;
+pub(crate) const ADDRESSES_MAX: usize = 8;
 
 /// What the environment says of ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,25 +57,34 @@ pub(crate) struct DeviceAddress {
     pub(crate) netdev: String,
 }
 
-/// The addresses of the devices that are up, in the system's order, IPv4 first. Loopback addresses count only where
-/// everything goes by RoCEv2, and there is no other.
-pub(crate) fn device_addresses(way: WayChoice) -> Vec<DeviceAddress> {
+/// The addresses of the devices that are up, and those of `known` that devices still have: a link that is down for a
+/// while takes no address. In the system's order, known ones before others and IPv4 before IPv6. Loopback addresses
+/// count only where everything goes by RoCEv2, and there is no other.
+pub(crate) fn device_addresses(way: WayChoice, known: &[Gid]) -> Vec<DeviceAddress> {
     let mut found = all_addresses();
     if let Some(names) = trusted_variable(DEVICES_VARIABLE) {
-        found.retain(|(_, netdev)| is_listed(&names.to_string_lossy(), netdev));
+        found.retain(|(_, netdev, _)| is_listed(&names.to_string_lossy(), netdev));
     }
-    found.sort_by_key(|(address, _)| (address.is_loopback(), address.is_ipv6()));
+    let is_known = |address: IpAddr| known.contains(&gid_of(address));
+    found.retain(|(address, _, is_up)| *is_up || is_known(*address));
+    found.sort_by_key(|(address, ..)| (address.is_loopback(), !is_known(*address), address.is_ipv6()));
     let may_be_loopback =
-        way == WayChoice::Net && found.first().is_some_and(|(address, _)| address.is_loopback());
-    let chosen = found.into_iter().filter(|(address, _)| may_be_loopback || !address.is_loopback());
-    let entry = |(address, netdev): (IpAddr, String)| {
-        let gid = match address {
-            IpAddr::V4(address) => Gid::from_ipv4(address),
-            IpAddr::V6(address) => Gid(address.octets()),
-        };
-        DeviceAddress { gid, netdev }
-    };
+        way == WayChoice::Net && found.first().is_some_and(|(address, ..)| address.is_loopback());
+    let chosen = found.into_iter().filter(|(address, ..)| may_be_loopback || !address.is_loopback());
+    let entry = |(address, netdev, _)| DeviceAddress { gid: gid_of(address), netdev };
     chosen.map(entry).take(ADDRESSES_MAX).collect()
+}
+
+fn gid_of(address: IpAddr) -> Gid {
+    match address {
+        IpAddr::V4(address) => Gid::from_ipv4(address),
+        IpAddr::V6(address) => Gid(address.octets()),
+    }
+}
+
+/// Whether this host has an address now. Costs less than a look at all of them.
+pub(crate) fn is_of_this_host(address: Ipv6Addr) -> bool {
+    UdpSocket::bind((address.to_canonical(), 0)).is_ok()
 }
 
 /// The longest MTU with which packets go in one piece through a network device; `None`: the system does not say.
@@ -159,7 +168,8 @@ pub(crate) fn require_device(operation: &'static str, source: Ipv6Addr, is_named
     Err(Error::invalid(operation, what))
 }
 
-fn all_addresses() -> Vec<(IpAddr, String)> {
+/// Each address with its device, and whether that is up.
+fn all_addresses() -> Vec<(IpAddr, String, bool)> {
     let mut found = Vec::new();
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: fills a list, which is given back below.
@@ -170,16 +180,17 @@ fn all_addresses() -> Vec<(IpAddr, String)> {
     // SAFETY: the list's entries live until it is given back.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
-        if entry.ifa_flags & libc::IFF_UP as u32 == 0 || entry.ifa_addr.is_null() {
+        if entry.ifa_addr.is_null() {
             continue;
         }
+        let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
         // SAFETY: a name of the list, which ends with 0; and an address of the family that it names.
         let (netdev, address) = unsafe { (CStr::from_ptr(entry.ifa_name), address_of(entry.ifa_addr)) };
         let is_local = |v6: &Ipv6Addr| v6.is_unicast_link_local();
         if let Some(address) = address
             && !matches!(&address, IpAddr::V6(v6) if is_local(v6))
         {
-            found.push((address, netdev.to_string_lossy().into_owned()));
+            found.push((address, netdev.to_string_lossy().into_owned(), is_up));
         }
     }
     // SAFETY: as it was given to us; nothing of it is kept.
@@ -247,10 +258,10 @@ mod tests {
 
     #[test]
     fn this_host_has_an_address() {
-        let found = device_addresses(WayChoice::Net);
+        let found = device_addresses(WayChoice::Net, &[]);
         assert!(!found.is_empty() && found.len() <= ADDRESSES_MAX, "{found:?}");
         let is_loopback = |entry: &DeviceAddress| Ipv6Addr::from(entry.gid.0).to_canonical().is_loopback();
         assert!(found.iter().all(is_loopback) || !found.iter().any(is_loopback), "{found:?}");
-        assert!(!device_addresses(WayChoice::Auto).iter().any(is_loopback));
+        assert!(!device_addresses(WayChoice::Auto, &[]).iter().any(is_loopback));
     }
 }

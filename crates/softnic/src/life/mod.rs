@@ -8,6 +8,7 @@ pub(crate) mod addresses;
 mod clients;
 mod death;
 mod fork;
+mod gid_table;
 pub(crate) mod gids;
 mod maps;
 mod meeting;
@@ -30,6 +31,7 @@ use farcall_verbs::Access;
 
 pub(crate) use clients::Client;
 pub(crate) use death::Lifetime;
+pub(crate) use gid_table::{Entry, GidTable};
 pub(crate) use meeting::{Meeting, is_nobody};
 pub(crate) use numbers::Numbers;
 pub(crate) use peer::Peer;

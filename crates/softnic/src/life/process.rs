@@ -11,11 +11,10 @@ use farcall_shm::fork::Generation;
 use farcall_shm::{Mutex, fence};
 use farcall_verbs::{Error, Gid, Mtu, Result};
 
-use super::addresses::{
-    DeviceAddress, WayChoice, device_addresses, require_device, require_peer, whole_mtu_of,
-};
+use super::addresses::{WayChoice, is_of_this_host, require_device, require_peer, whole_mtu_of};
 use super::fork;
-use super::gids::{GID_TABLE_LEN, NETDEV, gid_table, is_ip_address};
+use super::gid_table::{Entry, GidTable};
+use super::gids::{GID_TABLE_LEN, gid_table, is_ip_address};
 use super::meeting::Meeting;
 use super::peer::Peer;
 use super::regions::RegionTable;
@@ -32,14 +31,12 @@ pub(crate) struct Process {
     /// The entries of the port's table that lead to this host; the first is of the rendezvous space.
     pub(crate) gids: [Gid; GID_TABLE_LEN],
     way: WayChoice,
-    /// Addresses by which other hosts reach us.
-    addresses: Vec<DeviceAddress>,
     /// See [`Process::whole_mtu`].
     whole_mtu: Option<Mtu>,
     /// The program has asked for one of them, to tell it others, or sends by RoCEv2 alone.
     expects_foreigners: AtomicBool,
     /// The port's table.
-    pub(crate) table: Vec<Gid>,
+    pub(crate) table: GidTable,
     pub(crate) regions: RegionTable,
     pub(crate) service: Service,
     /// By block of queue pair numbers.
@@ -51,23 +48,12 @@ pub(crate) struct Process {
     next_number: AtomicU32,
 }
 
-fn entries_of(way: WayChoice, gids: &[Gid], addresses: &[DeviceAddress]) -> Vec<(Gid, String)> {
-    let here = gids.iter().map(|gid| (*gid, NETDEV.to_owned()));
-    let there = addresses.iter().map(|entry| (entry.gid, entry.netdev.clone()));
-    match way {
-        WayChoice::Auto => here.chain(there).collect(),
-        WayChoice::Host => here.collect(),
-        WayChoice::Net => there.collect(),
-    }
-}
-
 /// The port's table without an opened device.
 ///
 /// # Errors
 /// If there is no place for rendezvous sockets, or the choice of the way cannot be understood.
-pub(crate) fn gid_entries() -> Result<Vec<(Gid, String)>> {
-    let way = WayChoice::configured()?;
-    Ok(entries_of(way, &gid_table(gid()?), &device_addresses(way)))
+pub(crate) fn gid_entries() -> Result<Vec<Entry>> {
+    Ok(GidTable::new(WayChoice::configured()?, &gid_table(gid()?)).entries())
 }
 
 impl Process {
@@ -76,16 +62,16 @@ impl Process {
         fork::install();
         fence::asymmetric();
         let (gids, way) = (gid_table(gid()?), WayChoice::configured()?);
-        let addresses = device_addresses(way);
+        let table = GidTable::new(way, &gids);
         // Once: both ends of a connection go by what this one has told.
-        let whole_mtu = addresses.iter().filter_map(|address| whole_mtu_of(&address.netdev)).min();
-        let table = entries_of(way, &gids, &addresses).into_iter().map(|(gid, _)| gid).collect();
+        let entries = table.entries();
+        let there = entries.iter().filter(|entry| table.has_address(entry.gid));
+        let whole_mtu = there.filter_map(|entry| whole_mtu_of(&entry.netdev)).min();
         Ok(Self {
             born: Generation::current(),
             instance: RandomState::new().build_hasher().finish(),
             gids,
             way,
-            addresses,
             whole_mtu,
             expects_foreigners: AtomicBool::new(way == WayChoice::Net),
             table,
@@ -111,12 +97,13 @@ impl Process {
 
     /// Whether it is an address by which other hosts reach us.
     pub(crate) fn is_address(&self, address: Ipv6Addr) -> bool {
-        self.addresses.iter().any(|entry| entry.gid.0 == address.octets())
+        self.table.has_address(Gid(address.octets()))
     }
 
-    /// The port's table: where each entry leads, and by which network device.
-    pub(crate) fn gid_entries(&self) -> Vec<(Gid, String)> {
-        entries_of(self.way, &self.gids, &self.addresses)
+    /// Whether an entry of the port's table leads to us, also after addresses of this host have changed.
+    pub(crate) fn is_reached_by(&self, gid: Gid) -> bool {
+        let address = Ipv6Addr::from(gid.0);
+        self.gids.contains(&gid) || self.is_address(address) && is_of_this_host(address)
     }
 
     /// The longest MTU with which packets go in one piece through every network device that may be used.

@@ -19,7 +19,7 @@ use super::socket::{DATAGRAM_BYTES_MAX, Sent, Socket, TRAIN_BYTES_MAX, TRAIN_MAX
 const WAITING_MAX: usize = 64;
 /// Acknowledgements that are kept at most.
 const KEPT_MAX: usize = 4;
-/// So often the kernel refuses a train until none is offered any more.
+/// So often the kernel refuses a train, and takes its packets each for itself, until none is offered any more.
 const REFUSALS_MAX: u32 = 8;
 
 /// A packet in the batch.
@@ -82,7 +82,7 @@ pub(super) struct Outbox {
     kept_bytes: Vec<u8>,
     /// Datagrams from this length on were refused by the link.
     cut_from_bytes: usize,
-    /// How often the kernel refused a train.
+    /// How often the kernel refused trains of packets that it took.
     refusals: u32,
     faults: Option<Faults>,
     held: Vec<Held>,
@@ -216,7 +216,7 @@ impl Outbox {
         if self.faults.is_some() {
             self.misfortune(counters, now_ns);
         }
-        let mut done = 0;
+        let (mut done, mut refused_at) = (0, None);
         while let Some(first) = self.waiting.get(done).copied() {
             let trains_left = trains(&self.waiting[done..]);
             let alike = trains_left.take_while(|train| train[0].may_be_cut == first.may_be_cut);
@@ -231,13 +231,15 @@ impl Outbox {
                     let trains = trains(&self.waiting[done..]);
                     let sent = trains.take(sent).map(<[Waiting]>::len).sum::<usize>();
                     self.record(&self.waiting[done..][..sent], socket);
+                    // Without a link, or from an address that has gone, packets are refused together and alone.
+                    self.refusals += u32::from(refused_at == Some(done));
                     counters.packets_sent.add(sent as u64);
                     let in_trains = self.waiting[done..][..sent].iter().filter(|packet| packet.before > 0);
                     counters.sent_in_trains.add(in_trains.count() as u64);
                     done += sent.max(1);
                 }
                 Sent::NoTrain => {
-                    self.refusals += 1;
+                    refused_at = Some(done);
                     self.take_apart(done, socket);
                 }
                 Sent::TooLong if !first.may_be_cut => {

@@ -1,4 +1,10 @@
-//! What the port counts, for `farcall stats`.
+//! What the port counts, and each queue pair that goes to another host, for `farcall stats` and `farcall explain`.
+
+use farcall_stats::Block;
+use farcall_verbs::{Mtu, QpAttr, QpType};
+
+use super::path::Path;
+use crate::host::flight::FLIGHT_RECORDS;
 
 farcall_stats::counters! {
     /// Counters of the RoCEv2 port; written under its lock.
@@ -41,5 +47,47 @@ farcall_stats::counters! {
         cnps_received,
         /// Packets that FARCALL_WIRE_FAULTS has lost, doubled, held up, corrupted or marked.
         faults,
+    }
+}
+
+farcall_stats::counters! {
+    /// Counters of a queue pair that goes to another host; written under the port's lock. Those that change with each
+    /// packet come first, on one cache line.
+    pub(crate) struct PairCounters {
+        /// Packets sent for it, and taken in.
+        packets_sent,
+        packets_received,
+        /// Packets to it from, or to, another address than those of its label; they were dropped.
+        dropped_foreign,
+        /// Of packets taken in, those with the mark of congestion; notifications of it, sent and taken in.
+        packets_marked,
+        cnps_sent,
+        cnps_received,
+        /// Times that no acknowledgement came in time.
+        ack_timeouts,
+        /// Times that packets were sent again.
+        resent,
+        /// Times that the peer had no receive.
+        not_ready,
+        /// Requests that came before one that was missing.
+        out_of_sequence,
+        /// Its transport, as `ibv_qp_type` numbers them, its state, as `ibv_qp_state` does, the number of the queue pair
+        /// that it goes to, and how many bytes of payload a packet has at most.
+        transport,
+        state,
+        peer_qp_num,
+        path_mtu_bytes,
+    }
+}
+
+impl PairCounters {
+    /// Those of a new queue pair, in the process's statistics.
+    pub(super) fn of(qpn: u32, transport: QpType, path: Path, rtr: &QpAttr) -> Block<Self> {
+        let label = format!("softnic roce qp {qpn:#08x} {path}");
+        let counters = Block::<Self>::new(&label, FLIGHT_RECORDS);
+        counters.transport.set(transport as u64);
+        counters.peer_qp_num.set(rtr.dest_qp_num.unwrap_or_default().into());
+        counters.path_mtu_bytes.set(rtr.path_mtu.map_or(0, Mtu::bytes).into());
+        counters
     }
 }

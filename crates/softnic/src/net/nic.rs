@@ -1,6 +1,7 @@
 //! What the transport asks of its surroundings: memory, queues, timers and the link.
 
 use farcall_shm::{AtomicChange, update_word};
+use farcall_stats::Counter;
 use farcall_verbs::{Access, AsyncEvent, QpState, Wc, WcOpcode, WcStatus};
 use farcall_wire::{
     Accessed, Adapter, AtomicEth, AtomicOp, Event, Packet, Payload, Place, Refused, Reth, Timer, Token,
@@ -14,6 +15,7 @@ use super::pair::{Posted, Receive, Side};
 use super::path::Path;
 use super::socket::Socket;
 use super::timers::Timers;
+use crate::host::flight::Event as Flight;
 use crate::life::regions::RegionTable;
 
 /// The port as one queue pair's transport sees it for one call.
@@ -80,6 +82,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             Payload::Region(from) => self.region(&packet, &from)?,
             Payload::Send { send, offset, len_bytes } => self.elements(&packet, send, (offset, len_bytes))?,
         }
+        self.side.counters.packets_sent.increment();
         if self.out.is_full() {
             self.out.flush(self.socket, self.counters, self.now_ns);
         }
@@ -166,6 +169,9 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         if wc.status.is_success() && !send.is_signalled {
             return;
         }
+        if !wc.status.is_success() {
+            self.side.counters.record(Flight::SendFailed as u64, wc.status.0.into());
+        }
         wc.wr_id = send.wr_id;
         self.side.sent.push_back((wc, send.ordinal));
         let slot = &self.side.send_slot;
@@ -173,6 +179,9 @@ impl Adapter<Posted, Receive> for Nic<'_> {
     }
 
     fn received(&mut self, receive: Receive, mut wc: Wc, is_solicited: bool) {
+        if !wc.status.is_success() {
+            self.side.counters.record(Flight::ReceiveFailed as u64, wc.status.0.into());
+        }
         wc.wr_id = receive.wr_id;
         self.side.received.push_back(wc);
         let slot = &self.side.recv_slot;
@@ -187,22 +196,29 @@ impl Adapter<Posted, Receive> for Nic<'_> {
     }
 
     fn event(&mut self, event: Event) {
+        let (of_pair, of_port) = (&self.side.counters, self.counters);
+        let count = |counters: [&Counter; 2]| counters.into_iter().for_each(Counter::increment);
         match event {
             Event::Async(kind) => self.side.events.raise(AsyncEvent { kind, element: self.side.qpn }),
-            Event::State(QpState::Reset | QpState::Err) => self.side.deadlines = [None; _],
-            Event::State(_) => {}
+            Event::State(state) => {
+                of_pair.state.set(state as u64);
+                of_pair.record(Flight::State as u64, state as u64);
+                if matches!(state, QpState::Reset | QpState::Err) {
+                    self.side.deadlines = [None; _];
+                }
+            }
             Event::AckTimeout => {
+                count([&of_pair.ack_timeouts, &of_port.ack_timeouts]);
                 self.side.caution.packets_were_lost(self.side.path);
-                self.counters.ack_timeouts.increment();
             }
             Event::GoBack(_) => {
+                count([&of_pair.resent, &of_port.resent]);
                 self.side.caution.packets_were_lost(self.side.path);
-                self.counters.resent.increment();
             }
-            Event::NotReady => self.counters.not_ready.increment(),
-            Event::CongestionTold => self.counters.cnps_sent.increment(),
-            Event::CongestionNotified => self.counters.cnps_received.increment(),
-            Event::OutOfSequence(_) => self.counters.out_of_sequence.increment(),
+            Event::NotReady => count([&of_pair.not_ready, &of_port.not_ready]),
+            Event::CongestionTold => count([&of_pair.cnps_sent, &of_port.cnps_sent]),
+            Event::CongestionNotified => count([&of_pair.cnps_received, &of_port.cnps_received]),
+            Event::OutOfSequence(_) => count([&of_pair.out_of_sequence, &of_port.out_of_sequence]),
         }
     }
 

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use farcall_stats::Block;
 use farcall_verbs::{
     Error, PostError, QpAttr, QpCap, QpState, QpType, RecvRules, RecvWr, Result, SendRules, SendWr, Sge, Wc,
 };
 use farcall_wire::{Qp, QpConfig, Timer, dcqcn};
 
 use super::company::Caution;
+use super::counters::PairCounters;
 use super::path::Path;
 use super::port::Port;
 use super::state::State;
@@ -89,6 +91,7 @@ pub(super) struct Side {
     /// A packet of this batch was for it.
     pub(super) is_touched: bool,
     pub(super) caution: Caution,
+    pub(super) counters: Block<PairCounters>,
 }
 
 /// What a queue pair was made of before it was known where it goes.
@@ -162,6 +165,7 @@ impl NetPair {
             planned: Planned::default(),
             is_touched: false,
             caution: Caution::of(parts.qp_type),
+            counters: PairCounters::of(parts.qpn, parts.qp_type, path, rtr),
         };
         let send_rules = SendRules::new(crate::NAME, parts.qp_type, &side.cap);
         let recv_rules = RecvRules::of_pair(&side.cap, side.srq.is_some());

@@ -1,5 +1,6 @@
 //! The path of packets to another host, and what it looks like in front of a datagram.
 
+use std::fmt;
 use std::net::Ipv6Addr;
 
 use farcall_verbs::{AhAttr, Gid, ROUTE_HEADER_BYTES, Result, ipv4_route_header};
@@ -28,12 +29,15 @@ impl Path {
     pub(crate) fn to(operation: &'static str, process: &Process, attr: &AhAttr) -> Result<Self> {
         let dst = Ipv6Addr::from(attr.dgid.0);
         require_peer(operation, dst)?;
-        let own = process.table.get(usize::from(attr.sgid_index)).map(|gid| Ipv6Addr::from(gid.0));
-        let is_alike = |own: &Ipv6Addr| own.to_ipv4_mapped().is_some() == dst.to_ipv4_mapped().is_some();
-        let src = match own.filter(|own| is_alike(own) && process.is_address(*own)) {
-            Some(src) => src,
-            None => source_towards(operation, dst)?,
+        let own = process.table.get(usize::from(attr.sgid_index));
+        let is_alike = |own: Ipv6Addr| own.to_ipv4_mapped().is_some() == dst.to_ipv4_mapped().is_some();
+        let src = match Ipv6Addr::from(own.0) {
+            src if is_alike(src) && process.is_address(src) && process.is_reached_by(own) => src,
+            _ => source_towards(operation, dst)?,
         };
+        if !process.is_address(src) {
+            process.table.refresh();
+        }
         require_device(operation, src, process.is_address(src))?;
         Ok(Self { src, dst })
     }
@@ -56,6 +60,13 @@ impl Path {
         header[8..24].copy_from_slice(&Gid(self.src.octets()).0);
         header[24..].copy_from_slice(&Gid(self.dst.octets()).0);
         header
+    }
+}
+
+impl fmt::Display for Path {
+    /// Both addresses: ours, then the other's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.src.to_canonical(), self.dst.to_canonical())
     }
 }
 

@@ -245,9 +245,11 @@ impl State {
         };
         let Pair { transport, side } = &mut **pair;
         if (side.path.src, side.path.dst) != (path.dst, path.src) {
+            side.counters.dropped_foreign.increment();
             return self.counters.dropped_foreign.increment();
         }
         self.counters.packets_received.increment();
+        side.counters.packets_received.increment();
         if !std::mem::replace(&mut side.is_touched, true) {
             self.touched.push(side.qpn);
         }
@@ -262,6 +264,7 @@ impl State {
         };
         transport.arrived(&mut nic, &packet, payload);
         if arrival.is_marked {
+            nic.side.counters.packets_marked.increment();
             transport.marked(&mut nic, &packet);
         }
     }

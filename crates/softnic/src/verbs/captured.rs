@@ -67,7 +67,7 @@ impl Captured {
     }
 
     fn own_gid(&self, path: &AhAttr) -> Gid {
-        self.host.process.table.get(usize::from(path.sgid_index)).copied().unwrap_or_default()
+        self.host.process.table.get(usize::from(path.sgid_index))
     }
 
     /// Whether packets of RoCEv2 go that way: those are recorded where they are sent.

@@ -19,8 +19,8 @@ use super::datagram::{DatagramQp, SoftAddressHandle};
 use super::limits::{cq_max, qp_max};
 use super::mr::{MAX_MR_BYTES, Mr};
 use super::qp::Qp;
-use super::require_port;
 use super::srq::Srq;
+use super::{PORT, require_port};
 use crate::NAME;
 use crate::host::Host;
 use crate::host::cq::CqCore;
@@ -28,9 +28,9 @@ use crate::host::events::Events;
 use crate::host::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
 use crate::host::srq::SrqCore;
 use crate::life::addresses::WayChoice;
-use crate::life::gid_entries;
 use crate::life::regions::MAX_REGIONS;
 use crate::life::rendezvous::judge_user;
+use crate::life::{Entry, gid_entries};
 
 /// Completions that a queue may be asked to hold. It holds as many as its queue pairs can produce, whatever was asked
 /// for; but programs compute with this number.
@@ -81,10 +81,14 @@ impl SoftNic {
         }
     }
 
-    fn entries(table: Vec<(Gid, String)>) -> Vec<GidEntry> {
-        let entry =
-            |(index, (gid, netdev))| GidEntry { index, gid, gid_type: GidType::RoceV2, netdev: Some(netdev) };
-        (0..).zip(table).map(entry).collect()
+    fn entries(table: Vec<Entry>) -> Vec<GidEntry> {
+        let entry = |Entry { index, gid, netdev }| GidEntry {
+            index,
+            gid,
+            gid_type: GidType::RoceV2,
+            netdev: Some(netdev),
+        };
+        table.into_iter().map(entry).collect()
     }
 
     /// The name of the device: `softnic0`, or what FARCALL_DEVICE says, for programs that look for a certain name.
@@ -190,7 +194,7 @@ impl Context for SoftContext {
             state: PortState::Active,
             max_mtu: Mtu::Mtu4096,
             active_mtu: self.host.process.port_mtu(),
-            gid_tbl_len: self.host.process.gid_entries().len() as u32,
+            gid_tbl_len: self.host.process.table.len() as u32,
             lid: 0,
             link_layer: LinkLayer::Ethernet,
         })
@@ -198,19 +202,30 @@ impl Context for SoftContext {
 
     fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
         require_port("query_gid", port_num)?;
-        let table = self.host.process.gid_entries();
-        let found = usize::try_from(index).ok().and_then(|index| table.get(index));
-        let Some((gid, _)) = found else {
-            let what = format!("entry {index}; the port has {}, from 0", table.len());
+        let table = &self.host.process.table;
+        table.refresh();
+        let places = table.len();
+        let Some(index) = usize::try_from(index).ok().filter(|index| *index < places) else {
+            let what = format!("entry {index}; the port has {places}, from 0");
             return Err(Error::invalid("query_gid", what));
         };
-        self.host.process.show_gid(*gid);
-        Ok(*gid)
+        let gid = table.get(index);
+        self.host.process.show_gid(gid);
+        Ok(gid)
     }
 
     fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
         require_port("query_gid_table", port_num)?;
-        Ok(SoftNic::entries(self.host.process.gid_entries()))
+        let table = &self.host.process.table;
+        table.refresh();
+        Ok(SoftNic::entries(table.entries()))
+    }
+
+    fn gid_now(&self, chosen: &GidEntry) -> GidEntry {
+        if self.host.process.is_reached_by(chosen.gid) {
+            return chosen.clone();
+        }
+        self.choose_gid(PORT).map_or_else(|_| chosen.clone(), |choice| choice.entry)
     }
 
     fn check_user(&self, user: u32) -> Result<()> {

@@ -189,6 +189,7 @@ impl DatagramCore {
     pub(crate) fn make_step(&self, step: Step) -> bool {
         let Some((from, to)) = self.state.make(step, QpType::Ud) else { return false };
         if from.shown() != to.shown() {
+            self.stats.state.set(to.shown() as u64);
             self.stats.record(Event::State as u64, to.shown() as u64);
         }
         true

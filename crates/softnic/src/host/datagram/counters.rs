@@ -46,6 +46,8 @@ farcall_stats::counters! {
         receive_dropped_too_long,
         /// Receives flushed.
         receives_flushed,
+        /// Its state, as `ibv_qp_state` numbers them.
+        state,
     }
 }
 

@@ -5,6 +5,7 @@ use farcall_verbs::{AhAttr, Gid};
 
 use super::GRH_BYTES;
 use super::grh::grh;
+use crate::life::GidTable;
 
 /// Flag of a record: a route follows the payload. Without it, it is the default.
 pub(super) const WITH_ROUTE: u8 = 1 << 2;
@@ -21,8 +22,8 @@ impl Route {
     pub(super) const BYTES: usize = 2;
 
     /// That of a path on a host with this table.
-    pub(crate) fn of(table: &[Gid], path: &AhAttr) -> Self {
-        let destination = table.iter().position(|gid| *gid == path.dgid).unwrap_or(0);
+    pub(crate) fn of(table: &GidTable, path: &AhAttr) -> Self {
+        let destination = table.position(path.dgid).unwrap_or(0);
         let gid_indices = path.sgid_index & 0xF | (destination as u8) << 4;
         Self { traffic_class: path.traffic_class, gid_indices }
     }
@@ -47,8 +48,11 @@ impl Route {
     }
 
     /// The header in front of `len_bytes` of payload.
-    pub(super) fn header(self, table: &[Gid], len_bytes: usize, has_immediate: bool) -> [u8; GRH_BYTES] {
-        let gid = |index: u8| table.get(usize::from(index)).or(table.first()).copied().unwrap_or_default();
+    pub(super) fn header(self, table: &GidTable, len_bytes: usize, has_immediate: bool) -> [u8; GRH_BYTES] {
+        let gid = |index: u8| match table.get(usize::from(index)) {
+            gid if gid == Gid::default() => table.get(0),
+            gid => gid,
+        };
         let (source, destination) = (gid(self.gid_indices & 0xF), gid(self.gid_indices >> 4));
         grh(source, destination, self.traffic_class, len_bytes, has_immediate)
     }

@@ -34,6 +34,13 @@ farcall_stats::counters! {
         bytes_received,
         /// Receives that failed or were flushed.
         receive_errors,
+        /// Its transport, as `ibv_qp_type` numbers them; its state, as `ibv_qp_state` does; and the number of the queue
+        /// pair that it goes to.
+        transport,
+        state,
+        peer_qp_num,
+        /// A [`farcall_stats::PairWay`].
+        way,
     }
 }
 

@@ -144,7 +144,7 @@ pub(crate) fn claim_block() -> Result<Block> {
 /// Writes the addresses of this process's network beside the socket: who has another network, but meets us here, finds
 /// that they lead to this host.
 fn tell_addresses(lock: &OwnedFd) {
-    let addresses = WayChoice::configured().map(device_addresses).unwrap_or_default();
+    let addresses = WayChoice::configured().map(|way| device_addresses(way, &[])).unwrap_or_default();
     let bytes: Vec<u8> = addresses.iter().flat_map(|entry| entry.gid.0).collect();
     // Without them we are met by those who share our network.
     let _ = fs::ftruncate(lock, 0);

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use farcall_shm::fence;
+use farcall_stats::PairWay;
 use farcall_verbs::{Access, Error, QpAttr, QpState, Result};
 
 use super::handle::{Qp, attach};
@@ -59,7 +60,13 @@ impl Qp {
         unsafe { self.core.send.owner() }.renew(&self.core);
         (self.recv_queue, self.inbound) = self.core.renew()?;
         self.core.make_step(Step::EndReset);
+        self.go(PairWay::None);
         Ok(())
+    }
+
+    /// Tells the way that it goes.
+    fn go(&self, way: PairWay) {
+        self.core.stats.way.set(way as u64);
     }
 
     fn enter_init(&mut self, attr: &QpAttr) -> Result<()> {
@@ -81,6 +88,7 @@ impl Qp {
         // SAFETY: we are the owner of the queue pair.
         unsafe { self.core.send.owner() }.way.turn_to_owner(&self.core)?;
         self.make_step(QpState::Rtr)?;
+        self.go(PairWay::SharedMemory);
         self.core.want_greeting(true);
         self.core.open(Accept::new(dest_qpn, self.access));
         self.core.tell_ready();
@@ -106,6 +114,7 @@ impl Qp {
             recv_slot: core.recv_slot.clone(),
         };
         self.abroad = Some(NetPair::connect(parts, take_receives, &QpAttr::init(self.access), rtr)?);
+        self.go(PairWay::RoceV2);
         Ok(())
     }
 

@@ -152,6 +152,7 @@ impl QpCore {
             untold: Mutex::default(),
             this: this.clone(),
         });
+        core.stats.transport.set(transport.qp_type() as u64);
         let weak: Weak<Self> = Arc::downgrade(&core);
         fork::add_queue(weak);
         Ok((core, queue, mem))
@@ -189,6 +190,7 @@ impl QpCore {
 
     pub(crate) fn set_dest_qpn(&self, qpn: u32) {
         self.dest_qpn.store(qpn, Ordering::Relaxed);
+        self.stats.peer_qp_num.set(qpn.into());
     }
 
     #[inline]
@@ -200,6 +202,7 @@ impl QpCore {
     pub(crate) fn make_step(&self, step: Step) -> bool {
         let Some((from, to)) = self.state.make(step, self.transport.qp_type()) else { return false };
         if from.shown() != to.shown() {
+            self.stats.state.set(to.shown() as u64);
             self.stats.record(Event::State as u64, to.shown() as u64);
         }
         true

@@ -1,0 +1,57 @@
+//! Connections of sockets and streams, in words.
+
+use farcall::stats::{BlockReport, Why};
+use serde_json::{Value, json};
+use std::fmt;
+
+/// One connection.
+pub(super) struct Connection(BlockReport);
+
+impl Connection {
+    /// Of a block whose label is "tcp LOCAL PEER accepted" or "connected"; of a stream, "stream ...".
+    pub(super) fn of(block: &BlockReport) -> Option<Self> {
+        let is_named = ["tcp ", "stream "].iter().any(|kind| block.label.starts_with(kind));
+        let is_one = is_named && block.counters.first().is_some_and(|(name, _)| name == "why");
+        is_one.then(|| Self(block.clone()))
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        super::counter(&self.0, name)
+    }
+
+    fn why(&self) -> &'static str {
+        Why::words(self.counter("why")).unwrap_or("for a reason that another version of farcall knows")
+    }
+
+    fn way(&self) -> &'static str {
+        match self.counter("why") {
+            why if why == Why::Met as u64 => "shared memory",
+            why if why == Why::DeviceReaches as u64 => "one-sided WRITEs",
+            _ => "TCP",
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let mut words = self.0.label.split(' ');
+        json!({
+            "kind": words.next(), "local": words.next(), "peer": words.next(), "role": words.next(),
+            "open": self.0.live, "way": self.way(), "why": self.why(), "ring_bytes": self.counter("ring_bytes"),
+            "sent_bytes": self.counter("sent_bytes"), "received_bytes": self.counter("received_bytes"),
+            "sleeps": self.counter("sleeps"),
+        })
+    }
+}
+
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ended = if self.0.live { "" } else { " (closed)" };
+        write!(f, "{}{ended}: {}: {}", self.0.label, self.way(), self.why())?;
+        let [ring, sent, received, sleeps] =
+            ["ring_bytes", "sent_bytes", "received_bytes", "sleeps"].map(|name| self.counter(name));
+        if ring + sent + received > 0 {
+            let ring = if ring > 0 { format!("ring of {ring} bytes; ") } else { String::new() };
+            write!(f, "\n  {ring}{sent} bytes sent, {received} received; slept {sleeps} times")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! `farcall explain PID`.
+
+mod connection;
+mod queue_pair;
+
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use connection::Connection;
+use farcall::stats::{BlockReport, Report, StatsError, read_pid};
+use queue_pair::QueuePair;
+use serde_json::{Value, json};
+use std::fmt;
+
+/// Say of each connection and queue pair of a process which way it goes: of TCP under farcall run, and of Farcall's own
+/// streams, with the reason; of queue pairs of the software RNIC, by shared memory or between which addresses.
+///
+/// What it tells lies in shared memory, so asking disturbs nobody, and it is there after the process died. Only its own
+/// user can read it. Exits with 3 if there is nothing.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  farcall explain 4711\n  farcall explain 4711 --json | jq '.connections[].why'\n  \
+                  farcall explain 4711 --json | jq '.queue_pairs[] | select(.way == \"RoCEv2\")'"
+)]
+pub struct Explain {
+    /// The process.
+    pid: u32,
+}
+
+/// The connections and queue pairs of a process.
+pub struct Explained {
+    pid: u32,
+    is_alive: bool,
+    command: String,
+    connections: Vec<Connection>,
+    queue_pairs: Vec<QueuePair>,
+}
+
+/// Reads what a process told.
+///
+/// # Errors
+/// When there is nothing, or it cannot be read.
+pub fn read(pid: u32) -> Result<Explained, Failure> {
+    let report = read_pid(pid).map_err(|error| match &error {
+        StatsError::NotFound { .. } => nothing(pid),
+        _ => Failure::because("cannot read what the process told", &error).at(format!("process {pid}")),
+    })?;
+    let Report { alive, command, blocks, .. } = report;
+    let connections: Vec<Connection> = blocks.iter().filter_map(Connection::of).collect();
+    let queue_pairs: Vec<QueuePair> = blocks.iter().filter_map(QueuePair::of).collect();
+    if connections.is_empty() && queue_pairs.is_empty() {
+        return Err(nothing(pid));
+    }
+    Ok(Explained { pid, is_alive: alive, command, connections, queue_pairs })
+}
+
+fn nothing(pid: u32) -> Failure {
+    Failure::new("no connections to explain")
+        .at(format!("process {pid}"))
+        .why(
+            "it is not under farcall run, or had no TCP connection within this host; it opened no stream, and no queue \
+             pair of the software RNIC",
+        )
+        .remedy("start it with farcall run -- CMD; of its other endpoints tells: farcall stats PID")
+        .exit(Exit::Negative)
+}
+
+/// A counter of a block; 0 if there is none of that name.
+fn counter(block: &BlockReport, name: &str) -> u64 {
+    block.counters.iter().find(|(counter, _)| counter == name).map_or(0, |(_, value)| *value)
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.is_alive { "alive" } else { "dead" };
+        write!(f, "process {} ({}), {state}", self.pid, self.command)?;
+        for connection in &self.connections {
+            write!(f, "\n{connection}")?;
+        }
+        for pair in &self.queue_pairs {
+            write!(f, "\n{pair}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Explain {
+    /// Reads and prints.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let explained = read(self.pid)?;
+        let connections: Vec<Value> = explained.connections.iter().map(Connection::to_json).collect();
+        let queue_pairs: Vec<Value> = explained.queue_pairs.iter().map(QueuePair::to_json).collect();
+        let json = json!({
+            "pid": explained.pid, "alive": explained.is_alive, "command": explained.command,
+            "connections": connections, "queue_pairs": queue_pairs,
+        });
+        console.say(&explained, &json)?;
+        Ok(Exit::Success)
+    }
+}

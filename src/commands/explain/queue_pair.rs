@@ -1,0 +1,148 @@
+//! Queue pairs of the software RNIC, in words.
+
+use farcall::stats::{BlockReport, PairWay};
+use farcall::verbs::QpState;
+use serde_json::{Map, Value, json};
+use std::fmt;
+
+/// Which way a queue pair goes.
+enum Way {
+    None,
+    SharedMemory,
+    Roce {
+        source: String,
+        destination: String,
+    },
+    /// A datagram's own: each goes where its address handle leads.
+    OfDatagrams,
+}
+
+/// One queue pair.
+pub(super) struct QueuePair {
+    block: BlockReport,
+    number: String,
+    way: Way,
+}
+
+/// What is counted of each way, and in what words that is told.
+const OF_SHARED_MEMORY: [(&str, &str); 5] = [
+    ("writes", "WRITEs"),
+    ("reads", "READs"),
+    ("messages_sent", "messages sent"),
+    ("messages_received", "received"),
+    ("waits", "waits"),
+];
+const OF_ROCE: [(&str, &str); 8] = [
+    ("packets_sent", "packets sent"),
+    ("packets_received", "received"),
+    ("resent", "times sent again"),
+    ("ack_timeouts", "times no acknowledgement came"),
+    ("not_ready", "times the peer had no receive"),
+    ("packets_marked", "packets marked by congestion"),
+    ("cnps_sent", "CNPs sent"),
+    ("cnps_received", "CNPs received"),
+];
+const OF_DATAGRAMS: [(&str, &str); 2] = [("sent", "datagrams sent"), ("received", "received")];
+
+impl QueuePair {
+    /// Of a block of a queue pair. What goes by RoCEv2 has a second one, which tells more: the first is left out.
+    pub(super) fn of(block: &BlockReport) -> Option<Self> {
+        let words: Vec<&str> = block.label.split(' ').collect();
+        let (number, way) = match words[..] {
+            ["softnic", "qp", number] => match PairWay::of(super::counter(block, "way"))? {
+                PairWay::None => (number, Way::None),
+                PairWay::SharedMemory => (number, Way::SharedMemory),
+                PairWay::RoceV2 => return None,
+            },
+            ["softnic", "ud", "qp", number] => (number, Way::OfDatagrams),
+            ["softnic", "roce", "qp", number, source, destination] => {
+                (number, Way::Roce { source: source.to_owned(), destination: destination.to_owned() })
+            }
+            _ => return None,
+        };
+        let number = number.to_owned();
+        Some(Self { block: block.clone(), number, way })
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        super::counter(&self.block, name)
+    }
+
+    fn transport(&self) -> &'static str {
+        match (&self.way, self.counter("transport")) {
+            (Way::OfDatagrams, _) => "UD",
+            (_, 2) => "RC",
+            (_, 3) => "UC",
+            _ => "of another version",
+        }
+    }
+
+    fn state(&self) -> String {
+        let state = u32::try_from(self.counter("state")).ok().and_then(QpState::from_raw);
+        state.map_or_else(|| "in a state of another version".to_owned(), |state| state.to_string())
+    }
+
+    fn way(&self) -> &'static str {
+        match self.way {
+            Way::None => "not connected",
+            Way::SharedMemory => "shared memory",
+            Way::Roce { .. } => "RoCEv2",
+            Way::OfDatagrams => "as each address handle leads",
+        }
+    }
+
+    fn told(&self) -> &'static [(&'static str, &'static str)] {
+        match self.way {
+            Way::None => &[],
+            Way::SharedMemory => &OF_SHARED_MEMORY,
+            Way::Roce { .. } => &OF_ROCE,
+            Way::OfDatagrams => &OF_DATAGRAMS,
+        }
+    }
+
+    /// The queue pair that it goes to, if it goes to one.
+    fn peer(&self) -> Option<String> {
+        let has_one = matches!(self.way, Way::SharedMemory | Way::Roce { .. });
+        has_one.then(|| format!("{:#08x}", self.counter("peer_qp_num")))
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let (source, destination) = match &self.way {
+            Way::Roce { source, destination } => (Some(source), Some(destination)),
+            _ => (None, None),
+        };
+        let mtu = source.map(|_| self.counter("path_mtu_bytes"));
+        let counters: Map<String, Value> =
+            self.told().iter().map(|(name, _)| ((*name).to_owned(), self.counter(name).into())).collect();
+        json!({
+            "qp_num": self.number, "transport": self.transport(), "open": self.block.live, "state": self.state(),
+            "way": self.way(), "peer_qp_num": self.peer(), "source": source, "destination": destination,
+            "path_mtu_bytes": mtu, "counters": counters,
+        })
+    }
+}
+
+impl fmt::Display for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ended = if self.block.live { "" } else { " (closed)" };
+        let (number, transport, state, way) = (&self.number, self.transport(), self.state(), self.way());
+        write!(f, "qp {number} ({transport}, {state}){ended}: {way}")?;
+        if let Way::Roce { source, destination } = &self.way {
+            write!(f, " from {source} to {destination}")?;
+        }
+        if let Some(peer) = self.peer() {
+            write!(f, ", qp {peer}")?;
+        }
+        if let Way::Roce { .. } = self.way {
+            write!(f, ", path MTU {}", self.counter("path_mtu_bytes"))?;
+        }
+        let counted: Vec<String> = self
+            .told()
+            .iter()
+            .map(|(name, words)| (self.counter(name), words))
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, words)| format!("{count} {words}"))
+            .collect();
+        if counted.is_empty() { Ok(()) } else { write!(f, "\n  {}", counted.join(", ")) }
+    }
+}

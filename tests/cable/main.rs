@@ -1,0 +1,63 @@
+//! Calls and a store between two networks, while their cable is pulled, their server is started again, and the client's
+//! address is another one: what is promised between hosts.
+//!
+//! The ordinary test pulls the cable for 0.1 and 1 s; with `--ignored`, for 30 s. How long the client had no result is
+//! printed.
+#![cfg(feature = "full")]
+
+#[path = "../support/networks.rs"]
+mod networks;
+
+mod calls;
+mod client;
+mod disturbances;
+mod store;
+
+use std::time::Duration;
+
+use networks::between_networks;
+
+/// What this program does in a network, if it is not a test; in the order of its words.
+const ROLE: &str = "FARCALL_TEST_ROLE";
+
+/// The program between two networks: the client in one, which starts its servers in the other.
+fn between(role: &str) {
+    let tried = between_networks("exit 0", "");
+    if !tried.status.success() {
+        eprintln!("SKIPPED: no two networks here: {}", String::from_utf8_lossy(&tried.stderr).trim());
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let script = format!(
+        "export FARCALL_BINARY=$0 {ROLE}={role}
+        exec ip netns exec $NETWORK_A '{}' --exact child_entry --nocapture",
+        program.display()
+    );
+    let output = between_networks(&script, "");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said.lines().filter(|line| line.starts_with("cable: ")).for_each(|line| println!("{line}"));
+}
+
+/// In the other processes.
+#[test]
+fn child_entry() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("serve") => calls::serve(),
+        Ok("pulls") => client::through(&[Duration::from_millis(100), Duration::from_secs(1)]),
+        Ok("long pull") => client::through(&[Duration::from_secs(30)]),
+        _ => {}
+    }
+}
+
+#[test]
+fn calls_and_a_store_survive_pulls_of_the_cable_restarts_and_another_address() {
+    between("pulls");
+}
+
+/// Longer than a client tries to connect again, and than a server keeps its session.
+#[test]
+#[ignore = "takes minutes"]
+fn calls_and_a_store_survive_a_long_pull_of_the_cable() {
+    between("'long pull'");
+}
