@@ -64,7 +64,7 @@ fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
         // On a busy machine nothing may be done in so short a time: then the number is 0, and a problem says so.
         assert!(medians.len() >= 2 && medians.iter().all(|y| y.is_finite() && *y >= 0.0), "{experiment}");
     }
-    assert_eq!(json["findings"].as_array().unwrap().len(), 7 + 5 + 10, "those of B, C and D");
+    assert_eq!(json["findings"].as_array().unwrap().len(), 7 + 6 + 10, "those of B, C and D");
     let of = |curve: &str| {
         let mut curves = experiments[5]["measured"].as_array().unwrap().iter();
         let curve = curves.find(|measured| measured["name"] == curve).unwrap();

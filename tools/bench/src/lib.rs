@@ -3,6 +3,7 @@
 //! - [`workload`]: the YCSB core workloads with values a reader can verify;
 //! - [`experiments`]: one file an experiment;
 //! - `figures` (feature `verbs`): the papers' figures, what they publish beside what is measured here;
+//! - `files` (feature `verbs`): files on `farcall mount`, and on what it is compared with;
 //! - `grpc` (feature `verbs`): gRPC between two processes, with HTTP/2 and without;
 //! - [`load`]: the load generator, over any [`load::Target`];
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
@@ -20,13 +21,21 @@ pub mod baseline;
 pub mod experiments;
 #[cfg(feature = "verbs")]
 pub mod figures;
+#[cfg(feature = "verbs")]
+mod files;
 pub mod foreign_store;
 #[cfg(feature = "verbs")]
 pub mod grpc;
 mod html;
+#[cfg(feature = "verbs")]
+mod libfabric;
 pub mod load;
 pub mod measure;
+#[cfg(feature = "verbs")]
+mod nodes;
 pub mod peer;
+#[cfg(feature = "verbs")]
+mod program_pair;
 #[cfg(feature = "verbs")]
 pub mod remio;
 pub mod report;

@@ -3,15 +3,17 @@
 use super::trial::Sample;
 use crate::experiments::calls::{self, CallTask, Ground};
 use crate::experiments::kv_main::{FrontEnd, KvTask, Stand};
-use crate::experiments::line;
+use crate::experiments::line::{self, Rival};
 use crate::experiments::server::ServerProcess;
 use crate::experiments::{ExperimentError, Stage};
+use crate::files::{Files, FilesTask};
 use crate::measure::pin_thread;
 use crate::remio::{self, Task};
 use crate::report::Report;
-use crate::rivals::Rival;
+use crate::rivals::Rival as StoreRival;
 use crate::rnic::{self, Direction, RnicError, RnicTask};
 use crate::training::{Trainers, Training, python_with_tensorflow};
+use crate::ucx::{Ucx, UcxError};
 use crate::workload::RecordShape;
 use farcall_providers::{Chosen, Selection};
 use std::time::Duration;
@@ -35,8 +37,10 @@ pub(super) struct Servers<'a> {
     /// By the threads it has.
     echo: Option<(u16, ServerProcess)>,
     /// Ours, and its rivals'.
-    stores: Vec<(Option<Rival>, Stand)>,
+    stores: Vec<(Option<StoreRival>, Stand)>,
     trainers: Trainers,
+    files: Files,
+    ucx: Option<Result<Ucx, UcxError>>,
 }
 
 /// Starts a store with the records of the papers.
@@ -50,7 +54,22 @@ pub(super) fn open_store(
 
 impl<'a> Servers<'a> {
     pub(super) fn new(chosen: &'a Chosen, stage: &'a Stage) -> Self {
-        Self { chosen, stage, echo: None, stores: Vec::new(), trainers: Trainers::default() }
+        let (trainers, files) = (Trainers::default(), Files::default());
+        Self { chosen, stage, echo: None, stores: Vec::new(), trainers, files, ucx: None }
+    }
+
+    /// UCX, if that is to be measured. That it is not installed is a note.
+    pub(super) fn ucx(&mut self, subject: &line::Subject, report: &mut Report) -> Option<&Ucx> {
+        if !matches!(subject, line::Subject::Rival(Rival::Ucx(_))) {
+            return None;
+        }
+        match self.ucx.get_or_insert_with(Ucx::find) {
+            Ok(ucx) => Some(ucx),
+            Err(error) => {
+                report.note(error.to_string());
+                None
+            }
+        }
     }
 
     /// Operations in a direction.
@@ -127,9 +146,23 @@ impl<'a> Servers<'a> {
         })
     }
 
-    /// Ends the processes that an experiment leaves and the next one does not need: TensorFlow's never sleep for long.
-    pub(super) fn end_training(&mut self) {
+    /// Ends the processes that an experiment leaves and the next one does not need: TensorFlow's never sleep for long,
+    /// and nothing is mounted for longer than it is used.
+    pub(super) fn end_experiment(&mut self) {
         self.trainers = Trainers::default();
+        self.files = Files::default();
+    }
+
+    /// A pass over a file. Where that cannot be there is a note, and no point.
+    pub(super) fn pass(
+        &mut self,
+        task: &FilesTask,
+        report: &mut Report,
+    ) -> Result<Option<Sample>, ExperimentError> {
+        pin_thread(self.stage.client_core)?;
+        let rate = self.files.measure(task, &self.chosen.selection, self.stage, report)?;
+        Ok(rate
+            .map(|bytes_per_second| Sample::of_line(line::Sample { bytes_per_second, ..line::Sample::NONE })))
     }
 
     /// Images trained with. Without TensorFlow there is a note, and no point.

@@ -45,7 +45,8 @@ pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &figure_9::CPU,
     &figure_10::EXPERIMENT,
     &figure_11::EXPERIMENT,
-    &figure_12::EXPERIMENT,
+    &figure_12::WRITE,
+    &figure_12::READ,
 ];
 
 /// What all experiments here differ in.
