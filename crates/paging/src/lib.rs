@@ -25,9 +25,11 @@ mod status;
 mod swap;
 mod undo;
 
+pub use cgroup::{Cgroup, Hierarchy};
 pub use keeper::{Ended, Paging, PagingError};
 pub use pager::{PagerError, serve};
 pub use place::{Config, Place, places};
-pub use preflight::{Obstacle, preflight};
+pub use preflight::{Obstacle, preflight, priority_now};
 pub use status::{Flow, Latency, Status, status};
+pub use swap::{Area, areas, header as swap_header, swap_off, swap_on};
 pub use undo::{Undone, clean_up, undo};

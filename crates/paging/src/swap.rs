@@ -32,13 +32,20 @@ pub fn header(size_bytes: u64, uuid: [u8; 16]) -> [u8; PAGE_BYTES] {
 /// A swap area in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
+    /// The file or device.
     pub path: PathBuf,
+    /// All of it.
     pub size_bytes: u64,
+    /// What holds pages.
     pub used_bytes: u64,
+    /// Areas of higher ones are used first.
     pub priority: i32,
 }
 
 /// Those in use (proc(5), swaps).
+///
+/// # Errors
+/// If the system does not tell.
 pub fn areas() -> io::Result<Vec<Area>> {
     let text = std::fs::read_to_string("/proc/swaps")?;
     Ok(text.lines().skip(1).filter_map(parse).collect())
@@ -59,14 +66,20 @@ fn parse(line: &str) -> Option<Area> {
     })
 }
 
-/// Begins to use a device.
+/// Begins to use a device or file that holds a [`header`].
+///
+/// # Errors
+/// If the system refuses.
 pub fn swap_on(device: &Path, priority: i32) -> io::Result<()> {
     let path = CString::new(device.as_os_str().as_bytes())?;
     // SAFETY: the path is a string that ends with a zero and lives for the call.
     done(unsafe { libc::swapon(path.as_ptr(), PREFER | priority.clamp(0, PRIORITY_MAX)) })
 }
 
-/// Ends the use of a device: what is there goes back to memory. Waits for that.
+/// Ends the use of one: what is there goes back to memory. Waits for that.
+///
+/// # Errors
+/// If it is not in use, or memory has no room for what is there.
 pub fn swap_off(device: &Path) -> io::Result<()> {
     let path = CString::new(device.as_os_str().as_bytes())?;
     // SAFETY: as above.

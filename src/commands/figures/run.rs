@@ -101,7 +101,7 @@ impl Run {
         select_between_hosts(&self.names).map_err(|error| match &error {
             NotBetweenHosts::Unknown(error) => unknown(error),
             NotBetweenHosts::OfOneHost { rest, .. } => {
-                let others = if rest.is_empty() { "A B C E" } else { rest };
+                let others = if rest.is_empty() { "A B E" } else { rest };
                 Failure::because("cannot measure this between two hosts", &error)
                     .remedy(format!("name others: farcall figures run {others} --connect HOST:PORT"))
                     .exit(Exit::Usage)

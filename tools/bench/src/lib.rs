@@ -7,6 +7,7 @@
 //! - `grpc` (feature `verbs`): gRPC between two processes, with HTTP/2 and without;
 //! - [`load`]: the load generator, over any [`load::Target`];
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
+//! - `paged` (feature `verbs`): databases and machine learning with a part of their memory resident;
 //! - [`peer`]: the other process of a measurement, on this host or another;
 //! - [`baseline`]: the bare limits of the machine;
 //! - [`rivals`]: stores to compare with, [`foreign_store`]: those that are other programs;
@@ -33,9 +34,13 @@ pub mod load;
 pub mod measure;
 #[cfg(feature = "verbs")]
 mod nodes;
+#[cfg(feature = "verbs")]
+mod paged;
 pub mod peer;
 #[cfg(feature = "verbs")]
 mod program_pair;
+#[cfg(feature = "verbs")]
+mod python;
 #[cfg(feature = "verbs")]
 pub mod remio;
 pub mod report;

@@ -11,6 +11,7 @@ use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::experiments::line::{self, Line, Rival};
 use crate::files::FilesTask;
 use crate::measure::{LatencySummary, QUANTILES};
+use crate::paged::{DatabaseTask, LearningTask};
 use crate::remio::{self, Task};
 use crate::report::Report;
 use crate::rnic::{Direction, Operation, RnicError, RnicTask, Tuning};
@@ -43,6 +44,10 @@ pub(super) enum Subject {
     Channel(Channel),
     /// Passes over a file.
     Files(FilesTask),
+    /// A database of which a part is resident.
+    Database(DatabaseTask),
+    /// A training of which a part is resident.
+    Learning(LearningTask),
     /// TensorFlow.
     Training(Training),
 }
@@ -98,6 +103,8 @@ impl fmt::Display for Trial {
             Subject::Remio(task) => task.fmt(f),
             Subject::Channel(channel) => channel.fmt(f),
             Subject::Files(task) => task.fmt(f),
+            Subject::Database(task) => task.fmt(f),
+            Subject::Learning(task) => task.fmt(f),
             Subject::Training(training) => training.fmt(f),
         }
     }
@@ -111,7 +118,9 @@ impl Subject {
             Self::Rate(..) | Self::TunedRate(_) | Self::Calls(_) | Self::Remio(_) => true,
             Self::Kv(task) => !matches!(task.front_end, FrontEnd::Unix | FrontEnd::Foreign(..)),
             // Their servers listen on the loopback interface.
-            Self::Channel(_) | Self::Files(_) | Self::Training(_) => false,
+            Self::Channel(_) | Self::Files(_) | Self::Database(_) | Self::Learning(_) | Self::Training(_) => {
+                false
+            }
         }
     }
 }
@@ -268,6 +277,8 @@ impl Trial {
             Subject::Remio(task) => Some(servers.transfer(task, repetition)?),
             Subject::Channel(channel) => Some(channel.measure(servers.chosen, servers.stage, repetition)?),
             Subject::Files(task) => servers.pass(task, report)?,
+            Subject::Database(task) => servers.query(*task, repetition, report)?,
+            Subject::Learning(task) => servers.learn(*task, report)?,
             Subject::Training(training) => servers.train(*training, report)?,
         };
         let mut points = taken.as_ref().map_or_else(Vec::new, &self.points);
@@ -314,6 +325,11 @@ impl Sample {
     /// Thousand operations a second.
     pub(super) fn kops(&self) -> f64 {
         self.line.per_second / 1e3
+    }
+
+    /// Of what was done once.
+    pub(super) fn seconds(&self) -> f64 {
+        1.0 / self.line.per_second
     }
 
     /// Processor time of the server for each operation.
@@ -367,6 +383,18 @@ impl From<Baseline> for Subject {
 impl From<Rival> for Subject {
     fn from(rival: Rival) -> Self {
         Self::Line(Line::new(line::Subject::Rival(rival)))
+    }
+}
+
+impl From<DatabaseTask> for Subject {
+    fn from(task: DatabaseTask) -> Self {
+        Self::Database(task)
+    }
+}
+
+impl From<LearningTask> for Subject {
+    fn from(task: LearningTask) -> Self {
+        Self::Learning(task)
     }
 }
 

@@ -17,6 +17,7 @@ use mounted::Mounted;
 use passes::{Contents, Passed};
 use rustix::mount::{UnmountFlags, unmount};
 use std::fmt;
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -155,8 +156,10 @@ impl From<PeerError> for NotMounted {
     }
 }
 
-/// A directory to mount at.
+/// A directory to mount at, where one can mount.
 fn directory() -> Result<TempDir, NotMounted> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    device.map_err(|error| NotMounted(format!("/dev/fuse cannot be opened: {error} (run it as root)")))?;
     tempfile::Builder::new()
         .prefix("farcall-files")
         .tempdir()

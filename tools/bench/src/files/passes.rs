@@ -148,7 +148,7 @@ impl Record {
 }
 
 fn stamp(at: u64, turn: u64) -> [u8; 8] {
-    (at / PAGE_BYTES as u64 | turn << 40).to_ne_bytes()
+    ((at / PAGE_BYTES as u64) | (turn << 40)).to_ne_bytes()
 }
 
 fn check(bytes: &[u8], at: u64, turn: u64) -> io::Result<()> {
