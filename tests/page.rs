@@ -332,12 +332,37 @@ fn a_page_that_no_node_has_is_a_signal_and_never_other_bytes() {
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
-fn when_the_pager_is_killed_the_program_is_killed_first_and_all_is_undone() {
-    let Some(run) = Run::start("1000000") else { return };
-    signal(run.pager(), Signal::KILL);
+fn when_the_pager_is_killed_the_next_takes_over_and_the_program_has_its_bytes() {
+    let Some(mut run) = Run::start("20000") else { return };
+    let mut pagers = vec![run.pager()];
+    for _ in 0..3 {
+        signal(pagers[pagers.len() - 1], Signal::KILL);
+        let next = run.status_once(|status| {
+            // Of one that serves: the program goes on.
+            let pid = status["pager_pid"].as_u64();
+            pid.is_some_and(|pid| !pagers.iter().any(|earlier| u64::from(*earlier) == pid))
+                && status["reads"]["count"].as_u64() > Some(0)
+        });
+        pagers.push(u32::try_from(next["pager_pid"].as_u64().unwrap()).unwrap());
+        assert_eq!(next["failures"], 0, "{next}");
+    }
+    assert!(run.says("<right>"));
+    let (code, said) = run.end();
+    assert_eq!(code, Some(7), "{said}");
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn when_no_pager_can_take_over_the_program_is_killed_first_and_all_is_undone() {
+    let Some(mut run) = Run::start("1000000") else { return };
+    let pager = run.pager();
+    // Stopped: it meets no loss of a node that the program could see.
+    signal(pager, Signal::STOP);
+    run.nodes.iter_mut().for_each(Node::kill);
+    signal(pager, Signal::KILL);
     let (code, said) = run.end();
     assert!(
-        code == Some(1) && said.contains("the pager died: the program was killed before"),
+        code == Some(1) && said.contains("the pager died, and no other could take over"),
         "{code:?} {said}"
     );
 }

@@ -29,6 +29,11 @@ pub fn header(size_bytes: u64, uuid: [u8; 16]) -> [u8; PAGE_BYTES] {
     page
 }
 
+/// Whether a page is such a one.
+pub fn is_header(page: &[u8; PAGE_BYTES]) -> bool {
+    page.ends_with(MAGIC)
+}
+
 /// A swap area in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
@@ -99,7 +104,7 @@ mod tests {
         let page = header(256 << 20, [7; 16]);
         let word = |at: usize| u32::from_ne_bytes(page[at..at + 4].try_into().unwrap());
         assert_eq!((word(1024), word(1028), word(1032)), (1, (256 << 20) / 4096 - 1, 0));
-        assert_eq!(&page[4086..], b"SWAPSPACE2");
+        assert!(is_header(&page) && &page[4086..] == b"SWAPSPACE2" && !is_header(&[0; PAGE_BYTES]));
         assert_eq!(page[1036..1052], [7; 16]);
         // blkid(8) is a judge from elsewhere, where it is.
         let file = std::env::temp_dir().join(format!("farcall-swap-{}", std::process::id()));
