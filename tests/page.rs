@@ -5,7 +5,7 @@
 //! memory cgroup, and say so where there are none.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -207,19 +207,24 @@ impl Run {
     }
 
     /// How long a pager needs to count is its own affair.
-    fn status_once(&self, is_so: impl Fn(&Value) -> bool) -> Value {
+    fn status_once(&mut self, is_so: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
             let status = self.status();
             if is_so(&status) {
                 return status;
             }
+            if let Some(ended) = self.keeper.try_wait().unwrap() {
+                let mut said = String::new();
+                self.keeper.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                panic!("the run ended meanwhile ({ended}): {said}");
+            }
             assert!(begun.elapsed() < LOST, "{status}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    fn pager(&self) -> u32 {
+    fn pager(&mut self) -> u32 {
         let status = self.status_once(|status| status["pager_pid"].is_u64());
         u32::try_from(status["pager_pid"].as_u64().unwrap()).unwrap()
     }
@@ -370,7 +375,7 @@ fn when_no_pager_can_take_over_the_program_is_killed_first_and_all_is_undone() {
 #[test]
 #[ignore = "it swaps: .ci/run page"]
 fn when_the_keeper_is_killed_the_pager_undoes_all() {
-    let Some(run) = Run::start("1000000") else { return };
+    let Some(mut run) = Run::start("1000000") else { return };
     run.pager();
     signal(run.keeper.id(), Signal::KILL);
     let (code, said) = run.end();
@@ -417,7 +422,7 @@ fn who_is_asked_to_end_ends_and_leaves_nothing() {
 #[test]
 #[ignore = "it swaps: .ci/run page"]
 fn a_pager_that_is_stopped_does_not_hold_up_the_end() {
-    let Some(run) = Run::start("1000000") else { return };
+    let Some(mut run) = Run::start("1000000") else { return };
     signal(run.pager(), Signal::STOP);
     signal(run.keeper.id(), Signal::INT);
     assert_eq!(run.end().0, Some(130));

@@ -70,6 +70,9 @@ pub enum SupervisorError {
     /// A worker was killed, and none can take over.
     #[error("the process that serves the files ended ({0}), and none can take over")]
     Last(ExitStatus),
+    /// A worker does not begin to serve.
+    #[error("the process that is to serve the files does not begin")]
+    Late,
     /// The system refuses something.
     #[error("cannot supervise: {0}")]
     System(#[from] io::Error),
@@ -167,7 +170,11 @@ impl Drop for Supervisor {
 
 /// The worker of the present, for who wants it to be the last.
 #[derive(Default)]
-pub struct Present(Mutex<Serving>);
+pub struct Present {
+    serving: Mutex<Serving>,
+    /// How long one may take until it serves.
+    patience: Option<Duration>,
+}
 
 #[derive(Default)]
 struct Serving {
@@ -177,6 +184,11 @@ struct Serving {
 }
 
 impl Present {
+    /// One that does not serve within so long is the last.
+    pub fn with_patience(patience: Duration) -> Self {
+        Self { patience: Some(patience), ..Self::default() }
+    }
+
     /// Kills it, and none takes over.
     pub fn end(&self) {
         let mut serving = self.lock();
@@ -189,7 +201,7 @@ impl Present {
 
     fn lock(&self) -> MutexGuard<'_, Serving> {
         // What a panic left is whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts one, unless there was a last one.
@@ -199,6 +211,7 @@ impl Present {
             return Ok(None);
         }
         let (child, supervisor) = start(command, device)?;
+        supervisor.set_read_timeout(self.patience)?;
         serving.process = Some(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
         Ok(Some((child, supervisor)))
     }
@@ -224,6 +237,11 @@ pub fn serve_by_workers(
         let Some((mut child, supervisor)) = present.start(command, device)? else { return Ok(()) };
         let mut said = String::new();
         let heard = BufReader::new((&supervisor).take(SAID_BYTES_MAX)).read_line(&mut said);
+        if heard.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            // It is not waited for: it may wait for what only a worker brings.
+            present.end();
+            return Err(SupervisorError::Late);
+        }
         if heard.is_ok() && said.ends_with('\n') {
             failed = 0;
             // Only the first one is waited for.
@@ -302,5 +320,65 @@ impl Worker {
     /// If the system gives no descriptor.
     pub fn device(&self) -> io::Result<OwnedFd> {
         self.device.try_clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Serves nothing by shells, one after another.
+    fn serve(scripts: &[&str], present: &Present) -> (Result<(), SupervisorError>, Option<String>) {
+        let device = File::open("/dev/null").unwrap().into();
+        let (first, said) = mpsc::sync_channel(1);
+        let mut scripts = scripts.iter();
+        let command = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", scripts.next()?]);
+            Some(command)
+        };
+        let ended = serve_by_workers(&device, command, &first, present);
+        (ended, said.try_recv().ok())
+    }
+
+    #[test]
+    fn a_worker_that_is_killed_is_followed_by_the_next_until_one_has_done_all() {
+        let present = Present::default();
+        let (ended, said) = serve(&["echo one; kill -9 $$", "echo two", "echo three"], &present);
+        assert!(ended.is_ok() && said.as_deref() == Some("one"), "{ended:?} {said:?}");
+        let (ended, said) = serve(&["kill -9 $$", "echo two; exit 4", "echo three"], &present);
+        assert!(matches!(ended, Err(SupervisorError::Worker(4))) && said.as_deref() == Some("two"));
+        let (ended, _) = serve(&["echo one; kill -9 $$"], &present);
+        assert!(matches!(ended, Err(SupervisorError::Last(_))), "{ended:?}");
+    }
+
+    #[test]
+    fn a_worker_that_does_not_serve_in_time_is_killed_and_is_the_last() {
+        let present = Present::with_patience(Duration::from_millis(20));
+        let (ended, said) = serve(&["exec sleep 600", "echo two"], &present);
+        assert!(matches!(ended, Err(SupervisorError::Late)) && said.is_none(), "{ended:?}");
+        let (ended, said) = serve(&["echo one"], &present);
+        assert!(ended.is_ok() && said.is_none(), "none is started any more: {ended:?}");
+    }
+
+    #[test]
+    fn the_last_worker_is_followed_by_none() {
+        let present = Arc::new(Present::default());
+        let (first, said) = mpsc::sync_channel(1);
+        let ending = Arc::clone(&present);
+        let serving = std::thread::spawn(move || {
+            let device = File::open("/dev/null").unwrap().into();
+            let command = || {
+                let mut command = Command::new("sh");
+                command.args(["-c", "echo served; exec sleep 600"]);
+                Some(command)
+            };
+            serve_by_workers(&device, command, &first, &ending)
+        });
+        assert_eq!(said.recv().unwrap(), "served");
+        present.end();
+        serving.join().unwrap().unwrap();
     }
 }

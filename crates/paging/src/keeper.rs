@@ -126,7 +126,7 @@ impl Paging {
             place,
             _held: held,
             cgroup,
-            pager: Arc::default(),
+            pager: Arc::new(Present::with_patience(READY_MAX)),
             watch: None,
             is_pager_gone: Arc::default(),
             swap: None,
@@ -172,10 +172,10 @@ impl Paging {
     }
 
     fn wait_until_ready(&mut self, ready: &mpsc::Receiver<String>) -> Result<(), PagingError> {
-        if ready.recv_timeout(READY_MAX).is_ok() {
+        // The thread ends if the pager takes too long.
+        if ready.recv().is_ok() {
             return Ok(());
         }
-        self.pager.end();
         // A panic was printed by its thread.
         let ended = self.watch.take().and_then(|watch| watch.join().ok());
         Err(match ended {
