@@ -272,6 +272,23 @@ step_page() {
     }
 }
 
+# Databases and machine learning under `farcall page`, and records through a file on `farcall mount`: they have what was
+# written, and learn the same. Where nobody may swap or mount, the notes say so.
+step_paged_figures() {
+    need python3-venv redis-server
+    local venv=$scratch/numpy
+    run cargo build --release --features full -p farcall-cli
+    run python3 -m venv "$venv"
+    run "$venv/bin/pip" install --quiet numpy
+    FARCALL_PYTHON=$venv/bin/python run "$CARGO_TARGET_DIR/release/farcall" figures run C.10 C.11 C.12 --json \
+        --repetitions 1 --output "$scratch/paged.json"
+    run python3 -c 'import json, sys
+for experiment in json.load(open(sys.argv[1]))["experiments"]:
+    assert not experiment["problems"], experiment["problems"]
+    assert experiment["measured"], experiment
+    print(experiment["id"], experiment["notes"])' "$scratch/paged.json"
+}
+
 # Attacks and shortages of so many seconds each, on an optimised server.
 step_hostile_at_length() {
     FARCALL_HOSTILE_SECONDS=${FARCALL_HOSTILE_SECONDS:-900} \

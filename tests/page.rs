@@ -5,7 +5,7 @@
 //! memory cgroup, and say so where there are none.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -207,19 +207,24 @@ impl Run {
     }
 
     /// How long a pager needs to count is its own affair.
-    fn status_once(&self, is_so: impl Fn(&Value) -> bool) -> Value {
+    fn status_once(&mut self, is_so: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
             let status = self.status();
             if is_so(&status) {
                 return status;
             }
+            if let Some(ended) = self.keeper.try_wait().unwrap() {
+                let mut said = String::new();
+                self.keeper.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                panic!("the run ended meanwhile ({ended}): {said}");
+            }
             assert!(begun.elapsed() < LOST, "{status}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    fn pager(&self) -> u32 {
+    fn pager(&mut self) -> u32 {
         let status = self.status_once(|status| status["pager_pid"].is_u64());
         u32::try_from(status["pager_pid"].as_u64().unwrap()).unwrap()
     }
@@ -332,12 +337,37 @@ fn a_page_that_no_node_has_is_a_signal_and_never_other_bytes() {
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
-fn when_the_pager_is_killed_the_program_is_killed_first_and_all_is_undone() {
-    let Some(run) = Run::start("1000000") else { return };
-    signal(run.pager(), Signal::KILL);
+fn when_the_pager_is_killed_the_next_takes_over_and_the_program_has_its_bytes() {
+    let Some(mut run) = Run::start("20000") else { return };
+    let mut pagers = vec![run.pager()];
+    for _ in 0..3 {
+        signal(pagers[pagers.len() - 1], Signal::KILL);
+        let next = run.status_once(|status| {
+            // Of one that serves: the program goes on.
+            let pid = status["pager_pid"].as_u64();
+            pid.is_some_and(|pid| !pagers.iter().any(|earlier| u64::from(*earlier) == pid))
+                && status["reads"]["count"].as_u64() > Some(0)
+        });
+        pagers.push(u32::try_from(next["pager_pid"].as_u64().unwrap()).unwrap());
+        assert_eq!(next["failures"], 0, "{next}");
+    }
+    assert!(run.says("<right>"));
+    let (code, said) = run.end();
+    assert_eq!(code, Some(7), "{said}");
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn when_no_pager_can_take_over_the_program_is_killed_first_and_all_is_undone() {
+    let Some(mut run) = Run::start("1000000") else { return };
+    let pager = run.pager();
+    // Stopped: it meets no loss of a node that the program could see.
+    signal(pager, Signal::STOP);
+    run.nodes.iter_mut().for_each(Node::kill);
+    signal(pager, Signal::KILL);
     let (code, said) = run.end();
     assert!(
-        code == Some(1) && said.contains("the pager died: the program was killed before"),
+        code == Some(1) && said.contains("the pager died, and no other could take over"),
         "{code:?} {said}"
     );
 }
@@ -345,7 +375,7 @@ fn when_the_pager_is_killed_the_program_is_killed_first_and_all_is_undone() {
 #[test]
 #[ignore = "it swaps: .ci/run page"]
 fn when_the_keeper_is_killed_the_pager_undoes_all() {
-    let Some(run) = Run::start("1000000") else { return };
+    let Some(mut run) = Run::start("1000000") else { return };
     run.pager();
     signal(run.keeper.id(), Signal::KILL);
     let (code, said) = run.end();
@@ -392,7 +422,7 @@ fn who_is_asked_to_end_ends_and_leaves_nothing() {
 #[test]
 #[ignore = "it swaps: .ci/run page"]
 fn a_pager_that_is_stopped_does_not_hold_up_the_end() {
-    let Some(run) = Run::start("1000000") else { return };
+    let Some(mut run) = Run::start("1000000") else { return };
     signal(run.pager(), Signal::STOP);
     signal(run.keeper.id(), Signal::INT);
     assert_eq!(run.end().0, Some(130));

@@ -5,6 +5,7 @@
 //!   [`RemoteMemory`](farcall_memory::RemoteMemory).
 //! * [`Mount`]: a volume at a directory.
 //! * [`Supervisor`]: a volume at a directory, served by a process that is replaced when it dies; [`Worker`] is its end.
+//! * [`serve_by_workers`]: such processes, one after another, for who mounts something else.
 //! * [`Journal`]: what a process after this one needs to go on with a volume.
 //! * [`mount_one_file`], [`serve_one_file`]: one file over such a memory, by two processes; what is paged goes there.
 //! * [`save`], [`restore`]: a volume to a file, and back.
@@ -16,10 +17,10 @@ mod supervisor;
 mod tree;
 mod volume;
 
-pub use fuse::{Mount, MountError, ONE_FILE_NAME, Transfer, mount_one_file, serve_one_file};
+pub use fuse::{Mount, MountError, ONE_FILE_NAME, Transfer, ask_again, mount_one_file, serve_one_file};
 pub use journal::Journal;
 pub use snapshot::{SnapshotError, restore, restore_from, save};
-pub use supervisor::{State, Supervisor, SupervisorError, Worker};
+pub use supervisor::{Present, State, Supervisor, SupervisorError, Worker, serve_by_workers};
 pub use tree::{
     Attributes, BLOCK_BYTES, BadImage, Blocks, Caller, Changes, DIRECTORY, Entry, Exchange, FILE_BYTES_MAX,
     KIND_BITS, Load, NAME_BYTES_MAX, REGULAR, ROOT, Result, SYMLINK, SetXattr, Store, Time, Tree, Usage,

@@ -11,11 +11,12 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use thiserror::Error;
 
 use crate::fuse::{MountError, detach, mount_volume, unmount};
@@ -66,6 +67,12 @@ pub enum SupervisorError {
         "{ATTEMPTS_MAX} processes that were to serve the files ended, one after another, the last by {0}"
     )]
     Workers(ExitStatus),
+    /// A worker was killed, and none can take over.
+    #[error("the process that serves the files ended ({0}), and none can take over")]
+    Last(ExitStatus),
+    /// A worker does not begin to serve.
+    #[error("the process that is to serve the files does not begin")]
+    Late,
     /// The system refuses something.
     #[error("cannot supervise: {0}")]
     System(#[from] io::Error),
@@ -95,7 +102,8 @@ impl Supervisor {
         let (sender, receiver) = mpsc::sync_channel(1);
         let run = move || {
             let numbers = [&state[0], &state[1], &state[2]].map(AsRawFd::as_raw_fd);
-            let ended = serve(&device, || worker(&dir, numbers), &sender);
+            let ended =
+                serve_by_workers(&device, || Some(worker(&dir, numbers)), &sender, &Present::default());
             if ended.is_err() {
                 // What is in use has only errors then. It may be off already.
                 let _ = detach(&dir);
@@ -160,17 +168,80 @@ impl Drop for Supervisor {
     }
 }
 
-/// One worker after another, until one ends because all is done.
-fn serve(
+/// The worker of the present, for who wants it to be the last.
+#[derive(Default)]
+pub struct Present {
+    serving: Mutex<Serving>,
+    /// How long one may take until it serves.
+    patience: Option<Duration>,
+}
+
+#[derive(Default)]
+struct Serving {
+    /// Its process: also when that has ended, and its number is another's.
+    process: Option<OwnedFd>,
+    is_last: bool,
+}
+
+impl Present {
+    /// One that does not serve within so long is the last.
+    pub fn with_patience(patience: Duration) -> Self {
+        Self { patience: Some(patience), ..Self::default() }
+    }
+
+    /// Kills it, and none takes over.
+    pub fn end(&self) {
+        let mut serving = self.lock();
+        serving.is_last = true;
+        if let Some(process) = &serving.process {
+            // It may have ended by itself.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Serving> {
+        // What a panic left is whole.
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts one, unless there was a last one.
+    fn start(&self, command: Command, device: &OwnedFd) -> io::Result<Option<(Child, UnixStream)>> {
+        let mut serving = self.lock();
+        if serving.is_last {
+            return Ok(None);
+        }
+        let (child, supervisor) = start(command, device)?;
+        supervisor.set_read_timeout(self.patience)?;
+        serving.process = Some(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
+        Ok(Some((child, supervisor)))
+    }
+}
+
+/// One worker after another, until one ends because all is done, or there is no command for another one. What the first
+/// one says when it serves is sent to `first`.
+///
+/// # Errors
+/// Why no worker serves any more.
+pub fn serve_by_workers(
     device: &OwnedFd,
-    mut command: impl FnMut() -> Command,
+    mut command: impl FnMut() -> Option<Command>,
     first: &mpsc::SyncSender<String>,
+    present: &Present,
 ) -> Result<(), SupervisorError> {
     let mut failed = 0;
+    let mut last = None;
     loop {
-        let (mut child, supervisor) = start(command(), device)?;
+        let Some(command) = command() else {
+            return last.map_or(Ok(()), |ended| Err(SupervisorError::Last(ended)));
+        };
+        let Some((mut child, supervisor)) = present.start(command, device)? else { return Ok(()) };
         let mut said = String::new();
         let heard = BufReader::new((&supervisor).take(SAID_BYTES_MAX)).read_line(&mut said);
+        if heard.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            // It is not waited for: it may wait for what only a worker brings.
+            present.end();
+            return Err(SupervisorError::Late);
+        }
         if heard.is_ok() && said.ends_with('\n') {
             failed = 0;
             // Only the first one is waited for.
@@ -184,10 +255,8 @@ fn serve(
             Some(code) if code != 101 => return Err(SupervisorError::Worker(code)),
             _ => {}
         }
-        tracing::warn!(
-            pid = child.id(),
-            "the process that serves the files ended ({ended}): another one takes over"
-        );
+        tracing::warn!(pid = child.id(), "the process that answers the kernel ended ({ended})");
+        last = Some(ended);
         failed += 1;
         if failed >= ATTEMPTS_MAX {
             return Err(SupervisorError::Workers(ended));
@@ -251,5 +320,65 @@ impl Worker {
     /// If the system gives no descriptor.
     pub fn device(&self) -> io::Result<OwnedFd> {
         self.device.try_clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Serves nothing by shells, one after another.
+    fn serve(scripts: &[&str], present: &Present) -> (Result<(), SupervisorError>, Option<String>) {
+        let device = File::open("/dev/null").unwrap().into();
+        let (first, said) = mpsc::sync_channel(1);
+        let mut scripts = scripts.iter();
+        let command = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", scripts.next()?]);
+            Some(command)
+        };
+        let ended = serve_by_workers(&device, command, &first, present);
+        (ended, said.try_recv().ok())
+    }
+
+    #[test]
+    fn a_worker_that_is_killed_is_followed_by_the_next_until_one_has_done_all() {
+        let present = Present::default();
+        let (ended, said) = serve(&["echo one; kill -9 $$", "echo two", "echo three"], &present);
+        assert!(ended.is_ok() && said.as_deref() == Some("one"), "{ended:?} {said:?}");
+        let (ended, said) = serve(&["kill -9 $$", "echo two; exit 4", "echo three"], &present);
+        assert!(matches!(ended, Err(SupervisorError::Worker(4))) && said.as_deref() == Some("two"));
+        let (ended, _) = serve(&["echo one; kill -9 $$"], &present);
+        assert!(matches!(ended, Err(SupervisorError::Last(_))), "{ended:?}");
+    }
+
+    #[test]
+    fn a_worker_that_does_not_serve_in_time_is_killed_and_is_the_last() {
+        let present = Present::with_patience(Duration::from_millis(20));
+        let (ended, said) = serve(&["exec sleep 600", "echo two"], &present);
+        assert!(matches!(ended, Err(SupervisorError::Late)) && said.is_none(), "{ended:?}");
+        let (ended, said) = serve(&["echo one"], &present);
+        assert!(ended.is_ok() && said.is_none(), "none is started any more: {ended:?}");
+    }
+
+    #[test]
+    fn the_last_worker_is_followed_by_none() {
+        let present = Arc::new(Present::default());
+        let (first, said) = mpsc::sync_channel(1);
+        let ending = Arc::clone(&present);
+        let serving = std::thread::spawn(move || {
+            let device = File::open("/dev/null").unwrap().into();
+            let command = || {
+                let mut command = Command::new("sh");
+                command.args(["-c", "echo served; exec sleep 600"]);
+                Some(command)
+            };
+            serve_by_workers(&device, command, &first, &ending)
+        });
+        assert_eq!(said.recv().unwrap(), "served");
+        present.end();
+        serving.join().unwrap().unwrap();
     }
 }

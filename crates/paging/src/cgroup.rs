@@ -30,6 +30,9 @@ pub struct Hierarchy {
 
 impl Hierarchy {
     /// The machine's; `None` if it has none.
+    ///
+    /// # Errors
+    /// If mounts cannot be read.
     pub fn find() -> io::Result<Option<Self>> {
         let mounts = mounts()?;
         let has_memory = |list: &str, separator: char| list.split(separator).any(|name| name == "memory");
@@ -70,6 +73,9 @@ pub struct Cgroup {
 
 impl Cgroup {
     /// Makes it, with a limit of resident memory.
+    ///
+    /// # Errors
+    /// If it is there, or the system refuses.
     pub fn create(&self, limit_bytes: u64) -> io::Result<()> {
         if let (Version::Two, Some(root)) = (self.version, self.path.parent()) {
             fs::write(root.join("cgroup.subtree_control"), "+memory")?;
@@ -138,6 +144,9 @@ impl Cgroup {
     }
 
     /// From now on it has no limit: what is left of it can come back from swap.
+    ///
+    /// # Errors
+    /// If the system refuses.
     pub fn lift_limit(&self) -> io::Result<()> {
         let all = match self.version {
             Version::One => "-1",
@@ -147,6 +156,9 @@ impl Cgroup {
     }
 
     /// Removes it; nothing if it is not there.
+    ///
+    /// # Errors
+    /// If processes are there.
     pub fn remove(&self) -> io::Result<()> {
         match fs::remove_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,25 +1,26 @@
-//! The keeper: makes the chain from the program to the pager, runs the program, and undoes everything.
+//! The keeper: makes the chain from the program to the pager, runs the program, and undoes everything. A pager that is
+//! killed is replaced.
 
+use std::fs::File;
 use std::fs::OpenOptions;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use farcall_files::{MountError, mount_one_file};
+use farcall_files::{MountError, Present, SupervisorError, mount_one_file, serve_by_workers};
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, configure_io_flusher_behavior, kill_process};
 use thiserror::Error;
 
 use crate::cgroup::{Cgroup, Hierarchy};
+use crate::kept;
 use crate::loop_device::LoopDevice;
-use crate::pager::READY;
 use crate::place::{Config, Held, Place};
 use crate::preflight::priority_now;
 use crate::program;
@@ -44,8 +45,10 @@ pub enum PagingError {
     /// The pager did not begin; it has said why. With its exit code.
     #[error("the pager did not begin; it says why above")]
     Pager(Option<i32>),
-    /// The pager died. The program was ended before it could see that.
-    #[error("the pager died: the program was killed before it met a page that is gone")]
+    /// The pager died, and no other could take over. The program was ended before it could see that.
+    #[error(
+        "the pager died, and no other could take over: the program was killed before it met a page that is gone"
+    )]
     PagerDied,
     /// The system refuses something.
     #[error("cannot {what}: {why}")]
@@ -78,22 +81,23 @@ pub struct Paging {
     place: Place,
     _held: Held,
     cgroup: Cgroup,
-    /// Held, so that requests wait when the pager dies, until the program was killed.
-    _device: OwnedFd,
-    pager: Child,
-    watch: Option<JoinHandle<()>>,
+    pager: Arc<Present>,
+    watch: Option<JoinHandle<Result<(), SupervisorError>>>,
     is_pager_gone: Arc<AtomicBool>,
     swap: Option<PathBuf>,
     is_undone: bool,
 }
 
 impl Paging {
-    /// Makes the chain. `pager` is a command that calls [`crate::serve`] with its standard input as the device, and its
-    /// standard output as the keeper.
+    /// Makes the chain. `pager` makes a command that calls [`crate::serve`] with its standard input as the device, its
+    /// standard output as the keeper, and the number that it was told, if there is one.
     ///
     /// # Errors
     /// What could not be made. Everything else was undone.
-    pub fn start(config: &Config, pager: Command) -> Result<Self, PagingError> {
+    pub fn start(
+        config: &Config,
+        pager: impl FnMut(Option<i32>) -> Command + Send + 'static,
+    ) -> Result<Self, PagingError> {
         let place = Place::of(std::process::id());
         // Not to wait for its own pages when it has to undo. Children do not inherit it.
         mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
@@ -106,30 +110,30 @@ impl Paging {
         })
     }
 
-    fn make(place: Place, held: Held, config: &Config, pager: Command) -> Result<Self, PagingError> {
+    fn make(
+        place: Place,
+        held: Held,
+        config: &Config,
+        pager: impl FnMut(Option<i32>) -> Command + Send + 'static,
+    ) -> Result<Self, PagingError> {
         let hierarchy = Hierarchy::find().map_err(cannot("find the memory cgroup"))?;
         let hierarchy =
             hierarchy.ok_or_else(|| cannot("find the memory cgroup")(io::ErrorKind::NotFound.into()))?;
         let cgroup = hierarchy.cgroup(&place.cgroup());
         cgroup.create(config.resident_bytes).map_err(cannot("make a cgroup with a limit"))?;
         let device = mount_one_file(&place.mount())?;
-        let (keeper, of_pager) = UnixStream::pair().map_err(cannot("make a socket"))?;
-        let pager = start_pager(pager, &device, of_pager).map_err(cannot("start the pager"))?;
         let mut paging = Self {
             place,
             _held: held,
             cgroup,
-            _device: device,
-            pager,
+            pager: Arc::new(Present::with_patience(READY_MAX)),
             watch: None,
             is_pager_gone: Arc::default(),
             swap: None,
             is_undone: false,
         };
-        let made = paging.wait_until_ready(&keeper).and_then(|()| {
-            paging.watch(keeper)?;
-            paging.make_swap()
-        });
+        let ready = paging.watch(device, pager);
+        let made = ready.and_then(|ready| paging.wait_until_ready(&ready)).and_then(|()| paging.make_swap());
         match made {
             Ok(()) => Ok(paging),
             Err(error) => {
@@ -139,35 +143,46 @@ impl Paging {
         }
     }
 
-    fn wait_until_ready(&mut self, keeper: &UnixStream) -> Result<(), PagingError> {
-        keeper.set_read_timeout(Some(READY_MAX)).map_err(cannot("wait for the pager"))?;
-        let mut said = [0; READY.len()];
-        match (&mut &*keeper).read_exact(&mut said) {
-            Ok(()) if said == READY => {
-                keeper.set_read_timeout(None).map_err(cannot("wait for the pager"))?;
-                Ok(())
-            }
-            _ => {
-                self.end_pager();
-                Err(PagingError::Pager(self.pager.try_wait().ok().flatten().and_then(|status| status.code())))
-            }
-        }
-    }
-
-    /// From now on the death of the pager ends the program first, and then lets the requests fail that wait for it.
-    fn watch(&mut self, mut keeper: UnixStream) -> Result<(), PagingError> {
-        let (is_gone, cgroup, place) = (Arc::clone(&self.is_pager_gone), self.cgroup.clone(), self.place);
+    /// Has pages served by one pager after another, on a thread of its own. When there is none any more the program is
+    /// ended first, and then the requests fail that wait for it.
+    fn watch(
+        &mut self,
+        device: OwnedFd,
+        pager: impl FnMut(Option<i32>) -> Command + Send + 'static,
+    ) -> Result<mpsc::Receiver<String>, PagingError> {
+        let (first, ready) = mpsc::sync_channel(1);
+        let mut commands = Commands { kept: kept(), has_begun: false, pager };
+        let (present, is_gone) = (Arc::clone(&self.pager), Arc::clone(&self.is_pager_gone));
+        let (cgroup, place) = (self.cgroup.clone(), self.place);
         let run = move || {
-            // It says nothing more: what comes is its end.
-            let _ = keeper.read(&mut [0]);
+            // Memory for the next pager must not wait for pages that only that one will write. Without the right to say
+            // so the pager has said that it may stall.
+            let _ = configure_io_flusher_behavior(true);
+            let ended = serve_by_workers(&device, || commands.next(), &first, &present);
             is_gone.store(true, Ordering::SeqCst);
             // Nothing of this is there any more when it ends after all else.
             cgroup.kill_all();
             abort(place);
+            // The device was held until now: requests have waited.
+            ended
         };
         let thread = std::thread::Builder::new().name("page-watch".into()).spawn(run);
         self.watch = Some(thread.map_err(cannot("start a thread"))?);
-        Ok(())
+        Ok(ready)
+    }
+
+    fn wait_until_ready(&mut self, ready: &mpsc::Receiver<String>) -> Result<(), PagingError> {
+        // The thread ends if the pager takes too long.
+        if ready.recv().is_ok() {
+            return Ok(());
+        }
+        // A panic was printed by its thread.
+        let ended = self.watch.take().and_then(|watch| watch.join().ok());
+        Err(match ended {
+            Some(Err(SupervisorError::Worker(code))) => PagingError::Pager(Some(code)),
+            Some(Err(SupervisorError::System(why))) => cannot("start the pager")(why),
+            _ => PagingError::Pager(None),
+        })
     }
 
     fn make_swap(&mut self) -> Result<(), PagingError> {
@@ -232,24 +247,19 @@ impl Paging {
         self.is_undone = true;
         let undone = undo(self.place);
         self.end_pager();
-        if let Some(watch) = self.watch.take() {
-            // The pager is gone, so it ends. A panic was printed by its thread.
-            let _ = watch.join();
-        }
         undone.map_err(PagingError::Left)
     }
 
     /// Waits for the pager, not for ever.
     fn end_pager(&mut self) {
+        let Some(watch) = self.watch.take() else { return };
         let begun = Instant::now();
-        while matches!(self.pager.try_wait(), Ok(None)) {
-            if begun.elapsed() > END_MAX {
-                // It may have ended by itself.
-                let _ = self.pager.kill();
-                let _ = self.pager.wait();
-            }
+        while !watch.is_finished() && begun.elapsed() < END_MAX {
             std::thread::sleep(LOOK_AGAIN);
         }
+        self.pager.end();
+        // A panic was printed by its thread.
+        let _ = watch.join();
     }
 }
 
@@ -263,10 +273,28 @@ impl Drop for Paging {
     }
 }
 
-fn start_pager(mut pager: Command, device: &OwnedFd, keeper: UnixStream) -> io::Result<Child> {
-    let device = device.try_clone()?;
-    // A group of its own: Ctrl-C is for the program.
-    pager.stdin(device).stdout(Stdio::from(OwnedFd::from(keeper))).process_group(0).spawn()
+/// The commands of pagers.
+struct Commands<P> {
+    kept: Option<File>,
+    has_begun: bool,
+    pager: P,
+}
+
+impl<P: FnMut(Option<i32>) -> Command> Commands<P> {
+    /// Of the next one. Without what the last one has kept it would not have its pages.
+    fn next(&mut self) -> Option<Command> {
+        if self.kept.is_none() && self.has_begun {
+            return None;
+        }
+        self.has_begun = true;
+        Some((self.pager)(self.kept.as_ref().map(kept::number)))
+    }
+}
+
+fn kept() -> Option<File> {
+    let kept = kept::create();
+    kept.inspect_err(|error| tracing::info!("a pager that dies is not replaced here (Linux 6.9): {error}"))
+        .ok()
 }
 
 fn ask_to_end(program: &Child) {

@@ -7,14 +7,16 @@
 //!
 //! Two processes look after it, outside of the cgroup, with their memory locked. The *keeper* ([`Paging`]) makes all of
 //! the chain and the program, and holds /dev/fuse; the *pager* ([`serve`]) answers what the kernel asks. When the pager
-//! dies the keeper ends the program before any request fails; when the keeper dies the pager undoes everything. If both
-//! do, [`clean_up`] does.
+//! is killed the next one takes over, by what the last one has kept in a file that the keeper holds: the program waits
+//! meanwhile. If none can, the keeper ends the program before any request fails. When the keeper dies the pager undoes
+//! everything; if both do, [`clean_up`] does.
 //!
 //! Linux has no swap area for one cgroup: pages of other programs may go there, too.
 
 mod block_counters;
 mod cgroup;
 mod keeper;
+mod kept;
 mod loop_device;
 mod mounts;
 mod pager;
@@ -25,9 +27,11 @@ mod status;
 mod swap;
 mod undo;
 
+pub use cgroup::{Cgroup, Hierarchy};
 pub use keeper::{Ended, Paging, PagingError};
 pub use pager::{PagerError, serve};
 pub use place::{Config, Place, places};
-pub use preflight::{Obstacle, preflight};
+pub use preflight::{Obstacle, preflight, priority_now};
 pub use status::{Flow, Latency, Status, status};
+pub use swap::{Area, areas, header as swap_header, swap_off, swap_on};
 pub use undo::{Undone, clean_up, undo};

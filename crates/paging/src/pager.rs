@@ -3,7 +3,7 @@
 //! The kernel may ask because it has no memory left. So all memory of the pager is locked, and what it still asks of the
 //! kernel never waits for pages to be written out, by itself of all processes (PR_SET_IO_FLUSHER).
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use farcall_files::serve_one_file;
+use farcall_files::{ask_again, serve_one_file};
 use farcall_link::os_random;
-use farcall_memory::{ClientConfig, IoError, OpenError, RemoteMemory};
+use farcall_memory::{ClientConfig, IoError, OpenError, PAGE_BYTES, RemoteMemory};
 use farcall_stats::Block;
 use farcall_verbs::Provider;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -21,8 +21,9 @@ use rustix::process::configure_io_flusher_behavior;
 use thiserror::Error;
 
 use crate::block_counters::{OfThread, REPLICAS, Replicas, tell};
+use crate::kept;
 use crate::place::{Config, Place};
-use crate::swap::header;
+use crate::swap::{header, is_header};
 use crate::undo::undo;
 
 /// Requests that are worked on at once: each waits for memory nodes.
@@ -30,7 +31,7 @@ const THREADS: usize = 8;
 /// How often counters are told how replicas stand.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// What tells the keeper that pages are served.
-pub const READY: &[u8] = b"ready\n";
+const READY: &[u8] = b"ready\n";
 /// For the system's choice whom to end when memory is short: never this process.
 const NEVER: &str = "-1000";
 
@@ -59,7 +60,8 @@ fn of(what: &'static str) -> impl Fn(io::Error) -> PagerError {
 }
 
 /// Serves the pages of a place until its file system is unmounted. `device` is its /dev/fuse; the keeper is at the other
-/// end of `keeper`. When the keeper is gone everything is undone.
+/// end of `keeper`. When the keeper is gone everything is undone. With a number, what is needed to go on is kept in that
+/// file of the keeper's; a pager that finds something there goes on where the last one has ended.
 ///
 /// # Errors
 /// If it cannot begin.
@@ -68,10 +70,16 @@ pub fn serve(
     device: OwnedFd,
     keeper: UnixStream,
     provider: Arc<dyn Provider>,
+    kept: Option<i32>,
 ) -> Result<(), PagerError> {
     let (_held, config) = place.join().map_err(of("cannot read what is to be paged"))?;
     stay_awake(config.may_stall)?;
-    let memory = Arc::new(open(&config, provider)?);
+    let kept =
+        kept.map(|number| kept::open(place, number)).transpose().map_err(of("cannot open what is kept"))?;
+    let memory = Arc::new(open(&config, provider, kept)?);
+    if begin(&config, &memory)? == Begun::Before {
+        ask_again(&device).map_err(of("cannot have the kernel ask again (Linux 6.9)"))?;
+    }
     let threads = start(Arc::new(device), &memory, config.size_bytes).map_err(of("cannot start threads"))?;
     (&keeper).write_all(READY).map_err(of("the keeper is gone"))?;
     keeper.set_read_timeout(Some(STATUS_EVERY)).map_err(of("cannot wait for the keeper"))?;
@@ -122,29 +130,45 @@ fn stay_awake(may_stall: bool) -> Result<(), PagerError> {
     }
 }
 
-/// Opens the memory, takes all of its slabs, and makes it a swap area: who has no room says so now.
-fn open(config: &Config, provider: Arc<dyn Provider>) -> Result<RemoteMemory, PagerError> {
-    let memory = RemoteMemory::open(
-        provider,
-        ClientConfig {
-            name: format!("page {}", std::process::id()),
-            nodes: config.nodes.iter().map(ToString::to_string).collect(),
-            size_bytes: config.size_bytes,
-            replicas: config.replicas.into(),
-            slab_bytes: config.slab_bytes,
-            ..ClientConfig::default()
-        },
-    )?;
-    let uuid = os_random().map_err(of("no random number"))?;
-    let header = header(config.size_bytes, uuid);
-    for at in (0..config.size_bytes).step_by(usize::try_from(config.slab_bytes).unwrap_or(usize::MAX)) {
-        if at == 0 {
-            memory.write(at, &header)?;
-        } else {
-            memory.write(at, &[0])?;
-        }
+/// Opens the memory: that of the last pager, if it has kept something.
+fn open(config: &Config, provider: Arc<dyn Provider>, kept: Option<File>) -> Result<RemoteMemory, OpenError> {
+    let config = ClientConfig {
+        name: format!("page {}", std::process::id()),
+        nodes: config.nodes.iter().map(ToString::to_string).collect(),
+        size_bytes: config.size_bytes,
+        replicas: config.replicas.into(),
+        slab_bytes: config.slab_bytes,
+        ..ClientConfig::default()
+    };
+    match kept {
+        Some(kept) => RemoteMemory::resume(provider, config, kept),
+        None => RemoteMemory::open(provider, config),
     }
-    Ok(memory)
+}
+
+/// When the memory became a swap area.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    Now,
+    /// By an earlier pager.
+    Before,
+}
+
+/// Makes the memory a swap area, if it is none yet, with all of its slabs: who has no room says so now. The header is
+/// written last.
+fn begin(config: &Config, memory: &RemoteMemory) -> Result<Begun, PagerError> {
+    let mut first = [0; PAGE_BYTES];
+    memory.read(0, &mut first)?;
+    if is_header(&first) {
+        return Ok(Begun::Before);
+    }
+    let slab_bytes = usize::try_from(config.slab_bytes).unwrap_or(usize::MAX);
+    for at in (0..config.size_bytes).step_by(slab_bytes).skip(1) {
+        memory.write(at, &[0])?;
+    }
+    let uuid = os_random().map_err(of("no random number"))?;
+    memory.write(0, &header(config.size_bytes, uuid))?;
+    Ok(Begun::Now)
 }
 
 fn start(

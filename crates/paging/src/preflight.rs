@@ -159,7 +159,10 @@ pub fn above(areas: &[Area]) -> Option<i32> {
     (next <= PRIORITY_MAX).then_some(next)
 }
 
-/// The priority to use now.
+/// The priority to use now, for an area that goes first.
+///
+/// # Errors
+/// If areas cannot be read, or one has the highest priority that there is.
 pub fn priority_now() -> io::Result<i32> {
     above(&areas()?).ok_or_else(|| io::Error::other("a swap area has the highest priority"))
 }

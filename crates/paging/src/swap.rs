@@ -29,16 +29,28 @@ pub fn header(size_bytes: u64, uuid: [u8; 16]) -> [u8; PAGE_BYTES] {
     page
 }
 
+/// Whether a page is such a one.
+pub fn is_header(page: &[u8; PAGE_BYTES]) -> bool {
+    page.ends_with(MAGIC)
+}
+
 /// A swap area in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
+    /// The file or device.
     pub path: PathBuf,
+    /// All of it.
     pub size_bytes: u64,
+    /// What holds pages.
     pub used_bytes: u64,
+    /// Areas of higher ones are used first.
     pub priority: i32,
 }
 
 /// Those in use (proc(5), swaps).
+///
+/// # Errors
+/// If the system does not tell.
 pub fn areas() -> io::Result<Vec<Area>> {
     let text = std::fs::read_to_string("/proc/swaps")?;
     Ok(text.lines().skip(1).filter_map(parse).collect())
@@ -59,14 +71,20 @@ fn parse(line: &str) -> Option<Area> {
     })
 }
 
-/// Begins to use a device.
+/// Begins to use a device or file that holds a [`header`].
+///
+/// # Errors
+/// If the system refuses.
 pub fn swap_on(device: &Path, priority: i32) -> io::Result<()> {
     let path = CString::new(device.as_os_str().as_bytes())?;
     // SAFETY: the path is a string that ends with a zero and lives for the call.
     done(unsafe { libc::swapon(path.as_ptr(), PREFER | priority.clamp(0, PRIORITY_MAX)) })
 }
 
-/// Ends the use of a device: what is there goes back to memory. Waits for that.
+/// Ends the use of one: what is there goes back to memory. Waits for that.
+///
+/// # Errors
+/// If it is not in use, or memory has no room for what is there.
 pub fn swap_off(device: &Path) -> io::Result<()> {
     let path = CString::new(device.as_os_str().as_bytes())?;
     // SAFETY: as above.
@@ -86,7 +104,7 @@ mod tests {
         let page = header(256 << 20, [7; 16]);
         let word = |at: usize| u32::from_ne_bytes(page[at..at + 4].try_into().unwrap());
         assert_eq!((word(1024), word(1028), word(1032)), (1, (256 << 20) / 4096 - 1, 0));
-        assert_eq!(&page[4086..], b"SWAPSPACE2");
+        assert!(is_header(&page) && &page[4086..] == b"SWAPSPACE2" && !is_header(&[0; PAGE_BYTES]));
         assert_eq!(page[1036..1052], [7; 16]);
         // blkid(8) is a judge from elsewhere, where it is.
         let file = std::env::temp_dir().join(format!("farcall-swap-{}", std::process::id()));

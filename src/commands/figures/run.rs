@@ -27,7 +27,7 @@ use std::path::PathBuf;
 #[command(
     mut_arg("repetitions", |arg| arg.default_value("3")),
     mut_arg("duration_ms", |arg| arg.default_value("200")),
-    after_help = "Examples:\n  farcall figures run                      everything, about ten minutes\n  \
+    after_help = "Examples:\n  farcall figures run                      everything, about half an hour\n  \
                   farcall figures run A.5 B.3 --repetitions 5\n  \
                   farcall figures run E --provider ibv --output rnic.json\n  \
                   farcall figures report --input rnic.json\n  \
@@ -101,7 +101,7 @@ impl Run {
         select_between_hosts(&self.names).map_err(|error| match &error {
             NotBetweenHosts::Unknown(error) => unknown(error),
             NotBetweenHosts::OfOneHost { rest, .. } => {
-                let others = if rest.is_empty() { "A B C E" } else { rest };
+                let others = if rest.is_empty() { "A B E" } else { rest };
                 Failure::because("cannot measure this between two hosts", &error)
                     .remedy(format!("name others: farcall figures run {others} --connect HOST:PORT"))
                     .exit(Exit::Usage)

@@ -75,7 +75,7 @@ impl Mount {
                 std::process::id(),
                 supervisor.said(),
             ),
-            &json!({ "mounted": dir, "pid": std::process::id(), "size_bytes": size_bytes, "replicas": replicas }),
+            &json!({ "serving": "files", "mounted": dir, "pid": std::process::id(), "size_bytes": size_bytes, "replicas": replicas }),
         )?;
         stop.wait_while(|| supervisor.is_serving());
         self.end(supervisor)

@@ -15,6 +15,9 @@ pub struct Pager {
     /// Who started it.
     #[arg(long)]
     keeper: u32,
+    /// What the last process kept: the number of a file of who started it.
+    #[arg(long)]
+    kept: Option<i32>,
     #[command(flatten)]
     nic: NicArgs,
 }
@@ -30,8 +33,9 @@ impl Pager {
         let device = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_take)?;
         let keeper = UnixStream::from(io::stdout().as_fd().try_clone_to_owned().map_err(cannot_take)?);
         let provider = self.nic.choose()?.provider;
-        serve(Place::of(self.keeper), device, keeper, provider.into()).map(|()| Exit::Success).map_err(
-            |error| {
+        serve(Place::of(self.keeper), device, keeper, provider.into(), self.kept)
+            .map(|()| Exit::Success)
+            .map_err(|error| {
                 let failure = Failure::because("cannot serve pages", &error);
                 match error {
                     PagerError::Open(OpenError::NoNode(_)) => failure
@@ -45,7 +49,6 @@ impl Pager {
                     ),
                     _ => failure.remedy("see what is missing: farcall doctor"),
                 }
-            },
-        )
+            })
     }
 }

@@ -89,13 +89,18 @@ impl Run {
         }
     }
 
-    /// This program again, as the pager.
-    fn pager(&self) -> Result<Command, Failure> {
+    /// This program again, as the pager; with the number of what the last one kept.
+    fn pager(&self) -> Result<impl FnMut(Option<i32>) -> Command + Send + use<>, Failure> {
         let this = env::current_exe()
             .map_err(|error| Failure::because("cannot find the program that serves pages", &error))?;
-        let mut pager = Command::new(this);
-        pager.args(["__pager", "--keeper", &std::process::id().to_string()]).args(self.nic.to_arguments());
-        Ok(pager)
+        let mut options = vec!["--keeper".to_owned(), std::process::id().to_string()];
+        options.extend(self.nic.to_arguments());
+        Ok(move |kept: Option<i32>| {
+            let mut pager = Command::new(&this);
+            pager.arg("__pager").args(&options);
+            pager.args(kept.map(|number| format!("--kept={number}")));
+            pager
+        })
     }
 }
 

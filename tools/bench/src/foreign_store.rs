@@ -53,7 +53,7 @@ impl fmt::Display for ForeignStore {
 
 impl ForeignStore {
     /// Its server's program, which is also the name of Debian's package.
-    const fn program(self) -> &'static str {
+    pub(crate) const fn program(self) -> &'static str {
         match self {
             Self::Memcached => "memcached",
             Self::Redis => "redis-server",
@@ -79,6 +79,21 @@ impl ForeignStore {
         memory_bytes: u64,
         cores: &[usize],
     ) -> Result<ServerProcess, ServerError> {
+        self.serve_by(Command::new(self.program()), socket, unix_path, memory_bytes, cores)
+    }
+
+    /// The same by a command that becomes its program, with arguments that come last.
+    ///
+    /// # Errors
+    /// As [`Self::serve`].
+    pub(crate) fn serve_by(
+        self,
+        mut command: Command,
+        socket: Socket,
+        unix_path: PathBuf,
+        memory_bytes: u64,
+        cores: &[usize],
+    ) -> Result<ServerProcess, ServerError> {
         let mut ready = Ready { serving: self.to_string(), ..Ready::default() };
         match socket {
             Socket::Tcp => {
@@ -87,7 +102,6 @@ impl ForeignStore {
             }
             Socket::Unix => ready.unix.push(unix_path),
         }
-        let mut command = Command::new(self.program());
         command.args(self.args(&ready, memory_bytes));
         ServerProcess::start_foreign(&mut command, cores, ready).map_err(|error| match error {
             ServerError::Start(PeerError::Start { source, .. }) if source.kind() == ErrorKind::NotFound => {

@@ -3,9 +3,11 @@
 //! - [`workload`]: the YCSB core workloads with values a reader can verify;
 //! - [`experiments`]: one file an experiment;
 //! - `figures` (feature `verbs`): the papers' figures, what they publish beside what is measured here;
+//! - `files` (feature `verbs`): files on `farcall mount`, and on what it is compared with;
 //! - `grpc` (feature `verbs`): gRPC between two processes, with HTTP/2 and without;
 //! - [`load`]: the load generator, over any [`load::Target`];
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
+//! - `paged` (feature `verbs`): databases and machine learning with a part of their memory resident;
 //! - [`peer`]: the other process of a measurement, on this host or another;
 //! - [`baseline`]: the bare limits of the machine;
 //! - [`rivals`]: stores to compare with, [`foreign_store`]: those that are other programs;
@@ -20,13 +22,25 @@ pub mod baseline;
 pub mod experiments;
 #[cfg(feature = "verbs")]
 pub mod figures;
+#[cfg(feature = "verbs")]
+mod files;
 pub mod foreign_store;
 #[cfg(feature = "verbs")]
 pub mod grpc;
 mod html;
+#[cfg(feature = "verbs")]
+mod libfabric;
 pub mod load;
 pub mod measure;
+#[cfg(feature = "verbs")]
+mod nodes;
+#[cfg(feature = "verbs")]
+mod paged;
 pub mod peer;
+#[cfg(feature = "verbs")]
+mod program_pair;
+#[cfg(feature = "verbs")]
+mod python;
 #[cfg(feature = "verbs")]
 pub mod remio;
 pub mod report;

@@ -7,6 +7,8 @@ use crate::experiments::clients::ClientProcess;
 use crate::experiments::kv_main::StoreClient;
 use crate::experiments::own_syscalls::TraceParent;
 #[cfg(feature = "verbs")]
+use crate::files::EmptyFiles;
+#[cfg(feature = "verbs")]
 use crate::grpc::{CrowdServer, GrpcServer, YcsbServer};
 use crate::peer::{Order, PeerError, PeerTask};
 #[cfg(feature = "verbs")]
@@ -50,6 +52,8 @@ pub fn run_peer() -> Result<(), PeerError> {
         YcsbServer::KIND => order.run::<YcsbServer>(),
         #[cfg(feature = "verbs")]
         Donor::KIND => order.run::<Donor>(),
+        #[cfg(feature = "verbs")]
+        EmptyFiles::KIND => order.run::<EmptyFiles>(),
         _ => Err(PeerError::Task("of another version")),
     }
 }

@@ -3,18 +3,13 @@
 //! Each test runs as two processes, pinned to the same two cores as ours. UCX's latency tests report half a round
 //! trip; [`UcxResult`] keeps that and says so.
 
-use crate::peer::ChildProcess;
-use std::io::{self, Read};
-use std::net::{Ipv4Addr, TcpListener};
+use crate::peer::free_ports;
+use crate::program_pair::{in_path, last_line, run_pair};
+use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{env, fmt, fs, thread};
 
-/// How long the server may take to listen.
-const START_PATIENCE: Duration = Duration::from_secs(5);
-/// How long one test may run.
-const RUN_PATIENCE: Duration = Duration::from_secs(60);
 /// The transport used: POSIX shared memory, which UCX prefers on one host.
 const TRANSPORT: &str = "posix";
 
@@ -33,6 +28,10 @@ pub enum UcxTest {
     StreamLatency(usize),
     /// `stream_bw`: a byte stream; writes of so many bytes in one direction.
     StreamBandwidth(usize),
+    /// `ucp_put_bw`: one-sided writes of so many bytes.
+    RemotePut(usize),
+    /// `ucp_get`: one-sided reads of so many bytes.
+    RemoteGet(usize),
 }
 
 impl UcxTest {
@@ -47,6 +46,8 @@ impl UcxTest {
             Self::AmRate => "am_bw",
             Self::StreamLatency(_) => "stream_lat",
             Self::StreamBandwidth(_) => "stream_bw",
+            Self::RemotePut(_) => "ucp_put_bw",
+            Self::RemoteGet(_) => "ucp_get",
         }
     }
 
@@ -57,7 +58,10 @@ impl UcxTest {
             Self::PutLatency => 8,
             Self::AmLatency | Self::AmRate => 64,
             Self::PutBandwidth => 1 << 20,
-            Self::StreamLatency(len_bytes) | Self::StreamBandwidth(len_bytes) => len_bytes,
+            Self::StreamLatency(len_bytes)
+            | Self::StreamBandwidth(len_bytes)
+            | Self::RemotePut(len_bytes)
+            | Self::RemoteGet(len_bytes) => len_bytes,
         }
     }
 
@@ -68,7 +72,9 @@ impl UcxTest {
             Self::PutBandwidth => 8_000,
             Self::AmRate => 4_000_000,
             Self::StreamLatency(_) => 300_000,
-            Self::StreamBandwidth(len_bytes) => ((2 << 30) / len_bytes as u64).clamp(2_000, 1_000_000),
+            Self::StreamBandwidth(len_bytes) | Self::RemotePut(len_bytes) | Self::RemoteGet(len_bytes) => {
+                ((2 << 30) / len_bytes as u64).clamp(2_000, 1_000_000)
+            }
         }
     }
 
@@ -80,8 +86,13 @@ impl UcxTest {
 
     /// Whether it is of UCX's upper floor (UCP), which chooses among the transports that it is left; the others name
     /// one to the lower floor (UCT).
-    fn is_of_stream(self) -> bool {
-        matches!(self, Self::StreamLatency(_) | Self::StreamBandwidth(_))
+    fn is_of_ucp(self) -> bool {
+        match self {
+            Self::PutLatency | Self::AmLatency | Self::PutBandwidth | Self::AmRate => false,
+            Self::StreamLatency(_) | Self::StreamBandwidth(_) | Self::RemotePut(_) | Self::RemoteGet(_) => {
+                true
+            }
+        }
     }
 }
 
@@ -151,21 +162,11 @@ impl Ucx {
     /// # Errors
     /// When it cannot run here; callers report it and go on.
     pub fn run(&self, test: UcxTest, server_core: usize, client_core: usize) -> Result<UcxResult, UcxError> {
-        let port = free_port().map_err(|error| UcxError::of(test, error))?;
-        let start = |command: &mut Command, core| {
-            ChildProcess::start(command, &[core], &[]).map_err(|error| UcxError::of(test, error))
-        };
-        let mut server = self.command(test, port);
-        let mut server = start(server.stdout(Stdio::null()).stderr(Stdio::null()), server_core)?;
-        wait_until_listening(port, &mut server, test)?;
+        let [port] = free_ports().map_err(|error| UcxError::of(test, error))?;
         let mut client = self.command(test, port);
-        client.arg(Ipv4Addr::LOCALHOST.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (is_success, out, err) = finish(start(&mut client, client_core)?, test)?;
-        if !is_success {
-            let message =
-                last_line(&err).or_else(|| last_line(&out)).unwrap_or("it failed without a message");
-            return Err(UcxError::of(test, message));
-        }
+        client.arg(Ipv4Addr::LOCALHOST.to_string());
+        let out = run_pair(&mut self.command(test, port), server_core, &mut client, client_core, port)
+            .map_err(|why| UcxError::of(test, why))?;
         parse(&out).ok_or_else(|| {
             let end = last_line(&out).unwrap_or("nothing at all");
             UcxError::of(test, format!("it printed no result line that is understood, but: {end}"))
@@ -174,7 +175,7 @@ impl Ucx {
 
     fn command(&self, test: UcxTest, port: u16) -> Command {
         let mut command = Command::new(&self.perftest);
-        if test.is_of_stream() {
+        if test.is_of_ucp() {
             command.env("UCX_TLS", "shm");
         } else {
             command.args(["-d", "memory", "-x", TRANSPORT]);
@@ -188,11 +189,6 @@ impl Ucx {
     }
 }
 
-fn in_path(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
-}
-
 fn offers_shared_memory(devices: &str) -> bool {
     devices
         .lines()
@@ -204,63 +200,6 @@ fn version_in(info: &str) -> Option<String> {
     line.split_ascii_whitespace()
         .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
         .map(str::to_owned)
-}
-
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
-}
-
-/// Watches the kernel's table of listeners: connecting to find out would be taken for the client.
-fn wait_until_listening(port: u16, server: &mut ChildProcess, test: UcxTest) -> Result<(), UcxError> {
-    let deadline = Instant::now() + START_PATIENCE;
-    while !is_listening(port) {
-        if !server.is_alive() {
-            return Err(UcxError::of(test, "the server ended at once"));
-        }
-        if Instant::now() > deadline {
-            return Err(UcxError::of(test, "the server does not listen"));
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-fn is_listening(port: u16) -> bool {
-    const STATE_LISTEN: &str = "0A";
-    let suffix = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
-            let mut fields = line.split_ascii_whitespace().skip(1);
-            let (local, state) = (fields.next(), fields.nth(1));
-            local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(STATE_LISTEN)
-        })
-    })
-}
-
-/// Waits for the end; the little that the test prints fits the pipes' buffers. Returns whether it succeeded, and what
-/// it said on standard output and standard error.
-fn finish(mut client: ChildProcess, test: UcxTest) -> Result<(bool, String, String), UcxError> {
-    let deadline = Instant::now() + RUN_PATIENCE;
-    while client.is_alive() {
-        if Instant::now() > deadline {
-            return Err(UcxError::of(test, format!("it did not finish within {RUN_PATIENCE:?}")));
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    let is_success = client.0.wait().is_ok_and(|status| status.success());
-    let (mut out, mut err) = (String::new(), String::new());
-    // What cannot be read is missing from the output and noticed there.
-    if let Some(mut pipe) = client.0.stdout.take() {
-        let _ = pipe.read_to_string(&mut out);
-    }
-    if let Some(mut pipe) = client.0.stderr.take() {
-        let _ = pipe.read_to_string(&mut err);
-    }
-    Ok((is_success, out, err))
-}
-
-fn last_line(text: &str) -> Option<&str> {
-    text.lines().map(str::trim).rfind(|line| !line.is_empty())
 }
 
 /// Finds the CSV result by the names in its heading, so that columns may move between versions. The heading looks like

@@ -55,7 +55,7 @@ impl Mount {
     /// # Errors
     /// If the kernel cannot (before Linux 6.9), or there are no threads.
     pub fn take_over(device: OwnedFd, dir: PathBuf, volume: Arc<Volume>) -> io::Result<Self> {
-        rustix::io::write(&device, &wire::resend())?;
+        ask_again(&device)?;
         Self::serve(device, dir, volume)
     }
 
@@ -120,6 +120,15 @@ impl Drop for Mount {
             let _ = self.detach();
         }
     }
+}
+
+/// Has the kernel ask again for what a process has not answered that has ended (FUSE_NOTIFY_RESEND).
+///
+/// # Errors
+/// If the kernel cannot (before Linux 6.9).
+pub fn ask_again(device: &OwnedFd) -> io::Result<()> {
+    rustix::io::write(device, &wire::resend())?;
+    Ok(())
 }
 
 /// Mounts at a directory. Who holds the descriptor keeps requests waiting; when nobody holds it any more they fail.

@@ -2,6 +2,7 @@
 
 use super::stage::Stage;
 use crate::baseline::{self, Baseline, BaselineResult};
+use crate::libfabric;
 use crate::measure::{LatencySummary, RoundTrips};
 use crate::peer::PeerError;
 use crate::report::Report;
@@ -31,6 +32,8 @@ pub(crate) struct Sample {
 pub(crate) enum Rival {
     Bare(Baseline),
     Ucx(UcxTest),
+    /// Messages of so many bytes back and forth.
+    Libfabric(usize),
 }
 
 /// What is measured.
@@ -152,12 +155,13 @@ impl fmt::Display for Rival {
         match self {
             Self::Bare(baseline) => baseline.fmt(f),
             Self::Ucx(test) => test.fmt(f),
+            Self::Libfabric(len_bytes) => write!(f, "libfabric, fi_pingpong, {len_bytes} B"),
         }
     }
 }
 
 impl Rival {
-    /// Takes one measurement. UCX failing is a note.
+    /// Takes one measurement. UCX or libfabric failing is a note.
     pub(crate) fn measure(
         self,
         stage: &Stage,
@@ -177,6 +181,11 @@ impl Rival {
                         true => result.into(),
                         false => Sample { p50_us: f64::NAN, mean_us: f64::NAN, ..result.into() },
                     }))
+            }
+            Self::Libfabric(len_bytes) => {
+                let measured = libfabric::ping_pong(len_bytes, stage.server_core, stage.client_core);
+                let sample = |bytes_per_second| Sample { bytes_per_second, ..Sample::NONE };
+                Ok(measured.map(sample).map_err(|error| report.note(error.to_string())).ok())
             }
         }
     }

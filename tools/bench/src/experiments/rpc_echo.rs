@@ -61,7 +61,7 @@ enum What {
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rival(rival @ Rival::Bare(_)) => rival.fmt(f),
+            Self::Rival(rival @ (Rival::Bare(_) | Rival::Libfabric(_))) => rival.fmt(f),
             Self::Rival(rival @ Rival::Ucx(_)) => write!(f, "{rival}, there and back"),
             // These are conditions of the whole report.
             Self::Rpc(task) => CallTask { connections: 1, clients: 1, rate: None, ..*task }.fmt(f),

@@ -95,7 +95,7 @@ fn measure(experiment: &Experiment, servers: &mut Servers<'_>, progress: Progres
             Ok::<(), crate::experiments::ExperimentError>(())
         },
     );
-    servers.end_training();
+    servers.end_experiment();
     if let Err(error) = measured {
         report.problems.push(error.to_string());
     }

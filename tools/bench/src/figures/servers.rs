@@ -3,17 +3,22 @@
 use super::trial::Sample;
 use crate::experiments::calls::{self, CallTask, Ground};
 use crate::experiments::kv_main::{FrontEnd, KvTask, Stand};
-use crate::experiments::line;
+use crate::experiments::line::{self, Rival};
 use crate::experiments::server::ServerProcess;
 use crate::experiments::{ExperimentError, Stage};
+use crate::files::{Files, FilesTask};
 use crate::measure::pin_thread;
+use crate::paged::{DatabaseTask, Databases, Learning, LearningTask};
+use crate::python::python_with;
 use crate::remio::{self, Task};
 use crate::report::Report;
-use crate::rivals::Rival;
+use crate::rivals::Rival as StoreRival;
 use crate::rnic::{self, Direction, RnicError, RnicTask};
-use crate::training::{Trainers, Training, python_with_tensorflow};
+use crate::training::{Trainers, Training};
+use crate::ucx::{Ucx, UcxError};
 use crate::workload::RecordShape;
 use farcall_providers::{Chosen, Selection};
+use std::path::Path;
 use std::time::Duration;
 
 /// Records of the store (RF-RPC has 128 million).
@@ -35,8 +40,12 @@ pub(super) struct Servers<'a> {
     /// By the threads it has.
     echo: Option<(u16, ServerProcess)>,
     /// Ours, and its rivals'.
-    stores: Vec<(Option<Rival>, Stand)>,
+    stores: Vec<(Option<StoreRival>, Stand)>,
     trainers: Trainers,
+    files: Files,
+    databases: Databases,
+    learning: Learning,
+    ucx: Option<Result<Ucx, UcxError>>,
 }
 
 /// Starts a store with the records of the papers.
@@ -50,7 +59,31 @@ pub(super) fn open_store(
 
 impl<'a> Servers<'a> {
     pub(super) fn new(chosen: &'a Chosen, stage: &'a Stage) -> Self {
-        Self { chosen, stage, echo: None, stores: Vec::new(), trainers: Trainers::default() }
+        Self {
+            chosen,
+            stage,
+            echo: None,
+            stores: Vec::new(),
+            trainers: Trainers::default(),
+            files: Files::default(),
+            databases: Databases::default(),
+            learning: Learning::default(),
+            ucx: None,
+        }
+    }
+
+    /// UCX, if that is to be measured. That it is not installed is a note.
+    pub(super) fn ucx(&mut self, subject: &line::Subject, report: &mut Report) -> Option<&Ucx> {
+        if !matches!(subject, line::Subject::Rival(Rival::Ucx(_))) {
+            return None;
+        }
+        match self.ucx.get_or_insert_with(Ucx::find) {
+            Ok(ucx) => Some(ucx),
+            Err(error) => {
+                report.note(error.to_string());
+                None
+            }
+        }
     }
 
     /// Operations in a direction.
@@ -127,9 +160,23 @@ impl<'a> Servers<'a> {
         })
     }
 
-    /// Ends the processes that an experiment leaves and the next one does not need: TensorFlow's never sleep for long.
-    pub(super) fn end_training(&mut self) {
+    /// Ends the processes that an experiment leaves and the next one does not need: TensorFlow's never sleep for long,
+    /// and nothing is mounted for longer than it is used.
+    pub(super) fn end_experiment(&mut self) {
         self.trainers = Trainers::default();
+        self.files = Files::default();
+    }
+
+    /// A pass over a file. Where that cannot be there is a note, and no point.
+    pub(super) fn pass(
+        &mut self,
+        task: &FilesTask,
+        report: &mut Report,
+    ) -> Result<Option<Sample>, ExperimentError> {
+        pin_thread(self.stage.client_core)?;
+        let rate = self.files.measure(task, &self.chosen.selection, self.stage, report)?;
+        Ok(rate
+            .map(|bytes_per_second| Sample::of_line(line::Sample { bytes_per_second, ..line::Sample::NONE })))
     }
 
     /// Images trained with. Without TensorFlow there is a note, and no point.
@@ -138,7 +185,7 @@ impl<'a> Servers<'a> {
         training: Training,
         report: &mut Report,
     ) -> Result<Option<Sample>, ExperimentError> {
-        let python = match python_with_tensorflow() {
+        let python = match python_with("tensorflow", "tensorflow-cpu") {
             Ok(python) => python,
             Err(missing) => {
                 report.note(format!("TensorFlow is not measured: {missing}."));
@@ -149,6 +196,56 @@ impl<'a> Servers<'a> {
             ([self.stage.server_core, self.stage.client_core], self.stage.scaled(TRAINING));
         let per_second = self.trainers.images_per_second(&python, training, duration, &cores)?;
         Ok(Some(Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })))
+    }
+
+    /// Operations of a database of which a part is resident. Where that cannot be there is a note, and no point.
+    pub(super) fn query(
+        &mut self,
+        task: DatabaseTask,
+        repetition: u32,
+        report: &mut Report,
+    ) -> Result<Option<Sample>, ExperimentError> {
+        let nic = &self.chosen.selection;
+        match self.databases.measure(task, repetition, nic, self.stage, report)? {
+            Ok(figures) => {
+                let (per_second, p99_us) = (figures.per_second, figures.p99_us);
+                Ok(Some(Sample::of_line(line::Sample { per_second, p99_us, ..line::Sample::NONE })))
+            }
+            Err(why) => {
+                report.note(format!(
+                    "{}, {}: not measured: {why}.",
+                    task.database,
+                    task.resident.backing.name()
+                ));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Seconds of a training of which a part is resident. Where that cannot be there is a note, and no point.
+    pub(super) fn learn(
+        &mut self,
+        task: LearningTask,
+        report: &mut Report,
+    ) -> Result<Option<Sample>, ExperimentError> {
+        let python = match python_with("numpy", "numpy") {
+            Ok(python) => python,
+            Err(missing) => {
+                report.note(format!("Nothing is learnt: {missing}."));
+                return Ok(None);
+            }
+        };
+        let nic = &self.chosen.selection;
+        match self.learning.train(task, Path::new(&python), nic, self.stage)? {
+            Ok(seconds) => {
+                let per_second = 1.0 / seconds;
+                Ok(Some(Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })))
+            }
+            Err(why) => {
+                report.note(format!("{}: not measured: {why}.", task.resident.backing.name()));
+                Ok(None)
+            }
+        }
     }
 
     /// One-sided I/O to donors of its own.

@@ -9,7 +9,9 @@ use crate::experiments::calls::CallTask;
 use crate::experiments::herd::{HerdFigure, HerdPlan};
 use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::experiments::line::{self, Line, Rival};
+use crate::files::FilesTask;
 use crate::measure::{LatencySummary, QUANTILES};
+use crate::paged::{DatabaseTask, LearningTask};
 use crate::remio::{self, Task};
 use crate::report::Report;
 use crate::rnic::{Direction, Operation, RnicError, RnicTask, Tuning};
@@ -40,6 +42,12 @@ pub(super) enum Subject {
     Remio(Task),
     /// Byte streams, gRPC.
     Channel(Channel),
+    /// Passes over a file.
+    Files(FilesTask),
+    /// A database of which a part is resident.
+    Database(DatabaseTask),
+    /// A training of which a part is resident.
+    Learning(LearningTask),
     /// TensorFlow.
     Training(Training),
 }
@@ -94,6 +102,9 @@ impl fmt::Display for Trial {
             Subject::Kv(task) => task.fmt(f),
             Subject::Remio(task) => task.fmt(f),
             Subject::Channel(channel) => channel.fmt(f),
+            Subject::Files(task) => task.fmt(f),
+            Subject::Database(task) => task.fmt(f),
+            Subject::Learning(task) => task.fmt(f),
             Subject::Training(training) => training.fmt(f),
         }
     }
@@ -107,7 +118,9 @@ impl Subject {
             Self::Rate(..) | Self::TunedRate(_) | Self::Calls(_) | Self::Remio(_) => true,
             Self::Kv(task) => !matches!(task.front_end, FrontEnd::Unix | FrontEnd::Foreign(..)),
             // Their servers listen on the loopback interface.
-            Self::Channel(_) | Self::Training(_) => false,
+            Self::Channel(_) | Self::Files(_) | Self::Database(_) | Self::Learning(_) | Self::Training(_) => {
+                false
+            }
         }
     }
 }
@@ -249,7 +262,8 @@ impl Trial {
     ) -> Result<Vec<Point>, ExperimentError> {
         let taken = match &mut self.subject {
             Subject::Line(line) => {
-                let measured = line.measure(servers.chosen, servers.stage, None, report);
+                let (chosen, stage) = (servers.chosen, servers.stage);
+                let measured = line.measure(chosen, stage, servers.ucx(&line.subject, report), report);
                 unless_illegal(self.series, measured, report)?;
                 line.samples.pop().map(Sample::of_line)
             }
@@ -262,6 +276,9 @@ impl Trial {
             Subject::Kv(task) => Some(servers.operate(task, repetition, report)?),
             Subject::Remio(task) => Some(servers.transfer(task, repetition)?),
             Subject::Channel(channel) => Some(channel.measure(servers.chosen, servers.stage, repetition)?),
+            Subject::Files(task) => servers.pass(task, report)?,
+            Subject::Database(task) => servers.query(*task, repetition, report)?,
+            Subject::Learning(task) => servers.learn(*task, report)?,
             Subject::Training(training) => servers.train(*training, report)?,
         };
         let mut points = taken.as_ref().map_or_else(Vec::new, &self.points);
@@ -310,6 +327,11 @@ impl Sample {
         self.line.per_second / 1e3
     }
 
+    /// Of what was done once.
+    pub(super) fn seconds(&self) -> f64 {
+        1.0 / self.line.per_second
+    }
+
     /// Processor time of the server for each operation.
     pub(super) fn server_us_per_op(&self) -> f64 {
         self.line.server_cores * 1e6 / self.line.per_second
@@ -334,6 +356,10 @@ impl Sample {
     pub(super) fn gb_per_second(&self) -> f64 {
         self.line.bytes_per_second / 1e9
     }
+
+    pub(super) fn mb_per_second(&self) -> f64 {
+        self.line.bytes_per_second / 1e6
+    }
 }
 
 impl From<Line> for Subject {
@@ -350,7 +376,31 @@ impl From<RnicTask> for Subject {
 
 impl From<Baseline> for Subject {
     fn from(baseline: Baseline) -> Self {
-        Self::Line(Line::new(line::Subject::Rival(Rival::Bare(baseline))))
+        Rival::Bare(baseline).into()
+    }
+}
+
+impl From<Rival> for Subject {
+    fn from(rival: Rival) -> Self {
+        Self::Line(Line::new(line::Subject::Rival(rival)))
+    }
+}
+
+impl From<DatabaseTask> for Subject {
+    fn from(task: DatabaseTask) -> Self {
+        Self::Database(task)
+    }
+}
+
+impl From<LearningTask> for Subject {
+    fn from(task: LearningTask) -> Self {
+        Self::Learning(task)
+    }
+}
+
+impl From<FilesTask> for Subject {
+    fn from(task: FilesTask) -> Self {
+        Self::Files(task)
     }
 }
 

@@ -1,10 +1,9 @@
 //! The processes of a training, and what the chief is asked.
 
-use super::{Carrier, Model, PYTHON_VARIABLE, TrainingError, WORKERS};
+use super::{Carrier, Model, TrainingError, WORKERS};
 use crate::peer::{ChildProcess, free_ports, next_line};
 use farcall_stats::read_pid;
 use serde_json::{Value, json};
-use std::env;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -22,19 +21,6 @@ pub(super) struct Cluster {
     _chief: ChildProcess,
     parameter_server: ChildProcess,
     _workers: Vec<ChildProcess>,
-}
-
-/// The interpreter, if it has TensorFlow; else what is missing.
-pub(crate) fn python_with_tensorflow() -> Result<String, String> {
-    let python = env::var(PYTHON_VARIABLE).unwrap_or_else(|_| "python3".to_owned());
-    let finds = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tensorflow') is None)";
-    let found = Command::new(&python).args(["-c", finds]).stdin(Stdio::null()).output();
-    if found.is_ok_and(|found| found.status.success()) {
-        return Ok(python);
-    }
-    let how =
-        format!("pip install tensorflow-cpu, and {PYTHON_VARIABLE}=PYTHON if it is another interpreter");
-    Err(format!("{python} has no TensorFlow ({how})"))
 }
 
 impl Cluster {

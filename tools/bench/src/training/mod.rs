@@ -1,19 +1,16 @@
 //! Training by TensorFlow with a parameter server, as a program of others: over TCP, and unmodified under `farcall run`.
 //!
 //! One parameter server, [`WORKERS`] workers and the chief, a process each, on this host. `training.py` is what they run,
-//! by the interpreter that [`PYTHON_VARIABLE`] names. Both ways must train the same: the losses of the first steps are
+//! by the interpreter of [`crate::python`]. Both ways must train the same: the losses of the first steps are
 //! compared to the last bit.
 
 mod cluster;
 
 use crate::peer::PeerError;
 use cluster::Cluster;
-pub(crate) use cluster::python_with_tensorflow;
 use std::fmt;
 use std::time::Duration;
 
-/// The environment variable that names the Python interpreter with TensorFlow; without, `python3`.
-pub(crate) const PYTHON_VARIABLE: &str = "FARCALL_PYTHON";
 /// Processes that compute.
 const WORKERS: usize = 2;
 /// Of these the losses are compared.

@@ -1,12 +1,13 @@
 //! What the paper found about its engine, and by which rule each is confirmed or refuted here.
 
 use super::{
-    DOORBELL_DYN, HYBRID_DYN, MERGE_DYN, SINGLE_DYN, figure_2, figure_5, figure_6, figure_8, table_1,
+    DOORBELL_DYN, HYBRID_DYN, MERGE_DYN, SINGLE_DYN, figure_2, figure_5, figure_6, figure_8, figure_12,
+    table_1,
 };
 use crate::figures::results::Results;
 use crate::figures::verdict::{Decision, Finding, Range, Rule, all, counts, decided, majority};
 
-const RULES: [Rule; 5] = [
+const RULES: [Rule; 6] = [
     Rule {
         statement: "Chaining saves no work request, and merging as many with it as without",
         source: "table I",
@@ -37,6 +38,13 @@ const RULES: [Rule; 5] = [
         source: "section 5-A",
         rule: "C.8a: above those without it for more than half of the numbers of threads, and below for none",
         decide: admission_helps,
+    },
+    Rule {
+        statement: "What a file system asks for is written and read faster merged and chained than by single I/O",
+        source: "section 6-B",
+        rule: "C.12: of records of several pages the engine alone is faster with merging and chaining at more than half \
+               of the sizes, both ways together, and slower at none",
+        decide: files_profit,
     },
 ];
 
@@ -105,6 +113,18 @@ fn admission_helps(results: &Results) -> Decision {
     Some((majority(&verdicts), counts(&verdicts)))
 }
 
+fn files_profit(results: &Results) -> Decision {
+    let mut verdicts = Vec::new();
+    for id in [figure_12::WRITE_ID, figure_12::READ_ID] {
+        // One page is one request, however it goes.
+        for record_bytes in &figure_12::RECORDS_BYTES[1..] {
+            let of = |series| Range::of(results, id, series, *record_bytes as f64);
+            verdicts.push(of(figure_12::MERGED)?.above(of(figure_12::SINGLE)?));
+        }
+    }
+    Some((majority(&verdicts), counts(&verdicts)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::BATCHING;
@@ -138,18 +158,28 @@ mod tests {
             points.push((figure_8::IOPS_ID, figure_8::WITH, threads, worth));
             points.push((figure_8::IOPS_ID, figure_8::WITHOUT, threads, 1.0));
         }
+        for id in [figure_12::WRITE_ID, figure_12::READ_ID] {
+            for record_bytes in figure_12::RECORDS_BYTES.map(|bytes| bytes as f64) {
+                points.push((id, figure_12::MERGED, record_bytes, worth));
+                points.push((id, figure_12::SINGLE, record_bytes, 1.0));
+            }
+        }
         points
     }
 
     #[test]
     fn findings_about_the_engine_follow_their_rules() {
         use Verdict::{CannotBeTold, Confirmed, Refuted};
-        assert_eq!(verdicts(&measured(1.3, figure_5::THRESHOLD_BYTES)), [Confirmed; 5]);
+        assert_eq!(verdicts(&measured(1.3, figure_5::THRESHOLD_BYTES)), [Confirmed; 6]);
         let opposite = verdicts(&measured(0.7, 1.0));
-        assert_eq!(opposite, [Confirmed, Refuted, Refuted, Refuted, Refuted], "counts do not change");
+        assert_eq!(
+            opposite,
+            [Confirmed, Refuted, Refuted, Refuted, Refuted, Refuted],
+            "counts do not change"
+        );
         let alike = verdicts(&measured(1.0, figure_5::THRESHOLD_BYTES));
-        assert_eq!(alike, [Confirmed, CannotBeTold, Confirmed, CannotBeTold, CannotBeTold]);
-        assert_eq!(verdicts(&[("C.9a", "Busy", 1.0, 1.0)]), [CannotBeTold; 5]);
+        assert_eq!(alike, [Confirmed, CannotBeTold, Confirmed, CannotBeTold, CannotBeTold, CannotBeTold]);
+        assert_eq!(verdicts(&[("C.9a", "Busy", 1.0, 1.0)]), [CannotBeTold; 6]);
         assert!(verdicts(&[]).is_empty(), "nothing of this paper was run");
     }
 }

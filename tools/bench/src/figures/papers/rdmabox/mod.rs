@@ -43,15 +43,27 @@ pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &figure_8::COMPLETION,
     &figure_9::THROUGHPUT,
     &figure_9::CPU,
-    &figure_10::EXPERIMENT,
-    &figure_11::EXPERIMENT,
-    &figure_12::EXPERIMENT,
+    &figure_10::SQLITE,
+    &figure_10::SQLITE_TAIL,
+    &figure_10::REDIS,
+    &figure_10::REDIS_TAIL,
+    &figure_11::LOGISTIC_REGRESSION,
+    &figure_11::GRADIENT_BOOSTING,
+    &figure_11::K_MEANS,
+    &figure_11::TEXT_RANK,
+    &figure_12::WRITE,
+    &figure_12::READ,
 ];
 
 /// What all experiments here differ in.
 const DIFFERS: &str = "Requests of 4 KiB of a user-space process to the memory of another one, which \
                        sleeps; each thread submits a burst, then waits for it. Every byte is checked, and that is \
                        in the figures.";
+/// What all experiments of paged programs differ in.
+const PAGED_DIFFERS: &str = "Paging by farcall page: the kernel swaps to a loop device over FUSE, one memory node on this \
+                             host, one replica. No Accelio, and no paging over plain verbs: beside it a swap file on \
+                             this host’s disk and zram, with the same limit of a cgroup, a part of the most memory \
+                             that the program has.";
 /// The limit: one thread that posts and polls itself.
 const BARE: &str = "limit: bare verbs, one thread";
 

@@ -1,0 +1,55 @@
+//! What the next pager needs to go on: a file of the memory's client, which the keeper holds.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsmount, fsopen,
+};
+
+use crate::place::Place;
+
+/// A file in memory that is never swapped: a pager that waited for it would wait for itself. It has no name.
+///
+/// # Errors
+/// If the kernel has no such memory (before Linux 6.4).
+pub fn create() -> io::Result<File> {
+    let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_flag(&tmpfs, "noswap")?;
+    fsconfig_create(&tmpfs)?;
+    let mounted = fsmount(&tmpfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(openat(&mounted, ".", flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+/// What a pager is told of it.
+pub fn number(file: &File) -> i32 {
+    file.as_raw_fd()
+}
+
+/// Opens it in the pager, which has it from nobody else: the program does not inherit it.
+pub fn open(place: Place, number: i32) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(format!("/proc/{}/fd/{number}", place.keeper()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn who_knows_its_number_opens_the_same_file() {
+        let file = match create() {
+            Ok(file) => file,
+            Err(error) => return println!("SKIPPED: no memory that is never swapped: {error}"),
+        };
+        file.write_all_at(b"kept", 1 << 30).unwrap();
+        let opened = open(Place::of(std::process::id()), number(&file)).unwrap();
+        let mut found = [0; 4];
+        opened.read_exact_at(&mut found, 1 << 30).unwrap();
+        assert_eq!(&found, b"kept");
+    }
+}

@@ -1,0 +1,198 @@
+//! Files on `farcall mount`, and on what it is compared with: how fast records go through one, one after the other, as
+//! IOzone measures it.
+
+mod empty;
+mod mounted;
+mod passes;
+
+pub(crate) use empty::EmptyFiles;
+pub(crate) use passes::Pass;
+
+use crate::experiments::server::ServerError;
+use crate::experiments::{ExperimentError, Stage};
+use crate::peer::PeerError;
+use crate::report::Report;
+use farcall_providers::Selection;
+use mounted::Mounted;
+use passes::{Contents, Passed};
+use rustix::mount::{UnmountFlags, unmount};
+use std::fmt;
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Where a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On `farcall mount`, its bytes in the memory of one node.
+    Remote,
+    /// On a file system by the same loop that does nothing for what it is asked.
+    Empty,
+    /// In memory of this host, without FUSE.
+    Tmpfs,
+}
+
+/// A pass over a file, record by record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FilesTask {
+    pub(crate) place: Place,
+    pub(crate) pass: Pass,
+    pub(crate) record_bytes: usize,
+}
+
+/// Nothing is mounted, in a sentence.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotMounted(String);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Remote => "farcall mount",
+            Self::Empty => "an empty FUSE daemon",
+            Self::Tmpfs => "tmpfs",
+        })
+    }
+}
+
+impl fmt::Display for FilesTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, records of {} B", self.place, self.pass, self.record_bytes)
+    }
+}
+
+impl Place {
+    const ALL: [Self; 3] = [Self::Remote, Self::Empty, Self::Tmpfs];
+}
+
+/// A file of each place, made when it is first needed. Dropping them unmounts what was mounted.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// By the order of [`Place::ALL`]; where there is none, why.
+    files: [Option<Result<Opened, NotMounted>>; Place::ALL.len()],
+}
+
+/// The file is let go of before what it is on.
+struct Opened {
+    file: Passed,
+    _on: On,
+}
+
+/// What a file is on, held for its end.
+enum On {
+    Remote { _mounted: Mounted },
+    Empty { _empty: MountedEmpty },
+    Tmpfs { _dir: TempDir },
+}
+
+impl Files {
+    /// Bytes a second of a pass. What cannot be mounted here is a note.
+    ///
+    /// # Errors
+    /// When the file cannot be written or read, or has other bytes than were written.
+    pub(crate) fn measure(
+        &mut self,
+        task: &FilesTask,
+        nic: &Selection,
+        stage: &Stage,
+        report: &mut Report,
+    ) -> Result<Option<f64>, ExperimentError> {
+        let at = Place::ALL.iter().position(|place| *place == task.place).unwrap_or(0);
+        let opened = match &mut self.files[at] {
+            Some(opened) => opened,
+            None => self.files[at].insert(open(task.place, nic, stage)),
+        };
+        match opened {
+            Ok(opened) => Ok(Some(opened.file.pass(task.pass, task.record_bytes)?)),
+            Err(why) => {
+                report.note(format!("{} is not measured: {why}.", task.place));
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The bytes of a file: far more than caches hold, less where measurements are shorter than usual.
+fn file_bytes(stage: &Stage) -> u64 {
+    let part = stage.scaled(Duration::from_secs(1)).as_secs_f64();
+    ((256.0 * part) as u64).max(1) << 20
+}
+
+fn open(place: Place, nic: &Selection, stage: &Stage) -> Result<Opened, NotMounted> {
+    let len_bytes = file_bytes(stage);
+    let (dir, name, contents, on) = match place {
+        Place::Remote => {
+            let mounted = Mounted::start(nic, stage, 2 * len_bytes)?;
+            (mounted.dir().to_owned(), "file", Contents::Kept, On::Remote { _mounted: mounted })
+        }
+        Place::Empty => {
+            let empty = MountedEmpty::start(stage, len_bytes)?;
+            (
+                empty.dir().to_owned(),
+                farcall_files::ONE_FILE_NAME,
+                Contents::None,
+                On::Empty { _empty: empty },
+            )
+        }
+        Place::Tmpfs => {
+            let dir =
+                TempDir::new_in("/dev/shm").map_err(|error| NotMounted(format!("/dev/shm: {error}")))?;
+            (dir.path().to_owned(), "file", Contents::Kept, On::Tmpfs { _dir: dir })
+        }
+    };
+    Ok(Opened { file: Passed::new(dir.join(name), len_bytes, contents), _on: on })
+}
+
+impl From<ServerError> for NotMounted {
+    fn from(error: ServerError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<PeerError> for NotMounted {
+    fn from(error: PeerError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// A directory to mount at, where one can mount.
+fn directory() -> Result<TempDir, NotMounted> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    device.map_err(|error| NotMounted(format!("/dev/fuse cannot be opened: {error} (run it as root)")))?;
+    tempfile::Builder::new()
+        .prefix("farcall-files")
+        .tempdir()
+        .map_err(|error| NotMounted(format!("there is no directory to mount at: {error}")))
+}
+
+/// Takes off what is mounted there, also when it is in use: nobody would serve it any more.
+fn take_off(dir: &Path) {
+    // It may be off already.
+    let _ = unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
+}
+
+/// The empty file system, and who serves it.
+struct MountedEmpty {
+    dir: TempDir,
+    _peer: crate::peer::Peer,
+}
+
+impl MountedEmpty {
+    fn start(stage: &Stage, len_bytes: u64) -> Result<Self, NotMounted> {
+        let dir = directory()?;
+        let task = EmptyFiles { dir: dir.path().to_owned(), len_bytes };
+        let peer = stage.launcher.start(&task, stage.server_core, &[])?;
+        Ok(Self { dir, _peer: peer })
+    }
+
+    fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for MountedEmpty {
+    fn drop(&mut self) {
+        take_off(self.dir.path());
+    }
+}

@@ -1,0 +1,49 @@
+//! `farcall mount` over one memory node.
+
+use super::{NotMounted, directory, take_off};
+use crate::experiments::Stage;
+use crate::experiments::server::ServerProcess;
+use crate::nodes::Nodes;
+use crate::peer::PeerLauncher;
+use farcall_providers::Selection;
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long unmounting may take.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A mounted file system, its process, and the node. Dropping it unmounts.
+pub(super) struct Mounted {
+    dir: TempDir,
+    mount: Option<ServerProcess>,
+    _nodes: Nodes,
+}
+
+impl Mounted {
+    /// Mounts a file system of so many bytes.
+    pub(super) fn start(nic: &Selection, stage: &Stage, size_bytes: u64) -> Result<Self, NotMounted> {
+        let dir = directory()?;
+        let nodes = Nodes::start(nic, 1, size_bytes, stage.server_core)?;
+        let place = dir.path().to_string_lossy().into_owned();
+        let mut args: Vec<String> =
+            ["--json", "mount", &place, "--size", &size_bytes.to_string()].map(str::to_owned).into();
+        args.extend(nodes.client_args());
+        args.extend(nic.args());
+        let mount = ServerProcess::start(&PeerLauncher::with_args(args), &[stage.server_core])?;
+        Ok(Self { dir, mount: Some(mount), _nodes: nodes })
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let ended = self.mount.take().map(|mount| mount.stop(END_PATIENCE));
+        if !matches!(ended, Some(Ok(()))) {
+            take_off(self.dir.path());
+        }
+    }
+}

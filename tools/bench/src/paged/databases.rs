@@ -1,0 +1,196 @@
+//! Databases under mixes of reads and updates.
+
+use super::confinement::Confinement;
+use super::{NotHere, Resident, redis, script};
+use crate::experiments::{ExperimentError, Stage};
+use crate::python::python_with;
+use crate::report::Report;
+use farcall_providers::Selection;
+use serde::Deserialize;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+const SQLITE: &str = include_str!("sqlite.py");
+/// Records of about 1,000 bytes.
+pub(super) const RECORDS: u64 = 96 << 10;
+/// For how long each mix is measured.
+const DURATION: Duration = Duration::from_secs(2);
+
+/// A database whose records are in its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Database {
+    /// A server of its own, asked through a Unix socket.
+    Redis,
+    /// In the process that asks.
+    Sqlite,
+}
+
+/// Facebook's, as the paper has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mix {
+    /// 95 % reads.
+    Etc,
+    /// 75 % reads.
+    Sys,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DatabaseTask {
+    pub(crate) database: Database,
+    pub(crate) mix: Mix,
+    pub(crate) resident: Resident,
+}
+
+/// What it gives.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(crate) struct DatabaseFigures {
+    pub(crate) per_second: f64,
+    pub(crate) p99_us: f64,
+}
+
+/// A database that was filled, then asked under one mix after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(super) struct Asked {
+    pub(super) etc: DatabaseFigures,
+    pub(super) sys: DatabaseFigures,
+    /// The most memory that was resident.
+    pub(super) peak_bytes: u64,
+}
+
+impl Mix {
+    pub(super) const fn reads_percent(self) -> u32 {
+        match self {
+            Self::Etc => 95,
+            Self::Sys => 75,
+        }
+    }
+}
+
+impl fmt::Display for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Redis => "Redis",
+            Self::Sqlite => "SQLite",
+        })
+    }
+}
+
+impl fmt::Display for DatabaseTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} % reads, {}", self.database, self.mix.reads_percent(), self.resident)
+    }
+}
+
+/// What was measured so far. A database is filled once for all figures of a repetition.
+#[derive(Default)]
+pub(crate) struct Databases {
+    asked: Vec<(Database, Resident, u32, Result<Asked, NotHere>)>,
+}
+
+impl Databases {
+    /// Measures, or tells what was measured in this repetition.
+    ///
+    /// # Errors
+    /// Of the inner kind where a machine cannot do it. When a database fails, or has other bytes than were written.
+    pub(crate) fn measure(
+        &mut self,
+        task: DatabaseTask,
+        repetition: u32,
+        nic: &Selection,
+        stage: &Stage,
+        report: &mut Report,
+    ) -> Result<Result<DatabaseFigures, NotHere>, ExperimentError> {
+        let DatabaseTask { database, mix, resident } = task;
+        let asked = match self.of(database, resident, |of| of == repetition) {
+            Some(asked) => asked,
+            None => self.ask(database, resident, repetition, nic, stage, report)?,
+        };
+        Ok(asked.map(|asked| match mix {
+            Mix::Etc => asked.etc,
+            Mix::Sys => asked.sys,
+        }))
+    }
+
+    fn of(
+        &self,
+        database: Database,
+        resident: Resident,
+        is_wanted: impl Fn(u32) -> bool,
+    ) -> Option<Result<Asked, NotHere>> {
+        let mut all = self.asked.iter();
+        let found = all.find(|(of, how, when, _)| (*of, *how) == (database, resident) && is_wanted(*when))?;
+        Some(found.3.clone())
+    }
+
+    fn ask(
+        &mut self,
+        database: Database,
+        resident: Resident,
+        repetition: u32,
+        nic: &Selection,
+        stage: &Stage,
+        report: &mut Report,
+    ) -> Result<Result<Asked, NotHere>, ExperimentError> {
+        let confinement = if resident == Resident::ALL {
+            Ok(Confinement::none())
+        } else {
+            let all = match self.of(database, Resident::ALL, |_| true) {
+                Some(all) => all,
+                None => self.ask(database, Resident::ALL, repetition, nic, stage, report)?,
+            };
+            all.and_then(|Asked { peak_bytes, .. }| {
+                let bytes = resident.bytes_of(peak_bytes);
+                Confinement::open(resident.backing, bytes, peak_bytes, nic, stage)
+            })
+        };
+        let asked = match confinement {
+            Ok(confinement) => run(database, &confinement, repetition, stage, report)?,
+            Err(why) => Err(why),
+        };
+        self.asked.push((database, resident, repetition, asked.clone()));
+        Ok(asked)
+    }
+}
+
+/// Fills a database and asks it. It has ended then.
+fn run(
+    database: Database,
+    confinement: &Confinement,
+    repetition: u32,
+    stage: &Stage,
+    report: &mut Report,
+) -> Result<Result<Asked, NotHere>, ExperimentError> {
+    let seed = stage.seed.wrapping_add(repetition.into());
+    let duration = stage.scaled(DURATION);
+    match database {
+        Database::Redis => redis::run(confinement, duration, seed, stage, report),
+        Database::Sqlite => {
+            let python = match python_with("sqlite3", "python3 with SQLite") {
+                Ok(python) => python,
+                Err(missing) => return Ok(Err(NotHere(missing))),
+            };
+            let args = [RECORDS.to_string(), duration.as_secs_f64().to_string(), seed.to_string()];
+            let cores = [stage.server_core, stage.client_core];
+            script::run(confinement, Path::new(&python), SQLITE, &args, &cores).map(Ok)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sqlite_has_the_records_that_were_written_under_both_mixes() {
+        let Some(python) = script::tests::python() else { return };
+        let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
+        let args = ["1000", "0.05", "7"].map(str::to_owned);
+        let asked: Asked = script::run(&Confinement::none(), python, SQLITE, &args, &[core]).unwrap();
+        for figures in [asked.etc, asked.sys] {
+            assert!(figures.per_second > 0.0 && figures.p99_us > 0.0, "{asked:?}");
+        }
+        assert!(asked.peak_bytes > 1 << 20, "{asked:?}");
+    }
+}

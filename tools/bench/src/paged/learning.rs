@@ -1,0 +1,150 @@
+//! Machine learning in Python.
+
+use super::confinement::Confinement;
+use super::{NotHere, Resident, script};
+use crate::experiments::{ExperimentError, Stage};
+use farcall_providers::Selection;
+use serde::Deserialize;
+use std::fmt;
+use std::path::Path;
+
+const SCRIPT: &str = include_str!("learning.py");
+/// Of the data.
+const DATA_MIB: u64 = 64;
+
+/// What learns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    LogisticRegression,
+    GradientBoosting,
+    KMeans,
+    TextRank,
+}
+
+/// One training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LearningTask {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) resident: Resident,
+}
+
+impl Algorithm {
+    /// In `learning.py`.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::LogisticRegression => "logistic_regression",
+            Self::GradientBoosting => "gradient_boosting",
+            Self::KMeans => "k_means",
+            Self::TextRank => "text_rank",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LogisticRegression => "logistic regression",
+            Self::GradientBoosting => "gradient boosting",
+            Self::KMeans => "k-means",
+            Self::TextRank => "TextRank",
+        })
+    }
+}
+
+impl fmt::Display for LearningTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.algorithm, self.resident)
+    }
+}
+
+/// What the script says.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Learnt {
+    seconds: f64,
+    digest: String,
+    peak_bytes: u64,
+}
+
+/// What each algorithm learnt with all of its memory resident.
+#[derive(Default)]
+pub(crate) struct Learning {
+    references: Vec<(Algorithm, Learnt)>,
+}
+
+impl Learning {
+    /// Seconds that a training takes.
+    ///
+    /// # Errors
+    /// Of the inner kind where a machine cannot confine a program so. When the script fails, or learns something else
+    /// than with all of its memory resident.
+    pub(crate) fn train(
+        &mut self,
+        task: LearningTask,
+        python: &Path,
+        nic: &Selection,
+        stage: &Stage,
+    ) -> Result<Result<f64, NotHere>, ExperimentError> {
+        let LearningTask { algorithm, resident } = task;
+        let run = |confinement: &Confinement| {
+            let args = [algorithm.name().to_owned(), DATA_MIB.to_string()];
+            let cores = [stage.server_core, stage.client_core];
+            script::run::<Learnt>(confinement, python, SCRIPT, &args, &cores)
+        };
+        let reference = match self.references.iter().find(|(whose, _)| *whose == algorithm) {
+            Some((_, reference)) => reference.clone(),
+            None => {
+                let learnt = run(&Confinement::none())?;
+                self.references.push((algorithm, learnt.clone()));
+                if resident == Resident::ALL {
+                    return Ok(Ok(learnt.seconds));
+                }
+                learnt
+            }
+        };
+        let peak_bytes = reference.peak_bytes;
+        let bytes = resident.bytes_of(peak_bytes);
+        let confinement = match Confinement::open(resident.backing, bytes, peak_bytes, nic, stage) {
+            Ok(confinement) => confinement,
+            Err(why) => return Ok(Err(why)),
+        };
+        let learnt = run(&confinement)?;
+        if learnt.digest != reference.digest {
+            let what =
+                format!("{task}: learnt something else: {} instead of {}", learnt.digest, reference.digest);
+            return Err(what.into());
+        }
+        Ok(Ok(learnt.seconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Algorithm; 4] =
+        [Algorithm::LogisticRegression, Algorithm::GradientBoosting, Algorithm::KMeans, Algorithm::TextRank];
+
+    #[test]
+    fn what_is_learnt_is_a_matter_of_the_data_alone() {
+        let Ok(python) = crate::python::python_with("numpy", "numpy") else {
+            println!("SKIPPED: there is no numpy");
+            return;
+        };
+        let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
+        let mut digests = Vec::new();
+        for algorithm in ALL {
+            let run = || {
+                let args = [algorithm.name().to_owned(), "1".to_owned()];
+                script::run::<Learnt>(&Confinement::none(), Path::new(&python), SCRIPT, &args, &[core])
+                    .unwrap()
+            };
+            let (first, second) = (run(), run());
+            assert!(first.seconds > 0.0 && first.peak_bytes > 1 << 20, "{first:?}");
+            assert_eq!(first.digest, second.digest, "{algorithm}");
+            digests.push(first.digest);
+        }
+        digests.sort_unstable();
+        digests.dedup();
+        assert_eq!(digests.len(), ALL.len());
+    }
+}

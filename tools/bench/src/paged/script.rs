@@ -1,0 +1,69 @@
+//! Programs in Python: one line of JSON, and an end.
+
+use super::confinement::Confinement;
+use crate::experiments::ExperimentError;
+use crate::peer::{ChildProcess, next_line};
+use serde::de::DeserializeOwned;
+use std::io::BufReader;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a program may take, paged from a slow disk on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How long it may take to end, with all that it was confined by.
+const END_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a script to its end. What it says.
+pub(super) fn run<T: DeserializeOwned>(
+    confinement: &Confinement,
+    python: &Path,
+    script: &str,
+    args: &[String],
+    cores: &[usize],
+) -> Result<T, ExperimentError> {
+    let mut command = confinement.command(python);
+    command.args(["-c", script]).args(args).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = ChildProcess::start(&mut command, cores, &[])?;
+    let output = child.0.stdout.take().ok_or("the program has no standard output")?;
+    let line = next_line(&mut BufReader::new(output), PATIENCE)
+        .map_err(|error| format!("the program did not tell what it measured: {error}"))?;
+    let deadline = Instant::now() + END_PATIENCE;
+    while child.is_alive() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let ended = child.0.try_wait()?.ok_or("the program does not end")?;
+    if !ended.success() {
+        return Err(format!("the program ended with {ended}; its own message is on standard error").into());
+    }
+    serde_json::from_str(&line).map_err(|_| format!("the program said {:?}", line.trim()).into())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// The interpreter, for tests; nothing where there is none.
+    pub(in crate::paged) fn python() -> Option<&'static Path> {
+        let python = Path::new("/usr/bin/env");
+        let found = std::process::Command::new(python).args(["python3", "-c", ""]).output();
+        let is_there = found.is_ok_and(|found| found.status.success());
+        if !is_there {
+            println!("SKIPPED: there is no python3");
+        }
+        is_there.then_some(Path::new("python3"))
+    }
+
+    #[test]
+    fn a_script_says_one_line_and_ends_well_or_it_is_an_error() {
+        let Some(python) = python() else { return };
+        let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
+        let run = |script| run::<u32>(&Confinement::none(), python, script, &["7".to_owned()], &[core]);
+        assert_eq!(run("import sys; print(sys.argv[1])").unwrap(), 7);
+        let error = |script| run(script).unwrap_err().to_string();
+        assert!(error("print('many')").contains("many"));
+        assert!(error("print(7); raise SystemExit(3)").contains("exit status: 3"));
+        assert!(error("raise SystemExit(3)").contains("exit status: 3"));
+    }
+}

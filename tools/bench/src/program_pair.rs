@@ -1,0 +1,113 @@
+//! Another project's benchmark of two processes: a server that listens, and a client that prints what it measured.
+
+use crate::peer::ChildProcess;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+/// How long the server may take to listen.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+/// How long one test may run.
+const RUN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The file of a program, if it is installed.
+pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// Starts the server, which listens at `port`, then the client, each pinned to its core. What the client printed, or in
+/// words why there is nothing.
+pub(crate) fn run_pair(
+    server: &mut Command,
+    server_core: usize,
+    client: &mut Command,
+    client_core: usize,
+    port: u16,
+) -> Result<String, String> {
+    let start = |command: &mut Command, core| {
+        ChildProcess::start(command, &[core], &[]).map_err(|error| error.to_string())
+    };
+    let mut server = start(server.stdout(Stdio::null()).stderr(Stdio::null()), server_core)?;
+    wait_until_listening(port, &mut server)?;
+    let client = start(client.stdout(Stdio::piped()).stderr(Stdio::piped()), client_core)?;
+    let (is_success, out, err) = finish(client)?;
+    if is_success {
+        return Ok(out);
+    }
+    let message = last_line(&err).or_else(|| last_line(&out)).unwrap_or("it failed without a message");
+    Err(message.to_owned())
+}
+
+/// Watches the kernel's table of listeners: connecting to find out would be taken for the client.
+fn wait_until_listening(port: u16, server: &mut ChildProcess) -> Result<(), String> {
+    let deadline = Instant::now() + START_PATIENCE;
+    while !is_listening(port) {
+        if !server.is_alive() {
+            return Err("the server ended at once".to_owned());
+        }
+        if Instant::now() > deadline {
+            return Err("the server does not listen".to_owned());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn is_listening(port: u16) -> bool {
+    const STATE_LISTEN: &str = "0A";
+    let suffix = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
+            let mut fields = line.split_ascii_whitespace().skip(1);
+            let (local, state) = (fields.next(), fields.nth(1));
+            local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(STATE_LISTEN)
+        })
+    })
+}
+
+/// Waits for the end; the little that the test prints fits the pipes' buffers. Returns whether it succeeded, and what
+/// it said on standard output and standard error.
+fn finish(mut client: ChildProcess) -> Result<(bool, String, String), String> {
+    let deadline = Instant::now() + RUN_PATIENCE;
+    while client.is_alive() {
+        if Instant::now() > deadline {
+            return Err(format!("it did not finish within {RUN_PATIENCE:?}"));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let is_success = client.0.wait().is_ok_and(|status| status.success());
+    let (mut out, mut err) = (String::new(), String::new());
+    // What cannot be read is missing from the output and noticed there.
+    if let Some(mut pipe) = client.0.stdout.take() {
+        let _ = pipe.read_to_string(&mut out);
+    }
+    if let Some(mut pipe) = client.0.stderr.take() {
+        let _ = pipe.read_to_string(&mut err);
+    }
+    Ok((is_success, out, err))
+}
+
+/// The last line that says something.
+pub(crate) fn last_line(text: &str) -> Option<&str> {
+    text.lines().map(str::trim).rfind(|line| !line.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_listen_and_a_program_that_is_not_there_are_told() {
+        let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
+        let why = run_pair(&mut Command::new("true"), core, &mut Command::new("true"), core, 1).unwrap_err();
+        assert_eq!(why, "the server ended at once");
+        let mut missing = Command::new("/nonexistent/server");
+        let why = run_pair(&mut missing, core, &mut Command::new("true"), core, 1).unwrap_err();
+        assert!(why.contains("/nonexistent/server"), "{why}");
+        assert_eq!(in_path("no-such-program-of-anybody"), None);
+        assert_eq!(last_line("first\n last \n\n"), Some("last"));
+    }
+}
