@@ -3,25 +3,27 @@
 
 mod support;
 
+use std::process::Command;
+
 use farcall_verbs::{QpCap, SendFlags, SendWr, WcStatus};
 use support::apart::{counted_at_port, is_apart, is_apart_with};
 use support::{ALL, End};
 
 const LEN_BYTES: usize = 3 << 20;
 
-fn connected() -> [End; 2] {
+fn connected(rts: fn(&mut End)) -> [End; 2] {
     let mut ends = [End::new(LEN_BYTES, ALL, QpCap::default()), End::new(LEN_BYTES, ALL, QpCap::default())];
     ends.iter_mut().for_each(End::init);
     let [a, b] = ends.each_ref().map(|end| end.qp.qp_num());
     ends[0].rtr(b);
     ends[1].rtr(a);
-    ends.iter_mut().for_each(End::rts);
+    ends.iter_mut().for_each(rts);
     ends
 }
 
 /// WRITEs and READs of lengths about a packet's and a train's, and long ones; each arrives as it was.
 fn exchange() {
-    let [mut a, mut b] = connected();
+    let [mut a, mut b] = connected(End::rts);
     let bytes: Vec<u8> =
         (0..LEN_BYTES as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     a.put(0, &bytes);
@@ -68,4 +70,32 @@ fn under_faults_packets_travel_alone_and_arrive_whole() {
     exchange();
     assert_eq!(counted_at_port("sent_in_trains"), 0);
     assert!(counted_at_port("resent") > 0 && counted_at_port("dropped_crc") > 0);
+}
+
+/// Changes the addresses of this network: one is added or deleted.
+fn address(change: &str) {
+    let status = Command::new("ip").args(["address", change, "fd00:9::1/64", "dev", "lo"]).status().unwrap();
+    assert!(status.success(), "ip address {change}");
+}
+
+/// The kernel refuses packets of an address that this host does not have, together and each alone.
+#[test]
+fn packets_travel_together_again_when_their_address_is_back() {
+    if !is_apart("packets_travel_together_again_when_their_address_is_back", "net") {
+        return;
+    }
+    address("add");
+    let pairs = [(); 8].map(|()| connected(End::rts_impatient));
+    address("del");
+    for [mut a, b] in pairs {
+        let sges = [a.sge(0, LEN_BYTES)];
+        let write = SendWr::write(1, &sges, b.mr.addr() as u64, b.mr.rkey());
+        a.send(&[write.with_flags(SendFlags::SIGNALED)]);
+        assert_eq!(a.wait().status, WcStatus::RETRY_EXC_ERR);
+    }
+    assert!(counted_at_port("packets_not_sent") > 1_000);
+    address("add");
+    let before = counted_at_port("sent_in_trains");
+    exchange();
+    assert!(counted_at_port("sent_in_trains") > before + 1_000);
 }

@@ -231,7 +231,7 @@ impl Outbox {
                     let trains = trains(&self.waiting[done..]);
                     let sent = trains.take(sent).map(<[Waiting]>::len).sum::<usize>();
                     self.record(&self.waiting[done..][..sent], socket);
-                    // Without a link, or from an address that has gone, packets are refused together and alone.
+                    // From an address that has gone they are refused together and alone.
                     self.refusals += u32::from(refused_at == Some(done));
                     counters.packets_sent.add(sent as u64);
                     let in_trains = self.waiting[done..][..sent].iter().filter(|packet| packet.before > 0);
