@@ -106,3 +106,26 @@ fn faults_of_a_region_are_measured_beside_the_bare_way() {
     assert!(ratio.is_some_and(|ratio| ratio > 0.0), "{measured}");
     assert!(measured["evicted"].as_u64() > Some(256), "pages of the full region go: {measured}");
 }
+
+/// Memory of a process that is locked, in KiB.
+fn locked_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+    line.trim().trim_end_matches("kB").trim_end().parse().unwrap()
+}
+
+#[test]
+fn a_donor_is_locked_in_memory_if_it_is_told_to_be() {
+    assert_eq!(locked_kib(Donor::start().child.id()), 0);
+    let serve =
+        ["--json", "memory", "serve", "--lock", "--listen", "127.0.0.1:0", "--size", "4M", "--slab", "1M"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farcall"));
+    let mut child = command.args(serve).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let locked = line.contains("serving").then(|| locked_kib(child.id()));
+    child.kill().unwrap();
+    let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    // Who may not lock is told so, and what to do.
+    assert!(locked.map_or(said.contains("ulimit -l"), |kib| kib > 0), "{line} {said}");
+}

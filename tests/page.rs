@@ -93,8 +93,11 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
+        let is_root = rustix::process::geteuid().is_root();
         let mut process = farcall()
             .args(["--json", "memory", "serve", "--listen", "127.0.0.1:0", "--size", "160M", "--slab", "16M"])
+            // Its own pages could be swapped to itself.
+            .args(is_root.then_some("--lock"))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -11,6 +11,7 @@ use crate::open_files;
 use crate::signals::StopFlag;
 use clap::Args;
 use farcall::memory::{MemoryServer, NodeConfig, ServeError};
+use rustix::mm::{MlockAllFlags, mlockall};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -43,6 +44,10 @@ pub struct Serve {
     /// Slabs of one client [default: all].
     #[arg(long, value_name = "COUNT")]
     slabs_per_client: Option<u32>,
+    /// Keep what this process uses in memory: nothing of it is swapped. For a node on the machine of a program that it
+    /// pages, which could be swapped to itself. Takes CAP_IPC_LOCK, or a large enough `ulimit -l`.
+    #[arg(long)]
+    lock: bool,
     #[command(flatten)]
     config: ConfigArg,
     #[command(flatten)]
@@ -66,6 +71,9 @@ impl Serve {
                 .why(format!("--size is {}, --slab is {}", size::text(self.size), size::text(self.slab)))
                 .remedy("raise --size or lower --slab")
                 .exit(Exit::Usage));
+        }
+        if self.lock {
+            lock()?;
         }
         let config = NodeConfig {
             slab_bytes: usize::try_from(self.slab).unwrap_or(usize::MAX),
@@ -104,4 +112,12 @@ impl Serve {
             Err(Failure::new("the memory node failed; its message is on standard error"))
         }
     }
+}
+
+/// From now on what has been used once stays in memory.
+fn lock() -> Result<(), Failure> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map_err(|error| {
+        Failure::because("cannot lock memory", &error)
+            .remedy("run it as root (CAP_IPC_LOCK), raise `ulimit -l`, or leave out --lock")
+    })
 }

@@ -25,8 +25,10 @@ impl Nodes {
     ) -> Result<Self, ServerError> {
         let size = (size_bytes.next_multiple_of(SLAB_BYTES) + 2 * SLAB_BYTES).to_string();
         let slab = SLAB_BYTES.to_string();
-        let args = ["--json", "memory", "serve", "--listen", "127.0.0.1:0", "--size", &size, "--slab", &slab];
-        let args: Vec<String> = args.map(str::to_owned).into_iter().chain(nic.args()).collect();
+        // On the machine of the program that it pages. Who may page or mount may lock.
+        let args = ["--json", "memory", "serve", "--lock", "--listen", "127.0.0.1:0", "--size", &size];
+        let args: Vec<String> =
+            args.into_iter().chain(["--slab", &slab]).map(str::to_owned).chain(nic.args()).collect();
         let start = |_| ServerProcess::start(&PeerLauncher::with_args(&args), &[core]);
         Ok(Self { nodes: (0..count).map(start).collect::<Result<_, _>>()? })
     }
