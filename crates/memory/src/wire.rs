@@ -15,8 +15,10 @@ pub const NAME_BYTES_MAX: usize = 64;
 
 /// The longest name of a volume.
 pub const VOLUME_NAME_BYTES_MAX: usize = 64;
-/// Bytes of notes that are read or written by one call.
-pub const NOTES_CALL_BYTES_MAX: usize = 8 << 10;
+/// Bytes of notes that are read by one call.
+pub const NOTES_READ_BYTES_MAX: usize = 512 << 10;
+/// Bytes of notes that are written by one call.
+pub const NOTES_WRITE_BYTES_MAX: usize = 8 << 10;
 /// Nodes of one volume.
 pub const VOLUME_NODES_MAX: usize = 256;
 
@@ -152,10 +154,10 @@ pub enum Request {
         lease: LeaseKey,
         /// Where they begin.
         offset: u64,
-        /// At most [`NOTES_CALL_BYTES_MAX`].
+        /// At most [`NOTES_READ_BYTES_MAX`].
         len_bytes: u32,
     },
-    /// Other bytes of notes, at most [`NOTES_CALL_BYTES_MAX`].
+    /// Other bytes of notes, at most [`NOTES_WRITE_BYTES_MAX`].
     WriteNotes {
         /// Which lease.
         lease: LeaseKey,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use farcall_flow::Window;
+use farcall_link::bootstrap::Secret;
 use thiserror::Error;
 
 /// Bytes of a page: what is replicated, checked and repaired as one.
@@ -85,6 +86,28 @@ impl ClientConfig {
     }
 }
 
+/// A volume: an address space that nodes keep under a name when its client is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeConfig {
+    /// What people call it.
+    pub name: String,
+    /// Half of it proves to nodes that the volume is one's own; the other half stays here, and keys checksums.
+    pub key: Secret<[u8; 32]>,
+    /// Of this client and those that replace it on the same machine: nobody else gets the volume while nodes hear of it.
+    pub holder: Secret<[u8; 16]>,
+    /// Room for notes of the user's, at each node.
+    pub notes_bytes: u64,
+}
+
+/// What an earlier client left of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Takeover {
+    /// Of this client: higher than those of all before.
+    pub epoch: u64,
+    /// The notes of the user's; nothing if the volume is new.
+    pub notes: Option<Vec<u8>>,
+}
+
 /// Why there is no address space.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -115,12 +138,29 @@ pub enum OpenError {
     /// What another process kept is of no use.
     #[error("cannot go on with what the last process kept: {0}")]
     Kept(String),
+    /// Another client has the volume.
+    #[error("{0}; try again after it has ended")]
+    Held(String),
+    /// The volume cannot be had.
+    #[error("the volume {name:?} cannot be had: {why}")]
+    Volume {
+        /// Which.
+        name: String,
+        /// Why not.
+        why: String,
+    },
     /// The device has no room.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
     /// The system gives no thread, descriptor, file or random number.
     #[error("cannot begin: {0}")]
     System(#[from] std::io::Error),
+}
+
+impl OpenError {
+    pub(super) fn volume(name: &str, why: impl Into<String>) -> Self {
+        Self::Volume { name: name.to_owned(), why: why.into() }
+    }
 }
 
 /// What a client asks of its address space.
@@ -144,6 +184,8 @@ pub enum Work {
     },
     /// Writes these bytes.
     Write(Vec<u8>),
+    /// Writes these bytes to the notes of a volume: done when every member has them. Offsets are of notes.
+    Note(Vec<u8>),
     /// Reads every replica of every page that was written, and repairs what is wrong. Offsets are of no account.
     Scrub,
 }
@@ -182,6 +224,9 @@ pub enum IoError {
     /// The client was closed.
     #[error("the client was closed")]
     Closed,
+    /// Nodes did not hear of this client in time: another one may have the volume.
+    #[error("the volume is lost to this client: too many nodes did not hear of it in time; mount it again")]
+    Fenced,
 }
 
 /// Why a request was not taken.

@@ -3,20 +3,26 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
 use farcall_link::Waiting;
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
 
-use super::config::{ClientConfig, IoError, OpenError, Request, SpaceStatus, Work};
+use super::config::{
+    ClientConfig, IoError, OpenError, Request, SpaceStatus, Takeover, VolumeConfig, Work,
+};
 use super::{MemoryEndpoint, PAGE_BYTES};
 
 /// Pages of one piece of a long request.
 const PIECE_PAGES: usize = 255;
 /// Empty looks before the thread sleeps.
 const POLLS: u32 = 2_000;
+
+/// Bytes of one piece of long notes.
+const NOTE_BYTES: usize = 1 << 20;
 
 type Result<T, E = IoError> = std::result::Result<T, E>;
 
@@ -61,6 +67,9 @@ pub struct RemoteMemory {
     inbox: WakeQueue<Message>,
     thread: Option<JoinHandle<()>>,
     size_bytes: u64,
+    clock: MonotonicClock,
+    /// Until when nobody else can have the volume, as far as its thread knows.
+    held_until: Arc<AtomicU64>,
 }
 
 impl RemoteMemory {
@@ -84,6 +93,21 @@ impl RemoteMemory {
         Self::run(MemoryEndpoint::resume(&provider, config, kept, clock)?, clock)
     }
 
+    /// Opens a volume that an earlier client left at the nodes, or a new one. What that one was told is written or noted
+    /// is there.
+    ///
+    /// # Errors
+    /// As [`RemoteMemory::open`]; if another client has the volume, too few nodes answer, or it has another key or shape.
+    pub fn claim(
+        provider: Arc<dyn Provider>,
+        config: ClientConfig,
+        volume: &VolumeConfig,
+    ) -> Result<(Self, Takeover), OpenError> {
+        let clock = MonotonicClock::new();
+        let (memory, takeover) = MemoryEndpoint::claim(&provider, config, volume, clock)?;
+        Ok((Self::run(memory, clock)?, takeover))
+    }
+
     fn run(memory: MemoryEndpoint, clock: MonotonicClock) -> Result<Self, OpenError> {
         let (inbox, size_bytes) = (WakeQueue::new()?, memory.size_bytes());
         let space = Space {
@@ -93,11 +117,14 @@ impl RemoteMemory {
             waiting: VecDeque::new(),
             last_token: 0,
             is_closing: false,
+            held_until: Arc::default(),
         };
+        space.tell_until();
+        let held_until = Arc::clone(&space.held_until);
         let stop = Stop::new()?;
         let run = move || space.run(clock, stop);
         let thread = std::thread::Builder::new().name("memory-client".into()).spawn(run)?;
-        Ok(Self { inbox, thread: Some(thread), size_bytes })
+        Ok(Self { inbox, thread: Some(thread), size_bytes, clock, held_until })
     }
 
     /// Bytes of the address space.
@@ -134,6 +161,22 @@ impl RemoteMemory {
             self.ask(at, Work::Write(bytes[piece].to_vec()))?;
         }
         Ok(())
+    }
+
+    /// Writes to the notes of a volume: done when all its members have it.
+    ///
+    /// # Errors
+    /// If it is not inside of the notes, or the volume is lost to this client.
+    pub fn note(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        for (piece, number) in bytes.chunks(NOTE_BYTES).zip(0..) {
+            self.ask(offset + number * NOTE_BYTES as u64, Work::Note(piece.to_vec()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether nobody else can have the volume now, however long this process was stopped.
+    pub fn is_held(&self) -> bool {
+        self.clock.now().0 < self.held_until.load(Ordering::Acquire)
     }
 
     /// Reads every replica of every page that was written, and repairs what is wrong.
@@ -195,6 +238,7 @@ struct Space {
     waiting: VecDeque<Asked>,
     last_token: u64,
     is_closing: bool,
+    held_until: Arc<AtomicU64>,
 }
 
 impl Space {
@@ -205,6 +249,10 @@ impl Space {
         if let Err(error) = ran {
             tracing::error!("memory client: its thread ended: {error}");
         }
+    }
+
+    fn tell_until(&self) {
+        self.held_until.store(self.memory.held_until().0, Ordering::Release);
     }
 
     fn take(&mut self, message: Message, now: Nanos) {
@@ -231,7 +279,7 @@ impl Space {
             any = true;
             self.last_token += 1;
             let token = self.last_token;
-            // The range was checked, and there is room: it is taken.
+            // The range was checked, and there is room: it is taken, but for notes. Who asked hears of that.
             if self.memory.submit(Request { token, offset, work }, now).is_ok() {
                 self.asked.insert(token, ended);
             }
@@ -249,6 +297,7 @@ impl Endpoint for Space {
         }
         any |= self.submit(now);
         let next = self.memory.progress(now);
+        self.tell_until();
         while let Some(ended) = self.memory.next_ended() {
             if let Some(to) = self.asked.remove(&ended.token) {
                 let _ = to.send(ended.result);

@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use farcall_link::Region;
 use farcall_link::bootstrap::Secret;
 use farcall_verbs::Nanos;
 
 use super::Node;
 use super::lease::Lease;
 use crate::wire::{
-    Kept, LeaseKey, Mark, NOTES_CALL_BYTES_MAX, Refusal, RefusalKind, Reply, VERSION, VOLUME_NAME_BYTES_MAX,
+    Kept, LeaseKey, Mark, NOTES_READ_BYTES_MAX, Refusal, RefusalKind, Reply, VERSION, VOLUME_NAME_BYTES_MAX,
     VOLUME_NODES_MAX, VolumeRef, VolumeStatus,
 };
 
@@ -180,7 +181,7 @@ impl Node {
     fn volume_of(&mut self, key: &LeaseKey, now: Nanos) -> Result<&mut Volume, Refusal> {
         let name = self.renewed(key, now)?.volume.as_ref().map(|(name, _)| name.clone());
         let volume = name.and_then(|name| self.volumes.get_mut(&name));
-        volume.ok_or_else(|| RefusalKind::UnknownLease.because("it is a lease of no volume"))
+        volume.ok_or_else(of_no_volume)
     }
 
     pub(super) fn mark(&mut self, key: &LeaseKey, mark: Mark, now: Nanos) -> Result<Reply, Refusal> {
@@ -195,18 +196,21 @@ impl Node {
         Ok(self.done())
     }
 
-    /// The notes of a lease and a place in them.
-    fn notes_at(&mut self, key: &LeaseKey, offset: u64, len_bytes: usize, now: Nanos) -> Result<&Lease, Refusal> {
-        let lease = self.renewed(key, now)?;
-        let have = lease.volume.as_ref().map_or(0, |(_, notes)| notes.len_bytes() as u64);
-        let is_inside = offset.checked_add(len_bytes as u64).is_some_and(|end| end <= have);
-        if !is_inside || len_bytes > NOTES_CALL_BYTES_MAX {
-            let why = format!(
-                "{len_bytes} bytes at {offset} of notes; there are {have}, and at most {NOTES_CALL_BYTES_MAX} at once"
-            );
+    /// The notes of a lease, which have so many bytes there.
+    fn notes_at(
+        &mut self,
+        key: &LeaseKey,
+        offset: u64,
+        len_bytes: usize,
+        now: Nanos,
+    ) -> Result<&Region, Refusal> {
+        let (_, notes) = self.renewed(key, now)?.volume.as_ref().ok_or_else(of_no_volume)?;
+        let have = notes.len_bytes() as u64;
+        if offset.checked_add(len_bytes as u64).is_none_or(|end| end > have) {
+            let why = format!("{len_bytes} bytes at {offset} of {have} bytes of notes");
             return Err(RefusalKind::Limit.because(why));
         }
-        Ok(lease)
+        Ok(notes)
     }
 
     pub(super) fn read_notes(
@@ -216,11 +220,10 @@ impl Node {
         len_bytes: u32,
         now: Nanos,
     ) -> Result<Reply, Refusal> {
-        let lease = self.notes_at(key, offset, len_bytes as usize, now)?;
-        let mut bytes = vec![0; len_bytes as usize];
-        if let Some((_, notes)) = &lease.volume {
-            notes.copy_out(offset as usize, &mut bytes);
-        }
+        let len_bytes = (len_bytes as usize).min(NOTES_READ_BYTES_MAX);
+        let notes = self.notes_at(key, offset, len_bytes, now)?;
+        let mut bytes = vec![0; len_bytes];
+        notes.copy_out(offset as usize, &mut bytes);
         Ok(Reply::Notes { bytes })
     }
 
@@ -231,9 +234,7 @@ impl Node {
         bytes: &[u8],
         now: Nanos,
     ) -> Result<Reply, Refusal> {
-        if let Some((_, notes)) = &self.notes_at(key, offset, bytes.len(), now)?.volume {
-            notes.copy_in(offset as usize, bytes);
-        }
+        self.notes_at(key, offset, bytes.len(), now)?.copy_in(offset as usize, bytes);
         Ok(self.done())
     }
 
@@ -299,6 +300,10 @@ impl Node {
         };
         self.volumes.iter().map(status).collect()
     }
+}
+
+fn of_no_volume() -> Refusal {
+    RefusalKind::UnknownLease.because("it is a lease of no volume")
 }
 
 /// Volumes by name.
