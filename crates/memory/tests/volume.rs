@@ -45,12 +45,7 @@ fn config(nodes: usize) -> ClientConfig {
 }
 
 fn volume(holder: u8) -> VolumeConfig {
-    VolumeConfig {
-        name: "files".to_owned(),
-        key: Secret(std::array::from_fn(|at| at as u8)),
-        holder: Secret([holder; 16]),
-        notes_bytes: NOTES_BYTES,
-    }
+    VolumeConfig::new("files".to_owned(), std::array::from_fn(|at| at as u8), [holder; 16], NOTES_BYTES)
 }
 
 /// Memory nodes; those that are off answer nothing.
@@ -440,7 +435,7 @@ fn a_volume_has_one_key_and_one_shape_and_is_forgotten_when_it_is_told() {
     };
     assert_eq!(kind(&forget(&mut nodes, right)[0]), Some(RefusalKind::Held), "it is mounted");
     nodes.wait_for_leases();
-    let other = VolumeConfig { key: Secret([7; 32]), ..volume(2) };
+    let other = VolumeConfig::new("files".to_owned(), [7; 32], [2; 16], NOTES_BYTES);
     let refused = nodes.claim(config(2), &other).err().unwrap().to_string();
     assert!(refused.contains("has another key"), "{refused}");
     assert_eq!(kind(&forget(&mut nodes, [7; 16])[1]), Some(RefusalKind::OtherVolume));
@@ -457,7 +452,7 @@ fn a_volume_has_one_key_and_one_shape_and_is_forgotten_when_it_is_told() {
 #[test]
 fn what_nodes_keep_of_volumes_is_bounded_and_counted() {
     let mut nodes = Nodes::new(1, 1);
-    let named = |name: &str, notes_bytes| VolumeConfig { name: name.to_owned(), notes_bytes, ..volume(1) };
+    let named = |name: &str, notes_bytes| VolumeConfig::new(name.to_owned(), [7; 32], [1; 16], notes_bytes);
     let refused = nodes.claim(config(1), &named("large", 1 << 21)).err().unwrap().to_string();
     assert!(refused.contains("bytes of notes") && refused.contains("--notes"), "{refused}");
     let (mut engine, _) = nodes.claim(config(1), &named("one", NOTES_BYTES)).unwrap();

@@ -54,6 +54,13 @@ pub struct WritePlan {
     is_tail_dirty: Option<bool>,
 }
 
+impl WritePlan {
+    /// Whether it stores to blocks that are not of the file yet, or hold nothing of it.
+    pub(crate) const fn takes_blocks(&self) -> bool {
+        !self.fresh.is_empty() || !self.reserved.is_empty()
+    }
+}
+
 /// What `fallocate` does with a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Allocate {

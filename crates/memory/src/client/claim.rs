@@ -82,8 +82,7 @@ pub(super) fn claim(
     call: impl FnMut(usize, &Request) -> Result<Reply, CallFailed>,
 ) -> Result<Claimed> {
     let layout = Layout::new(config, volume.notes_bytes, volume.secret());
-    let of = VolumeRef { name: volume.name.clone(), key: volume.key_for_nodes() };
-    let mut claiming = Claiming { config, volume, of, layout, call, leases: Vec::new(), calls: 0 };
+    let mut claiming = Claiming { config, volume, of: volume.to_ref(), layout, call, leases: Vec::new(), calls: 0 };
     let looks = claiming.look()?;
     let judgement = judge(config, &volume.name, &looks)?;
     let claimed = claiming.claim_nodes(&looks, &judgement, rng);
@@ -344,10 +343,10 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
 }
 
 impl VolumeConfig {
-    /// What nodes know a mount by: half of the key.
-    fn key_for_nodes(&self) -> Secret<[u8; 16]> {
+    /// What nodes know the volume by: its name and half of the key.
+    pub fn to_ref(&self) -> VolumeRef {
         let (for_nodes, _) = self.halves();
-        Secret(for_nodes)
+        VolumeRef { name: self.name.clone(), key: Secret(for_nodes) }
     }
 
     fn halves(&self) -> ([u8; 16], [u8; 16]) {

@@ -89,14 +89,19 @@ impl ClientConfig {
 /// A volume: an address space that nodes keep under a name when its client is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeConfig {
-    /// What people call it.
-    pub name: String,
-    /// Half of it proves to nodes that the volume is one's own; the other half stays here, and keys checksums.
-    pub key: Secret<[u8; 32]>,
-    /// Of this client and those that replace it on the same machine: nobody else gets the volume while nodes hear of it.
-    pub holder: Secret<[u8; 16]>,
-    /// Room for notes of the user's, at each node.
-    pub notes_bytes: u64,
+    pub(super) name: String,
+    pub(super) key: Secret<[u8; 32]>,
+    pub(super) holder: Secret<[u8; 16]>,
+    pub(super) notes_bytes: u64,
+}
+
+impl VolumeConfig {
+    /// A volume, by what people call it. Half of the key proves to nodes that it is one's own; the other half stays here,
+    /// and keys checksums. The holder is drawn at random: while nodes hear of it, nobody gets the volume who has another.
+    /// There is room for so many bytes of notes at each node.
+    pub const fn new(name: String, key: [u8; 32], holder: [u8; 16], notes_bytes: u64) -> Self {
+        Self { name, key: Secret(key), holder: Secret(holder), notes_bytes }
+    }
 }
 
 /// What an earlier client left of a volume.

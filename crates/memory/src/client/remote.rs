@@ -6,6 +6,7 @@ use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
 use farcall_link::Waiting;
@@ -174,9 +175,10 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Whether nobody else can have the volume now, however long this process was stopped.
-    pub fn is_held(&self) -> bool {
-        self.clock.now().0 < self.held_until.load(Ordering::Acquire)
+    /// For how long nobody else can have the volume, if nobody has it now: however long this process was stopped.
+    pub fn held_for(&self) -> Option<Duration> {
+        let left = self.held_until.load(Ordering::Acquire).saturating_sub(self.clock.now().0);
+        (left > 0).then_some(Duration::from_nanos(left))
     }
 
     /// Reads every replica of every page that was written, and repairs what is wrong.
@@ -202,7 +204,9 @@ impl RemoteMemory {
     fn ask(&self, offset: u64, work: Work) -> Result<Vec<u8>> {
         let (ended, receiver) = mpsc::sync_channel(1);
         self.inbox.push(Message::Asked(Asked { offset, work, ended }));
-        receiver.recv().unwrap_or(Err(IoError::Closed))
+        let result = receiver.recv().unwrap_or(Err(IoError::Closed))?;
+        // What was read after that may be another client's, or older than that.
+        self.held_for().map(|_| result).ok_or(IoError::Fenced)
     }
 }
 
