@@ -247,6 +247,15 @@ pub(crate) fn replay(records: &[u8], generation: u64) -> io::Result<Option<Repla
     Ok(Some(Replayed { tree, replies }))
 }
 
+/// How many bytes of records are whole.
+pub(crate) fn whole_bytes(records: &[u8], generation: u64) -> usize {
+    let (mut rest, mut left) = (records, records.len());
+    while next_record(&mut rest, generation).is_some() {
+        left = rest.len();
+    }
+    records.len() - left
+}
+
 fn checkpoint(tree: Vec<u8>, replies: BTreeMap<u64, Reply>) -> Vec<u8> {
     // As above.
     postcard::to_allocvec(&Checkpoint { tree, replies }).unwrap_or_default()

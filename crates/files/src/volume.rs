@@ -258,10 +258,9 @@ impl Volume {
                 self.note(&tree, &Record::Planned { number, wish });
                 plan?
             };
-            // Blocks that another file had are written to when nobody finds them there any more.
-            let is_free = if plan.takes_blocks() { self.sync() } else { Ok(()) };
+            let known = if plan.must_be_known() { self.sync() } else { Ok(()) };
             let mut stores = plan.stores.iter();
-            let stored = is_free.and_then(|()| stores.try_for_each(|store| self.store_one(store, bytes)));
+            let stored = known.and_then(|()| stores.try_for_each(|store| self.store_one(store, bytes)));
             let (mut tree, now, is_stored) = (self.tree(), now(), stored.is_ok());
             let finished = tree.finish_write(plan, is_stored, now);
             self.note(&tree, &Record::Finished { number, is_stored, now });

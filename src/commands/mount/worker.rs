@@ -52,10 +52,11 @@ impl Worker {
                 let volume = args.read(holder, Log::notes_bytes(whole_blocks(self.mount.size)))?;
                 let claimed = RemoteMemory::claim(chosen.provider.into(), self.mount.config(), &volume);
                 let (memory, takeover) = claimed.map_err(|error| cannot_open(&error))?;
-                line += &format!("; volume {:?}, epoch {}", args.volume, takeover.epoch);
+                let age = if takeover.is_new { "new" } else { "taken over" };
+                line += &format!("; volume {:?}: {age}, epoch {}", args.volume, takeover.epoch);
                 let memory = Arc::new(memory);
                 let size_bytes = whole_blocks(self.mount.size);
-                let log = Log::open(Arc::clone(&memory) as _, size_bytes, takeover.notes.as_deref());
+                let log = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes);
                 let (log, tree) = log.map_err(cannot)?;
                 // What this machine has kept is newer.
                 Opened { memory, tree: earlier.or(tree), journal: journal.with_log(log) }

@@ -55,9 +55,10 @@ pub struct WritePlan {
 }
 
 impl WritePlan {
-    /// Whether it stores to blocks that are not of the file yet, or hold nothing of it.
-    pub(crate) const fn takes_blocks(&self) -> bool {
-        !self.fresh.is_empty() || !self.reserved.is_empty()
+    /// Whether it stores where a tree that does not know of it expects something else: to blocks that another file may
+    /// have had, or behind the end of the file.
+    pub(crate) const fn must_be_known(&self) -> bool {
+        !self.fresh.is_empty() || !self.reserved.is_empty() || self.is_tail_dirty.is_some()
     }
 }
 

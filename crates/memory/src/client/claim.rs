@@ -56,8 +56,8 @@ pub(super) struct Claimed {
     pub nodes: Vec<Option<ClaimedNode>>,
     pub mark: Mark,
     pub layout: Layout,
-    /// Those of a member; empty if the volume is new.
-    pub notes: Vec<u8>,
+    /// Those of each member; nothing if the volume is new.
+    pub notes: Vec<Vec<u8>>,
     /// The newest placement, with its generation.
     pub placed: Option<(u64, Placed)>,
     pub replicas: Vec<Regranted>,
@@ -66,8 +66,8 @@ pub(super) struct Claimed {
 /// What nodes said, and what follows.
 struct Judgement {
     newest: Option<Mark>,
-    /// Which has the newest notes.
-    source: Option<usize>,
+    /// Which have the newest notes.
+    sources: Vec<usize>,
     epoch: u64,
 }
 
@@ -106,7 +106,7 @@ fn judge(
     let marks = answered.iter().filter_map(|(at, kept)| Some((*at, kept.mark.as_ref()?)));
     let Some((_, newest)) = marks.clone().max_by_key(|(_, mark)| mark.age()) else {
         if silent.is_empty() {
-            return Ok(Judgement { newest: None, source: None, epoch });
+            return Ok(Judgement { newest: None, sources: Vec::new(), epoch });
         }
         let why = format!("no node that answers knows it, and one that does not may have it: {}", silent.join("; "));
         return Err(OpenError::volume(name, why));
@@ -128,8 +128,8 @@ fn judge(
     if newest.nodes.len() > config.nodes.len() {
         tracing::warn!("the volume had {} nodes, and has {} now", newest.nodes.len(), config.nodes.len());
     }
-    let source = marks.filter(|(_, mark)| mark.age() == newest.age()).map(|(at, _)| at).next();
-    Ok(Judgement { newest: Some(newest.clone()), source, epoch })
+    let sources = marks.filter(|(_, mark)| mark.age() == newest.age()).map(|(at, _)| at).collect();
+    Ok(Judgement { newest: Some(newest.clone()), sources, epoch })
 }
 
 struct Claiming<'a, C> {
@@ -241,16 +241,14 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
         judgement: &Judgement,
         rng: &mut SplitMix64,
     ) -> Result<Claimed> {
-        let notes = match judgement.source {
-            Some(source) => self.read_notes(source, &nodes)?,
-            None => Vec::new(),
-        };
+        let sources = judgement.sources.iter();
+        let notes = sources.map(|source| self.read_notes(*source, &nodes)).collect::<Result<Vec<_>>>()?;
         let earlier = judgement.newest.as_ref();
         let has_notes = |node: &ClaimedNode| earlier.is_some_and(|mark| mark.members.contains(&node.node));
         for at in 0..nodes.len() {
             if let Some(node) = nodes[at].as_ref().filter(|node| !has_notes(node)) {
                 let lease = node.lease;
-                self.write_notes(at, lease, &notes)?;
+                self.write_notes(at, lease, notes.first().map_or(&[], Vec::as_slice))?;
             }
         }
         let placed = self.layout.read_placement(&notes);

@@ -109,8 +109,10 @@ impl VolumeConfig {
 pub struct Takeover {
     /// Of this client: higher than those of all before.
     pub epoch: u64,
-    /// The notes of the user's; nothing if the volume is new.
-    pub notes: Option<Vec<u8>>,
+    /// There was none.
+    pub is_new: bool,
+    /// The notes of the user's, as each member has them. Those that were told to be noted are in all of them.
+    pub notes: Vec<Vec<u8>>,
 }
 
 /// Why there is no address space.

@@ -122,10 +122,10 @@ impl Layout {
         rapidhash_v3(body) ^ SplitMix64::mix(generation ^ self.secret)
     }
 
-    /// The newest placement that is whole, with its generation. The bytes come from a node: whatever they are, they are
-    /// read or passed over.
-    pub fn read_placement(&self, notes: &[u8]) -> Option<(u64, Placed)> {
-        let area = |at: u64| {
+    /// The newest placement that is whole, with its generation, of all members' notes. The bytes come from nodes:
+    /// whatever they are, they are read or passed over.
+    pub fn read_placement(&self, notes: &[Vec<u8>]) -> Option<(u64, Placed)> {
+        let area = |notes: &Vec<u8>, at: u64| {
             let area = notes.get(at as usize..)?.get(..self.area_bytes as usize)?;
             let (head, rest) = area.split_at_checked(HEAD_BYTES)?;
             let mut words = head.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -137,30 +137,46 @@ impl Layout {
             let (version, placed) = postcard::from_bytes::<(u16, Placed)>(body).ok()?;
             (version == VERSION).then_some((generation, placed))
         };
-        let areas = [area(0), area(self.area_bytes)];
-        areas.into_iter().flatten().max_by_key(|(generation, _)| *generation)
+        let areas = notes.iter().flat_map(|notes| [area(notes, 0), area(notes, self.area_bytes)]);
+        areas.flatten().max_by_key(|(generation, _)| *generation)
     }
 
-    /// What pages hold, of those that were ever written: the newer entry, and the older one if there is one.
-    pub fn read_table(&self, notes: &[u8]) -> BTreeMap<u64, (Entry, Option<Entry>)> {
-        let table = notes.get(self.table_at() as usize..).unwrap_or_default();
-        let pairs = table.as_chunks::<{ 2 * ENTRY_BYTES }>().0.iter().zip(0..self.pages);
-        let pages = pairs.filter_map(|(pair, page)| Some((page, self.pair(pair, page)?)));
+    /// What pages hold, of those that were ever written: the newer entry, and the older one if there is one. Where a
+    /// member's entry is torn or damaged another one's counts.
+    pub fn read_table(&self, notes: &[Vec<u8>]) -> BTreeMap<u64, (Entry, Option<Entry>)> {
+        let tables: Vec<_> = notes.iter().map(|notes| self.table(notes)).collect();
+        let pages = (0..self.pages).filter_map(|page| {
+            let pairs = tables.iter().filter_map(|table| table.get(page as usize));
+            Some((page, self.read_pairs(pairs, page)?))
+        });
         pages.collect()
     }
 
-    fn pair(&self, pair: &[u8; 2 * ENTRY_BYTES], page: u64) -> Option<(Entry, Option<Entry>)> {
-        // Nearly all of a large volume is like that.
-        if *pair == [0; 2 * ENTRY_BYTES] {
-            return None;
+    fn table<'a>(&self, notes: &'a [u8]) -> &'a [Pair] {
+        notes.get(self.table_at() as usize..).unwrap_or_default().as_chunks().0
+    }
+
+    fn read_pairs<'a>(
+        &self,
+        pairs: impl Iterator<Item = &'a Pair>,
+        page: u64,
+    ) -> Option<(Entry, Option<Entry>)> {
+        let (mut places, mut is_blank) = ([None; 2], true);
+        // Nearly all of a large volume is blank.
+        for pair in pairs.filter(|pair| **pair != [0; 2 * ENTRY_BYTES]) {
+            is_blank = false;
+            for (place, entry) in places.iter_mut().zip(pair.as_chunks::<ENTRY_BYTES>().0) {
+                let entry = Entry::parse(*entry, page, self.secret);
+                *place = newer(*place, entry);
+            }
         }
-        let halves = pair.as_chunks::<ENTRY_BYTES>().0.iter();
-        let mut found = halves.filter_map(|half| Entry::parse(*half, page, self.secret));
-        let (first, second) = (found.next()?, found.next());
-        Some(match second {
-            Some(second) if is_newer(second.generation, first.generation) => (second, Some(first)),
-            second => (first, second),
-        })
+        match (newer(places[0], places[1]), places) {
+            (Some(newest), [even, odd]) => Some((newest, if Some(newest) == even { odd } else { even })),
+            (None, _) if is_blank => None,
+            // What is torn or damaged says nothing of the page but that it may have been written: no bytes have such a
+            // checksum but by chance.
+            (None, _) => Some((Entry { sum: SplitMix64::mix(page ^ self.secret), generation: 1 }, None)),
+        }
     }
 
     /// The user's part.
@@ -176,6 +192,16 @@ impl Layout {
     pub fn user(&self, offset: u64, len_bytes: usize) -> Option<u64> {
         let end = offset.checked_add(len_bytes as u64)?;
         (end <= self.user_bytes).then(|| self.user_at() + offset)
+    }
+}
+
+/// The two entries of a page, as they are there.
+type Pair = [u8; 2 * ENTRY_BYTES];
+
+fn newer(a: Option<Entry>, b: Option<Entry>) -> Option<Entry> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if is_newer(b.generation, a.generation) { b } else { a }),
+        (entry, None) | (None, entry) => entry,
     }
 }
 
@@ -207,25 +233,28 @@ mod tests {
     fn of_a_page_the_last_two_entries_are_found_and_a_torn_one_is_none() {
         let layout = layout();
         let mut notes = vec![0; layout.len_bytes() as usize];
-        assert!(layout.read_table(&notes).is_empty());
+        let read = |notes: &[u8]| layout.read_table(&[notes.to_vec()]);
+        assert!(read(&notes).is_empty());
         let entry = |generation| Entry { sum: u64::from(generation) * 7, generation };
         for generation in 1..6 {
             put(&mut notes, layout.entry(9, entry(generation)));
             let before = (generation > 1).then(|| entry(generation - 1));
-            let found = layout.read_table(&notes);
-            assert_eq!(found, BTreeMap::from([(9, (entry(generation), before))]));
+            assert_eq!(read(&notes), BTreeMap::from([(9, (entry(generation), before))]));
         }
         let (at, bytes) = layout.entry(9, entry(6));
         for torn in 1..ENTRY_BYTES {
-            let mut notes = notes.clone();
-            put(&mut notes, (at, &bytes[..torn]));
-            assert_eq!(layout.read_table(&notes)[&9], (entry(5), None), "{torn} bytes");
+            let mut copy = notes.clone();
+            put(&mut copy, (at, &bytes[..torn]));
+            assert_eq!(read(&copy)[&9], (entry(5), None), "{torn} bytes");
+            // Another member's is whole, or not there yet.
+            assert_eq!(layout.read_table(&[copy, notes.clone()])[&9], (entry(5), Some(entry(4))));
         }
         // An entry of one page is none of another, nor of another volume.
         let (at, _) = layout.entry(10, entry(1));
         put(&mut notes, (at, entry(1).to_bytes(9, 5)));
         put(&mut notes, (at + 2 * ENTRY_BYTES as u64, entry(1).to_bytes(11, 6)));
-        assert_eq!(layout.read_table(&notes).len(), 1);
+        let found = read(&notes);
+        assert!(found.len() == 3 && [10, 11].iter().all(|page| found[page].0.sum != 7 && found[page].1.is_none()));
     }
 
     #[test]
@@ -237,19 +266,20 @@ mod tests {
     fn the_newest_placement_that_is_whole_is_found() {
         let layout = layout();
         let mut notes = vec![0; layout.len_bytes() as usize];
-        assert_eq!(layout.read_placement(&notes), None);
+        let read = |notes: &[u8]| layout.read_placement(&[notes.to_vec()]);
+        assert_eq!(read(&notes), None);
         put(&mut notes, layout.placement(&placed(1), 1).unwrap());
         put(&mut notes, layout.placement(&placed(2), 2).unwrap());
-        assert_eq!(layout.read_placement(&notes), Some((2, placed(2))));
+        assert_eq!(read(&notes), Some((2, placed(2))));
         let (at, bytes) = layout.placement(&placed(3), 3).unwrap();
         let before = notes.clone();
         for torn in 0..bytes.len() {
             notes.copy_from_slice(&before);
             put(&mut notes, (at, &bytes[..torn]));
-            assert_eq!(layout.read_placement(&notes).unwrap().0, 2, "{torn} bytes");
+            assert_eq!(read(&notes).unwrap().0, 2, "{torn} bytes");
         }
         put(&mut notes, (at, &bytes));
-        assert_eq!(layout.read_placement(&notes), Some((3, placed(3))));
+        assert_eq!(read(&notes), Some((3, placed(3))));
         let too_many = Placed { nodes: vec![u64::MAX; 1 << 10], ..placed(4) };
         assert_eq!(layout.placement(&too_many, 4), None);
     }
@@ -265,7 +295,8 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_passed_over(bytes in prop::collection::vec(any::<u8>(), 0..20_000)) {
             let layout = layout();
-            let _ = (layout.read_placement(&bytes), layout.read_table(&bytes), layout.read_user(&bytes));
+            let bytes = [bytes.clone(), bytes];
+            let _ = (layout.read_placement(&bytes), layout.read_table(&bytes), layout.read_user(&bytes[0]));
         }
     }
 }

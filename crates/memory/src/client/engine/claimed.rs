@@ -31,8 +31,8 @@ impl Engine {
         let mut rng = SplitMix64::new(u64::from_le_bytes(nic.entropy.bytes()?));
         let claimed = claim(&config, volume, &mut rng, call)?;
         let is_new = claimed.notes.is_empty();
-        let notes = (!is_new).then(|| claimed.layout.read_user(&claimed.notes).to_vec());
-        let takeover = Takeover { epoch: claimed.mark.epoch, notes };
+        let users = claimed.notes.iter().map(|notes| claimed.layout.read_user(notes).to_vec());
+        let takeover = Takeover { epoch: claimed.mark.epoch, is_new, notes: users.collect() };
         let mut engine = Self::new(nic, config)?;
         engine.seed = volume.seed();
         engine.sums = Sums::new(engine.seed);
@@ -83,6 +83,7 @@ impl Engine {
         // It lasts no longer than the node says; it is renewed at once.
         donor.lease = Some(Lease { key: node.lease, term: node.term, until: now + node.term / 2 });
         donor.room = node.room;
+        donor.down_since = Some(now);
         donor.calls.extend(node.slabs.iter().map(|slab| Call::Return { slab: *slab }));
         self.last_slab = self.last_slab.max(node.slabs.last().copied().unwrap_or(0));
         Copy { node: node.node, region: node.notes, grant: None }
