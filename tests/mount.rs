@@ -47,7 +47,9 @@ impl Process {
             return Err(std::io::read_to_string(said).unwrap());
         };
         // Its messages are for people who look at the test.
-        std::thread::spawn(move || BufReader::new(said).lines().for_each(|line| eprintln!("{}", line.unwrap())));
+        std::thread::spawn(move || {
+            BufReader::new(said).lines().for_each(|line| eprintln!("{}", line.unwrap()))
+        });
         Ok(Self { child, ready })
     }
 
@@ -415,7 +417,10 @@ fn a_mount_on_another_machine_has_what_was_synced_when_the_first_one_is_gone() {
     // It is there also after it was unmounted, until it is forgotten.
     mounted.end();
     let kept = nodes.memory("status", &[]);
-    assert_eq!((kept[0]["volumes"][0]["name"].as_str(), &kept[0]["volumes"][0]["is_mounted"]), (Some("files"), &false.into()));
+    assert_eq!(
+        (kept[0]["volumes"][0]["name"].as_str(), &kept[0]["volumes"][0]["is_mounted"]),
+        (Some("files"), &false.into())
+    );
     let mounted = nodes.mount("last");
     check(&mounted.dir, &model);
     mounted.end();
@@ -433,7 +438,11 @@ fn a_mount_that_was_stopped_beyond_its_lease_changes_nothing_and_shows_nothing()
     sync(&first.dir);
     // A program of the first machine. This process must have nothing open there: who it starts would close that, and wait.
     let mut late = Command::new("sh")
-        .args(["-c", "exec 3<>\"$1\"; echo ready; read go; exec dd if=/dev/zero bs=300000 count=1 1>&3", "sh"])
+        .args([
+            "-c",
+            "exec 3<>\"$1\"; echo ready; read go; exec dd if=/dev/zero bs=300000 count=1 1>&3",
+            "sh",
+        ])
         .arg(&path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -173,7 +173,6 @@ impl Log {
         state.broken = Some(errno);
         state.records = Vec::new();
     }
-
 }
 
 /// Syncs what nobody asks to be synced, until there is no log.
@@ -193,8 +192,10 @@ fn sync_now_and_then(log: &Weak<Log>, wanted: &Receiver<()>) {
 fn read_log(notes: &[Vec<u8>], half_bytes: usize, blocks: u64) -> io::Result<(u64, Option<Tree>)> {
     let halves = notes.iter().flat_map(|notes| notes.chunks(half_bytes).take(2)).filter_map(read_head);
     let whole = |(generation, records)| (generation, whole_bytes(records, generation), records);
-    let Some((generation, _, records)) =
-        halves.map(whole).filter(|(_, whole, _)| *whole > 0).max_by_key(|(generation, whole, _)| (*generation, *whole))
+    let Some((generation, _, records)) = halves
+        .map(whole)
+        .filter(|(_, whole, _)| *whole > 0)
+        .max_by_key(|(generation, whole, _)| (*generation, *whole))
     else {
         let is_new = notes.iter().flatten().all(|byte| *byte == 0);
         return if is_new { Ok((0, None)) } else { Err(bad("no node has a log with a checkpoint")) };
@@ -206,7 +207,8 @@ fn read_log(notes: &[Vec<u8>], half_bytes: usize, blocks: u64) -> io::Result<(u6
 
 fn read_head(half: &[u8]) -> Option<(u64, &[u8])> {
     let (head, records) = half.split_first_chunk::<HEAD_BYTES>()?;
-    let [magic, generation] = [0, 8].map(|at| u64::from_le_bytes(*head[at..].first_chunk().unwrap_or(&[0; 8])));
+    let [magic, generation] =
+        [0, 8].map(|at| u64::from_le_bytes(*head[at..].first_chunk().unwrap_or(&[0; 8])));
     (magic == MAGIC && generation > 0).then_some((generation, records))
 }
 

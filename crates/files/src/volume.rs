@@ -1,8 +1,8 @@
 //! A tree together with the memory that its bytes are in: operations that wait for memory.
 
-use std::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use farcall_memory::{IoError, RemoteMemory};
 use rustix::io::Errno;

@@ -77,11 +77,16 @@ impl Nodes {
     }
 
     fn ask(&mut self, at: usize, request: &[u8]) -> Result<Reply, CallFailed> {
-        let node = self.nodes[at].as_mut().ok_or_else(|| CallFailed::Unreachable(format!("node {at} is off")))?;
+        let node =
+            self.nodes[at].as_mut().ok_or_else(|| CallFailed::Unreachable(format!("node {at} is off")))?;
         node.handle(request, self.now).map_err(CallFailed::Refused)
     }
 
-    fn claim(&mut self, config: ClientConfig, volume: &VolumeConfig) -> Result<(Engine, Takeover), OpenError> {
+    fn claim(
+        &mut self,
+        config: ClientConfig,
+        volume: &VolumeConfig,
+    ) -> Result<(Engine, Takeover), OpenError> {
         self.seed += 1;
         let (nic, now) = (nic(self.seed), self.now);
         Engine::claim(&nic, config, volume, |at, request| self.ask(at, &request.to_bytes()), || now)
@@ -278,7 +283,10 @@ fn while_a_mount_is_heard_of_another_one_is_refused_in_words() {
     let bytes = fill(&mut nodes, &mut engine, 1);
     for _ in 0..3 {
         let refused = nodes.claim(config(2), &volume(2)).err().unwrap();
-        assert!(matches!(&refused, OpenError::Held(why) if why.contains("mounted by \"a mount\"")), "{refused}");
+        assert!(
+            matches!(&refused, OpenError::Held(why) if why.contains("mounted by \"a mount\"")),
+            "{refused}"
+        );
         nodes.until(&mut engine, "it is still held", |engine| engine.held_until().0 > 0);
     }
     // What was refused has changed nothing.
@@ -322,7 +330,9 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
         let (mut engine, _) = nodes.claimed(1);
         nodes.write(&mut engine, 0, &[1; PAGE_BYTES]).unwrap();
         let before = pages_of_nodes(&nodes);
-        engine.submit(Request { token: 1, offset: 0, work: Work::Write(vec![2; PAGE_BYTES]) }, nodes.now).unwrap();
+        engine
+            .submit(Request { token: 1, offset: 0, work: Work::Write(vec![2; PAGE_BYTES]) }, nodes.now)
+            .unwrap();
         (0..turns).for_each(|_| nodes.turn(&mut engine));
         // Of the replica that was written last a part is as before.
         let after = pages_of_nodes(&nodes);
@@ -337,7 +347,10 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
         let found = nodes.read(&mut engine, 0, PAGE_BYTES).unwrap();
         let is_new = found == [2; PAGE_BYTES];
         assert!(is_new || (found == [1; PAGE_BYTES] && !is_told), "{turns} turns: neither");
-        assert!(pages_of_nodes(&nodes).iter().all(|page| *page == found), "{turns} turns: a replica has others");
+        assert!(
+            pages_of_nodes(&nodes).iter().all(|page| *page == found),
+            "{turns} turns: a replica has others"
+        );
         // It stays so, also when it is written over at once.
         nodes.write(&mut engine, 10, &[3; 10]).unwrap();
         drop(engine);
@@ -369,7 +382,9 @@ fn a_mount_goes_on_without_a_node_and_the_node_alone_is_not_believed() {
     fill(&mut nodes, &mut engine, 1);
     // The second node is cut off; the mount goes on with the first, and writes.
     let cut = nodes.nodes[1].take();
-    nodes.until(&mut engine, "it is without the node", |engine| engine.status().nodes[1].link == LinkStatus::Down);
+    nodes.until(&mut engine, "it is without the node", |engine| {
+        engine.status().nodes[1].link == LinkStatus::Down
+    });
     let bytes = fill(&mut nodes, &mut engine, 2);
     drop(engine);
     nodes.wait_for_leases();
@@ -424,7 +439,7 @@ fn a_volume_has_one_key_and_one_shape_and_is_forgotten_when_it_is_told() {
     drop(engine);
     let of = |key| VolumeRef { name: "files".to_owned(), key: Secret(key) };
     let right: [u8; 16] = std::array::from_fn(|at| at as u8);
-    let mut forget = |nodes: &mut Nodes, key| {
+    let forget = |nodes: &mut Nodes, key| {
         let request = Asked::Forget { volume: of(key) }.to_bytes();
         (0..2).map(|at| nodes.ask(at, &request).err()).collect::<Vec<_>>()
     };

@@ -71,7 +71,9 @@ impl Worker {
         let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot)?;
         given.serves(&line, dir).map_err(cannot)?;
         mounted.wait();
-        volume.sync().map_err(|error| Failure::because("the last changes are not at the memory nodes", &error))?;
+        volume
+            .sync()
+            .map_err(|error| Failure::because("the last changes are not at the memory nodes", &error))?;
         self.mount.save(&volume)
     }
 }

@@ -8,9 +8,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use farcall_link::RemoteRegion;
 use farcall_link::SplitMix64;
 use farcall_link::bootstrap::Secret;
-use farcall_link::RemoteRegion;
 
 use super::config::{ClientConfig, OpenError, VolumeConfig};
 use super::donor::CallFailed;
@@ -82,7 +82,8 @@ pub(super) fn claim(
     call: impl FnMut(usize, &Request) -> Result<Reply, CallFailed>,
 ) -> Result<Claimed> {
     let layout = Layout::new(config, volume.notes_bytes, volume.secret());
-    let mut claiming = Claiming { config, volume, of: volume.to_ref(), layout, call, leases: Vec::new(), calls: 0 };
+    let mut claiming =
+        Claiming { config, volume, of: volume.to_ref(), layout, call, leases: Vec::new(), calls: 0 };
     let looks = claiming.look()?;
     let judgement = judge(config, &volume.name, &looks)?;
     let claimed = claiming.claim_nodes(&looks, &judgement, rng);
@@ -94,11 +95,7 @@ pub(super) fn claim(
 }
 
 /// Whether the nodes that answered know the newest of the volume, and who has it.
-fn judge(
-    config: &ClientConfig,
-    name: &str,
-    looks: &[Result<Option<Kept>, String>],
-) -> Result<Judgement> {
+fn judge(config: &ClientConfig, name: &str, looks: &[Result<Option<Kept>, String>]) -> Result<Judgement> {
     let answered: Vec<(usize, &Kept)> =
         looks.iter().enumerate().filter_map(|(at, look)| Some((at, look.as_ref().ok()?.as_ref()?))).collect();
     let silent: Vec<&str> = looks.iter().filter_map(|look| Some(look.as_ref().err()?.as_str())).collect();
@@ -108,7 +105,10 @@ fn judge(
         if silent.is_empty() {
             return Ok(Judgement { newest: None, sources: Vec::new(), epoch });
         }
-        let why = format!("no node that answers knows it, and one that does not may have it: {}", silent.join("; "));
+        let why = format!(
+            "no node that answers knows it, and one that does not may have it: {}",
+            silent.join("; ")
+        );
         return Err(OpenError::volume(name, why));
     };
     if marks.clone().any(|(_, mark)| mark.volume != newest.volume) {
@@ -220,13 +220,18 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
                     if slab_bytes < self.config.slab_bytes || notes.len_bytes < self.layout.len_bytes() {
                         return Err(self.other_reply(at));
                     }
-                    let (term, slabs) = (Duration::from_millis(term_ms.max(1).into()), slabs.into_iter().collect());
+                    let (term, slabs) =
+                        (Duration::from_millis(term_ms.max(1).into()), slabs.into_iter().collect());
                     nodes.push(Some(ClaimedNode { node, lease, term, room, notes, slabs }));
                 }
                 Ok(_) => return Err(self.other_reply(at)),
                 // A node that had nothing of it is not needed.
                 Err(CallFailed::Refused(refusal)) if kept.is_none() && judgement.newest.is_some() => {
-                    tracing::warn!(node = self.config.nodes[at], "it takes no part in the volume: {}", refusal.reason);
+                    tracing::warn!(
+                        node = self.config.nodes[at],
+                        "it takes no part in the volume: {}",
+                        refusal.reason
+                    );
                     nodes.push(None);
                 }
                 Err(failed) => return Err(self.failed(at, failed)),
@@ -296,7 +301,8 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
         let mut missing = BTreeSet::new();
         for replica in &placed.replicas {
             let id = placed.nodes.get(usize::from(replica.node)).copied();
-            let donor = nodes.iter().position(|node| node.as_ref().map(|node| node.node) == id && id.is_some());
+            let donor =
+                nodes.iter().position(|node| node.as_ref().map(|node| node.node) == id && id.is_some());
             let taken = donor.zip(donor.and_then(|donor| nodes[donor].as_mut()));
             let Some((donor, node)) = taken.filter(|(_, node)| node.slabs.contains(&replica.slab)) else {
                 missing.insert(replica.extent);
@@ -311,7 +317,8 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
                 _ => return Err(self.other_reply(donor)),
             }
         }
-        let is_lost = |extent: &u32| !replicas.iter().any(|replica: &Regranted| replica.extent == *extent as usize);
+        let is_lost =
+            |extent: &u32| !replicas.iter().any(|replica: &Regranted| replica.extent == *extent as usize);
         missing.retain(is_lost);
         if !missing.is_empty() && nodes.iter().any(Option::is_none) {
             let why = "a node that does not answer has bytes that no other has; start it, or leave it out of --nodes";
@@ -322,7 +329,12 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
 
     /// Tells nodes who has the notes now: first those that had them before, so that who comes next and reaches one of
     /// these knows of the others.
-    fn mark(&mut self, nodes: &[Option<ClaimedNode>], judgement: &Judgement, rng: &mut SplitMix64) -> Result<Mark> {
+    fn mark(
+        &mut self,
+        nodes: &[Option<ClaimedNode>],
+        judgement: &Judgement,
+        rng: &mut SplitMix64,
+    ) -> Result<Mark> {
         let ids: Vec<u64> = nodes.iter().flatten().map(|node| node.node).collect();
         let volume = judgement.newest.as_ref().map_or_else(|| rng.next_u64(), |mark| mark.volume);
         let mark = Mark { volume, epoch: judgement.epoch, change: 0, nodes: ids.clone(), members: ids };

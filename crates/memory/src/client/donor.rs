@@ -43,10 +43,17 @@ pub(super) enum Call {
     Lease,
     Connect,
     Renew,
-    Grant { extent: usize, slab: u64 },
-    Return { slab: u64 },
+    Grant {
+        extent: usize,
+        slab: u64,
+    },
+    Return {
+        slab: u64,
+    },
     /// The mark of a volume that is to be.
-    Mark { change: u32 },
+    Mark {
+        change: u32,
+    },
     End,
 }
 

@@ -12,9 +12,7 @@ use farcall_drive::{Driver, Stop, WakeQueue};
 use farcall_link::Waiting;
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
 
-use super::config::{
-    ClientConfig, IoError, OpenError, Request, SpaceStatus, Takeover, VolumeConfig, Work,
-};
+use super::config::{ClientConfig, IoError, OpenError, Request, SpaceStatus, Takeover, VolumeConfig, Work};
 use super::{MemoryEndpoint, PAGE_BYTES};
 
 /// Pages of one piece of a long request.

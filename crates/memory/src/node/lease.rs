@@ -44,7 +44,16 @@ impl Lease {
     /// If the device has no protection domain for it.
     pub fn new(name: String, nic: &Nic, until: Nanos) -> Result<Self> {
         let nic = Nic { pd: nic.context.alloc_pd()?, ..nic.clone() };
-        Ok(Self { name, nic, until, slabs: BTreeMap::new(), target: None, closed: None, aside: 0, volume: None })
+        Ok(Self {
+            name,
+            nic,
+            until,
+            slabs: BTreeMap::new(),
+            target: None,
+            closed: None,
+            aside: 0,
+            volume: None,
+        })
     }
 
     /// A slab more: other memory than anybody had, all zero.
@@ -59,7 +68,12 @@ impl Lease {
     ///
     /// # Errors
     /// If the device has no room.
-    pub fn keep_notes(&mut self, volume: &str, len_bytes: u64, earlier: Option<&Region>) -> Result<RemoteRegion> {
+    pub fn keep_notes(
+        &mut self,
+        volume: &str,
+        len_bytes: u64,
+        earlier: Option<&Region>,
+    ) -> Result<RemoteRegion> {
         let notes = Region::alloc(&*self.nic.pd, len_bytes as usize, GRANTED)?;
         if let Some(earlier) = earlier {
             copy(earlier, &notes);

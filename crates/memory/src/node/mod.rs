@@ -21,8 +21,8 @@ use crate::wire::{
     Holder, LeaseKey, METHOD, NAME_BYTES_MAX, NodeStatus, Refusal, RefusalKind, Reply, Request, Room,
 };
 use lease::{Connect, Lease};
-use volume::{Claim, Volume, Volumes, check_version};
 pub use server::{MemoryServer, ServeError};
+use volume::{Claim, Volume, Volumes, check_version};
 
 /// What a node donates, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

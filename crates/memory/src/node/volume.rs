@@ -66,8 +66,7 @@ impl Node {
     fn volume(&self, of: &VolumeRef) -> Result<Option<&Volume>, Refusal> {
         let VolumeRef { name, key } = of;
         if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX {
-            let why =
-                format!("a volume's name of {} bytes; from 1 to {VOLUME_NAME_BYTES_MAX}", name.len());
+            let why = format!("a volume's name of {} bytes; from 1 to {VOLUME_NAME_BYTES_MAX}", name.len());
             return Err(RefusalKind::Limit.because(why));
         }
         match self.volumes.get(name) {
@@ -149,7 +148,8 @@ impl Node {
             return Err(RefusalKind::Held.because(why));
         }
         if claim.epoch <= volume.epoch {
-            let why = format!("the volume {name:?} was claimed with epoch {} meanwhile; try again", volume.epoch);
+            let why =
+                format!("the volume {name:?} was claimed with epoch {} meanwhile; try again", volume.epoch);
             return Err(RefusalKind::Overtaken.because(why));
         }
         if claim.notes_bytes != volume.notes_bytes {
@@ -171,7 +171,9 @@ impl Node {
         let used: u64 = self.volumes.values().map(|volume| volume.notes_bytes).sum();
         let (wanted, max) = (claim.notes_bytes, self.config.notes_bytes_max);
         if wanted == 0 || wanted > max.saturating_sub(used) {
-            let why = format!("{wanted} bytes of notes; {used} of {max} are kept: forget a volume, or raise --notes");
+            let why = format!(
+                "{wanted} bytes of notes; {used} of {max} are kept: forget a volume, or raise --notes"
+            );
             return Err(RefusalKind::Limit.because(why));
         }
         Ok(())

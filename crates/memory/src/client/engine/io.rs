@@ -87,7 +87,8 @@ impl Engine {
         match context {
             Tag::Page(tag) => {
                 let result = result.map_err(|failure| {
-                    let mut donors = self.extents.iter().filter_map(|extent| extent.replica(tag.replica)?.donor());
+                    let mut donors =
+                        self.extents.iter().filter_map(|extent| extent.replica(tag.replica)?.donor());
                     let donor = donors.next();
                     self.session_failed(donor, failure.to_string(), now);
                 });

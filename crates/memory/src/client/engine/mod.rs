@@ -38,7 +38,10 @@ use requests::Requests;
 pub(super) enum Tag {
     Page(PageTag),
     /// A note, for a member.
-    Note { write: u32, node: usize },
+    Note {
+        write: u32,
+        node: usize,
+    },
 }
 
 /// Of which operation, with which replica.
@@ -243,7 +246,12 @@ impl Endpoint for Engine {
         if now >= self.look_at {
             any |= self.look(now);
         }
-        if any || polled == Next::Again || self.is_placement_due() || !self.ready.is_empty() || !self.later.is_empty() {
+        if any
+            || polled == Next::Again
+            || self.is_placement_due()
+            || !self.ready.is_empty()
+            || !self.later.is_empty()
+        {
             Next::Again
         } else {
             self.idle()

@@ -161,7 +161,9 @@ impl Engine {
 
     /// A member has a note.
     pub(super) fn noted(&mut self, serial: u32, node: usize) {
-        let Some(write) = self.noting.as_mut().and_then(|noting| noting.writes.get_mut(&serial)) else { return };
+        let Some(write) = self.noting.as_mut().and_then(|noting| noting.writes.get_mut(&serial)) else {
+            return;
+        };
         write.left.retain(|left| *left != node);
         if write.left.is_empty() {
             self.note_over(serial);
@@ -240,10 +242,12 @@ impl Engine {
             tracing::error!("where pages are is too long to be noted: the volume is given up");
             return self.fence(now);
         };
-        let pieces: Vec<(u64, Vec<u8>)> =
-            bytes.chunks(PIECE_BYTES).map(<[u8]>::to_vec).zip(0..).map(|(piece, number)| {
-                (at + number * PIECE_BYTES as u64, piece)
-            }).collect();
+        let pieces: Vec<(u64, Vec<u8>)> = bytes
+            .chunks(PIECE_BYTES)
+            .map(<[u8]>::to_vec)
+            .zip(0..)
+            .map(|(piece, number)| (at + number * PIECE_BYTES as u64, piece))
+            .collect();
         if let Some(noting) = &mut self.noting {
             (noting.generation, noting.placing) = (generation, pieces.len());
         }
@@ -312,8 +316,7 @@ impl Engine {
         if members().filter(|(_, donor)| !donor.is_out).count() < least {
             return self.fence(now);
         }
-        let staying: Vec<usize> =
-            members().filter(|(_, donor)| is_there(donor)).map(|(at, _)| at).collect();
+        let staying: Vec<usize> = members().filter(|(_, donor)| is_there(donor)).map(|(at, _)| at).collect();
         let ids = staying.iter().filter_map(|at| noting.copies[*at].as_ref()).map(|copy| copy.node);
         let ids: Vec<u64> = ids.collect();
         let last = noting.marking.as_ref().map_or(&noting.mark, |(mark, _)| mark);
@@ -338,7 +341,9 @@ impl Engine {
     /// A node was told of the mark that has this number.
     pub(super) fn marked(&mut self, node: usize, change: u32) {
         let Some(noting) = &mut self.noting else { return };
-        let Some((mark, left)) = noting.marking.as_mut().filter(|(mark, _)| mark.change == change) else { return };
+        let Some((mark, left)) = noting.marking.as_mut().filter(|(mark, _)| mark.change == change) else {
+            return;
+        };
         left.retain(|at| *at != node);
         if !left.is_empty() {
             return;
