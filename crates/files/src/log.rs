@@ -352,7 +352,7 @@ mod tests {
                     match rng.below(6) {
                         0 | 1 => {
                             let bytes = vec![rng.next_u64() as u8; 1 + rng.below(9_000) as usize];
-                            drop(volume.write(ino, offset, &bytes));
+                            let _ = volume.write(ino, offset, &bytes);
                         }
                         2 => {
                             let size = volume.tree().attributes(ino).map_or(0, |attributes| attributes.size);

@@ -167,6 +167,7 @@ mod tests {
             gid: 0,
             body: Fields(body),
             bytes: body,
+            valid: VALID_MAX,
         };
         let mut reply = Vec::new();
         answer(memory, SIZE_BYTES, &request, &mut reply, &mut |transfer| told.push(transfer))?;
