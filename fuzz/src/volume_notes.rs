@@ -8,12 +8,15 @@ use std::time::Duration;
 use farcall_link::bootstrap::Secret;
 use farcall_link::{Entropy, Nic};
 use farcall_memory::wire::{Reply, Request as Asked};
-use farcall_memory::{CallFailed, ClientConfig, Engine, Node, NodeConfig, PAGE_BYTES, Request, VolumeConfig, Work};
+use farcall_memory::{
+    CallFailed, ClientConfig, Engine, IoError, Node, NodeConfig, PAGE_BYTES, Request, VolumeConfig, Work,
+};
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Endpoint, Nanos};
 
 const PAGES: u64 = 4;
-const TERM: Duration = Duration::from_secs(1);
+const TERM: Duration = Duration::from_secs(1_000);
+const LONG: Duration = Duration::from_secs(3_000);
 const NOTES_BYTES: u64 = PAGE_BYTES as u64;
 const WRITTEN: [u8; 2 * PAGE_BYTES] = [7; 2 * PAGE_BYTES];
 
@@ -39,24 +42,29 @@ impl World {
             size_bytes: PAGES * PAGE_BYTES as u64,
             slab_bytes: 2 * PAGE_BYTES as u64,
             pool_bytes: 16 * PAGE_BYTES,
-            patience: Duration::from_millis(40),
+            connections: 1,
+            // Connections take time that this world does not count.
+            suspect_after: LONG,
+            patience: LONG,
             ..ClientConfig::default()
         };
         let now = self.now;
-        Engine::claim(&nic, config, &volume(holder), |_, request| self.ask(request), || now).ok().map(|(engine, _)| engine)
+        Engine::claim(&nic, config, &volume(holder), |_, request| self.ask(request), || now)
+            .ok()
+            .map(|(engine, _)| engine)
     }
 
-    fn run(&mut self, engine: &mut Engine, request: Request) -> Option<Vec<u8>> {
-        engine.submit(request, self.now).ok()?;
-        for _ in 0..400 {
-            self.now = self.now + Duration::from_micros(500);
+    fn run(&mut self, engine: &mut Engine, request: Request) -> Result<Vec<u8>, IoError> {
+        engine.submit(request, self.now).expect("room for one request");
+        for _ in 0..1_000_000 {
+            self.now = self.now + Duration::from_micros(100);
             while let Some((_, bytes)) = engine.next_call(self.now) {
                 let answer = self.node.handle(&bytes, self.now).map(|reply| reply.to_bytes());
                 engine.answered(0, answer.map_err(CallFailed::Refused), self.now);
             }
             engine.progress(self.now);
             if let Some(ended) = engine.next_ended() {
-                return ended.result.ok();
+                return ended.result;
             }
         }
         panic!("a request is never over")
@@ -87,8 +95,11 @@ pub fn run(bytes: &[u8]) {
     for page in 0..2 {
         let work = Work::Read { len_bytes: PAGE_BYTES };
         let read = world.run(&mut engine, Request { token: 2, offset: page * PAGE_BYTES as u64, work });
-        if let Some(found) = read {
-            assert!(found == WRITTEN[..PAGE_BYTES] || found == [0; PAGE_BYTES], "page {page} has other bytes");
+        if let Ok(found) = read {
+            assert!(
+                found == WRITTEN[..PAGE_BYTES] || found == [0; PAGE_BYTES],
+                "page {page} has other bytes"
+            );
         }
     }
 }
