@@ -32,15 +32,38 @@ struct Process {
 
 impl Process {
     fn start(arguments: &[&str]) -> Self {
-        let mut child = farcall().arg("--json").args(arguments).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
+        Self::try_start(arguments).unwrap_or_else(|said| panic!("{arguments:?}: {said}"))
+    }
+
+    /// What it said on standard error instead, if it ended.
+    fn try_start(arguments: &[&str]) -> Result<Self, String> {
+        let mut command = farcall();
+        command.arg("--json").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (said, mut line) = (child.stderr.take().unwrap(), String::new());
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
-        Self { child, ready }
+        let Ok(ready) = serde_json::from_str(&line) else {
+            child.wait().unwrap();
+            return Err(std::io::read_to_string(said).unwrap());
+        };
+        // Its messages are for people who look at the test.
+        std::thread::spawn(move || {
+            BufReader::new(said).lines().for_each(|line| eprintln!("{}", line.unwrap()))
+        });
+        Ok(Self { child, ready })
     }
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The process that serves; none while it is being replaced.
+    fn worker(&self) -> Option<Pid> {
+        let pid = self.child.id();
+        let children = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+        let children = children.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let all: Vec<i32> = children.collect::<String>().split_whitespace().flat_map(str::parse).collect();
+        all.first().and_then(|pid| Pid::from_raw(*pid))
     }
 }
 
@@ -51,6 +74,21 @@ impl Drop for Process {
     }
 }
 
+/// Not, with the reason, where nobody may mount.
+fn can_mount() -> bool {
+    if !rustix::process::geteuid().is_root() || File::open("/dev/fuse").is_err() {
+        println!("SKIPPED: mounting needs root and /dev/fuse");
+        return false;
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let numbers: Vec<u32> = release.split(['.', '-']).map_while(|number| number.parse().ok()).collect();
+    let is_new = numbers[..2] >= [6, 9][..];
+    if !is_new {
+        println!("SKIPPED: Linux {release} does not ask again for what was not answered");
+    }
+    is_new
+}
+
 /// A mount over two nodes.
 struct Mounted {
     dir: PathBuf,
@@ -59,16 +97,9 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// Nothing, with the reason, where nobody may mount.
+    /// Nothing, where nobody may mount.
     fn new(name: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || File::open("/dev/fuse").is_err() {
-            println!("SKIPPED: mounting needs root and /dev/fuse");
-            return None;
-        }
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-        let numbers: Vec<u32> = release.split(['.', '-']).map_while(|number| number.parse().ok()).collect();
-        if numbers[..2] < [6, 9][..] {
-            println!("SKIPPED: Linux {release} does not ask again for what was not answered");
+        if !can_mount() {
             return None;
         }
         let dir = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
@@ -81,13 +112,8 @@ impl Mounted {
         Some(Self { dir, mount, _nodes: nodes })
     }
 
-    /// The process that serves; none while it is being replaced.
     fn worker(&self) -> Option<Pid> {
-        let pid = self.mount.child.id();
-        let children = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
-        let children = children.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        let all: Vec<i32> = children.collect::<String>().split_whitespace().flat_map(str::parse).collect();
-        all.first().and_then(|pid| Pid::from_raw(*pid))
+        self.mount.worker()
     }
 
     /// Kills whoever serves; whether there was one.
@@ -255,4 +281,198 @@ fn nothing_is_left_mounted_when_the_supervisor_is_killed() {
     }
     assert_eq!(fs::read_dir(&mounted.dir).unwrap().count(), 0);
     fs::remove_dir(&mounted.dir).unwrap();
+}
+
+/// Two nodes that keep a volume, and a place for mounts of it.
+struct VolumeNodes {
+    root: PathBuf,
+    addresses: String,
+    _nodes: [Process; 2],
+}
+
+impl VolumeNodes {
+    fn new(name: &str) -> Option<Self> {
+        if !can_mount() {
+            return None;
+        }
+        let root = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
+        fs::create_dir(&root).unwrap();
+        let serve = ["memory", "serve", "--listen", "127.0.0.1:0", "--size", "128M", "--slab", "4M"];
+        let nodes = [(); 2].map(|()| Process::start(&[&serve[..], &["--lease-ms", "2000"]].concat()));
+        let addresses = nodes.each_ref().map(|node| node.ready["rpc"].as_str().unwrap()).join(",");
+        Some(Self { root, addresses, _nodes: nodes })
+    }
+
+    fn key(&self) -> String {
+        self.root.join("key").to_str().unwrap().to_owned()
+    }
+
+    /// Mounts the volume; what was said instead, if it is refused.
+    fn try_mount(&self, name: &str) -> Result<VolumeMount, String> {
+        let dir = self.root.join(name);
+        let _ = fs::create_dir(&dir);
+        let (key, at) = (self.key(), dir.to_str().unwrap().to_owned());
+        let options = ["--nodes", &self.addresses, "--size", "96M", "--slab", "4M"];
+        let volume = ["--volume", "files", "--volume-key", &key];
+        let mount = Process::try_start(&[&["mount", &at], &options[..], &volume[..]].concat())?;
+        Ok(VolumeMount { dir, mount })
+    }
+
+    /// Mounts the volume when the lease of an earlier mount has ended.
+    fn mount(&self, name: &str) -> VolumeMount {
+        let begun = Instant::now();
+        loop {
+            match self.try_mount(name) {
+                Ok(mount) => return mount,
+                Err(said) => assert!(begun.elapsed() < LOST && said.contains("is mounted by"), "{said}"),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// What a command says of the nodes.
+    fn memory(&self, command: &str, more: &[&str]) -> Value {
+        let mut asked = farcall();
+        asked.args(["--json", "memory", command, "--nodes", &self.addresses]).args(more);
+        let output = asked.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for VolumeNodes {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// A mount of a volume. Whatever becomes of the test, nobody waits for it for ever: who serves is killed first, stopped
+/// or not, and only then is the directory looked at.
+struct VolumeMount {
+    dir: PathBuf,
+    mount: Process,
+}
+
+impl VolumeMount {
+    /// As if its machine lost power.
+    fn kill(&mut self) {
+        let worker = self.mount.worker();
+        let _ = self.mount.child.kill();
+        let _ = self.mount.child.wait();
+        if let Some(worker) = worker {
+            let _ = kill_process(worker, Signal::KILL);
+        }
+        let _ = Command::new("umount").arg("-l").arg(&self.dir).stderr(Stdio::null()).status();
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        self.mount.signal(signal);
+        kill_process(self.mount.worker().unwrap(), signal).unwrap();
+    }
+
+    /// As a user ends it.
+    fn end(mut self) {
+        self.mount.signal(Signal::TERM);
+        assert!(self.mount.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for VolumeMount {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// All that was done on a mount is at the nodes.
+fn sync(dir: &Path) {
+    File::open(dir).unwrap().sync_all().unwrap();
+}
+
+#[test]
+fn a_mount_on_another_machine_has_what_was_synced_when_the_first_one_is_gone() {
+    let seed = std::env::var("FARCALL_SEED").map_or(11, |seed| seed.parse().unwrap());
+    println!("seed {seed}");
+    let Some(nodes) = VolumeNodes::new("gone") else { return };
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    let (mut model, mut mounted) = (Model::new(), nodes.mount("0"));
+    (0..3).for_each(|number| fs::create_dir(mounted.dir.join(format!("d{number}"))).unwrap());
+    let refused = nodes.try_mount("refused").err().unwrap();
+    assert!(refused.contains("is mounted by") && refused.contains("farcall memory status"), "{refused}");
+    for round in 1..4 {
+        (0..150).for_each(|_| step(&mounted.dir, &mut model, &mut rng));
+        if round == 2 {
+            // Another process of the same machine goes on at once.
+            assert!(kill_process(mounted.mount.worker().unwrap(), Signal::KILL).is_ok());
+            (0..50).for_each(|_| step(&mounted.dir, &mut model, &mut rng));
+        }
+        sync(&mounted.dir);
+        // Nobody was told that this is done; what is not closed may be there, or not.
+        let loose = File::create(mounted.dir.join(format!("d0/loose {round}"))).unwrap();
+        mounted.kill();
+        drop(loose);
+        mounted = nodes.mount(&round.to_string());
+        let _ = fs::remove_file(mounted.dir.join(format!("d0/loose {round}")));
+        check(&mounted.dir, &model);
+    }
+    // It is there also after it was unmounted, until it is forgotten.
+    mounted.end();
+    let kept = nodes.memory("status", &[]);
+    assert_eq!(
+        (kept[0]["volumes"][0]["name"].as_str(), &kept[0]["volumes"][0]["is_mounted"]),
+        (Some("files"), &false.into())
+    );
+    let mounted = nodes.mount("last");
+    check(&mounted.dir, &model);
+    mounted.end();
+    nodes.memory("forget", &["--volume", "files", "--volume-key", &nodes.key()]);
+    assert_eq!(nodes.memory("status", &[])[1]["volumes"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_mount_that_was_stopped_beyond_its_lease_changes_nothing_and_shows_nothing() {
+    const LEN: usize = 300_000;
+    let Some(nodes) = VolumeNodes::new("stopped") else { return };
+    let first = nodes.mount("first");
+    let path = first.dir.join("file");
+    fs::write(&path, [1; LEN]).unwrap();
+    sync(&first.dir);
+    // A program of the first machine. This process must have nothing open there: who it starts would close that, and wait.
+    let mut late = Command::new("sh")
+        .args([
+            "-c",
+            "exec 3<>\"$1\"; echo ready; read go; exec dd if=/dev/zero bs=300000 count=1 1>&3",
+            "sh",
+        ])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    BufReader::new(late.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    first.signal_all(Signal::STOP);
+    // It writes, and waits for who serves.
+    late.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let second = nodes.mount("second");
+    let there = second.dir.join("file");
+    assert!(fs::read(&there).unwrap() == [1; LEN]);
+    fs::write(&there, [2; LEN]).unwrap();
+    sync(&second.dir);
+    first.signal_all(Signal::CONT);
+    assert!(!late.wait().unwrap().success(), "what it wrote went nowhere");
+    let failed = [
+        fs::read(&path).unwrap_err(),
+        fs::metadata(&path).unwrap_err(),
+        fs::read_dir(&first.dir).and_then(|mut lines| lines.next().unwrap()).unwrap_err(),
+    ];
+    for error in failed {
+        let number = error.raw_os_error();
+        assert!([Some(libc::ENOTCONN), Some(libc::EIO)].contains(&number), "{error}");
+    }
+    assert!(fs::read(&there).unwrap() == [2; LEN]);
+    second.end();
+    let third = nodes.mount("third");
+    assert!(fs::read(third.dir.join("file")).unwrap() == [2; LEN]);
+    third.end();
 }

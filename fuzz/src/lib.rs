@@ -19,6 +19,8 @@ pub mod rpc_profile;
 pub mod softnic_frame;
 pub mod stats_file;
 pub mod store_read;
+pub mod tree_log;
+pub mod volume_notes;
 
 #[cfg(test)]
 mod tests;

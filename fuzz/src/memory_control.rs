@@ -28,6 +28,8 @@ pub fn run(bytes: &[u8]) {
         leases_max: 2,
         slabs_per_lease_max: 2,
         pairs_max: 2,
+        volumes_max: 1,
+        notes_bytes_max: 2 * PAGE_BYTES as u64,
     };
     let mut node = Node::new(nic.clone(), donated, 7);
     let lease = Asked::Lease { version: VERSION, name: "fuzz".into() };
@@ -52,6 +54,7 @@ pub fn run(bytes: &[u8]) {
         if whom % 2 == 0 {
             let _ = node.handle(message, now);
             assert!(node.granted().count() <= SLABS as usize, "more slabs than there are");
+            assert!(node.status(now).volumes.len() <= 1, "more volumes than are kept");
         } else {
             let _ = engine.next_call(now);
             engine.answered(0, Ok(message.to_vec()), now);

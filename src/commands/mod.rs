@@ -48,6 +48,8 @@ mod stream;
 mod tune;
 #[cfg(feature = "full")]
 mod verbs;
+#[cfg(feature = "full")]
+mod volume_args;
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};

@@ -7,7 +7,7 @@
 
 pub use farcall_memory::{
     CallFailed, ClientConfig, Counts, DonorStatus, IoError, LinkStatus, MemoryServer, NodeConfig, OpenError,
-    PAGE_BYTES, RemoteMemory, ServeError, SpaceStatus, call_node, wire,
+    PAGE_BYTES, RemoteMemory, ServeError, SpaceStatus, Takeover, VolumeConfig, call_node, wire,
 };
 pub use farcall_region::{
     BareFaults, FaultTimes, Handle, Preflight, RegionConfig, RegionCounts, RegionError, RegionStatus,

@@ -13,11 +13,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use std::sync::Arc;
+
 use rapidhash::v3::rapidhash_v3;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::fuse::{Request, ask};
+use crate::log::Log;
 use crate::tree::{Allocate, BadImage, Result, Time, Tree, WritePlan};
 
 const GENERATION_BYTES: u64 = 8;
@@ -97,6 +100,7 @@ struct Checkpoint {
 /// See above.
 pub struct Journal {
     files: [File; 2],
+    log: Option<Arc<Log>>,
     generation: u64,
     end: u64,
     checkpoint_bytes: u64,
@@ -114,6 +118,7 @@ impl Journal {
         let generations = [generation_of(&files[0])?, generation_of(&files[1])?];
         let mut journal = Self {
             files,
+            log: None,
             generation: 0,
             end: 0,
             checkpoint_bytes: 0,
@@ -142,30 +147,29 @@ impl Journal {
     fn replay(&mut self) -> io::Result<Option<Tree>> {
         let mut bytes = vec![0; self.file().metadata()?.len() as usize];
         self.file().read_exact_at(&mut bytes, 0)?;
-        let mut rest = bytes.get(GENERATION_BYTES as usize..).unwrap_or_default();
-        let Some(first) = next_record(&mut rest, self.generation) else { return Ok(None) };
-        let checkpoint: Checkpoint = postcard::from_bytes(first).map_err(|error| bad(&error.to_string()))?;
-        let mut tree =
-            Tree::from_checkpoint(&checkpoint.tree).map_err(|error: BadImage| bad(&error.to_string()))?;
-        let mut replay = Replay { plans: HashMap::new(), replies: VecDeque::new(), replies_bytes: 0 };
-        for (unique, reply) in checkpoint.replies {
-            replay.remember(unique, reply);
-        }
-        // What was being written when the process ended is not whole: nobody was told that it had happened.
-        while let Some(record) = next_record(&mut rest, self.generation) {
-            let record = postcard::from_bytes(record).map_err(|error| bad(&error.to_string()))?;
-            replay.run(&mut tree, record);
-        }
-        replay.give_up_plans(&mut tree);
-        self.replies = replay.replies.into_iter().collect();
-        Ok(Some(tree))
+        let records = bytes.get(GENERATION_BYTES as usize..).unwrap_or_default();
+        let Some(found) = replay(records, self.generation)? else { return Ok(None) };
+        self.replies = found.replies;
+        Ok(Some(found.tree))
+    }
+
+    /// Has all that happens from now on go to a log, too.
+    #[must_use]
+    pub fn with_log(self, log: Arc<Log>) -> Self {
+        Self { log: Some(log), ..self }
+    }
+
+    pub(crate) const fn log(&self) -> Option<&Arc<Log>> {
+        self.log.as_ref()
     }
 
     /// Begins anew with this tree: nothing is under way.
     pub(crate) fn begin(&mut self, tree: &Tree) {
-        let checkpoint = Checkpoint { tree: tree.to_checkpoint(), replies: self.replies.clone() };
-        // Vectors grow: serialising plain data into one cannot fail.
-        let bytes = postcard::to_allocvec(&checkpoint).unwrap_or_default();
+        let bytes = checkpoint(tree.to_checkpoint(), self.replies.clone());
+        if let Some(log) = &self.log {
+            // Another mount has another kernel, which asks for nothing again.
+            log.begin(&checkpoint(tree.to_checkpoint(), BTreeMap::new()));
+        }
         let earlier = (self.generation % 2) as usize;
         self.generation += 1;
         let record = to_record(&bytes, self.generation);
@@ -179,15 +183,20 @@ impl Journal {
 
     /// Adds what has happened: while the tree is held, before anybody hears of it.
     pub(crate) fn add(&mut self, record: &Record<'_>) {
-        // As above.
-        let record = to_record(&postcard::to_allocvec(record).unwrap_or_default(), self.generation);
+        // Vectors grow: serialising plain data into one cannot fail.
+        let bytes = postcard::to_allocvec(record).unwrap_or_default();
+        if let Some(log) = &self.log {
+            log.append(&bytes);
+        }
+        let record = to_record(&bytes, self.generation);
         let at = self.end;
         self.end += record.len() as u64;
         self.wrote(self.file().write_all_at(&record, at));
     }
 
-    pub(crate) const fn is_long(&self) -> bool {
-        self.end > LONG_BYTES && self.end > 2 * self.checkpoint_bytes
+    pub(crate) fn is_long(&self) -> bool {
+        let is_long = self.end > LONG_BYTES && self.end > 2 * self.checkpoint_bytes;
+        is_long || self.log.as_ref().is_some_and(|log| log.is_long())
     }
 
     /// What the last process answered to this request, if it had done it.
@@ -209,6 +218,47 @@ impl Journal {
             }
         }
     }
+}
+
+/// What records lead to.
+pub(crate) struct Replayed {
+    pub tree: Tree,
+    replies: BTreeMap<u64, Reply>,
+}
+
+/// What a checkpoint and the records behind it lead to; `None` if there is no checkpoint.
+pub(crate) fn replay(records: &[u8], generation: u64) -> io::Result<Option<Replayed>> {
+    let mut rest = records;
+    let Some(first) = next_record(&mut rest, generation) else { return Ok(None) };
+    let checkpoint: Checkpoint = postcard::from_bytes(first).map_err(|error| bad(&error.to_string()))?;
+    let mut tree =
+        Tree::from_checkpoint(&checkpoint.tree).map_err(|error: BadImage| bad(&error.to_string()))?;
+    let mut replay = Replay { plans: HashMap::new(), replies: VecDeque::new(), replies_bytes: 0 };
+    for (unique, reply) in checkpoint.replies {
+        replay.remember(unique, reply);
+    }
+    // What was being written when the process ended is not whole: nobody was told that it had happened.
+    while let Some(record) = next_record(&mut rest, generation) {
+        let record = postcard::from_bytes(record).map_err(|error| bad(&error.to_string()))?;
+        replay.run(&mut tree, record);
+    }
+    replay.give_up_plans(&mut tree);
+    let replies = replay.replies.into_iter().collect();
+    Ok(Some(Replayed { tree, replies }))
+}
+
+/// How many bytes of records are whole.
+pub(crate) fn whole_bytes(records: &[u8], generation: u64) -> usize {
+    let (mut rest, mut left) = (records, records.len());
+    while next_record(&mut rest, generation).is_some() {
+        left = rest.len();
+    }
+    records.len() - left
+}
+
+fn checkpoint(tree: Vec<u8>, replies: BTreeMap<u64, Reply>) -> Vec<u8> {
+    // As above.
+    postcard::to_allocvec(&Checkpoint { tree, replies }).unwrap_or_default()
 }
 
 struct Replay {
@@ -266,7 +316,7 @@ impl Replay {
     }
 }
 
-fn to_record(bytes: &[u8], generation: u64) -> Vec<u8> {
+pub(crate) fn to_record(bytes: &[u8], generation: u64) -> Vec<u8> {
     let mut record = Vec::with_capacity(HEAD_BYTES + bytes.len());
     record.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     record.extend_from_slice(&(rapidhash_v3(bytes) ^ generation).to_le_bytes());
@@ -292,7 +342,7 @@ fn generation_of(file: &File) -> io::Result<u64> {
     }
 }
 
-fn bad(why: &str) -> io::Error {
+pub(crate) fn bad(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 

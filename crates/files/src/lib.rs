@@ -6,12 +6,14 @@
 //! * [`Mount`]: a volume at a directory.
 //! * [`Supervisor`]: a volume at a directory, served by a process that is replaced when it dies; [`Worker`] is its end.
 //! * [`serve_by_workers`]: such processes, one after another, for who mounts something else.
-//! * [`Journal`]: what a process after this one needs to go on with a volume.
+//! * [`Journal`]: what a process after this one needs to go on with a volume; [`Log`]: what a mount on another machine
+//!   needs.
 //! * [`mount_one_file`], [`serve_one_file`]: one file over such a memory, by two processes; what is paged goes there.
 //! * [`save`], [`restore`]: a volume to a file, and back.
 
 mod fuse;
 mod journal;
+mod log;
 mod snapshot;
 mod supervisor;
 mod tree;
@@ -19,6 +21,7 @@ mod volume;
 
 pub use fuse::{Mount, MountError, ONE_FILE_NAME, Transfer, ask_again, mount_one_file, serve_one_file};
 pub use journal::Journal;
+pub use log::{Log, Notes};
 pub use snapshot::{SnapshotError, restore, restore_from, save};
 pub use supervisor::{Present, State, Supervisor, SupervisorError, Worker, serve_by_workers};
 pub use tree::{

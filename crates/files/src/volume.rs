@@ -1,7 +1,8 @@
 //! A tree together with the memory that its bytes are in: operations that wait for memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use farcall_memory::{IoError, RemoteMemory};
 use rustix::io::Errno;
@@ -9,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::fuse::{Request, ask};
 use crate::journal::{Journal, Record, Wish};
+use crate::log::Log;
 use crate::tree::{Allocate, Attributes, Result, Store, Time, Tree};
 
 /// Locks over the bytes of files: files that share one wait for each other now and then.
@@ -27,6 +29,11 @@ pub trait Memory: Send + Sync {
     /// # Errors
     /// If it may not have been done.
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()>;
+
+    /// For how long it is ours for sure, if it is: nobody else changes it meanwhile.
+    fn held_for(&self) -> Option<Duration> {
+        Some(Duration::MAX)
+    }
 }
 
 impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
@@ -36,6 +43,10 @@ impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         (**self).write(at, bytes)
+    }
+
+    fn held_for(&self) -> Option<Duration> {
+        (**self).held_for()
     }
 }
 
@@ -47,13 +58,18 @@ impl Memory for RemoteMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         Self::write(self, at, bytes).map_err(|error| errno(at, error))
     }
+
+    fn held_for(&self) -> Option<Duration> {
+        Self::held_for(self)
+    }
 }
 
 /// Programs see a number; the reason is for who looks after them.
-fn errno(at: u64, error: IoError) -> Errno {
+pub(crate) fn errno(at: u64, error: IoError) -> Errno {
     tracing::warn!(at, "bytes on memory nodes: {error}");
     match error {
         IoError::NoRoom { .. } => Errno::NOSPC,
+        IoError::Fenced => Errno::NOTCONN,
         _ => Errno::IO,
     }
 }
@@ -67,6 +83,8 @@ pub struct Volume {
     locks: [RwLock<()>; LOCKS],
     /// For a process after this one; taken after the tree.
     journal: Option<Mutex<Journal>>,
+    /// The same at memory nodes, for a mount after this one.
+    log: Option<Arc<Log>>,
     /// Shared from when a request is begun until it is answered.
     answering: RwLock<()>,
     last_plan: AtomicU64,
@@ -80,6 +98,7 @@ impl Volume {
             memory,
             locks: [const { RwLock::new(()) }; LOCKS],
             journal: None,
+            log: None,
             answering: RwLock::new(()),
             last_plan: AtomicU64::new(0),
         }
@@ -88,7 +107,21 @@ impl Volume {
     /// Puts them together so that another process can go on with both, if it can with the memory.
     pub fn kept(tree: Tree, memory: Box<dyn Memory>, mut journal: Journal) -> Self {
         journal.begin(&tree);
-        Self { journal: Some(Mutex::new(journal)), ..Self::new(tree, memory) }
+        let log = journal.log().cloned();
+        Self { journal: Some(Mutex::new(journal)), log, ..Self::new(tree, memory) }
+    }
+
+    /// All that has happened so far is at memory nodes, for a mount after this one.
+    ///
+    /// # Errors
+    /// If it is not: `ENOSPC` if their notes are full, `ENOTCONN` if another mount may have the volume.
+    pub fn sync(&self) -> Result<()> {
+        self.log.as_ref().map_or(Ok(()), |log| log.sync())
+    }
+
+    /// For how long the volume is ours for sure, if it is.
+    pub(crate) fn held_for(&self) -> Option<Duration> {
+        self.memory.held_for()
     }
 
     fn journal(&self) -> Option<MutexGuard<'_, Journal>> {
@@ -225,7 +258,9 @@ impl Volume {
                 self.note(&tree, &Record::Planned { number, wish });
                 plan?
             };
-            let stored = plan.stores.iter().try_for_each(|store| self.store_one(store, bytes));
+            let known = if plan.must_be_known() { self.sync() } else { Ok(()) };
+            let mut stores = plan.stores.iter();
+            let stored = known.and_then(|()| stores.try_for_each(|store| self.store_one(store, bytes)));
             let (mut tree, now, is_stored) = (self.tree(), now(), stored.is_ok());
             let finished = tree.finish_write(plan, is_stored, now);
             self.note(&tree, &Record::Finished { number, is_stored, now });

@@ -18,6 +18,7 @@ pub mod wire;
 
 pub use client::{
     CallFailed, ClientConfig, Counts, DonorStatus, Ended, Engine, IoError, LinkStatus, MemoryEndpoint,
-    OpenError, PAGE_BYTES, Refused, RemoteMemory, Request, SpaceStatus, WINDOW_BYTES, Work, call_node,
+    OpenError, PAGE_BYTES, Refused, RemoteMemory, Request, SpaceStatus, Takeover, VolumeConfig, WINDOW_BYTES,
+    Work, call_node,
 };
 pub use node::{MemoryServer, Node, NodeConfig, ServeError};

@@ -13,8 +13,62 @@ pub const VERSION: u16 = 1;
 /// The longest name of a client.
 pub const NAME_BYTES_MAX: usize = 64;
 
+/// The longest name of a volume.
+pub const VOLUME_NAME_BYTES_MAX: usize = 64;
+/// Bytes of notes that are read by one call.
+pub const NOTES_READ_BYTES_MAX: usize = 512 << 10;
+/// Bytes of notes that are written by one call.
+pub const NOTES_WRITE_BYTES_MAX: usize = 8 << 10;
+/// Nodes of one volume.
+pub const VOLUME_NODES_MAX: usize = 256;
+
 /// What names a lease, and proves that it is one's own.
 pub type LeaseKey = Secret<[u8; 16]>;
+
+/// A volume: what nodes keep under a name when the lease of its mount has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRef {
+    /// What people call it.
+    pub name: String,
+    /// Proves that it is one's own.
+    pub key: Secret<[u8; 16]>,
+}
+
+/// Which nodes have the notes of a volume, as its mount saw it. The newer of two has the higher epoch, then the higher
+/// change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Of this volume and no other: drawn when it was made.
+    pub volume: u64,
+    /// Of the mount.
+    pub epoch: u64,
+    /// Counts marks of the mount.
+    pub change: u32,
+    /// All nodes that the mount claimed.
+    pub nodes: Vec<u64>,
+    /// Of these, those that have all notes.
+    pub members: Vec<u64>,
+}
+
+impl Mark {
+    /// What orders marks.
+    pub const fn age(&self) -> (u64, u32) {
+        (self.epoch, self.change)
+    }
+}
+
+/// What a node keeps of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// What the volume calls the node.
+    pub node: u64,
+    /// The highest that was claimed.
+    pub epoch: u64,
+    /// The last one; none if no mount came so far.
+    pub mark: Option<Mark>,
+    /// Room for notes.
+    pub notes_bytes: u64,
+}
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +118,59 @@ pub enum Request {
         /// Whether it does.
         is_wanted: bool,
     },
+    /// What the node keeps of a volume.
+    Look {
+        /// What the client speaks.
+        version: u16,
+        /// Which volume.
+        volume: VolumeRef,
+    },
+    /// A lease of a volume, which is made if there is none. What an earlier mount had of it, it has no more, before this
+    /// is answered: queue pairs, and by and by keys.
+    Claim {
+        /// Which volume.
+        volume: VolumeRef,
+        /// What the client calls itself, for people.
+        name: String,
+        /// Of this mount: while its lease lasts nobody else claims the volume.
+        holder: Secret<[u8; 16]>,
+        /// Higher than any that was claimed.
+        epoch: u64,
+        /// What the volume is to call the node, if it has no name for it.
+        node: u64,
+        /// Room for notes.
+        notes_bytes: u64,
+    },
+    /// A mark of the mount that has the lease.
+    Mark {
+        /// Which lease.
+        lease: LeaseKey,
+        /// From now on.
+        mark: Mark,
+    },
+    /// Bytes of notes.
+    ReadNotes {
+        /// Which lease.
+        lease: LeaseKey,
+        /// Where they begin.
+        offset: u64,
+        /// At most [`NOTES_READ_BYTES_MAX`].
+        len_bytes: u32,
+    },
+    /// Other bytes of notes, at most [`NOTES_WRITE_BYTES_MAX`].
+    WriteNotes {
+        /// Which lease.
+        lease: LeaseKey,
+        /// Where they begin.
+        offset: u64,
+        /// What is to be there.
+        bytes: Vec<u8>,
+    },
+    /// A volume that nobody has a lease of is kept no longer.
+    Forget {
+        /// Which volume.
+        volume: VolumeRef,
+    },
 }
 
 /// What a node answers.
@@ -103,6 +210,31 @@ pub enum Reply {
     },
     /// To [`Request::Status`].
     Status(NodeStatus),
+    /// To [`Request::Look`].
+    Looked {
+        /// Nothing, if it keeps no such volume.
+        kept: Option<Kept>,
+    },
+    /// To [`Request::Claim`].
+    Claimed {
+        /// The lease.
+        lease: LeaseKey,
+        /// How long it lasts without being renewed.
+        term_ms: u32,
+        /// Bytes of each slab.
+        slab_bytes: u64,
+        /// How much there is.
+        room: Room,
+        /// The notes.
+        notes: RemoteRegion,
+        /// The slabs that it keeps of the volume; granted by [`Request::Grant`].
+        slabs: Vec<u64>,
+    },
+    /// To [`Request::ReadNotes`].
+    Notes {
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
 }
 
 /// How much a node can still grant.
@@ -129,6 +261,27 @@ pub struct NodeStatus {
     pub expired: u64,
     /// Who holds slabs.
     pub holders: Vec<Holder>,
+    /// Volumes that it keeps.
+    pub volumes: Vec<VolumeStatus>,
+    /// How many it keeps at most.
+    pub volumes_max: u32,
+    /// Bytes of notes of all of them, at most.
+    pub notes_bytes_max: u64,
+}
+
+/// A volume that a node keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// What people call it.
+    pub name: String,
+    /// The highest that was claimed.
+    pub epoch: u64,
+    /// Slabs of it here.
+    pub slabs: u32,
+    /// Memory for its notes, beside slabs.
+    pub notes_bytes: u64,
+    /// Whether a mount has it.
+    pub is_held: bool,
 }
 
 /// Who holds slabs of a node.
@@ -163,10 +316,16 @@ pub enum RefusalKind {
     Limit = 6,
     /// The device, or the machine, has no more.
     Resources = 7,
+    /// Another mount has the volume.
+    Held = 8,
+    /// The volume has another key, or another shape.
+    OtherVolume = 9,
+    /// Another mount claimed the volume meanwhile.
+    Overtaken = 10,
 }
 
 impl RefusalKind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 10] = [
         Self::Malformed,
         Self::Version,
         Self::UnknownLease,
@@ -174,6 +333,9 @@ impl RefusalKind {
         Self::Draining,
         Self::Limit,
         Self::Resources,
+        Self::Held,
+        Self::OtherVolume,
+        Self::Overtaken,
     ];
 
     /// That of a number; `None` if this version knows none.
@@ -253,7 +415,7 @@ mod tests {
         let text = format!("{:?}", Request::End { lease: Secret([0xab; 16]) });
         assert!(text.contains("lease: ..") && !text.contains("171"), "{text}");
         let numbers = RefusalKind::ALL.map(|kind| kind as u16);
-        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
         assert!(RefusalKind::ALL.into_iter().all(|kind| RefusalKind::of_code(kind as u16) == Some(kind)));
         assert_eq!(RefusalKind::of_code(99), None);
     }

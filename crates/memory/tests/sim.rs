@@ -23,6 +23,8 @@ const DONATED: NodeConfig = NodeConfig {
     leases_max: 4,
     slabs_per_lease_max: 100,
     pairs_max: 4,
+    volumes_max: 0,
+    notes_bytes_max: 0,
 };
 
 fn config(nodes: usize, replicas: usize) -> ClientConfig {

@@ -412,6 +412,7 @@ fn a_node_keeps_to_its_limits_and_refuses_in_words() {
         leases_max: 2,
         slabs_per_lease_max: 2,
         pairs_max: 2,
+        ..NodeConfig::default()
     };
     let mut node = Node::new(Nic::open(&SoftNic::new()).unwrap(), config, 7);
     let mut ask = |request: Asked, ms: u64| node.handle(&request.to_bytes(), Nanos(ms * 1_000_000));

@@ -15,7 +15,8 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Have clients move their pages to other nodes, and wait until nothing is left on these: then they can be stopped.
 ///
-/// The nodes grant nothing more. With --undo they grant again.
+/// The nodes grant nothing more. With --undo they grant again. A volume that is kept and not mounted leaves when it is
+/// mounted, or forgotten: farcall memory forget.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory drain --nodes 127.0.0.1:11500\n  \
                         farcall memory drain --nodes 127.0.0.1:11500 --undo")]
@@ -63,7 +64,7 @@ impl Drain {
                     return Err(Failure::new("clients do not leave the memory node")
                         .at(node)
                         .why(format!("{left} are still held after {} s", self.timeout))
-                        .remedy("give them other nodes with free memory, or a spill file; see: farcall memory status"));
+                        .remedy("give them other nodes with free memory, or a spill file; forget volumes that nobody mounts; see: farcall memory status"));
                 }
                 std::thread::sleep(LOOK_PERIOD);
             }

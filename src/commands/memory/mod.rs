@@ -2,6 +2,7 @@
 
 mod ask;
 mod drain;
+mod forget;
 mod region_bench;
 mod serve;
 pub(super) mod size;
@@ -17,6 +18,7 @@ pub enum Memory {
     Serve(serve::Serve),
     Status(status::Status),
     Drain(drain::Drain),
+    Forget(forget::Forget),
     RegionBench(region_bench::RegionBench),
 }
 
@@ -30,6 +32,7 @@ impl Memory {
             Self::Serve(serve) => serve.run(console),
             Self::Status(status) => status.run(console),
             Self::Drain(drain) => drain.run(console),
+            Self::Forget(forget) => forget.run(console),
             Self::RegionBench(bench) => bench.run(console),
         }
     }

@@ -19,7 +19,8 @@ use std::time::Duration;
 /// Donate memory: other processes keep pages here, and reach them by one-sided READ and WRITE.
 ///
 /// Memory is taken from the system when a client asks for a slab, and goes back when the client returns it or lets its
-/// lease expire. What clients keep here is gone when this process ends: keep two replicas, on two nodes, or tell them to
+/// lease expire. Volumes of farcall mount --volume stay until they are forgotten (farcall memory forget), in memory
+/// that counts here, with their notes beside it. What clients keep here is gone when this process ends: keep two replicas, on two nodes, or tell them to
 /// leave before: farcall memory drain. Whoever can connect may take all of it: bind to an address that you trust.
 #[derive(Debug, Args)]
 #[command(
@@ -48,6 +49,12 @@ pub struct Serve {
     /// pages, which could be swapped to itself. Takes CAP_IPC_LOCK, or a large enough `ulimit -l`.
     #[arg(long)]
     lock: bool,
+    /// Volumes that are kept, mounted or not.
+    #[arg(long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u16).range(0..=4_096))]
+    volumes_max: u16,
+    /// How much memory to give for notes of volumes, beside --size, at most.
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::bytes)]
+    notes: u64,
     #[command(flatten)]
     config: ConfigArg,
     #[command(flatten)]
@@ -81,6 +88,8 @@ impl Serve {
             term: Duration::from_millis(self.lease_ms),
             leases_max: self.clients_max.into(),
             slabs_per_lease_max: self.slabs_per_client.unwrap_or(u32::MAX),
+            volumes_max: self.volumes_max.into(),
+            notes_bytes_max: self.notes,
             ..NodeConfig::default()
         };
         let server =

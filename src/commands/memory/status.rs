@@ -62,6 +62,26 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
             f64::from(holder.left_ms) / 1e3
         );
     }
+    if !status.volumes.is_empty() {
+        let notes: u64 = status.volumes.iter().map(|volume| volume.notes_bytes).sum();
+        text += &format!(
+            "\n  volumes kept: {} of at most {}, with {} of at most {} of notes",
+            status.volumes.len(),
+            status.volumes_max,
+            size::text(notes),
+            size::text(status.notes_bytes_max)
+        );
+    }
+    for volume in &status.volumes {
+        text += &format!(
+            "\n  volume {}: {} and {} of notes, epoch {}, {}",
+            volume.name.escape_debug(),
+            bytes(volume.slabs),
+            size::text(volume.notes_bytes),
+            volume.epoch,
+            if volume.is_held { "mounted" } else { "not mounted" }
+        );
+    }
     text
 }
 
@@ -70,7 +90,13 @@ fn value(node: SocketAddr, status: &NodeStatus) -> Value {
         json!({ "name": holder.name, "slabs": holder.slabs, "lease_left_ms": holder.left_ms,
                 "is_connected": holder.is_connected })
     });
+    let volumes = status.volumes.iter().map(|volume| {
+        json!({ "name": volume.name, "slabs": volume.slabs, "notes_bytes": volume.notes_bytes,
+                "epoch": volume.epoch, "is_mounted": volume.is_held })
+    });
     json!({
+        "volumes": volumes.collect::<Vec<_>>(), "volumes_max": status.volumes_max,
+        "notes_bytes_max": status.notes_bytes_max,
         "node": node.to_string(), "incarnation": format!("{:016x}", status.incarnation),
         "slab_bytes": status.slab_bytes, "slabs": status.room.slabs, "slabs_free": status.room.free,
         "is_draining": status.room.is_draining, "leases_expired": status.expired,

@@ -5,6 +5,7 @@ mod worker;
 use super::kv::resolve;
 use super::memory::size;
 use super::nic_args::NicArgs;
+use super::volume_args::VolumeArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
@@ -20,13 +21,16 @@ pub use worker::Worker;
 /// Mount a file system whose bytes are in the memory of other machines.
 ///
 /// Files are kept by memory nodes (farcall memory serve), each block by several. It is mounted until umount or Ctrl-C;
-/// then everything is gone, unless --snapshot names a file for it. Another process serves the files: if it is killed, the
-/// next one takes over, and programs only wait (Linux 6.9). If this one is killed the file system is taken off, and its
-/// files are gone; if both are at once, programs get errors until: umount DIR. Needs root and /dev/fuse.
+/// then everything is gone, unless --snapshot names a file for it, or --volume a volume that nodes keep. Another process
+/// serves the files: if it is killed, the next one takes over, and programs only wait (Linux 6.9). If this one is killed
+/// the file system is taken off, and its files are gone; if both are at once, programs get errors until: umount DIR. A
+/// volume is mounted again, here or on another machine, when the lease of the mount that died has ended: all that was
+/// synced or closed is there. Needs root and /dev/fuse.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory serve --size 8G        on two machines\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --replicas 2 --size 8G\n  \
-                  farcall mount /mnt --nodes a:11500,b:11500 --size 8G --snapshot /var/lib/files.farcall")]
+                  farcall mount /mnt --nodes a:11500,b:11500 --size 8G --snapshot /var/lib/files.farcall\n  \
+                  farcall mount /mnt --nodes a:11500,b:11500 --size 8G --volume files --volume-key /etc/farcall/files.key")]
 pub struct Mount {
     /// The directory to mount at.
     dir: PathBuf,
@@ -45,6 +49,13 @@ pub struct Mount {
     /// Begin with what this file holds, if it exists, and write it when the file system was unmounted.
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
+    /// The volume to mount; nodes keep it under this name until: farcall memory forget.
+    #[arg(long, value_name = "NAME", requires = "volume_key")]
+    volume: Option<String>,
+    /// The file with the volume's key, which is made if it is not there. Who has it can mount the volume. Nodes see half
+    /// of it: it hides nothing from them, nor from who listens on the way.
+    #[arg(long, value_name = "FILE", requires = "volume")]
+    volume_key: Option<PathBuf>,
     #[command(flatten)]
     nic: NicArgs,
 }
@@ -62,6 +73,12 @@ impl Mount {
                 .why(format!("--replicas is {}, and --nodes names {}", self.replicas, self.nodes.len()))
                 .remedy("name more nodes, or lower --replicas")
                 .exit(Exit::Usage));
+        }
+        if let Some(volume) = self.volume()
+            && volume.make_key()?
+        {
+            let path = volume.volume_key.display();
+            eprintln!("made a key for the volume: {path}; keep a copy: without it nobody mounts the volume");
         }
         let worker = self.worker()?;
         let supervisor = Supervisor::start(&self.dir, worker).map_err(|error| cannot(&error))?;
@@ -88,6 +105,11 @@ impl Mount {
         supervisor.wait().map(|()| Exit::Success).map_err(|error| cannot(&error))
     }
 
+    fn volume(&self) -> Option<VolumeArgs> {
+        let (volume, volume_key) = (self.volume.clone()?, self.volume_key.clone()?);
+        Some(VolumeArgs { volume, volume_key })
+    }
+
     /// This program again, as the process that serves.
     fn worker(&self) -> Result<impl FnMut(&Path, [i32; 3]) -> Command + Send + use<>, Failure> {
         let this = std::env::current_exe()
@@ -100,13 +122,16 @@ impl Mount {
             format!("--slab={}", self.slab),
         ];
         options.extend(self.nic.to_arguments());
-        let snapshot = self.snapshot.clone();
+        let (snapshot, volume) = (self.snapshot.clone(), self.volume());
         Ok(move |dir: &Path, state: [i32; 3]| {
             let mut command = Command::new(&this);
             command.arg("__mount-worker").arg(dir).args(&options);
             command.arg(format!("--state={}", list(state.iter().map(ToString::to_string).collect())));
             if let Some(snapshot) = &snapshot {
                 command.arg("--snapshot").arg(snapshot);
+            }
+            if let Some(VolumeArgs { volume, volume_key }) = &volume {
+                command.arg("--volume").arg(volume).arg("--volume-key").arg(volume_key);
             }
             command
         })

@@ -5,10 +5,16 @@ use crate::failure::{Exit, Failure};
 use crate::open_files;
 use clap::Args;
 use farcall::memory::{ClientConfig, OpenError, RemoteMemory};
-use farcall_files::{BLOCK_BYTES, Caller, Journal, Mount as Mounted, State, Time, Tree, Volume};
+use farcall_files::{BLOCK_BYTES, Caller, Journal, Log, Mount as Mounted, State, Time, Tree, Volume};
+use farcall_link::Entropy;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Of a machine's name, so much is told to nodes.
+const HOST_CHARS_MAX: usize = 12;
 
 /// Serves the files of a mount: its standard input is /dev/fuse, its standard output who started it.
 #[derive(Debug, Args)]
@@ -32,25 +38,67 @@ impl Worker {
         let State { memory, journal } = State::inherited(numbers).map_err(cannot)?;
         let given = farcall_files::Worker::of_standard_streams().map_err(cannot)?;
         let chosen = self.mount.nic.choose()?;
-        let memory = RemoteMemory::resume(chosen.provider.into(), self.mount.config(), memory);
-        let memory = Arc::new(memory.map_err(|error| cannot_open(&error))?);
+        let mut line = chosen.explanation.to_string().replace('\n', "; ");
         let (journal, earlier) = Journal::open(journal).map_err(cannot)?;
         let is_first = earlier.is_none();
-        let tree = earlier.map_or_else(|| self.mount.tree(&memory), Ok)?;
+        let opened = match self.mount.volume() {
+            None => {
+                let memory = RemoteMemory::resume(chosen.provider.into(), self.mount.config(), memory);
+                let memory = Arc::new(memory.map_err(|error| cannot_open(&error))?);
+                Opened { memory, tree: earlier, journal }
+            }
+            Some(args) => {
+                let holder = holder(&memory).map_err(cannot)?;
+                let volume = args.read(holder, Log::notes_bytes(whole_blocks(self.mount.size)))?;
+                let claimed = RemoteMemory::claim(chosen.provider.into(), self.mount.config(), &volume);
+                let (memory, takeover) = claimed.map_err(|error| cannot_open(&error))?;
+                let age = if takeover.is_new { "new" } else { "taken over" };
+                line += &format!("; volume {:?}: {age}, epoch {}", args.volume, takeover.epoch);
+                let memory = Arc::new(memory);
+                let size_bytes = whole_blocks(self.mount.size);
+                let log = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes);
+                let (log, tree) = log.map_err(cannot)?;
+                // What this machine has kept is newer.
+                Opened { memory, tree: earlier.or(tree), journal: journal.with_log(log) }
+            }
+        };
+        let Opened { memory, tree, journal } = opened;
+        let tree = tree.map_or_else(|| self.mount.tree(&memory), Ok)?;
         let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
+        volume.sync().map_err(|error| cannot(error.into()))?;
         let (device, dir) = (given.device().map_err(cannot)?, self.mount.dir.clone());
         let serve = if is_first { Mounted::serve } else { Mounted::take_over };
         let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot)?;
-        given.serves(&chosen.explanation.to_string().replace('\n', "; "), dir).map_err(cannot)?;
+        given.serves(&line, dir).map_err(cannot)?;
         mounted.wait();
+        volume
+            .sync()
+            .map_err(|error| Failure::because("the last changes are not at the memory nodes", &error))?;
         self.mount.save(&volume)
     }
+}
+
+/// What the files are made of.
+struct Opened {
+    memory: Arc<RemoteMemory>,
+    tree: Option<Tree>,
+    journal: Journal,
+}
+
+/// What this mount proves to nodes that it is the same by, whichever process serves it.
+fn holder(kept: &File) -> io::Result<[u8; 16]> {
+    let mut holder = [0; 16];
+    if kept.read_at(&mut holder, 0)? < holder.len() {
+        holder = Entropy::System.bytes()?;
+        kept.write_all_at(&holder, 0)?;
+    }
+    Ok(holder)
 }
 
 impl Mount {
     fn config(&self) -> ClientConfig {
         ClientConfig {
-            name: format!("mount {}", std::process::id()),
+            name: format!("mount {} at {}", std::process::id(), host_name()),
             nodes: self.nodes.iter().map(ToString::to_string).collect(),
             size_bytes: whole_blocks(self.size),
             replicas: self.replicas.into(),
@@ -84,12 +132,18 @@ impl Mount {
     }
 }
 
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().chars().take(HOST_CHARS_MAX).collect()
+}
+
 fn cannot_open(error: &OpenError) -> Failure {
     let failure = Failure::because("cannot use the memory nodes", error);
     match error {
         OpenError::NoNode(_) => failure
             .remedy("start them: farcall memory serve; or name others with --nodes")
             .exit(Exit::Unreachable),
+        OpenError::Held(_) => failure.remedy("see who has it: farcall memory status"),
+        OpenError::Volume { .. } => failure.remedy("see what nodes keep: farcall memory status"),
         OpenError::Range { .. } | OpenError::NotPages { .. } => {
             failure.remedy("change --size or --slab").exit(Exit::Usage)
         }

@@ -72,7 +72,7 @@ impl Mount {
             mounted.threads.push(thread.spawn(move || {
                 serve(&device, |request, reply| {
                     let answering = volume.answering();
-                    (operations::answer(&volume, request, reply), answering)
+                    (answer_while_held(&volume, request, reply), answering)
                 });
             })?);
         }
@@ -129,6 +129,14 @@ impl Drop for Mount {
 pub fn ask_again(device: &OwnedFd) -> io::Result<()> {
     rustix::io::write(device, &wire::resend())?;
     Ok(())
+}
+
+/// Answers a request, if the volume is ours before and after: what it was told meanwhile is right then.
+fn answer_while_held(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) -> tree::Result<()> {
+    let valid = volume.held_for().ok_or(Errno::NOTCONN)?;
+    let outcome = operations::answer(volume, &request.valid_for(valid), reply);
+    volume.held_for().ok_or(Errno::NOTCONN)?;
+    outcome
 }
 
 /// Mounts at a directory. Who holds the descriptor keeps requests waiting; when nobody holds it any more they fail.

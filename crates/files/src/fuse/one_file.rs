@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::mount::{self, MountError};
-use super::wire::{Body, Opcode, Request, TRANSFER_BYTES_MAX};
+use super::wire::{Body, Opcode, Request, TRANSFER_BYTES_MAX, VALID_MAX};
 use crate::tree::{Attributes, BLOCK_BYTES, DIRECTORY, REGULAR, ROOT, Result};
 use crate::volume::Memory;
 
@@ -62,10 +62,10 @@ fn answer(
     let Some(opcode) = request.opcode else { return Err(Errno::NOSYS) };
     match opcode {
         Opcode::Lookup if node == ROOT && body.name()? == ONE_FILE_NAME.as_bytes() => {
-            reply.put_entry_out(&attributes(FILE, size_bytes)?);
+            reply.put_entry_out(&attributes(FILE, size_bytes)?, VALID_MAX);
         }
         Opcode::Lookup => return Err(Errno::NOENT),
-        Opcode::Getattr => reply.put_attr_out(&attributes(node, size_bytes)?),
+        Opcode::Getattr => reply.put_attr_out(&attributes(node, size_bytes)?, VALID_MAX),
         Opcode::Open if node == FILE => {
             reply.put_u64(FILE);
             // No flags: the loop device asks for direct I/O itself.
@@ -167,6 +167,7 @@ mod tests {
             gid: 0,
             body: Fields(body),
             bytes: body,
+            valid: VALID_MAX,
         };
         let mut reply = Vec::new();
         answer(memory, SIZE_BYTES, &request, &mut reply, &mut |transfer| told.push(transfer))?;

@@ -1,5 +1,7 @@
 //! What is done for each request: fields of linux/fuse.h in, the tree and the volume asked, fields out.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 
 use super::wire::{Body, Fields, Opcode, Request, TRANSFER_BYTES_MAX};
@@ -33,7 +35,7 @@ pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
         }
         Opcode::BatchForget => batch_forget(volume, body),
         Opcode::Getattr => {
-            reply.put_attr_out(&volume.tree().attributes(node)?);
+            reply.put_attr_out(&volume.tree().attributes(node)?, request.valid);
             Ok(())
         }
         Opcode::Setattr => {
@@ -53,7 +55,7 @@ pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
         Opcode::Write => write(volume, node, body, reply),
         Opcode::Readdir => {
             let mut tree = volume.tree();
-            readdir(&mut tree, node, body, Lines::Names, reply)?;
+            readdir(&mut tree, request, Lines::Names, reply)?;
             volume.accessed(&mut tree, node);
             Ok(())
         }
@@ -61,8 +63,8 @@ pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
             statfs(&volume.tree(), reply);
             Ok(())
         }
-        // A write is answered when all replicas in sync have it: nothing is left to do.
-        Opcode::Flush | Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => Ok(()),
+        // A write is answered when all replicas in sync have it: what is left is what the tree has heard since.
+        Opcode::Flush | Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => volume.sync(),
         Opcode::Destroy | Opcode::Interrupt | Opcode::Init => Ok(()),
         Opcode::Getxattr => {
             let room = body.u32()? as usize;
@@ -95,23 +97,23 @@ pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut
     let caller = Caller { uid: request.uid, gid: request.gid };
     let Some(opcode) = request.opcode else { return Err(Errno::NOSYS) };
     match opcode {
-        Opcode::Lookup => lookup(tree, node, body.name()?, reply),
-        Opcode::Setattr => setattr(tree, node, body, now, reply),
+        Opcode::Lookup => lookup(tree, request, body.name()?, reply),
+        Opcode::Setattr => setattr(tree, request, now, reply),
         Opcode::Symlink => {
             let (name, target) = (body.name()?, body.name()?);
-            entry(tree, reply, |tree| tree.symlink(node, name, target, caller, now))
+            entry(tree, request.valid, reply, |tree| tree.symlink(node, name, target, caller, now))
         }
         Opcode::Mknod => {
             let (mode, rdev) = (body.u32()?, body.u32()?);
             body.skip(8)?;
             let name = body.name()?;
-            entry(tree, reply, |tree| tree.make(node, name, mode, rdev, caller, now))
+            entry(tree, request.valid, reply, |tree| tree.make(node, name, mode, rdev, caller, now))
         }
         Opcode::Mkdir => {
             let mode = body.u32()? & !KIND_BITS | DIRECTORY;
             body.skip(4)?;
             let name = body.name()?;
-            entry(tree, reply, |tree| tree.make(node, name, mode, 0, caller, now))
+            entry(tree, request.valid, reply, |tree| tree.make(node, name, mode, 0, caller, now))
         }
         Opcode::Create | Opcode::Tmpfile => {
             body.skip(4)?;
@@ -123,7 +125,7 @@ pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut
                 _ => tree.make(node, name, mode, 0, caller, now),
             }?;
             tree.open(made.ino)?;
-            entry(tree, reply, |_| Ok(made))?;
+            entry(tree, request.valid, reply, |_| Ok(made))?;
             put_open(reply, made.ino, FOPEN_DIRECT_IO);
             Ok(())
         }
@@ -147,7 +149,7 @@ pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut
         Opcode::Link => {
             let ino = body.u64()?;
             let name = body.name()?;
-            entry(tree, reply, |tree| tree.link(ino, node, name, now))
+            entry(tree, request.valid, reply, |tree| tree.link(ino, node, name, now))
         }
         Opcode::Open | Opcode::Opendir => {
             tree.open(node)?;
@@ -160,7 +162,7 @@ pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut
             Ok(())
         }
         Opcode::Readdirplus => {
-            readdir(tree, node, body, Lines::NamesAndAttributes, reply)?;
+            readdir(tree, request, Lines::NamesAndAttributes, reply)?;
             tree.accessed(node, now);
             Ok(())
         }
@@ -183,19 +185,20 @@ pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut
 /// An inode that the kernel knows from now on.
 fn entry(
     tree: &mut Tree,
+    valid: Duration,
     reply: &mut Vec<u8>,
     make: impl FnOnce(&mut Tree) -> Result<Attributes>,
 ) -> Result<()> {
     let attributes = make(tree)?;
     tree.looked_up(attributes.ino);
-    reply.put_entry_out(&attributes);
+    reply.put_entry_out(&attributes, valid);
     Ok(())
 }
 
-fn lookup(tree: &mut Tree, parent: u64, name: &[u8], reply: &mut Vec<u8>) -> Result<()> {
-    match entry(tree, reply, |tree| tree.lookup(parent, name)) {
+fn lookup(tree: &mut Tree, request: &Request<'_>, name: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+    match entry(tree, request.valid, reply, |tree| tree.lookup(request.node, name)) {
         Err(Errno::NOENT) => {
-            reply.put_no_entry();
+            reply.put_no_entry(request.valid);
             Ok(())
         }
         outcome => outcome,
@@ -223,7 +226,8 @@ fn resize(volume: &Volume, ino: u64, mut body: Fields<'_>) -> Result<()> {
     if valid & FATTR_SIZE == 0 { Ok(()) } else { volume.resize(ino, size).map(drop) }
 }
 
-fn setattr(tree: &mut Tree, ino: u64, mut body: Fields<'_>, now: Time, reply: &mut Vec<u8>) -> Result<()> {
+fn setattr(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut Vec<u8>) -> Result<()> {
+    let (ino, mut body) = (request.node, request.body);
     let valid = body.u32()?;
     body.skip(4 + 8 + 8 + 8)?;
     let seconds = [body.u64()?, body.u64()?, body.u64()?];
@@ -244,7 +248,7 @@ fn setattr(tree: &mut Tree, ino: u64, mut body: Fields<'_>, now: Time, reply: &m
         mtime: time(1, 5, Some(8)),
         ctime: time(2, 10, None),
     };
-    reply.put_attr_out(&tree.change(ino, changes, now)?);
+    reply.put_attr_out(&tree.change(ino, changes, now)?, request.valid);
     Ok(())
 }
 
@@ -284,7 +288,8 @@ enum Lines {
     NamesAndAttributes,
 }
 
-fn readdir(tree: &mut Tree, ino: u64, mut body: Fields<'_>, lines: Lines, reply: &mut Vec<u8>) -> Result<()> {
+fn readdir(tree: &mut Tree, request: &Request<'_>, lines: Lines, reply: &mut Vec<u8>) -> Result<()> {
+    let (ino, mut body) = (request.node, request.body);
     body.skip(8)?;
     let (cookie, room) = (body.u64()?, (body.u32()? as usize).min(TRANSFER_BYTES_MAX));
     let mut known = Vec::new();
@@ -302,7 +307,7 @@ fn readdir(tree: &mut Tree, ino: u64, mut body: Fields<'_>, lines: Lines, reply:
             Some(_) if line.cookie < 3 => reply.resize(reply.len() + ENTRY_OUT_BYTES, 0),
             Some(attributes) => {
                 known.push(line.ino);
-                reply.put_entry_out(&attributes);
+                reply.put_entry_out(&attributes, request.valid);
             }
             None => {}
         }

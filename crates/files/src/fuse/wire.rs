@@ -1,5 +1,7 @@
 //! What kernel and daemon say to each other over /dev/fuse: linux/fuse.h, version 7.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 
 use crate::tree::{Attributes, Result, Time};
@@ -16,8 +18,8 @@ pub const REQUEST_BYTES_MAX: usize = TRANSFER_BYTES_MAX + 4096;
 /// Bytes in front of a reply.
 pub const OUT_HEADER_BYTES: usize = 16;
 
-/// How long the kernel may keep what it was told: nobody else changes it.
-const VALID_SECONDS: u64 = 3_600;
+/// How long the kernel may keep what it was told, at most: nobody else changes it meanwhile.
+pub const VALID_MAX: Duration = Duration::from_secs(3_600);
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +113,7 @@ impl Opcode {
 }
 
 /// A request.
+#[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// `None`: this build does not know it.
     pub opcode: Option<Opcode>,
@@ -121,6 +124,8 @@ pub struct Request<'a> {
     pub body: Fields<'a>,
     /// All of it.
     pub bytes: &'a [u8],
+    /// How long the kernel may keep what it is told.
+    pub valid: Duration,
 }
 
 /// The kernel asks again: who was asked first has ended (FUSE_UNIQUE_RESEND).
@@ -135,7 +140,13 @@ impl<'a> Request<'a> {
         let (uid, gid) = (fields.u32().ok()?, fields.u32().ok()?);
         fields.skip(8).ok()?;
         let is_whole = len_bytes as usize == bytes.len();
-        is_whole.then_some(Self { opcode: Opcode::of(opcode), unique, node, uid, gid, body: fields, bytes })
+        let (opcode, body, valid) = (Opcode::of(opcode), fields, Duration::ZERO);
+        is_whole.then_some(Self { opcode, unique, node, uid, gid, body, bytes, valid })
+    }
+
+    /// The same, when nobody else changes anything for so long.
+    pub fn valid_for(&self, valid: Duration) -> Self {
+        Self { valid: valid.min(VALID_MAX), ..*self }
     }
 
     /// Its number, also when it is made again.
@@ -197,28 +208,31 @@ pub trait Body {
     fn put_attributes(&mut self, attributes: &Attributes);
 
     /// What GETATTR and SETATTR are answered with.
-    fn put_attr_out(&mut self, attributes: &Attributes) {
-        self.put_u64(VALID_SECONDS);
-        self.put_u64(0);
+    fn put_attr_out(&mut self, attributes: &Attributes, valid: Duration) {
+        self.put_u64(valid.as_secs());
+        self.put_u32(valid.subsec_nanos());
+        self.put_u32(0);
         self.put_attributes(attributes);
     }
 
     /// What LOOKUP and all that make a name are answered with.
-    fn put_entry_out(&mut self, attributes: &Attributes) {
+    fn put_entry_out(&mut self, attributes: &Attributes, valid: Duration) {
         self.put_u64(attributes.ino);
         self.put_u64(0);
-        self.put_u64(VALID_SECONDS);
-        self.put_u64(VALID_SECONDS);
-        self.put_u64(0);
+        [valid; 2].into_iter().for_each(|valid| self.put_u64(valid.as_secs()));
+        [valid; 2].into_iter().for_each(|valid| self.put_u32(valid.subsec_nanos()));
         self.put_attributes(attributes);
     }
 
     /// There is no such name, and there will be none until the kernel makes it.
-    fn put_no_entry(&mut self) {
+    fn put_no_entry(&mut self, valid: Duration) {
         self.put_u64(0);
         self.put_u64(0);
-        self.put_u64(VALID_SECONDS);
-        (0..13).for_each(|_| self.put_u64(0));
+        self.put_u64(valid.as_secs());
+        self.put_u64(0);
+        self.put_u32(valid.subsec_nanos());
+        self.put_u32(0);
+        (0..11).for_each(|_| self.put_u64(0));
     }
 }
 
@@ -324,9 +338,9 @@ mod tests {
             body.len()
         };
         assert_eq!(len(&|body| body.put_attributes(&attributes)), 88);
-        assert_eq!(len(&|body| body.put_attr_out(&attributes)), 104);
-        assert_eq!(len(&|body| body.put_entry_out(&attributes)), 128);
-        assert_eq!(len(&|body| body.put_no_entry()), 128);
+        assert_eq!(len(&|body| body.put_attr_out(&attributes, VALID_MAX)), 104);
+        assert_eq!(len(&|body| body.put_entry_out(&attributes, VALID_MAX)), 128);
+        assert_eq!(len(&|body| body.put_no_entry(VALID_MAX)), 128);
         let offer: Vec<u8> = [7, 40, 0, u32::MAX, u32::MAX].into_iter().flat_map(u32::to_ne_bytes).collect();
         assert_eq!(len(&|body| init(Fields(&offer), body).unwrap()), 64);
         assert_eq!(init(Fields(&offer[..8]), &mut Vec::new()), Err(Errno::IO));

@@ -54,6 +54,14 @@ pub struct WritePlan {
     is_tail_dirty: Option<bool>,
 }
 
+impl WritePlan {
+    /// Whether it stores where a tree that does not know of it expects something else: to blocks that another file may
+    /// have had, or behind the end of the file.
+    pub(crate) const fn must_be_known(&self) -> bool {
+        !self.fresh.is_empty() || !self.reserved.is_empty() || self.is_tail_dirty.is_some()
+    }
+}
+
 /// What `fallocate` does with a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Allocate {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use farcall_flow::Window;
+use farcall_link::bootstrap::Secret;
 use thiserror::Error;
 
 /// Bytes of a page: what is replicated, checked and repaired as one.
@@ -85,6 +86,35 @@ impl ClientConfig {
     }
 }
 
+/// A volume: an address space that nodes keep under a name when its client is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeConfig {
+    pub(super) name: String,
+    pub(super) key: Secret<[u8; 32]>,
+    pub(super) holder: Secret<[u8; 16]>,
+    pub(super) notes_bytes: u64,
+}
+
+impl VolumeConfig {
+    /// A volume, by what people call it. Half of the key proves to nodes that it is one's own; the other half stays here,
+    /// and keys checksums. The holder is drawn at random: while nodes hear of it, nobody gets the volume who has another.
+    /// There is room for so many bytes of notes at each node.
+    pub const fn new(name: String, key: [u8; 32], holder: [u8; 16], notes_bytes: u64) -> Self {
+        Self { name, key: Secret(key), holder: Secret(holder), notes_bytes }
+    }
+}
+
+/// What an earlier client left of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Takeover {
+    /// Of this client: higher than those of all before.
+    pub epoch: u64,
+    /// There was none.
+    pub is_new: bool,
+    /// The notes of the user's, as each member has them. Those that were told to be noted are in all of them.
+    pub notes: Vec<Vec<u8>>,
+}
+
 /// Why there is no address space.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -115,12 +145,29 @@ pub enum OpenError {
     /// What another process kept is of no use.
     #[error("cannot go on with what the last process kept: {0}")]
     Kept(String),
+    /// Another client has the volume.
+    #[error("{0}; try again after it has ended")]
+    Held(String),
+    /// The volume cannot be had.
+    #[error("the volume {name:?} cannot be had: {why}")]
+    Volume {
+        /// Which.
+        name: String,
+        /// Why not.
+        why: String,
+    },
     /// The device has no room.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
     /// The system gives no thread, descriptor, file or random number.
     #[error("cannot begin: {0}")]
     System(#[from] std::io::Error),
+}
+
+impl OpenError {
+    pub(super) fn volume(name: &str, why: impl Into<String>) -> Self {
+        Self::Volume { name: name.to_owned(), why: why.into() }
+    }
 }
 
 /// What a client asks of its address space.
@@ -144,6 +191,8 @@ pub enum Work {
     },
     /// Writes these bytes.
     Write(Vec<u8>),
+    /// Writes these bytes to the notes of a volume: done when every member has them. Offsets are of notes.
+    Note(Vec<u8>),
     /// Reads every replica of every page that was written, and repairs what is wrong. Offsets are of no account.
     Scrub,
 }
@@ -182,6 +231,9 @@ pub enum IoError {
     /// The client was closed.
     #[error("the client was closed")]
     Closed,
+    /// Nodes did not hear of this client in time: another one may have the volume.
+    #[error("the volume is lost to this client: too many nodes did not hear of it in time; mount it again")]
+    Fenced,
 }
 
 /// Why a request was not taken.

@@ -53,6 +53,18 @@ fn call(
     }
 }
 
+/// Asks nodes one after another, each over a connection of its own.
+pub(super) fn asker<'a>(
+    provider: &'a dyn Provider,
+    nodes: &'a [String],
+) -> impl FnMut(usize, &Request) -> Result<Reply, CallFailed> + use<'a> {
+    let mut clients: Vec<Option<Client>> = nodes.iter().map(|_| None).collect();
+    move |at, request| {
+        let bytes = call(&mut clients[at], provider, &nodes[at], &request.to_bytes())?;
+        Reply::parse(&bytes).map_err(CallFailed::Refused)
+    }
+}
+
 fn connect(provider: &dyn Provider, address: &str) -> Result<Client, String> {
     // Calls are rare: who waits for one sleeps.
     let options = ClientOptions::preset("server-reply")

@@ -9,7 +9,7 @@ use farcall_remio::{Handler, Session};
 use farcall_verbs::Nanos;
 
 use super::config::{DonorStatus, LinkStatus};
-use crate::wire::{LeaseKey, Refusal, Request, Room, VERSION};
+use crate::wire::{LeaseKey, Mark, Refusal, Request, Room, VERSION};
 
 /// Why a call to a node brought no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +43,17 @@ pub(super) enum Call {
     Lease,
     Connect,
     Renew,
-    Grant { extent: usize, slab: u64 },
-    Return { slab: u64 },
+    Grant {
+        extent: usize,
+        slab: u64,
+    },
+    Return {
+        slab: u64,
+    },
+    /// The mark of a volume that is to be.
+    Mark {
+        change: u32,
+    },
     End,
 }
 
@@ -67,6 +76,8 @@ pub(super) struct Donor<H: Handler> {
     pub is_full: bool,
     /// The client ends: of this node it wants nothing any more but that its lease ends.
     pub is_ending: bool,
+    /// Of a volume: its lease is over, or it never granted one. Nothing more is asked for.
+    pub is_out: bool,
 }
 
 impl<H: Handler> Donor<H> {
@@ -84,6 +95,7 @@ impl<H: Handler> Donor<H> {
             problem: None,
             is_full: false,
             is_ending: false,
+            is_out: false,
         }
     }
 
@@ -128,7 +140,7 @@ impl<H: Handler> Donor<H> {
             return self.lease.map(|_| Call::End);
         }
         if self.lease.is_none() {
-            return Some(Call::Lease);
+            return (!self.is_out).then_some(Call::Lease);
         }
         if self.renew_at().is_some_and(|at| at <= now) {
             return Some(Call::Renew);
@@ -140,7 +152,13 @@ impl<H: Handler> Donor<H> {
     }
 
     /// A call as the node reads it; `None` if the lease that it was for is gone.
-    pub fn request(&self, call: Call, name: &str, pairs: Vec<QpInfo>) -> Option<Request> {
+    pub fn request(
+        &self,
+        call: Call,
+        name: &str,
+        pairs: Vec<QpInfo>,
+        mark: Option<&Mark>,
+    ) -> Option<Request> {
         if call == Call::Lease {
             return Some(Request::Lease { version: VERSION, name: name.to_owned() });
         }
@@ -151,6 +169,10 @@ impl<H: Handler> Donor<H> {
             Call::Renew => Request::Renew { lease },
             Call::Grant { slab, .. } => Request::Grant { lease, slab },
             Call::Return { slab } => Request::Return { lease, slab },
+            // Another one has taken its place, if it is not that.
+            Call::Mark { change } => {
+                Request::Mark { lease, mark: mark.filter(|mark| mark.change == change)?.clone() }
+            }
             Call::End => Request::End { lease },
         })
     }
@@ -159,6 +181,7 @@ impl<H: Handler> Donor<H> {
     pub fn due(&self) -> Option<Nanos> {
         let wants = match self.is_ending {
             true => self.lease.is_some(),
+            false if self.is_out => false,
             false => self.lease.is_none() || !self.is_up() || !self.calls.is_empty(),
         };
         let retry = (wants && self.asked.is_none()).then_some(self.retry_at);

@@ -11,7 +11,9 @@ use farcall_link::{Nic, Waiting};
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
 
 use super::Engine;
-use super::config::{ClientConfig, Ended, LinkStatus, OpenError, Refused, Request, SpaceStatus};
+use super::config::{
+    ClientConfig, Ended, LinkStatus, OpenError, Refused, Request, SpaceStatus, Takeover, VolumeConfig,
+};
 use super::control;
 use super::donor::CallFailed;
 
@@ -58,6 +60,27 @@ impl MemoryEndpoint {
         clock: MonotonicClock,
     ) -> Result<Self, OpenError> {
         Self::drive(Engine::resume(&Nic::open(&**provider)?, config, kept, clock.now())?, provider, clock)
+    }
+
+    /// Opens a volume that an earlier client left, or a new one; see [`Engine::claim`].
+    ///
+    /// # Errors
+    /// As there, and as [`MemoryEndpoint::open`].
+    pub fn claim(
+        provider: &Arc<dyn Provider>,
+        config: ClientConfig,
+        volume: &VolumeConfig,
+        clock: MonotonicClock,
+    ) -> Result<(Self, Takeover), OpenError> {
+        let (nic, nodes) = (Nic::open(&**provider)?, config.nodes.clone());
+        let ask = control::asker(&**provider, &nodes);
+        let (engine, takeover) = Engine::claim(&nic, config, volume, ask, || clock.now())?;
+        Ok((Self::drive(engine, provider, clock)?, takeover))
+    }
+
+    /// Until when nobody else can have the volume; see [`Engine::held_until`].
+    pub fn held_until(&self) -> Nanos {
+        self.engine.held_until()
     }
 
     fn drive(engine: Engine, provider: &Arc<dyn Provider>, clock: MonotonicClock) -> Result<Self, OpenError> {

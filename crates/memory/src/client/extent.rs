@@ -90,14 +90,27 @@ impl Extent {
             || self.placing.iter().any(|(of, _)| *of == donor)
     }
 
-    /// Forgets a replica. If none is left that is in sync, what another one has so far is all that there is.
+    /// Forgets a replica.
     pub fn remove(&mut self, serial: u32) -> Option<Replica> {
         let at = self.replicas.iter().position(|replica| replica.serial == serial)?;
-        let removed = self.replicas.remove(at);
-        if !self.replicas.iter().any(Replica::is_in_sync) {
+        Some(self.replicas.remove(at))
+    }
+
+    fn has_any_in_sync(&self) -> bool {
+        self.replicas.iter().any(Replica::is_in_sync)
+    }
+
+    /// If none is left that is in sync, what another one has so far is all that there is.
+    pub fn promote(&mut self) {
+        if !self.has_any_in_sync() {
             self.replicas.iter_mut().for_each(|replica| replica.standing = Standing::InSync);
         }
-        Some(removed)
+    }
+
+    /// If none is left that is in sync, the others are of no use where a page that they lack would look like one that
+    /// was never written.
+    pub fn take_unfilled(&mut self) -> Vec<Replica> {
+        if self.has_any_in_sync() { Vec::new() } else { std::mem::take(&mut self.replicas) }
     }
 
     /// How a new replica begins.

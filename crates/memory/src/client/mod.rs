@@ -1,5 +1,6 @@
 //! The client: an address space of pages over slabs of several nodes.
 
+mod claim;
 mod config;
 mod control;
 mod donor;
@@ -7,13 +8,14 @@ mod endpoint;
 mod engine;
 mod extent;
 mod keep;
+mod notes;
 mod pages;
 mod remote;
 mod spill;
 
 pub use config::{
     ClientConfig, Counts, DonorStatus, Ended, IoError, LinkStatus, OpenError, PAGE_BYTES, Refused, Request,
-    SpaceStatus, WINDOW_BYTES, Work,
+    SpaceStatus, Takeover, VolumeConfig, WINDOW_BYTES, Work,
 };
 pub use control::call_node;
 pub use donor::CallFailed;

@@ -35,12 +35,14 @@ pub(super) struct Pages {
     sums: Vec<u64>,
     /// 0: never written.
     generations: Vec<u32>,
+    /// Of pages of a volume that may hold something else instead, what that is. 0, and empty: of none.
+    others: Vec<u64>,
 }
 
 impl Pages {
     /// Room for so many pages, none of them written.
     pub fn new(count: usize) -> Self {
-        Self { sums: vec![0; count], generations: vec![0; count] }
+        Self { sums: vec![0; count], generations: vec![0; count], others: Vec::new() }
     }
 
     /// The checksum of a page; `None` if it was never written.
@@ -51,7 +53,48 @@ impl Pages {
     /// The page has other bytes now.
     pub fn written(&mut self, at: usize, sum: u64) {
         self.sums[at] = sum;
-        self.generations[at] = self.generations[at].wrapping_add(1).max(1);
+        self.generations[at] = self.next_generation(at);
+        self.settle(at);
+    }
+
+    /// That of the next write. Of two in turn one is even.
+    pub fn next_generation(&self, at: usize) -> u32 {
+        self.generations[at].checked_add(1).unwrap_or(2)
+    }
+
+    /// The page holds what its checksum says, or something else.
+    pub fn unsettle(&mut self, at: usize, other: u64) {
+        if self.others.is_empty() {
+            self.others = vec![0; self.sums.len()];
+        }
+        self.others[at] = other;
+    }
+
+    /// What a page may hold instead.
+    pub fn other(&self, at: usize) -> Option<u64> {
+        self.others.get(at).copied().filter(|other| *other != 0)
+    }
+
+    /// It is the other: the next write takes the place, in notes, of what it is not.
+    pub fn is_other(&mut self, at: usize) {
+        if let Some(other) = self.other(at)
+            && self.sums[at] != other
+        {
+            self.sums[at] = other;
+            self.generations[at] = self.next_generation(at);
+        }
+    }
+
+    /// It holds what its checksum says.
+    pub fn settle(&mut self, at: usize) {
+        if let Some(other) = self.others.get_mut(at) {
+            *other = 0;
+        }
+    }
+
+    /// A page of an earlier client.
+    pub fn found(&mut self, at: usize, sum: u64, generation: u32) {
+        (self.sums[at], self.generations[at]) = (sum, generation);
     }
 
     /// The table of another process: checksums and generations.
@@ -59,6 +102,7 @@ impl Pages {
         Self {
             sums: entries.iter().map(|(sum, _)| *sum).collect(),
             generations: entries.iter().map(|(_, generation)| *generation).collect(),
+            others: Vec::new(),
         }
     }
 
@@ -81,7 +125,8 @@ impl Pages {
 
     /// Memory of the table.
     pub fn table_bytes(&self) -> usize {
-        self.sums.capacity() * size_of::<u64>() + self.generations.capacity() * size_of::<u32>()
+        (self.sums.capacity() + self.others.capacity()) * size_of::<u64>()
+            + self.generations.capacity() * size_of::<u32>()
     }
 }
 

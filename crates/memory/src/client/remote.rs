@@ -3,20 +3,25 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
 use farcall_link::Waiting;
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
 
-use super::config::{ClientConfig, IoError, OpenError, Request, SpaceStatus, Work};
+use super::config::{ClientConfig, IoError, OpenError, Request, SpaceStatus, Takeover, VolumeConfig, Work};
 use super::{MemoryEndpoint, PAGE_BYTES};
 
 /// Pages of one piece of a long request.
 const PIECE_PAGES: usize = 255;
 /// Empty looks before the thread sleeps.
 const POLLS: u32 = 2_000;
+
+/// Bytes of one piece of long notes.
+const NOTE_BYTES: usize = 1 << 20;
 
 type Result<T, E = IoError> = std::result::Result<T, E>;
 
@@ -61,6 +66,9 @@ pub struct RemoteMemory {
     inbox: WakeQueue<Message>,
     thread: Option<JoinHandle<()>>,
     size_bytes: u64,
+    clock: MonotonicClock,
+    /// Until when nobody else can have the volume, as far as its thread knows.
+    held_until: Arc<AtomicU64>,
 }
 
 impl RemoteMemory {
@@ -84,6 +92,21 @@ impl RemoteMemory {
         Self::run(MemoryEndpoint::resume(&provider, config, kept, clock)?, clock)
     }
 
+    /// Opens a volume that an earlier client left at the nodes, or a new one. What that one was told is written or noted
+    /// is there.
+    ///
+    /// # Errors
+    /// As [`RemoteMemory::open`]; if another client has the volume, too few nodes answer, or it has another key or shape.
+    pub fn claim(
+        provider: Arc<dyn Provider>,
+        config: ClientConfig,
+        volume: &VolumeConfig,
+    ) -> Result<(Self, Takeover), OpenError> {
+        let clock = MonotonicClock::new();
+        let (memory, takeover) = MemoryEndpoint::claim(&provider, config, volume, clock)?;
+        Ok((Self::run(memory, clock)?, takeover))
+    }
+
     fn run(memory: MemoryEndpoint, clock: MonotonicClock) -> Result<Self, OpenError> {
         let (inbox, size_bytes) = (WakeQueue::new()?, memory.size_bytes());
         let space = Space {
@@ -93,11 +116,14 @@ impl RemoteMemory {
             waiting: VecDeque::new(),
             last_token: 0,
             is_closing: false,
+            held_until: Arc::default(),
         };
+        space.tell_until();
+        let held_until = Arc::clone(&space.held_until);
         let stop = Stop::new()?;
         let run = move || space.run(clock, stop);
         let thread = std::thread::Builder::new().name("memory-client".into()).spawn(run)?;
-        Ok(Self { inbox, thread: Some(thread), size_bytes })
+        Ok(Self { inbox, thread: Some(thread), size_bytes, clock, held_until })
     }
 
     /// Bytes of the address space.
@@ -136,6 +162,23 @@ impl RemoteMemory {
         Ok(())
     }
 
+    /// Writes to the notes of a volume: done when all its members have it.
+    ///
+    /// # Errors
+    /// If it is not inside of the notes, or the volume is lost to this client.
+    pub fn note(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        for (piece, number) in bytes.chunks(NOTE_BYTES).zip(0..) {
+            self.ask(offset + number * NOTE_BYTES as u64, Work::Note(piece.to_vec()))?;
+        }
+        Ok(())
+    }
+
+    /// For how long nobody else can have the volume, if nobody has it now: however long this process was stopped.
+    pub fn held_for(&self) -> Option<Duration> {
+        let left = self.held_until.load(Ordering::Acquire).saturating_sub(self.clock.now().0);
+        (left > 0).then_some(Duration::from_nanos(left))
+    }
+
     /// Reads every replica of every page that was written, and repairs what is wrong.
     ///
     /// # Errors
@@ -159,7 +202,9 @@ impl RemoteMemory {
     fn ask(&self, offset: u64, work: Work) -> Result<Vec<u8>> {
         let (ended, receiver) = mpsc::sync_channel(1);
         self.inbox.push(Message::Asked(Asked { offset, work, ended }));
-        receiver.recv().unwrap_or(Err(IoError::Closed))
+        let result = receiver.recv().unwrap_or(Err(IoError::Closed))?;
+        // What was read after that may be another client's, or older than that.
+        self.held_for().map(|_| result).ok_or(IoError::Fenced)
     }
 }
 
@@ -195,6 +240,7 @@ struct Space {
     waiting: VecDeque<Asked>,
     last_token: u64,
     is_closing: bool,
+    held_until: Arc<AtomicU64>,
 }
 
 impl Space {
@@ -205,6 +251,10 @@ impl Space {
         if let Err(error) = ran {
             tracing::error!("memory client: its thread ended: {error}");
         }
+    }
+
+    fn tell_until(&self) {
+        self.held_until.store(self.memory.held_until().0, Ordering::Release);
     }
 
     fn take(&mut self, message: Message, now: Nanos) {
@@ -231,7 +281,7 @@ impl Space {
             any = true;
             self.last_token += 1;
             let token = self.last_token;
-            // The range was checked, and there is room: it is taken.
+            // The range was checked, and there is room: it is taken, but for notes. Who asked hears of that.
             if self.memory.submit(Request { token, offset, work }, now).is_ok() {
                 self.asked.insert(token, ended);
             }
@@ -249,6 +299,7 @@ impl Endpoint for Space {
         }
         any |= self.submit(now);
         let next = self.memory.progress(now);
+        self.tell_until();
         while let Some(ended) = self.memory.next_ended() {
             if let Some(to) = self.asked.remove(&ended.token) {
                 let _ = to.send(ended.result);

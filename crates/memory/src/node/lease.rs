@@ -11,6 +11,9 @@ use farcall_verbs::{Access, Nanos, Result};
 /// What a grant allows.
 const GRANTED: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
+/// What is copied at once.
+const COPY_BYTES: usize = 1 << 20;
+
 pub(super) struct Lease {
     pub name: String,
     nic: Nic,
@@ -23,6 +26,8 @@ pub(super) struct Lease {
     /// Slabs of a lease that has ended which the device keeps aside, at most: a peer that is stopped inside an access
     /// goes on there, and nowhere else.
     pub aside: u32,
+    /// Of which volume it is, and the notes of that.
+    pub volume: Option<(String, Region)>,
 }
 
 /// What became of a wish for queue pairs.
@@ -39,7 +44,16 @@ impl Lease {
     /// If the device has no protection domain for it.
     pub fn new(name: String, nic: &Nic, until: Nanos) -> Result<Self> {
         let nic = Nic { pd: nic.context.alloc_pd()?, ..nic.clone() };
-        Ok(Self { name, nic, until, slabs: BTreeMap::new(), target: None, closed: None, aside: 0 })
+        Ok(Self {
+            name,
+            nic,
+            until,
+            slabs: BTreeMap::new(),
+            target: None,
+            closed: None,
+            aside: 0,
+            volume: None,
+        })
     }
 
     /// A slab more: other memory than anybody had, all zero.
@@ -50,6 +64,42 @@ impl Lease {
         Ok(remote)
     }
 
+    /// The notes of a volume: all zero, or those of an earlier mount, in other memory.
+    ///
+    /// # Errors
+    /// If the device has no room.
+    pub fn keep_notes(
+        &mut self,
+        volume: &str,
+        len_bytes: u64,
+        earlier: Option<&Region>,
+    ) -> Result<RemoteRegion> {
+        let notes = Region::alloc(&*self.nic.pd, len_bytes as usize, GRANTED)?;
+        if let Some(earlier) = earlier {
+            copy(earlier, &notes);
+        }
+        let remote = notes.remote();
+        self.volume = Some((volume.to_owned(), notes));
+        Ok(remote)
+    }
+
+    /// A slab that an earlier mount of the volume had, in other memory and under another key.
+    ///
+    /// # Errors
+    /// If the device has no room; then nothing has changed.
+    pub fn adopt(&mut self, number: u64, from: &mut Self) -> Result<Option<RemoteRegion>> {
+        let Some(earlier) = from.slabs.get(&number) else { return Ok(None) };
+        let region = Region::alloc(&*self.nic.pd, earlier.len_bytes(), GRANTED)?;
+        copy(earlier, &region);
+        let remote = region.remote();
+        self.slabs.insert(number, region);
+        from.slabs.remove(&number);
+        if !from.is_at_rest() {
+            from.aside = (from.aside + 1).min(from.pairs_closed());
+        }
+        Ok(Some(remote))
+    }
+
     pub const fn is_connected(&self) -> bool {
         self.target.is_some()
     }
@@ -57,10 +107,7 @@ impl Lease {
     /// New queue pairs in place of the earlier ones. What a WRITE over those may still do it has done before: late ones
     /// would garble what is written over the new ones.
     pub fn connect(&mut self, pairs: &[QpInfo]) -> Result<Connect> {
-        if let Some(mut earlier) = self.target.take() {
-            earlier.close();
-            self.closed = Some(earlier);
-        }
+        self.disconnect();
         if !self.is_at_rest() {
             return Ok(Connect::Wait);
         }
@@ -74,13 +121,22 @@ impl Lease {
     /// Revokes everything. Each registration that ends waits for the accesses that it admitted; not for long, if a peer
     /// is stopped inside one: then the device keeps that memory aside. There is one access at a time for each queue pair.
     pub fn end(&mut self) {
+        self.disconnect();
+        self.aside = self.pairs_closed().min(self.slabs.len() as u32);
+        self.slabs.clear();
+    }
+
+    /// Closes the queue pairs: nothing is admitted over them any more. There are no others in its protection domain, so
+    /// its keys open nothing.
+    pub fn disconnect(&mut self) {
         if let Some(mut target) = self.target.take() {
             target.close();
             self.closed = Some(target);
         }
-        let pairs = self.closed.as_ref().map_or(0, |closed| closed.infos().len());
-        self.aside = self.slabs.len().min(pairs) as u32;
-        self.slabs.clear();
+    }
+
+    fn pairs_closed(&self) -> u32 {
+        self.closed.as_ref().map_or(0, |closed| closed.infos().len() as u32)
     }
 
     /// Whether nothing is under way over queue pairs that were closed.
@@ -89,5 +145,17 @@ impl Lease {
             self.closed = None;
         }
         self.closed.is_none()
+    }
+}
+
+/// Copies memory that nobody is let into any more. A peer that was stopped inside may go on there: what it writes late
+/// may be in the copy, as if it had come in time, and nowhere once the copy is made.
+fn copy(from: &Region, to: &Region) {
+    let mut bytes = vec![0; COPY_BYTES];
+    let len_bytes = from.len_bytes().min(to.len_bytes());
+    for at in (0..len_bytes).step_by(COPY_BYTES) {
+        let piece = &mut bytes[..COPY_BYTES.min(len_bytes - at)];
+        from.copy_out(at, piece);
+        to.copy_in(at, piece);
     }
 }

@@ -7,6 +7,7 @@
 
 mod lease;
 mod server;
+mod volume;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,10 +18,11 @@ use farcall_rpc::{Call, Handler, HandlerError};
 use farcall_verbs::Nanos;
 
 use crate::wire::{
-    Holder, LeaseKey, METHOD, NAME_BYTES_MAX, NodeStatus, Refusal, RefusalKind, Reply, Request, Room, VERSION,
+    Holder, LeaseKey, METHOD, NAME_BYTES_MAX, NodeStatus, Refusal, RefusalKind, Reply, Request, Room,
 };
 use lease::{Connect, Lease};
 pub use server::{MemoryServer, ServeError};
+use volume::{Claim, Volume, Volumes, check_version};
 
 /// What a node donates, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,10 @@ pub struct NodeConfig {
     pub slabs_per_lease_max: u32,
     /// Queue pairs of one lease.
     pub pairs_max: usize,
+    /// Volumes that are kept.
+    pub volumes_max: u32,
+    /// Bytes of their notes, beside slabs.
+    pub notes_bytes_max: u64,
 }
 
 impl Default for NodeConfig {
@@ -48,6 +54,8 @@ impl Default for NodeConfig {
             leases_max: 64,
             slabs_per_lease_max: u32::MAX,
             pairs_max: 8,
+            volumes_max: 16,
+            notes_bytes_max: 512 << 20,
         }
     }
 }
@@ -63,6 +71,7 @@ pub struct Node {
     leases: BTreeMap<[u8; 16], Lease>,
     /// Ended, with queue pairs that are not at rest yet.
     ending: Vec<Lease>,
+    volumes: Volumes,
     is_draining: bool,
     expired: u64,
 }
@@ -70,8 +79,8 @@ pub struct Node {
 impl Node {
     /// Donates memory on a device.
     pub fn new(nic: Nic, config: NodeConfig, incarnation: u64) -> Self {
-        let (leases, ending) = (BTreeMap::new(), Vec::new());
-        Self { nic, config, incarnation, leases, ending, is_draining: false, expired: 0 }
+        let (leases, ending, volumes) = (BTreeMap::new(), Vec::new(), Volumes::new());
+        Self { nic, config, incarnation, leases, ending, volumes, is_draining: false, expired: 0 }
     }
 
     /// Answers a request. Foreign bytes: whatever they are, they cost no more than the limits say.
@@ -89,6 +98,7 @@ impl Node {
             Request::Return { lease, slab } => {
                 // Its registration ends here.
                 drop(self.renewed(&lease, now)?.slabs.remove(&slab));
+                self.give_up(&lease, slab);
                 Ok(self.done())
             }
             Request::End { lease } => {
@@ -108,6 +118,16 @@ impl Node {
                 self.is_draining = is_wanted;
                 Ok(self.done())
             }
+            Request::Look { version, volume } => self.look(version, &volume),
+            Request::Claim { volume, name, holder, epoch, node, notes_bytes } => {
+                self.claim(Claim { volume, name, holder, epoch, node, notes_bytes }, now)
+            }
+            Request::Mark { lease, mark } => self.mark(&lease, mark, now),
+            Request::ReadNotes { lease, offset, len_bytes } => {
+                self.read_notes(&lease, offset, len_bytes, now)
+            }
+            Request::WriteNotes { lease, offset, bytes } => self.write_notes(&lease, offset, &bytes, now),
+            Request::Forget { volume } => self.forget(&volume),
         }
     }
 
@@ -118,7 +138,8 @@ impl Node {
             self.end(&key, "it expired");
         }
         self.ending.retain_mut(|lease| !lease.is_at_rest());
-        let look = (!self.ending.is_empty()).then(|| now + LOOK_AGAIN);
+        let is_busy = self.volumes.values_mut().fold(false, |is_busy, volume| volume.tick() | is_busy);
+        let look = (is_busy || !self.ending.is_empty()).then(|| now + LOOK_AGAIN);
         Nanos::earlier(look, self.leases.values().map(|lease| lease.until).min())
     }
 
@@ -136,6 +157,9 @@ impl Node {
             room: self.room(),
             expired: self.expired,
             holders: self.leases.values().map(holder).collect(),
+            volumes: self.volume_statuses(),
+            volumes_max: self.config.volumes_max,
+            notes_bytes_max: self.config.notes_bytes_max,
         }
     }
 
@@ -147,8 +171,9 @@ impl Node {
     fn room(&self) -> Room {
         let granted: u32 = self.leases.values().map(|lease| lease.slabs.len() as u32).sum();
         let aside: u32 = self.ending.iter().map(|lease| lease.aside).sum();
+        let left: u32 = self.volumes.values().map(Volume::slabs_left).sum();
         let slabs = self.config.slabs;
-        Room { slabs, free: slabs.saturating_sub(granted + aside), is_draining: self.is_draining }
+        Room { slabs, free: slabs.saturating_sub(granted + aside + left), is_draining: self.is_draining }
     }
 
     fn done(&self) -> Reply {
@@ -156,25 +181,12 @@ impl Node {
     }
 
     fn lease(&mut self, version: u16, name: String, now: Nanos) -> Result<Reply, Refusal> {
-        if version != VERSION {
-            let why =
-                format!("we speak version {VERSION}, the client {version}; update the older of the two");
-            return Err(RefusalKind::Version.because(why));
-        }
-        if name.len() > NAME_BYTES_MAX {
-            let why = format!("a name of {} bytes; at most {NAME_BYTES_MAX}", name.len());
-            return Err(RefusalKind::Limit.because(why));
-        }
+        check_version(version)?;
         if self.is_draining {
             return Err(RefusalKind::Draining.because("it wants its memory back; use another node"));
         }
-        if self.leases.len() + self.ending.len() >= self.config.leases_max {
-            let why = format!("{} leases are held; end one, or use another node", self.config.leases_max);
-            return Err(RefusalKind::Limit.because(why));
-        }
-        let key: [u8; 16] = self.nic.entropy.bytes().map_err(|error| {
-            RefusalKind::Resources.because(format!("the system gives no random number: {error}"))
-        })?;
+        self.check_new_lease(&name)?;
+        let key = self.random()?;
         let lease = Lease::new(name, &self.nic, now + self.config.term)
             .map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
         tracing::info!(client = ?lease.name, leases = self.leases.len() + 1, "a lease begins");
@@ -185,6 +197,25 @@ impl Node {
             term_ms: self.config.term.as_millis() as u32,
             slab_bytes: self.config.slab_bytes as u64,
             room: self.room(),
+        })
+    }
+
+    /// Whether there may be one more, of a client that calls itself so.
+    fn check_new_lease(&self, name: &str) -> Result<(), Refusal> {
+        if name.len() > NAME_BYTES_MAX {
+            let why = format!("a name of {} bytes; at most {NAME_BYTES_MAX}", name.len());
+            return Err(RefusalKind::Limit.because(why));
+        }
+        if self.leases.len() + self.ending.len() >= self.config.leases_max {
+            let why = format!("{} leases are held; end one, or use another node", self.config.leases_max);
+            return Err(RefusalKind::Limit.because(why));
+        }
+        Ok(())
+    }
+
+    fn random(&self) -> Result<[u8; 16], Refusal> {
+        self.nic.entropy.bytes().map_err(|error| {
+            RefusalKind::Resources.because(format!("the system gives no random number: {error}"))
         })
     }
 
@@ -213,9 +244,11 @@ impl Node {
 
     fn grant(&mut self, key: &LeaseKey, slab: u64, now: Nanos) -> Result<Reply, Refusal> {
         let (room, config) = (self.room(), self.config);
-        let lease = self.renewed(key, now)?;
-        if let Some(region) = lease.slabs.get(&slab) {
+        if let Some(region) = self.renewed(key, now)?.slabs.get(&slab) {
             return Ok(Reply::Granted { region: region.remote(), room });
+        }
+        if let Some(granted) = self.regrant(key, slab)? {
+            return Ok(granted);
         }
         if room.is_draining {
             return Err(RefusalKind::Draining.because("it wants its memory back; use another node"));
@@ -224,7 +257,7 @@ impl Node {
             let why = format!("all {} slabs are granted; use another node", room.slabs);
             return Err(RefusalKind::NoRoom.because(why));
         }
-        let max = config.slabs_per_lease_max;
+        let (max, lease) = (config.slabs_per_lease_max, self.renewed(key, now)?);
         if lease.slabs.len() as u64 >= u64::from(max) {
             return Err(RefusalKind::Limit.because(format!("a client may have {max} slabs")));
         }
@@ -233,10 +266,14 @@ impl Node {
         Ok(Reply::Granted { region, room: self.room() })
     }
 
-    /// Fences a lease: its queue pairs are closed, its registrations end.
+    /// Fences a lease: its queue pairs are closed, its registrations end, but for those of a volume.
     fn end(&mut self, key: &[u8; 16], why: &str) {
-        if let Some(mut lease) = self.leases.remove(key) {
-            tracing::info!(client = ?lease.name, slabs = lease.slabs.len(), "a lease ended: {why}");
+        let Some(mut lease) = self.leases.remove(key) else { return };
+        tracing::info!(client = ?lease.name, slabs = lease.slabs.len(), "a lease ended: {why}");
+        if lease.volume.is_some() {
+            lease.disconnect();
+            self.keep(lease);
+        } else {
             lease.end();
             self.ending.push(lease);
         }

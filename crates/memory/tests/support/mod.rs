@@ -83,6 +83,14 @@ impl Load {
         Request { token: self.made, offset, work: Work::Read { len_bytes } }
     }
 
+    /// Nobody will hear of what is under way: it was done, or was not, page by page.
+    pub fn forget_under_way(&mut self) {
+        for token in self.under_way.keys().copied().collect::<Vec<_>>() {
+            self.ended(Ended { token, result: Err(IoError::Closed) });
+        }
+        self.failed.retain(|error| *error != IoError::Closed);
+    }
+
     /// Takes account of a write that somebody else makes.
     pub fn adopt(&mut self, request: &Request) {
         if let Work::Write(bytes) = &request.work {

@@ -4,6 +4,7 @@ use farcall_flow::Direction;
 use farcall_remio::{Buffer, Config, Done, Request};
 use farcall_verbs::Nanos;
 
+use super::noting::PIECES_MAX;
 use super::operation::Operation;
 use super::{BACKGROUND_MAX, Engine, Tag};
 use crate::client::PAGE_BYTES;
@@ -21,7 +22,7 @@ pub(super) fn session_config(config: &ClientConfig) -> Config {
         work_max_bytes: (config.pool_bytes / 4).clamp(PAGE_BYTES, 1 << 20),
         // Pages are copied: nothing is registered while it is used.
         register_from_bytes: config.pool_bytes / 64 * 64,
-        outstanding: config.pages_max + BACKGROUND_MAX,
+        outstanding: config.pages_max + BACKGROUND_MAX + 2 * PIECES_MAX,
         send_depth: SEND_DEPTH,
         ..Config::default()
     }
@@ -52,15 +53,16 @@ impl Engine {
         let offset = (at * PAGE_BYTES) as u64;
         match home {
             Home::Node { donor, grant: Some(grant), .. } => {
-                let context = self.tag(id, operation, replica);
-                let request = Request { direction, grant, offset, buffer: Buffer::Owned(bytes), context };
+                let tag = self.tag(id, operation, replica);
+                let (buffer, context) = (Buffer::Owned(bytes), Tag::Page(tag));
+                let request = Request { direction, grant, offset, buffer, context };
                 let session = self.donors[donor].session();
                 let refused = match session.map(|session| session.submit(request)) {
                     Some(Ok(())) => return,
                     Some(Err(refused)) => refused.why.to_string(),
                     None => "there is no session".to_owned(),
                 };
-                self.later.push((context, Err(())));
+                self.later.push((tag, Err(())));
                 self.link_down(donor, refused, now);
             }
             Home::File { place } => {
@@ -82,15 +84,27 @@ impl Engine {
     /// A piece of I/O with a node has ended.
     pub(super) fn io_ended(&mut self, done: Done<Tag>, now: Nanos) {
         let Done { context, buffer, result } = done;
-        let result = result.map_err(|failure| self.replica_failed(context.replica, failure.to_string(), now));
-        self.step_with(context, result.map(|()| buffer.into_owned().unwrap_or_default()), now);
+        match context {
+            Tag::Page(tag) => {
+                let result = result.map_err(|failure| {
+                    let mut donors =
+                        self.extents.iter().filter_map(|extent| extent.replica(tag.replica)?.donor());
+                    let donor = donors.next();
+                    self.session_failed(donor, failure.to_string(), now);
+                });
+                self.step_with(tag, result.map(|()| buffer.into_owned().unwrap_or_default()), now);
+            }
+            Tag::Note { write, node } => match result {
+                Ok(()) => self.noted(write, node),
+                Err(failure) => self.session_failed(Some(node), failure.to_string(), now),
+            },
+        }
     }
 
     /// I/O failed, and with it the session.
-    fn replica_failed(&mut self, replica: u32, why: String, now: Nanos) {
-        let mut donors = self.extents.iter().filter_map(|extent| extent.replica(replica)?.donor());
+    fn session_failed(&mut self, donor: Option<usize>, why: String, now: Nanos) {
         // It may be of an earlier session: only one that has ended is closed.
-        if let Some(donor) = donors.next()
+        if let Some(donor) = donor
             && self.donors[donor].session().is_some_and(|session| session.ended().is_some())
         {
             self.link_down(donor, why, now);

@@ -103,7 +103,7 @@ impl Engine {
 
     /// Notes where pages are, if that has changed: before anybody hears of what rests upon it.
     pub(super) fn keep_placement(&mut self) {
-        if !std::mem::take(&mut self.is_placement_new) || self.keep.is_none() {
+        if self.keep.is_none() || !std::mem::take(&mut self.is_placement_new) {
             return;
         }
         let placement = self.placement();

@@ -39,8 +39,10 @@ impl Engine {
             Link::Opened(session) => session.infos(),
             _ => Vec::new(),
         };
-        let request = donor.request(call, &self.config.name, pairs)?;
-        donor.asked = Some((call, now));
+        let mark = self.mark_to_be();
+        let (donor, name) = (&self.donors[at], &self.config.name);
+        let request = donor.request(call, name, pairs, mark)?;
+        self.donors[at].asked = Some((call, now));
         Some(request.to_bytes())
     }
 
@@ -88,6 +90,10 @@ impl Engine {
                 self.heard_of(node, room);
                 self.granted(node, extent, slab, region);
             }
+            (Call::Mark { change }, Reply::Done { room }) => {
+                self.heard_of(node, room);
+                self.marked(node, change);
+            }
             (Call::End, _) => {
                 donor.lease = None;
                 self.is_placement_new = true;
@@ -109,7 +115,9 @@ impl Engine {
     fn call_failed(&mut self, node: usize, call: Call, failed: CallFailed, now: Nanos) {
         let donor = &mut self.donors[node];
         match failed {
-            CallFailed::Refused(refusal) if refusal.kind == RefusalKind::UnknownLease => {
+            CallFailed::Refused(refusal)
+                if refusal.kind == RefusalKind::UnknownLease || matches!(call, Call::Mark { .. }) =>
+            {
                 self.lose_lease(node, refusal.reason, now);
             }
             CallFailed::Refused(refusal) => {
@@ -135,7 +143,7 @@ impl Engine {
                         self.extents[extent].placing.retain(|placing| *placing != (node, slab));
                         self.wake(extent);
                     }
-                    Call::Return { .. } => donor.calls.push_front(call),
+                    Call::Return { .. } | Call::Mark { .. } => donor.calls.push_front(call),
                     _ => {}
                 }
                 self.donors[node].back_off(why, now);
@@ -164,6 +172,7 @@ impl Engine {
         donor.link = Link::Up(session);
         (donor.down_since, donor.problem) = (None, None);
         donor.backoff.reset();
+        self.notes_reached(node, now);
         self.wake_all();
     }
 
@@ -198,6 +207,8 @@ impl Engine {
         // Dropping it ends what is under way.
         donor.link = Link::Down;
         donor.back_off(why, now);
+        self.notes_left(node);
+        let donor = &mut self.donors[node];
         donor.down_since = donor.down_since.or(Some(now));
         // Slabs that it was not asked for yet are asked of others.
         let (dropped, left) = donor.calls.drain(..).partition(|call| matches!(call, Call::Grant { .. }));
@@ -228,6 +239,7 @@ impl Engine {
         let donor = &mut self.donors[node];
         donor.lease = None;
         donor.calls.clear();
+        donor.is_out = self.noting.is_some();
         self.is_placement_new = true;
         self.leaving.retain(|replica| replica.donor() != Some(node));
         for at in 0..self.extents.len() {
@@ -240,7 +252,7 @@ impl Engine {
                 .map(|replica| replica.serial)
                 .collect();
             for serial in serials {
-                extent.remove(serial);
+                self.remove_replica(at, serial);
                 self.counts.replicas_dropped += 1;
             }
             self.wake(at);

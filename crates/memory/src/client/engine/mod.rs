@@ -5,9 +5,11 @@
 //! which they came. That makes everything else simple: a page is read and written by nobody else while it is written,
 //! copied, checked or repaired.
 
+mod claimed;
 mod io;
 mod kept;
 mod links;
+mod noting;
 mod operation;
 mod requests;
 mod upkeep;
@@ -21,18 +23,30 @@ use farcall_remio::{Done, Handler, Poller, PollerConfig};
 use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
 
 use super::PAGE_BYTES;
-use super::config::{ClientConfig, Counts, Ended, OpenError, SpaceStatus};
+use super::config::{ClientConfig, Counts, Ended, IoError, OpenError, SpaceStatus};
 use super::donor::Donor;
 use super::extent::{Extent, Replica};
 use super::keep::Keep;
 use super::pages::Sums;
 use super::spill::SpillFile;
+use noting::Noting;
 use operation::Operation;
 use requests::Requests;
 
-/// Which operation a piece of I/O is of, and with which replica.
+/// What a piece of I/O is of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tag {
+pub(super) enum Tag {
+    Page(PageTag),
+    /// A note, for a member.
+    Note {
+        write: u32,
+        node: usize,
+    },
+}
+
+/// Of which operation, with which replica.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageTag {
     operation: u32,
     replica: u32,
 }
@@ -74,6 +88,8 @@ pub struct Engine {
     seed: u64,
     /// For a process after this one.
     keep: Option<Keep>,
+    /// Of a volume.
+    noting: Option<Noting>,
     /// Where pages are has changed, and was not kept yet.
     is_placement_new: bool,
     /// Pages of which a write failed: what else than the checksum's they may hold.
@@ -86,7 +102,7 @@ pub struct Engine {
     locks: HashMap<u64, VecDeque<u32>>,
     requests: Requests,
     /// I/O that has ended already.
-    later: Vec<(Tag, Result<Vec<u8>, ()>)>,
+    later: Vec<(PageTag, Result<Vec<u8>, ()>)>,
     /// I/O under way, by replica.
     flying: BTreeMap<u32, u32>,
     /// Replicas that were given up: their slabs are returned when nothing is under way there.
@@ -125,6 +141,7 @@ impl Engine {
             sums: Sums::new(seed),
             seed,
             keep: None,
+            noting: None,
             is_placement_new: false,
             unsure: BTreeMap::new(),
             operations: Vec::new(),
@@ -154,7 +171,10 @@ impl Engine {
     /// A request that is over.
     pub fn next_ended(&mut self) -> Option<Ended> {
         self.keep_placement();
-        self.requests.next_ended()
+        if self.is_fenced() {
+            return self.requests.next_ended().map(|ended| Ended { result: Err(IoError::Fenced), ..ended });
+        }
+        self.is_placement_noted().then(|| self.requests.next_ended())?
     }
 
     /// Requests that are not over.
@@ -213,6 +233,7 @@ impl Engine {
 impl Endpoint for Engine {
     fn progress(&mut self, now: Nanos) -> Next {
         let polled = self.poller.progress(now);
+        self.note_placement(now);
         let mut any = self.step_ready(now);
         for done in self.told.take() {
             any = true;
@@ -225,7 +246,12 @@ impl Endpoint for Engine {
         if now >= self.look_at {
             any |= self.look(now);
         }
-        if any || polled == Next::Again || !self.ready.is_empty() || !self.later.is_empty() {
+        if any
+            || polled == Next::Again
+            || self.is_placement_due()
+            || !self.ready.is_empty()
+            || !self.later.is_empty()
+        {
             Next::Again
         } else {
             self.idle()

@@ -128,6 +128,11 @@ impl Requests {
         written
     }
 
+    /// Notes of the user's are noted, or will not be.
+    pub fn note_ended(&mut self, token: u64, result: Result<Vec<u8>, IoError>) {
+        self.ended.push_back(Ended { token, result });
+    }
+
     /// The scrub has come to its end.
     pub fn scrub_ended(&mut self) {
         if let Some(scrub) = self.scrub.take() {
@@ -160,11 +165,12 @@ impl Engine {
     /// since, a replica is in sync, and the checksum of what was written last is theirs. Of a page that was never
     /// written: whether they are zeros.
     pub fn holds(&self, page: u64, bytes: &[u8]) -> bool {
-        if self.unsure.contains_key(&page) || self.locks.contains_key(&page) {
-            return false;
-        }
         let (extent, at) = self.place(page);
         let extent = &self.extents[extent];
+        let is_unsure = self.unsure.contains_key(&page) || extent.pages.other(at).is_some();
+        if is_unsure || self.locks.contains_key(&page) {
+            return false;
+        }
         let held = match extent.pages.sum(at) {
             Some(sum) => extent.replicas.iter().any(Replica::is_in_sync).then_some(sum),
             None => Some(self.sums.of_zeros(page)),
@@ -182,6 +188,7 @@ impl Engine {
         let (len_bytes, is_read) = match &work {
             Work::Read { len_bytes } => (*len_bytes, true),
             Work::Write(bytes) => (bytes.len(), false),
+            Work::Note(bytes) => return self.submit_note(token, offset, bytes, now),
             Work::Scrub => {
                 self.requests.waiting_scrubs.push_back(token);
                 if self.requests.scrub.is_none() {

@@ -23,7 +23,7 @@ impl Engine {
         let is_busy = self.operations.len() > self.unused.len() || self.requests.scrub.is_some();
         let is_filling =
             || self.extents.iter().flat_map(|extent| &extent.replicas).any(|replica| !replica.is_in_sync());
-        if is_busy || !self.leaving.is_empty() || is_filling() {
+        if is_busy || self.is_noting_busy() || !self.leaving.is_empty() || is_filling() {
             return Some(self.look_at);
         }
         let is_whole = |extent: &crate::client::extent::Extent| {
@@ -40,6 +40,7 @@ impl Engine {
         for node in 0..self.donors.len() {
             self.look_at_donor(node, now);
         }
+        self.look_at_members(now);
         self.look_at_deadlines(now);
         for extent in 0..self.extents.len() {
             if self.extents[extent].is_idle() {
@@ -221,6 +222,7 @@ impl Engine {
             for serial in serials {
                 extent.remove(serial);
             }
+            extent.promote();
             self.ready.extend(extent.waiting.drain(..));
         }
     }
@@ -270,12 +272,22 @@ impl Engine {
     }
 
     fn drop_replica(&mut self, at: usize, serial: u32) {
-        if let Some(replica) = self.extents[at].remove(serial) {
+        if let Some(replica) = self.remove_replica(at, serial) {
             self.counts.replicas_dropped += 1;
             self.leaving.push(replica);
             self.is_placement_new = true;
             self.wake(at);
         }
+    }
+
+    pub(super) fn remove_replica(&mut self, at: usize, serial: u32) -> Option<Replica> {
+        let removed = self.extents[at].remove(serial);
+        if self.noting.is_some() {
+            self.leaving.extend(self.extents[at].take_unfilled());
+        } else {
+            self.extents[at].promote();
+        }
+        removed
     }
 
     /// Returns slabs of replicas that were given up and that no I/O is under way with.

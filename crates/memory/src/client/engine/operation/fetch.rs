@@ -50,6 +50,10 @@ impl Engine {
                 None
             }
             Fetch::Wait => self.wait(id, operation),
+            Fetch::Lost if self.take_other(operation) => {
+                self.fetched(operation);
+                None
+            }
             Fetch::Lost => Some(Err(IoError::Lost { page })),
             Fetch::Known => {
                 self.fetched(operation);
@@ -61,8 +65,9 @@ impl Engine {
     fn where_to_fetch(&self, operation: &Operation) -> Fetch {
         let (extent, _) = self.place(operation.page);
         let replicas = &self.extents[extent].replicas;
-        let is_scrub = matches!(operation.aim, Aim::Scrub);
-        if operation.bytes.is_some() && !is_scrub {
+        let is_unsettled = self.is_unsettled(operation.page);
+        let is_thorough = is_unsettled || matches!(operation.aim, Aim::Scrub);
+        if operation.bytes.is_some() && !is_thorough {
             return Fetch::Known;
         }
         let is_open = |replica: &&Replica| {
@@ -79,6 +84,8 @@ impl Engine {
         let filling = || in_turn().find(can_ask).filter(|_| operation.bytes.is_none());
         match in_sync.or_else(filling) {
             Some(replica) => Fetch::From(replica.serial),
+            // All that count have to have it, before anybody is told what it is.
+            None if is_unsettled && in_turn().any(Replica::is_in_sync) => Fetch::Wait,
             None if operation.bytes.is_some() => Fetch::Known,
             None if in_turn().next().is_some() => Fetch::Wait,
             None => Fetch::Lost,
@@ -90,6 +97,9 @@ impl Engine {
         let page = operation.page;
         let (extent, at) = self.place(page);
         let sum = self.sums.of(page, &found);
+        if self.is_unsettled(page) {
+            return self.one_of_two_came(operation, replica, found, sum);
+        }
         let is_sum = self.extents[extent].pages.sum(at) == Some(sum);
         let may_be = self.unsure.get(&page).is_some_and(|sums| sums.contains(&sum));
         if !is_sum && !may_be {
@@ -110,6 +120,39 @@ impl Engine {
             operation.wrong = serials.filter(|serial| *serial != replica).collect();
         }
         operation.bytes = Some(found);
+    }
+
+    /// A replica has what was to be written last, or what was there before, or neither.
+    fn one_of_two_came(&self, operation: &mut Operation, replica: u32, found: Vec<u8>, sum: u64) {
+        let (extent, at) = self.place(operation.page);
+        let extent = &self.extents[extent];
+        if extent.pages.sum(at) == Some(sum) {
+            operation.right.push(replica);
+            operation.bytes = Some(found);
+            return;
+        }
+        operation.wrong.push(replica);
+        // One that is being filled holds nothing that says what was there.
+        let is_in_sync = extent.replica(replica).is_some_and(Replica::is_in_sync);
+        if extent.pages.other(at) == Some(sum) && is_in_sync {
+            operation.with_other.push(replica);
+            operation.other = Some(found);
+        }
+    }
+
+    /// No replica that counts has what was to be written last: nobody was told that it was. Takes what was there before;
+    /// a page that is written anew needs neither.
+    fn take_other(&mut self, operation: &mut Operation) -> bool {
+        let is_anew = matches!(&operation.aim, Aim::Write(part) if part.of_page == (0..PAGE_BYTES));
+        let other = operation.other.take();
+        if other.is_some() {
+            let (extent, at) = self.place(operation.page);
+            self.extents[extent].pages.is_other(at);
+            operation.wrong.retain(|serial| !operation.with_other.contains(serial));
+            operation.right.append(&mut operation.with_other);
+        }
+        operation.bytes = other.or_else(|| is_anew.then(|| vec![0; PAGE_BYTES]));
+        operation.bytes.is_some()
     }
 
     /// The page's bytes are known. What is to be stored, and where?

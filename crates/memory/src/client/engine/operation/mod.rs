@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use farcall_verbs::Nanos;
 
 use super::requests::Part;
-use super::{BACKGROUND_MAX, Engine, Tag};
+use super::{BACKGROUND_MAX, Engine, PageTag};
 use crate::client::PAGE_BYTES;
 use crate::client::config::IoError;
 use crate::client::extent::Standing;
@@ -65,6 +65,18 @@ pub(super) struct Operation {
     stored: Vec<u32>,
     /// Something of a write may have been stored.
     was_posted: bool,
+    intent: Intent,
+    /// What else the page may hold, if some replica has that, and which have.
+    other: Option<Vec<u8>>,
+    with_other: Vec<u32>,
+}
+
+/// Of a volume: whether it is noted what a write is to make of its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intent {
+    None,
+    UnderWay,
+    Noted,
 }
 
 impl Operation {
@@ -83,6 +95,27 @@ impl Operation {
             left: Vec::new(),
             stored: Vec::new(),
             was_posted: false,
+            intent: Intent::None,
+            other: None,
+            with_other: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_noted(&self) -> bool {
+        self.intent == Intent::Noted
+    }
+
+    pub(super) fn is_noting(&self) -> bool {
+        self.intent == Intent::UnderWay
+    }
+
+    pub(super) const fn begin_noting(&mut self) {
+        self.intent = Intent::UnderWay;
+    }
+
+    pub(super) fn intent_noted(&mut self) {
+        if self.is_noting() {
+            self.intent = Intent::Noted;
         }
     }
 
@@ -142,6 +175,12 @@ impl Engine {
             Stage::Begun => operation.stage = self.first_stage(&mut operation),
             Stage::Fetching | Stage::Storing => {}
         }
+        if self.is_fenced() {
+            return match operation.flying.is_empty() {
+                true => self.finish(id, operation, Err(IoError::Fenced)),
+                false => self.operations[id as usize] = Some(operation),
+            };
+        }
         let outcome = loop {
             let is_fetching = operation.stage == Stage::Fetching;
             let outcome = if is_fetching {
@@ -162,12 +201,18 @@ impl Engine {
 
     fn first_stage(&self, operation: &mut Operation) -> Stage {
         match &operation.aim {
-            Aim::Write(part) if part.of_page == (0..PAGE_BYTES) => {
+            Aim::Write(part) if part.of_page == (0..PAGE_BYTES) && !self.is_unsettled(operation.page) => {
                 operation.bytes = Some(self.requests.written(part).to_vec());
                 Stage::Storing
             }
             _ => Stage::Fetching,
         }
+    }
+
+    /// Whether a page of a volume may hold something else than was written last.
+    fn is_unsettled(&self, page: u64) -> bool {
+        let (extent, at) = self.place(page);
+        self.extents[extent].pages.other(at).is_some()
     }
 
     /// Sets an operation aside until something happens to its extent. One whose time is over fails instead.
@@ -242,15 +287,15 @@ impl Engine {
     }
 
     /// The tag of a piece of I/O.
-    pub(super) fn tag(&mut self, id: u32, operation: &mut Operation, replica: u32) -> Tag {
+    pub(super) fn tag(&mut self, id: u32, operation: &mut Operation, replica: u32) -> PageTag {
         operation.flying.push(replica);
         *self.flying.entry(replica).or_default() += 1;
-        Tag { operation: id, replica }
+        PageTag { operation: id, replica }
     }
 
     /// A piece of I/O of an operation has ended.
-    pub(super) fn step_with(&mut self, tag: Tag, result: Result<Vec<u8>, ()>, now: Nanos) {
-        let Tag { operation: id, replica } = tag;
+    pub(super) fn step_with(&mut self, tag: PageTag, result: Result<Vec<u8>, ()>, now: Nanos) {
+        let PageTag { operation: id, replica } = tag;
         if let Some(count) = self.flying.get_mut(&replica) {
             *count -= 1;
             if *count == 0 {

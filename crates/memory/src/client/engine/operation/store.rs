@@ -17,6 +17,9 @@ impl Engine {
         operation: &mut Operation,
         now: Nanos,
     ) -> Option<Result<(), IoError>> {
+        if operation.is_noting() {
+            return None;
+        }
         let (extent, _) = self.place(operation.page);
         if operation.is_write() && !operation.was_posted {
             // At first all slabs that were asked for are waited for; an extent without any waits for one.
@@ -24,12 +27,23 @@ impl Engine {
                 return self.wait_for_place(id, operation, now);
             };
             operation.left = targets;
+            // Of what a page holds the last replica that has it is overwritten last.
+            operation.left.sort_by_key(|serial| !operation.wrong.contains(serial));
             self.keep_part(operation);
+            if !operation.is_noted() && operation.is_late {
+                return Some(Err(IoError::Unreachable { page: operation.page }));
+            }
+            if !self.note_page(id, operation, now) {
+                return None;
+            }
         }
         let extent = &self.extents[extent];
         operation.left.retain(|serial| extent.replica(*serial).is_some());
         let is_reachable = |serial: &&u32| extent.replica(**serial).is_some_and(Replica::is_reachable);
-        let to: Vec<u32> = operation.left.iter().filter(is_reachable).copied().collect();
+        // Of a volume one after another: who dies in between leaves one of them whole.
+        let at_once = if operation.is_write() && self.noting.is_some() { 1 } else { usize::MAX };
+        let next = operation.left.iter().take(at_once);
+        let to: Vec<u32> = next.filter(is_reachable).copied().collect();
         if !operation.is_late {
             for serial in to {
                 if !operation.flying.contains(&serial) {
@@ -44,7 +58,10 @@ impl Engine {
             return self.stored(id, operation, now);
         }
         // The user has what he asked for, and a repair that fails is tried again by the next read.
-        if operation.is_late && matches!(operation.aim, Aim::Read(_) | Aim::Scrub) {
+        if operation.is_late
+            && matches!(operation.aim, Aim::Read(_) | Aim::Scrub)
+            && !self.is_unsettled(operation.page)
+        {
             return Some(Ok(()));
         }
         self.wait(id, operation)
@@ -52,10 +69,11 @@ impl Engine {
 
     /// Nothing is left to be stored.
     fn stored(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> Option<Result<(), IoError>> {
+        let (extent, at) = self.place(operation.page);
         if !operation.is_write() {
+            self.extents[extent].pages.settle(at);
             return Some(Ok(()));
         }
-        let (extent, at) = self.place(operation.page);
         let extent = &self.extents[extent];
         if !operation.stored.iter().any(|serial| extent.replica(*serial).is_some()) {
             // Whoever had it is gone. Others may be there, or come.
@@ -77,7 +95,7 @@ impl Engine {
         Some(Ok(()))
     }
 
-    fn sum_of(&self, operation: &Operation) -> u64 {
+    pub(in super::super) fn sum_of(&self, operation: &Operation) -> u64 {
         operation.bytes.as_ref().map_or(0, |bytes| self.sums.of(operation.page, bytes))
     }
 
@@ -87,6 +105,11 @@ impl Engine {
         let (extent, at) = self.place(page);
         let before = self.extents[extent].pages.sum(at).unwrap_or_else(|| self.sums.of_zeros(page));
         let sum = self.sum_of(operation);
+        if self.noting.is_some() {
+            let pages = self.pages_of(extent);
+            pages.written(at, sum);
+            return pages.unsettle(at, before);
+        }
         let sums = self.unsure.entry(page).or_default();
         sums.push(before);
         // What is forgotten is lost, if it should be the one: an error, never other bytes.

@@ -1,0 +1,91 @@
+//! How an engine goes on with a volume that it has claimed.
+
+use farcall_link::{Nic, SplitMix64};
+use farcall_verbs::Nanos;
+
+use super::noting::{Copy, Noting};
+use super::{Engine, Sums};
+use crate::client::claim::{Claimed, ClaimedNode, Regranted, claim};
+use crate::client::config::{ClientConfig, OpenError, Takeover, VolumeConfig};
+use crate::client::donor::{Call, CallFailed, Lease};
+use crate::client::extent::{Home, Replica, Standing};
+use crate::wire::{Reply, Request};
+
+impl Engine {
+    /// Claims a volume, and goes on with what an earlier client left of it: all that was noted. `call` asks a node of the
+    /// configuration, and waits for its answer; `now` is the time when that is over.
+    ///
+    /// # Errors
+    /// As [`Engine::new`]; if another client has the volume, too few nodes answer, or it has another key or shape.
+    pub fn claim(
+        nic: &Nic,
+        config: ClientConfig,
+        volume: &VolumeConfig,
+        call: impl FnMut(usize, &Request) -> Result<Reply, CallFailed>,
+        now: impl FnOnce() -> Nanos,
+    ) -> Result<(Self, Takeover), OpenError> {
+        if config.spill.is_some() {
+            return Err(OpenError::volume(&volume.name, "a spill file ends with its process; leave it out"));
+        }
+        config.check()?;
+        let mut rng = SplitMix64::new(u64::from_le_bytes(nic.entropy.bytes()?));
+        let claimed = claim(&config, volume, &mut rng, call)?;
+        let is_new = claimed.notes.is_empty();
+        let users = claimed.notes.iter().map(|notes| claimed.layout.read_user(notes).to_vec());
+        let takeover = Takeover { epoch: claimed.mark.epoch, is_new, notes: users.collect() };
+        let mut engine = Self::new(nic, config)?;
+        engine.seed = volume.seed();
+        engine.sums = Sums::new(engine.seed);
+        engine.go_on(claimed, now())?;
+        Ok((engine, takeover))
+    }
+
+    fn go_on(&mut self, claimed: Claimed, now: Nanos) -> Result<(), OpenError> {
+        let Claimed { nodes, mark, layout, notes, placed, replicas } = claimed;
+        let (mut copies, mut generation) = (Vec::new(), 0);
+        if let Some((newest, placed)) = placed {
+            generation = newest;
+            (self.last_serial, self.last_slab) = (placed.last_serial, placed.last_slab);
+        }
+        for (at, node) in nodes.into_iter().enumerate() {
+            copies.push(node.map(|node| self.begin_with(at, node, now)));
+            if copies[at].is_none() {
+                self.donors[at].is_out = true;
+                self.donors[at].problem = Some("it did not grant the volume".to_owned());
+            }
+        }
+        for Regranted { extent, donor, slab, region } in replicas {
+            self.last_serial += 1;
+            let home = Home::Node { donor, slab, region, grant: None };
+            let replica = Replica { serial: self.last_serial, home, standing: Standing::InSync };
+            let extent = self.extents.get_mut(extent);
+            extent.ok_or_else(|| OpenError::Kept("it is damaged".to_owned()))?.replicas.push(replica);
+        }
+        for (page, (newest, before)) in layout.read_table(&notes) {
+            let (extent, at) = self.place(page);
+            let zeros = self.sums.of_zeros(page);
+            let pages = self.pages_of(extent);
+            pages.found(at, newest.sum, newest.generation);
+            // Whether it was stored nobody knows.
+            pages.unsettle(at, before.map_or(zeros, |before| before.sum));
+            self.extents[extent].is_touched = true;
+        }
+        for extent in &mut self.extents {
+            extent.is_touched |= !extent.replicas.is_empty();
+        }
+        self.noting = Some(Noting::new(layout, copies, mark, generation));
+        self.is_placement_new = true;
+        Ok(())
+    }
+
+    fn begin_with(&mut self, at: usize, node: ClaimedNode, now: Nanos) -> Copy {
+        let donor = &mut self.donors[at];
+        // It lasts no longer than the node says; it is renewed at once.
+        donor.lease = Some(Lease { key: node.lease, term: node.term, until: now + node.term / 2 });
+        donor.room = node.room;
+        donor.down_since = Some(now);
+        donor.calls.extend(node.slabs.iter().map(|slab| Call::Return { slab: *slab }));
+        self.last_slab = self.last_slab.max(node.slabs.last().copied().unwrap_or(0));
+        Copy { node: node.node, region: node.notes, grant: None }
+    }
+}

@@ -1,0 +1,393 @@
+//! The notes of a volume, while the engine runs: what is noted goes to all members, and has happened when all have it.
+//!
+//! A member that is out of reach for too long is one no longer, once the others were told so ([`Mark`]); until the next
+//! mount it does not come back. A client whose members are too few is *fenced*: another one may have the volume.
+
+use std::collections::BTreeMap;
+
+use farcall_flow::Direction;
+use farcall_link::RemoteRegion;
+use farcall_remio::{Buffer, Request};
+use farcall_verbs::Nanos;
+
+use super::operation::Operation;
+use super::{Engine, Tag};
+use crate::client::claim::quorum;
+use crate::client::config::{IoError, Refused};
+use crate::client::donor::{Call, Donor};
+use crate::client::extent::{Home, Replica};
+use crate::client::notes::{Entry, Layout, Placed, PlacedReplica};
+use crate::wire::Mark;
+
+/// Bytes that go to a node at once.
+const PIECE_BYTES: usize = 64 << 10;
+/// Pieces of the user's that are under way.
+pub(super) const PIECES_MAX: usize = 256;
+
+/// What has happened when something is noted.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    /// An operation may store.
+    Intent { operation: u32 },
+    /// A piece of where pages are.
+    Placement,
+    /// A piece of what the user noted.
+    User { token: u64 },
+}
+
+struct NoteWrite {
+    at: u64,
+    bytes: Vec<u8>,
+    /// Members that do not have it yet.
+    left: Vec<usize>,
+    then: Then,
+}
+
+/// A node's copy of the notes.
+pub(super) struct Copy {
+    /// What the volume calls the node.
+    pub node: u64,
+    pub region: RemoteRegion,
+    /// Its number in the session that is open, if one is.
+    pub grant: Option<u32>,
+}
+
+pub(super) struct Noting {
+    layout: Layout,
+    /// By node of the configuration.
+    copies: Vec<Option<Copy>>,
+    /// All its members have it.
+    mark: Mark,
+    /// What is to follow it, and who does not have that yet.
+    marking: Option<(Mark, Vec<usize>)>,
+    writes: BTreeMap<u32, NoteWrite>,
+    last_write: u32,
+    generation: u64,
+    /// Pieces of a placement under way.
+    placing: usize,
+    /// Operations that wait until it is noted where pages are.
+    waiting: Vec<u32>,
+    /// Pieces that are left, by token.
+    asked: BTreeMap<u64, usize>,
+    is_fenced: bool,
+}
+
+impl Noting {
+    pub const fn new(layout: Layout, copies: Vec<Option<Copy>>, mark: Mark, generation: u64) -> Self {
+        Self {
+            layout,
+            copies,
+            mark,
+            marking: None,
+            writes: BTreeMap::new(),
+            last_write: 0,
+            generation,
+            placing: 0,
+            waiting: Vec::new(),
+            asked: BTreeMap::new(),
+            is_fenced: false,
+        }
+    }
+
+    fn is_in(&self, mark: &Mark, at: usize) -> bool {
+        self.copies[at].as_ref().is_some_and(|copy| mark.members.contains(&copy.node))
+    }
+
+    fn members(&self) -> impl Iterator<Item = usize> {
+        (0..self.copies.len()).filter(|at| self.is_in(&self.mark, *at))
+    }
+}
+
+impl Engine {
+    /// Whether the volume is lost to this client.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.noting.as_ref().is_some_and(|noting| noting.is_fenced)
+    }
+
+    /// Until when nobody else can have the volume, for sure; without a volume, for ever.
+    pub fn held_until(&self) -> Nanos {
+        let Some(noting) = &self.noting else { return Nanos(u64::MAX) };
+        let until = noting.members().map(|at| self.donors[at].lease.map_or(Nanos(0), |lease| lease.until));
+        if noting.is_fenced { Nanos(0) } else { until.min().unwrap_or(Nanos(0)) }
+    }
+
+    /// Whether all that is told rests upon what members know of where pages are.
+    pub(super) fn is_placement_noted(&self) -> bool {
+        self.noting.as_ref().is_none_or(|noting| noting.placing == 0 && !self.is_placement_new)
+    }
+
+    fn note(&mut self, at: u64, bytes: Vec<u8>, then: Then, now: Nanos) {
+        let Some(noting) = &mut self.noting else { return };
+        noting.last_write = noting.last_write.wrapping_add(1);
+        let (serial, left) = (noting.last_write, noting.members().collect::<Vec<_>>());
+        noting.writes.insert(serial, NoteWrite { at, bytes, left: left.clone(), then });
+        left.into_iter().for_each(|node| self.post_note(serial, node, now));
+    }
+
+    /// Sends a note to a member that is reached. It is sent again when a session with it begins anew.
+    fn post_note(&mut self, serial: u32, node: usize, now: Nanos) {
+        let Some(noting) = &self.noting else { return };
+        let (Some(write), Some(copy)) = (noting.writes.get(&serial), &noting.copies[node]) else { return };
+        let (Some(grant), Some(session)) = (copy.grant, self.donors[node].session()) else { return };
+        let request = Request {
+            direction: Direction::Write,
+            grant,
+            offset: write.at,
+            buffer: Buffer::Owned(write.bytes.clone()),
+            context: Tag::Note { write: serial, node },
+        };
+        if let Err(refused) = session.submit(request) {
+            self.link_down(node, refused.why.to_string(), now);
+        }
+    }
+
+    /// A session with a node has begun.
+    pub(super) fn notes_reached(&mut self, node: usize, now: Nanos) {
+        let Some(noting) = &mut self.noting else { return };
+        if let (Some(copy), Some(session)) = (&mut noting.copies[node], self.donors[node].session()) {
+            copy.grant = session.grant(copy.region).ok();
+        }
+        let due = noting.writes.iter().filter(|(_, write)| write.left.contains(&node));
+        let due: Vec<u32> = due.map(|(serial, _)| *serial).collect();
+        due.into_iter().for_each(|serial| self.post_note(serial, node, now));
+    }
+
+    /// It has ended.
+    pub(super) fn notes_left(&mut self, node: usize) {
+        if let Some(copy) = self.noting.as_mut().and_then(|noting| noting.copies[node].as_mut()) {
+            copy.grant = None;
+        }
+    }
+
+    /// A member has a note.
+    pub(super) fn noted(&mut self, serial: u32, node: usize) {
+        let Some(write) = self.noting.as_mut().and_then(|noting| noting.writes.get_mut(&serial)) else {
+            return;
+        };
+        write.left.retain(|left| *left != node);
+        if write.left.is_empty() {
+            self.note_over(serial);
+        }
+    }
+
+    fn note_over(&mut self, serial: u32) {
+        let Some(noting) = &mut self.noting else { return };
+        let Some(write) = noting.writes.remove(&serial) else { return };
+        match write.then {
+            Then::Intent { operation } => {
+                if let Some(of) = &mut self.operations[operation as usize] {
+                    of.intent_noted();
+                }
+                self.ready.push_back(operation);
+            }
+            Then::Placement => {
+                noting.placing -= 1;
+                if noting.placing == 0 {
+                    self.ready.extend(noting.waiting.drain(..));
+                }
+            }
+            Then::User { token } => {
+                if let Some(left) = noting.asked.get_mut(&token) {
+                    *left -= 1;
+                    if *left == 0 {
+                        noting.asked.remove(&token);
+                        self.requests.note_ended(token, Ok(Vec::new()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes what a page is to hold, before it is stored anywhere. Returns whether that is done.
+    pub(super) fn note_page(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
+        if self.noting.is_none() || operation.is_noted() {
+            return true;
+        }
+        if operation.is_noting() {
+            return false;
+        }
+        if !self.is_placement_noted() {
+            // What is stored where nobody looks for it is lost.
+            if let Some(noting) = self.noting.as_mut().filter(|noting| !noting.waiting.contains(&id)) {
+                noting.waiting.push(id);
+            }
+            return false;
+        }
+        let page = Self::page_of(operation);
+        let (extent, at) = self.place(page);
+        let (sum, generation) = (self.sum_of(operation), self.pages_of(extent).next_generation(at));
+        if let Some(noting) = &self.noting {
+            let (place, bytes) = noting.layout.entry(page, Entry { sum, generation });
+            operation.begin_noting();
+            self.note(place, bytes.to_vec(), Then::Intent { operation: id }, now);
+        }
+        false
+    }
+
+    /// Whether it can be noted where pages are, and has to be.
+    pub(super) fn is_placement_due(&self) -> bool {
+        self.is_placement_new
+            && self.noting.as_ref().is_some_and(|noting| noting.placing == 0 && !noting.is_fenced)
+    }
+
+    /// Notes where pages are, if that has changed.
+    pub(super) fn note_placement(&mut self, now: Nanos) {
+        if !self.is_placement_due() {
+            return;
+        }
+        self.is_placement_new = false;
+        let Some(noting) = &self.noting else { return };
+        let generation = noting.generation + 1;
+        let Some((at, bytes)) = noting.layout.placement(&self.placed(noting), generation) else {
+            tracing::error!("where pages are is too long to be noted: the volume is given up");
+            return self.fence(now);
+        };
+        let pieces: Vec<(u64, Vec<u8>)> = bytes
+            .chunks(PIECE_BYTES)
+            .map(<[u8]>::to_vec)
+            .zip(0..)
+            .map(|(piece, number)| (at + number * PIECE_BYTES as u64, piece))
+            .collect();
+        if let Some(noting) = &mut self.noting {
+            (noting.generation, noting.placing) = (generation, pieces.len());
+        }
+        pieces.into_iter().for_each(|(at, piece)| self.note(at, piece, Then::Placement, now));
+    }
+
+    fn placed(&self, noting: &Noting) -> Placed {
+        let in_sync = self.extents.iter().zip(0..).flat_map(|(extent, number)| {
+            let replicas = extent.replicas.iter().filter(|replica| replica.is_in_sync());
+            replicas.filter_map(move |replica| Some((number, replica.home_at_node()?)))
+        });
+        let replicas =
+            in_sync.map(|(extent, (donor, slab))| PlacedReplica { extent, node: donor as u16, slab });
+        Placed {
+            size_bytes: self.config.size_bytes,
+            slab_bytes: self.config.slab_bytes,
+            last_serial: self.last_serial,
+            last_slab: self.last_slab,
+            nodes: noting.copies.iter().map(|copy| copy.as_ref().map_or(0, |copy| copy.node)).collect(),
+            replicas: replicas.collect(),
+        }
+    }
+
+    /// Takes notes of the user's.
+    pub(super) fn submit_note(
+        &mut self,
+        token: u64,
+        offset: u64,
+        bytes: &[u8],
+        now: Nanos,
+    ) -> Result<(), Refused> {
+        let (len_bytes, pieces) = (bytes.len(), bytes.len().div_ceil(PIECE_BYTES));
+        let Some(noting) = &mut self.noting else {
+            return Err(Refused::Range { offset, len_bytes, size_bytes: 0 });
+        };
+        let place = noting.layout.user(offset, len_bytes).filter(|_| len_bytes > 0);
+        let size_bytes = noting.layout.user_bytes();
+        let place = place.ok_or(Refused::Range { offset, len_bytes, size_bytes })?;
+        let under_way: usize = noting.asked.values().sum();
+        if under_way + pieces > PIECES_MAX {
+            return Err(Refused::Full { pages: under_way, pages_max: PIECES_MAX });
+        }
+        if noting.is_fenced {
+            self.requests.note_ended(token, Err(IoError::Fenced));
+            return Ok(());
+        }
+        noting.asked.insert(token, pieces);
+        for (piece, number) in bytes.chunks(PIECE_BYTES).zip(0..) {
+            self.note(place + number * PIECE_BYTES as u64, piece.to_vec(), Then::User { token }, now);
+        }
+        Ok(())
+    }
+
+    /// Whether members have to be looked at again.
+    pub(super) fn is_noting_busy(&self) -> bool {
+        let Some(noting) = self.noting.as_ref().filter(|noting| !noting.is_fenced) else { return false };
+        noting.marking.is_some() || noting.members().any(|at| !self.donors[at].is_up())
+    }
+
+    /// Goes on without members that are gone, or not at all.
+    pub(super) fn look_at_members(&mut self, now: Nanos) {
+        let Some(noting) = self.noting.as_ref().filter(|noting| !noting.is_fenced) else { return };
+        let (least, patience) = (quorum(noting.mark.nodes.len()), self.config.suspect_after);
+        let is_there = |donor: &Donor<_>| !donor.is_out && donor.down_for(now) <= patience;
+        let members = || noting.members().map(|at| (at, &self.donors[at]));
+        if members().filter(|(_, donor)| !donor.is_out).count() < least {
+            return self.fence(now);
+        }
+        let staying: Vec<usize> = members().filter(|(_, donor)| is_there(donor)).map(|(at, _)| at).collect();
+        let ids = staying.iter().filter_map(|at| noting.copies[*at].as_ref()).map(|copy| copy.node);
+        let ids: Vec<u64> = ids.collect();
+        let last = noting.marking.as_ref().map_or(&noting.mark, |(mark, _)| mark);
+        if ids == last.members || ids.len() < least {
+            return;
+        }
+        let mark = Mark { change: last.change + 1, members: ids, ..last.clone() };
+        tracing::warn!(members = mark.members.len(), "the volume goes on with other members");
+        for at in &staying {
+            self.donors[*at].calls.push_back(Call::Mark { change: mark.change });
+        }
+        if let Some(noting) = &mut self.noting {
+            noting.marking = Some((mark, staying));
+        }
+    }
+
+    /// The mark that nodes are to be told of.
+    pub(super) fn mark_to_be(&self) -> Option<&Mark> {
+        Some(self.noting.as_ref()?.marking.as_ref().map(|(mark, _)| mark)?)
+    }
+
+    /// A node was told of the mark that has this number.
+    pub(super) fn marked(&mut self, node: usize, change: u32) {
+        let Some(noting) = &mut self.noting else { return };
+        let Some((mark, left)) = noting.marking.as_mut().filter(|(mark, _)| mark.change == change) else {
+            return;
+        };
+        left.retain(|at| *at != node);
+        if !left.is_empty() {
+            return;
+        }
+        noting.mark = mark.clone();
+        noting.marking = None;
+        let members: Vec<usize> = noting.members().collect();
+        let mut over = Vec::new();
+        for (serial, write) in &mut noting.writes {
+            write.left.retain(|at| members.contains(at));
+            over.extend(write.left.is_empty().then_some(*serial));
+        }
+        over.into_iter().for_each(|serial| self.note_over(serial));
+    }
+
+    /// The volume may be another client's: from now on everything fails.
+    fn fence(&mut self, now: Nanos) {
+        let Some(noting) = &mut self.noting else { return };
+        tracing::error!("the volume is lost to this client: too many nodes did not hear of it in time");
+        noting.is_fenced = true;
+        noting.writes.clear();
+        noting.waiting.clear();
+        for token in std::mem::take(&mut noting.asked).into_keys() {
+            self.requests.note_ended(token, Err(IoError::Fenced));
+        }
+        for (operation, id) in self.operations.iter_mut().zip(0..) {
+            if let Some(operation) = operation {
+                operation.intent_noted();
+                self.ready.push_back(id);
+            }
+        }
+        self.close();
+        for node in 0..self.donors.len() {
+            self.link_down(node, "the volume is lost to this client".to_owned(), now);
+        }
+    }
+}
+
+impl Replica {
+    /// Its node, and what we call its slab there.
+    const fn home_at_node(&self) -> Option<(usize, u64)> {
+        match self.home {
+            Home::Node { donor, slab, .. } => Some((donor, slab)),
+            Home::File { .. } => None,
+        }
+    }
+}

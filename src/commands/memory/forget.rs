@@ -1,0 +1,42 @@
+//! `farcall memory forget`.
+
+use super::ask::{Nodes, ask};
+use crate::commands::volume_args::VolumeArgs;
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use farcall::memory::wire::Request;
+use serde_json::json;
+
+/// Have memory nodes keep a volume no longer: its files are gone.
+///
+/// The volume must not be mounted. A node that is started again keeps nothing, either.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  farcall memory forget --nodes a:11500,b:11500 --volume files \
+                        --volume-key /etc/farcall/files.key")]
+pub struct Forget {
+    #[command(flatten)]
+    nodes: Nodes,
+    #[command(flatten)]
+    volume: VolumeArgs,
+}
+
+impl Forget {
+    /// Tells the nodes.
+    ///
+    /// # Errors
+    /// When a node cannot be reached, or refuses: the volume is mounted, or has another key.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        // Only who mounts it says who holds it, and how many notes it has.
+        let volume = self.volume.read([0; 16], 0)?.to_ref();
+        let chosen = self.nodes.choose()?;
+        for node in &self.nodes.nodes {
+            ask(&chosen, *node, &Request::Forget { volume: volume.clone() })?;
+        }
+        console.say(
+            &format!("the nodes keep nothing of the volume {:?}", volume.name),
+            &json!({ "forgotten": volume.name }),
+        )?;
+        Ok(Exit::Success)
+    }
+}
