@@ -59,9 +59,9 @@ fn of(what: &'static str) -> impl Fn(io::Error) -> PagerError {
     move |why| PagerError::System { what, why }
 }
 
-/// Serves the pages of a place until its file system is unmounted. `device` is its /dev/fuse; the keeper is at the other
-/// end of `keeper`. When the keeper is gone everything is undone. With a number, what is needed to go on is kept in that
-/// file of the keeper's; a pager that finds something there goes on where the last one has ended.
+/// Serves the pages of a place until its file system is unmounted. `device` is its /dev/fuse; the keeper is at the
+/// other end of `keeper`. When the keeper is gone everything is undone. With a number, what is needed to go on is kept
+/// in that file of the keeper's; a pager that finds something there goes on where the last one has ended.
 ///
 /// # Errors
 /// If it cannot begin.

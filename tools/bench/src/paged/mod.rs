@@ -1,5 +1,5 @@
-//! Programs whose memory does not fit: databases and machine learning with a part of their memory resident, and the rest
-//! in the memory of another process, on disk, or compressed.
+//! Programs whose memory does not fit: databases and machine learning with a part of their memory resident, and the
+//! rest in the memory of another process, on disk, or compressed.
 //!
 //! - [`Backing`]: where the rest goes, and [`Resident`] how much of a program's memory is no rest;
 //! - [`DatabaseTask`]: Redis and SQLite under mixes of reads and updates;

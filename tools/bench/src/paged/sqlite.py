@@ -1,8 +1,9 @@
 """A table of SQLite in memory under two mixes: sqlite.py RECORDS SECONDS SEED.
 
 Fills the table, then reads and updates one record after another for so many seconds under ETC (95 % reads), then under
-SYS (75 %), the keys by Zipf. Every value tells its record and version and is compared. Prints a line of JSON: operations
-a second and the 99th percentile of their times in microseconds for each mix, and the most memory that was resident.
+SYS (75 %), the keys by Zipf. Every value tells its record and version and is compared. Prints a line of JSON:
+operations a second and the 99th percentile of their times in microseconds for each mix, and the most memory that was
+resident.
 """
 
 import hashlib

@@ -37,7 +37,8 @@ const fn panel(
             differs: &[
                 "Not IOzone, which Debian does not distribute, but its pattern: one process writes a new file record \
                  by record, writes it once more, reads it, reads it once more, for each record size. 256 MiB, or less \
-                 where measurements are short. A word of each page is checked when it is read, and that is in the figures.",
+                 where measurements are short. A word of each page is checked when it is read, and that is in the \
+                 figures.",
                 "farcall mount over one memory node, one replica, without a page cache, up to 1 MiB a request. tmpfs \
                  and a FUSE daemon by the same loop that does nothing are what it could be at most.",
                 "No file systems over the rivals. The engine alone: bursts of a record’s pages of 4 KiB, adjacent. \

@@ -42,8 +42,8 @@ const RULES: [Rule; 6] = [
     Rule {
         statement: "What a file system asks for is written and read faster merged and chained than by single I/O",
         source: "section 6-B",
-        rule: "C.12: of records of several pages the engine alone is faster with merging and chaining at more than half \
-               of the sizes, both ways together, and slower at none",
+        rule: "C.12: of records of several pages the engine alone is faster with merging and chaining at more than \
+               half of the sizes, both ways together, and slower at none",
         decide: files_profit,
     },
 ];

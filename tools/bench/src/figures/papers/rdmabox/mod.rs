@@ -60,10 +60,10 @@ const DIFFERS: &str = "Requests of 4 KiB of a user-space process to the memory o
                        sleeps; each thread submits a burst, then waits for it. Every byte is checked, and that is \
                        in the figures.";
 /// What all experiments of paged programs differ in.
-const PAGED_DIFFERS: &str = "Paging by farcall page: the kernel swaps to a loop device over FUSE, one memory node on this \
-                             host, one replica. No Accelio, and no paging over plain verbs: beside it a swap file on \
-                             this host’s disk and zram, with the same limit of a cgroup, a part of the most memory \
-                             that the program has.";
+const PAGED_DIFFERS: &str = "Paging by farcall page: the kernel swaps to a loop device over FUSE, one memory node on \
+                             this host, one replica. No Accelio, and no paging over plain verbs: beside it a swap \
+                             file on this host’s disk and zram, with the same limit of a cgroup, a part of the most \
+                             memory that the program has.";
 /// The limit: one thread that posts and polls itself.
 const BARE: &str = "limit: bare verbs, one thread";
 
