@@ -250,10 +250,9 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
         let notes = sources.map(|source| self.read_notes(*source, &nodes)).collect::<Result<Vec<_>>>()?;
         let earlier = judgement.newest.as_ref();
         let has_notes = |node: &ClaimedNode| earlier.is_some_and(|mark| mark.members.contains(&node.node));
-        for at in 0..nodes.len() {
-            if let Some(node) = nodes[at].as_ref().filter(|node| !has_notes(node)) {
-                let lease = node.lease;
-                self.write_notes(at, lease, notes.first().map_or(&[], Vec::as_slice))?;
+        for (at, node) in nodes.iter().enumerate() {
+            if let Some(node) = node.as_ref().filter(|node| !has_notes(node)) {
+                self.write_notes(at, node.lease, notes.first().map_or(&[], Vec::as_slice))?;
             }
         }
         let placed = self.layout.read_placement(&notes);

@@ -335,7 +335,7 @@ impl Engine {
 
     /// The mark that nodes are to be told of.
     pub(super) fn mark_to_be(&self) -> Option<&Mark> {
-        Some(self.noting.as_ref()?.marking.as_ref().map(|(mark, _)| mark)?)
+        self.noting.as_ref()?.marking.as_ref().map(|(mark, _)| mark)
     }
 
     /// A node was told of the mark that has this number.
