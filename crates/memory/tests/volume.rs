@@ -1,5 +1,5 @@
-//! Volumes: an address space whose machine is gone, and that another one goes on with. On the software RNIC, in time that
-//! the test makes. Machines are engines here: one is dropped at any moment, the next one claims what it left.
+//! Volumes: an address space whose machine is gone, and that another one goes on with. On the software RNIC, in time
+//! that the test makes. Machines are engines here: one is dropped at any moment, the next one claims what it left.
 
 mod support;
 

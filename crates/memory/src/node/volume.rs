@@ -46,6 +46,11 @@ impl Volume {
         self.ended.iter().map(|lease| lease.slabs.len() as u32 + lease.aside).sum()
     }
 
+    /// Leases that have ended, beside the one that every volume has left.
+    pub const fn leases_over(&self) -> usize {
+        self.ended.len().saturating_sub(1)
+    }
+
     /// Lets go of what is at rest and empty. Returns whether something is not at rest.
     pub fn tick(&mut self) -> bool {
         let mut is_busy = false;
