@@ -147,7 +147,7 @@ impl Node {
         if let Some(lease) = held.filter(|_| volume.holder != claim.holder) {
             let left_ms = lease.until.since(now).as_millis();
             let why = format!(
-                "the volume {name:?} is mounted by {:?}; its lease ends {left_ms} ms after it was last heard of",
+                "the volume {name:?} is mounted by {:?}; its lease ends in {left_ms} ms if nothing is heard of it",
                 lease.name
             );
             return Err(RefusalKind::Held.because(why));
