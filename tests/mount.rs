@@ -436,7 +436,8 @@ fn a_mount_that_was_stopped_beyond_its_lease_changes_nothing_and_shows_nothing()
     let path = first.dir.join("file");
     fs::write(&path, [1; LEN]).unwrap();
     sync(&first.dir);
-    // A program of the first machine. This process must have nothing open there: who it starts would close that, and wait.
+    // A program of the first machine. This process must have nothing open there: who it starts would close that, and
+    // wait.
     let mut late = Command::new("sh")
         .args([
             "-c",

@@ -1,4 +1,5 @@
-//! Arbitrary records in the log of a tree, each with its right checksum: no panic, and what is read is a tree, or refused.
+//! Arbitrary records in the log of a tree, each with its right checksum: no panic, and what is read is a tree, or
+//! refused.
 //!
 //! An input is a sequence of records: its length in two bytes, its bytes. The first is the checkpoint.
 

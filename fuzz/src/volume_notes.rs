@@ -1,5 +1,5 @@
-//! Notes of a volume that were damaged anywhere: the next client is refused, or reads what was written, or an error. What
-//! is erased as a whole looks like a page that was never written.
+//! Notes of a volume that were damaged anywhere: the next client is refused, or reads what was written, or an error.
+//! What is erased as a whole looks like a page that was never written.
 //!
 //! An input is a sequence of damages: where, in two bytes, how long, in one, and the bytes.
 

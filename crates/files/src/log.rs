@@ -2,8 +2,8 @@
 //! is gone.
 //!
 //! Two halves of the notes of a volume, in turn. What is in the one with the higher generation counts: a checkpoint,
-//! then records in the order in which they changed the tree, as in a [`Journal`](crate::Journal). When it has grown long
-//! the other half begins anew.
+//! then records in the order in which they changed the tree, as in a [`Journal`](crate::Journal). When it has grown
+//! long the other half begins anew.
 //!
 //! ```text
 //! magic with version, u64 | generation, u64 | then, again and again: length, u32 | checksum, u64 | bytes
@@ -71,8 +71,8 @@ impl Log {
         2 * (size_bytes / 128).clamp(HALF_BYTES[0], HALF_BYTES[1]).next_multiple_of(BLOCK_BYTES)
     }
 
-    /// A log over notes that an earlier mount may have left, as each node has them, and the tree that it had: all that it
-    /// had synced.
+    /// A log over notes that an earlier mount may have left, as each node has them, and the tree that it had: all that
+    /// it had synced.
     ///
     /// # Errors
     /// If what is there is damaged, or there are no threads.
@@ -184,8 +184,8 @@ fn sync_now_and_then(log: &Weak<Log>, wanted: &Receiver<()>) {
     }
 }
 
-/// The generation of a log, and the tree that it leads to: without what has no name, since nobody has that open any more.
-/// Of several nodes' the one counts in which most is whole: what was synced is in all of them.
+/// The generation of a log, and the tree that it leads to: without what has no name, since nobody has that open any
+/// more. Of several nodes' the one counts in which most is whole: what was synced is in all of them.
 ///
 /// # Errors
 /// If it is damaged.

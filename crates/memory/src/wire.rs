@@ -125,8 +125,8 @@ pub enum Request {
         /// Which volume.
         volume: VolumeRef,
     },
-    /// A lease of a volume, which is made if there is none. What an earlier mount had of it, it has no more, before this
-    /// is answered: queue pairs, and by and by keys.
+    /// A lease of a volume, which is made if there is none. What an earlier mount had of it, it has no more, before
+    /// this is answered: queue pairs, and by and by keys.
     Claim {
         /// Which volume.
         volume: VolumeRef,

@@ -1,5 +1,5 @@
-//! Volumes: an address space whose machine is gone, and that another one goes on with. On the software RNIC, in time that
-//! the test makes. Machines are engines here: one is dropped at any moment, the next one claims what it left.
+//! Volumes: an address space whose machine is gone, and that another one goes on with. On the software RNIC, in time
+//! that the test makes. Machines are engines here: one is dropped at any moment, the next one claims what it left.
 
 mod support;
 
@@ -527,4 +527,19 @@ fn calls_of_a_mount_that_lost_its_volume_are_refused() {
     assert_eq!(kind(nodes.ask(0, &long.to_bytes())), RefusalKind::Limit);
     let read = Asked::ReadNotes { lease: new, offset: 8_000, len_bytes: 100 };
     assert_eq!(nodes.ask(0, &read.to_bytes()), Ok(Reply::Notes { bytes }));
+}
+
+#[test]
+fn a_volume_is_made_when_all_nodes_answer_and_two_of_one_name_are_not_mixed() {
+    let mut nodes = Nodes::new(2, 1);
+    let off = nodes.nodes[1].take();
+    let refused = nodes.claim(config(2), &volume(1)).err().unwrap().to_string();
+    assert!(refused.contains("one that does not may have it: node 1 is off"), "{refused}");
+    drop(nodes.claim(config(1), &volume(1)).unwrap());
+    nodes.nodes[1] = off;
+    nodes.nodes.swap(0, 1);
+    drop(nodes.claim(config(1), &volume(1)).unwrap());
+    nodes.wait_for_leases();
+    let refused = nodes.claim(config(2), &volume(2)).err().unwrap().to_string();
+    assert!(refused.contains("nodes keep two different ones"), "{refused}");
 }

@@ -64,7 +64,10 @@ impl Drain {
                     return Err(Failure::new("clients do not leave the memory node")
                         .at(node)
                         .why(format!("{left} are still held after {} s", self.timeout))
-                        .remedy("give them other nodes with free memory, or a spill file; forget volumes that nobody mounts; see: farcall memory status"));
+                        .remedy(
+                            "give them other nodes with free memory, or a spill file; forget volumes that nobody \
+                             mounts; see: farcall memory status",
+                        ));
                 }
                 std::thread::sleep(LOOK_PERIOD);
             }

@@ -20,8 +20,9 @@ use std::time::Duration;
 ///
 /// Memory is taken from the system when a client asks for a slab, and goes back when the client returns it or lets its
 /// lease expire. Volumes of farcall mount --volume stay until they are forgotten (farcall memory forget), in memory
-/// that counts here, with their notes beside it. What clients keep here is gone when this process ends: keep two replicas, on two nodes, or tell them to
-/// leave before: farcall memory drain. Whoever can connect may take all of it: bind to an address that you trust.
+/// that counts here, with their notes beside it. What clients keep here is gone when this process ends: keep two
+/// replicas, on two nodes, or tell them to leave before: farcall memory drain. Whoever can connect may take all of it:
+/// bind to an address that you trust.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall memory serve --size 4G\n  farcall memory serve --listen 127.0.0.1:0 --size 512M --slab 16M --json"

@@ -21,16 +21,17 @@ pub use worker::Worker;
 /// Mount a file system whose bytes are in the memory of other machines.
 ///
 /// Files are kept by memory nodes (farcall memory serve), each block by several. It is mounted until umount or Ctrl-C;
-/// then everything is gone, unless --snapshot names a file for it, or --volume a volume that nodes keep. Another process
-/// serves the files: if it is killed, the next one takes over, and programs only wait (Linux 6.9). If this one is killed
-/// the file system is taken off, and its files are gone; if both are at once, programs get errors until: umount DIR. A
-/// volume is mounted again, here or on another machine, when the lease of the mount that died has ended: all that was
-/// synced or closed is there. Needs root and /dev/fuse.
+/// then everything is gone, unless --snapshot names a file for it, or --volume a volume that nodes keep. Another
+/// process serves the files: if it is killed, the next one takes over, and programs only wait (Linux 6.9). If this one
+/// is killed the file system is taken off, and its files are gone; if both are at once, programs get errors until:
+/// umount DIR. A volume is mounted again, here or on another machine, when the lease of the mount that died has ended:
+/// all that was synced or closed is there. Needs root and /dev/fuse.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory serve --size 8G        on two machines\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --replicas 2 --size 8G\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --size 8G --snapshot /var/lib/files.farcall\n  \
-                  farcall mount /mnt --nodes a:11500,b:11500 --size 8G --volume files --volume-key /etc/farcall/files.key")]
+                  farcall mount /mnt --nodes a:11500,b:11500 --size 8G \
+                  --volume files --volume-key /etc/farcall/files.key")]
 pub struct Mount {
     /// The directory to mount at.
     dir: PathBuf,
@@ -52,8 +53,8 @@ pub struct Mount {
     /// The volume to mount; nodes keep it under this name until: farcall memory forget.
     #[arg(long, value_name = "NAME", requires = "volume_key")]
     volume: Option<String>,
-    /// The file with the volume's key, which is made if it is not there. Who has it can mount the volume. Nodes see half
-    /// of it: it hides nothing from them, nor from who listens on the way.
+    /// The file with the volume's key, which is made if it is not there. Who has it can mount the volume. Nodes see
+    /// half of it: it hides nothing from them, nor from who listens on the way.
     #[arg(long, value_name = "FILE", requires = "volume")]
     volume_key: Option<PathBuf>,
     #[command(flatten)]

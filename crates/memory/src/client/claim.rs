@@ -119,7 +119,8 @@ fn judge(config: &ClientConfig, name: &str, looks: &[Result<Option<Kept>, String
     let has_members = newest.members.iter().all(|member| ids.contains(member));
     if 2 * known <= newest.nodes.len() && !has_members {
         let why = format!(
-            "{known} of its {} nodes answer, and another may know newer files: {}; start them, or name all of them with --nodes",
+            "{known} of its {} nodes answer, and another may know newer files: {}; \
+             start them, or name all of them with --nodes",
             newest.nodes.len(),
             silent.join("; ")
         );

@@ -96,9 +96,9 @@ pub struct VolumeConfig {
 }
 
 impl VolumeConfig {
-    /// A volume, by what people call it. Half of the key proves to nodes that it is one's own; the other half stays here,
-    /// and keys checksums. The holder is drawn at random: while nodes hear of it, nobody gets the volume who has another.
-    /// There is room for so many bytes of notes at each node.
+    /// A volume, by what people call it. Half of the key proves to nodes that it is one's own; the other half stays
+    /// here, and keys checksums. The holder is drawn at random: while nodes hear of it, nobody gets the volume who has
+    /// another. There is room for so many bytes of notes at each node.
     pub const fn new(name: String, key: [u8; 32], holder: [u8; 16], notes_bytes: u64) -> Self {
         Self { name, key: Secret(key), holder: Secret(holder), notes_bytes }
     }

@@ -92,11 +92,12 @@ impl RemoteMemory {
         Self::run(MemoryEndpoint::resume(&provider, config, kept, clock)?, clock)
     }
 
-    /// Opens a volume that an earlier client left at the nodes, or a new one. What that one was told is written or noted
-    /// is there.
+    /// Opens a volume that an earlier client left at the nodes, or a new one. What that one was told is written or
+    /// noted is there.
     ///
     /// # Errors
-    /// As [`RemoteMemory::open`]; if another client has the volume, too few nodes answer, or it has another key or shape.
+    /// As [`RemoteMemory::open`]; if another client has the volume, too few nodes answer, or it has another key or
+    /// shape.
     pub fn claim(
         provider: Arc<dyn Provider>,
         config: ClientConfig,

@@ -206,7 +206,8 @@ impl Node {
             let why = format!("a name of {} bytes; at most {NAME_BYTES_MAX}", name.len());
             return Err(RefusalKind::Limit.because(why));
         }
-        if self.leases.len() + self.ending.len() >= self.config.leases_max {
+        let of_volumes: usize = self.volumes.values().map(Volume::leases_over).sum();
+        if self.leases.len() + self.ending.len() + of_volumes >= self.config.leases_max {
             let why = format!("{} leases are held; end one, or use another node", self.config.leases_max);
             return Err(RefusalKind::Limit.because(why));
         }

@@ -46,6 +46,11 @@ impl Volume {
         self.ended.iter().map(|lease| lease.slabs.len() as u32 + lease.aside).sum()
     }
 
+    /// Leases that have ended, beside the one that every volume has left.
+    pub const fn leases_over(&self) -> usize {
+        self.ended.len().saturating_sub(1)
+    }
+
     /// Lets go of what is at rest and empty. Returns whether something is not at rest.
     pub fn tick(&mut self) -> bool {
         let mut is_busy = false;
@@ -142,7 +147,7 @@ impl Node {
         if let Some(lease) = held.filter(|_| volume.holder != claim.holder) {
             let left_ms = lease.until.since(now).as_millis();
             let why = format!(
-                "the volume {name:?} is mounted by {:?}; its lease ends {left_ms} ms after it was last heard of",
+                "the volume {name:?} is mounted by {:?}; its lease ends in {left_ms} ms if nothing is heard of it",
                 lease.name
             );
             return Err(RefusalKind::Held.because(why));

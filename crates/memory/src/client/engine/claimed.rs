@@ -12,8 +12,8 @@ use crate::client::extent::{Home, Replica, Standing};
 use crate::wire::{Reply, Request};
 
 impl Engine {
-    /// Claims a volume, and goes on with what an earlier client left of it: all that was noted. `call` asks a node of the
-    /// configuration, and waits for its answer; `now` is the time when that is over.
+    /// Claims a volume, and goes on with what an earlier client left of it: all that was noted. `call` asks a node of
+    /// the configuration, and waits for its answer; `now` is the time when that is over.
     ///
     /// # Errors
     /// As [`Engine::new`]; if another client has the volume, too few nodes answer, or it has another key or shape.

@@ -140,8 +140,8 @@ impl Engine {
         }
     }
 
-    /// No replica that counts has what was to be written last: nobody was told that it was. Takes what was there before;
-    /// a page that is written anew needs neither.
+    /// No replica that counts has what was to be written last: nobody was told that it was. Takes what was there
+    /// before; a page that is written anew needs neither.
     fn take_other(&mut self, operation: &mut Operation) -> bool {
         let is_anew = matches!(&operation.aim, Aim::Write(part) if part.of_page == (0..PAGE_BYTES));
         let other = operation.other.take();
