@@ -242,7 +242,7 @@ impl<'a> Servers<'a> {
                 Ok(Some(Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })))
             }
             Err(why) => {
-                report.note(format!("{}: not measured: {why}.", task.resident.backing.name()));
+                report.note(format!("{task}: not measured: {why}."));
                 Ok(None)
             }
         }

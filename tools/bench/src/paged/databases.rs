@@ -173,7 +173,7 @@ fn run(
             };
             let args = [RECORDS.to_string(), duration.as_secs_f64().to_string(), seed.to_string()];
             let cores = [stage.server_core, stage.client_core];
-            script::run(confinement, Path::new(&python), SQLITE, &args, &cores).map(Ok)
+            script::run(confinement, Path::new(&python), SQLITE, &args, &cores)
         }
     }
 }
@@ -187,7 +187,8 @@ mod tests {
         let Some(python) = script::tests::python() else { return };
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
         let args = ["1000", "0.05", "7"].map(str::to_owned);
-        let asked: Asked = script::run(&Confinement::none(), python, SQLITE, &args, &[core]).unwrap();
+        let asked: Asked =
+            script::run(&Confinement::none(), python, SQLITE, &args, &[core]).unwrap().unwrap();
         for figures in [asked.etc, asked.sys] {
             assert!(figures.per_second > 0.0 && figures.p99_us > 0.0, "{asked:?}");
         }

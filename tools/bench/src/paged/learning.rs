@@ -10,7 +10,7 @@ use std::path::Path;
 
 const SCRIPT: &str = include_str!("learning.py");
 /// Of the data.
-const DATA_MIB: u64 = 64;
+const DATA_MIB: u64 = 96;
 
 /// What learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,10 @@ impl Learning {
         let reference = match self.references.iter().find(|(whose, _)| *whose == algorithm) {
             Some((_, reference)) => reference.clone(),
             None => {
-                let learnt = run(&Confinement::none())?;
+                let learnt = match run(&Confinement::none())? {
+                    Ok(learnt) => learnt,
+                    Err(why) => return Ok(Err(why)),
+                };
                 self.references.push((algorithm, learnt.clone()));
                 if resident == Resident::ALL {
                     return Ok(Ok(learnt.seconds));
@@ -107,7 +110,10 @@ impl Learning {
             Ok(confinement) => confinement,
             Err(why) => return Ok(Err(why)),
         };
-        let learnt = run(&confinement)?;
+        let learnt = match run(&confinement)? {
+            Ok(learnt) => learnt,
+            Err(why) => return Ok(Err(why)),
+        };
         if learnt.digest != reference.digest {
             let what =
                 format!("{task}: learnt something else: {} instead of {}", learnt.digest, reference.digest);
@@ -136,6 +142,7 @@ mod tests {
             let run = || {
                 let args = [algorithm.name().to_owned(), "1".to_owned()];
                 script::run::<Learnt>(&Confinement::none(), Path::new(&python), SCRIPT, &args, &[core])
+                    .unwrap()
                     .unwrap()
             };
             let (first, second) = (run(), run());

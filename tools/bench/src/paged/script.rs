@@ -1,10 +1,12 @@
 //! Programs in Python: one line of JSON, and an end.
 
+use super::NotHere;
 use super::confinement::Confinement;
 use crate::experiments::ExperimentError;
 use crate::peer::{ChildProcess, next_line};
 use serde::de::DeserializeOwned;
 use std::io::BufReader;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::thread;
@@ -15,14 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// How long it may take to end, with all that it was confined by.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a script to its end. What it says.
+/// What a shell, and `farcall page`, make of SIGKILL.
+const KILLED: i32 = 128 + 9;
+
+/// Runs a script to its end. What it says; or that it was killed, since it cannot run in so little memory.
 pub(super) fn run<T: DeserializeOwned>(
     confinement: &Confinement,
     python: &Path,
     script: &str,
     args: &[String],
     cores: &[usize],
-) -> Result<T, ExperimentError> {
+) -> Result<Result<T, NotHere>, ExperimentError> {
     let mut command = confinement.command(python);
     command.args(["-c", script]).args(args).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = ChildProcess::start(&mut command, cores, &[])?;
@@ -34,10 +39,14 @@ pub(super) fn run<T: DeserializeOwned>(
         thread::sleep(Duration::from_millis(5));
     }
     let ended = child.0.try_wait()?.ok_or("the program does not end")?;
+    if ended.signal() == Some(9) || ended.code() == Some(KILLED) {
+        return Ok(Err(NotHere("it was killed, as a rule since it has too little memory".to_owned())));
+    }
     if !ended.success() {
         return Err(format!("the program ended with {ended}; its own message is on standard error").into());
     }
-    serde_json::from_str(&line).map_err(|_| format!("the program said {:?}", line.trim()).into())
+    let said = serde_json::from_str(&line).map_err(|_| format!("the program said {:?}", line.trim()))?;
+    Ok(Ok(said))
 }
 
 #[cfg(test)]
@@ -60,7 +69,9 @@ pub(super) mod tests {
         let Some(python) = python() else { return };
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
         let run = |script| run::<u32>(&Confinement::none(), python, script, &["7".to_owned()], &[core]);
-        assert_eq!(run("import sys; print(sys.argv[1])").unwrap(), 7);
+        assert_eq!(run("import sys; print(sys.argv[1])").unwrap(), Ok(7));
+        let killed = run("import os; os.kill(os.getpid(), 9)").unwrap().unwrap_err();
+        assert!(killed.to_string().contains("too little memory"), "{killed}");
         let error = |script| run(script).unwrap_err().to_string();
         assert!(error("print('many')").contains("many"));
         assert!(error("print(7); raise SystemExit(3)").contains("exit status: 3"));

@@ -24,7 +24,7 @@ const fn panel(
         how: How::Here {
             differs: &[
                 PAGED_DIFFERS,
-                "The same algorithm in Python with numpy, one thread, a few rounds on 64 MiB of made-up data; the \
+                "The same algorithm in Python with numpy, one thread, a few rounds on 96 MiB of made-up data; the \
                  training alone is timed. What is learnt is the same to the last bit as with all memory resident, or \
                  the experiment fails.",
             ],
