@@ -8,8 +8,9 @@ use std::process::Command;
 
 use networks::between_networks;
 
-/// Two programs on two hosts, once one reaches the other (a new link takes up to a second for IPv6), which take the port's MTU for their queue pairs, and check what they receive. How many
-/// pieces the client's host made of its packets comes last.
+/// Two programs on two hosts, once one reaches the other (a new link takes up to a second for IPv6), which take the
+/// port's MTU for their queue pairs, and check what they receive. How many pieces the client's host made of its packets
+/// comes last.
 const PING_PONG: &str = "set -e
     export FARCALL_WAY=auto
     mkdir -m 700 /run/a /run/b

@@ -19,7 +19,8 @@ pub use pager::Pager;
 ///
 /// Linux has no swap area for one program: while this runs, pages of other programs may go to the memory nodes, too, if
 /// the machine as a whole is short of memory, and come back at the end. If this process and its pager are both killed,
-/// such pages are lost. Run memory nodes on other machines, or with --lock. Needs root, /dev/fuse, loop devices and a memory cgroup.
+/// such pages are lost. Run memory nodes on other machines, or with --lock. Needs root, /dev/fuse, loop devices and a
+/// memory cgroup.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:\n  farcall memory serve --size 4G        on two machines\n  \
