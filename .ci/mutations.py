@@ -173,6 +173,10 @@ def all_mutations():
         Mutation("no-lowest-rate", "Dcqcn::notified",
                  Replace("self.current.max(self.bounds.min_bytes_per_s as f64)", "self.current"),
                  unit("a_flood_of_notifications")),
+        Mutation("kept-acknowledgements-never-sent", "Outbox::flush", Replace("self.queue_kept(socket);", ""),
+                 integration("kept_acknowledgements", "who_polls_no_more")),
+        Mutation("long-post-taken-for-a-pause", "Owner::looks", Replace("self.left_ns", "self.looked_ns"),
+                 unit("a_post_that_takes_long_is_no_pause")),
         Mutation("mark-of-the-kernel-not-read", "Told::by", Replace("told.is_marked = Ecn::is_congested(data.read())", ""),
                  integration("congestion", "marked_packets_of_ipv4")),
         # The order of requests that overlap.

@@ -1,0 +1,103 @@
+//! Acknowledgements that wait for what an owner posts next, between two processes over RoCEv2: they go without it, too.
+//! The test runs in a network namespace of its own, where the port is free.
+
+mod support;
+
+use farcall_verbs::{Mtu, QpAttr, QpCap, SendFlags, SendWr, Wc, WcOpcode, WcStatus};
+use support::apart::{counted_at_port, is_apart};
+use support::process::{role, start};
+use support::*;
+
+const LEN_BYTES: usize = 64;
+const SETS: usize = 5;
+/// Messages there and back, after which the owner is known to poll.
+const TRIPS: usize = 1_000;
+
+/// A queue pair of this process, and how many messages it has received and had acknowledged.
+struct Talker {
+    end: End,
+    received: usize,
+    acknowledged: usize,
+}
+
+impl Talker {
+    fn connect(dest: impl FnOnce(u32) -> u32) -> Self {
+        let mut end = End::new(2 * LEN_BYTES, ALL, QpCap::default());
+        let (dest, path) = (dest(end.qp.qp_num()), end.path());
+        for attr in [QpAttr::init(ALL), QpAttr::rtr(dest, 0, path, Mtu::Mtu1024), patient()] {
+            end.qp.modify(&attr).unwrap();
+        }
+        let mut talker = Self { end, received: 0, acknowledged: 0 };
+        (0..4).for_each(|_| talker.receive());
+        talker
+    }
+
+    fn receive(&mut self) {
+        let into = [self.end.sge(LEN_BYTES, LEN_BYTES)];
+        self.end.recv(0, &into);
+    }
+
+    fn send(&mut self) {
+        let from = [self.end.sge(0, LEN_BYTES)];
+        self.end.send(&[SendWr::send(0, &from).with_flags(SendFlags::SIGNALED)]);
+    }
+
+    fn poll_until(&mut self, received: usize, acknowledged: usize) {
+        while self.received < received || self.acknowledged < acknowledged {
+            let Wc { status, opcode, .. } = self.end.wait();
+            assert_eq!(status, WcStatus::SUCCESS);
+            if opcode == WcOpcode::RECV {
+                self.received += 1;
+                self.receive();
+            } else {
+                self.acknowledged += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn child_entry() {
+    let Some((_, _, mut line)) = role() else { return };
+    let mut talker = Talker::connect(|own| {
+        line.say([own.into(), 0, 0, 0]);
+        line.hear().unwrap()[0] as u32
+    });
+    for set in 0..SETS {
+        for trip in 1..=TRIPS {
+            talker.poll_until(set * (TRIPS + 1) + trip, 0);
+            talker.send();
+        }
+        talker.poll_until((set + 1) * (TRIPS + 1), (set + 1) * TRIPS);
+        // From here on nobody polls, before the other end has its completion.
+        line.hear().unwrap();
+    }
+}
+
+#[test]
+fn who_polls_no_more_has_what_came_acknowledged_all_the_same() {
+    if !is_apart("who_polls_no_more_has_what_came_acknowledged_all_the_same", "net") {
+        return;
+    }
+    let mut other = start("falls silent", &[]);
+    let [dest, ..] = other.line.hear().unwrap();
+    let mut talker = Talker::connect(|own| {
+        other.line.say([own.into(), 0, 0, 0]);
+        dest as u32
+    });
+    for set in 0..SETS {
+        for trip in 1..=TRIPS {
+            talker.send();
+            talker.poll_until(set * TRIPS + trip, set * (TRIPS + 1) + trip);
+        }
+        talker.send();
+        talker.poll_until(0, (set + 1) * (TRIPS + 1));
+        other.line.say([0; 4]);
+    }
+    let timeouts = counted_at_port("ack_timeouts");
+    // A machine that stands still for a second makes one, too.
+    assert!(
+        timeouts < SETS as u64 / 2,
+        "{timeouts} of {SETS} messages were only acknowledged when they came again"
+    );
+}
