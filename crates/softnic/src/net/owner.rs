@@ -101,9 +101,10 @@ mod tests {
     fn the_service_threads_own_turns_are_not_taken_for_pauses() {
         let mut owner = Owner::default();
         for turn in 0..4 {
-            look_every(&mut owner, 1_500, turn * 30_000 + 2 * PAUSE_NS, (turn + 1) * 30_000 + PAUSE_NS / 2);
+            let begin_ns = turn * LEFT_ALONE_NS;
+            look_every(&mut owner, 1_500, begin_ns + 2 * PAUSE_NS, begin_ns + LEFT_ALONE_NS);
+            assert_ne!(owner.judge(begin_ns + LEFT_ALONE_NS), Who::Service, "turn {turn}");
         }
-        assert_ne!(owner.judge(4 * 30_000), Who::Service);
     }
 
     #[test]
