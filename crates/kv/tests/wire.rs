@@ -1,8 +1,9 @@
 //! The RPC codec and service: round trips, garbage, statuses, routing, and no allocation on the way of a GET.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../stream/tests/support/counting.rs"]
+mod counting;
 
+use counting::allocations;
 use farcall_kv::store::{Config, Counter, IndexSize, Partition, PutMode};
 use farcall_kv::wire::client::Split;
 use farcall_kv::wire::{
@@ -11,30 +12,6 @@ use farcall_kv::wire::{
     decode_version, encode_multi_get,
 };
 use proptest::prelude::*;
-
-/// Counts this thread's allocations.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const NOW_MS: u64 = 1_700_000_000_000;
 
@@ -338,7 +315,7 @@ fn steady_state_allocates_nothing() {
         request.encode(&mut message);
         service.handle(request.method().id(), &message.bytes[..message.used], &mut slot, NOW_MS).unwrap();
     };
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     for (turn_number, name) in names.iter().enumerate() {
         // Sizes vary, and the store is too small for all: puts evict.
         turn(&mut service, put(name.as_bytes(), &[b'v'; 2000][..turn_number % 2000]));
@@ -346,6 +323,6 @@ fn steady_state_allocates_nothing() {
         turn(&mut service, Request::Get { key: names[turn_number / 2].as_bytes() });
         turn(&mut service, Request::Delete { key: names[turn_number / 3].as_bytes(), cas: 0 });
     }
-    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    assert_eq!(allocations() - before, 0);
     assert!(service.partition().stats().evictions() > 1000, "the store was full");
 }
