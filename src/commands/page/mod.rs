@@ -14,8 +14,8 @@ pub use pager::Pager;
 ///
 /// The program is not changed. It runs in a cgroup with a limit, and its pages are swapped to memory nodes (farcall
 /// memory serve), each to several; a page that none of them has is SIGBUS for the program, never other bytes. Its exit
-/// code is handed on. If the process that serves its pages is killed, the next one takes over, and the program only waits
-/// (Linux 6.9). When it has ended, whatever it left running is killed, and everything is undone.
+/// code is handed on. If the process that serves its pages is killed, the next one takes over, and the program only
+/// waits (Linux 6.9). When it has ended, whatever it left running is killed, and everything is undone.
 ///
 /// Linux has no swap area for one program: while this runs, pages of other programs may go to the memory nodes, too, if
 /// the machine as a whole is short of memory, and come back at the end. If this process and its pager are both killed,

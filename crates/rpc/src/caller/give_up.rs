@@ -58,8 +58,8 @@ impl CallerState {
         self.calls.finish(at, Some(error));
     }
 
-    /// Ends all calls, and with them the session: its messages are forgotten here, and the server may have kept it. What
-    /// connects later begins another one.
+    /// Ends all calls, and with them the session: its messages are forgotten here, and the server may have kept it.
+    /// What connects later begins another one.
     pub fn fail_all(&mut self, why: &Broken) {
         self.to_send.clear();
         self.to_release.clear();

@@ -71,8 +71,8 @@ farcall_stats::counters! {
         not_ready,
         /// Requests that came before one that was missing.
         out_of_sequence,
-        /// Its transport, as `ibv_qp_type` numbers them, its state, as `ibv_qp_state` does, the number of the queue pair
-        /// that it goes to, and how many bytes of payload a packet has at most.
+        /// Its transport, as `ibv_qp_type` numbers them, its state, as `ibv_qp_state` does, the number of the queue
+        /// pair that it goes to, and how many bytes of payload a packet has at most.
         transport,
         state,
         peer_qp_num,

@@ -2,7 +2,8 @@
 
 /// Who polls comes back so soon; after a longer pause it did something else.
 const PAUSE_NS: u64 = 10_000;
-/// So many looks for each pause, and the pauses are the system's doing: another program's turn, or the service thread's.
+/// So many looks for each pause, and the pauses are the system's doing: another program's turn, or the service
+/// thread's.
 const LOOKS_A_PAUSE: u64 = 16;
 /// An owner is watched so long before it is judged.
 const TRIAL_NS: u64 = 100_000;

@@ -291,8 +291,8 @@ impl State {
         }
     }
 
-    /// Finishes a look of the owner. If it has completions now, acknowledgements wait for what it posts because of them,
-    /// or for its next look; the service thread sees to it that they do not wait long.
+    /// Finishes a look of the owner. If it has completions now, acknowledgements wait for what it posts because of
+    /// them, or for its next look; the service thread sees to it that they do not wait long.
     pub(super) fn finish_look(&mut self, has_completions: bool) {
         if has_completions && self.owner.is_trusted() && self.out.keep_acknowledgements() {
             self.plan_timer();
