@@ -37,6 +37,9 @@ pub(super) enum Reply<R> {
     Done { is_acknowledged: bool, received: Option<Received<R>> },
     /// Data is to be sent, packet by packet.
     Read { target: Reth, sent: u32, packets: u32, is_repeated: bool },
+    /// A READ that was executed comes again, and its region is gone. Who still waits for the data is told; the pair goes
+    /// on, since the request may as well be an old copy of one that is over.
+    RepeatedReadRefused,
     /// An atomic is to be executed.
     Atomic(AtomicEth),
     /// The answer to an atomic that was executed.
@@ -67,6 +70,12 @@ impl<R> Waiting<R> {
                 | Reply::Atomic(_)
                 | Reply::AtomicAnswer { is_repeated: false }
         )
+    }
+
+    /// Whether it is a READ that came again and was prepared with this token.
+    fn is_repeated_read(&self, token: Token) -> bool {
+        let Reply::Read { target, is_repeated, .. } = &self.reply else { return false };
+        *is_repeated && target.len_bytes > 0 && self.after == token
     }
 
     pub(super) fn into_receive(self) -> Option<R> {
@@ -105,7 +114,14 @@ impl<S, R> Qp<S, R> {
         match outcome {
             Ok(old) => self.keep_value(token, old),
             Err(Refused) => {
-                responder.refused = Some(responder.refused.map_or(token, |earlier| earlier.min(token)));
+                let repeated = responder.replies.iter_mut().find(|waiting| waiting.is_repeated_read(token));
+                match repeated {
+                    Some(read) => read.reply = Reply::RepeatedReadRefused,
+                    None => {
+                        let first = responder.refused.map_or(token, |earlier| earlier.min(token));
+                        responder.refused = Some(first);
+                    }
+                }
             }
         }
     }
@@ -156,6 +172,15 @@ impl<S, R> Qp<S, R> {
                     self.responder.replies.push_front(Waiting { after, psn, msn, reply });
                     return Responded::ReadContinues;
                 }
+                let at = psn.plus(sent);
+                if !is_sent && is_repeated {
+                    self.send_empty(adapter, at, acknowledge(Syndrome::Nak(Nak::RemoteAccess)));
+                } else if !is_sent {
+                    self.fail_request(adapter, at, Failure::of_request(Nak::RemoteAccess));
+                }
+            }
+            Reply::RepeatedReadRefused => {
+                self.send_empty(adapter, psn, acknowledge(Syndrome::Nak(Nak::RemoteAccess)));
             }
             Reply::Atomic(target) => self.execute_atomic(adapter, psn, msn, &target),
             Reply::AtomicAnswer { .. } => self.answer_atomic(adapter, psn, msn),
@@ -197,8 +222,6 @@ impl<S, R> Qp<S, R> {
         let is_sent = adapter.transmit(packet, payload).is_ok();
         if is_sent {
             self.count_sent(adapter, len_bytes.into());
-        } else {
-            self.fail_request(adapter, packet.psn, Failure::of_request(Nak::RemoteAccess));
         }
         is_sent
     }

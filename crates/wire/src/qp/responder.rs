@@ -447,9 +447,12 @@ impl<S, R> Qp<S, R> {
                     Executed::Read { first, packets: of } => psn.distance_from(*first) + packets <= *of,
                     Executed::Atomic { .. } => false,
                 });
-                if is_known && self.prepare_read(adapter, &target) {
-                    self.reply(psn, Reply::Read { target, sent: 0, packets, is_repeated: true });
+                if !is_known {
+                    return;
                 }
+                let may_read = self.prepare_read(adapter, &target);
+                let read = Reply::Read { target, sent: 0, packets, is_repeated: true };
+                self.reply(psn, if may_read { read } else { Reply::RepeatedReadRefused });
             }
             Operation::AtomicRequest(_) => self.reply(psn, Reply::AtomicAnswer { is_repeated: true }),
             _ => {}

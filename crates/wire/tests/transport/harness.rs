@@ -33,6 +33,8 @@ enum Late {
 /// The memory, queues and timers of an end.
 pub struct Device {
     pub memory: Vec<u8>,
+    /// The key that reaches it: [`RKEY`], until it is taken away.
+    pub rkey: Option<u32>,
     pub receives: VecDeque<Piece>,
     pub sent: Vec<Wc>,
     pub received: Vec<Wc>,
@@ -76,6 +78,9 @@ impl Adapter<Piece, Piece> for Device {
                 self.memory.get(from..from + len_bytes as usize).ok_or(Refused)?.to_vec()
             }
             Payload::Region(target) => {
+                if self.rkey != Some(target.rkey) {
+                    return Err(Refused);
+                }
                 let from = target.addr as usize;
                 self.memory[from..from + target.len_bytes as usize].to_vec()
             }
@@ -100,7 +105,7 @@ impl Adapter<Piece, Piece> for Device {
 
     fn permits(&self, target: &Reth, _: Access) -> bool {
         let end = target.addr.checked_add(target.len_bytes.into());
-        target.rkey == RKEY && end.is_some_and(|end| end <= self.memory.len() as u64)
+        self.rkey == Some(target.rkey) && end.is_some_and(|end| end <= self.memory.len() as u64)
     }
 
     fn place(&mut self, token: Token, to: Place<'_, Piece>, payload: &[u8]) -> Accessed {
@@ -187,6 +192,7 @@ impl End {
         };
         let device = Device {
             memory: (0..MEMORY_BYTES).map(|at| (at as u32 * 31 + qpn) as u8).collect(),
+            rkey: Some(RKEY),
             receives: VecDeque::new(),
             sent: Vec::new(),
             received: Vec::new(),

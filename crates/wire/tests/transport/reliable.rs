@@ -294,6 +294,59 @@ fn a_refusal_that_was_lost_is_told_again() {
     assert_eq!(pair.ends[1].qp.state(), QpState::Err);
 }
 
+/// A READ whose answer is lost, after which its region goes: asked again, the peer says no. `late` has it say so late.
+fn read_again_of_what_is_gone(late: bool) -> Pair {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    pair.ends[0].post(1, Work::Read(region(2000, 8)), 0, 8);
+    pair.exchange(&mut |_, _| Fate::Pass);
+    pair.step();
+    pair.exchange(&mut |_, _| Fate::Lose);
+    if late {
+        pair.ends[1].device.is_late = true;
+        pair.step();
+        pair.exchange(&mut |_, _| Fate::Pass);
+        pair.step();
+        pair.ends[1].refuse(0);
+    } else {
+        pair.ends[1].device.rkey = None;
+    }
+    pair
+}
+
+#[test]
+fn a_read_whose_answer_was_lost_is_refused_when_its_region_has_gone() {
+    for late in [false, true] {
+        let mut pair = read_again_of_what_is_gone(late);
+        pair.run();
+        let ended: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| wc.status).collect();
+        assert_eq!(ended, [WcStatus::REM_ACCESS_ERR], "late: {late}");
+        assert_eq!(pair.ends[1].qp.state(), QpState::Rts, "late: {late}");
+    }
+}
+
+#[test]
+fn an_old_copy_of_a_read_does_not_end_the_pair_when_its_region_has_gone() {
+    let mut pair = Pair::new(QpType::Rc, 7);
+    let read = |pair: &mut Pair, wr_id| pair.ends[0].post(wr_id, Work::Read(region(2000, 8)), 0, 8);
+    read(&mut pair, 1);
+    let mut copy = None;
+    pair.run_with(|_, packet| {
+        copy.get_or_insert(*packet);
+        Fate::Pass
+    });
+    pair.ends[1].device.rkey = None;
+    pair.ends[1].arrive(&copy.unwrap(), &[]);
+    let said = pair.ends[1].work();
+    pair.ends[1].device.rkey = Some(RKEY);
+    assert_eq!(said.len(), 1, "who still waits is told");
+    pair.ends[0].arrive(&said[0].0, &[]);
+    read(&mut pair, 2);
+    pair.run();
+    assert!(pair.ends[0].device.sent.iter().all(|wc| wc.status.is_success()));
+    assert_eq!(pair.ends[0].sent_ids(), [1, 2]);
+    assert_eq!(pair.ends[1].qp.state(), QpState::Rts);
+}
+
 #[test]
 fn a_request_that_is_not_offered_is_refused_and_its_receive_flushed() {
     let mut pair = Pair::new(QpType::Rc, 7);

@@ -204,6 +204,11 @@ fn dereg_under_load(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
                 failed = true;
                 true
             }
+            // Its answer was lost, and the peer had failed at a later request before it was asked for again.
+            (false, WcStatus::RETRY_EXC_ERR) => {
+                failed = true;
+                b.state(b.qp)? == QpState::Err
+            }
             _ => false,
         };
         ensure(allowed, || format!("request {id} ended in {:?} (failed before: {failed})", wc.status))?;
