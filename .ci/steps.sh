@@ -289,6 +289,14 @@ for experiment in json.load(open(sys.argv[1]))["experiments"]:
     print(experiment["id"], experiment["notes"])' "$scratch/paged.json"
 }
 
+# Suites of others on a mounted file system. Where nobody may mount, they say that they are skipped.
+step_file_suites() {
+    need dbench stress-ng git
+    run cargo install --quiet --locked --root "$scratch/suites" pjdfstest
+    PATH=$scratch/suites/bin:$PATH run cargo test -p farcall-cli --features full --test suites -- --ignored \
+        --nocapture --test-threads=1
+}
+
 # Attacks and shortages of so many seconds each, on an optimised server.
 step_hostile_at_length() {
     FARCALL_HOSTILE_SECONDS=${FARCALL_HOSTILE_SECONDS:-900} \

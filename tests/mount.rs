@@ -6,133 +6,21 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
+
+#[path = "support/mounted.rs"]
+mod mounted;
+use mounted::{Mounted, Process, can_mount, farcall, is_mounted};
 
 /// After that a test calls something lost, however busy the machine is.
 const LOST: Duration = Duration::from_secs(240);
-
-fn farcall() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_farcall"));
-    command.stdin(Stdio::null());
-    command
-}
-
-/// A process that says one line of JSON when it is ready, killed when dropped.
-struct Process {
-    child: Child,
-    ready: Value,
-}
-
-impl Process {
-    fn start(arguments: &[&str]) -> Self {
-        Self::try_start(arguments).unwrap_or_else(|said| panic!("{arguments:?}: {said}"))
-    }
-
-    /// What it said on standard error instead, if it ended.
-    fn try_start(arguments: &[&str]) -> Result<Self, String> {
-        let mut command = farcall();
-        command.arg("--json").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (said, mut line) = (child.stderr.take().unwrap(), String::new());
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let Ok(ready) = serde_json::from_str(&line) else {
-            child.wait().unwrap();
-            return Err(std::io::read_to_string(said).unwrap());
-        };
-        // Its messages are for people who look at the test.
-        std::thread::spawn(move || {
-            BufReader::new(said).lines().for_each(|line| eprintln!("{}", line.unwrap()))
-        });
-        Ok(Self { child, ready })
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// The process that serves; none while it is being replaced.
-    fn worker(&self) -> Option<Pid> {
-        let pid = self.child.id();
-        let children = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
-        let children = children.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        let all: Vec<i32> = children.collect::<String>().split_whitespace().flat_map(str::parse).collect();
-        all.first().and_then(|pid| Pid::from_raw(*pid))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Not, with the reason, where nobody may mount.
-fn can_mount() -> bool {
-    if !rustix::process::geteuid().is_root() || File::open("/dev/fuse").is_err() {
-        println!("SKIPPED: mounting needs root and /dev/fuse");
-        return false;
-    }
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let numbers: Vec<u32> = release.split(['.', '-']).map_while(|number| number.parse().ok()).collect();
-    let is_new = numbers[..2] >= [6, 9][..];
-    if !is_new {
-        println!("SKIPPED: Linux {release} does not ask again for what was not answered");
-    }
-    is_new
-}
-
-/// A mount over two nodes.
-struct Mounted {
-    dir: PathBuf,
-    mount: Process,
-    _nodes: [Process; 2],
-}
-
-impl Mounted {
-    /// Nothing, where nobody may mount.
-    fn new(name: &str) -> Option<Self> {
-        if !can_mount() {
-            return None;
-        }
-        let dir = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
-        fs::create_dir(&dir).unwrap();
-        let serve = ["memory", "serve", "--listen", "127.0.0.1:0", "--size", "128M", "--slab", "4M"];
-        let nodes = [(); 2].map(|()| Process::start(&serve));
-        let addresses = nodes.each_ref().map(|node| node.ready["rpc"].as_str().unwrap()).join(",");
-        let options = ["--nodes", &addresses, "--size", "96M", "--slab", "4M"];
-        let mount = Process::start(&[&["mount", dir.to_str().unwrap()], &options[..]].concat());
-        Some(Self { dir, mount, _nodes: nodes })
-    }
-
-    fn worker(&self) -> Option<Pid> {
-        self.mount.worker()
-    }
-
-    /// Kills whoever serves; whether there was one.
-    fn kill_worker(&self) -> bool {
-        self.worker().is_some_and(|worker| kill_process(worker, Signal::KILL).is_ok())
-    }
-
-    /// Ends it as a user does.
-    fn end(mut self) {
-        self.mount.signal(Signal::TERM);
-        assert!(self.mount.child.wait().unwrap().success());
-        assert!(!is_mounted(&self.dir));
-        fs::remove_dir(&self.dir).unwrap();
-    }
-}
-
-fn is_mounted(dir: &Path) -> bool {
-    fs::read_to_string("/proc/self/mountinfo").unwrap().contains(dir.to_str().unwrap())
-}
 
 /// Files by name, as they must be.
 type Model = BTreeMap<String, Vec<u8>>;

@@ -1,0 +1,133 @@
+//! A mounted file system over two memory nodes, of the program itself.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+pub fn farcall() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farcall"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A process that says one line of JSON when it is ready, killed when dropped.
+pub struct Process {
+    pub child: Child,
+    pub ready: Value,
+}
+
+impl Process {
+    pub fn start(arguments: &[&str]) -> Self {
+        Self::try_start(arguments).unwrap_or_else(|said| panic!("{arguments:?}: {said}"))
+    }
+
+    /// What it said on standard error instead, if it ended.
+    pub fn try_start(arguments: &[&str]) -> Result<Self, String> {
+        let mut command = farcall();
+        command.arg("--json").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (said, mut line) = (child.stderr.take().unwrap(), String::new());
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Ok(ready) = serde_json::from_str(&line) else {
+            child.wait().unwrap();
+            return Err(std::io::read_to_string(said).unwrap());
+        };
+        // Its messages are for people who look at the test.
+        std::thread::spawn(move || {
+            BufReader::new(said).lines().for_each(|line| eprintln!("{}", line.unwrap()))
+        });
+        Ok(Self { child, ready })
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The process that serves; none while it is being replaced.
+    pub fn worker(&self) -> Option<Pid> {
+        let pid = self.child.id();
+        let children = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+        let children = children.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let all: Vec<i32> = children.collect::<String>().split_whitespace().flat_map(str::parse).collect();
+        all.first().and_then(|pid| Pid::from_raw(*pid))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not, with the reason, where nobody may mount.
+pub fn can_mount() -> bool {
+    if !rustix::process::geteuid().is_root() || File::open("/dev/fuse").is_err() {
+        println!("SKIPPED: mounting needs root and /dev/fuse");
+        return false;
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let numbers: Vec<u32> = release.split(['.', '-']).map_while(|number| number.parse().ok()).collect();
+    let is_new = numbers[..2] >= [6, 9][..];
+    if !is_new {
+        println!("SKIPPED: Linux {release} does not ask again for what was not answered");
+    }
+    is_new
+}
+
+/// A mount over two nodes.
+pub struct Mounted {
+    pub dir: PathBuf,
+    pub mount: Process,
+    _nodes: [Process; 2],
+}
+
+impl Mounted {
+    /// A small one; nothing, where nobody may mount.
+    pub fn new(name: &str) -> Option<Self> {
+        Self::of_size(name, 96)
+    }
+
+    /// One of so many MiB; nothing, where nobody may mount.
+    pub fn of_size(name: &str, mib: u32) -> Option<Self> {
+        if !can_mount() {
+            return None;
+        }
+        let dir = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let (donated, size) = (format!("{}M", mib + 32), format!("{mib}M"));
+        let serve = ["memory", "serve", "--listen", "127.0.0.1:0", "--size", &donated, "--slab", "4M"];
+        let nodes = [(); 2].map(|()| Process::start(&serve));
+        let addresses = nodes.each_ref().map(|node| node.ready["rpc"].as_str().unwrap()).join(",");
+        let options = ["--nodes", &addresses, "--size", &size, "--slab", "4M"];
+        let mount = Process::start(&[&["mount", dir.to_str().unwrap()], &options[..]].concat());
+        Some(Self { dir, mount, _nodes: nodes })
+    }
+
+    pub fn worker(&self) -> Option<Pid> {
+        self.mount.worker()
+    }
+
+    /// Kills whoever serves; whether there was one.
+    pub fn kill_worker(&self) -> bool {
+        self.worker().is_some_and(|worker| kill_process(worker, Signal::KILL).is_ok())
+    }
+
+    /// Ends it as a user does.
+    pub fn end(mut self) {
+        self.mount.signal(Signal::TERM);
+        assert!(self.mount.child.wait().unwrap().success());
+        assert!(!is_mounted(&self.dir));
+        fs::remove_dir(&self.dir).unwrap();
+    }
+}
+
+pub fn is_mounted(dir: &Path) -> bool {
+    fs::read_to_string("/proc/self/mountinfo").unwrap().contains(dir.to_str().unwrap())
+}
