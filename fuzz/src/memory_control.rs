@@ -43,7 +43,7 @@ pub fn run(bytes: &[u8]) {
         ..ClientConfig::default()
     };
     let mut engine = Engine::new(&nic, config).expect("an engine");
-    let write = Request { token: 1, offset: 5, work: Work::Write(vec![1; PAGE_BYTES]) };
+    let write = Request { token: 1, offset: 5, work: Work::Write(vec![1; PAGE_BYTES].into()) };
     engine.submit(write, Nanos(0)).expect("room for one request");
     let mut now = Nanos(0);
     let mut rest = bytes;

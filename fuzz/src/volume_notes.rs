@@ -86,7 +86,7 @@ pub fn run(bytes: &[u8]) {
     let nic = Nic { entropy: Entropy::seeded(9), ..NIC.with(Nic::clone) };
     let mut world = World { node: Node::new(nic, donated, 7), now: Nanos(0) };
     let mut engine = world.claim(1).expect("a new volume");
-    let write = Request { token: 1, offset: 0, work: Work::Write(WRITTEN.to_vec()) };
+    let write = Request { token: 1, offset: 0, work: Work::Write(WRITTEN.to_vec().into()) };
     world.run(&mut engine, write).expect("it is written");
     drop(engine);
     world.wait_for_lease();

@@ -85,7 +85,7 @@ impl Space {
         }
         let bytes: Vec<u8> = (0..len_bytes).map(|_| rng.next_u64() as u8).collect();
         self.model[range.clone()].copy_from_slice(&bytes);
-        let token = self.submit(offset, Work::Write(bytes));
+        let token = self.submit(offset, Work::Write(bytes.into()));
         self.under_way.insert(token, range);
     }
 

@@ -177,14 +177,17 @@ fn every_byte_is_as_in_plain_memory() {
         run.read_all();
         let client = run.client();
         assert_eq!(client.load.failed, []);
-        assert_eq!(client.engine.status().degraded, 0);
+        let status = client.engine.status();
+        assert_eq!(status.degraded, 0);
+        assert!(status.counts.pages_together > 0, "whole pages go together");
     }
 }
 
 /// One thing at a time goes wrong, and is made up for before the next: nothing is lost, no request fails.
 #[test]
 fn one_failure_at_a_time_costs_nothing() {
-    for seed in seeds(8) {
+    let (seeds, mut broken) = (seeds(8), 0);
+    for seed in seeds.clone() {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut rng = SplitMix64::new(seed);
         let mut run = Run::new(seed, 4, 2);
@@ -226,7 +229,10 @@ fn one_failure_at_a_time_costs_nothing() {
         run.until_whole();
         run.read_all();
         assert_eq!(run.client().load.failed, []);
+        broken += run.client().engine.status().counts.runs_broken;
     }
+    println!("{broken} runs of pages were broken");
+    assert!(broken > 0 || seeds.count() < 8, "failures met pages that went together");
 }
 
 /// Anything may happen at any time. What is read is right all the same, each request is over, and in the end everything
@@ -274,7 +280,7 @@ fn whatever_happens_no_wrong_byte_is_read() {
         let whole = |page: usize| Request {
             token: u64::MAX - page as u64,
             offset: (page * PAGE_BYTES) as u64,
-            work: Work::Write(vec![page as u8; PAGE_BYTES]),
+            work: Work::Write(vec![page as u8; PAGE_BYTES].into()),
         };
         let now = run.world.now();
         let client = run.world.endpoint::<ClientProgram>(run.client).unwrap();

@@ -78,7 +78,7 @@ impl Space {
     }
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        self.ask(offset, Work::Write(bytes.to_vec())).unwrap();
+        self.ask(offset, Work::Write(bytes.to_vec().into())).unwrap();
     }
 
     fn read(&mut self, offset: usize, len_bytes: usize) -> Result<Vec<u8>, IoError> {
@@ -95,7 +95,7 @@ impl Space {
 
     /// Writes the first slab, which may be another one than before.
     fn fill_first_slab(&mut self) {
-        let token = self.submit(0, Work::Write(vec![9; SLAB_BYTES]));
+        let token = self.submit(0, Work::Write(vec![9; SLAB_BYTES].into()));
         self.until("the first slab is written", |space| {
             space.engine.next_ended().is_some_and(|ended| ended.token == token && ended.result.is_ok())
         });
@@ -174,7 +174,7 @@ proptest! {
                     let mut stream = SplitMix64::new(seed);
                     let bytes: Vec<u8> = (0..len_bytes).map(|_| stream.next_u64() as u8).collect();
                     model[offset..offset + len_bytes].copy_from_slice(&bytes);
-                    (space.submit(offset, Work::Write(bytes)), Vec::new())
+                    (space.submit(offset, Work::Write(bytes.into())), Vec::new())
                 }
                 Step::Read { offset, len_bytes } => {
                     let bytes = model[offset..offset + len_bytes].to_vec();
@@ -222,7 +222,7 @@ fn a_page_that_is_wrong_everywhere_is_an_error_and_its_neighbours_are_not() {
     space.flip(1, &mut rng);
     assert_eq!(space.read(3 * PAGE_BYTES, 10), Err(IoError::Lost { page: 3 }));
     // A part of a page needs the rest of it; a whole page does not.
-    assert_eq!(space.ask(5, Work::Write(vec![1])), Err(IoError::Lost { page: 0 }));
+    assert_eq!(space.ask(5, Work::Write(vec![1].into())), Err(IoError::Lost { page: 0 }));
     space.write(3 * PAGE_BYTES, &bytes[3 * PAGE_BYTES..4 * PAGE_BYTES]);
     assert_eq!(space.read(3 * PAGE_BYTES, PAGE_BYTES).unwrap(), bytes[3 * PAGE_BYTES..4 * PAGE_BYTES]);
     assert_eq!(space.read(4 * PAGE_BYTES, 10), Err(IoError::Lost { page: 4 }));
@@ -269,7 +269,7 @@ fn without_room_a_write_fails_at_once_and_a_spill_file_makes_room() {
     let mut space = Space::new(1, 1, |config| config.replicas = 1);
     space.write(0, &[1; PAGE_BYTES]);
     let page = (SLAB_BYTES / PAGE_BYTES) as u64;
-    assert_eq!(space.ask(SLAB_BYTES, Work::Write(vec![2])), Err(IoError::NoRoom { page }));
+    assert_eq!(space.ask(SLAB_BYTES, Work::Write(vec![2].into())), Err(IoError::NoRoom { page }));
     assert_eq!(space.read(0, PAGE_BYTES).unwrap(), [1; PAGE_BYTES]);
 
     let path = std::env::temp_dir().join(format!("farcall-spill-{}", std::process::id()));
@@ -302,7 +302,7 @@ fn a_write_after_its_lease_fails_and_the_new_owner_keeps_its_bytes() {
     std::mem::swap(&mut first.nodes, &mut second.nodes);
     second.write(0, &[2; PAGE_BYTES]);
     std::mem::swap(&mut first.nodes, &mut second.nodes);
-    assert_eq!(first.ask(0, Work::Write(vec![3; PAGE_BYTES])), Err(IoError::NoRoom { page: 0 }));
+    assert_eq!(first.ask(0, Work::Write(vec![3; PAGE_BYTES].into())), Err(IoError::NoRoom { page: 0 }));
     assert_eq!(first.read(0, 1), Err(IoError::Lost { page: 0 }));
     let mut found = [0; PAGE_BYTES];
     first.nodes[0].granted().for_each(|(_, slab)| slab.copy_out(0, &mut found));
@@ -401,6 +401,28 @@ fn a_client_that_ends_takes_no_new_lease() {
     }
     assert_eq!((asked, space.engine.is_closed()), (vec![0, 1], true));
     assert!(space.nodes.iter().all(|node| node.status(now).holders.is_empty()));
+}
+
+#[test]
+fn whole_pages_go_together_and_a_wrong_one_alone_is_looked_for() {
+    let mut space = Space::new(2, 8, |_| {});
+    // Pages of slabs that are asked for then go one by one.
+    let _first = space.fill();
+    let before = space.engine.status().counts;
+    let bytes = space.fill();
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    let counts = space.engine.status().counts;
+    let pages = (SIZE_BYTES / PAGE_BYTES) as u64;
+    assert_eq!(counts.pages_together - before.pages_together, 2 * pages, "written and read");
+    assert_eq!(counts.runs_broken, 0);
+
+    for (_, slab) in space.nodes[0].granted() {
+        slab.copy_in(5 * PAGE_BYTES, b"not this");
+    }
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    let after = space.engine.status().counts;
+    assert!(after.runs_broken > 0 && after.wrong == after.repaired && after.wrong > 0, "{after:?}");
+    assert_eq!(after.pages_together - counts.pages_together, pages - after.wrong);
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl Nodes {
     }
 
     fn write(&mut self, engine: &mut Engine, offset: usize, bytes: &[u8]) -> Result<(), IoError> {
-        let work = Work::Write(bytes.to_vec());
+        let work = Work::Write(bytes.to_vec().into());
         self.ask_engine(engine, Request { token: 1 << 40, offset: offset as u64, work }).map(drop)
     }
 
@@ -301,7 +301,8 @@ fn a_mount_that_was_stopped_beyond_its_lease_changes_nothing_and_reads_nothing()
     let (mut old, _) = nodes.claimed(1);
     let bytes = fill(&mut nodes, &mut old, 1);
     // It is stopped while it writes.
-    old.submit(Request { token: 1, offset: 0, work: Work::Write(vec![1; SIZE_BYTES]) }, nodes.now).unwrap();
+    old.submit(Request { token: 1, offset: 0, work: Work::Write(vec![1; SIZE_BYTES].into()) }, nodes.now)
+        .unwrap();
     old.submit(Request { token: 2, offset: 0, work: Work::Note(vec![1; 100]) }, nodes.now).unwrap();
     nodes.wait_for_leases();
     let (mut new, takeover) = nodes.claimed(2);
@@ -333,7 +334,7 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
         nodes.write(&mut engine, 0, &[1; PAGE_BYTES]).unwrap();
         let before = pages_of_nodes(&nodes);
         engine
-            .submit(Request { token: 1, offset: 0, work: Work::Write(vec![2; PAGE_BYTES]) }, nodes.now)
+            .submit(Request { token: 1, offset: 0, work: Work::Write(vec![2; PAGE_BYTES].into()) }, nodes.now)
             .unwrap();
         (0..turns).for_each(|_| nodes.turn(&mut engine));
         // Of the replica that was written last a part is as before.

@@ -116,14 +116,14 @@ impl<C> Line<C> {
         for entry in entries {
             let len_bytes = entry.len_bytes;
             let piece = match &entry.local {
-                Local::Pool(_) => Piece { region: self.pool, offset, len_bytes },
+                Local::Pool(_) | Local::Shared(_) => Piece { region: self.pool, offset, len_bytes },
                 Local::Slice(slice) => {
                     Piece { region: slice.memory.0.ids[self.index], offset: slice.offset, len_bytes }
                 }
                 // It goes alone, and is lent.
                 Local::ToRegister(_) | Local::Registered(_) => continue,
             };
-            let is_pool = matches!(entry.local, Local::Pool(_));
+            let is_pool = matches!(entry.local, Local::Pool(_) | Local::Shared(_));
             if is_pool {
                 offset += len_bytes;
             }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use farcall_flow::{Direction, Memory};
 use farcall_link::{Region, RegionId};
 use farcall_verbs::WcStatus;
@@ -14,6 +15,8 @@ pub enum Buffer {
     /// Memory of the program's own: all of its bytes. Short ones are copied through the session's pool, long ones
     /// registered ([`crate::Config::register_from_bytes`]).
     Owned(Vec<u8>),
+    /// Memory that others read, too: it can be written from only. It is copied through the session's pool.
+    Shared(Bytes),
     /// Registered memory: nothing is copied.
     Registered(Slice),
 }
@@ -23,6 +26,7 @@ impl Buffer {
     pub fn len_bytes(&self) -> usize {
         match self {
             Self::Owned(bytes) => bytes.len(),
+            Self::Shared(bytes) => bytes.len(),
             Self::Registered(slice) => slice.len_bytes,
         }
     }
@@ -31,7 +35,7 @@ impl Buffer {
     pub fn into_owned(self) -> Option<Vec<u8>> {
         match self {
             Self::Owned(bytes) => Some(bytes),
-            Self::Registered(_) => None,
+            Self::Shared(_) | Self::Registered(_) => None,
         }
     }
 }
@@ -39,6 +43,12 @@ impl Buffer {
 impl From<Slice> for Buffer {
     fn from(slice: Slice) -> Self {
         Self::Registered(slice)
+    }
+}
+
+impl From<Bytes> for Buffer {
+    fn from(bytes: Bytes) -> Self {
+        Self::Shared(bytes)
     }
 }
 
@@ -223,6 +233,9 @@ pub enum Refusal {
         /// How many there may be.
         max_bytes: u64,
     },
+    /// What is read cannot go to memory that others read, too.
+    #[error("a read cannot go to shared memory; give it memory of its own")]
+    SharedMemory,
     /// The registered memory is attached to another session.
     #[error("the memory is attached to another session; attach it to this one")]
     ForeignMemory,
@@ -247,6 +260,8 @@ pub(crate) struct Entry<C> {
 /// Where its bytes are.
 pub(crate) enum Local {
     Pool(Vec<u8>),
+    /// Copied through the pool, too.
+    Shared(Bytes),
     Slice(Slice),
     /// Registered when it is posted.
     ToRegister(Vec<u8>),
@@ -258,13 +273,14 @@ impl Local {
         match buffer {
             Buffer::Owned(bytes) if bytes.len() >= register_from_bytes => Self::ToRegister(bytes),
             Buffer::Owned(bytes) => Self::Pool(bytes),
+            Buffer::Shared(bytes) => Self::Shared(bytes),
             Buffer::Registered(slice) => Self::Slice(slice),
         }
     }
 
     pub const fn memory(&self) -> Memory {
         match self {
-            Self::Pool(_) => Memory::Pool,
+            Self::Pool(_) | Self::Shared(_) => Memory::Pool,
             Self::Slice(_) => Memory::Registered,
             Self::ToRegister(_) | Self::Registered(_) => Memory::Alone,
         }
@@ -277,6 +293,7 @@ impl Local {
     fn into_buffer(self) -> Buffer {
         match self {
             Self::Pool(bytes) | Self::ToRegister(bytes) => Buffer::Owned(bytes),
+            Self::Shared(bytes) => Buffer::Shared(bytes),
             Self::Slice(slice) => Buffer::Registered(slice),
             Self::Registered(region) => {
                 let memory = Arc::into_inner(region).and_then(Region::into_memory);

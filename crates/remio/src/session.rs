@@ -115,6 +115,9 @@ impl<H: Handler> Shared<H> {
         {
             return Err(Refusal::ForeignMemory);
         }
+        if matches!(buffer, crate::Buffer::Shared(_)) && request.direction == Direction::Read {
+            return Err(Refusal::SharedMemory);
+        }
         let granted = self.grants.get(*grant).copied().unwrap_or_default();
         let span = Span::new(*grant, *offset, len_bytes as u64).filter(|span| span.end <= granted.len_bytes);
         let (grant, offset, granted_bytes) = (*grant, *offset, granted.len_bytes);
@@ -195,6 +198,11 @@ impl<H: Handler> Shared<H> {
                         if work.direction == Direction::Write {
                             self.pool.copy_in(offset, bytes);
                         }
+                        offset += entry.len_bytes;
+                    }
+                    // It is written from only.
+                    Local::Shared(bytes) => {
+                        self.pool.copy_in(offset, bytes);
                         offset += entry.len_bytes;
                     }
                     Local::ToRegister(bytes) => {

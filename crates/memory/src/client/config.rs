@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use farcall_flow::Window;
 use farcall_link::bootstrap::Secret;
 use thiserror::Error;
@@ -190,7 +191,7 @@ pub enum Work {
         len_bytes: usize,
     },
     /// Writes these bytes.
-    Write(Vec<u8>),
+    Write(Bytes),
     /// Writes these bytes to the notes of a volume: done when every member has them. Offsets are of notes.
     Note(Vec<u8>),
     /// Reads every replica of every page that was written, and repairs what is wrong. Offsets are of no account.
@@ -267,6 +268,10 @@ pub struct Counts {
     pub pages_read: u64,
     /// Pages written for requests.
     pub pages_written: u64,
+    /// Of these and of those read, pages that went together with others, in one piece of I/O.
+    pub pages_together: u64,
+    /// Pieces of I/O for several pages that did not bring all of them: pages went on one by one.
+    pub runs_broken: u64,
     /// Pages of a replica whose bytes were wrong.
     pub wrong: u64,
     /// Pages of a replica that were written anew for that.

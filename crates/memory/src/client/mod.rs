@@ -1,5 +1,6 @@
 //! The client: an address space of pages over slabs of several nodes.
 
+mod buffers;
 mod claim;
 mod config;
 mod control;

@@ -12,11 +12,12 @@ use farcall_drive::{Driver, Stop, WakeQueue};
 use farcall_link::Waiting;
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
 
+use super::buffers::Buffers;
 use super::config::{ClientConfig, IoError, OpenError, Request, SpaceStatus, Takeover, VolumeConfig, Work};
 use super::{MemoryEndpoint, PAGE_BYTES};
 
-/// Pages of one piece of a long request.
-const PIECE_PAGES: usize = 255;
+/// Pages of one piece of a long request: as many as one of 1 MiB has.
+const PIECE_PAGES: usize = 256;
 /// Empty looks before the thread sleeps.
 const POLLS: u32 = 2_000;
 
@@ -67,6 +68,7 @@ pub struct RemoteMemory {
     thread: Option<JoinHandle<()>>,
     size_bytes: u64,
     clock: MonotonicClock,
+    buffers: Buffers,
     /// Until when nobody else can have the volume, as far as its thread knows.
     held_until: Arc<AtomicU64>,
 }
@@ -124,7 +126,7 @@ impl RemoteMemory {
         let stop = Stop::new()?;
         let run = move || space.run(clock, stop);
         let thread = std::thread::Builder::new().name("memory-client".into()).spawn(run)?;
-        Ok(Self { inbox, thread: Some(thread), size_bytes, clock, held_until })
+        Ok(Self { inbox, thread: Some(thread), size_bytes, clock, buffers: Buffers::default(), held_until })
     }
 
     /// Bytes of the address space.
@@ -158,7 +160,7 @@ impl RemoteMemory {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check(offset, bytes.len());
         for (at, piece) in pieces(offset, bytes.len()) {
-            self.ask(at, Work::Write(bytes[piece].to_vec()))?;
+            self.ask(at, Work::Write(self.buffers.copy(&bytes[piece])))?;
         }
         Ok(())
     }
@@ -276,7 +278,7 @@ impl Space {
     /// Hands over what there is room for, in order.
     fn submit(&mut self, now: Nanos) -> bool {
         let mut any = false;
-        while self.memory.has_room(PIECE_PAGES + 1)
+        while self.memory.has_room(PIECE_PAGES)
             && let Some(Asked { offset, work, ended }) = self.waiting.pop_front()
         {
             any = true;

@@ -42,7 +42,7 @@ impl SpillFile {
         }
     }
 
-    pub fn write(&self, offset: u64, bytes: Vec<u8>) -> Result<Vec<u8>, ()> {
-        self.file.write_all_at(&bytes, offset).map(|()| bytes).map_err(drop)
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), ()> {
+        self.file.write_all_at(bytes, offset).map_err(drop)
     }
 }

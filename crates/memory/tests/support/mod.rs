@@ -49,11 +49,15 @@ impl Load {
     /// The next request, if its pages are free, or it is one more on a single page.
     pub fn request(&mut self) -> Option<Request> {
         let all = (self.pages.len() * PAGE_BYTES) as u64;
-        // Whole pages, pieces of pages, several pages.
-        let (offset, len_bytes) = match self.rng.below(3) {
+        // Whole pages, pieces of pages, several pages, several whole pages.
+        let (offset, len_bytes) = match self.rng.below(4) {
             0 => (self.rng.below(self.pages.len() as u64) * PAGE_BYTES as u64, PAGE_BYTES),
             1 => (self.rng.below(all), 1 + self.rng.below(300) as usize),
-            _ => (self.rng.below(all), 1 + self.rng.below(5 * PAGE_BYTES as u64) as usize),
+            2 => (self.rng.below(all), 1 + self.rng.below(5 * PAGE_BYTES as u64) as usize),
+            _ => {
+                let first = self.rng.below(self.pages.len() as u64) * PAGE_BYTES as u64;
+                (first, (2 + self.rng.below(5) as usize) * PAGE_BYTES)
+            }
         };
         let len_bytes = len_bytes.min((all - offset) as usize);
         let range = pages(offset, len_bytes);
@@ -70,7 +74,7 @@ impl Load {
             let mut stream = SplitMix64::new(self.rng.next_u64());
             (0..len_bytes).map(|_| stream.next_u64() as u8).collect::<Vec<u8>>()
         });
-        let work = written.clone().map_or(Work::Read { len_bytes }, Work::Write);
+        let work = written.clone().map_or(Work::Read { len_bytes }, |bytes| Work::Write(bytes.into()));
         self.under_way.insert(token, UnderWay { offset, len_bytes, written });
         Some(Request { token, offset, work })
     }
@@ -94,7 +98,7 @@ impl Load {
     /// Takes account of a write that somebody else makes.
     pub fn adopt(&mut self, request: &Request) {
         if let Work::Write(bytes) = &request.work {
-            let written = Some(bytes.clone());
+            let written = Some(bytes.to_vec());
             let under_way = UnderWay { offset: request.offset, len_bytes: bytes.len(), written };
             self.under_way.insert(request.token, under_way);
         }

@@ -122,7 +122,7 @@ impl Pager {
                 debug_assert_eq!(bytes.len(), PAGE_BYTES);
                 *self.stores.entry(page).or_default() += 1;
                 self.staging.sent(page);
-                self.submit(Purpose::Store, page, Work::Write(bytes));
+                self.submit(Purpose::Store, page, Work::Write(bytes.into()));
             }
         }
         any

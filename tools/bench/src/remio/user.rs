@@ -246,7 +246,7 @@ impl<'a> User<'a> {
             Buffer::Registered(_) if reads => {
                 pages.version_in_region(page, self.attached[session].region(), self.offset(slot))
             }
-            Buffer::Registered(_) => None,
+            Buffer::Shared(_) | Buffer::Registered(_) => None,
         };
         if reads {
             check_read(found, page, was_written)?;

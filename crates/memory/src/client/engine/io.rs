@@ -1,7 +1,8 @@
 //! Reading and writing a page of a replica.
 
+use bytes::Bytes;
 use farcall_flow::Direction;
-use farcall_remio::{Buffer, Config, Done, Request};
+use farcall_remio::{Buffer, Config, Done, Failure, Request};
 use farcall_verbs::Nanos;
 
 use super::noting::PIECES_MAX;
@@ -28,34 +29,34 @@ pub(super) fn session_config(config: &ClientConfig) -> Config {
     }
 }
 
+/// Into memory of its own is read; what is shared is written.
+fn direction_of(buffer: &Buffer) -> Direction {
+    match buffer {
+        Buffer::Owned(_) => Direction::Read,
+        Buffer::Shared(_) | Buffer::Registered(_) => Direction::Write,
+    }
+}
+
 impl Engine {
     pub(super) fn read_page(&mut self, id: u32, operation: &mut Operation, replica: u32, now: Nanos) {
-        self.transfer(id, operation, replica, Direction::Read, vec![0; PAGE_BYTES], now);
+        self.transfer(id, operation, replica, vec![0; PAGE_BYTES].into(), now);
     }
 
     pub(super) fn write_page(&mut self, id: u32, operation: &mut Operation, replica: u32, now: Nanos) {
         let bytes = Self::bytes_to_store(operation);
-        self.transfer(id, operation, replica, Direction::Write, bytes, now);
+        self.transfer(id, operation, replica, bytes.into(), now);
     }
 
     /// Begins a piece of I/O. One that cannot begin ends as one that failed, at the next step.
-    fn transfer(
-        &mut self,
-        id: u32,
-        operation: &mut Operation,
-        replica: u32,
-        direction: Direction,
-        bytes: Vec<u8>,
-        now: Nanos,
-    ) {
+    fn transfer(&mut self, id: u32, operation: &mut Operation, replica: u32, buffer: Buffer, now: Nanos) {
         let (extent, at) = self.place(Self::page_of(operation));
         let Some(home) = self.extents[extent].replica(replica).map(|replica| replica.home) else { return };
         let offset = (at * PAGE_BYTES) as u64;
         match home {
             Home::Node { donor, grant: Some(grant), .. } => {
                 let tag = self.tag(id, operation, replica);
-                let (buffer, context) = (Buffer::Owned(bytes), Tag::Page(tag));
-                let request = Request { direction, grant, offset, buffer, context };
+                let direction = direction_of(&buffer);
+                let request = Request { direction, grant, offset, buffer, context: Tag::Page(tag) };
                 let session = self.donors[donor].session();
                 let refused = match session.map(|session| session.submit(request)) {
                     Some(Ok(())) => return,
@@ -68,9 +69,10 @@ impl Engine {
             Home::File { place } => {
                 let context = self.tag(id, operation, replica);
                 let offset = place * self.config.slab_bytes + offset;
-                let result = self.spill.as_ref().ok_or(()).and_then(|spill| match direction {
-                    Direction::Read => spill.read(offset, bytes),
-                    Direction::Write => spill.write(offset, bytes),
+                let result = self.spill.as_ref().ok_or(()).and_then(|spill| match buffer {
+                    Buffer::Owned(bytes) => spill.read(offset, bytes).map(Bytes::from),
+                    Buffer::Shared(bytes) => spill.write(offset, &bytes).map(|()| Bytes::new()),
+                    Buffer::Registered(_) => Err(()),
                 });
                 if result.is_err() {
                     self.spill_failed();
@@ -86,19 +88,25 @@ impl Engine {
         let Done { context, buffer, result } = done;
         match context {
             Tag::Page(tag) => {
-                let result = result.map_err(|failure| {
-                    let mut donors =
-                        self.extents.iter().filter_map(|extent| extent.replica(tag.replica)?.donor());
-                    let donor = donors.next();
-                    self.session_failed(donor, failure.to_string(), now);
-                });
-                self.step_with(tag, result.map(|()| buffer.into_owned().unwrap_or_default()), now);
+                let result = result.map_err(|failure| self.replica_failed(tag.replica, &failure, now));
+                self.step_with(tag, result.map(|()| buffer.into_owned().unwrap_or_default().into()), now);
+            }
+            Tag::Run(tag) => {
+                let result = result.map_err(|failure| self.replica_failed(tag.replica, &failure, now));
+                self.run_landed(tag, result.map(|()| buffer), now);
             }
             Tag::Note { write, node } => match result {
                 Ok(()) => self.noted(write, node),
                 Err(failure) => self.session_failed(Some(node), failure.to_string(), now),
             },
         }
+    }
+
+    /// I/O with a replica failed.
+    fn replica_failed(&mut self, replica: u32, failure: &Failure, now: Nanos) {
+        let mut donors = self.extents.iter().filter_map(|extent| extent.replica(replica)?.donor());
+        let donor = donors.next();
+        self.session_failed(donor, failure.to_string(), now);
     }
 
     /// I/O failed, and with it the session.

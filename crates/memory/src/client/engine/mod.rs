@@ -12,12 +12,14 @@ mod links;
 mod noting;
 mod operation;
 mod requests;
+mod runs;
 mod upkeep;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use farcall_link::{Nic, SplitMix64};
 use farcall_remio::{Done, Handler, Poller, PollerConfig};
 use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
@@ -32,11 +34,13 @@ use super::spill::SpillFile;
 use noting::Noting;
 use operation::Operation;
 use requests::Requests;
+use runs::{RunTag, Runs};
 
 /// What a piece of I/O is of.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tag {
     Page(PageTag),
+    Run(RunTag),
     /// A note, for a member.
     Note {
         write: u32,
@@ -96,13 +100,14 @@ pub struct Engine {
     unsure: BTreeMap<u64, Vec<u64>>,
     operations: Vec<Option<Operation>>,
     unused: Vec<u32>,
+    runs: Runs,
     /// To be looked at.
     ready: VecDeque<u32>,
     /// Pages that an operation has; others wait for it.
     locks: HashMap<u64, VecDeque<u32>>,
     requests: Requests,
     /// I/O that has ended already.
-    later: Vec<(PageTag, Result<Vec<u8>, ()>)>,
+    later: Vec<(PageTag, Result<Bytes, ()>)>,
     /// I/O under way, by replica.
     flying: BTreeMap<u32, u32>,
     /// Replicas that were given up: their slabs are returned when nothing is under way there.
@@ -146,6 +151,7 @@ impl Engine {
             unsure: BTreeMap::new(),
             operations: Vec::new(),
             unused: Vec::new(),
+            runs: Runs::default(),
             ready: VecDeque::new(),
             locks: HashMap::new(),
             requests: Requests::new(),

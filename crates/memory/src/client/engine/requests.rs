@@ -3,10 +3,12 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
+use bytes::Bytes;
 use farcall_verbs::Nanos;
 
 use super::Engine;
 use super::operation::{Aim, Operation};
+use super::runs::Ahead;
 use crate::client::PAGE_BYTES;
 use crate::client::config::{Ended, IoError, Refused, Request, Work};
 use crate::client::extent::Replica;
@@ -16,12 +18,30 @@ use crate::client::keep::{End, Unfinished};
 struct Pending {
     token: u64,
     offset: u64,
-    /// What is written, or was read so far.
-    bytes: Vec<u8>,
-    is_read: bool,
+    data: Data,
     /// Operations that are not over.
     left: usize,
     error: Option<IoError>,
+}
+
+enum Data {
+    /// What was read so far.
+    Read(Vec<u8>),
+    /// What is written.
+    Write(Bytes),
+}
+
+impl Data {
+    fn len_bytes(&self) -> usize {
+        match self {
+            Self::Read(bytes) => bytes.len(),
+            Self::Write(bytes) => bytes.len(),
+        }
+    }
+
+    const fn is_read(&self) -> bool {
+        matches!(self, Self::Read(_))
+    }
 }
 
 /// A part of a request: of which, and which bytes of a page are which of it.
@@ -32,6 +52,13 @@ pub(super) struct Part {
     of_request: Range<usize>,
     /// Which end of its request this is, if it is, or was, a part of a page only.
     pub end: Option<End>,
+}
+
+impl Part {
+    /// A whole page, `of_request` bytes after the first of its request.
+    pub const fn whole(request: u32, of_request: usize) -> Self {
+        Self { request, of_page: 0..PAGE_BYTES, of_request: of_request..of_request + PAGE_BYTES, end: None }
+    }
 }
 
 pub(super) struct Requests {
@@ -94,14 +121,17 @@ impl Requests {
         id
     }
 
-    fn bytes(&self, id: u32) -> &[u8] {
-        self.pending[id as usize].as_ref().map_or(&[], |pending| &pending.bytes)
+    /// What a request writes; nothing if it reads.
+    pub fn bytes(&self, id: u32) -> Bytes {
+        match self.pending[id as usize].as_ref().map(|pending| &pending.data) {
+            Some(Data::Write(bytes)) => bytes.clone(),
+            _ => Bytes::new(),
+        }
     }
 
     /// The bytes that a part writes.
-    pub fn written(&self, part: &Part) -> &[u8] {
-        let pending = self.pending[part.request as usize].as_ref();
-        pending.map_or(&[], |pending| &pending.bytes[part.of_request.clone()])
+    pub fn written(&self, part: &Part) -> Bytes {
+        self.bytes(part.request).slice(part.of_request.clone())
     }
 
     /// A part is over; for a read, with the page. Returns the pages of a write that is over with that.
@@ -110,20 +140,22 @@ impl Requests {
         let slot = &mut self.pending[part.request as usize];
         let pending = slot.as_mut()?;
         pending.left -= 1;
-        match result {
-            Ok(page) if pending.is_read => {
-                pending.bytes[part.of_request.clone()].copy_from_slice(&page[part.of_page.clone()]);
+        match (result, &mut pending.data) {
+            (Ok(page), Data::Read(bytes)) => {
+                bytes[part.of_request.clone()].copy_from_slice(&page[part.of_page.clone()]);
             }
-            Ok(_) => {}
-            Err(error) => pending.error = pending.error.or(Some(error)),
+            (Ok(_), Data::Write(_)) => {}
+            (Err(error), _) => pending.error = pending.error.or(Some(error)),
         }
         if pending.left > 0 {
             return None;
         }
-        let Pending { token, offset, bytes, is_read, error, .. } = slot.take()?;
+        let Pending { token, offset, data, error, .. } = slot.take()?;
         self.unused.push(part.request);
-        let written = (!is_read).then(|| pages_of(offset, bytes.len()));
-        let read = if is_read { bytes } else { Vec::new() };
+        let (read, written) = match data {
+            Data::Read(bytes) => (bytes, None),
+            Data::Write(bytes) => (Vec::new(), Some(pages_of(offset, bytes.len()))),
+        };
         self.ended.push_back(Ended { token, result: error.map_or(Ok(read), Err) });
         written
     }
@@ -206,13 +238,13 @@ impl Engine {
         if !self.has_room(count) {
             return Err(Refused::Full { pages: self.requests.pages, pages_max: self.config.pages_max });
         }
-        let bytes = match work {
-            Work::Write(bytes) => bytes,
-            _ => vec![0; len_bytes],
+        let data = match work {
+            Work::Write(bytes) => Data::Write(bytes),
+            _ => Data::Read(vec![0; len_bytes]),
         };
-        let id = self.requests.begin(Pending { token, offset, bytes, is_read, left: count, error: None });
+        let id = self.requests.begin(Pending { token, offset, data, left: count, error: None });
         if !is_read && let Some(keep) = &mut self.keep {
-            keep.begin(id, offset, self.requests.bytes(id));
+            keep.begin(id, offset, &self.requests.bytes(id));
         }
         self.begin_parts(id, pages, [false; 2], now);
         Ok(())
@@ -231,22 +263,44 @@ impl Engine {
             }
             // Nobody knows its token: who asked is gone.
             self.requests.redone.insert(slot);
-            let pending =
-                Pending { token: u64::MAX - order, offset, bytes, is_read: false, left, error: None };
+            let pending = Pending {
+                token: u64::MAX - order,
+                offset,
+                data: Data::Write(bytes.into()),
+                left,
+                error: None,
+            };
             self.requests.pending[slot as usize] = Some(pending);
             self.begin_parts(slot, pages, recorded, now);
         }
     }
 
     fn begin_parts(&mut self, id: u32, pages: Range<u64>, recorded: [bool; 2], now: Nanos) {
-        let Some(Pending { offset, bytes, is_read, left, .. }) = &self.requests.pending[id as usize] else {
+        let Some(Pending { offset, data, left, .. }) = &self.requests.pending[id as usize] else {
             return;
         };
-        let (offset, end, is_read, left) = (*offset, offset + bytes.len() as u64, *is_read, *left);
+        let (offset, end, is_read, left) = (*offset, offset + data.len_bytes() as u64, data.is_read(), *left);
         self.requests.pages += left;
         let page_bytes = PAGE_BYTES as u64;
         let deadline = now + self.config.patience;
-        for page in pages.clone() {
+        // Whole pages that nothing is out of the ordinary with go together.
+        let whole = match recorded {
+            [false, false] => offset.div_ceil(page_bytes)..end / page_bytes,
+            _ => 0..0,
+        };
+        let mut next = pages.start;
+        while next < pages.end {
+            let page = next;
+            next += 1;
+            if whole.contains(&page) {
+                let of_request = (page * page_bytes - offset) as usize;
+                let ahead = Ahead { request: id, pages: page..whole.end, of_request, is_read, deadline };
+                let taken = self.begin_run(ahead, now);
+                if taken > 0 {
+                    next = page + taken;
+                    continue;
+                }
+            }
             let first = page * page_bytes;
             let (from, to) = (offset.max(first), end.min(first + page_bytes));
             let cut = match (from > first, to < first + page_bytes) {

@@ -15,12 +15,14 @@ use crate::client::pages::Pages;
 /// What was given up is looked at again so often.
 const SLOW_PERIOD: Duration = Duration::from_millis(200);
 /// A late operation has so long until its sessions are closed.
-const LATE_PERIOD: Duration = Duration::from_secs(1);
+pub(super) const LATE_PERIOD: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// When to look again, if not before.
     pub(super) fn look_due(&self) -> Option<Nanos> {
-        let is_busy = self.operations.len() > self.unused.len() || self.requests.scrub.is_some();
+        let is_busy = self.operations.len() > self.unused.len()
+            || self.requests.scrub.is_some()
+            || !self.runs.is_empty();
         let is_filling =
             || self.extents.iter().flat_map(|extent| &extent.replicas).any(|replica| !replica.is_in_sync());
         if is_busy || self.is_noting_busy() || !self.leaving.is_empty() || is_filling() {
@@ -67,7 +69,7 @@ impl Engine {
     }
 
     fn look_at_deadlines(&mut self, now: Nanos) {
-        let mut stalled = Vec::new();
+        let mut stalled = self.runs.stalled(now);
         for (id, operation) in self.operations.iter_mut().enumerate() {
             let Some(operation) = operation else { continue };
             if operation.deadline > now {

@@ -1,5 +1,6 @@
 //! An operation fetches the bytes of its page: from a replica that has them by their checksum.
 
+use bytes::Bytes;
 use farcall_verbs::Nanos;
 
 use super::{Aim, Operation, Stage};
@@ -7,6 +8,9 @@ use crate::client::PAGE_BYTES;
 use crate::client::config::IoError;
 use crate::client::engine::Engine;
 use crate::client::extent::Replica;
+
+/// A page that was never written.
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// What to do next.
 enum Fetch {
@@ -33,7 +37,7 @@ impl Engine {
         let is_unsure = self.unsure.contains_key(&page);
         if self.extents[extent].pages.sum(at).is_none() && !is_unsure {
             // Zeros, of which no replica knows.
-            operation.bytes = Some(vec![0; PAGE_BYTES]);
+            operation.bytes = Some(Bytes::from_static(&ZEROS));
             if !operation.is_write() {
                 return Some(Ok(()));
             }
@@ -93,7 +97,7 @@ impl Engine {
     }
 
     /// A replica answered.
-    pub(super) fn page_came(&mut self, operation: &mut Operation, replica: u32, found: Vec<u8>) {
+    pub(in super::super) fn page_came(&mut self, operation: &mut Operation, replica: u32, found: Bytes) {
         let page = operation.page;
         let (extent, at) = self.place(page);
         let sum = self.sums.of(page, &found);
@@ -123,7 +127,7 @@ impl Engine {
     }
 
     /// A replica has what was to be written last, or what was there before, or neither.
-    fn one_of_two_came(&self, operation: &mut Operation, replica: u32, found: Vec<u8>, sum: u64) {
+    fn one_of_two_came(&self, operation: &mut Operation, replica: u32, found: Bytes, sum: u64) {
         let (extent, at) = self.place(operation.page);
         let extent = &self.extents[extent];
         if extent.pages.sum(at) == Some(sum) {
@@ -151,7 +155,7 @@ impl Engine {
             operation.wrong.retain(|serial| !operation.with_other.contains(serial));
             operation.right.append(&mut operation.with_other);
         }
-        operation.bytes = other.or_else(|| is_anew.then(|| vec![0; PAGE_BYTES]));
+        operation.bytes = other.or_else(|| is_anew.then_some(Bytes::from_static(&ZEROS)));
         operation.bytes.is_some()
     }
 
@@ -161,8 +165,10 @@ impl Engine {
         match &operation.aim {
             Aim::Write(part) => {
                 let written = self.requests.written(part);
-                if let Some(bytes) = &mut operation.bytes {
-                    bytes[part.of_page.clone()].copy_from_slice(written);
+                if let Some(bytes) = operation.bytes.take() {
+                    let mut page = Vec::from(bytes);
+                    page[part.of_page.clone()].copy_from_slice(&written);
+                    operation.bytes = Some(page.into());
                 }
             }
             Aim::Copy { to } => {

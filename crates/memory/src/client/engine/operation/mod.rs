@@ -10,6 +10,7 @@ mod store;
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use farcall_verbs::Nanos;
 
 use super::requests::Part;
@@ -59,7 +60,7 @@ pub(super) struct Operation {
     /// Replicas that did not answer.
     failed: Vec<u32>,
     /// The page, once it is known.
-    bytes: Option<Vec<u8>>,
+    bytes: Option<Bytes>,
     /// Replicas that are to be stored to, and are not yet.
     left: Vec<u32>,
     stored: Vec<u32>,
@@ -67,7 +68,7 @@ pub(super) struct Operation {
     was_posted: bool,
     intent: Intent,
     /// What else the page may hold, if some replica has that, and which have.
-    other: Option<Vec<u8>>,
+    other: Option<Bytes>,
     with_other: Vec<u32>,
 }
 
@@ -140,16 +141,41 @@ impl Engine {
             self.background += 1;
         }
         let page = operation.page;
-        let id = self.unused.pop().unwrap_or_else(|| {
-            self.operations.push(None);
-            self.operations.len() as u32 - 1
-        });
-        self.operations[id as usize] = Some(operation);
+        let id = self.number(operation);
         match self.locks.get_mut(&page) {
             Some(waiting) => waiting.push_back(id),
             None => {
                 self.locks.insert(page, VecDeque::new());
                 self.give_page(id);
+            }
+        }
+    }
+
+    /// Begins an operation on a page that its caller has: before those that wait for it.
+    pub(super) fn begin_next(&mut self, operation: Operation) {
+        let page = operation.page;
+        let id = self.number(operation);
+        if let Some(waiting) = self.locks.get_mut(&page) {
+            waiting.push_front(id);
+        }
+        self.release(page);
+    }
+
+    fn number(&mut self, operation: Operation) -> u32 {
+        let id = self.unused.pop().unwrap_or_else(|| {
+            self.operations.push(None);
+            self.operations.len() as u32 - 1
+        });
+        self.operations[id as usize] = Some(operation);
+        id
+    }
+
+    /// Whoever had a page has it no more: it is the next one's.
+    pub(super) fn release(&mut self, page: u64) {
+        if let Some(waiting) = self.locks.get_mut(&page) {
+            match waiting.pop_front() {
+                Some(next) => self.give_page(next),
+                None => drop(self.locks.remove(&page)),
             }
         }
     }
@@ -202,7 +228,7 @@ impl Engine {
     fn first_stage(&self, operation: &mut Operation) -> Stage {
         match &operation.aim {
             Aim::Write(part) if part.of_page == (0..PAGE_BYTES) && !self.is_unsettled(operation.page) => {
-                operation.bytes = Some(self.requests.written(part).to_vec());
+                operation.bytes = Some(self.requests.written(part));
                 Stage::Storing
             }
             _ => Stage::Fetching,
@@ -263,12 +289,7 @@ impl Engine {
             }
         }
         self.unused.push(id);
-        if let Some(waiting) = self.locks.get_mut(&page) {
-            match waiting.pop_front() {
-                Some(next) => self.give_page(next),
-                None => drop(self.locks.remove(&page)),
-            }
-        }
+        self.release(page);
     }
 
     fn page_copied(&mut self, page: u64, to: u32, result: Result<(), IoError>) {
@@ -289,19 +310,29 @@ impl Engine {
     /// The tag of a piece of I/O.
     pub(super) fn tag(&mut self, id: u32, operation: &mut Operation, replica: u32) -> PageTag {
         operation.flying.push(replica);
-        *self.flying.entry(replica).or_default() += 1;
+        self.flies(replica);
         PageTag { operation: id, replica }
     }
 
-    /// A piece of I/O of an operation has ended.
-    pub(super) fn step_with(&mut self, tag: PageTag, result: Result<Vec<u8>, ()>, now: Nanos) {
-        let PageTag { operation: id, replica } = tag;
+    /// A piece of I/O with a replica begins.
+    pub(super) fn flies(&mut self, replica: u32) {
+        *self.flying.entry(replica).or_default() += 1;
+    }
+
+    /// A piece of I/O with a replica has ended.
+    pub(super) fn landed(&mut self, replica: u32) {
         if let Some(count) = self.flying.get_mut(&replica) {
             *count -= 1;
             if *count == 0 {
                 self.flying.remove(&replica);
             }
         }
+    }
+
+    /// A piece of I/O of an operation has ended.
+    pub(super) fn step_with(&mut self, tag: PageTag, result: Result<Bytes, ()>, now: Nanos) {
+        let PageTag { operation: id, replica } = tag;
+        self.landed(replica);
         let Some(mut operation) = self.operations[id as usize].take() else { return };
         operation.flying.retain(|serial| *serial != replica);
         match (operation.stage, result) {
@@ -319,7 +350,7 @@ impl Engine {
     }
 
     /// The bytes that an operation stores, and the note that it did.
-    pub(super) fn bytes_to_store(operation: &mut Operation) -> Vec<u8> {
+    pub(super) fn bytes_to_store(operation: &mut Operation) -> Bytes {
         operation.was_posted = true;
         operation.bytes.clone().unwrap_or_default()
     }

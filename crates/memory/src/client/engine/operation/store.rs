@@ -101,10 +101,13 @@ impl Engine {
 
     /// A write failed: its replicas hold what they held, or what was written, or neither.
     pub(super) fn leave_unsure(&mut self, operation: &Operation) {
-        let page = operation.page;
+        self.may_hold(operation.page, self.sum_of(operation));
+    }
+
+    /// A page holds what it held, or something else that was written.
+    pub(in super::super) fn may_hold(&mut self, page: u64, sum: u64) {
         let (extent, at) = self.place(page);
         let before = self.extents[extent].pages.sum(at).unwrap_or_else(|| self.sums.of_zeros(page));
-        let sum = self.sum_of(operation);
         if self.noting.is_some() {
             let pages = self.pages_of(extent);
             pages.written(at, sum);

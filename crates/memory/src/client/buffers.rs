@@ -1,0 +1,70 @@
+//! Buffers of long writes, used again: memory fresh from the system costs a page fault for each 4 KiB.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+/// So many are kept at most.
+const KEPT_MAX: usize = 8;
+
+/// Buffers that nobody uses now. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Buffers {
+    /// A copy of these bytes. Its buffer comes back when nobody has it any more.
+    pub fn copy(&self, bytes: &[u8]) -> Bytes {
+        let mut buffer = self.with(Vec::pop).unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        Bytes::from_owner(Lent { buffer, of: self.clone() })
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
+        // What a panic left is whole.
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+struct Lent {
+    buffer: Vec<u8>,
+    of: Buffers,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        self.of.with(|kept| {
+            if kept.len() < KEPT_MAX {
+                kept.push(buffer);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_comes_back_and_not_more_than_a_few_are_kept() {
+        let buffers = Buffers::default();
+        let first = buffers.copy(b"abc");
+        let at = first.as_ptr();
+        let part = first.slice(1..);
+        drop(first);
+        assert_eq!((&part[..], buffers.with(|kept| kept.len())), (&b"bc"[..], 0), "somebody has it");
+        drop(part);
+        assert_eq!(buffers.copy(b"xy").as_ptr(), at);
+        let many: Vec<Bytes> = (0..2 * KEPT_MAX as u8).map(|byte| buffers.copy(&[byte])).collect();
+        assert!(many.iter().zip(0..).all(|(bytes, byte)| bytes[..] == [byte]));
+        drop(many);
+        assert_eq!(buffers.with(|kept| kept.len()), KEPT_MAX);
+    }
+}

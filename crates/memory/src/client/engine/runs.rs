@@ -1,0 +1,278 @@
+//! Runs: whole pages one after another that one piece of I/O with a replica reads or writes. Nothing is out of the
+//! ordinary with any of them, or they are no run. If something goes wrong on the way, each page that it concerns goes on
+//! as an operation of its own, which knows what to do.
+//!
+//! A run has its pages as operations have theirs: others wait for them.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use bytes::Bytes;
+use farcall_flow::Direction;
+use farcall_remio::{Buffer, Request};
+use farcall_verbs::Nanos;
+
+use super::operation::{Aim, Operation};
+use super::requests::Part;
+use super::upkeep::LATE_PERIOD;
+use super::{Engine, Tag};
+use crate::client::PAGE_BYTES;
+use crate::client::extent::{Home, Replica};
+
+/// More go in several runs: so one is posted while the next is copied.
+const PAGES_MAX: u64 = 64;
+/// Fewer are operations.
+const PAGES_MIN: u64 = 2;
+/// Buffers for reading that are kept.
+const BUFFERS_MAX: usize = 8;
+
+/// Whole pages of a request, from one on.
+pub(super) struct Ahead {
+    pub request: u32,
+    pub pages: Range<u64>,
+    /// Where in the request the first of them is, in bytes.
+    pub of_request: usize,
+    pub is_read: bool,
+    pub deadline: Nanos,
+}
+
+/// Of which run, with which replica.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::client) struct RunTag {
+    run: u32,
+    pub replica: u32,
+}
+
+/// A run under way.
+struct Run {
+    ahead: Ahead,
+    /// What is written.
+    bytes: Bytes,
+    /// The replicas that it began with.
+    targets: Vec<u32>,
+    flying: Vec<u32>,
+    has_failed: bool,
+    /// What was read.
+    found: Option<Vec<u8>>,
+    /// When those that do not answer are given up, the next time.
+    look_at: Nanos,
+}
+
+/// Runs under way, by number.
+#[derive(Default)]
+pub(super) struct Runs {
+    runs: Vec<Option<Run>>,
+    unused: Vec<u32>,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Runs {
+    pub const fn is_empty(&self) -> bool {
+        self.runs.len() == self.unused.len()
+    }
+
+    /// Replicas that have not answered in time.
+    pub fn stalled(&mut self, now: Nanos) -> Vec<u32> {
+        let mut stalled = Vec::new();
+        for run in self.runs.iter_mut().flatten().filter(|run| run.look_at <= now) {
+            run.look_at = now + LATE_PERIOD;
+            stalled.extend_from_slice(&run.flying);
+        }
+        stalled
+    }
+
+    fn begin(&mut self, run: Run) -> u32 {
+        let id = self.unused.pop().unwrap_or_else(|| {
+            self.runs.push(None);
+            self.runs.len() as u32 - 1
+        });
+        self.runs[id as usize] = Some(run);
+        id
+    }
+
+    /// One that is over.
+    fn take(&mut self, id: u32) -> Option<Run> {
+        let run = self.runs[id as usize].take();
+        self.unused.extend(run.as_ref().map(|_| id));
+        run
+    }
+
+    fn buffer(&mut self, len_bytes: usize) -> Vec<u8> {
+        let mut buffer = self.buffers.pop().unwrap_or_default();
+        buffer.resize(len_bytes, 0);
+        buffer
+    }
+
+    fn keep_buffer(&mut self, buffer: Vec<u8>) {
+        if self.buffers.len() < BUFFERS_MAX {
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+impl Engine {
+    /// Begins a run of as many of these pages as it can; returns how many, 0 if none.
+    pub(super) fn begin_run(&mut self, mut ahead: Ahead, now: Nanos) -> u64 {
+        let first = ahead.pages.start;
+        let (extent, at) = self.place(first);
+        // Of a volume each page is noted, and its replicas are written one after another.
+        if self.noting.is_some() || ahead.pages.end - first < PAGES_MIN {
+            return 0;
+        }
+        let targets = match ahead.is_read {
+            true => self.reader(extent, first / PAGES_MAX).map(|serial| vec![serial]),
+            false => self.write_targets(extent, now),
+        };
+        let can_reach = |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_reached_node);
+        let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
+        let room = (self.pages_an_extent() - at as u64).min(PAGES_MAX);
+        ahead.pages.end = ahead.pages.end.min(first + room);
+        let plain = ahead.pages.clone().take_while(|page| self.is_plain(*page, ahead.is_read)).count() as u64;
+        if plain < PAGES_MIN {
+            return 0;
+        }
+        ahead.pages.end = first + plain;
+        ahead.pages.clone().for_each(|page| drop(self.locks.insert(page, VecDeque::new())));
+        let len_bytes = plain as usize * PAGE_BYTES;
+        let bytes = match ahead.is_read {
+            true => Bytes::new(),
+            false => self.requests.bytes(ahead.request).slice(ahead.of_request..ahead.of_request + len_bytes),
+        };
+        let look_at = ahead.deadline;
+        let (flying, found) = (targets.clone(), None);
+        targets.iter().for_each(|serial| self.flies(*serial));
+        let run = Run { ahead, bytes, targets: targets.clone(), flying, has_failed: false, found, look_at };
+        let id = self.runs.begin(run);
+        for replica in targets {
+            self.post_run(RunTag { run: id, replica }, now);
+        }
+        plain
+    }
+
+    /// Whether a page can be of a run.
+    fn is_plain(&self, page: u64, is_read: bool) -> bool {
+        let (extent, at) = self.place(page);
+        let pages = &self.extents[extent].pages;
+        // One that was never written is zero, of which no replica knows.
+        let is_known = !is_read || pages.sum(at).is_some();
+        is_known && !self.locks.contains_key(&page) && !self.unsure.contains_key(&page)
+    }
+
+    /// A replica to read from: those in sync, in turn.
+    fn reader(&self, extent: usize, turn: u64) -> Option<u32> {
+        let replicas = &self.extents[extent].replicas;
+        let turn = turn as usize % replicas.len().max(1);
+        let mut in_turn = replicas[turn..].iter().chain(&replicas[..turn]);
+        let found = in_turn.find(|replica| replica.is_in_sync() && is_on_reached_node(replica));
+        found.map(|replica| replica.serial)
+    }
+
+    /// Begins the I/O of a run with a replica.
+    fn post_run(&mut self, tag: RunTag, now: Nanos) {
+        let Some(run) = &self.runs.runs[tag.run as usize] else { return };
+        let (extent, at) = self.place(run.ahead.pages.start);
+        let (is_read, written) = (run.ahead.is_read, run.bytes.clone());
+        let len_bytes = (run.ahead.pages.end - run.ahead.pages.start) as usize * PAGE_BYTES;
+        let home = self.extents[extent].replica(tag.replica).map(|replica| replica.home);
+        let Some(Home::Node { donor, grant: Some(grant), .. }) = home else {
+            return self.run_landed(tag, Err(()), now);
+        };
+        let (direction, buffer) = match is_read {
+            true => (Direction::Read, self.runs.buffer(len_bytes).into()),
+            false => (Direction::Write, written.into()),
+        };
+        let (offset, context) = ((at * PAGE_BYTES) as u64, Tag::Run(tag));
+        let request = Request { direction, grant, offset, buffer, context };
+        let refused = match self.donors[donor].session().map(|session| session.submit(request)) {
+            Some(Ok(())) => return,
+            Some(Err(refused)) => refused.why.to_string(),
+            None => "there is no session".to_owned(),
+        };
+        self.link_down(donor, refused, now);
+        self.run_landed(tag, Err(()), now);
+    }
+
+    /// The I/O of a run with a replica has ended.
+    pub(super) fn run_landed(&mut self, tag: RunTag, result: Result<Buffer, ()>, now: Nanos) {
+        self.landed(tag.replica);
+        let Some(run) = &mut self.runs.runs[tag.run as usize] else { return };
+        run.flying.retain(|serial| *serial != tag.replica);
+        match result {
+            Ok(buffer) => run.found = buffer.into_owned(),
+            Err(()) => run.has_failed = true,
+        }
+        if run.flying.is_empty()
+            && let Some(run) = self.runs.take(tag.run)
+        {
+            if run.ahead.is_read { self.read_run_over(run, now) } else { self.write_run_over(&run, now) }
+        }
+    }
+
+    /// Pages that are what was written last are there; others are looked for one by one.
+    fn read_run_over(&mut self, run: Run, now: Nanos) {
+        let Run { ahead, found, targets, .. } = run;
+        let found = found.unwrap_or_default();
+        let mut chunks = found.chunks_exact(PAGE_BYTES);
+        let mut is_whole = true;
+        for (page, part) in ahead.parts() {
+            let (extent, at) = self.place(page);
+            let bytes = chunks.next();
+            let is_right =
+                |bytes: &&[u8]| self.extents[extent].pages.sum(at) == Some(self.sums.of(page, bytes));
+            if let Some(bytes) = bytes.filter(is_right) {
+                self.counts.pages_read += 1;
+                self.counts.pages_together += 1;
+                self.requests.part_ended(&part, Ok(bytes));
+                self.release(page);
+                continue;
+            }
+            is_whole = false;
+            let mut operation = Operation::new(page, Aim::Read(part), ahead.deadline);
+            if let (Some(bytes), Some(replica)) = (bytes, targets.first()) {
+                self.page_came(&mut operation, *replica, Bytes::copy_from_slice(bytes));
+            }
+            self.begin_next(operation);
+        }
+        self.counts.runs_broken += u64::from(!is_whole);
+        self.runs.keep_buffer(found);
+        self.step_ready(now);
+    }
+
+    /// Every replica that there is has the pages; or some may have, and each page is written again.
+    fn write_run_over(&mut self, run: &Run, now: Nanos) {
+        let Run { ahead, bytes, targets, has_failed, .. } = run;
+        let (extent, _) = self.place(ahead.pages.start);
+        let there = self.extents[extent].replicas.iter().map(|replica| &replica.serial);
+        let is_whole = !has_failed && there.eq(targets);
+        self.counts.runs_broken += u64::from(!is_whole);
+        for ((page, part), bytes) in ahead.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
+            let (sum, (_, at)) = (self.sums.of(page, bytes), self.place(page));
+            if !is_whole {
+                // Until then it holds either.
+                self.may_hold(page, sum);
+                self.begin_next(Operation::new(page, Aim::Write(part), ahead.deadline));
+                continue;
+            }
+            self.pages_of(extent).written(at, sum);
+            self.counts.pages_written += 1;
+            self.counts.pages_together += 1;
+            if let Some(pages) = self.requests.part_ended(&part, Ok(&[])) {
+                self.write_over(part.request, pages);
+            }
+            self.release(page);
+        }
+        self.step_ready(now);
+    }
+}
+
+impl Ahead {
+    /// Its pages, each with its part of the request.
+    fn parts(&self) -> impl Iterator<Item = (u64, Part)> + use<> {
+        let (request, of_request) = (self.request, self.of_request);
+        self.pages.clone().zip((of_request..).step_by(PAGE_BYTES).map(move |at| Part::whole(request, at)))
+    }
+}
+
+fn is_on_reached_node(replica: &Replica) -> bool {
+    matches!(replica.home, Home::Node { grant: Some(_), .. })
+}
