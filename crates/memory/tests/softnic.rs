@@ -120,16 +120,27 @@ impl Space {
         self.engine.renew_now();
     }
 
+    /// A node dies, and starts again: it knows nothing.
+    fn restart(&mut self, node: usize) {
+        let donated = NodeConfig { slab_bytes: SLAB_BYTES, slabs: 8, term: LONG, ..NodeConfig::default() };
+        let life = self.nodes.len() as u64 + self.last_token;
+        self.nodes[node] = Node::new(Nic::open(&SoftNic::new()).unwrap(), donated, life);
+    }
+
     fn held(&self, node: usize) -> usize {
         self.nodes[node].granted().count()
     }
 }
 
+fn answer(engine: &mut Engine, nodes: &mut [Node], at: usize, asked: &[u8], now: Nanos) {
+    let answer = nodes[at].handle(asked, now);
+    let answer = answer.map(|reply| reply.to_bytes()).map_err(CallFailed::Refused);
+    engine.answered(at, answer, now);
+}
+
 fn turn(engine: &mut Engine, nodes: &mut [Node], now: Nanos) {
-    while let Some((at, bytes)) = engine.next_call(now) {
-        let answer = nodes[at].handle(&bytes, now);
-        let answer = answer.map(|reply| reply.to_bytes()).map_err(CallFailed::Refused);
-        engine.answered(at, answer, now);
+    while let Some((at, asked)) = engine.next_call(now) {
+        answer(engine, nodes, at, &asked, now);
     }
     engine.progress(now);
     for node in nodes {
@@ -401,6 +412,70 @@ fn a_client_that_ends_takes_no_new_lease() {
     }
     assert_eq!((asked, space.engine.is_closed()), (vec![0, 1], true));
     assert!(space.nodes.iter().all(|node| node.status(now).holders.is_empty()));
+}
+
+#[test]
+fn pages_that_go_together_are_taken_until_they_are_there() {
+    let mut space = Space::new(2, 8, |_| {});
+    space.write(0, &[1; PAGE_BYTES]);
+    let bytes = vec![2; 4 * PAGE_BYTES];
+    let token = space.submit(2 * PAGE_BYTES, Work::Write(bytes.clone().into()));
+    for page in 2..6 {
+        assert!(space.engine.is_written(page), "page {page} may have been written");
+        assert!(!space.engine.holds(page, &bytes[..PAGE_BYTES]), "page {page}: nobody was told that it was");
+    }
+    space.until("it is over", |space| space.engine.next_ended().is_some_and(|ended| ended.token == token));
+    assert!((2..6).all(|page| space.engine.holds(page, &bytes[..PAGE_BYTES])));
+    assert_eq!(space.engine.status().counts.pages_together, 4);
+}
+
+#[test]
+fn pages_that_went_together_and_missed_a_node_are_written_one_by_one() {
+    let mut space = Space::new(2, 8, |config| config.suspect_after = Duration::from_millis(20));
+    space.fill();
+    // It dies; nobody knows yet.
+    space.restart(0);
+    let bytes = vec![3; 6 * PAGE_BYTES];
+    let token = space.submit(0, Work::Write(bytes.clone().into()));
+    space.until("it is over", |space| space.engine.next_ended().is_some_and(|ended| ended.token == token));
+    let counts = space.engine.status().counts;
+    assert!(counts.runs_broken > 0, "{counts:?}");
+    assert!(counts.replicas_dropped > 0, "it is told when all replicas that there are have it: {counts:?}");
+    assert_eq!(space.read(0, bytes.len()).unwrap(), bytes);
+}
+
+#[test]
+fn a_replica_that_came_while_pages_went_together_has_them_too() {
+    let mut space = Space::new(3, 8, |config| config.suspect_after = Duration::from_millis(20));
+    // The other pages of the slab were never written: nobody copies them.
+    space.write(0, &[1; PAGE_BYTES]);
+    let holders: Vec<usize> = (0..3).filter(|node| space.held(*node) > 0).collect();
+    let [first, second] = holders[..] else { panic!("two replicas: {holders:?}") };
+    space.restart(first);
+    // The client hears of it when it renews its lease.
+    space.engine.renew_now();
+    // Written while the third node grants a slab: it is none of those that the pages went to.
+    let bytes = vec![2; 4 * PAGE_BYTES];
+    let until = Instant::now() + LOST;
+    let mut token = None;
+    while space.engine.status().counts.runs_broken == 0 {
+        assert!(Instant::now() < until, "not in time: {:?}", space.engine.status());
+        let now = space.clock.now();
+        while let Some((at, asked)) = space.engine.next_call(now) {
+            if matches!(Asked::parse(&asked), Ok(Asked::Grant { .. })) && token.is_none() {
+                token = Some(space.submit(4 * PAGE_BYTES, Work::Write(bytes.clone().into())));
+            }
+            answer(&mut space.engine, &mut space.nodes, at, &asked, now);
+        }
+        space.engine.progress(now);
+    }
+    space.until("it is over", |space| {
+        space.engine.next_ended().is_some_and(|ended| Some(ended.token) == token)
+    });
+    space.until("two replicas are in sync", |space| space.engine.status().degraded == 0);
+    space.restart(second);
+    assert_eq!(space.read(4 * PAGE_BYTES, bytes.len()).unwrap(), bytes);
+    assert_eq!(space.engine.status().counts.wrong, 0);
 }
 
 #[test]
