@@ -1,4 +1,4 @@
-//! Buffers of long writes, used again: memory fresh from the system costs a page fault for each 4 KiB.
+//! Buffers of long requests, used again: memory fresh from the system costs a page fault for each 4 KiB.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,6 +12,22 @@ const KEPT_MAX: usize = 8;
 pub(super) struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Buffers {
+    /// One of this length; what is in it is old.
+    pub fn take(&self, len_bytes: usize) -> Vec<u8> {
+        let mut buffer = self.with(Vec::pop).unwrap_or_default();
+        buffer.resize(len_bytes, 0);
+        buffer
+    }
+
+    /// One that nobody uses any more.
+    pub fn keep(&self, buffer: Vec<u8>) {
+        self.with(|kept| {
+            if kept.len() < KEPT_MAX && buffer.capacity() > 0 {
+                kept.push(buffer);
+            }
+        });
+    }
+
     /// A copy of these bytes. Its buffer comes back when nobody has it any more.
     pub fn copy(&self, bytes: &[u8]) -> Bytes {
         let mut buffer = self.with(Vec::pop).unwrap_or_default();
@@ -39,12 +55,7 @@ impl AsRef<[u8]> for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.buffer);
-        self.of.with(|kept| {
-            if kept.len() < KEPT_MAX {
-                kept.push(buffer);
-            }
-        });
+        self.of.keep(std::mem::take(&mut self.buffer));
     }
 }
 

@@ -11,6 +11,7 @@ use farcall_link::{Nic, Waiting};
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
 
 use super::Engine;
+use super::buffers::Buffers;
 use super::config::{
     ClientConfig, Ended, LinkStatus, OpenError, Refused, Request, SpaceStatus, Takeover, VolumeConfig,
 };
@@ -137,6 +138,10 @@ impl MemoryEndpoint {
     /// Bytes of the address space.
     pub const fn size_bytes(&self) -> u64 {
         self.engine.config().size_bytes
+    }
+
+    pub(super) const fn buffers(&self) -> &Buffers {
+        self.engine.buffers()
     }
 
     /// Whether a request of so many pages would be taken now.

@@ -25,6 +25,7 @@ use farcall_remio::{Done, Handler, Poller, PollerConfig};
 use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
 
 use super::PAGE_BYTES;
+use super::buffers::Buffers;
 use super::config::{ClientConfig, Counts, Ended, IoError, OpenError, SpaceStatus};
 use super::donor::Donor;
 use super::extent::{Extent, Replica};
@@ -101,6 +102,7 @@ pub struct Engine {
     operations: Vec<Option<Operation>>,
     unused: Vec<u32>,
     runs: Runs,
+    buffers: Buffers,
     /// To be looked at.
     ready: VecDeque<u32>,
     /// Pages that an operation has; others wait for it.
@@ -152,6 +154,7 @@ impl Engine {
             operations: Vec::new(),
             unused: Vec::new(),
             runs: Runs::default(),
+            buffers: Buffers::default(),
             ready: VecDeque::new(),
             locks: HashMap::new(),
             requests: Requests::new(),
@@ -181,6 +184,11 @@ impl Engine {
             return self.requests.next_ended().map(|ended| Ended { result: Err(IoError::Fenced), ..ended });
         }
         self.is_placement_noted().then(|| self.requests.next_ended())?
+    }
+
+    /// Where the memory of its reads comes from, and may go back to.
+    pub(in crate::client) const fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     /// Requests that are not over.

@@ -240,7 +240,7 @@ impl Engine {
         }
         let data = match work {
             Work::Write(bytes) => Data::Write(bytes),
-            _ => Data::Read(vec![0; len_bytes]),
+            _ => Data::Read(self.buffers.take(len_bytes)),
         };
         let id = self.requests.begin(Pending { token, offset, data, left: count, error: None });
         if !is_read && let Some(keep) = &mut self.keep {

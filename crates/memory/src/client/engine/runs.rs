@@ -23,8 +23,6 @@ use crate::client::extent::{Home, Replica};
 const PAGES_MAX: u64 = 64;
 /// Fewer are operations.
 const PAGES_MIN: u64 = 2;
-/// Buffers for reading that are kept.
-const BUFFERS_MAX: usize = 8;
 
 /// Whole pages of a request, from one on.
 pub(super) struct Ahead {
@@ -63,7 +61,6 @@ struct Run {
 pub(super) struct Runs {
     runs: Vec<Option<Run>>,
     unused: Vec<u32>,
-    buffers: Vec<Vec<u8>>,
 }
 
 impl Runs {
@@ -95,18 +92,6 @@ impl Runs {
         let run = self.runs[id as usize].take();
         self.unused.extend(run.as_ref().map(|_| id));
         run
-    }
-
-    fn buffer(&mut self, len_bytes: usize) -> Vec<u8> {
-        let mut buffer = self.buffers.pop().unwrap_or_default();
-        buffer.resize(len_bytes, 0);
-        buffer
-    }
-
-    fn keep_buffer(&mut self, buffer: Vec<u8>) {
-        if self.buffers.len() < BUFFERS_MAX {
-            self.buffers.push(buffer);
-        }
     }
 }
 
@@ -178,7 +163,7 @@ impl Engine {
             return self.run_landed(tag, Err(()), now);
         };
         let (direction, buffer) = match is_read {
-            true => (Direction::Read, self.runs.buffer(len_bytes).into()),
+            true => (Direction::Read, self.buffers.take(len_bytes).into()),
             false => (Direction::Write, written.into()),
         };
         let (offset, context) = ((at * PAGE_BYTES) as u64, Tag::Run(tag));
@@ -234,7 +219,7 @@ impl Engine {
             self.begin_next(operation);
         }
         self.counts.runs_broken += u64::from(!is_whole);
-        self.runs.keep_buffer(found);
+        self.buffers.keep(found);
         self.step_ready(now);
     }
 
