@@ -112,6 +112,7 @@ impl RemoteMemory {
 
     fn run(memory: MemoryEndpoint, clock: MonotonicClock) -> Result<Self, OpenError> {
         let (inbox, size_bytes) = (WakeQueue::new()?, memory.size_bytes());
+        let buffers = memory.buffers().clone();
         let space = Space {
             memory,
             inbox: inbox.clone(),
@@ -126,7 +127,7 @@ impl RemoteMemory {
         let stop = Stop::new()?;
         let run = move || space.run(clock, stop);
         let thread = std::thread::Builder::new().name("memory-client".into()).spawn(run)?;
-        Ok(Self { inbox, thread: Some(thread), size_bytes, clock, buffers: Buffers::default(), held_until })
+        Ok(Self { inbox, thread: Some(thread), size_bytes, clock, buffers, held_until })
     }
 
     /// Bytes of the address space.
@@ -145,7 +146,9 @@ impl RemoteMemory {
         self.check(offset, bytes.len());
         for (at, piece) in pieces(offset, bytes.len()) {
             let work = Work::Read { len_bytes: piece.len() };
-            bytes[piece].copy_from_slice(&self.ask(at, work)?);
+            let found = self.ask(at, work)?;
+            bytes[piece].copy_from_slice(&found);
+            self.buffers.keep(found);
         }
         Ok(())
     }
