@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use farcall_link::SplitMix64;
 use farcall_memory::wire::{NodeStatus, Reply, Request};
 use farcall_memory::*;
 use farcall_softnic::SoftNic;
@@ -358,4 +359,43 @@ fn who_finds_no_node_is_told_why() {
     let large = ClientConfig { size_bytes: 1 << 50, ..self::config(vec!["x".into()], 1) };
     let error = RemoteMemory::open(provider(), large).err().unwrap().to_string();
     assert!(error.contains("size_bytes / slab_bytes is 17179869184: from 1 to 65536"), "{error}");
+}
+
+/// Who asks drives, or is answered by another who does, or by the thread.
+#[test]
+fn threads_that_share_an_address_space_each_have_their_own_bytes() {
+    const THREADS: usize = 6;
+    const TURNS: usize = 400;
+    let nodes = [NodeProcess::start(64, LONG), NodeProcess::start(64, LONG)];
+    let memory = RemoteMemory::open(provider(), config(addresses(&nodes), 2)).unwrap();
+    // Bytes that cross pages, so that neighbours meet in one.
+    let own_bytes = SIZE_BYTES as usize / THREADS / 2 + 100;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let memory = &memory;
+            scope.spawn(move || {
+                let mut own = vec![0; own_bytes];
+                let first = thread * own_bytes;
+                let mut rng = SplitMix64::new(thread as u64);
+                for turn in 0..TURNS {
+                    let from = rng.below(own_bytes as u64) as usize;
+                    let len_bytes = (1 + rng.below(4 * PAGE_BYTES as u64) as usize).min(own_bytes - from);
+                    let range = from..from + len_bytes;
+                    if rng.below(2) == 0 {
+                        own[range.clone()].fill((turn + thread) as u8);
+                        memory.write((first + from) as u64, &own[range]).unwrap();
+                    } else {
+                        let mut found = vec![0xEE; len_bytes];
+                        memory.read((first + from) as u64, &mut found).unwrap();
+                        assert!(
+                            found == own[range],
+                            "thread {thread}, turn {turn}, {len_bytes} bytes at {from}"
+                        );
+                    }
+                }
+            });
+        }
+    });
+    let counts = memory.status().counts;
+    assert_eq!((counts.wrong, counts.lost), (0, 0), "{counts:?}");
 }

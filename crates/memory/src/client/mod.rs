@@ -12,6 +12,7 @@ mod keep;
 mod notes;
 mod pages;
 mod remote;
+mod space;
 mod spill;
 
 pub use config::{

@@ -1,44 +1,24 @@
-//! The address space as programs use it: reads and writes that wait, from any thread. One thread of its own runs the
-//! engine, renews leases and makes up for nodes that are lost.
+//! The address space as programs use it: reads and writes that wait, from any thread. Who waits drives the engine
+//! meanwhile, for a while; one thread of its own does so otherwise, renews leases and makes up for nodes that are lost.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::Waiting;
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
+use farcall_verbs::{Clock, MonotonicClock, Provider};
 
 use super::buffers::Buffers;
-use super::config::{ClientConfig, IoError, OpenError, Request, SpaceStatus, Takeover, VolumeConfig, Work};
+use super::config::{ClientConfig, IoError, OpenError, SpaceStatus, Takeover, VolumeConfig, Work};
+use super::space::Space;
 use super::{MemoryEndpoint, PAGE_BYTES};
 
 /// Pages of one piece of a long request: as many as one of 1 MiB has.
-const PIECE_PAGES: usize = 256;
-/// Empty looks before the thread sleeps.
-const POLLS: u32 = 2_000;
-
+pub(super) const PIECE_PAGES: usize = 256;
 /// Bytes of one piece of long notes.
 const NOTE_BYTES: usize = 1 << 20;
 
-type Result<T, E = IoError> = std::result::Result<T, E>;
-
-/// A request, and who waits for it.
-struct Asked {
-    offset: u64,
-    work: Work,
-    ended: mpsc::SyncSender<Result<Vec<u8>>>,
-}
-
-/// What the engine's thread is told.
-enum Message {
-    Asked(Asked),
-    Status(mpsc::SyncSender<SpaceStatus>),
-    Close,
-}
+pub(super) type Result<T, E = IoError> = std::result::Result<T, E>;
 
 /// An address space over memory nodes. Dropping it gives everything back.
 ///
@@ -64,13 +44,11 @@ enum Message {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RemoteMemory {
-    inbox: WakeQueue<Message>,
+    space: Arc<Space>,
     thread: Option<JoinHandle<()>>,
     size_bytes: u64,
     clock: MonotonicClock,
     buffers: Buffers,
-    /// Until when nobody else can have the volume, as far as its thread knows.
-    held_until: Arc<AtomicU64>,
 }
 
 impl RemoteMemory {
@@ -111,23 +89,10 @@ impl RemoteMemory {
     }
 
     fn run(memory: MemoryEndpoint, clock: MonotonicClock) -> Result<Self, OpenError> {
-        let (inbox, size_bytes) = (WakeQueue::new()?, memory.size_bytes());
-        let buffers = memory.buffers().clone();
-        let space = Space {
-            memory,
-            inbox: inbox.clone(),
-            asked: BTreeMap::new(),
-            waiting: VecDeque::new(),
-            last_token: 0,
-            is_closing: false,
-            held_until: Arc::default(),
-        };
-        space.tell_until();
-        let held_until = Arc::clone(&space.held_until);
-        let stop = Stop::new()?;
-        let run = move || space.run(clock, stop);
-        let thread = std::thread::Builder::new().name("memory-client".into()).spawn(run)?;
-        Ok(Self { inbox, thread: Some(thread), size_bytes, clock, buffers, held_until })
+        let (size_bytes, buffers) = (memory.size_bytes(), memory.buffers().clone());
+        let space = Arc::new(Space::new(memory, clock)?);
+        let thread = Space::start(&space)?;
+        Ok(Self { space, thread: Some(thread), size_bytes, clock, buffers })
     }
 
     /// Bytes of the address space.
@@ -181,7 +146,7 @@ impl RemoteMemory {
 
     /// For how long nobody else can have the volume, if nobody has it now: however long this process was stopped.
     pub fn held_for(&self) -> Option<Duration> {
-        let left = self.held_until.load(Ordering::Acquire).saturating_sub(self.clock.now().0);
+        let left = self.space.held_until().0.saturating_sub(self.clock.now().0);
         (left > 0).then_some(Duration::from_nanos(left))
     }
 
@@ -195,9 +160,7 @@ impl RemoteMemory {
 
     /// How it stands.
     pub fn status(&self) -> SpaceStatus {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        self.inbox.push(Message::Status(sender));
-        receiver.recv().unwrap_or_default()
+        self.space.status()
     }
 
     fn check(&self, offset: u64, len_bytes: usize) {
@@ -206,9 +169,7 @@ impl RemoteMemory {
     }
 
     fn ask(&self, offset: u64, work: Work) -> Result<Vec<u8>> {
-        let (ended, receiver) = mpsc::sync_channel(1);
-        self.inbox.push(Message::Asked(Asked { offset, work, ended }));
-        let result = receiver.recv().unwrap_or(Err(IoError::Closed))?;
+        let result = self.space.ask(offset, work)?;
         // What was read after that may be another client's, or older than that.
         self.held_for().map(|_| result).ok_or(IoError::Fenced)
     }
@@ -216,7 +177,7 @@ impl RemoteMemory {
 
 impl Drop for RemoteMemory {
     fn drop(&mut self) {
-        self.inbox.push(Message::Close);
+        self.space.close();
         if let Some(thread) = self.thread.take() {
             // A panic was printed by its thread.
             let _ = thread.join();
@@ -235,94 +196,6 @@ fn pieces(offset: u64, len_bytes: usize) -> impl Iterator<Item = (u64, std::ops:
         from = to;
         (!piece.1.is_empty()).then_some(piece)
     })
-}
-
-/// What the engine's thread runs.
-struct Space {
-    memory: MemoryEndpoint,
-    inbox: WakeQueue<Message>,
-    asked: BTreeMap<u64, mpsc::SyncSender<Result<Vec<u8>>>>,
-    /// One for each thread that asks, at most.
-    waiting: VecDeque<Asked>,
-    last_token: u64,
-    is_closing: bool,
-    held_until: Arc<AtomicU64>,
-}
-
-impl Space {
-    fn run(mut self, clock: MonotonicClock, stop: Stop) {
-        let mut driver = Driver::new(clock, Waiting::Adaptive { max_retry: POLLS }, stop);
-        let ran = driver.run_until(&mut self, |space| space.memory.is_closed());
-        // The system cannot sleep on a descriptor: nothing can go on.
-        if let Err(error) = ran {
-            tracing::error!("memory client: its thread ended: {error}");
-        }
-    }
-
-    fn tell_until(&self) {
-        self.held_until.store(self.memory.held_until().0, Ordering::Release);
-    }
-
-    fn take(&mut self, message: Message, now: Nanos) {
-        match message {
-            Message::Asked(_) if self.is_closing => {}
-            Message::Asked(asked) => self.waiting.push_back(asked),
-            // Nobody waits for it any more if this fails; so below.
-            Message::Status(to) => drop(to.send(self.memory.status())),
-            Message::Close => {
-                self.is_closing = true;
-                self.asked.clear();
-                self.waiting.clear();
-                self.memory.close(now);
-            }
-        }
-    }
-
-    /// Hands over what there is room for, in order.
-    fn submit(&mut self, now: Nanos) -> bool {
-        let mut any = false;
-        while self.memory.has_room(PIECE_PAGES)
-            && let Some(Asked { offset, work, ended }) = self.waiting.pop_front()
-        {
-            any = true;
-            self.last_token += 1;
-            let token = self.last_token;
-            // The range was checked, and there is room: it is taken, but for notes. Who asked hears of that.
-            if self.memory.submit(Request { token, offset, work }, now).is_ok() {
-                self.asked.insert(token, ended);
-            }
-        }
-        any
-    }
-}
-
-impl Endpoint for Space {
-    fn progress(&mut self, now: Nanos) -> Next {
-        let mut any = false;
-        while let Some(message) = self.inbox.pop() {
-            any = true;
-            self.take(message, now);
-        }
-        any |= self.submit(now);
-        let next = self.memory.progress(now);
-        self.tell_until();
-        while let Some(ended) = self.memory.next_ended() {
-            if let Some(to) = self.asked.remove(&ended.token) {
-                let _ = to.send(ended.result);
-            }
-        }
-        if any { Next::Again } else { next }
-    }
-
-    fn arm(&mut self) -> farcall_verbs::Result<()> {
-        self.inbox.clear_wake();
-        self.memory.arm()
-    }
-
-    fn wait_set(&self, set: &mut WaitSet) {
-        set.insert(self.inbox.fd());
-        self.memory.wait_set(set);
-    }
 }
 
 #[cfg(test)]
