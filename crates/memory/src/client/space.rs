@@ -90,9 +90,9 @@ impl Space {
         let (space, stop) = (Arc::clone(space), Stop::new()?);
         let run = move || {
             let mut driver = Driver::new(space.clock, Waiting::Adaptive { max_retry: POLLS }, stop);
-            let mut looks = &*space;
+            let mut thread = Thread { space: &space, is_left_alone: false };
             // The system cannot sleep on a descriptor: nothing can go on.
-            if let Err(error) = driver.run_until(&mut looks, |space| space.is_over()) {
+            if let Err(error) = driver.run_until(&mut thread, |thread| thread.space.is_over()) {
                 tracing::error!("memory client: its thread ended: {error}");
             }
             space.give_up();
@@ -272,30 +272,41 @@ impl Driven {
 }
 
 /// What the thread runs.
-impl Endpoint for &Space {
+struct Thread<'a> {
+    space: &'a Space,
+    /// Those who ask do all there is to do.
+    is_left_alone: bool,
+}
+
+impl Endpoint for Thread<'_> {
     fn progress(&mut self, now: Nanos) -> Next {
         // Who panicked had it: the thread ends.
-        let Ok(mut driven) = self.driven.lock() else { return Next::IDLE };
-        if driven.is_left_alone(now) && !self.inbox.has_any() {
+        let Ok(mut driven) = self.space.driven.lock() else { return Next::IDLE };
+        self.is_left_alone = driven.is_left_alone(now) && !self.space.inbox.has_any();
+        if self.is_left_alone {
             return Next::Idle { until: Some(driven.left_alone_until) };
         }
-        driven.turn(self, now)
+        driven.turn(self.space, now)
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {
-        self.inbox.clear_wake();
-        match self.driven.lock() {
+        self.space.inbox.clear_wake();
+        match self.space.driven.lock() {
             // An event for each of their completions would wake us for nothing.
-            Ok(driven) if driven.is_left_alone(self.clock.now()) => Ok(()),
+            Ok(driven) if driven.is_left_alone(self.space.clock.now()) => Ok(()),
             Ok(mut driven) => driven.memory.arm(),
             Err(_) => Ok(()),
         }
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
-        set.insert(self.inbox.fd());
-        if let Ok(driven) = self.driven.lock() {
+        set.insert(self.space.inbox.fd());
+        if let Ok(driven) = self.space.driven.lock() {
             driven.memory.wait_set(set);
         }
+    }
+
+    fn looks(&self) -> u32 {
+        if self.is_left_alone { POLLS } else { 1 }
     }
 }
