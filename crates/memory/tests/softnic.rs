@@ -415,6 +415,15 @@ fn a_client_that_ends_takes_no_new_lease() {
 }
 
 #[test]
+fn no_more_pages_go_together_than_a_small_pool_has_room_for() {
+    let mut space = Space::new(2, 8, |config| config.pool_bytes = 16 * PAGE_BYTES);
+    let bytes = space.fill();
+    assert_eq!(space.fill(), bytes);
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    assert!(space.engine.status().counts.pages_together > 0);
+}
+
+#[test]
 fn pages_that_go_together_are_taken_until_they_are_there() {
     let mut space = Space::new(2, 8, |_| {});
     space.write(0, &[1; PAGE_BYTES]);

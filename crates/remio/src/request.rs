@@ -15,7 +15,8 @@ pub enum Buffer {
     /// Memory of the program's own: all of its bytes. Short ones are copied through the session's pool, long ones
     /// registered ([`crate::Config::register_from_bytes`]).
     Owned(Vec<u8>),
-    /// Memory that others read, too: it can be written from only. It is copied through the session's pool.
+    /// Memory that others read, too: it can be written from only. It is copied through the session's pool, and no longer
+    /// than that.
     Shared(Bytes),
     /// Registered memory: nothing is copied.
     Registered(Slice),
@@ -225,7 +226,7 @@ pub enum Refusal {
         /// How many it has; 0 if there is none.
         granted_bytes: u64,
     },
-    /// More bytes than a work request can have.
+    /// More bytes than a work request, or, of what is copied, the pool can have.
     #[error("{len_bytes} bytes are more than one request can have ({max_bytes}); split it")]
     TooLong {
         /// How many bytes.

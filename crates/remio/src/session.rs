@@ -107,8 +107,13 @@ impl<H: Handler> Shared<H> {
         }
         let Request { grant, offset, buffer, .. } = request;
         let len_bytes = buffer.len_bytes();
-        if len_bytes as u64 > REQUEST_MAX_BYTES {
-            return Err(Refusal::TooLong { len_bytes, max_bytes: REQUEST_MAX_BYTES });
+        let max_bytes = match buffer {
+            // It is copied, whatever its length.
+            crate::Buffer::Shared(_) => (self.config.pool_bytes / 64 * 64) as u64,
+            _ => REQUEST_MAX_BYTES,
+        };
+        if len_bytes as u64 > max_bytes {
+            return Err(Refusal::TooLong { len_bytes, max_bytes });
         }
         if let crate::Buffer::Registered(slice) = buffer
             && slice.memory.0.session != self.serial

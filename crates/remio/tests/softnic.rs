@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use farcall_drive::{Driver, Stop};
 use farcall_flow::{Admission, Combining, Window};
 use farcall_link::{Nic, RemoteRegion, Waiting};
@@ -234,6 +235,10 @@ fn impossible_requests_come_back_with_the_reason() {
     assert_eq!(no_grant.to_string(), "6 bytes at 0 are no range of grant 1, which has 0 bytes");
     let foreign = other.session.attach(granted(&nic)).slice(0, 8);
     assert!(matches!(why(Request::read(0, foreign, asked(0, Vec::new()))), Refusal::ForeignMemory));
+    let shared = |len_bytes| Bytes::from(vec![7; len_bytes]);
+    assert!(matches!(why(Request::read(0, shared(8), asked(0, Vec::new()))), Refusal::SharedMemory));
+    let too_long = why(Request::write(0, shared(SMALL.pool_bytes + 1), asked(0, Vec::new())));
+    assert!(matches!(too_long, Refusal::TooLong { max_bytes, .. } if max_bytes <= SMALL.pool_bytes as u64));
     let mut poller = Poller::new(&nic, PollerConfig::default()).unwrap();
     let unconnected = poller.open(SMALL, Window::OPEN, Told::default()).unwrap();
     assert!(matches!(unconnected.submit(write(0, 6)).unwrap_err().why, Refusal::NotConnected));
@@ -247,6 +252,27 @@ fn impossible_requests_come_back_with_the_reason() {
     assert_eq!(refused.request.context.id, 9);
     wait(&mut ends, SMALL.outstanding);
     ends.session.submit(write(0, 6)).unwrap();
+}
+
+#[test]
+fn memory_that_others_read_is_written_and_comes_back() {
+    let nic = nic();
+    let mut ends = ends(&nic, SMALL, window(16 << 10));
+    let all = Bytes::from((0..1_000_u32).map(|at| at as u8).collect::<Vec<u8>>());
+    for (id, at) in (0..).zip([0, 300, 600]) {
+        let request = Request::write(2 * at as u64, all.slice(at..at + 300), asked(id, Vec::new()));
+        ends.session.submit(request).unwrap();
+    }
+    let over = wait(&mut ends, 3);
+    for done in over {
+        let Buffer::Shared(bytes) = done.buffer else { panic!("{:?}", done.buffer) };
+        assert_eq!((done.result, bytes.len()), (Ok(()), 300));
+    }
+    let mut found = vec![0; 300];
+    for at in [0, 300, 600] {
+        ends.memory.copy_out(2 * at, &mut found);
+        assert_eq!(found, all[at..at + 300]);
+    }
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::client::extent::{Home, Replica};
 
 /// More go in several runs: so one is posted while the next is copied.
 const PAGES_MAX: u64 = 64;
+/// A run takes no more than this share of the pool that it is copied through.
+const SHARE_OF_POOL: usize = 4;
 /// Fewer are operations.
 const PAGES_MIN: u64 = 2;
 
@@ -110,7 +112,8 @@ impl Engine {
         };
         let can_reach = |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_reached_node);
         let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
-        let room = (self.pages_an_extent() - at as u64).min(PAGES_MAX);
+        let of_pool = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
+        let room = (self.pages_an_extent() - at as u64).min(PAGES_MAX).min(of_pool);
         ahead.pages.end = ahead.pages.end.min(first + room);
         let plain = ahead.pages.clone().take_while(|page| self.is_plain(*page, ahead.is_read)).count() as u64;
         if plain < PAGES_MIN {
