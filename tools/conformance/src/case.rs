@@ -50,6 +50,11 @@ pub struct Case {
 }
 
 impl Case {
+    /// Whether it uses queue pairs that may lose what they carry.
+    pub(crate) fn is_unreliable(&self) -> bool {
+        self.needs.iter().any(|need| need.qp_type != QpType::Rc)
+    }
+
     /// Names a feature the provider may lack.
     pub(crate) fn optional(&mut self, feature: Feature) -> &mut Self {
         self.optional.push(feature);

@@ -43,6 +43,8 @@ pub struct CaseReport {
     pub name: String,
     /// Where its rule is written.
     pub source: &'static str,
+    /// How often it was tried.
+    pub tries: u32,
     /// How it ended.
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -71,8 +73,9 @@ impl Report {
 
 impl fmt::Display for CaseReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, source, outcome } = self;
+        let Self { name, source, tries, outcome } = self;
         match outcome {
+            Outcome::Pass if *tries > 1 => write!(f, "pass         {name} (when it was tried {tries} times)"),
             Outcome::Pass => write!(f, "pass         {name}"),
             Outcome::Fail { seen } => {
                 write!(f, "FAIL         {name}\n             {seen}\n             ({source})")
@@ -92,7 +95,7 @@ impl fmt::Display for CaseReport {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for case in self.cases.iter().filter(|case| case.outcome != Outcome::Pass) {
+        for case in self.cases.iter().filter(|case| case.outcome != Outcome::Pass || case.tries > 1) {
             writeln!(f, "{case}")?;
         }
         let unsupported = self.count(|outcome| matches!(outcome, Outcome::Unsupported { .. }));

@@ -16,6 +16,7 @@ const QUICK: Pace = Pace {
     quiet: Duration::from_millis(4),
     // 1 ms, two attempts.
     quick_retry: (8, 1),
+    unreliable_tries: 1,
 };
 
 /// The pace of real and emulated RNICs, which may lose packets.
@@ -24,6 +25,7 @@ const RNIC: Pace = Pace {
     quiet: Duration::from_millis(40),
     // 67 ms, four attempts.
     quick_retry: (14, 3),
+    unreliable_tries: 1,
 };
 
 /// Both ends in this process, on one device.
@@ -50,7 +52,7 @@ impl Host {
     /// With a network between the two ends: what they do takes longer, and packets may be lost.
     #[must_use]
     pub fn between_hosts(mut self) -> Self {
-        self.pace = Pace { deadline: self.pace.deadline, ..RNIC };
+        self.pace = Pace { deadline: self.pace.deadline, unreliable_tries: 3, ..RNIC };
         self
     }
 

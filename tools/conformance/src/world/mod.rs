@@ -19,6 +19,8 @@ pub struct Pace {
     pub quiet: Duration,
     /// ACK timeout code and retries of cases that wait for retries to end: 4.096 µs · 2^code.
     pub quick_retry: (u8, u8),
+    /// How often a case of unreliable queue pairs is tried: what a network loses they lose, and that is no fault of theirs.
+    pub unreliable_tries: u32,
 }
 
 /// A place for cases.

@@ -18,6 +18,7 @@ pub struct Simulated {
     network: Rc<RefCell<Network>>,
     nodes: [Host; 2],
     what: String,
+    loses: bool,
 }
 
 impl Simulated {
@@ -28,9 +29,10 @@ impl Simulated {
 
     /// A world of other constants; `what` describes it.
     pub fn with_config(config: Config, what: impl Into<String>) -> Self {
+        let loses = config.faults.loss_ppm > 0;
         let mut network = Network::new(config);
         let nodes = [network.add_node(), network.add_node()];
-        Self { network: Rc::new(RefCell::new(network)), nodes, what: what.into() }
+        Self { network: Rc::new(RefCell::new(network)), nodes, what: what.into(), loses }
     }
 
     fn executor(&self, node: &Host) -> Result<Box<dyn Executor>, String> {
@@ -84,6 +86,7 @@ impl World for Simulated {
             quiet: Duration::from_micros(200),
             // 1 ms, two attempts.
             quick_retry: (8, 1),
+            unreliable_tries: if self.loses { 3 } else { 1 },
         }
     }
 }
