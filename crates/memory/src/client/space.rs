@@ -301,7 +301,10 @@ impl Endpoint for Thread<'_> {
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.space.inbox.fd());
-        if let Ok(driven) = self.space.driven.lock() {
+        // Left alone, it does not take events, which would wake it again and again.
+        if !self.is_left_alone
+            && let Ok(driven) = self.space.driven.lock()
+        {
             driven.memory.wait_set(set);
         }
     }
