@@ -35,6 +35,8 @@ pub struct Counts {
     pub reads: u64,
     /// Requests to write, taken in.
     pub writes: u64,
+    /// Bytes of both.
+    pub bytes: u64,
     /// READs posted.
     pub read_work: u64,
     /// WRITEs posted.
@@ -117,6 +119,7 @@ impl MergeQueue {
             Direction::Read => self.counts.reads += 1,
             Direction::Write => self.counts.writes += 1,
         }
+        self.counts.bytes += request.span.len_bytes();
         self.held.push_back(Held { request, has_waited: false });
     }
 

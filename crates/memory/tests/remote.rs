@@ -361,13 +361,18 @@ fn who_finds_no_node_is_told_why() {
     assert!(error.contains("size_bytes / slab_bytes is 17179869184: from 1 to 65536"), "{error}");
 }
 
-/// Who asks drives, or is answered by another who does, or by the thread.
+/// Who asks drives, or is answered by another who does, or by the thread; or by the thread alone.
 #[test]
 fn threads_that_share_an_address_space_each_have_their_own_bytes() {
+    [true, false].into_iter().for_each(share_an_address_space);
+}
+
+fn share_an_address_space(callers_drive: bool) {
     const THREADS: usize = 6;
     const TURNS: usize = 400;
     let nodes = [NodeProcess::start(64, LONG), NodeProcess::start(64, LONG)];
-    let memory = RemoteMemory::open(provider(), config(addresses(&nodes), 2)).unwrap();
+    let config = ClientConfig { callers_drive, ..config(addresses(&nodes), 2) };
+    let memory = RemoteMemory::open(provider(), config).unwrap();
     // Bytes that cross pages, so that neighbours meet in one.
     let own_bytes = SIZE_BYTES as usize / THREADS / 2 + 100;
     std::thread::scope(|scope| {

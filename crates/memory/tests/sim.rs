@@ -39,6 +39,7 @@ fn config(nodes: usize, replicas: usize) -> ClientConfig {
         pages_max: 1_024,
         connections: 2,
         pool_bytes: 1 << 20,
+        callers_drive: false,
         spill: None,
     }
 }

@@ -138,6 +138,8 @@ fn open(config: &Config, provider: Arc<dyn Provider>, kept: Option<File>) -> Res
         size_bytes: config.size_bytes,
         replicas: config.replicas.into(),
         slab_bytes: config.slab_bytes,
+        // The kernel asks for many pages together, and a thread that polls on while it does has them sooner.
+        callers_drive: false,
         ..ClientConfig::default()
     };
     match kept {

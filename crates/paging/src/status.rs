@@ -22,12 +22,12 @@ pub struct Latency {
     pub p99_ns: Option<u64>,
 }
 
-/// What goes over the sessions with memory nodes that are open: a page of one replica is a request.
+/// What goes over the sessions with memory nodes that are open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Flow {
-    /// Pages that were read and written.
-    pub requests: u64,
-    /// Work requests that did it: fewer, if neighbours were merged.
+    /// Pages that were read and written, each of one replica.
+    pub pages: u64,
+    /// Work requests that did it: fewer, if neighbours went together.
     pub work_requests: u64,
     /// What is under way now.
     pub in_flight_bytes: u64,
@@ -41,7 +41,7 @@ impl Flow {
     fn of(blocks: &[BlockReport]) -> Self {
         let sum = |names: &[&str]| names.iter().map(|name| sum(blocks, SESSIONS, name)).sum();
         Self {
-            requests: sum(&["reads", "writes"]),
+            pages: sum(&["bytes"]) / farcall_memory::PAGE_BYTES as u64,
             work_requests: sum(&["read_work", "write_work"]),
             in_flight_bytes: sum(&["in_flight_bytes"]),
             window_bytes: farcall_memory::WINDOW_BYTES,
@@ -49,9 +49,9 @@ impl Flow {
         }
     }
 
-    /// Work requests for each request: 1 if nothing was merged.
+    /// Work requests for each page: 1 if nothing was merged.
     pub fn merge_ratio(&self) -> Option<f64> {
-        (self.requests > 0).then(|| self.work_requests as f64 / self.requests as f64)
+        (self.pages > 0).then(|| self.work_requests as f64 / self.pages as f64)
     }
 }
 

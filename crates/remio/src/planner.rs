@@ -36,6 +36,7 @@ farcall_stats::counters! {
     pub(crate) struct Counters {
         reads,
         writes,
+        bytes,
         read_work,
         write_work,
         merged,
@@ -136,6 +137,7 @@ impl<C> Planner<C> {
         let counters = &self.counters;
         counters.reads.set(counts.reads);
         counters.writes.set(counts.writes);
+        counters.bytes.set(counts.bytes);
         counters.read_work.set(counts.read_work);
         counters.write_work.set(counts.write_work);
         counters.merged.set(counts.merged);

@@ -140,6 +140,10 @@ impl MemoryEndpoint {
         self.engine.config().size_bytes
     }
 
+    pub(super) const fn callers_drive(&self) -> bool {
+        self.engine.config().callers_drive
+    }
+
     pub(super) const fn buffers(&self) -> &Buffers {
         self.engine.buffers()
     }

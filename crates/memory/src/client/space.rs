@@ -21,6 +21,8 @@ use super::remote::{PIECE_PAGES, Result};
 const POLLS: u32 = 2_000;
 /// Who asks drives for so long: about what a sleep and a wake-up cost.
 const DRIVE_FOR: Duration = Duration::from_micros(50);
+/// Who has an answer drives on for so long for others who ask: less than what waking the thread costs.
+const DRIVE_FOR_OTHERS: Duration = Duration::from_micros(10);
 /// While others drive the thread looks no more often than that.
 const LEFT_ALONE_FOR: Duration = Duration::from_millis(1);
 
@@ -39,6 +41,7 @@ pub(super) struct Space {
     /// What was asked while somebody else drove.
     inbox: WakeQueue<Asked>,
     clock: MonotonicClock,
+    callers_drive: bool,
     /// Until when nobody else can have the volume, as far as is known.
     held_until: AtomicU64,
     /// The thread has ended: nothing goes on.
@@ -65,6 +68,7 @@ struct Driven {
 impl Space {
     pub fn new(memory: MemoryEndpoint, clock: MonotonicClock) -> Result<Self, OpenError> {
         let held_until = AtomicU64::new(memory.held_until().0);
+        let callers_drive = memory.callers_drive();
         let driven = Driven {
             memory,
             asked: BTreeMap::new(),
@@ -80,6 +84,7 @@ impl Space {
             driven: Mutex::new(driven),
             inbox: WakeQueue::new()?,
             clock,
+            callers_drive,
             held_until,
             has_ended: AtomicBool::new(false),
         })
@@ -107,7 +112,7 @@ impl Space {
     /// Asks, and waits.
     pub fn ask(&self, offset: u64, work: Work) -> Answer {
         let waits = match self.driven.try_lock() {
-            Ok(mut driven) if driven.can_take() => {
+            Ok(mut driven) if self.callers_drive && driven.can_take() => {
                 let guard = WakesIfPanicking(&self.inbox);
                 let outcome = self.drive(&mut driven, offset, work);
                 drop(guard);
@@ -143,10 +148,15 @@ impl Space {
             return Ok(Err(IoError::Closed));
         }
         driven.own = Some(token);
-        let mut now = begun;
-        while driven.own_answer.is_none() && now.since(begun) < DRIVE_FOR {
+        let (mut now, mut until) = (begun, begun + DRIVE_FOR);
+        let mut is_answered = false;
+        while (!is_answered || driven.has_more()) && now < until {
             driven.turn(self, now);
             now = self.clock.now();
+            if !is_answered && driven.own_answer.is_some() {
+                is_answered = true;
+                until = now + DRIVE_FOR_OTHERS;
+            }
         }
         driven.own = None;
         driven.left_alone_until = now + LEFT_ALONE_FOR;
