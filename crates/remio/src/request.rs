@@ -15,8 +15,8 @@ pub enum Buffer {
     /// Memory of the program's own: all of its bytes. Short ones are copied through the session's pool, long ones
     /// registered ([`crate::Config::register_from_bytes`]).
     Owned(Vec<u8>),
-    /// Memory that others read, too: it can be written from only. It is copied through the session's pool, and no longer
-    /// than that.
+    /// Memory that others read, too: bytes to write, never room for what is read. It is copied through the session's
+    /// pool, and no longer than that.
     Shared(Bytes),
     /// Registered memory: nothing is copied.
     Registered(Slice),

@@ -37,8 +37,9 @@ pub struct ClientConfig {
     pub connections: usize,
     /// Registered memory for each node, that pages are copied through.
     pub pool_bytes: usize,
-    /// Whether who asks a [`RemoteMemory`](crate::RemoteMemory) drives its engine for a while: best for one request at a
-    /// time. Otherwise its thread does, which polls on while requests come: best for many that come together.
+    /// Whether a thread that asks a [`RemoteMemory`](crate::RemoteMemory) drives its engine for a while: best where
+    /// programs wait for one request at a time. Otherwise its own thread does, which polls on while requests come: best
+    /// for many that come together.
     pub callers_drive: bool,
     /// Where slabs go when no node has room: a file of this client's own, which is removed at its end.
     pub spill: Option<PathBuf>,

@@ -37,8 +37,8 @@ pub(super) enum Reply<R> {
     Done { is_acknowledged: bool, received: Option<Received<R>> },
     /// Data is to be sent, packet by packet.
     Read { target: Reth, sent: u32, packets: u32, is_repeated: bool },
-    /// A READ that was executed comes again, and its region is gone. Who still waits for the data is told; the pair goes
-    /// on, since the request may as well be an old copy of one that is over.
+    /// A READ that was executed comes again, and its region is gone. Who still waits for the data is told; the pair
+    /// goes on, since the request may as well be an old copy of one that is over.
     RepeatedReadRefused,
     /// An atomic is to be executed.
     Atomic(AtomicEth),

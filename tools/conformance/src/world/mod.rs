@@ -19,7 +19,7 @@ pub struct Pace {
     pub quiet: Duration,
     /// ACK timeout code and retries of cases that wait for retries to end: 4.096 µs · 2^code.
     pub quick_retry: (u8, u8),
-    /// How often a case of unreliable queue pairs is tried: what a network loses they lose, and that is no fault of theirs.
+    /// How often a case of unreliable queue pairs is tried: they lose what the network loses, as they may.
     pub unreliable_tries: u32,
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Requests are cut into operations on one page each. At a time one operation has a page; others wait in the order in
 //! which they came. That makes everything else simple: a page is read and written by nobody else while it is written,
-//! copied, checked or repaired. Whole pages that lie together, and that nothing is out of the ordinary with, are a *run*
-//! instead: one piece of I/O for all of them.
+//! copied, checked or repaired. Whole pages that lie together, and that nothing is out of the ordinary with, are a
+//! *run* instead: one piece of I/O for all of them.
 
 mod claimed;
 mod io;

@@ -1,6 +1,6 @@
 //! Runs: whole pages one after another that one piece of I/O with a replica reads or writes. Nothing is out of the
-//! ordinary with any of them, or they are no run. If something goes wrong on the way, each page that it concerns goes on
-//! as an operation of its own, which knows what to do.
+//! ordinary with any of them, or they are no run. If something goes wrong on the way, each page that it concerns goes
+//! on as an operation of its own, which knows what to do.
 //!
 //! A run has its pages as operations have theirs: others wait for them.
 
