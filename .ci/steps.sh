@@ -292,7 +292,7 @@ for experiment in json.load(open(sys.argv[1]))["experiments"]:
 # Suites of others on a mounted file system. Where nobody may mount, they say that they are skipped.
 step_file_suites() {
     need dbench stress-ng git
-    run cargo install --quiet --locked --root "$scratch/suites" pjdfstest
+    run cargo install --quiet --locked --root "$scratch/suites" pjdfstest@0.2.2
     PATH=$scratch/suites/bin:$PATH run cargo test -p farcall-cli --features full --test suites -- --ignored \
         --nocapture --test-threads=1
 }
