@@ -197,8 +197,9 @@ impl WaitQueue {
         if data.capacity() > USUAL_INLINE_BYTES as usize {
             *data = Vec::new();
         }
-        self.head = self.at(1) as u32;
         self.len -= 1;
+        // What waits next in an empty queue finds buffers that have grown already: no allocation for each new slot.
+        self.head = if self.len == 0 { 0 } else { self.at(1) as u32 };
         Some(popped)
     }
 }
@@ -207,8 +208,29 @@ impl WaitQueue {
 mod tests {
     use std::time::Duration;
 
-    use super::{Wait, WaitLimit};
+    use farcall_verbs::{SendFlags, SendWr, Sge};
+
+    use super::{Wait, WaitLimit, WaitQueue};
     use crate::host::flight::{Event, FlightEvent};
+
+    #[test]
+    fn a_request_that_waits_alone_finds_the_buffers_of_the_one_before() {
+        let byte = 7_u8;
+        let sges = [Sge { addr: (&raw const byte).expose_provenance() as u64, length: 1, lkey: 0 }];
+        let wr = SendWr::send(1, &sges).with_flags(SendFlags::INLINE);
+        let mut queue = WaitQueue::default();
+        let mut push_and_pop = || {
+            // SAFETY: the element is the byte above.
+            unsafe { queue.push(&wr, 4) };
+            let waiting = queue.front().unwrap();
+            let buffers = (waiting.sges.as_ptr(), waiting.inline_data.as_ptr());
+            assert_eq!(waiting.inline_data, [byte]);
+            assert!(queue.pop().is_some());
+            buffers
+        };
+        let first = push_and_pop();
+        assert_eq!(push_and_pop(), first);
+    }
 
     #[test]
     fn time_for_an_answer_does_not_count_as_silence_of_a_peer() {
