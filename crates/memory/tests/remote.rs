@@ -263,6 +263,27 @@ fn killed_nodes_cost_nothing_while_a_replica_is_left_and_then_errors() {
     assert_eq!(found, vec![7; PAGE_BYTES], "an error brings no bytes");
 }
 
+#[test]
+fn a_node_that_joins_takes_the_place_of_one_that_dies() {
+    let mut nodes: Vec<NodeProcess> = (0..2).map(|_| NodeProcess::start(16, LONG)).collect();
+    let suspect_after = Duration::from_millis(100);
+    let addresses = addresses(&nodes);
+    let config = ClientConfig { suspect_after, nodes_max: 2, ..config(addresses[..1].to_vec(), 2) };
+    let memory = RemoteMemory::open(provider(), config).unwrap();
+    let lives = lives();
+    under_load(&memory, &lives, || {
+        until("one node has all it can", || memory.status().extents == PAGES * PAGE_BYTES / SLAB_BYTES);
+        assert!(memory.join(&addresses[1]).unwrap() && !memory.join(&addresses[1]).unwrap());
+        until_whole(&memory);
+    });
+    assert!(memory.join("127.0.0.1:9").is_err(), "there is room for two");
+    under_load(&memory, &lives, || {
+        nodes[0].other.kill();
+        until("its replicas are given up", || memory.status().nodes[0].replicas == 0);
+    });
+    check_all(&memory, &lives);
+}
+
 /// A client is stopped for longer than its lease. Its slab is granted to another. When it goes on, its late WRITEs fail.
 #[test]
 fn late_writes_of_a_client_whose_lease_expired_change_nothing() {

@@ -36,7 +36,7 @@ impl Space {
         let node = |at| Node::new(Nic::open(&SoftNic::new()).unwrap(), donated, at);
         let (clock, kept) = (MonotonicClock::new(), memfd());
         Self {
-            engine: resume(&kept, &clock).ok(),
+            engine: Some(begin(&kept, &clock)),
             nodes: (0..3).map(node).collect(),
             clock,
             kept,
@@ -99,7 +99,7 @@ impl Space {
     /// The process ends here, and the next one begins.
     fn crash(&mut self) {
         self.engine = None;
-        self.engine = resume(&self.kept, &self.clock).ok();
+        self.engine = Some(begin(&self.kept, &self.clock));
         // Who asked does not hear of it any more; it is done all the same.
         self.under_way.clear();
     }
@@ -130,7 +130,8 @@ fn memfd() -> File {
 
 fn config() -> ClientConfig {
     ClientConfig {
-        nodes: (0..3).map(|node| node.to_string()).collect(),
+        nodes: vec!["0".into()],
+        nodes_max: 3,
         size_bytes: SIZE_BYTES as u64,
         slab_bytes: SLAB_BYTES as u64,
         patience: LONG,
@@ -142,6 +143,15 @@ fn config() -> ClientConfig {
 
 fn resume(kept: &File, clock: &MonotonicClock) -> Result<Engine, OpenError> {
     Engine::resume(&Nic::open(&SoftNic::new()).unwrap(), config(), kept.try_clone().unwrap(), clock.now())
+}
+
+/// As who finds nodes in time: those that were not known join.
+fn begin(kept: &File, clock: &MonotonicClock) -> Engine {
+    let mut engine = resume(kept, clock).unwrap();
+    for node in ["1", "2"] {
+        engine.join(node).unwrap();
+    }
+    engine
 }
 
 #[test]
@@ -186,7 +196,20 @@ fn what_was_kept_of_another_address_space_is_refused() {
     let other = ClientConfig { size_bytes: SIZE_BYTES as u64 / 2, ..config() };
     let refused = Engine::resume(&nic, other, kept.try_clone().unwrap(), clock.now()).err().unwrap();
     assert!(refused.to_string().contains("another address space"), "{refused}");
-    let fewer = ClientConfig { nodes: vec!["0".into()], ..config() };
-    let refused = Engine::resume(&nic, fewer, kept, clock.now()).err().unwrap();
-    assert!(refused.to_string().contains("other memory nodes"), "{refused}");
+}
+
+#[test]
+fn nodes_that_joined_are_known_to_the_next_process_in_the_same_order() {
+    let mut space = Space::new();
+    let mut rng = SplitMix64::new(1);
+    (0..40).for_each(|_| space.write(&mut rng));
+    assert!(space.read_all() == space.model);
+    drop(space.engine.take());
+    let other = ClientConfig { nodes: vec!["3".into(), "2".into()], nodes_max: 4, ..config() };
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    let kept = space.kept.try_clone().unwrap();
+    let mut engine = Engine::resume(&nic, other, kept, space.clock.now()).unwrap();
+    let addresses: Vec<String> = engine.status().nodes.into_iter().map(|node| node.address).collect();
+    assert_eq!(addresses, ["0", "1", "2", "3"]);
+    assert_eq!(engine.join("4").unwrap_err().to_string(), "nodes is 5: from 1 to 4");
 }

@@ -31,6 +31,7 @@ fn config(nodes: usize, replicas: usize) -> ClientConfig {
     ClientConfig {
         name: "client".into(),
         nodes: (0..nodes).map(|node| node.to_string()).collect(),
+        nodes_max: 4,
         size_bytes: (PAGES * PAGE_BYTES) as u64,
         replicas,
         slab_bytes: SLAB_BYTES as u64,
@@ -55,6 +56,11 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, nodes: usize, replicas: usize) -> Self {
+        Self::knowing(nodes, seed, nodes, replicas)
+    }
+
+    /// The client knows the first of the nodes; others may join.
+    fn knowing(known: usize, seed: u64, nodes: usize, replicas: usize) -> Self {
         let mut world_config = WorldConfig::new(seed);
         world_config.faults = if seed.is_multiple_of(2) { Faults::NONE } else { Faults::BAD };
         let mut world = World::new(world_config);
@@ -69,7 +75,7 @@ impl Run {
             })
             .collect();
         let ids: Vec<NodeId> = hosts.iter().map(Host::id).collect();
-        let engine = Engine::new(&nic(&client_host, seed), config(hosts.len(), replicas)).unwrap();
+        let engine = Engine::new(&nic(&client_host, seed), config(known, replicas)).unwrap();
         let program = ClientProgram::new(&client_host, engine, &ids, Load::new(seed, PAGES));
         let client = world.spawn(&client_host, Waiting::Event, program);
         Self { world, hosts, nodes, client, client_host, lives }
@@ -109,6 +115,11 @@ impl Run {
             program.engine.status(),
             program.load.under_way()
         );
+    }
+
+    fn join(&mut self, node: usize) -> bool {
+        let client = self.world.endpoint::<ClientProgram>(self.client).unwrap();
+        client.engine.join(&node.to_string()).unwrap()
     }
 
     /// Waits until all replicas there can be are in sync.
@@ -234,6 +245,31 @@ fn one_failure_at_a_time_costs_nothing() {
     }
     println!("{broken} runs of pages were broken");
     assert!(broken > 0 || seeds.count() < 8, "failures met pages that went together");
+}
+
+/// Nodes join under load: they get the replicas that are missing, and take the places of those that leave.
+#[test]
+fn nodes_that_join_later_are_as_good_as_others() {
+    for seed in seeds(8) {
+        println!("FARCALL_SIM_FIRST={seed}");
+        let mut run = Run::knowing(1, seed, 3, 2);
+        run.make(100);
+        assert!(run.client().engine.status().degraded > 0, "one node cannot have two replicas");
+        run.world.endpoint::<ClientProgram>(run.client).unwrap().to_make += 60;
+        assert!(run.join(1) && !run.join(1), "once");
+        run.until("requests are over", ClientProgram::is_done);
+        run.until("the new node has replicas", |client| client.engine.status().degraded == 0);
+        run.kill(0);
+        run.make(60);
+        assert!(run.join(2));
+        run.until("the second new node has replicas", |client| client.engine.status().degraded == 0);
+        run.start(0);
+        run.drain(1, true);
+        run.make(60);
+        run.until_nothing_is_granted(1);
+        run.read_all();
+        assert_eq!(run.client().load.failed, []);
+    }
 }
 
 /// Anything may happen at any time. What is read is right all the same, each request is over, and in the end everything

@@ -410,6 +410,29 @@ fn a_mount_goes_on_without_a_node_and_the_node_alone_is_not_believed() {
 }
 
 #[test]
+fn a_node_that_joins_takes_part_from_the_next_mount_on() {
+    let mut nodes = Nodes::new(3, 1);
+    let known = ClientConfig { nodes_max: 3, ..config(2) };
+    let (mut engine, _) = nodes.claim(known, &volume(1)).unwrap();
+    assert!(engine.join("2").unwrap());
+    let bytes = fill(&mut nodes, &mut engine, 1);
+    let joined = engine.status().nodes[2].clone();
+    assert_eq!((joined.link, joined.replicas), (LinkStatus::Down, 0));
+    assert!(joined.problem.unwrap().contains("when the volume is mounted again"));
+    drop(engine);
+    nodes.wait_for_leases();
+    let (mut engine, _) = nodes.claimed(2);
+    nodes.until(&mut engine, "all nodes are there", |engine| {
+        engine.status().nodes.iter().all(|node| node.link == LinkStatus::Up)
+    });
+    // It has the notes: with it and one other the volume goes on.
+    nodes.nodes[0] = None;
+    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
+    nodes.until(&mut engine, "it has replicas", |engine| engine.status().nodes[2].replicas > 0);
+    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+}
+
+#[test]
 fn of_three_nodes_two_are_enough_and_one_is_not() {
     for alone in 0..3 {
         let mut nodes = Nodes::new(3, 1);

@@ -14,6 +14,9 @@ pub const PAGE_BYTES: usize = 4096;
 /// Bytes that may be in flight to one node; more waits, and is merged meanwhile.
 pub const WINDOW_BYTES: u64 = Window::PAPER.bytes;
 
+/// Nodes of one client.
+const NODES_MAX: u64 = 256;
+
 /// Sizes and limits of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
@@ -21,6 +24,9 @@ pub struct ClientConfig {
     pub name: String,
     /// Bootstrap addresses of the nodes.
     pub nodes: Vec<String>,
+    /// Nodes that there may be in time, with those that join: room for their completions is made at the start. If it is
+    /// less than there are in `nodes`, no other can join.
+    pub nodes_max: usize,
     /// Bytes of the address space, whole pages. Slabs are taken when they are first written to.
     pub size_bytes: u64,
     /// Replicas of each page, on different nodes. With fewer nodes there are as many as nodes.
@@ -50,6 +56,7 @@ impl Default for ClientConfig {
         Self {
             name: format!("pid {}", std::process::id()),
             nodes: Vec::new(),
+            nodes_max: 0,
             size_bytes: 1 << 30,
             replicas: 2,
             slab_bytes: 64 << 20,
@@ -65,11 +72,17 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
+    /// Nodes that there is room for.
+    pub(super) fn node_room(&self) -> usize {
+        self.nodes.len().max(self.nodes_max)
+    }
+
     /// Whether every number is in its range.
     pub(super) fn check(&self) -> Result<(), OpenError> {
         let page = PAGE_BYTES as u64;
         let ranges = [
-            ("nodes", self.nodes.len() as u64, 1, 256),
+            ("nodes", self.nodes.len() as u64, 1, NODES_MAX),
+            ("nodes_max", self.nodes_max as u64, 0, NODES_MAX),
             ("size_bytes", self.size_bytes, page, 1 << 50),
             ("replicas", self.replicas as u64, 1, 8),
             ("slab_bytes", self.slab_bytes, page, 1 << 30),

@@ -30,6 +30,8 @@ pub struct MemoryEndpoint {
     answers: WakeQueue<Answered>,
     calls: Vec<mpsc::Sender<Vec<u8>>>,
     callers: Vec<JoinHandle<()>>,
+    /// For those that join.
+    provider: Arc<dyn Provider>,
     /// It is being opened, or closed: until then nodes may answer.
     wait_by: Option<Nanos>,
     is_closing: bool,
@@ -91,23 +93,40 @@ impl MemoryEndpoint {
             answers: WakeQueue::new()?,
             calls: Vec::new(),
             callers: Vec::new(),
+            provider: Arc::clone(provider),
             wait_by: None,
             is_closing: false,
             is_closed: false,
         };
-        for (node, address) in nodes.into_iter().enumerate() {
-            let (sender, receiver) = mpsc::channel();
-            let (provider, answers) = (Arc::clone(provider), endpoint.answers.clone());
-            let run = move || {
-                control::run(&provider, &address, &receiver, |answer| answers.push((node, answer)));
-            };
-            endpoint
-                .callers
-                .push(std::thread::Builder::new().name(format!("memory-node-{node}")).spawn(run)?);
-            endpoint.calls.push(sender);
-        }
+        nodes.into_iter().try_for_each(|address| endpoint.start_caller(address))?;
         endpoint.wait_for_node(clock)?;
         Ok(endpoint)
+    }
+
+    /// Starts the thread that calls the next node.
+    fn start_caller(&mut self, address: String) -> std::io::Result<()> {
+        let node = self.calls.len();
+        let (sender, receiver) = mpsc::channel();
+        let (provider, answers) = (Arc::clone(&self.provider), self.answers.clone());
+        let run = move || {
+            control::run(&provider, &address, &receiver, |answer| answers.push((node, answer)));
+        };
+        // Without a thread it is a node that does not answer.
+        self.calls.push(sender);
+        self.callers.push(std::thread::Builder::new().name(format!("memory-node-{node}")).spawn(run)?);
+        Ok(())
+    }
+
+    /// From now on there is another node, if it is not known; see [`Engine::join`]. Returns whether it is new.
+    ///
+    /// # Errors
+    /// As there, or if the system gives no thread.
+    pub fn join(&mut self, address: &str) -> Result<bool, OpenError> {
+        let is_new = !self.is_closing && self.engine.join(address)?;
+        if is_new {
+            self.start_caller(address.to_owned())?;
+        }
+        Ok(is_new)
     }
 
     fn wait_for_node(&mut self, clock: MonotonicClock) -> Result<(), OpenError> {
@@ -205,7 +224,7 @@ impl Endpoint for MemoryEndpoint {
         let next = self.engine.progress(now);
         while let Some((node, bytes)) = self.engine.next_call(now) {
             any = true;
-            // Its thread lives as long as we do.
+            // Its thread lives as long as we do, if it could be had.
             let _ = self.calls[node].send(bytes);
         }
         let is_late = self.wait_by.is_some_and(|by| now >= by);

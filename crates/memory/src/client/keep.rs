@@ -23,7 +23,7 @@ use super::PAGE_BYTES;
 use super::config::{ClientConfig, OpenError};
 use crate::wire::LeaseKey;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"farkeep1");
+const MAGIC: u64 = u64::from_le_bytes(*b"farkeep2");
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Room for each area: the largest address space has less to say.
 const AREA_BYTES: u64 = 64 << 20;
@@ -39,13 +39,20 @@ pub(super) struct Placement {
     pub seed: u64,
     pub last_serial: u32,
     pub last_slab: u64,
-    /// By node: the lease, and its term in milliseconds.
-    pub leases: Vec<Option<(LeaseKey, u64)>>,
+    /// Of the nodes, in the order in which all else counts them.
+    pub nodes: Vec<KeptNode>,
     pub replicas: Vec<KeptReplica>,
     /// Slabs of nodes that are to be returned.
     pub leaving: Vec<(usize, u64)>,
     /// Pages of which a write failed.
     pub unsure: Vec<(u64, Vec<u64>)>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct KeptNode {
+    pub address: String,
+    /// And its term in milliseconds.
+    pub lease: Option<(LeaseKey, u64)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

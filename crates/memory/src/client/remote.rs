@@ -158,6 +158,16 @@ impl RemoteMemory {
         self.ask(0, Work::Scrub).map(drop)
     }
 
+    /// From now on there is another node, if it is not known: slabs are asked of it as of the others, and replicas that
+    /// are missing are made there. In a volume it takes part when that is claimed the next time. Returns whether it is
+    /// new. [`ClientConfig::nodes_max`] says how many there may be.
+    ///
+    /// # Errors
+    /// If there is no room for another one, or the system gives no thread.
+    pub fn join(&self, address: &str) -> Result<bool, OpenError> {
+        self.space.join(address)
+    }
+
     /// How it stands.
     pub fn status(&self) -> SpaceStatus {
         self.space.status()

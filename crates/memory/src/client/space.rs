@@ -167,6 +167,15 @@ impl Space {
         })
     }
 
+    /// From now on there is another node.
+    pub fn join(&self, address: &str) -> Result<bool, OpenError> {
+        let Ok(mut driven) = self.driven.lock() else { return Ok(false) };
+        let joined = driven.memory.join(address);
+        drop(driven);
+        self.inbox.wake();
+        joined
+    }
+
     pub fn status(&self) -> SpaceStatus {
         self.driven.lock().map(|driven| driven.memory.status()).unwrap_or_default()
     }

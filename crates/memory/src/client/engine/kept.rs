@@ -11,20 +11,31 @@ use super::operation::{Aim, Operation};
 use super::requests::Part;
 use super::{Engine, Sums};
 use crate::client::config::{ClientConfig, OpenError};
-use crate::client::donor::{Call, Lease};
+use crate::client::donor::{Call, Donor, Lease};
 use crate::client::extent::{Home, Replica, Standing};
-use crate::client::keep::{Keep, KeptReplica, Placement};
+use crate::client::keep::{Keep, KeptNode, KeptReplica, Placement};
 use crate::client::pages::Pages;
 
 impl Engine {
     /// The address space of the last process that used this file, which has ended; a new one if the file is empty.
-    /// Writes that it had begun are done first. What it held of nodes is held on, if leases last until nodes are reached.
+    /// Writes that it had begun are done first. What it held of nodes is held on, if leases last until nodes are reached;
+    /// nodes of the configuration that it did not know join.
     ///
     /// # Errors
     /// As [`Engine::new`], or if the file is of another address space.
-    pub fn resume(nic: &Nic, config: ClientConfig, file: File, now: Nanos) -> Result<Self, OpenError> {
-        config.check()?;
+    pub fn resume(
+        nic: &Nic,
+        mut config: ClientConfig,
+        file: File,
+        now: Nanos,
+    ) -> Result<Self, OpenError> {
         let (mut keep, placement) = Keep::open(file, &config)?;
+        if let Some(placement) = &placement {
+            let kept: Vec<String> = placement.nodes.iter().map(|node| node.address.clone()).collect();
+            let fresh = std::mem::take(&mut config.nodes).into_iter().filter(|node| !kept.contains(node));
+            config.nodes = kept.iter().cloned().chain(fresh).collect();
+        }
+        config.check()?;
         let unfinished = keep.unfinished()?;
         let table = keep.table()?;
         let mut engine = Self::new(nic, config)?;
@@ -39,17 +50,14 @@ impl Engine {
     }
 
     fn take_over(&mut self, placement: Placement, table: &[(u64, u32)], now: Nanos) -> Result<(), OpenError> {
-        let Placement { seed, last_serial, last_slab, leases, replicas, leaving, unsure } = placement;
-        if leases.len() != self.donors.len() {
-            return Err(OpenError::Kept("it is of other memory nodes".to_owned()));
-        }
+        let Placement { seed, last_serial, last_slab, nodes, replicas, leaving, unsure } = placement;
         (self.seed, self.sums) = (seed, Sums::new(seed));
         (self.last_serial, self.last_slab) = (last_serial, last_slab);
         self.unsure = unsure.into_iter().collect();
-        for (donor, lease) in self.donors.iter_mut().zip(leases) {
+        for (donor, node) in self.donors.iter_mut().zip(nodes) {
             // It lasts no longer than the node says: until a node has answered nothing of it is used. It is renewed at once,
             // before the session: then it is known how much room there is.
-            donor.lease = lease.map(|(key, term_ms)| {
+            donor.lease = node.lease.map(|(key, term_ms)| {
                 let term = Duration::from_millis(term_ms);
                 Lease { key, term, until: now + term / 2 }
             });
@@ -89,12 +97,15 @@ impl Engine {
             Home::Node { donor, slab, .. } => Some((donor, slab)),
             Home::File { .. } => None,
         };
-        let lease = |lease: Lease| (lease.key, lease.term.as_millis() as u64);
+        let node = |donor: &Donor<_>| KeptNode {
+            address: donor.address.clone(),
+            lease: donor.lease.map(|lease| (lease.key, lease.term.as_millis() as u64)),
+        };
         Placement {
             seed: self.seed,
             last_serial: self.last_serial,
             last_slab: self.last_slab,
-            leases: self.donors.iter().map(|donor| donor.lease.map(lease)).collect(),
+            nodes: self.donors.iter().map(node).collect(),
             replicas: replicas.collect(),
             leaving: self.leaving.iter().filter_map(of_node).collect(),
             unsure: self.unsure.iter().map(|(page, sums)| (*page, sums.clone())).collect(),

@@ -9,7 +9,7 @@ use farcall_verbs::Nanos;
 
 use super::io::session_config;
 use super::{Engine, Told};
-use crate::client::config::WINDOW_BYTES;
+use crate::client::config::{OpenError, WINDOW_BYTES};
 use crate::client::donor::{Call, CallFailed, Donor, Lease, Link};
 use crate::client::extent::{Home, Replica};
 use crate::wire::{RefusalKind, Reply, Room};
@@ -18,6 +18,31 @@ use crate::wire::{RefusalKind, Reply, Room};
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Engine {
+    /// From now on there is another node, if it is not known: slabs are asked of it as of the others. In a volume it takes
+    /// part when that is claimed the next time. Returns whether it is new.
+    ///
+    /// # Errors
+    /// If there is no room for another one.
+    pub fn join(&mut self, address: &str) -> Result<bool, OpenError> {
+        if self.donors.iter().any(|donor| donor.address == address) {
+            return Ok(false);
+        }
+        let room = self.config.node_room();
+        if self.donors.len() >= room {
+            let (value, max) = (room as u64 + 1, room as u64);
+            return Err(OpenError::Range { name: "nodes", value, min: 1, max });
+        }
+        let mut donor = Donor::new(address.to_owned(), self.rng.next_u64());
+        if let Some(noting) = &mut self.noting {
+            noting.add_stranger();
+            donor.is_out = true;
+            donor.problem = Some("it joined later: it takes part when the volume is mounted again".to_owned());
+        }
+        self.donors.push(donor);
+        self.is_placement_new = true;
+        Ok(true)
+    }
+
     /// What a node is to be asked for: its index in the configuration, and the bytes of a call of
     /// [`crate::wire::METHOD`]. Its outcome goes to [`Engine::answered`]; a node is asked for one thing at a time.
     pub fn next_call(&mut self, now: Nanos) -> Option<(usize, Vec<u8>)> {

@@ -89,6 +89,11 @@ impl Noting {
         }
     }
 
+    /// There is a node that has no part in the volume.
+    pub fn add_stranger(&mut self) {
+        self.copies.push(None);
+    }
+
     fn is_in(&self, mark: &Mark, at: usize) -> bool {
         self.copies[at].as_ref().is_some_and(|copy| mark.members.contains(&copy.node))
     }
