@@ -1,0 +1,103 @@
+//! What is written in etcd: JSON, with a version. Whoever can write there may have written it.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Nodes of one cluster that are looked at.
+pub const NODES_MAX: usize = 64;
+const VERSION: u32 = 1;
+/// The longest value that is read.
+const BYTES_MAX: usize = 64 << 10;
+
+/// What a key holds: of a node nothing but the version, of a volume the nodes that have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    version: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<SocketAddr>,
+}
+
+/// A value that is none of ours.
+#[derive(Debug, Error)]
+#[error("{what}; it was written by something else, or by another release")]
+pub struct ForeignRecord {
+    what: String,
+}
+
+fn foreign(what: impl Into<String>) -> ForeignRecord {
+    ForeignRecord { what: what.into() }
+}
+
+impl Record {
+    /// A record with these nodes.
+    pub fn new(nodes: Vec<SocketAddr>) -> Self {
+        Self { version: VERSION, nodes }
+    }
+
+    /// The nodes of a volume.
+    pub fn nodes(&self) -> &[SocketAddr] {
+        &self.nodes
+    }
+
+    /// As etcd keeps it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // Numbers and addresses: nothing that JSON cannot say.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads what a key holds.
+    ///
+    /// # Errors
+    /// If it is too long, not of this version, or names too many nodes.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ForeignRecord> {
+        if bytes.len() > BYTES_MAX {
+            return Err(foreign(format!("a record of {} bytes", bytes.len())));
+        }
+        let record: Self =
+            serde_json::from_slice(bytes).map_err(|error| foreign(format!("a record is damaged: {error}")))?;
+        if record.version != VERSION {
+            return Err(foreign(format!("a record of version {}, not {VERSION}", record.version)));
+        }
+        if record.nodes.len() > NODES_MAX {
+            return Err(foreign(format!("a record of {} nodes", record.nodes.len())));
+        }
+        Ok(record)
+    }
+
+    /// The node that a key is of, which is all behind the cluster's prefix.
+    ///
+    /// # Errors
+    /// If that is no address.
+    pub fn parse_node(key: &[u8]) -> Result<SocketAddr, ForeignRecord> {
+        let text = std::str::from_utf8(key).ok().and_then(|text| text.parse().ok());
+        text.ok_or_else(|| foreign(format!("{:?} is no address", String::from_utf8_lossy(key))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_nothing_else_is() {
+        let record = Record::new(vec!["10.0.0.1:11500".parse().unwrap(), "[::1]:1".parse().unwrap()]);
+        assert_eq!(Record::parse(&record.to_bytes()).unwrap(), record);
+        assert_eq!(Record::parse(br#"{"version":1}"#).unwrap(), Record::new(Vec::new()));
+        let many = Record::new(vec!["1.1.1.1:1".parse().unwrap(); NODES_MAX + 1]).to_bytes();
+        let foreign = [
+            (&br#"{"version":2}"#[..], "version 2"),
+            (b"", "damaged"),
+            (br#"{"version":1,"nodes":["localhost:1"]}"#, "damaged"),
+            (&many, "65 nodes"),
+            (&vec![b' '; BYTES_MAX + 1], "65537 bytes"),
+        ];
+        for (bytes, why) in foreign {
+            let error = Record::parse(bytes).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(Record::parse_node(b"10.0.0.1:11500").is_ok());
+        assert!(Record::parse_node(b"10.0.0.1:11500/x").is_err() && Record::parse_node(&[0xFF]).is_err());
+    }
+}
