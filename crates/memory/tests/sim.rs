@@ -272,6 +272,25 @@ fn nodes_that_join_later_are_as_good_as_others() {
     }
 }
 
+/// A donor gets its memory back when others have the pages: one that has just died, which nobody has noticed, has not.
+#[test]
+fn a_donor_keeps_what_a_dead_node_had() {
+    for seed in seeds(8) {
+        println!("FARCALL_SIM_FIRST={seed}");
+        let mut run = Run::new(seed, 2, 2);
+        run.make(100);
+        run.until_whole();
+        run.kill(0);
+        run.drain(1, true);
+        run.world.run_for(Duration::from_millis(500));
+        run.read_all();
+        run.start(0);
+        run.until_nothing_is_granted(1);
+        run.read_all();
+        assert_eq!(run.client().load.failed, []);
+    }
+}
+
 /// Anything may happen at any time. What is read is right all the same, each request is over, and in the end everything
 /// can be written and read.
 #[test]

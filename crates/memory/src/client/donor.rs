@@ -69,6 +69,10 @@ pub(super) struct Donor<H: Handler> {
     /// Before that nothing is tried again.
     pub retry_at: Nanos,
     pub backoff: Backoff,
+    /// When the last call was sent that it answered.
+    pub heard_at: Nanos,
+    /// Since when it is known to want its memory back.
+    pub draining_since: Option<Nanos>,
     /// Since when there is no session.
     pub down_since: Option<Nanos>,
     pub problem: Option<String>,
@@ -91,6 +95,8 @@ impl<H: Handler> Donor<H> {
             asked: None,
             retry_at: Nanos(0),
             backoff: Backoff::new(Duration::from_millis(5), Duration::from_millis(500), seed),
+            heard_at: Nanos(0),
+            draining_since: None,
             down_since: Some(Nanos(0)),
             problem: None,
             is_full: false,

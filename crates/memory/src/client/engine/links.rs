@@ -36,7 +36,8 @@ impl Engine {
         if let Some(noting) = &mut self.noting {
             noting.add_stranger();
             donor.is_out = true;
-            donor.problem = Some("it joined later: it takes part when the volume is mounted again".to_owned());
+            donor.problem =
+                Some("it joined later: it takes part when the volume is mounted again".to_owned());
         }
         self.donors.push(donor);
         self.is_placement_new = true;
@@ -92,6 +93,7 @@ impl Engine {
 
     fn replied(&mut self, node: usize, call: Call, reply: Reply, sent: Nanos, now: Nanos) {
         let donor = &mut self.donors[node];
+        donor.heard_at = sent;
         // Each call that names a lease renews it.
         if let Some(lease) = &mut donor.lease {
             lease.until = lease.until.max(sent + lease.term);
@@ -107,16 +109,16 @@ impl Engine {
                 }
                 donor.lease = Some(Lease { key: lease, term, until: sent + term });
                 self.is_placement_new = true;
-                self.heard_of(node, room);
+                self.heard_of(node, room, now);
             }
             (Call::Connect, Reply::Connected { pairs }) => self.connect(node, &pairs, now),
             (Call::Connect, Reply::Wait) => donor.retry_at = now + ASK_AGAIN,
             (Call::Grant { extent, slab }, Reply::Granted { region, room }) => {
-                self.heard_of(node, room);
+                self.heard_of(node, room, now);
                 self.granted(node, extent, slab, region);
             }
             (Call::Mark { change }, Reply::Done { room }) => {
-                self.heard_of(node, room);
+                self.heard_of(node, room, now);
                 self.marked(node, change);
             }
             (Call::End, _) => {
@@ -124,7 +126,7 @@ impl Engine {
                 self.is_placement_new = true;
                 self.link_down(node, "its lease was given back".to_owned(), now);
             }
-            (_, Reply::Done { room }) => self.heard_of(node, room),
+            (_, Reply::Done { room }) => self.heard_of(node, room, now),
             (call, _) => {
                 let failed = CallFailed::Refused(RefusalKind::Malformed.because("not the reply that is due"));
                 self.call_failed(node, call, failed, now);
@@ -132,9 +134,22 @@ impl Engine {
         }
     }
 
-    fn heard_of(&mut self, node: usize, room: Room) {
+    fn heard_of(&mut self, node: usize, room: Room, now: Nanos) {
         let donor = &mut self.donors[node];
         (donor.room, donor.is_full) = (room, false);
+        self.look_at_wish(node, now);
+    }
+
+    /// A node that wants its memory back gets it when the others are known to be there: they are asked at once.
+    fn look_at_wish(&mut self, node: usize, now: Nanos) {
+        let donor = &mut self.donors[node];
+        if !donor.room.is_draining {
+            donor.draining_since = None;
+        } else if donor.draining_since.is_none() {
+            donor.draining_since = Some(now);
+            let to_ask = |donor: &&mut Donor<_>| donor.lease.is_some() && !donor.calls.contains(&Call::Renew);
+            self.donors.iter_mut().filter(to_ask).for_each(|donor| donor.calls.push_back(Call::Renew));
+        }
     }
 
     fn call_failed(&mut self, node: usize, call: Call, failed: CallFailed, now: Nanos) {
@@ -147,6 +162,8 @@ impl Engine {
             }
             CallFailed::Refused(refusal) => {
                 donor.room.is_draining |= refusal.kind == RefusalKind::Draining;
+                self.look_at_wish(node, now);
+                let donor = &mut self.donors[node];
                 if let Call::Grant { extent, slab } = call {
                     donor.is_full = true;
                     donor.problem = Some(refusal.reason);

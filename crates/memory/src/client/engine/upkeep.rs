@@ -236,9 +236,11 @@ impl Engine {
         if !extent.is_touched {
             return self.leave_untouched(at);
         }
-        let is_alive = |replica: &&Replica| {
-            replica.is_in_sync() && replica.donor().is_none_or(|donor| self.donors[donor].is_up())
-        };
+        // Nobody is left to a node that may have died unnoticed: it must have been heard of since.
+        let wishes = extent.replicas.iter().filter_map(|it| self.donors[it.donor()?].draining_since);
+        let since = wishes.max().unwrap_or(Nanos(0));
+        let is_there = |donor: usize| self.donors[donor].is_up() && self.donors[donor].heard_at >= since;
+        let is_alive = |replica: &&Replica| replica.is_in_sync() && replica.donor().is_none_or(is_there);
         let is_draining = |donor: usize| self.donors[donor].room.is_draining;
         let alive = || extent.replicas.iter().filter(is_alive);
         let on_nodes = alive().filter(|replica| self.is_to_stay(replica)).count();
